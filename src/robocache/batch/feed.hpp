@@ -88,10 +88,10 @@ class Feed {
  private:
   // The host's part of a batch, on its way to the batch. A batch ahead uses it from begin() until it is given.
   struct Staging {
-    Loader::HostPart part;  // on the CPU only bad_frames
-    PinnedBuffer memory;    // on CUDA
-    CudaEvent writable;     // earlier work no longer uses the batch's memory
-    CudaEvent copied;       // the copies have left `memory`
+    HostPart part;        // on the CPU only bad_frames
+    PinnedBuffer memory;  // on CUDA
+    CudaEvent writable;   // earlier work no longer uses the batch's memory
+    CudaEvent copied;     // the copies have left `memory`
   };
 
   struct Coming {

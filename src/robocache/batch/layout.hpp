@@ -19,10 +19,9 @@ struct BatchArray {
   int64_t offset;              // bytes from the batch's start; 256-byte aligned
 };
 
-// Where bytes that the host made belong in a batch's memory.
+// A range of a batch's bytes that the host has made.
 struct StagedCopy {
-  int64_t from = 0;  // bytes from the first that it makes
-  int64_t to = 0;    // bytes from the batch's start
+  int64_t offset = 0;  // from the batch's start
   int64_t bytes = 0;
 };
 

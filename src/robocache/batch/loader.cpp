@@ -1,7 +1,6 @@
 #include "robocache/batch/loader.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -9,14 +8,13 @@
 
 #include "robocache/align/window_batch.hpp"
 #include "robocache/align/window_plan.hpp"
-#include "robocache/batch/camera.hpp"
 #include "robocache/batch/fingerprint.hpp"
 #include "robocache/batch/frames_ahead.hpp"
+#include "robocache/batch/key.hpp"
+#include "robocache/batch/key_statistics.hpp"
 #include "robocache/batch/loader_streams.hpp"
 #include "robocache/batch/tolerance.hpp"
 #include "robocache/batch/window_survey.hpp"
-#include "robocache/cache/selection_statistics.hpp"
-#include "robocache/cache/statistics.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/device_tables.hpp"
 #include "robocache/sample/anchors.hpp"
@@ -26,33 +24,17 @@
 namespace robocache {
 namespace {
 
-// Where a key's arrays lie.
-struct Key {
-  int64_t features = 1;
-  int64_t out_offset = -1;
-  int64_t pad_offset = -1;
-  int64_t age_offset = -1;
-  int64_t feature_pad_offset = -1;
-  int64_t number_offset =
-      -1;  // of a camera: the numbers of the rows that were chosen, int64, behind the batch's arrays
-  int64_t intrinsics_offset = -1;
-  int64_t packed_offset = -1;  // of a camera whose frames come by batch: their files, behind all others
-  // Of a camera whose frames are fetched ahead: the same numbers, and the files, in a place of FramesAhead.
-  int64_t ahead_number_offset = -1;
-  int64_t ahead_offset = -1;
+// The anchors of one source.
+struct Source {
+  std::shared_ptr<const ResidentClock> ticks;  // null with anchor_hz
+  Anchors anchors;
+  AnchorIndex on_device;  // its tables lie on the device
 };
 
-std::string short_text(double number) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", number);
-  return text;
-}
-
-// The moments that are drawn of one source.
-struct Source {
-  std::shared_ptr<const ResidentClock> ticks;  // the anchors', unless they have a rate
-  Anchors anchors;
-  AnchorIndex index;  // whose tables lie on the device
+// The windows of a batch and its samples' order, where the host or the device reads both.
+struct Aligner {
+  WindowPlan plan{};
+  Mixture mixture{};
 };
 
 }  // namespace
@@ -64,177 +46,101 @@ struct Loader::Impl {
         streams(options),
         layout(options.batch_size),
         tables(options.device),
-        keys(options.streams.size()),
         sources(options.sources.size()) {
-    if (options.device.is_cuda()) make_room_for_frames();
-    // What the host makes for a device comes last, so that it is one piece, and at its end what it only sends along.
-    bool all_by_host = true;
-    for (size_t request = 0; request < keys.size(); ++request) {
-      all_by_host = all_by_host && streams.by_host(request);
-      if (!streams.by_host(request)) {
-        add_values(request);
-        add_marks(request);
-      } else if (streams.comes_by_batch(request)) {
-        add_values(request);
-      }
-    }
-    if (all_by_host) host_offset = layout.bytes();
-    time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
-    episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
-    if (options.mixture) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
-    if (!all_by_host) host_offset = layout.bytes();
-    for (size_t request = 0; request < keys.size(); ++request) {
-      if (!streams.by_host(request)) continue;
-      if (!streams.comes_by_batch(request)) add_values(request);
-      add_marks(request);
-    }
-    packed_offset = layout.bytes();
-    for (size_t request = 0; request < keys.size(); ++request) {
-      if (!streams.comes_by_batch(request)) continue;
-      keys[request].packed_offset = layout.add_room(streams.camera(request)->packed_bytes());
-    }
-    aligns_on_device = !all_by_host;
+    for (size_t request = 0; request < options.streams.size(); ++request) keys.push_back(make_key(streams, request));
+    reserve_arrays();
     make_anchors();
     survey();
     make_mixture();
-    if (aligns_on_device) plan = plan_of(false, true, tables);
-    if (host_bytes() > 0) host_plan = plan_of(true, all_by_host, host_tables);
-    note_lesser_spreads();
-    make_places_ahead();
+    if (aligns_on_device) on_device = aligner_of(Part::kDevice, tables, mixture);
+    if (host_bytes() > 0) on_host = aligner_of(Part::kHost, host_tables, host_mixture);
+    if (std::string note = lesser_spread_note(options); !note.empty()) options.notes.push_back(std::move(note));
+    int64_t scratch_bytes = 0;  // the keys use it one after the other
+    for (const auto& key : keys) scratch_bytes = std::max(scratch_bytes, key->scratch_bytes());
+    if (scratch_bytes == 0) return;
+    scratch = DeviceBuffer(options.device, static_cast<size_t>(scratch_bytes));
+    scratch_used = CudaEvent(options.device);
+    BatchLayout files(options.batch_size);
+    for (const auto& key : keys) key->reserve(Part::kAhead, files);
+    if (files.bytes() == 0) return;
+    ahead.emplace(options.device, files.bytes());
+    on_device_ahead = aligner_of(Part::kAhead, tables, mixture);
   }
 
-  void make_places_ahead() {
-    BatchLayout place(options.batch_size);
-    for (size_t request = 0; request < keys.size(); ++request) {
-      if (!streams.is_fetched(request)) continue;
-      keys[request].ahead_number_offset = place.add_scratch(streams.number_bytes(request));
-      keys[request].ahead_offset = place.add_room(streams.fetched_bytes(request));
-    }
-    if (place.bytes() == 0) return;
-    ahead.emplace(options.device, place.bytes());
-    ahead_plan = ahead_plan_of();
-  }
-
-  // Where the device decodes the frames of a batch.
-  void make_room_for_frames() {
-    int64_t bytes = 0;
-    for (size_t request = 0; request < keys.size(); ++request) {
-      const Camera* const camera = streams.camera(request);
-      if (camera == nullptr || (streams.by_host(request) && !streams.comes_by_batch(request))) continue;
-      const auto steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
-      bytes = std::max(bytes, camera->scratch_bytes(options.batch_size * steps));
-      decodes_on_device = true;
-    }
-    frames_scratch = DeviceBuffer(options.device, static_cast<size_t>(bytes));
-    frames_made = CudaEvent(options.device);
-  }
-
-  // ---- what a batch is -------------------------------------------------------------------------------------------------
-
-  // Of a key's arrays: the axes before a row's own.
-  std::vector<int64_t> steps_of(size_t place) const {
-    const StreamRequest& request = options.streams[place];
-    if (request.one_step) return {};
-    return {static_cast<int64_t>(request.delta_timestamps.size())};
-  }
-
-  std::vector<int64_t> row_of(size_t place) const {
-    return streams.camera(place) != nullptr ? streams.camera(place)->shape() : key_shape(options, place);
-  }
-
-  void add_values(size_t place) {
-    const StreamRequest& request = options.streams[place];
-    const std::vector<int64_t> row = row_of(place);
-    std::vector<int64_t> shape = steps_of(place);
-    shape.insert(shape.end(), row.begin(), row.end());
-    for (const int64_t extent : row) keys[place].features *= extent;
-    const DType dtype = streams.camera(place) != nullptr ? streams.camera(place)->dtype() : *request.dtype;
-    keys[place].out_offset = layout.add(request.stream, dtype, shape, "stream '" + request.stream + "'");
-  }
-
-  // What goes with the values.
-  void add_marks(size_t place) {
-    const StreamRequest& request = options.streams[place];
-    const Camera* const camera = streams.camera(place);
-    const std::string name = "stream '" + request.stream + "'";
-    const std::vector<int64_t> steps = steps_of(place);
-    const std::vector<int64_t> row = row_of(place);
-    Key& key = keys[place];
-    key.pad_offset = layout.add(request.stream + "_is_pad", DType::kBool, steps, "what is padding of " + name);
-    if (options.return_age) {
-      key.age_offset = layout.add(request.stream + "_age", DType::kInt64, steps, "the age of " + name);
-    }
-    if (camera != nullptr) {
-      if (camera->has_intrinsics()) {
-        std::vector<int64_t> matrix = request.images->per_frame ? steps : std::vector<int64_t>{};
-        matrix.insert(matrix.end(), {3, 3});
-        key.intrinsics_offset =
-            layout.add(request.stream + "_intrinsics", DType::kFloat32, matrix, "the intrinsics of " + name);
-      }
-      key.number_offset = layout.add_scratch(streams.number_bytes(place));
-    } else if (options.pad_features && row.size() == 1) {
-      key.feature_pad_offset =
-          layout.add(request.stream + "_feature_is_pad", DType::kBool, row, "which features are padding of " + name);
-    }
+  // The host's part comes last, as one piece, and behind it the files that it only sends along.
+  void reserve_arrays() {
+    const auto reserve = [&](Part part) {
+      for (const auto& key : keys) key->reserve(part, layout);
+    };
+    aligns_on_device = std::ranges::any_of(keys, [](const auto& key) { return key->aligned() == Part::kDevice; });
+    reserve(Part::kDevice);
+    if (!aligns_on_device) host_offset = layout.bytes();
+    time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
+    episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
+    if (options.mixture) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
+    if (aligns_on_device) host_offset = layout.bytes();
+    reserve(Part::kHost);
+    packed_offset = layout.bytes();
+    reserve(Part::kPacked);
   }
 
   // ---- which moments ---------------------------------------------------------------------------------------------------
 
   void make_anchors() {
-    for (size_t place = 0; place < sources.size(); ++place) {
-      Source& source = sources[place];
-      const SourceRequest& request = options.sources[place];
+    for (size_t i = 0; i < sources.size(); ++i) {
+      Source& source = sources[i];
+      const SourceRequest& request = options.sources[i];
       if (!options.anchor_hz) {
         source.ticks = ResidentClock::get(request.dataset, request.dataset->index_of(request.anchor), options.device);
       }
-      source.anchors = anchors_of(place, *request.episodes);
-      if (source.anchors.table().empty()) refuse_without_anchors(place, options.rank);
-      source.index = source.anchors.index();
-      if (!options.shard_episodes) fingerprint.add_anchors(*request.dataset, source.index);
+      source.anchors = anchors_of(i, *request.episodes);
+      if (source.anchors.table().empty()) refuse_without_anchors(i, options.rank);
+      source.on_device = source.anchors.index();
+      if (!options.shard_episodes) fingerprint.add_anchors(*request.dataset, source.on_device);
       if (!options.device.is_cuda()) continue;
-      source.index.table = tables.put(source.anchors.table());
-      source.index.first_of = tables.put(source.anchors.first_of());
-      if (source.ticks) source.index.tick_ns = source.ticks->on_device().time_ns;
+      source.on_device.table = tables.put(source.anchors.table());
+      source.on_device.first_of = tables.put(source.anchors.first_of());
+      if (source.ticks) source.on_device.tick_ns = source.ticks->on_device().time_ns;
     }
   }
 
   void survey() {
     std::string padding;
     std::string made_up;
-    for (size_t place = 0; place < sources.size(); ++place) {
-      survey_windows(options, streams, place, sources[place].anchors.index(), padding, made_up);
+    for (size_t source = 0; source < sources.size(); ++source) {
+      survey_windows(options, streams, source, sources[source].anchors.index(), padding, made_up);
     }
     for (std::string* const note : {&made_up, &padding}) {
       if (!note->empty()) options.notes.push_back(std::move(*note));
     }
   }
 
-  [[noreturn]] void refuse_without_anchors(size_t place, int64_t rank) const {
-    refuse(source_name(options, place), "anchor: expected a tick to draw, got none in the ",
+  [[noreturn]] void refuse_without_anchors(size_t source, int64_t rank) const {
+    refuse(source_name(options, source), "anchor: expected a tick to draw, got none in the ",
            options.shard_episodes ? "episodes of rank " + std::to_string(rank) : "episodes asked for",
            options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
   }
 
-  Anchors anchors_of(size_t place, const std::vector<int64_t>& episodes) const {
-    const AnchorEdges edges = edges_of(place);
-    if (const auto& ticks = sources[place].ticks) return Anchors::of_ticks(ticks->on_host(), episodes, edges);
+  Anchors anchors_of(size_t source, const std::vector<int64_t>& episodes) const {
+    const AnchorEdges edges = edges_of(source);
+    if (const auto& ticks = sources[source].ticks) return Anchors::of_ticks(ticks->on_host(), episodes, edges);
     std::vector<StreamClock> clocks;
     for (size_t request = 0; request < keys.size(); ++request) {
-      if (const auto& stream = streams.of(place, request)) clocks.push_back(stream->clock().on_host());
+      if (const auto& stream = streams.of(source, request)) clocks.push_back(stream->clock().on_host());
     }
     return Anchors::at_rate(*options.anchor_hz, clocks, episodes, edges);
   }
 
-  // The anchors of the rank that has the fewest, where each has its own. Every rank refuses what one of them cannot draw, and
-  // has the fingerprint of all.
+  // With shard_episodes, the anchors of the rank that has the fewest. Every rank refuses what one rank cannot draw, and has the
+  // fingerprint of all ranks.
   int64_t fewest_anchors() {
     int64_t fewest = INT64_MAX;
     for (size_t rank = 0; rank < static_cast<size_t>(options.world_size); ++rank) {
       int64_t anchors = 0;
-      for (size_t place = 0; place < sources.size(); ++place) {
-        const Anchors of_source = anchors_of(place, episodes_of_ranks[place][rank]);
-        if (of_source.table().empty()) refuse_without_anchors(place, static_cast<int64_t>(rank));
-        fingerprint.add_anchors(*options.sources[place].dataset, of_source.index());
+      for (size_t source = 0; source < sources.size(); ++source) {
+        const Anchors of_source = anchors_of(source, episodes_of_ranks[source][rank]);
+        if (of_source.table().empty()) refuse_without_anchors(source, static_cast<int64_t>(rank));
+        fingerprint.add_anchors(*options.sources[source].dataset, of_source.index());
         anchors += of_source.index().anchors;
       }
       fewest = std::min(fewest, anchors);
@@ -242,11 +148,11 @@ struct Loader::Impl {
     return fewest;
   }
 
-  AnchorEdges edges_of(size_t place) const {
+  AnchorEdges edges_of(size_t source) const {
     AnchorEdges edges{.whole = {}, .snap_ns = checked_ns(options.snap_s, "snap_s"), .drop_n_last = options.drop_n_last};
     if (options.edges == Edges::kPad) return edges;
     for (size_t request = 0; request < keys.size(); ++request) {
-      const auto& stream = streams.of(place, request);
+      const auto& stream = streams.of(source, request);
       if (!stream) continue;
       const std::vector<int64_t> delta_ns = offsets_ns(options.streams[request]);
       const auto [first, last] = std::minmax_element(delta_ns.begin(), delta_ns.end());
@@ -284,7 +190,7 @@ struct Loader::Impl {
     }
   }
 
-  // Weights count by the share that they give a source.
+  // The order depends on weights by the share that they give a source.
   void add_order(const MixtureTables& mixed, const MixtureOptions& mixing) {
     fingerprint.add_order(options.shuffle);
     fingerprint.add_order(mixture.weighted);
@@ -292,278 +198,94 @@ struct Loader::Impl {
     if (!mixture.weighted) return;
     fingerprint.add_order(mixture.samples);
     for (const MixtureSource& source : mixed.table()) {
-      // A temperature's shares are of each rank's own anchors.
+      // With shard_episodes a temperature weighs each rank's own anchors, so the shares differ between ranks.
       if (!options.shard_episodes || !mixing.temperature) fingerprint.add_order(source.first_place);
     }
     fingerprint.add_order(options.shard_episodes ? mixing.temperature.value_or(0) : 0);
   }
 
-  // ---- how a batch is made of them -------------------------------------------------------------------------------------
+  // ---- how a batch is filled -------------------------------------------------------------------------------------------
 
-  // The plan of the keys that the host makes for a device, or of the others; `anchors`: and of what the anchors are.
-  WindowPlan plan_of(bool host, bool anchors, DeviceTables& to) {
+  // The windows of the keys that are aligned in a part. One aligner also writes what the anchors are: the device's if there is
+  // one.
+  Aligner aligner_of(Part part, DeviceTables& to, const Mixture& mixed) {
     std::vector<WindowStreams> windows;
-    for (size_t place = 0; place < sources.size(); ++place) {
-      const Source& source = sources[place];
-      WindowStreams made{.anchors = host ? source.anchors.index() : source.index, .streams = {}, .constants = {}};
-      for (size_t request = 0; request < keys.size(); ++request) {
-        if (streams.by_host(request) != host) continue;
-        made.streams.push_back(window_of(place, request, to));
-        if (const int64_t offset = keys[request].feature_pad_offset; offset >= 0) {
-          std::vector<uint8_t> mask(static_cast<size_t>(keys[request].features), 1);
-          const auto& stream = streams.of(place, request);
-          if (stream) std::fill_n(mask.begin(), stream->rows().features, uint8_t{0});
-          made.constants.push_back({to.put(mask), keys[request].features, offset});
-        }
-      }
-      windows.push_back(std::move(made));
+    for (size_t source = 0; source < sources.size(); ++source) {
+      WindowStreams& own = windows.emplace_back();
+      own.anchors = part == Part::kHost ? sources[source].anchors.index() : sources[source].on_device;
+      for (const auto& key : keys) key->add_window(part, source, own, to);
     }
-    WindowPlan planned = window_plan(windows, to);
-    planned.time_offset = anchors ? time_offset : -1;
-    planned.episode_offset = anchors ? episode_offset : -1;
-    planned.source_offset = anchors ? source_offset : -1;
-    planned.snap_ns = checked_ns(options.snap_s, "snap_s");
-    return planned;
+    Aligner aligner{window_plan(windows, to), mixed};
+    const bool writes_anchors = part == (aligns_on_device ? Part::kDevice : Part::kHost);
+    aligner.plan.time_offset = writes_anchors ? time_offset : -1;
+    aligner.plan.episode_offset = writes_anchors ? episode_offset : -1;
+    aligner.plan.source_offset = writes_anchors ? source_offset : -1;
+    aligner.plan.snap_ns = checked_ns(options.snap_s, "snap_s");
+    return aligner;
   }
 
-  // The plan of the frames that are fetched ahead: their numbers alone.
-  WindowPlan ahead_plan_of() {
-    std::vector<WindowStreams> windows;
-    for (size_t place = 0; place < sources.size(); ++place) {
-      WindowStreams& made =
-          windows.emplace_back(WindowStreams{.anchors = sources[place].index, .streams = {}, .constants = {}});
-      for (size_t request = 0; request < keys.size(); ++request) {
-        if (!streams.is_fetched(request)) continue;
-        WindowStream& numbers = made.streams.emplace_back(window_of(place, request, tables));
-        numbers.out_offset = keys[request].ahead_number_offset;
-        numbers.pad_offset = -1;
-        numbers.age_offset = -1;
-      }
-    }
-    WindowPlan planned = window_plan(windows, tables);
-    planned.time_offset = -1;
-    planned.episode_offset = -1;
-    planned.source_offset = -1;
-    planned.snap_ns = checked_ns(options.snap_s, "snap_s");
-    return planned;
-  }
-
-  // Hands on what a key of a source is normalised by: statistics given for the source, else for all, else those of the
-  // selection, else the cache's own; and what they are called.
-  template <class By>
-  auto by_statistics(size_t place, size_t of_request, const By& by) const {
-    const StreamRequest& request = options.streams[of_request];
-    const SourceRequest& source = options.sources[place];
-    const Stream& stream = stream_of(place, of_request);
-    const std::string name = "norm_stats['" + request.stream + "']";
-    if (const auto given = source.norm_stats.find(request.stream); given != source.norm_stats.end()) {
-      return by(given->second.view(), source_name(options, place) + name);
-    }
-    if (const auto given = options.norm_stats.find(request.stream); given != options.norm_stats.end()) {
-      return by(given->second.view(), name);
-    }
-    if (!source.selection) return by(stream.stats, "stream '" + request.stream + "'");
-    const auto table = cache::selection_statistics(*source.dataset, *source.streams[of_request], *source.selection);
-    return by(cache::feature_stats(table->data(), stream.features), "stream '" + request.stream + "'");
-  }
-
-  const Stream& stream_of(size_t place, size_t request) const {
-    const SourceRequest& source = options.sources[place];
-    return source.dataset->streams()[static_cast<size_t>(*source.streams[request])];
-  }
-
-  bool normalizes(size_t place, size_t request) const {
-    return options.sources[place].streams[request] && *options.streams[request].normalize != Normalize::kNone;
-  }
-
-  std::vector<Affine> affines_of(size_t place, size_t request) const {
-    if (!normalizes(place, request)) return {};
-    const Stream& stream = stream_of(place, request);
-    return by_statistics(place, request, [&](const FeatureStats& stats, const std::string& name) {
-      return robocache::affines(stats, stream.features, stream.dtype, *options.streams[request].normalize,
-                                options.constant, options.min_spread, name);
-    });
-  }
-
-  // Says which features are not scaled though they are not constant.
-  void note_lesser_spreads() {
-    constexpr int kMost = 8;  // that are named
-    std::string features;
-    int count = 0;
-    for (size_t place = 0; place < sources.size(); ++place) {
-      for (size_t request = 0; request < keys.size(); ++request) {
-        if (!normalizes(place, request)) continue;
-        const Stream& stream = stream_of(place, request);
-        by_statistics(place, request, [&](const FeatureStats& stats, const std::string&) {
-          for (size_t f = 0; f < static_cast<size_t>(stream.features); ++f) {
-            const auto spread = lesser_spread(stats, f, *options.streams[request].normalize,
-                                              stream.dtype == DType::kFloat64, options.constant, options.min_spread);
-            if (!spread || count++ >= kMost) continue;
-            features += (features.empty() ? "" : ", ") + source_name(options, place) + "'" +
-                        options.streams[request].stream + "'[" + std::to_string(f) + "]" +
-                        (f < stream.names.size() ? " (" + stream.names[f] + ")" : "") + " " + short_text(*spread);
-          }
-          return 0;
-        });
-      }
-    }
-    if (count == 0) return;
-    if (count > kMost) features += " and " + std::to_string(count - kMost) + " more";
-    options.notes.push_back(
-        "min_spread: features that are not constant count as such and are not scaled, since their spread is "
-        "below " +
-        number_text(options.min_spread) + ", " + std::to_string(count) + " in all: " + features +
-        "; min_spread=0 scales them");
-  }
-
-  WindowStream window_of(size_t place, size_t of_request, DeviceTables& to) const {
-    const StreamRequest& request = options.streams[of_request];
-    const auto& resident = streams.of(place, of_request);
-    WindowStream window{};
-    const Camera* const camera = streams.camera(of_request);
-    window.out_features = camera != nullptr ? 1 : keys[of_request].features;
-    window.out_offset = camera != nullptr ? keys[of_request].number_offset : keys[of_request].out_offset;
-    window.pad_offset = keys[of_request].pad_offset;
-    window.age_offset = keys[of_request].age_offset;
-    window.out_dtype = camera != nullptr ? DType::kInt64 : *request.dtype;
-    window.delta_ns = offsets_ns(request);
-    // Longer than 31 years is none.
-    if (request.max_gap_s) window.max_gap_ns = checked_ns(std::min(*request.max_gap_s, 1e9), "max_gap_s");
-    if (request.tolerance_s) window.tolerance_ns = checked_ns(std::min(*request.tolerance_s, 1e9), "tolerance_s");
-    window.causal = *request.causal;
-    if (!resident) {
-      window.rows = {.clock = {}, .values = nullptr, .features = window.out_features, .dtype = window.out_dtype};
-      window.methods = {{0, window.out_features, InterpolationMethod::kPrevious}};
-      return window;
-    }
-    if (camera != nullptr) {
-      window.rows = streams.row_numbers(place, of_request);
-      window.methods = {{0, 1, *request.method}};
-      return window;
-    }
-    window.rows = resident->rows();
-    window.methods = feature_blocks(window.rows.features, *request.method, request.methods);
-    const AffineTables affine = affine_tables(affines_of(place, of_request), window.rows.dtype, to);
-    window.scale = affine.scale;
-    window.shift = affine.shift;
-    return window;
-  }
-
-  WindowBatch batch_at(const BatchPosition& position, int64_t count, bool host) const {
-    return batch_at(position, count, host ? host_plan : plan, host ? host_mixture : mixture);
-  }
-
-  WindowBatch batch_at(const BatchPosition& position, int64_t count, const WindowPlan& by, const Mixture& of) const {
+  WindowBatch batch_at(const BatchPosition& position, int64_t count, const Aligner& by) const {
     WindowBatch batch{};
-    batch.plan = by;
+    batch.plan = by.plan;
     batch.count = count;
     batch.first_position =
         options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * count;
-    batch.mixture = of.at_epoch(position.seed, position.epoch);
+    batch.mixture = by.mixture.at_epoch(position.seed, position.epoch);
     return batch;
   }
 
-  // That all ranks draw in an epoch.
+  // The draws of all ranks together in an epoch.
   int64_t samples() const { return mixture.samples * (options.shard_episodes ? options.world_size : 1); }
 
   size_t host_bytes() const { return static_cast<size_t>(layout.bytes() - host_offset); }
 
-  // What the host makes, in its own memory.
+  // The host's part, in `memory` of the host.
   HostPart run_host(WindowBatch batch, const ImageDraw& draw, void* memory,
                     std::span<const int64_t> anchors = {}) const {
     batch.memory = static_cast<char*>(memory) - host_offset;
     window_batch(batch, {}, {});
-    HostPart part{.copies = {{0, host_offset, packed_offset - host_offset}}, .packed = {}, .bad_frames = 0};
+    HostPart part{.copies = {{host_offset, packed_offset - host_offset}}, .packed = {}, .bad_frames = 0};
     part.packed.resize(keys.size());
-    for (size_t request = 0; request < keys.size(); ++request) {
-      if (streams.camera(request) == nullptr || !streams.by_host(request)) continue;
-      const Camera::Batch frames = frames_of(batch, request, draw, anchors);
-      if (!streams.comes_by_batch(request)) {
-        part.bad_frames += streams.camera(request)->fill(frames);
-        continue;
-      }
-      const int64_t at = keys[request].packed_offset;
-      const PackedJpegs& packed = part.packed[request] =
-          streams.camera(request)->pack(frames, static_cast<char*>(batch.memory) + at, part.bad_frames);
-      part.copies.push_back({at - host_offset, at, packed.bytes});
+    const BatchMemory filled{static_cast<char*>(batch.memory), batch.count, draw, anchors};
+    for (const auto& key : keys) {
+      if (key->aligned() == Part::kHost) key->stage(filled, part);
     }
     return part;
   }
 
-  // `anchors`: those that were asked for, if any.
-  Camera::Batch frames_of(const WindowBatch& batch, size_t request, const ImageDraw& draw,
-                          std::span<const int64_t> anchors) const {
-    auto* const memory = static_cast<char*>(batch.memory);
-    const Key& key = keys[request];
-    Camera::Batch frames{};
-    frames.numbers = reinterpret_cast<int64_t*>(memory + key.number_offset);
-    frames.first = draw;
-    frames.samples = anchors;
-    frames.count = batch.count;
-    frames.steps = static_cast<int64_t>(options.streams[request].delta_timestamps.size());
-    frames.out = memory + key.out_offset;
-    frames.is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
-    if (key.intrinsics_offset >= 0) frames.intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
-    return frames;
-  }
-
   void fetch(const BatchPosition& position, int64_t count) const {
-    const std::lock_guard<std::mutex> lock(frames_mutex);
+    const std::lock_guard<std::mutex> lock(scratch_mutex);
     ahead->bring(position, [&](void* memory, CudaStream stream) {
-      WindowBatch batch = batch_at(position, count, ahead_plan, mixture);
+      WindowBatch batch = batch_at(position, count, on_device_ahead);
       batch.memory = memory;
       window_batch(batch, options.device, stream);
-      for (size_t request = 0; request < keys.size(); ++request) {
-        if (!streams.is_fetched(request)) continue;
-        auto* const place = static_cast<char*>(memory);
-        streams.camera(request)->fetch(reinterpret_cast<const int64_t*>(place + keys[request].ahead_number_offset),
-                                       count * static_cast<int64_t>(options.streams[request].delta_timestamps.size()),
-                                       place + keys[request].ahead_offset, stream);
-      }
+      for (const auto& key : keys) key->fetch(memory, count, stream);
     });
   }
 
-  // All but what the host makes, which `part` says. On the CPU that is all. `position`: of a batch that may have been
-  // fetched. Returns how many frames did not decode, but for those that the device decodes.
+  // Everything but the host's part: on the CPU the whole batch. `position` is none for a batch that cannot have been fetched.
+  // Returns the number of frames that did not decode, without those that the device decodes.
   int64_t run_device(const WindowBatch& batch, const HostPart& part, const ImageDraw& draw, CudaStream stream,
                      const std::optional<BatchPosition>& position, std::span<const int64_t> anchors = {}) const {
     if (aligns_on_device) window_batch(batch, options.device, stream);
-    int64_t bad_frames = part.bad_frames;
-    const bool cuda = options.device.is_cuda();
-    std::unique_lock<std::mutex> lock(frames_mutex, std::defer_lock);
+    const BatchMemory filled{static_cast<char*>(batch.memory), batch.count, draw, anchors};
+    const bool uses_scratch = scratch.bytes() > 0;
+    std::unique_lock<std::mutex> lock(scratch_mutex, std::defer_lock);
     const void* fetched = nullptr;
-    for (size_t request = 0; request < keys.size(); ++request) {
-      const Camera* const camera = streams.camera(request);
-      if (camera == nullptr || (streams.by_host(request) && !streams.comes_by_batch(request))) continue;
-      const Camera::Batch frames = frames_of(batch, request, draw, anchors);
-      if (!cuda) {
-        bad_frames += camera->fill(frames);
-        continue;
-      }
-      if (!lock.owns_lock()) {  // one batch after the other has the scratch
-        lock.lock();
-        frames_made.make_wait(stream);
-        if (ahead && position) fetched = ahead->find(*position, stream);
-      }
-      const Key& key = keys[request];
-      const void* brought = nullptr;
-      if (streams.comes_by_batch(request)) brought = static_cast<const char*>(batch.memory) + key.packed_offset;
-      if (streams.is_fetched(request) && fetched != nullptr) {
-        brought = static_cast<const char*>(fetched) + key.ahead_offset;
-      }
-      camera->fill_on_device(frames, streams.comes_by_batch(request) ? part.packed[request] : PackedJpegs{}, brought,
-                             frames_scratch.data(), stream);
+    if (uses_scratch) {  // one batch after the other
+      lock.lock();
+      scratch_used.make_wait(stream);
+      if (ahead && position) fetched = ahead->find(*position, stream);
     }
-    if (!lock.owns_lock()) return bad_frames;
-    frames_made.record(stream);
+    int64_t bad_frames = part.bad_frames;
+    for (const auto& key : keys) bad_frames += key->launch(filled, part, scratch.data(), fetched, stream);
+    if (uses_scratch) scratch_used.record(stream);
     if (fetched != nullptr) ahead->keep(fetched, stream);
     return bad_frames;
   }
 
   void check_damage() const {
-    for (size_t request = 0; request < keys.size(); ++request) {
-      if (const Camera* const camera = streams.camera(request)) camera->check_damage();
-    }
+    for (const auto& key : keys) key->check_damage();
   }
 
   // The random draws of a batch's first sample.
@@ -581,25 +303,22 @@ struct Loader::Impl {
   BatchLayout layout;
   DeviceTables tables;
   DeviceTables host_tables{Device{}};
-  std::vector<Key> keys;  // of each request
+  std::vector<std::unique_ptr<BatchKey>> keys;  // of each request
   std::vector<Source> sources;
-  DeviceBuffer frames_scratch;
-  mutable CudaEvent frames_made;
-  mutable std::mutex frames_mutex;
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
-  int64_t source_offset = -1;
-  int64_t host_offset = 0;        // behind this lies what the host makes,
-  int64_t packed_offset = 0;      // and behind this what it sends along
-  bool aligns_on_device = false;  // or, on the CPU, at all
-  bool decodes_on_device = false;
-  WindowPlan plan{};
-  WindowPlan host_plan{};
-  WindowPlan ahead_plan{};
+  int64_t source_offset = -1;     // below 0: none
+  int64_t host_offset = 0;        // of the host's part,
+  int64_t packed_offset = 0;      // and in it of the files that it sends along
+  bool aligns_on_device = false;  // or on the CPU
+  Aligner on_device, on_host, on_device_ahead;
   Mixture mixture{};
   Mixture host_mixture{};
   OrderFingerprint fingerprint;
-  mutable std::optional<FramesAhead> ahead;  // destroyed first: what it has queued reads all of the above
+  mutable std::mutex scratch_mutex;  // held while a batch that uses scratch or ahead is queued
+  DeviceBuffer scratch;              // where a device decodes frames
+  mutable CudaEvent scratch_used;
+  mutable std::optional<FramesAhead> ahead;  // destroyed first: its queued work reads everything above
 };
 
 Loader::Loader(LoaderOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -644,22 +363,22 @@ BatchPosition Loader::after(const BatchPosition& position) const {
 
 const std::vector<Placement>& Loader::placements() const { return impl_->streams.placements(); }
 
-std::vector<Affine> Loader::affines(size_t source, size_t request) const { return impl_->affines_of(source, request); }
+std::vector<Affine> Loader::affines(size_t source, size_t request) const {
+  return affines_of(impl_->options, source, request);
+}
 
 std::string Loader::fingerprint() const { return impl_->fingerprint.text(); }
 
 int64_t Loader::bad_frames_on_device() const {
   int64_t frames = 0;
-  for (size_t request = 0; request < impl_->keys.size(); ++request) {
-    if (const Camera* const camera = impl_->streams.camera(request)) frames += camera->bad_frames_on_device();
-  }
+  for (const auto& key : impl_->keys) frames += key->bad_frames_on_device();
   return frames;
 }
 
 bool Loader::is_small() const {
   constexpr int64_t kSmallBytes = 64 << 10;  // about 15 microseconds; waking a thread takes 5 to 50
   if (impl_->options.device.is_cuda()) return false;
-  if (impl_->options.batch_size > kSmallBytes / std::max<int64_t>(1, impl_->plan.sample_bytes)) return false;
+  if (impl_->options.batch_size > kSmallBytes / std::max<int64_t>(1, impl_->on_device.plan.sample_bytes)) return false;
   for (size_t request = 0; request < impl_->keys.size(); ++request) {
     if (impl_->streams.camera(request) != nullptr || placements()[request].tier == Tier::kMapped) return false;
   }
@@ -668,16 +387,16 @@ bool Loader::is_small() const {
 
 size_t Loader::host_bytes() const { return impl_->host_bytes(); }
 
-Loader::HostPart Loader::fill_host(const BatchPosition& position, void* memory) const {
+HostPart Loader::fill_host(const BatchPosition& position, void* memory) const {
   if (host_bytes() == 0) return {};
-  const WindowBatch batch = impl_->batch_at(position, samples_at(position), true);
+  const WindowBatch batch = impl_->batch_at(position, samples_at(position), impl_->on_host);
   return impl_->run_host(batch, Impl::draw_of(position, batch), memory);
 }
 
 void Loader::copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const {
   for (const StagedCopy& copy : part.copies) {
-    check_cuda(cuda_backend().copy_from_host(impl_->options.device.index, static_cast<char*>(memory) + copy.to,
-                                             static_cast<const char*>(from) + copy.from,
+    check_cuda(cuda_backend().copy_from_host(impl_->options.device.index, static_cast<char*>(memory) + copy.offset,
+                                             static_cast<const char*>(from) + copy.offset - impl_->host_offset,
                                              static_cast<size_t>(copy.bytes), stream.handle),
                "copying a batch's part to the device");
   }
@@ -685,7 +404,7 @@ void Loader::copy_host_part(const HostPart& part, const void* from, void* memory
 
 int64_t Loader::fill_device(const BatchPosition& position, const HostPart& part, void* memory,
                             CudaStream stream) const {
-  WindowBatch batch = impl_->batch_at(position, samples_at(position), false);
+  WindowBatch batch = impl_->batch_at(position, samples_at(position), impl_->on_device);
   batch.memory = memory;
   impl_->check_damage();  // of batches before
   return impl_->run_device(batch, part, Impl::draw_of(position, batch), stream, position);
@@ -708,7 +427,7 @@ void Loader::fetch(const BatchPosition& position) const {
 }
 
 void Loader::check_frames(CudaStream stream) const {
-  if (!impl_->decodes_on_device) return;
+  if (impl_->scratch.bytes() == 0) return;
   impl_->synchronize(stream, "decoding frames");
   impl_->check_damage();
 }
@@ -730,14 +449,14 @@ int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> a
   HostPart part;
   if (host_bytes() > 0) {
     const PinnedBuffer staging(device, host_bytes());
-    WindowBatch batch = impl_->batch_at({}, count, true);
+    WindowBatch batch = impl_->batch_at({}, count, impl_->on_host);
     batch.anchors = anchors.data();
     part = impl_->run_host(batch, draw, staging.data(), anchors);
     copy_host_part(part, staging.data(), memory, stream);
     impl_->synchronize(stream, "batch");
   }
   DeviceTables copy(device);
-  WindowBatch batch = impl_->batch_at({}, count, false);
+  WindowBatch batch = impl_->batch_at({}, count, impl_->on_device);
   batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
   batch.memory = memory;
   const int64_t bad_frames = impl_->run_device(batch, part, draw, stream, {}, anchors);
@@ -750,8 +469,8 @@ TensorView Loader::view(const BatchArray& array, int64_t samples, void* memory) 
   return BatchLayout::view(array, samples, memory, impl_->options.device);
 }
 void Loader::check_tolerance() const {
-  for (size_t place = 0; place < impl_->sources.size(); ++place) {
-    robocache::check_tolerance(impl_->options, impl_->streams, place, impl_->sources[place].anchors.index());
+  for (size_t source = 0; source < impl_->sources.size(); ++source) {
+    robocache::check_tolerance(impl_->options, impl_->streams, source, impl_->sources[source].anchors.index());
   }
 }
 

@@ -25,13 +25,13 @@
 #include <string>
 #include <vector>
 
+#include "robocache/batch/key.hpp"
 #include "robocache/batch/layout.hpp"
 #include "robocache/batch/loader_streams.hpp"
 #include "robocache/batch/options.hpp"
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/tensor_view.hpp"
-#include "robocache/image/jpeg_frames.hpp"
 
 namespace robocache {
 
@@ -89,13 +89,6 @@ class Loader {
 
   // At an epoch's end: waits for the frames that a CUDA device decodes, and throws FrameError where one was damaged.
   void check_frames(CudaStream stream) const;
-
-  // The result of fill_host.
-  struct HostPart {
-    std::vector<StagedCopy> copies;   // from host memory into the batch
-    std::vector<PackedJpegs> packed;  // of each request: of cameras whose frames come by batch
-    int64_t bad_frames = 0;           // that did not decode
-  };
 
   // The two halves of fill, where a CUDA loader has streams that stay in their files. The host makes what is copied to the last
   // host_bytes() of the batch, anywhere in host memory, 64-byte aligned; then, `stream` being behind those copies, the device

@@ -213,14 +213,14 @@ void LoaderStreams::bring_frames(size_t request, Residency& residency) {
   if (residency.tier == Tier::kDecoded) placements_[request].bytes = *camera.bytes(options_.device, Tier::kDecoded);
   if (!cuda && residency.tier != Tier::kDecoded) return bring(request, residency);
   if (residency.tier == Tier::kMapped) {
-    const std::string why = camera.bring_by_batch(options_.device, frames_of_batch(request));
+    const std::string why = camera.not_packed();
     residency.why += why.empty() ? ", decoded by the device" : ", decoded by the host: " + why;
   }
   if (options_.shard_episodes) residency.why += "; of this rank's episodes alone";
   if (residency.tier == Tier::kMapped) return;
   if (!camera.note().empty()) residency.why += "; " + camera.note();
   if (!cuda) return;
-  if (camera.fetched_bytes(1) > 0) decide_fetching(request, residency);
+  if (camera.fetched_stride() > 0) decide_fetching(request, residency);
   for (size_t source = 0; source < streams_.size(); ++source) {
     const std::optional<int64_t> stream = options_.sources[source].streams[request];
     if (!stream) continue;

@@ -41,31 +41,25 @@ class LoaderStreams {
   LoaderStreams(const LoaderStreams&) = delete;
   LoaderStreams& operator=(const LoaderStreams&) = delete;
 
-  // Null where the source has no such stream.
+  const LoaderOptions& options() const { return options_; }
+
+  // Null if the source has no such stream.
   const std::shared_ptr<const ResidentStream>& of(size_t source, size_t request) const {
     return streams_[source][request];
   }
 
-  // Null where the request is of numbers.
+  // Null for a request of numbers.
   const Camera* camera(size_t request) const { return cameras_[request].get(); }
 
-  // Of a camera that a source has: what the alignment chooses among, the numbers of its rows.
+  // The numbers of a camera's rows in a source, among which the alignment chooses.
   StreamRows row_numbers(size_t source, size_t request) const;
 
-  // Whether the host aligns a key for a CUDA device, and makes its arrays unless it comes by batch.
-  bool by_host(size_t request) const { return options_.device.is_cuda() && placements_[request].tier == Tier::kMapped; }
-
-  // Whether frames that are read from files for a device are decoded there.
-  bool comes_by_batch(size_t request) const {
-    return by_host(request) && cameras_[request] != nullptr && cameras_[request]->comes_by_batch();
-  }
-
-  // Whether the frames of coming batches are copied from pinned memory to the device, where the budget has room for two
-  // batches of them; and what one takes there.
+  // The frames of the next batch are copied from pinned memory to the device, since the budget has room for two batches of
+  // them; and the bytes of one batch.
   bool is_fetched(size_t request) const { return is_fetched_[request]; }
-  int64_t fetched_bytes(size_t request) const { return cameras_[request]->fetched_bytes(frames_of_batch(request)); }
+  int64_t fetched_bytes(size_t request) const { return cameras_[request]->fetched_stride() * frames_of_batch(request); }
 
-  // Of a sample of a camera.
+  // The numbers of a sample's frames.
   int64_t number_bytes(size_t request) const {
     return static_cast<int64_t>(options_.streams[request].delta_timestamps.size() * sizeof(int64_t));
   }

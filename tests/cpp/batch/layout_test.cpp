@@ -25,13 +25,13 @@ TEST(BatchLayout, PutsArraysBehindEachOther) {
 
 TEST(BatchLayout, RefusesASecondArrayOfAName) {
   BatchLayout layout(1);
-  layout.add("a_is_pad", DType::kBool, {1}, "what is padding of stream 'a'");
+  layout.add("a_is_pad", DType::kBool, {1}, "the padding of stream 'a'");
   try {
     layout.add("a_is_pad", DType::kFloat32, {1}, "stream 'a_is_pad'");
     FAIL();
   } catch (const ArgumentError& error) {
     EXPECT_STREQ(error.what(),
-                 "delta_timestamps: the batch's key 'a_is_pad' would be both what is padding of stream 'a' and stream "
+                 "delta_timestamps: the batch's key 'a_is_pad' would be both the padding of stream 'a' and stream "
                  "'a_is_pad'; expected one of them, or rename to give a stream another key");
   }
 }

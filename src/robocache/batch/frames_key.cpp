@@ -1,0 +1,368 @@
+// The kinds of keys that are frames.
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "robocache/batch/camera.hpp"
+#include "robocache/batch/key.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/core/thread_pool.hpp"
+#include "robocache/image/resident_jpegs.hpp"
+
+namespace robocache {
+namespace {
+
+int64_t aligned_to_256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// The plan chooses rows by number (Camera::source_of), and says which steps are padding.
+class FramesKey : public BatchKey {
+ public:
+  FramesKey(const LoaderStreams& streams, size_t request, Part aligned)
+      : BatchKey(streams, request, aligned), camera_(*streams.camera(request)) {}
+
+  void reserve(Part part, BatchLayout& layout) override {
+    if (part != aligned()) return;
+    reserve_values(layout);
+    reserve_frame_marks(layout);
+  }
+
+  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables&) const override {
+    if (part == aligned()) windows.streams.push_back(number_window(source, number_offset_));
+  }
+
+ protected:
+  void reserve_values(BatchLayout& layout) {
+    out_offset_ = add(layout, "", camera_.dtype(), shape_of(camera_.shape()), "");
+  }
+
+  void reserve_frame_marks(BatchLayout& layout) {
+    reserve_marks(layout);
+    if (camera_.has_intrinsics()) {
+      const std::vector<int64_t> matrix{3, 3};
+      intrinsics_offset_ = add(layout, "_intrinsics", DType::kFloat32,
+                               asked().images->per_frame ? shape_of(matrix) : matrix, "the intrinsics of ");
+    }
+    number_offset_ = layout.add_scratch(streams_.number_bytes(request_));
+  }
+
+  WindowStream number_window(size_t source, int64_t out_offset) const {
+    WindowStream numbers = window(source, 1, DType::kInt64, out_offset);
+    if (!streams_.of(source, request_)) return numbers;
+    numbers.rows = streams_.row_numbers(source, request_);
+    numbers.methods = {{0, 1, *asked().method}};
+    return numbers;
+  }
+
+  // Pointers into a batch.
+  int64_t frames(const BatchMemory& batch) const { return batch.count * steps(); }
+  int64_t* numbers(const BatchMemory& batch) const { return reinterpret_cast<int64_t*>(batch.memory + number_offset_); }
+  bool* is_pad(const BatchMemory& batch) const { return reinterpret_cast<bool*>(batch.memory + pad_offset()); }
+  char* out(const BatchMemory& batch) const { return batch.memory + out_offset_; }
+  // Of a step, or of its sample; null where this step writes none.
+  float* intrinsics(const BatchMemory& batch, int64_t sample, int64_t step) const {
+    const bool per_frame = asked().images->per_frame;
+    if (intrinsics_offset_ < 0 || (step > 0 && !per_frame)) return nullptr;
+    auto* const first = reinterpret_cast<float*>(batch.memory + intrinsics_offset_);
+    return first + 9 * (per_frame ? sample * steps() + step : sample);
+  }
+
+  const Camera& camera_;
+
+ private:
+  int64_t out_offset_ = 0;
+  int64_t number_offset_ = 0;
+  int64_t intrinsics_offset_ = -1;  // below 0: none
+};
+
+// The host decodes the frames: for a CUDA device what it aligns, on the CPU all.
+class HostFramesKey final : public FramesKey {
+ public:
+  using FramesKey::FramesKey;
+
+  void stage(const BatchMemory& batch, HostPart& part) const override { part.bad_frames += decode(batch); }
+
+  int64_t launch(const BatchMemory& batch, const HostPart&, void*, const void*, CudaStream) const override {
+    return aligned() == Part::kDevice ? decode(batch) : 0;
+  }
+
+ private:
+  int64_t decode(const BatchMemory& batch) const {
+    std::atomic<int64_t> bad_frames{0};
+    const int64_t count = frames(batch);
+    const int64_t grain = std::clamp<int64_t>(count / (int64_t{4} * num_threads()), 1, 16);
+    parallel_for(count, grain, [&](int64_t begin, int64_t end) {
+      Camera::Memory memory;
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t sample = i / steps();
+        const int64_t step = i % steps();
+        const ImageDraw draw = batch.draw_of(sample);
+        const int64_t number = numbers(batch)[i];
+        const Camera::Source* const source = camera_.source_of(number);
+        const uint8_t* const frame =
+            source != nullptr ? camera_.pixels_of(*source, number - source->first_number, memory) : nullptr;
+        if (source != nullptr && frame == nullptr) {
+          is_pad(batch)[i] = true;
+          ++bad_frames;
+        }
+        const ImageTransform& transform = (source != nullptr ? *source : camera_.any()).to_batch();
+        transform.run(frame, draw, step, out(batch) + i * transform.bytes());
+        if (float* const matrix = intrinsics(batch, sample, step)) {
+          Camera::write_intrinsics(source, draw, step, matrix);
+        }
+      }
+    });
+    return bad_frames;
+  }
+};
+
+// A CUDA device decodes the frames, and says which JPEGs are damaged.
+class DeviceFramesKey : public FramesKey {
+ public:
+  DeviceFramesKey(const LoaderStreams& streams, size_t request, Part aligned)
+      : FramesKey(streams, request, aligned), damage_(device(), sizeof(JpegDamage)) {
+    *static_cast<JpegDamage*>(damage_.data()) = {};
+  }
+
+  void check_damage() const override {
+    if (options().pad_bad_frames) return;
+    const int64_t found = bad_frames_on_device();
+    if (damage_reported_.exchange(found) == found) return;
+    const int64_t number = static_cast<const volatile JpegDamage*>(damage_.data())->row;
+    const Camera::Source* const source = camera_.source_of(number);
+    throw camera_.bad_frame(*source, number - source->first_number, "JPEG: its entropy-coded data is damaged");
+  }
+
+  int64_t bad_frames_on_device() const override {
+    return static_cast<const volatile JpegDamage*>(damage_.data())->frames;
+  }
+
+ protected:
+  Device device() const { return options().device; }
+
+  JpegMarks marks(const BatchMemory& batch) const {
+    return {.first_row = 1,
+            .is_pad = options().pad_bad_frames ? is_pad(batch) : nullptr,
+            .found = static_cast<JpegDamage*>(damage_.on_device())};
+  }
+
+  // Transforms the frames of one source, and with the first source those that no source has.
+  void transform(const Camera::Source& source, const BatchMemory& batch, const FrameChoice& from,
+                 CudaStream stream) const {
+    const ImageTransform& transform = source.to_batch();
+    const auto& [rows, columns] = transform.params().frame;
+    const int64_t of_frame = int64_t{rows} * columns * source.shape.channels * dtype_size(source.shape.dtype);
+    for_draws(batch, [&](int64_t sample, int64_t count, const ImageDraw& draw) {
+      const int64_t first = sample * steps();
+      FrameChoice of_samples = from;
+      if (from.rows != nullptr) of_samples.rows += first;
+      if (from.rows == nullptr || from.in_order) {
+        of_samples.pixels = static_cast<const char*>(from.pixels) + first * of_frame;
+        of_samples.frames -= first;
+      }
+      transform.run_on_device(of_samples, draw, count, steps(), out(batch) + first * transform.bytes(), device(),
+                              stream);
+    });
+  }
+
+  // Calls run(sample, count, draw) for samples whose draws follow each other: all of them, or each of the given anchors.
+  template <class Run>
+  static void for_draws(const BatchMemory& batch, const Run& run) {
+    if (batch.anchors.empty()) return run(0, batch.count, batch.draw_of(0));
+    for (int64_t sample = 0; sample < batch.count; ++sample) run(sample, 1, batch.draw_of(sample));
+  }
+
+ private:
+  PinnedBuffer damage_;  // a JpegDamage
+  mutable std::atomic<int64_t> damage_reported_{0};
+};
+
+// The host reads the files of a batch and sends them along, as they are stored. The sources' frames are alike.
+class PackedFramesKey final : public DeviceFramesKey {
+ public:
+  PackedFramesKey(const LoaderStreams& streams, size_t request) : DeviceFramesKey(streams, request, Part::kHost) {}
+
+  void reserve(Part part, BatchLayout& layout) override {
+    if (part == Part::kDevice) reserve_values(layout);
+    if (part == Part::kHost) reserve_frame_marks(layout);
+    if (part != Part::kPacked) return;
+    packed_offset_ =
+        layout.add_room(is_jpeg() ? packed_jpegs_bytes(shape(), most_frames(), camera_.largest_file_bytes())
+                                  : most_frames() * shape().bytes());
+  }
+
+  void stage(const BatchMemory& batch, HostPart& part) const override {
+    struct File {
+      const Camera::Source* source = nullptr;
+      int64_t row = 0;
+    };
+    std::vector<File> files(static_cast<size_t>(frames(batch)));
+    std::vector<int64_t> bytes(files.size());
+    for (size_t i = 0; i < files.size(); ++i) {
+      const int64_t number = numbers(batch)[i];
+      const int64_t sample = static_cast<int64_t>(i) / steps();
+      const int64_t step = static_cast<int64_t>(i) % steps();
+      const Camera::Source* const source = camera_.source_of(number);
+      if (float* const matrix = intrinsics(batch, sample, step)) {
+        Camera::write_intrinsics(source, batch.draw_of(sample), step, matrix);
+      }
+      if (source == nullptr) continue;
+      files[i] = {source, number - source->first_number};
+      const auto [begin, end] = source->frames.resident->bytes_of(files[i].row);
+      bytes[i] = std::max<int64_t>(1, end - begin);  // an empty file is a damaged one
+    }
+    const auto read = [&](int64_t i, std::vector<uint8_t>& to) {
+      const File& file = files[static_cast<size_t>(i)];
+      return frame_file(*file.source->frames.resident, file.row, to);
+    };
+    char* const packed = batch.memory + packed_offset_;
+    if (is_jpeg()) {
+      std::atomic<int64_t> refused{0};
+      const auto refuse = [&](int64_t i, const FrameError& error) {
+        const File& file = files[static_cast<size_t>(i)];
+        if (!options().pad_bad_frames) throw camera_.bad_frame(*file.source, file.row, error.what());
+        ++refused;
+        numbers(batch)[i] = 0;
+        is_pad(batch)[i] = true;
+      };
+      part.packed[request_] = pack_jpegs(shape(), bytes, read, refuse, packed);
+      part.bad_frames += refused;
+    } else {
+      parallel_for(frames(batch), 1, [&](int64_t begin, int64_t end) {
+        std::vector<uint8_t> pixels;
+        for (int64_t i = begin; i < end; ++i) {
+          const bool exists = bytes[static_cast<size_t>(i)] > 0;
+          numbers(batch)[i] = exists ? i : -1;
+          if (exists) std::ranges::copy(read(i, pixels), packed + i * shape().bytes());
+        }
+      });
+      part.packed[request_].bytes = frames(batch) * shape().bytes();
+    }
+    part.copies.push_back({packed_offset_, part.packed[request_].bytes});
+  }
+
+  int64_t launch(const BatchMemory& batch, const HostPart& part, void* scratch, const void*,
+                 CudaStream stream) const override {
+    const char* const packed = batch.memory + packed_offset_;
+    FrameChoice from{.pixels = packed, .frames = frames(batch), .rows = numbers(batch)};
+    if (is_jpeg()) {
+      auto* const decoded = static_cast<uint8_t*>(scratch);
+      decode_packed_jpegs(part.packed[request_], packed, shape(), numbers(batch), frames(batch), decoded,
+                          decoded + aligned_to_256(frames(batch) * shape().bytes()), device(), stream, marks(batch));
+      from = {.pixels = decoded, .frames = frames(batch)};
+    }
+    transform(camera_.any(), batch, from, stream);
+    return 0;
+  }
+
+  int64_t scratch_bytes() const override {
+    if (!is_jpeg()) return 0;
+    return aligned_to_256(most_frames() * shape().bytes()) + packed_jpegs_workspace_bytes(shape(), most_frames());
+  }
+
+ private:
+  bool is_jpeg() const { return camera_.any().stream().frames->codec == Codec::kJpeg; }
+  const FrameShape& shape() const { return camera_.any().shape; }
+  int64_t most_frames() const { return options().batch_size * steps(); }
+
+  int64_t packed_offset_ = 0;
+};
+
+// The frames lie in the device's memory, decoded or not, or in pinned memory, from where the next batch's may be copied ahead.
+class ResidentFramesKey final : public DeviceFramesKey {
+ public:
+  ResidentFramesKey(const LoaderStreams& streams, size_t request) : DeviceFramesKey(streams, request, Part::kDevice) {}
+
+  void reserve(Part part, BatchLayout& layout) override {
+    FramesKey::reserve(part, layout);
+    if (part != Part::kAhead || !streams_.is_fetched(request_)) return;
+    ahead_number_offset_ = layout.add_scratch(streams_.number_bytes(request_));
+    ahead_offset_ = layout.add_room(streams_.fetched_bytes(request_));
+  }
+
+  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const override {
+    FramesKey::add_window(part, source, windows, tables);
+    if (part != Part::kAhead || !streams_.is_fetched(request_)) return;
+    WindowStream& numbers = windows.streams.emplace_back(number_window(source, ahead_number_offset_));
+    numbers.pad_offset = -1;
+    numbers.age_offset = -1;
+  }
+
+  void fetch(void* ahead, int64_t count, CudaStream stream) const override {
+    if (!streams_.is_fetched(request_)) return;
+    auto* const memory = static_cast<char*>(ahead);
+    const auto* const numbers = reinterpret_cast<const int64_t*>(memory + ahead_number_offset_);
+    for (const Camera::Source* const source : camera_.distinct()) {
+      if (const ResidentJpegs* const jpegs = source->brought->jpegs()) {
+        jpegs->fetch(numbers, count * steps(), first_number(*source), memory + ahead_offset_, camera_.fetched_stride(),
+                     stream);
+      }
+    }
+  }
+
+  int64_t launch(const BatchMemory& batch, const HostPart&, void* scratch, const void* ahead,
+                 CudaStream stream) const override {
+    const int64_t count = frames(batch);
+    auto* const decoded = static_cast<uint8_t*>(scratch);
+    for (const Camera::Source* const source : camera_.distinct()) {
+      const ResidentFrames& resident = *source->brought;
+      FrameChoice from{.pixels = resident.pixels(),
+                       .frames = resident.rows(),
+                       .rows = numbers(batch),
+                       .first_row = first_number(*source)};
+      if (source != &camera_.any()) from.begin = source->first_number;
+      from.end = source->first_number + source->stream().rows;
+      if (const ResidentJpegs* const jpegs = resident.jpegs()) {
+        JpegMarks own = marks(batch);
+        own.first_row = from.first_row;
+        own.leaves_others = true;
+        if (ahead != nullptr && streams_.is_fetched(request_)) {
+          own.fetched = static_cast<const char*>(ahead) + ahead_offset_;
+        }
+        own.fetched_stride = camera_.fetched_stride();
+        jpegs->decode(numbers(batch), count, decoded, nullptr, decoded + aligned_to_256(count * source->shape.bytes()),
+                      stream, own);
+        from.pixels = decoded;
+        from.frames = count;
+        from.in_order = true;
+      }
+      transform(*source, batch, from, stream);
+      if (intrinsics(batch, 0, 0) == nullptr) continue;
+      for_draws(batch, [&](int64_t sample, int64_t samples, const ImageDraw& draw) {
+        source->transform.intrinsics_on_device(source->stream().frames->intrinsics, numbers(batch) + sample * steps(),
+                                               from.begin, from.end, draw, samples, steps(),
+                                               intrinsics(batch, sample, 0), device(), stream);
+      });
+    }
+    return 0;
+  }
+
+  int64_t scratch_bytes() const override {
+    const int64_t most = options().batch_size * steps();
+    int64_t bytes = 0;
+    for (const Camera::Source* const source : camera_.distinct()) {
+      const ResidentJpegs* const jpegs = source->brought->jpegs();
+      if (jpegs == nullptr) continue;
+      bytes = std::max(bytes, aligned_to_256(most * source->shape.bytes()) + jpegs->workspace_bytes(most));
+    }
+    return bytes;
+  }
+
+ private:
+  static int64_t first_number(const Camera::Source& source) {
+    return source.first_number + source.brought->first_row();
+  }
+
+  int64_t ahead_number_offset_ = 0;
+  int64_t ahead_offset_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request) {
+  if (!streams.options().device.is_cuda()) return std::make_unique<HostFramesKey>(streams, request, Part::kDevice);
+  if (streams.placements()[request].tier != Tier::kMapped) return std::make_unique<ResidentFramesKey>(streams, request);
+  if (streams.camera(request)->not_packed().empty()) return std::make_unique<PackedFramesKey>(streams, request);
+  return std::make_unique<HostFramesKey>(streams, request, Part::kHost);
+}
+
+}  // namespace robocache

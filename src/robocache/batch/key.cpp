@@ -1,0 +1,101 @@
+#include "robocache/batch/key.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "robocache/batch/key_statistics.hpp"
+#include "robocache/interpolation/blocks.hpp"
+
+namespace robocache {
+
+BatchKey::BatchKey(const LoaderStreams& streams, size_t request, Part aligned)
+    : streams_(streams), request_(request), aligned_(aligned) {}
+
+std::vector<int64_t> BatchKey::shape_of(std::span<const int64_t> row) const {
+  std::vector<int64_t> shape;
+  if (!asked().one_step) shape.push_back(steps());
+  shape.insert(shape.end(), row.begin(), row.end());
+  return shape;
+}
+
+int64_t BatchKey::add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape,
+                      const char* what) const {
+  return layout.add(asked().stream + suffix, dtype, std::move(shape),
+                    std::string(what) + "stream '" + asked().stream + "'");
+}
+
+void BatchKey::reserve_marks(BatchLayout& layout) {
+  pad_offset_ = add(layout, "_is_pad", DType::kBool, shape_of({}), "the padding of ");
+  if (options().return_age) age_offset_ = add(layout, "_age", DType::kInt64, shape_of({}), "the age of ");
+}
+
+WindowStream BatchKey::window(size_t source, int64_t features, DType dtype, int64_t out_offset) const {
+  // A gap of more than 31 years is none.
+  const auto duration = [](const std::optional<double>& seconds, const char* name) {
+    return seconds ? checked_ns(std::min(*seconds, 1e9), name) : -1;
+  };
+  WindowStream window{};
+  window.out_features = features;
+  window.out_dtype = dtype;
+  window.out_offset = out_offset;
+  window.pad_offset = pad_offset_;
+  window.age_offset = age_offset_;
+  window.delta_ns = offsets_ns(asked());
+  window.max_gap_ns = duration(asked().max_gap_s, "max_gap_s");
+  window.tolerance_ns = duration(asked().tolerance_s, "tolerance_s");
+  window.causal = *asked().causal;
+  if (!streams_.of(source, request_)) {
+    window.rows = {.clock = {}, .values = nullptr, .features = features, .dtype = dtype};
+    window.methods = {{0, features, InterpolationMethod::kPrevious}};
+  }
+  return window;
+}
+
+namespace {
+
+class NumbersKey final : public BatchKey {
+ public:
+  using BatchKey::BatchKey;
+
+  void reserve(Part part, BatchLayout& layout) override {
+    if (part != aligned()) return;
+    const std::vector<int64_t> row = key_shape(options(), request_);
+    for (const int64_t extent : row) features_ *= extent;
+    out_offset_ = add(layout, "", *asked().dtype, shape_of(row), "");
+    reserve_marks(layout);
+    if (!options().pad_features || row.size() != 1) return;
+    feature_pad_offset_ = add(layout, "_feature_is_pad", DType::kBool, row, "the features' padding of ");
+  }
+
+  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const override {
+    if (part != aligned()) return;
+    WindowStream& own = windows.streams.emplace_back(window(source, features_, *asked().dtype, out_offset_));
+    const auto& stream = streams_.of(source, request_);
+    if (stream) {
+      own.rows = stream->rows();
+      own.methods = feature_blocks(own.rows.features, *asked().method, asked().methods);
+      const AffineTables affine = affine_tables(affines_of(options(), source, request_), own.rows.dtype, tables);
+      own.scale = affine.scale;
+      own.shift = affine.shift;
+    }
+    if (feature_pad_offset_ < 0) return;
+    std::vector<uint8_t> mask(static_cast<size_t>(features_), 1);
+    if (stream) std::fill_n(mask.begin(), stream->rows().features, uint8_t{0});
+    windows.constants.push_back({tables.put(mask), features_, feature_pad_offset_});
+  }
+
+ private:
+  int64_t features_ = 1;
+  int64_t out_offset_ = 0;
+  int64_t feature_pad_offset_ = -1;  // below 0: none
+};
+
+}  // namespace
+
+std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request) {
+  if (streams.camera(request) != nullptr) return make_frames_key(streams, request);
+  const bool by_host = streams.options().device.is_cuda() && streams.placements()[request].tier == Tier::kMapped;
+  return std::make_unique<NumbersKey>(streams, request, by_host ? Part::kHost : Part::kDevice);
+}
+
+}  // namespace robocache

@@ -1,0 +1,121 @@
+// One key of a batch, a class for each kind: its arrays, its windows in the plans, and the work on frames that no plan does.
+//
+//   for (auto& key : keys) key->reserve(Part::kDevice, layout);
+//   for (auto& key : keys) key->add_window(Part::kDevice, source, windows, tables);
+//   ...
+//   window_batch(batch, device, stream);  // one launch: fills numbers, and chooses the rows of frames
+//   for (auto& key : keys) bad_frames += key->launch(filled, part, scratch, ahead, stream);  // fills the frames
+//
+// | kind              | aligned by | reserves                                | stage()           | launch()               |
+// | numbers           | either     | values and marks where it is aligned    |                   |                        |
+// | frames, host      | either     | values and marks where it is aligned    | decodes for CUDA  | decodes on the CPU     |
+// | frames, packed    | the host   | values on the device, marks on the host | packs their files | decodes the files      |
+// | frames, resident  | the device | values and marks on the device          |                   | decodes resident files |
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "robocache/align/window_plan.hpp"
+#include "robocache/batch/layout.hpp"
+#include "robocache/batch/loader_streams.hpp"
+#include "robocache/core/device.hpp"
+#include "robocache/core/device_tables.hpp"
+#include "robocache/image/jpeg_frames.hpp"
+#include "robocache/image/transform.hpp"
+
+namespace robocache {
+
+// A part of the memory that keys reserve. The first three lie in this order in a batch.
+enum class Part : uint8_t {
+  kDevice,  // what the loader's device fills: on the CPU everything
+  kHost,    // what the host fills for a CUDA device, and copies there
+  kPacked,  // files of frames that the host copies for a CUDA device to decode
+  kAhead,   // outside the batch, on a CUDA device: files of the next batch's frames, copied there from pinned memory
+};
+
+// What the host makes for a CUDA device.
+struct HostPart {
+  std::vector<StagedCopy> copies;   // from host memory into the batch
+  std::vector<PackedJpegs> packed;  // one for each key; used by packed frames
+  int64_t bad_frames = 0;           // frames that did not decode and are padding
+};
+
+// A batch while it is filled.
+struct BatchMemory {
+  char* memory;  // where offsets count from
+  int64_t count;
+  ImageDraw first;                   // the random draws of sample 0
+  std::span<const int64_t> anchors;  // given ones, or empty
+
+  ImageDraw draw_of(int64_t sample) const {
+    ImageDraw draw = first;
+    draw.sample = anchors.empty() ? draw.sample + sample : anchors[static_cast<size_t>(sample)];
+    return draw;
+  }
+};
+
+// Immutable after the last reserve(); then any number of threads may use one. The LoaderStreams outlive it.
+class BatchKey {
+ public:
+  BatchKey(const LoaderStreams& streams, size_t request, Part aligned);
+  virtual ~BatchKey() = default;
+  BatchKey(const BatchKey&) = delete;
+  BatchKey& operator=(const BatchKey&) = delete;
+
+  // kDevice or kHost: the part whose plan has the key's window.
+  Part aligned() const { return aligned_; }
+
+  // Adds the arrays that lie in `part` to its layout. Throws ArgumentError.
+  virtual void reserve(Part part, BatchLayout& layout) = 0;
+
+  // Adds the key's window in each sample of a source to the plan of `part`. Throws ArgumentError, DeviceError.
+  virtual void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const = 0;
+
+  // On a CUDA loader, when the host's plan has run: the host's work on frames. Throws FrameError, FileError.
+  virtual void stage(const BatchMemory&, HostPart&) const {}
+
+  // When all plans have run: fills the frames, on CUDA queued on `stream`. `scratch` has scratch_bytes(), and `ahead` is null or
+  // what fetch() copied for this batch. Returns the number of frames that did not decode and are padding; of those that a
+  // device decodes, bad_frames_on_device() tells later. Throws FrameError, FileError, DeviceError.
+  virtual int64_t launch(const BatchMemory&, const HostPart&, void* /*scratch*/, const void* /*ahead*/,
+                         CudaStream) const {
+    return 0;
+  }
+  virtual int64_t scratch_bytes() const { return 0; }  // on the device
+
+  // Queues the copies of the part kAhead, whose plan has run. Throws DeviceError.
+  virtual void fetch(void* /*ahead*/, int64_t /*count*/, CudaStream) const {}
+
+  // Throws FrameError when a device met a damaged frame that may not be padding; once for all frames since the last call.
+  virtual void check_damage() const {}
+  virtual int64_t bad_frames_on_device() const { return 0; }
+
+ protected:
+  const LoaderOptions& options() const { return streams_.options(); }
+  const StreamRequest& asked() const { return options().streams[request_]; }
+  int64_t steps() const { return static_cast<int64_t>(asked().delta_timestamps.size()); }
+  std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // of a sample's array with rows of this shape
+  int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;
+  void reserve_marks(BatchLayout& layout);
+  int64_t pad_offset() const { return pad_offset_; }
+  // The window of rows of so many features, which come to `out_offset`; of a source without the stream it is whole.
+  WindowStream window(size_t source, int64_t features, DType dtype, int64_t out_offset) const;
+
+  const LoaderStreams& streams_;
+  const size_t request_;
+
+ private:
+  const Part aligned_;
+  int64_t pad_offset_ = 0;
+  int64_t age_offset_ = -1;  // below 0: none
+};
+
+// The key of a request, of the kind that its tier and the loader's device ask for. Throws DeviceError, OutOfMemory.
+std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request);
+std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);  // of a camera's request
+
+}  // namespace robocache
