@@ -1,4 +1,4 @@
-// CRC-32 with zlib's polynomial: the same value as Python's zlib.crc32.
+// CRC-32 as zlib, PNG and Python's zlib.crc32 compute it.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace robocache::cache {
 
-// The checksum of `size` bytes; `seed` is the checksum of the bytes before them, 0 for none.
+// The checksum of `size` bytes; `seed` is the checksum of the bytes before them, or 0.
 uint32_t crc32(const void* data, size_t size, uint32_t seed = 0);
 
 // Eight lower-case hexadecimal digits.
