@@ -8,7 +8,6 @@
 #include <cstring>
 #include <deque>
 #include <limits>
-#include <memory>
 #include <utility>
 
 #include "robocache/cache/crc32.hpp"
@@ -99,8 +98,6 @@ void BlockWriter::truncate(int64_t size) {
     buffer_.resize(static_cast<size_t>(size - given_));
     return;
   }
-  // No block waits any more, so the follower is not at work.
-  if (follower_ != nullptr) follower_->cut(size);
   const int64_t whole = size / kBlockBytes;
   const FileDescriptor file = open_file();
   buffer_.resize(static_cast<size_t>(size - whole * kBlockBytes));
@@ -113,12 +110,6 @@ void BlockWriter::truncate(int64_t size) {
 
 void BlockWriter::forget_waiting() {
   if (behind_ != nullptr) behind_->take_back(*this, std::numeric_limits<size_t>::max());
-}
-
-std::unique_ptr<FirstPass> BlockWriter::end_following() {
-  if (follower_ == nullptr) return nullptr;
-  if (behind_ != nullptr) behind_->stop_following(*this);
-  return std::exchange(follower_, nullptr)->finish();
 }
 
 void BlockWriter::replace_header(std::string_view header) {

@@ -3,15 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "robocache/cache/file.hpp"
-#include "robocache/cache/follower.hpp"
-#include "robocache/cache/statistics.hpp"
 #include "robocache/cache/write_behind.hpp"
 
 namespace robocache::cache {
@@ -61,12 +58,6 @@ class BlockWriter {
   // Writes another header of the same length over the first. Throws FileError.
   void replace_header(std::string_view header);
 
-  // Has what is written behind it looked at by `follower`, in turns with the WriteBehind's writing, which comes first.
-  void follow_with(std::unique_ptr<Follower> follower) { follower_ = std::move(follower); }
-
-  // What the follower has seen, which looks at nothing more; null where there is none.
-  std::unique_ptr<FirstPass> end_following();
-
   // Before it goes without finish().
   void forget_waiting();
 
@@ -78,8 +69,6 @@ class BlockWriter {
 
   void append_blocks(const std::byte* data, size_t size);
   void write_block(const std::byte* block);
-  bool is_followed() const { return follower_ != nullptr; }
-  bool follow() { return follower_->follow(flushed_); }
   uint32_t checksum(const std::byte* block, size_t size) const;
   FileDescriptor open_file() const;
   void write_at(const FileDescriptor& file, const std::byte* data, size_t size, int64_t offset) const;
@@ -93,7 +82,6 @@ class BlockWriter {
   // Of whoever writes: while blocks are on their way, WriteBehind's thread.
   int64_t flushed_ = 0;  // bytes in the file
   std::vector<uint32_t> crc32_;
-  std::unique_ptr<Follower> follower_;
 };
 
 }  // namespace robocache::cache

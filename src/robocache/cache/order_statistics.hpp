@@ -27,6 +27,11 @@ namespace robocache::cache {
 template <class C>
 class OrderStatistics {
  public:
+  // `most` is at least the count of numbers that a pass adds.
+  explicit OrderStatistics(int64_t most) : keeps_(most <= kMostSelected), intervals_(1) {
+    if (!keeps_) intervals_[0].counts.resize(size_t{1} << kFirstBits);
+  }
+
   void add(std::span<const C> numbers) {
     std::array<Key, kKeysAtOnce> keys;
     for (size_t begin = 0; begin < numbers.size(); begin += keys.size()) {
@@ -80,9 +85,6 @@ class OrderStatistics {
 
   // One that find() was asked for, once it has returned true.
   C at(int64_t place) const { return number_of(known_.at(place)); }
-
-  // What the first pass holds at most.
-  static constexpr int64_t first_pass_bytes() { return int64_t{sizeof(int64_t)} << kFirstBits; }
 
  private:
   using Wide = std::conditional_t<(sizeof(C) < sizeof(int32_t)), int32_t, C>;
@@ -149,7 +151,6 @@ class OrderStatistics {
     if (passes_ == 0) {
       Interval& all = intervals_[0];
       all.count += std::ssize(keys);
-      if (keeps_ && all.count > kMostSelected) begin_to_count();
       if (keeps_) {
         all.kept.insert(all.kept.end(), keys.begin(), keys.end());
       } else {
@@ -173,15 +174,6 @@ class OrderStatistics {
       if (key > interval.greatest) interval.greatest = key;
       ++interval.counts[static_cast<size_t>((key - interval.low) >> interval.shift)];
     }
-  }
-
-  // In the first pass, once there are too many numbers to be kept.
-  void begin_to_count() {
-    Interval& all = intervals_[0];
-    all.counts.resize(size_t{1} << kFirstBits);
-    for (const Key key : all.kept) ++all.counts[static_cast<size_t>(key >> kFirstShift)];
-    all.kept = {};
-    keeps_ = false;
   }
 
   // What is known of the numbers that were counted in a bin of `interval`, of whose numbers `passed` lie below it.
@@ -215,10 +207,10 @@ class OrderStatistics {
     }
   }
 
-  bool keeps_ = true;
+  bool keeps_;
   int passes_ = 0;
-  std::vector<Interval> intervals_ = std::vector<Interval>(1);  // in their order, no two of which overlap
-  std::vector<Key> lows_;                                       // of these, after the first pass
+  std::vector<Interval> intervals_;  // in their order, no two of which overlap
+  std::vector<Key> lows_;            // of these, after the first pass
   std::vector<Key> spans_;
   std::map<int64_t, Key> known_;  // by place
   Key least_ = 0;

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -27,7 +26,7 @@ constexpr std::array<double, 5> kQuantiles{0.01, 0.10, 0.50, 0.90, 0.99};
 constexpr double kGapPeriods = 1.5;
 
 // A column's numbers are looked at so many at a time.
-constexpr int64_t kBlock = FirstPass::kRows;
+constexpr int64_t kBlock = 8192;
 
 // What columns that are computed together hold at most, and how many of their numbers are looked at before the next.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
@@ -130,14 +129,10 @@ double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
 template <class C>
 class Column {
  public:
-  // What the first pass holds at most.
-  static constexpr int64_t first_pass_bytes() {
-    return OrderStatistics<C>::first_pass_bytes() + kBlock * int64_t{sizeof(C)};
-  }
+  explicit Column(int64_t rows) : rows_(rows), order_(rows) {}
 
   // The rows that come next; moves those that are no NaN together.
   void add(std::span<C> rows) {
-    if (pass_ == 0) rows_ += std::ssize(rows);
     bool has_nan = false;
     if constexpr (std::is_floating_point_v<C>) {
       has_nan = (pass_ == 0 || nan_values() > 0) && column_kernels<C>().has_nan(rows.data(), std::ssize(rows));
@@ -209,7 +204,7 @@ class Column {
     block_.clear();
   }
 
-  int64_t rows_ = 0;
+  int64_t rows_;
   OrderStatistics<C> order_;
   std::vector<C> block_;  // what comes next, less than one
   int pass_ = 0;
@@ -268,34 +263,6 @@ void show_rows(const T* rows, int64_t count, int64_t features, std::span<const i
 template <class T>
 constexpr int64_t kTogether = kCacheLine / static_cast<int64_t>(sizeof(T));
 
-template <class T>
-class Begun final : public FirstPass {
- public:
-  using C = typename ColumnType<T>::type;
-
-  explicit Begun(int64_t features) : columns_(static_cast<size_t>(features)), all_(static_cast<size_t>(features)) {
-    std::iota(all_.begin(), all_.end(), int64_t{0});
-  }
-
-  void add(const void* rows, int64_t count) override {
-    const std::span<const int64_t> all(all_);
-    for (size_t first = 0; first < all.size(); first += kTogether<T>) {
-      const auto some = all.subspan(first, std::min(all.size() - first, static_cast<size_t>(kTogether<T>)));
-      show_rows(static_cast<const T*>(rows), count, std::ssize(all), some, std::span(columns_));
-    }
-    rows_ += count;
-  }
-
-  // Those of some features, which go.
-  std::vector<Column<C>> take(int64_t begin, int64_t end) {
-    return {std::make_move_iterator(columns_.begin() + begin), std::make_move_iterator(columns_.begin() + end)};
-  }
-
- private:
-  std::vector<Column<C>> columns_;
-  std::vector<int64_t> all_;  // of these
-};
-
 // The rows that come next, at most `most` of them, out of ranges that begin with `first`, `skipped` of whose rows are done.
 std::vector<RowRange> next_part(std::span<const RowRange> rows, size_t& first, int64_t& skipped, int64_t most) {
   std::vector<RowRange> part;
@@ -313,21 +280,21 @@ std::vector<RowRange> next_part(std::span<const RowRange> rows, size_t& first, i
   return part;
 }
 
-// Lets the columns of the features from `begin` on pass by as often as they need, the first time over the rows `at_first`. A
-// part of the rows is looked at by all of them before the next.
+// Passes the rows to the columns of the features from `begin` on, as often as each column needs. All columns read one part of
+// the rows before any reads the next.
 template <class T, class C>
-void pass_rows(const T* values, std::span<const RowRange> at_first, std::span<const RowRange> rows, int64_t features,
-               int64_t begin, std::vector<Column<C>>& columns, const std::function<void()>& end_part) {
+void pass_rows(const T* values, std::span<const RowRange> rows, int64_t features, int64_t begin,
+               std::vector<Column<C>>& columns, const std::function<void()>& end_part) {
   std::vector<int64_t> open(columns.size());
   std::iota(open.begin(), open.end(), int64_t{0});
-  for (std::span<const RowRange> passing = at_first; !open.empty(); passing = rows) {
+  while (!open.empty()) {
     const int64_t width = std::ssize(open);
     const int64_t group = std::clamp((width + num_threads() - 1) / num_threads(), int64_t{1}, kTogether<T>);
     const int64_t most = std::max(kBlock, kPart / width / kBlock * kBlock);
     size_t range = 0;
     int64_t skipped = 0;
     while (true) {
-      const std::vector<RowRange> part = next_part(passing, range, skipped, most);
+      const std::vector<RowRange> part = next_part(rows, range, skipped, most);
       if (part.empty()) break;
       parallel_for(width, group, [&](int64_t first, int64_t last) {
         const std::span<const int64_t> some(open.data() + first, static_cast<size_t>(last - first));
@@ -350,18 +317,17 @@ void pass_rows(const T* values, std::span<const RowRange> at_first, std::span<co
 
 template <class T>
 ValueStatistics typed_statistics(const T* values, std::span<const RowRange> rows, int64_t features,
-                                 const std::function<void()>& end_part, Begun<T>* begun) {
+                                 const std::function<void()>& end_part) {
   using C = typename ColumnType<T>::type;
   ValueStatistics result;
   result.table.resize(static_cast<size_t>(kStatistics * features));
+  int64_t count = 0;
+  for (const RowRange& range : rows) count += range.end - range.begin;
   const int64_t at_once = kColumnsBytes / kColumnBytes;
   for (int64_t begin = 0; begin < features; begin += at_once) {
     const int64_t end = std::min(features, begin + at_once);
-    auto columns =
-        begun != nullptr ? begun->take(begin, end) : std::vector<Column<C>>(static_cast<size_t>(end - begin));
-    std::vector<RowRange> at_first(rows.begin(), rows.end());
-    if (begun != nullptr) at_first[0].begin = begun->rows();  // of one range
-    pass_rows(values, at_first, rows, features, begin, columns, end_part);
+    std::vector<Column<C>> columns(static_cast<size_t>(end - begin), Column<C>(count));
+    pass_rows(values, rows, features, begin, columns, end_part);
     for (size_t c = 0; c < columns.size(); ++c) {
       const int64_t f = begin + static_cast<int64_t>(c);
       const std::array<double, kStatistics> column = columns[c].values();
@@ -378,30 +344,16 @@ ValueStatistics typed_statistics(const T* values, std::span<const RowRange> rows
 
 }  // namespace
 
-int64_t FirstPass::most_bytes(DType dtype, int64_t features) {
-  return with_type(dtype,
-                   [&]<class T>(T) { return features * Column<typename ColumnType<T>::type>::first_pass_bytes(); });
-}
-
-std::unique_ptr<FirstPass> FirstPass::begin(DType dtype, int64_t features) {
-  return with_type(dtype,
-                   [&]<class T>(T) -> std::unique_ptr<FirstPass> { return std::make_unique<Begun<T>>(features); });
-}
-
 ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features,
-                                 const std::function<void()>& end_part, std::unique_ptr<FirstPass> begun) {
+                                 const std::function<void()>& end_part) {
   const std::vector<RowRange> all(rows > 0 ? 1 : 0, RowRange{0, rows});
-  if (all.empty()) begun = nullptr;
-  return with_type(dtype, [&]<class T>(T) {
-    return typed_statistics(static_cast<const T*>(values), all, features, end_part,
-                            static_cast<Begun<T>*>(begun.get()));
-  });
+  return with_type(
+      dtype, [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), all, features, end_part); });
 }
 
 ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features) {
-  return with_type(dtype, [&]<class T>(T) {
-    return typed_statistics<T>(static_cast<const T*>(values), rows, features, [] {}, nullptr);
-  });
+  return with_type(dtype,
+                   [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), rows, features, [] {}); });
 }
 
 FeatureStats feature_stats(const double* table, int64_t features) {
@@ -442,7 +394,7 @@ StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> r
     end_block();
   };
 
-  OrderStatistics<uint64_t> order;
+  OrderStatistics<uint64_t> order(n);
   const std::vector<int64_t> places = places_of(n, {{0.5}});
   do {
     pass_periods([&](std::span<const uint64_t> periods) { order.add(periods); });

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -32,36 +31,11 @@ struct ValueStatistics {
   std::vector<int64_t> constant_features;
 };
 
-// The first of the looks that value_statistics() takes at values, taken while those behind them are made.
-class FirstPass {
- public:
-  static std::unique_ptr<FirstPass> begin(DType dtype, int64_t features);
-
-  // What one holds at most.
-  static int64_t most_bytes(DType dtype, int64_t features);
-
-  // Rows that are best added at once.
-  static constexpr int64_t kRows = 8192;
-
-  virtual ~FirstPass() = default;
-
-  // The rows [count, features] that come next.
-  virtual void add(const void* rows, int64_t count) = 0;
-
-  // How many were looked at.
-  int64_t rows() const { return rows_; }
-
- protected:
-  int64_t rows_ = 0;
-};
-
 // Statistics of `values` [rows, features] of `dtype`, as FeatureStats says. Sums are float64 and each feature is summed
 // by one thread in an order that depends on `rows` alone: no result depends on the number of threads. The values are
-// looked at several times, some MB at once, after each of which `end_part` is called: memory does not grow with `rows`.
-// `begun` has looked at the first of the rows; it changes no bit of the result.
+// read several times, some MB at once, after each of which `end_part` is called: memory does not grow with `rows`.
 ValueStatistics value_statistics(
-    const void* values, DType dtype, int64_t rows, int64_t features, const std::function<void()>& end_part = [] {},
-    std::unique_ptr<FirstPass> begun = nullptr);
+    const void* values, DType dtype, int64_t rows, int64_t features, const std::function<void()>& end_part = [] {});
 
 // The same of these rows alone, none of them twice, in their order: the bits that they would have if they were all there are.
 ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features);

@@ -1,9 +1,7 @@
 #include "robocache/cache/stream_files.hpp"
 
 #include <algorithm>
-#include <memory>
 
-#include "robocache/cache/follower.hpp"
 #include "robocache/cache/manifest.hpp"
 #include "robocache/cache/npy.hpp"
 #include "robocache/core/error.hpp"
@@ -87,9 +85,6 @@ StreamFiles::StreamFiles(std::string_view stream_name, const NewRows& first, con
       values_end(values.size()),
       row_offsets(static_cast<size_t>(episode + 1), 0) {
   for (const int64_t extent : shape) features *= extent;
-  if (behind != nullptr && !frames && !ragged) {
-    values.follow_with(std::make_unique<Follower>(values.path(), values_begin, dtype, features));
-  }
   if (!has_offsets()) return;
   blob_offsets.emplace(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}), behind);
   blob_offsets_begin = blob_offsets->size();

@@ -1,6 +1,5 @@
 #include "robocache/cache/write_behind.hpp"
 
-#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -82,30 +81,18 @@ std::deque<WriteBehind::Bytes> WriteBehind::take_back(const BlockWriter& file, s
     if (block->file == &file) taken.push_front(std::exchange(block->bytes, {}));
   }
   std::erase_if(waiting_, [](const Block& block) { return block.bytes.empty(); });
-  std::erase(followed_, &file);
   // Whether what is left can be written is another question.
   error_ = nullptr;
   work_.notify_one();
   return taken;
 }
 
-void WriteBehind::stop_following(const BlockWriter& file) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  progress_.wait(lock, [&] { return writing_ != &file; });
-  std::erase(followed_, &file);
-}
-
 void WriteBehind::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
-    const auto can_write = [this] { return !waiting_.empty() && !error_; };
-    work_.wait(lock, [&] { return stopping_ || can_write() || !followed_.empty(); });
+    work_.wait(lock, [this] { return stopping_ || (!waiting_.empty() && !error_); });
     if (stopping_) return;
-    if (can_write()) {
-      write_first(lock);
-    } else {
-      follow_first(lock);
-    }
+    write_first(lock);
     writing_ = nullptr;
     progress_.notify_all();
   }
@@ -133,17 +120,6 @@ void WriteBehind::write_first(std::unique_lock<std::mutex>& lock) {
     written_.push_back(std::move(buffer));
   }
   waiting_.pop_front();
-  if (file->is_followed() && std::ranges::find(followed_, file) == followed_.end()) followed_.push_back(file);
-}
-
-void WriteBehind::follow_first(std::unique_lock<std::mutex>& lock) {
-  BlockWriter* const file = followed_.front();
-  followed_.pop_front();
-  writing_ = file;
-  lock.unlock();
-  const bool has_more = file->follow();
-  lock.lock();
-  if (has_more) followed_.push_back(file);
 }
 
 }  // namespace robocache::cache

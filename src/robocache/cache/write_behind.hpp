@@ -1,4 +1,4 @@
-// A thread that writes blocks of files while those who made them go on, and where it has nothing to write follows its files.
+// A thread that writes blocks of files while the caller fills the next ones.
 #pragma once
 
 #include <condition_variable>
@@ -34,14 +34,11 @@ class WriteBehind {
   // gives no thread it writes the block itself. Throws as check(), and then takes nothing.
   void add(BlockWriter& file, Bytes& block);
 
-  // When it returns, no follower of `file` looks at it; none does before its next block.
-  void stop_following(const BlockWriter& file);
-
   // Waits until nothing waits any more. Throws as check().
   void settle();
 
-  // Gives back the last blocks that wait of `file`, at most so many, in their order. None of its blocks is being written or
-  // followed when it returns.
+  // Gives back the last waiting blocks of `file`, at most `most`, in their order. None of its blocks is being written when it
+  // returns.
   std::deque<Bytes> take_back(const BlockWriter& file, size_t most);
 
  private:
@@ -53,7 +50,6 @@ class WriteBehind {
   bool start();  // whether the system gave a thread
   void run();
   void write_first(std::unique_lock<std::mutex>& lock);
-  void follow_first(std::unique_lock<std::mutex>& lock);
   void try_again(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;  // guards everything below
@@ -61,8 +57,7 @@ class WriteBehind {
   std::condition_variable progress_;
   std::deque<Block> waiting_;
   std::vector<Bytes> written_;            // buffers to use again
-  std::deque<BlockWriter*> followed_;     // which may have more to look at than their followers did, each once
-  const BlockWriter* writing_ = nullptr;  // whose block, the first, is being written, or whose follower is at work
+  const BlockWriter* writing_ = nullptr;  // the file of the first block, while that is being written
   std::exception_ptr error_;              // of the first block: nothing is written
   uint64_t tried_ = 0;
   bool stopping_ = false;

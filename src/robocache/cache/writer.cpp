@@ -429,9 +429,9 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
   if (files.frames) stream.frames = described.of(*files.frames);
   if (stream.has_statistics()) {
     const cache::MappedFile values = map(directory + cache::kValuesFile);
-    const cache::ValueStatistics statistics = cache::value_statistics(
-        values.bytes().data() + files.values_begin, files.dtype, files.rows, files.features,
-        [&] { values.release_pages(); }, files.values.end_following());
+    const cache::ValueStatistics statistics =
+        cache::value_statistics(values.bytes().data() + files.values_begin, files.dtype, files.rows, files.features,
+                                [&] { values.release_pages(); });
     stream.findings.nan_values = statistics.nan_values;
     stream.findings.infinite_values = statistics.infinite_values;
     stream.findings.constant_features = statistics.constant_features;

@@ -37,9 +37,8 @@ enum class WriteMode : uint8_t {
 
 // Any number of threads may use one; calls wait for each other. A child after fork() cannot.
 //
-// Unless num_threads() is 1, a thread of its own writes what was appended while the caller goes on, up to 32 MiB behind it, and
-// begins the statistics, in up to 64 MiB more. A write that fails is then told by a later call, and tried again by each: of
-// episodes that ended nothing goes.
+// Unless num_threads() is 1, a thread of its own writes what was appended, up to 32 MiB behind the caller. A write that
+// fails is then reported by a later call, and each call tries it again: no row of an episode that ended is lost.
 class Writer {
  public:
   // Throws FileError where `path` exists already (unless kNew: where it is not a cache), where another writer that lives

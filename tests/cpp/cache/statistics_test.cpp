@@ -1,7 +1,6 @@
 #include "robocache/cache/statistics.hpp"
 
 #include <gtest/gtest.h>
-#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
@@ -226,62 +225,6 @@ TEST(ValueStatistics, ThreadsChangeNoBit) {
     set_num_threads(before);
     EXPECT_EQ(one.table, four.table);
   }
-}
-
-// As many of a byte's numbers as are kept before they are counted are more bytes than the counts.
-TEST(ValueStatistics, AFirstPassHoldsNoMoreThanItSays) {
-  constexpr int64_t kFeatures = 300;
-  constexpr int64_t kPiece = FirstPass::kRows / 8;
-  for (const DType dtype : {DType::kUInt8, DType::kInt16, DType::kFloat32, DType::kFloat64}) {
-    const std::vector<std::byte> rows(static_cast<size_t>(kPiece * kFeatures * dtype_size(dtype)));
-    const size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
-    const auto begun = FirstPass::begin(dtype, kFeatures);
-    while (begun->rows() < FirstPass::kRows) begun->add(rows.data(), kPiece);
-    const size_t held = mallinfo2().uordblks + mallinfo2().hblkhd - before;
-    EXPECT_LT(static_cast<int64_t>(held), FirstPass::most_bytes(dtype, kFeatures) * 5 / 4) << dtype_name(dtype);
-  }
-}
-
-// Rows are looked at while others are made; and in pieces.
-template <class T>
-void expect_same_begun(std::vector<T> values, DType dtype, int64_t features) {
-  const int64_t rows = std::ssize(values) / features;
-  const ValueStatistics whole = value_statistics(values.data(), dtype, rows, features);
-  for (const int64_t piece : {int64_t{1000}, FirstPass::kRows}) {
-    for (const int64_t begun_rows : {int64_t{0}, int64_t{1}, int64_t{8192}, rows / 2, rows - 1, rows}) {
-      if (begun_rows > rows) continue;
-      auto begun = FirstPass::begin(dtype, features);
-      while (begun->rows() < begun_rows) {
-        begun->add(values.data() + begun->rows() * features, std::min(piece, begun_rows - begun->rows()));
-      }
-      const ValueStatistics got = value_statistics(values.data(), dtype, rows, features, [] {}, std::move(begun));
-      ASSERT_EQ(std::memcmp(got.table.data(), whole.table.data(), whole.table.size() * sizeof(double)), 0)
-          << begun_rows;
-      EXPECT_EQ(got.nan_values, whole.nan_values);
-      EXPECT_EQ(got.infinite_values, whole.infinite_values);
-      EXPECT_EQ(got.constant_features, whole.constant_features);
-    }
-  }
-}
-
-TEST(ValueStatistics, APassBegunEarlierChangesNoBit) {
-  expect_same_begun(random_values<float>(100, -5, 5), DType::kFloat32, 1);
-  expect_same_begun(random_values<float>(int64_t{7} * 30'000, -5, 5), DType::kFloat32, 7);
-  expect_same_begun(random_values<double>(int64_t{3} * 30'000, -5, 5), DType::kFloat64, 3);
-  expect_same_begun(random_values<float>(int64_t{300} * 9'000, 1, 1.001), DType::kFloat32, 300);
-  expect_same_begun(random_values<int16_t>(int64_t{5} * 20'000, -300, 20), DType::kInt16, 5);
-  expect_same_begun(random_values<uint8_t>(20'000, 0, 1.9), DType::kBool, 1);
-  std::vector<Float16> halves;
-  for (const float x : random_values<float>(int64_t{2} * 20'000, -5, 5)) halves.push_back(to_float16(x));
-  expect_same_begun(halves, DType::kFloat16, 2);
-
-  std::vector<float> holed = random_values<float>(int64_t{4} * 30'000, -5, 5);
-  for (size_t i = 0; i < holed.size(); i += 3) holed[i] = static_cast<float>(kNan);
-  for (size_t i = 1; i < holed.size(); i += 997) holed[i] = static_cast<float>(kInfinity);
-  for (size_t i = 3; i < holed.size(); i += 4) holed[i] = 2;
-  expect_same_begun(holed, DType::kFloat32, 4);
-  for (size_t i = 3; i < holed.size(); i += 4) holed[i] = static_cast<float>(kNan);
-  expect_same_begun(holed, DType::kFloat32, 4);
 }
 
 TEST(ClockFindings, OfARegularClockWithAGapAndADuplicate) {
