@@ -48,19 +48,6 @@ using ByName = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>
 struct Writer::Impl {
   Impl(const std::string& requested_path, WriteMode write_mode);
 
-  void describe_stream(std::string_view name, Clock clock, std::vector<std::string> names,
-                       std::string_view attributes_json);
-  void describe_frames(std::string_view name, std::optional<double> unit_m, std::vector<double> intrinsics,
-                       std::string_view resized_json);
-  void begin_episode(std::string_view metadata_json);
-  void append(std::string_view name, const TensorView& times, const TensorView& values);
-  void append_ragged(std::string_view name, const TensorView& times, const TensorView& values,
-                     const TensorView& offsets, Ragged ragged);
-  void append_frames(std::string_view name, const TensorView& times, const cache::NewRows& rows,
-                     std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
-  void end_episode();
-  void abort_episode();
-  void close(const std::optional<std::string_view>& provenance_json);
   void abort() noexcept;
 
   // A forked child locks nothing, since who holds the lock may not be there: it is refused, or nothing is done.
@@ -202,49 +189,52 @@ void Writer::Impl::check_writable() {
 
 void Writer::Impl::check_target() const { cache::check_target(path, mode == WriteMode::kOverwrite); }
 
-void Writer::Impl::describe_stream(std::string_view name, Clock clock, std::vector<std::string> names,
-                                   std::string_view attributes_json) {
-  check_usable();
+void Writer::describe_stream(std::string_view name, Clock clock, std::vector<std::string> names,
+                             std::string_view attributes_json) {
+  const auto guard = impl_->locked();
+  impl_->check_usable();
   cache::check_name("stream", name);
   for (size_t i = 0; i < names.size(); ++i) {
     cache::check_name("stream '" + std::string(name) + "': names[" + std::to_string(i) + "]", names[i]);
   }
   std::string attributes = cache::check_object("stream '" + std::string(name) + "': attributes", attributes_json);
-  if (const Stream* stream = stream_before(name)) {
+  if (const Stream* stream = impl_->stream_before(name)) {
     if (names.empty()) names = stream->names;
     if (attributes == "{}") attributes = stream->attributes_json;
     if (stream->clock == Clock::kRecorded) clock = Clock::kRecorded;
     if (names != stream->names)
-      cache::refuse_stream(name, "expected the names that it has in " + path + ", or none, got others");
+      cache::refuse_stream(name, "expected the names that it has in " + impl_->path + ", or none, got others");
     if (attributes != stream->attributes_json) {
-      cache::refuse_stream(name, "expected the attributes that it has in " + path + ", " + stream->attributes_json +
-                                     ", or none, got " + attributes);
+      cache::refuse_stream(name, "expected the attributes that it has in " + impl_->path + ", " +
+                                     stream->attributes_json + ", or none, got " + attributes);
     }
   }
-  cache::Description description = description_of(name);
+  cache::Description description = impl_->description_of(name);
   description.clock = clock;
   description.names = std::move(names);
   description.attributes_json = std::move(attributes);
-  describe(name, std::move(description));
+  impl_->describe(name, std::move(description));
 }
 
-void Writer::Impl::describe_frames(std::string_view name, std::optional<double> unit_m, std::vector<double> intrinsics,
-                                   std::string_view resized_json) {
-  check_usable();
+void Writer::describe_frames(std::string_view name, std::optional<double> unit_m, std::vector<double> intrinsics,
+                             std::string_view resized_json) {
+  const auto guard = impl_->locked();
+  impl_->check_usable();
   cache::check_name("stream", name);
-  cache::Description description = description_of(name);
+  cache::Description description = impl_->description_of(name);
   description.frames = FrameFormat{.unit_m = unit_m, .intrinsics = std::move(intrinsics)};
   if (!resized_json.empty()) {
     description.frames->resized_json = cache::check_object("stream '" + std::string(name) + "': resized", resized_json);
   }
-  if (const Stream* stream = stream_before(name); stream != nullptr && stream->frames) {
+  if (const Stream* stream = impl_->stream_before(name); stream != nullptr && stream->frames) {
     const FrameFormat& frames = *stream->frames;
     if (description.frames->unit_m != frames.unit_m || description.frames->intrinsics != frames.intrinsics ||
         description.frames->resized_json != frames.resized_json) {
-      cache::refuse_stream(name, "expected unit_m, intrinsics and resized that it has in " + path + ", got others");
+      cache::refuse_stream(name,
+                           "expected unit_m, intrinsics and resized that it has in " + impl_->path + ", got others");
     }
   }
-  describe(name, std::move(description));
+  impl_->describe(name, std::move(description));
 }
 
 cache::Description Writer::Impl::description_of(std::string_view name) const {
@@ -261,12 +251,13 @@ void Writer::Impl::describe(std::string_view name, cache::Description descriptio
   descriptions.insert_or_assign(std::string(name), std::move(description));
 }
 
-void Writer::Impl::begin_episode(std::string_view metadata_json) {
-  check_usable();
-  if (episode) throw ArgumentError(path + ": expected the open episode to end first");
-  episode = cache::check_metadata(metadata_json, episode_columns);
-  streams_before_episode = streams.size();
-  lines_before_episode = episode_lines->size();
+void Writer::begin_episode(std::string_view metadata_json) {
+  const auto guard = impl_->locked();
+  impl_->check_usable();
+  if (impl_->episode) throw ArgumentError(impl_->path + ": expected the open episode to end first");
+  impl_->episode = cache::check_metadata(metadata_json, impl_->episode_columns);
+  impl_->streams_before_episode = impl_->streams.size();
+  impl_->lines_before_episode = impl_->episode_lines->size();
 }
 
 // The one that these rows go to, a new one where it has none; refuses rows that it cannot hold.
@@ -307,27 +298,33 @@ cache::StreamFiles& Writer::Impl::add_stream(std::string_view name, const cache:
   return *streams.back();
 }
 
-void Writer::Impl::append(std::string_view name, const TensorView& times, const TensorView& values) {
-  check_writable();
+void Writer::append(std::string_view name, const TensorView& times, const TensorView& values) {
+  const auto guard = impl_->locked();
+  impl_->check_writable();
   cache::check_tensors(name, times, values);
   const std::span<const int64_t> row{values.shape.data() + 1, static_cast<size_t>(values.ndim - 1)};
-  add_rows(name, times, {times.shape[0], values.dtype, row}, {}, values);
+  impl_->add_rows(name, times, {times.shape[0], values.dtype, row}, {}, values);
 }
 
-void Writer::Impl::append_ragged(std::string_view name, const TensorView& times, const TensorView& values,
-                                 const TensorView& offsets, Ragged ragged) {
-  check_writable();
+void Writer::append_ragged(std::string_view name, const TensorView& times, const TensorView& values,
+                           const TensorView& offsets, Ragged ragged) {
+  const auto guard = impl_->locked();
+  impl_->check_writable();
   const std::vector<int64_t> checked = cache::check_ragged(name, times, values, offsets, ragged);
   const std::span<const int64_t> element{values.shape.data() + 1, static_cast<size_t>(values.ndim - 1)};
-  add_rows(name, times, {times.shape[0], values.dtype, element, {}, ragged}, checked, values);
+  impl_->add_rows(name, times, {times.shape[0], values.dtype, element, {}, ragged}, checked, values);
 }
 
-void Writer::Impl::append_frames(std::string_view name, const TensorView& times, const cache::NewRows& rows,
-                                 std::span<const uint8_t> bytes, std::span<const int64_t> offsets) {
-  check_writable();
+void Writer::append_frames(std::string_view name, const TensorView& times, Codec codec, ColorSpace color_space,
+                           DType dtype, std::span<const int64_t> shape, std::span<const uint8_t> bytes,
+                           std::span<const int64_t> offsets) {
+  const auto guard = impl_->locked();
+  impl_->check_writable();
+  const int64_t count = times.ndim == 1 ? times.shape[0] : 0;
+  const cache::NewRows rows{count, dtype, shape, FrameFormat{.codec = codec, .color_space = color_space}};
   cache::check_frames(name, times, rows, bytes, offsets);
-  auto* data = const_cast<uint8_t*>(bytes.data());  // which is read
-  add_rows(name, times, rows, offsets, TensorView::contiguous(data, DType::kUInt8, {std::ssize(bytes)}));
+  auto* data = const_cast<uint8_t*>(bytes.data());  // which is only read
+  impl_->add_rows(name, times, rows, offsets, TensorView::contiguous(data, DType::kUInt8, {std::ssize(bytes)}));
 }
 
 // Adds rows that were checked by themselves to their stream, which may refuse them.
@@ -340,38 +337,40 @@ void Writer::Impl::add_rows(std::string_view name, const TensorView& times, cons
   write_failed = false;
 }
 
-void Writer::Impl::end_episode() {
-  check_writable();
+void Writer::end_episode() {
+  const auto guard = impl_->locked();
+  impl_->check_writable();
   std::optional<std::pair<int64_t, int64_t>> span_ns;
-  for (const auto& stream : streams) {
+  for (const auto& stream : impl_->streams) {
     if (stream->episode_rows() == 0) continue;
     if (!span_ns) span_ns.emplace(stream->first_ns, stream->last_ns);
     span_ns->first = std::min(span_ns->first, stream->first_ns);
     span_ns->second = std::max(span_ns->second, stream->last_ns);
   }
-  write_failed = true;
-  episode_lines->append(cache::episode_line(episodes, span_ns, episode->json));
-  write_failed = false;
-  for (const auto& stream : streams) stream->end_episode();
-  episode_columns = std::move(episode->columns);
-  episode.reset();
-  ++episodes;
+  impl_->write_failed = true;
+  impl_->episode_lines->append(cache::episode_line(impl_->episodes, span_ns, impl_->episode->json));
+  impl_->write_failed = false;
+  for (const auto& stream : impl_->streams) stream->end_episode();
+  impl_->episode_columns = std::move(impl_->episode->columns);
+  impl_->episode.reset();
+  ++impl_->episodes;
 }
 
-void Writer::Impl::abort_episode() {
-  check_episode_open();
-  while (streams.size() > streams_before_episode) {
-    const std::string name = streams.back()->name;
-    streams.back()->forget_waiting();
+void Writer::abort_episode() {
+  const auto guard = impl_->locked();
+  impl_->check_episode_open();
+  while (impl_->streams.size() > impl_->streams_before_episode) {
+    const std::string name = impl_->streams.back()->name;
+    impl_->streams.back()->forget_waiting();
     std::error_code error;
-    fs::remove_all(in_home(cache::stream_directory(name)), error);
-    by_name.erase(name);
-    streams.pop_back();
+    fs::remove_all(impl_->in_home(cache::stream_directory(name)), error);
+    impl_->by_name.erase(name);
+    impl_->streams.pop_back();
   }
-  for (const auto& stream : streams) stream->truncate();
-  episode_lines->truncate(lines_before_episode);
-  write_failed = false;
-  episode.reset();
+  for (const auto& stream : impl_->streams) stream->truncate();
+  impl_->episode_lines->truncate(impl_->lines_before_episode);
+  impl_->write_failed = false;
+  impl_->episode.reset();
 }
 
 cache::FileRecord Writer::Impl::write_file(const std::string& name, std::string_view header, const void* data,
@@ -444,33 +443,35 @@ Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::stri
   return stream;
 }
 
-void Writer::Impl::close(const std::optional<std::string_view>& provenance_json) {
-  if (state == State::kClosed) return;
-  check_usable();
-  if (episode) throw ArgumentError(path + ": expected the open episode to end first");
+void Writer::close(std::optional<std::string_view> provenance_json) {
+  const auto guard = impl_->locked();
+  if (impl_->state == Impl::State::kClosed) return;
+  impl_->check_usable();
+  if (impl_->episode) throw ArgumentError(impl_->path + ": expected the open episode to end first");
   cache::Manifest manifest;
-  manifest.provenance_json = cache::check_object("provenance", provenance_json.value_or(provenance));
-  if (!before) check_target();
-  manifest.generation = generation;
-  manifest.episodes = episodes;
-  manifest.episode_columns = episode_columns;
-  std::vector<FinishedClock> clocks;
-  for (const auto& stream : streams) manifest.streams.push_back(finish_stream(*stream, manifest.files, clocks));
-  manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, generation), episode_lines->finish());
-  std::vector<std::string> made{in_home(cache::kStreamsDirectory)};
-  for (const auto& [name, record] : manifest.files) made.push_back(in_home(name));
-  for (const Stream& stream : manifest.streams) made.push_back(in_home(cache::stream_directory(stream.name)));
-  sync_failed = true;
+  manifest.provenance_json = cache::check_object("provenance", provenance_json.value_or(impl_->provenance));
+  if (!impl_->before) impl_->check_target();
+  manifest.generation = impl_->generation;
+  manifest.episodes = impl_->episodes;
+  manifest.episode_columns = impl_->episode_columns;
+  std::vector<Impl::FinishedClock> clocks;
+  for (const auto& stream : impl_->streams)
+    manifest.streams.push_back(impl_->finish_stream(*stream, manifest.files, clocks));
+  manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, impl_->generation), impl_->episode_lines->finish());
+  std::vector<std::string> made{impl_->in_home(cache::kStreamsDirectory)};
+  for (const auto& [name, record] : manifest.files) made.push_back(impl_->in_home(name));
+  for (const Stream& stream : manifest.streams) made.push_back(impl_->in_home(cache::stream_directory(stream.name)));
+  impl_->sync_failed = true;
   cache::make_durable(made);
-  sync_failed = false;
-  const char* const manifest_file = before ? cache::kNewManifestFile : cache::kManifestFile;
-  write_file(manifest_file, cache::manifest_text(manifest), nullptr, 0);
-  cache::make_durable(in_home(manifest_file));
-  cache::make_durable(home);
-  if (before) {
-    publish_generation(manifest);
+  impl_->sync_failed = false;
+  const char* const manifest_file = impl_->before ? cache::kNewManifestFile : cache::kManifestFile;
+  impl_->write_file(manifest_file, cache::manifest_text(manifest), nullptr, 0);
+  cache::make_durable(impl_->in_home(manifest_file));
+  cache::make_durable(impl_->home);
+  if (impl_->before) {
+    impl_->publish_generation(manifest);
   } else {
-    publish();
+    impl_->publish();
   }
 }
 
@@ -521,58 +522,6 @@ Writer::~Writer() {
   // A forked child has not its thread, and perhaps its locks for ever; and what that was at work on as no call left it.
   (void)impl_->behind.release();
   for (auto& stream : impl_->streams) (void)stream.release();
-}
-
-void Writer::describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names,
-                             std::string_view attributes_json) {
-  const auto guard = impl_->locked();
-  impl_->describe_stream(stream, clock, std::move(names), attributes_json);
-}
-
-void Writer::describe_frames(std::string_view stream, std::optional<double> unit_m, std::vector<double> intrinsics,
-                             std::string_view resized_json) {
-  const auto guard = impl_->locked();
-  impl_->describe_frames(stream, unit_m, std::move(intrinsics), resized_json);
-}
-
-void Writer::begin_episode(std::string_view metadata_json) {
-  const auto guard = impl_->locked();
-  impl_->begin_episode(metadata_json);
-}
-
-void Writer::append(std::string_view stream, const TensorView& times, const TensorView& values) {
-  const auto guard = impl_->locked();
-  impl_->append(stream, times, values);
-}
-
-void Writer::append_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
-                           const TensorView& offsets, Ragged ragged) {
-  const auto guard = impl_->locked();
-  impl_->append_ragged(stream, times, values, offsets, ragged);
-}
-
-void Writer::append_frames(std::string_view stream, const TensorView& times, Codec codec, ColorSpace color_space,
-                           DType dtype, std::span<const int64_t> shape, std::span<const uint8_t> bytes,
-                           std::span<const int64_t> offsets) {
-  const auto guard = impl_->locked();
-  const int64_t count = times.ndim == 1 ? times.shape[0] : 0;
-  impl_->append_frames(stream, times, {count, dtype, shape, FrameFormat{.codec = codec, .color_space = color_space}},
-                       bytes, offsets);
-}
-
-void Writer::end_episode() {
-  const auto guard = impl_->locked();
-  impl_->end_episode();
-}
-
-void Writer::abort_episode() {
-  const auto guard = impl_->locked();
-  impl_->abort_episode();
-}
-
-void Writer::close(std::optional<std::string_view> provenance_json) {
-  const auto guard = impl_->locked();
-  impl_->close(provenance_json);
 }
 
 void Writer::abort() noexcept {
