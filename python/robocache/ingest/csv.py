@@ -32,6 +32,7 @@ from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8, naming, ranges
+from .rotations import scattered
 from .stamps import (
     DATE,
     DAY,
@@ -295,8 +296,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
             if found is None:
                 with alike.looking:
                     found = _find_kinds(begin, options, alike)[begin.keys[int(number)]]
-            if begin.separator != ",":
-                _refuse_decimal_commas(file, begin.label(number), cells)
+            _refuse_decimal_commas(begin, number)
             if found == "text" and folder is None and (folder := _find_images(file, cells)):
                 images, types[number] = number, pa.string()
             elif found == "text":
@@ -310,6 +310,8 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         table = _read_table(begin, types) if lost is None else _read_good_rows(begin, types, lost)
     except (pa.ArrowInvalid, StopIteration) as error:
         raise SourceError(f"{file}: {str(error) or 'no rows'}") from error
+    if header:
+        kept = _with_rotations_together(kept, begin, left_out)
     if len(table) == 0:
         raise SourceError(f"{file}: no rows")
     if lost is None:
@@ -348,6 +350,20 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     if unit == "s" and options.time_unit is None:
         _refuse_seconds_alone(begin, kept, time_ns, values)
     return layout, Rows(time_ns, values, columns if header else None), time_ns, paths, told
+
+
+def _with_rotations_together(kept: list[str], begin: _Begin, left_out: dict[str, str]) -> list[str]:
+    """The columns; those of a quaternion side by side, where its first one is: only so a rotation is interpolated as one."""
+    labels = [begin.label(number) for number in kept]
+    followers: dict[int, list[int]] = {}
+    for four in scattered(labels):
+        followers[four[0]] = four[1:]
+        left_out["the order of columns"] = (
+            f"{', '.join(labels[i] for i in four)} are one rotation, and are put side by side"
+        )
+    moved = {number for numbers in followers.values() for number in numbers}
+    order = [i for first in range(len(kept)) if first not in moved for i in (first, *followers.get(first, ()))]
+    return [kept[i] for i in order]
 
 
 def _read_clock(begin: _Begin, table: pa.Table, options: CsvOptions) -> tuple[np.ndarray, str]:
@@ -612,9 +628,10 @@ def _find_pair(begin: _Begin, asked: bool) -> None:
             found.append(pair)
         elif place == pair[0] and not asked and not np.array_equal(seconds * in_a_second, beyond):
             names = " and ".join(repr(begin.names[number]) for number in pair)
+            low, high = beyond.min(), beyond.max()
+            what = f"{low:.0f}, below 0" if low < 0 else f"{high:.0f}, more than a second"
             raise SourceError(
-                f"{begin.file}: {names} look like one stamp, but the latter has {beyond.max():.0f}, more than a second; say which "
-                "is the clock with time_column"
+                f"{begin.file}: {names} look like one stamp, but the latter has {what}; say which is the clock with time_column"
             )
     if len(found) > 1:
         names = ", ".join(sorted({begin.names[number] for pair in found for number in pair}))
@@ -679,8 +696,9 @@ def _find_kinds(begin: _Begin, options: CsvOptions, alike: Alike) -> dict[str, A
     return alike.kinds
 
 
-def _refuse_decimal_commas(file: Path, label: str, column: pa.Array) -> None:
-    """Raises for a column most of which are numbers, some with a comma for the point."""
+def _refuse_decimal_commas(begin: _Begin, number: str) -> None:
+    """Raises for a column most of which are numbers, some with a comma for the point, or between thousands."""
+    column = begin.block[number]
     if not pa.types.is_string(column.type):
         return
     cells = pc.utf8_trim_whitespace(column)
@@ -688,9 +706,11 @@ def _refuse_decimal_commas(file: Path, label: str, column: pa.Array) -> None:
     commas = filled.filter(pc.match_substring_regex(filled, f"^{_DECIMAL_COMMA}$"))
     numbers = pc.sum(pc.match_substring_regex(filled, f"^{NUMBER}$")).as_py() or 0
     if len(commas) and 2 * (len(commas) + numbers) >= len(filled):
+        hint = "write numbers without commas"
+        if begin.separator != ",":
+            hint = "`tr , . < in.csv > out.csv` turns all commas of a file into points"
         raise SourceError(
-            f"{file}: {label}: expected decimal points, got {commas[0].as_py()!r}; `tr , . < in.csv > out.csv` turns all commas "
-            "of a file into points"
+            f"{begin.file}: {begin.label(number)}: expected decimal points, got {commas[0].as_py()!r}; {hint}"
         )
 
 

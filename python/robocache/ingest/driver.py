@@ -328,7 +328,7 @@ def preview(
                 raise FileError(f"{work.source}: nothing to keep in any of {notes.position} recordings{skipped}")
             what = recording.what
             with notes.reading(what, recording.where):
-                recording = replace(recording, streams=with_rotations(recording.streams))
+                recording = replace(recording, streams=with_rotations(recording.streams, notes))
                 found = find_streams(iter(recording.streams if mapper is None else mapper.streams(recording)))
                 columns = dict(recording.metadata if mapper is None else mapper.columns(recording.metadata))
                 streams = found
@@ -581,7 +581,7 @@ class Driver:
     def _parts(self, recording: Recording, now: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
         """The parts of a recording's streams, frames chunk by chunk, each told to the cache; `now` is what they say."""
         budget = Budget(recording.where)
-        recording = replace(recording, streams=with_rotations(recording.streams))
+        recording = replace(recording, streams=with_rotations(recording.streams, self._notes))
         for name, samples in recording.streams if self._mapper is None else self._mapper.streams(recording):
             offset = self._work.offsets_ns.get(name)
             if offset is not None:

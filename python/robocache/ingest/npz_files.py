@@ -61,7 +61,7 @@ def _read_streams(
             if entry.shape[:1] == (rows,):
                 streams[name] = entry
             else:
-                _add_column(name, entry, archive, metadata, notes)
+                _add_column(name, entry, rows, archive, metadata, notes)
         metadata["rate_hz"] = rate_hz
         for name, entry in streams.items():
             with notes.reading(f"{what}: {name}", f"{path}: {name}"):
@@ -123,7 +123,7 @@ def _read_stream(
             yield name, Rows(time_ns, values.astype(values.dtype.newbyteorder("="), copy=False), None, "nominal")
 
 
-def _add_column(name: str, entry: Entry, archive: Npz, metadata: dict[str, Any], notes: Notes) -> None:
+def _add_column(name: str, entry: Entry, rows: int, archive: Npz, metadata: dict[str, Any], notes: Notes) -> None:
     """What is said once, of the whole episode."""
     if name in (*RATES, *PERIODS) or name in metadata:
         return
@@ -131,6 +131,10 @@ def _add_column(name: str, entry: Entry, archive: Npz, metadata: dict[str, Any],
     if len(entry.shape) > 1 or not 0 < size <= _MOST_VALUES or entry.dtype.kind not in "biufUS":
         notes.leave_out(name, f"{entry.dtype} {list(entry.shape)}: neither a row a step nor a few values")
         return
+    if size > 1 and abs(size - rows) == 1:
+        notes.leave_out(
+            f"{name}: rows", f"{size} values beside {rows} rows: kept as a column, since no step is said of each"
+        )
     with notes.reading(name, name):
         values = archive.read(name).reshape(-1)
         if entry.dtype.kind == "f":

@@ -23,6 +23,8 @@ _RATES = (
 _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")
 # Robots are not recorded more slowly: a longer period counts milliseconds, or something else.
 _LONGEST_PERIOD_S = 1
+# Objects in objects of a description.
+_DEEPEST = 8
 _WITH_UNIT = re.compile(r"\s*(.*?)\s*(?:hz|fps)\s*", re.IGNORECASE)
 
 
@@ -69,7 +71,7 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
     """
     for path, value in facts.items():
         if isinstance(value, str) and value.lstrip().startswith("{"):
-            yield from said_rates(_read_object(value), f"{where}{path}.", periods=False)
+            yield from described_rates(_read_object(value), f"{where}{path}.").items()
             continue
         name, number = path.rpartition("/")[2].lower(), _number(value)
         if number is None:
@@ -83,6 +85,26 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
                 yield f"{where}{path} and decimation", float(f"{1 / (number * decimation):.12g}")
             elif periods and number <= _LONGEST_PERIOD_S:
                 yield f"{where}{path}", float(f"{1 / number:.12g}")
+
+
+def described_rates(described: Mapping[str, Any], where: str) -> dict[str, float]:
+    """The same of what describes an environment, of objects in objects. Farther within than its parts, a camera or a sensor may have
+    a rate of its own, so that only what is called a control's counts there, unless nothing else says a rate."""
+    said: dict[str, float] = {}
+    others: dict[str, float] = {}
+    level = [(where, described)]
+    for depth in range(_DEEPEST):
+        for place, part in level:
+            for by, rate_hz in said_rates(part, place, periods=False):
+                is_control = depth < 2 or by.rpartition(".")[2].startswith("control")
+                (said if is_control else others)[by] = rate_hz
+        level = [
+            (f"{place}{key}.", {name: part[name] for name in ("decimation",) if name in part} | inner)
+            for place, part in level
+            for key, inner in part.items()
+            if isinstance(inner, dict)
+        ]
+    return said or others
 
 
 def _read_object(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from .recording import Ragged, Rows, Samples
+from .recording import Notes, Ragged, Rows, Samples
 
 # Words for four numbers that are a quaternion, and words for a rotation, which with the components x, y, z and w is one too.
 _QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
@@ -24,7 +24,7 @@ _NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
-def with_rotations(streams: Iterable[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
+def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iterator[tuple[str, Samples]]:
     """The same streams; those whose names declare rotations say so in ``attributes["methods"]``, unless they say methods already."""
     known: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[list[int | str]]] = {}
     for stream, samples in streams:
@@ -36,6 +36,10 @@ def with_rotations(streams: Iterable[tuple[str, Samples]]) -> Iterator[tuple[str
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
             if key not in known:
                 known[key] = rotations_of(*key)
+                for four in scattered(samples.names or ()):
+                    features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
+                    why = f"{features} do not lie side by side: they are interpolated number by number"
+                    notes.leave_out(f"{stream}: a rotation", why)
             if known[key]:
                 samples = replace(samples, attributes={**samples.attributes, "methods": known[key]})
         yield stream, samples
@@ -78,6 +82,19 @@ def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
                 starts.append(start)
                 break
     return starts
+
+
+def scattered(names: Sequence[str]) -> list[list[int]]:
+    """Where the components of each quaternion stand that names declare and that do not lie side by side."""
+    components: dict[str, list[tuple[int, str]]] = {}
+    for number, name in enumerate(names):
+        if (match := _COMPONENT.fullmatch(name)) and _says(match[1], _ROTATION):
+            components.setdefault(match[1], []).append((number, match[2].lower()))
+    return [
+        [number for number, _ in four]
+        for four in components.values()
+        if sorted(letter for _, letter in four) == list("wxyz") and four[-1][0] - four[0][0] > 3
+    ]
 
 
 def says_quaternion(name: str) -> bool:

@@ -467,6 +467,9 @@ def ingest_preview(source):
         ["Zeit;Ort (x,y)", "0;1,5", "1;2,5"],
         ["t\ta", "0.0\t1,5", "0.5\t2"],
         ["t;a", *(f"{row};" for row in range(9)), "9;-,5"],
+        ["t,a,b", '0,"0,5",1', '1,"1,25",2'],
+        ["t,a,b", '0,"1,234",1', '1,"12,345",2'],
+        ['"t","a"', '"0,0","0,5"', '"0,1","1,5"'],
     ],
 )
 def test_decimal_commas_are_refused_by_name(lines, tmp_path):
@@ -894,3 +897,10 @@ def test_stamps_of_digits_are_read_as_all_others_are(stamps, unit):
         patch.setattr(reader, "_whole_numbers", lambda text: None)
         expected = read()
     assert read() == expected
+
+
+@pytest.mark.parametrize(("bad", "words"), [("-5", "-5, below 0"), ("1500000000", "1500000000, more than a second")])
+def test_what_is_no_part_of_a_second_is_named(bad, words, tmp_path):
+    source = write(tmp_path / "log/imu.csv", "secs,nsecs,a", "1,0,1", f"1,{bad},2", "2,3,3").parent
+    message = refused(source, tmp_path / "cache", "'secs' and 'nsecs' look like one stamp", words, "time_column")
+    assert "below 0, more" not in message

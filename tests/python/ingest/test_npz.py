@@ -63,7 +63,7 @@ def test_every_array_of_every_file(save, small, rng, tmp_path, monkeypatch):
     assert metadata == {
         "name": "run_2", "source_file": "run_2.npz", "rate_hz": 50.0, "gender": "neutral", "betas": list(range(10)), "bad": None
     }  # fmt: skip
-    assert set(found.left_out) == {"matrix", "imaginary", "*.txt"} and not found.skipped
+    assert set(found.left_out) == {"betas: rows", "matrix", "imaginary", "*.txt"} and not found.skipped
 
 
 def test_real_motions_are_as_numpy_reads_them(real_data, tmp_path):
@@ -327,3 +327,20 @@ def test_numbers_that_no_cache_holds_are_left_out_by_name(rng, tmp_path):
     report = robocache.ingest(tmp_path / "a.npz", tmp_path / "cache")
     assert report.rows["joint_pos"] == 20 and "wide" not in report.rows
     assert "wide" in [omission.what for omission in report.left_out]
+
+
+@pytest.mark.parametrize(("count", "said"), [(49, True), (51, True), (48, False), (1, False)])
+def test_a_list_of_nearly_as_many_values_as_rows_is_said(count, said, tmp_path):
+    """Actions between 50 observations are 49: they are no rows, since nothing says to which step each belongs."""
+    np.savez(
+        tmp_path / "a.npz",
+        q=np.zeros((50, 3)),
+        v=np.zeros((50, 3)),
+        torque=np.zeros((50, 3)),
+        action=np.arange(count),
+        fps=10,
+    )
+    found = Yields("npz", tmp_path)
+    assert ("action: rows" in found.left_out) == said
+    assert found.metadata["a.npz"]["action"] == (list(range(count)) if count > 1 else 0)
+    assert not said or f"{count} values beside 50 rows" in found.left_out["action: rows"]

@@ -227,6 +227,46 @@ def test_columns_of_a_log(head, starts, order, turns, tmp_path):
     check(dataset, turns, "log", starts, order)
 
 
+@pytest.mark.parametrize(
+    ("head", "order"),
+    [
+        ("t,qw,px,qx,py,qy,pz,qz", "wxyz"),
+        ("t,qx,a,b,qz,c,qy,qw", "xzyw"),
+        ("t,a,pose.orientation.x,pose.orientation.y,b,pose.orientation.z,pose.orientation.w,c", "xyzw"),
+    ],
+)
+def test_columns_of_a_rotation_that_lie_apart_are_put_side_by_side(head, order, turns, tmp_path):
+    names = head.split(",")[1:]
+    of = dict(zip("xyzw", turns.T, strict=True))
+    columns = [
+        of[name[-1]] if name[0] == "q" or "." in name else np.full(ROWS, float(k)) for k, name in enumerate(names)
+    ]
+    rows = [",".join([f"{k / 10:.1f}", *(repr(float(column[k])) for column in columns)]) for k in range(ROWS)]
+    (tmp_path / "log.csv").write_text("\n".join([head, *rows]) + "\n")
+    report = robocache.ingest(tmp_path / "log.csv", tmp_path / "cache", time_unit="s")
+    assert (
+        "side by side" in {omission.what: omission.reason for omission in report.left_out}["log: the order of columns"]
+    )
+    dataset = robocache.open(tmp_path / "cache")
+    stream = dataset.streams["log"]
+    first = next(k for k, name in enumerate(names) if "q" in name or "." in name)
+    assert [name[-1] for name in stream.names[first : first + 4]] == list(order)
+    for k, name in enumerate(names):
+        np.testing.assert_array_equal(stream.values[:, stream.names.index(name)], columns[k])
+    check(dataset, turns, "log", [first], [order.index(letter) for letter in "xyzw"])
+
+
+def test_a_rotation_of_features_that_lie_apart_is_said_where_their_order_is_the_source_s(turns, tmp_path):
+    names = ["qx", "qy", "gripper", "qz", "qw"]
+    state = np.insert(turns, 2, 0.5, axis=1).astype(np.float32)
+    features = {"observation.state": {"dtype": "float32", "shape": [5], "names": names}}
+    write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
+    report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
+    told = {omission.what: omission.reason for omission in report.left_out}["observation.state: a rotation"]
+    assert "qx [0], qy [1], qz [3], qw [4] do not lie side by side" in told
+    assert robocache.open(tmp_path / "cache").streams["observation.state"].names == names
+
+
 def test_declared_names_in_other_formats(turns, rng, tmp_path):
     demo = {"actions": rng.normal(size=(ROWS, 7)), "obs/robot0_eef_quat": turns, "obs/object": turns}
     dataset = ingested(write_robomimic(tmp_path / "a.hdf5", {"demo_0": demo}), tmp_path)

@@ -20,7 +20,7 @@ import h5py
 from ..files import check_file, natural
 from ..formats import RateOptions
 from ..images import Kinds
-from ..rate import find_rate, said_rates
+from ..rate import described_rates, find_rate, said_rates
 from ..recording import Frames, Notes, Recording, Samples, SourceError
 from .columns import Column, nominal, take_constants
 from .datasets import (
@@ -64,7 +64,10 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             with notes.reading(f"{name}: metadata", beside[path]):
                 said = _read_json(beside[path])
             told, episodes = _describe(said)
-            rates = _said_rates(said) | dict(said_rates(attributes(file, notes), "attribute "))
+            env_info = said.get("env_info")
+            rates = described_rates(env_info if isinstance(env_info, dict) else {}, "env_info.") | dict(
+                said_rates(attributes(file, notes), "attribute ")
+            )
             rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates)
             notes.see("files", name, {**told, "rate_hz": rate_hz, "rate_from": by})
             prefix = "" if len(files) == 1 else f"{name}: "
@@ -146,18 +149,6 @@ def _scalars(value: Any) -> dict[str, Any]:
         if isinstance(item, bool | str) or is_number or (isinstance(item, int) and abs(item) < 2**63):
             found[key] = item
     return found
-
-
-def _said_rates(said: Mapping[str, Any]) -> dict[str, float]:
-    """Wherever the environment's description names one."""
-    rates: dict[str, float] = {}
-    parts = [("env_info.", said.get("env_info"))]
-    while parts:
-        where, part = parts.pop()
-        if isinstance(part, dict):
-            rates |= said_rates(part, where, periods=False)
-            parts += [(f"{where}{key}.", inner) for key, inner in part.items() if where.count(".") < 6]
-    return rates
 
 
 # ---- a trajectory ----

@@ -20,7 +20,7 @@ import numpy as np
 from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
-from ..rate import find_rate, said_rates
+from ..rate import described_rates, find_rate, said_rates
 from ..recording import Notes, Recording, Samples, SourceError, as_utf8, naming
 from .columns import Clock, Column, count_rows, nominal, take_constants
 from .datasets import (
@@ -159,12 +159,7 @@ def _said_rates(path: Path, file: h5py.File, facts: Mapping[str, Any], notes: No
         raise SourceError(f"{path}: /data: attribute env_args: expected JSON: {error}") from error
     if not isinstance(env_args, dict):
         return said
-    said |= said_rates(env_args, "env_args.", periods=False)
-    for key, part in env_args.items():
-        if isinstance(part, dict):
-            inherited = {"decimation": env_args["decimation"]} if "decimation" in env_args else {}
-            said |= said_rates(inherited | part, f"env_args.{key}.", periods=False)
-    return said
+    return said | described_rates(env_args, "env_args.")
 
 
 # ---- demos ----
