@@ -125,67 +125,48 @@ Header read_header(std::span<const uint8_t> blob) {
   return header;
 }
 
-// zlib's state while it inflates, or deflates.
-struct ZlibStream {
-  explicit ZlibStream(int (*end)(z_stream*)) : end_(end) {}
-  ~ZlibStream() { end_(&z); }
-  ZlibStream(const ZlibStream&) = delete;
-  ZlibStream& operator=(const ZlibStream&) = delete;
-
-  z_stream z{};
-
- private:
-  int (*end_)(z_stream*);
-};
-
 // What lies between header and end: all rows, filtered, pass after pass; and the palette.
 struct Content {
   std::vector<uint8_t> rows;
   std::vector<uint8_t> palette;  // red, green, blue of each entry
 };
 
+// Inflates `data`, which begins at `offset` of the file and is nothing but one zlib stream.
+std::vector<uint8_t> inflate(std::span<const uint8_t> blob, std::span<const uint8_t> data, size_t offset,
+                             size_t bytes) {
+  std::vector<uint8_t> rows(bytes + 1);  // the last byte shows that there is too much
+  uLongf inflated = rows.size();
+  uLong taken = data.size();
+  const int code = uncompress2(rows.data(), &inflated, data.data(), &taken);
+  if (code == Z_MEM_ERROR) throw std::bad_alloc();
+  if (inflated > bytes) refuse_png(blob, "more pixels than its header says", offset + taken);
+  if (code != Z_OK) refuse_png(blob, "data that does not inflate", offset + taken);
+  if (taken < data.size()) refuse_png(blob, "bytes behind the end of the data", offset + taken);
+  if (inflated != bytes) {
+    refuse_png(blob, "expected " + std::to_string(bytes) + " bytes of pixels, got " + std::to_string(inflated), offset);
+  }
+  rows.pop_back();
+  return rows;
+}
+
 Content read_content(std::span<const uint8_t> blob, const Header& header) {
   Content content;
-  const size_t bytes = inflated_bytes(header);
-  content.rows.resize(bytes + 1);  // one more, which shows what is too much
-  ZlibStream stream(inflateEnd);
-  z_stream& z = stream.z;
-  if (inflateInit(&z) != Z_OK) throw std::bad_alloc();
-  z.next_out = content.rows.data();
-  bool begun = false, interrupted = false, finished = false;  // the data
-  size_t place = kSignature.size() + 25;
-  for (;;) {
+  std::vector<uint8_t> data;  // of all IDAT chunks
+  size_t first_data = 0;      // its offset
+  bool ended = false;         // another chunk came behind it
+  for (size_t place = kSignature.size() + 25;;) {
     const Chunk chunk = chunk_at(blob, place);
     if (chunk.type == "IDAT") {
       if (header.color == kPalette && content.palette.empty())
         refuse_png(blob, "expected a palette before IDAT", place);
-      if (interrupted) refuse_png(blob, "another IDAT behind other chunks", place);
-      begun = true;
-      z.next_in = const_cast<Bytef*>(chunk.data.data());  // which zlib only reads
-      z.avail_in = static_cast<uInt>(chunk.data.size());
-      while (z.avail_in > 0) {
-        // A frame may have more bytes than zlib counts.
-        const size_t left = content.rows.size() - static_cast<size_t>(z.next_out - content.rows.data());
-        z.avail_out = static_cast<uInt>(std::min<size_t>(left, 1U << 30));
-        const int code = inflate(&z, Z_NO_FLUSH);
-        const bool full = z.next_out == content.rows.data() + content.rows.size();
-        if (full || (code != Z_OK && code != Z_STREAM_END)) {
-          if (code == Z_MEM_ERROR) throw std::bad_alloc();
-          const std::string why = full               ? "more pixels than its header says"
-                                  : z.msg != nullptr ? z.msg
-                                                     : "data that does not inflate";
-          refuse_png(blob, why, static_cast<size_t>(z.next_in - blob.data()));
-        }
-        if (code == Z_STREAM_END) {
-          if (z.avail_in > 0) refuse_png(blob, "bytes behind the end of the data", place);
-          finished = true;
-        }
-      }
-    } else if (begun) {
-      interrupted = true;
+      if (ended) refuse_png(blob, "another IDAT behind other chunks", place);
+      if (first_data == 0) first_data = place + 8;
+      data.insert(data.end(), chunk.data.begin(), chunk.data.end());
+    } else {
+      ended = first_data != 0;
     }
     if (chunk.type == "PLTE" && header.color == kPalette) {
-      if (begun || !content.palette.empty() || chunk.data.empty() || chunk.data.size() % 3 != 0 ||
+      if (ended || !content.palette.empty() || chunk.data.empty() || chunk.data.size() % 3 != 0 ||
           chunk.data.size() > 768) {
         refuse_png(blob, "a palette of " + std::to_string(chunk.data.size()) + " bytes", place);
       }
@@ -199,12 +180,7 @@ Content read_content(std::span<const uint8_t> blob, const Header& header) {
     }
     place += 12 + chunk.data.size();
   }
-  const auto came = static_cast<size_t>(z.next_out - content.rows.data());
-  if (came != bytes) {
-    refuse_png(blob, "expected " + std::to_string(bytes) + " bytes of pixels, got " + std::to_string(came), place);
-  }
-  if (!finished) refuse_png(blob, "its data has no end", place);
-  content.rows.pop_back();
+  content.rows = inflate(blob, data, first_data, inflated_bytes(header));
   return content;
 }
 
@@ -363,21 +339,10 @@ std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shap
     std::swap(row, above);
   }
 
-  ZlibStream stream(deflateEnd);
-  z_stream& z = stream.z;
-  if (deflateInit(&z, Z_BEST_SPEED) != Z_OK) throw std::bad_alloc();
-  std::vector<uint8_t> data(deflateBound(&z, filtered.size()));
-  // zlib counts in 32 bits.
-  const auto feed = [&](const uint8_t* end_in, const uint8_t* end_out) {
-    z.avail_in = static_cast<uInt>(std::min<ptrdiff_t>(end_in - z.next_in, 1 << 30));
-    z.avail_out = static_cast<uInt>(std::min<ptrdiff_t>(end_out - z.next_out, 1 << 30));
-    return deflate(&z, end_in - z.next_in == static_cast<ptrdiff_t>(z.avail_in) ? Z_FINISH : Z_NO_FLUSH);
-  };
-  z.next_in = filtered.data();
-  z.next_out = data.data();
-  while (feed(filtered.data() + filtered.size(), data.data() + data.size()) == Z_OK) {
-  }
-  data.resize(static_cast<size_t>(z.next_out - data.data()));
+  uLongf size = compressBound(filtered.size());
+  std::vector<uint8_t> data(size);
+  if (compress2(data.data(), &size, filtered.data(), filtered.size(), Z_BEST_SPEED) != Z_OK) throw std::bad_alloc();
+  data.resize(size);
 
   std::vector<uint8_t> file(kSignature.begin(), kSignature.end());
   const auto put = [&](size_t number) {
