@@ -7,9 +7,7 @@
 #include "robocache/align/window_params.hpp"
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/with_type.hpp"
-#include "robocache/interpolation/angle.hpp"
-#include "robocache/interpolation/curve.hpp"
-#include "robocache/interpolation/rotation.hpp"
+#include "robocache/interpolation/methods.hpp"
 
 namespace robocache {
 namespace {
@@ -196,7 +194,7 @@ __device__ void write_plain(const WindowSegment& s, const Entry* entries, const 
   }
 }
 
-// ---- curves, angles and rotations: feature by feature, whatever the alignment -------------------------------------------
+// ---- mixtures by every other method: feature by feature, whatever the alignment -----------------------------------------
 
 template <class Work>
 __device__ Work load(const WindowSegment& s, const char* row, int64_t d) {
@@ -233,41 +231,26 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
     for (int32_t e = 0; e < s.vector; ++e) store(s, d + e, load<Work>(s, left, d + e), row);
     return;
   }
-  const CurveWeights<Work>& c = weights_of<Work>(entry);
-  switch (s.method) {
-    case InterpolationMethod::kPchip:
-      return store(s, d,
-                   pchip_at(c, entry.before, entry.after, load<Work>(s, entry.around[1], d), load<Work>(s, left, d),
-                            load<Work>(s, right, d), load<Work>(s, entry.around[2], d)),
-                   row);
-    case InterpolationMethod::kAkima:
-      return store(s, d,
-                   akima_at(c, entry.before, entry.after, load<Work>(s, entry.around[0], d),
-                            load<Work>(s, entry.around[1], d), load<Work>(s, left, d), load<Work>(s, right, d),
-                            load<Work>(s, entry.around[2], d), load<Work>(s, entry.around[3], d)),
-                   row);
-    case InterpolationMethod::kAngle:
-      return store(s, d, angle_at(load<Work>(s, left, d), load<Work>(s, right, d), w), row);
-    case InterpolationMethod::kSlerp: {
-      Work from[4];
-      Work to[4];
-      Work turned[4];
-      for (int e = 0; e < 4; ++e) {
-        from[e] = load<Work>(s, left, d + e);
-        to[e] = load<Work>(s, right, d + e);
+  const char* const rows[] = {entry.around[0], entry.around[1], left, right, entry.around[2], entry.around[3]};
+  with_method(s.method, [&](auto method) {
+    using Method = decltype(method);
+    if constexpr (kIsStraight<Method> || Method::kSlopes) {
+      __trap();  // not curved, or refused by the Loader
+    } else {
+      constexpr int kFeatures = Method::kFeatures;
+      Work x[kRowsOf<Method>][kFeatures];
+      Work y[kFeatures];
+#pragma unroll
+      for (int i = 0; i < kRowsOf<Method>; ++i) {
+#pragma unroll
+        for (int e = 0; e < kFeatures; ++e) x[i][e] = load<Work>(s, rows[2 - Method::kReach + i], d + e);
       }
-      slerp(from, to, w, 1 - w, turned);
-      for (int e = 0; e < 4; ++e) store(s, d + e, turned[e], row);
-      return;
+      CurveWeights<Work> c{.along = w};
+      if constexpr (Method::kWeighs) c = weights_of<Work>(entry);
+      mix_features<Method>(c, entry.before, entry.after, x, kFeatures, y);
+      for (int e = 0; e < kFeatures; ++e) store(s, d + e, y[e], row);
     }
-    case InterpolationMethod::kLinear:  // not curved
-    case InterpolationMethod::kNearest:
-    case InterpolationMethod::kPrevious:
-    case InterpolationMethod::kNext:
-    case InterpolationMethod::kCubic:  // no segment's
-    case InterpolationMethod::kPose:
-      __trap();
-  }
+  });
 }
 
 // What write_steps does, on curves.
@@ -340,18 +323,20 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
     entry.single_weight = static_cast<float>(weight);
   }
   if constexpr (kCurves) {
-    const int reach = stencil_reach(s.method);
-    if (reach == 0 || picked.kind != PickKind::kMix) return picked;
-    const auto stencil = stencil_around(times, rows.rows, at.origin + picked.left, at.origin + picked.right, reach);
+    if (!weighs(s.method) || picked.kind != PickKind::kMix) return picked;
+    const auto stencil =
+        stencil_around(times, rows.rows, at.origin + picked.left, at.origin + picked.right, reach_of(s.method));
     entry.before = stencil.before;
     entry.after = stencil.after;
     constexpr int kRows[] = {0, 1, 4, 5};
     for (int i = 0; i < 4; ++i) entry.around[i] = values + (stencil.rows[kRows[i]] - at.origin) * s.row_bytes;
     if (s.value_dtype == DType::kFloat64) {
-      entry.double_weights = weights_around<double>(s.method, times, rows.rows, stencil, picked.weight);
+      entry.double_weights =
+          curve_weights<double>(s.method, spacing_around(times, rows.rows, stencil, reach_of(s.method), picked.weight));
     } else {
       const auto w = static_cast<float>(picked.weight);
-      entry.single_weights = weights_around<float>(s.method, times, rows.rows, stencil, w);
+      entry.single_weights =
+          curve_weights<float>(s.method, spacing_around(times, rows.rows, stencil, reach_of(s.method), w));
     }
   }
   return picked;

@@ -10,11 +10,6 @@
 
 namespace robocache {
 
-// Whether a mixture of two rows is more than a straight line between them.
-ROBOCACHE_HD bool is_curved(InterpolationMethod method) {
-  return !is_step(method) && method != InterpolationMethod::kLinear;
-}
-
 // The row where `target` would be if the episode's rows were evenly spaced; where to look first.
 ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
   // Wraps where it is beyond int64: a bad guess costs a longer search.

@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <map>
 
-#include "robocache/align/window_math.hpp"
+#include "robocache/interpolation/methods.hpp"
 
 namespace robocache {
 namespace {
 
-// How many neighbours of a row and of a batch's step can be moved at once. Rotations go by quaternions, whatever their
-// alignment, other curves one by one.
+// How many neighbours of a row and of a batch's step can be moved at once. Curved methods move what belongs together,
+// whatever its alignment: a quaternion, or one feature.
 int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
-  if (block.method == InterpolationMethod::kSlerp) return 4;
-  if (is_curved(block.method) || !is_floating(stream.rows.dtype)) return 1;
+  if (is_curved(block.method)) return features_together(block.method);
+  if (!is_floating(stream.rows.dtype)) return 1;
   const int64_t together = block.begin | (block.end - block.begin) | stream.rows.features | stream.out_features;
   return together % 4 == 0 ? 4 : together % 2 == 0 ? 2 : 1;
 }

@@ -7,9 +7,7 @@
 #include "robocache/align/window_batch_cpu.hpp"
 #include "robocache/align/window_item.hpp"
 #include "robocache/align/window_math.hpp"
-#include "robocache/interpolation/angle.hpp"
-#include "robocache/interpolation/curve.hpp"
-#include "robocache/interpolation/rotation.hpp"
+#include "robocache/interpolation/methods.hpp"
 #include "robocache/source/read_rows.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
@@ -107,7 +105,7 @@ void write_rows(const WindowSegment& s, const char* values, const Picks& picks, 
   });
 }
 
-// ---- curves, angles and rotations between two rows, a piece of the features at a time ----------------------------------
+// ---- mixtures by every other method, a piece of the features at a time -------------------------------------------------
 
 template <class Work>
 void load_piece(const WindowSegment& s, const char* row, int64_t first, int64_t n, Work* to) {
@@ -117,55 +115,24 @@ void load_piece(const WindowSegment& s, const char* row, int64_t first, int64_t 
   });
 }
 
-template <class Work>
-void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
-                 const Pick<double>& picked, char* out) {
+template <class Method, class Work>
+void write_mixture(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
+                   const Pick<double>& picked, char* out) {
   constexpr int64_t kPiece = 64;
-  static_assert(kPiece % 4 == 0);
-  Work x[6][kPiece];
+  static_assert(kPiece % Method::kFeatures == 0);
+  constexpr int kReach = Method::kReach;
+  Work x[kRowsOf<Method>][kPiece];
   Work y[kPiece];
   const auto w = static_cast<Work>(picked.weight);
-  const int reach = stencil_reach(s.method);
   const ClockRow<int64_t> clock{times, 1};
-  const Stencil<int64_t> stencil = stencil_around(clock, rows.rows, picked.left, picked.right, reach);
-  const int before = stencil.before;
-  const int after = stencil.after;
-  CurveWeights<Work> c{};
-  if (reach > 0) c = weights_around<Work>(s.method, clock, rows.rows, stencil, w);
+  const auto stencil = stencil_around(clock, rows.rows, picked.left, picked.right, kReach);
+  const auto c = weights_around<Method>(clock, rows.rows, stencil, w);
   for (int64_t first = 0; first < s.features; first += kPiece) {
     const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
-    for (int i = 2 - reach; i <= 3 + reach; ++i) {
-      load_piece(s, values + stencil.rows[i] * s.row_bytes, first, n, x[i]);
+    for (int i = 0; i < kRowsOf<Method>; ++i) {
+      load_piece(s, values + stencil.rows[2 - kReach + i] * s.row_bytes, first, n, x[i]);
     }
-    switch (s.method) {
-      case InterpolationMethod::kPchip:
-        for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, before, after, x[1][d], x[2][d], x[3][d], x[4][d]);
-        break;
-      case InterpolationMethod::kAkima:
-        for (int64_t d = 0; d < n; ++d) {
-          y[d] = akima_at(c, before, after, x[0][d], x[1][d], x[2][d], x[3][d], x[4][d], x[5][d]);
-        }
-        break;
-      case InterpolationMethod::kAngle:
-        for (int64_t d = 0; d < n; ++d) y[d] = angle_at(x[2][d], x[3][d], w);
-        break;
-      case InterpolationMethod::kSlerp:
-        for (int64_t d = 0; d < n; d += 4) {
-          Work from[4] = {x[2][d], x[2][d + 1], x[2][d + 2], x[2][d + 3]};
-          Work to[4] = {x[3][d], x[3][d + 1], x[3][d + 2], x[3][d + 3]};
-          Work turned[4];
-          slerp(from, to, w, 1 - w, turned);
-          for (int64_t k = 0; k < 4; ++k) y[d + k] = turned[k];
-        }
-        break;
-      case InterpolationMethod::kLinear:  // not curved
-      case InterpolationMethod::kNearest:
-      case InterpolationMethod::kPrevious:
-      case InterpolationMethod::kNext:
-      case InterpolationMethod::kCubic:  // no segment's
-      case InterpolationMethod::kPose:
-        __builtin_trap();
-    }
+    mix_features<Method>(c, stencil.before, stencil.after, x, static_cast<int>(n), y);
     if (s.scale != nullptr) {
       const Work* const scale = static_cast<const Work*>(s.scale) + first;
       const Work* const shift = static_cast<const Work*>(s.shift) + first;
@@ -176,6 +143,20 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
       for (int64_t d = 0; d < n; ++d) to[d] = rounded_once<decltype(element)>(y[d]);
     });
   }
+}
+
+void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
+                 const Pick<double>& picked, char* out) {
+  with_method(s.method, [&](auto method) {
+    using Method = decltype(method);
+    if constexpr (kIsStraight<Method> || Method::kSlopes) {
+      __builtin_trap();  // not curved, or refused by the Loader
+    } else if (s.value_dtype == DType::kFloat64) {
+      write_mixture<Method, double>(s, rows, values, times, picked, out);
+    } else {
+      write_mixture<Method, float>(s, rows, values, times, picked, out);
+    }
+  });
 }
 
 // ---- rows as they are --------------------------------------------------------------------------------------------------
@@ -218,8 +199,7 @@ void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* va
       write_rows(s, values, picks.from(k), end - k, to, asked);
       k = end;
     } else {
-      s.value_dtype == DType::kFloat64 ? write_curve<double>(s, rows, values, times, picks[k], to)
-                                       : write_curve<float>(s, rows, values, times, picks[k], to);
+      write_curve(s, rows, values, times, picks[k], to);
       ++k;
     }
   }
@@ -233,7 +213,7 @@ struct RowRange {
 
 RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Pick<double>& picked) {
   if (picked.kind == PickKind::kAbsent) return {0, 0};
-  const int reach = picked.kind == PickKind::kMix ? stencil_reach(s.method) : 0;
+  const int reach = picked.kind == PickKind::kMix ? reach_of(s.method) : 0;
   if (reach == 0) return {picked.left, picked.right + 1};
   const ClockRow<int64_t> clock{times, 1};
   const Stencil<int64_t> stencil = stencil_around(clock, rows.rows, picked.left, picked.right, reach);

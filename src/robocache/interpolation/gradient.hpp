@@ -11,12 +11,6 @@
 
 namespace robocache {
 
-// factor * gradient, and 0 for a gradient of 0 whatever the factor.
-template <class Work>
-ROBOCACHE_HD Work share_of(Work factor, Work gradient) {
-  return gradient == Work(0) ? Work(0) : factor * gradient;
-}
-
 // The bracket whose slope moves a target's value with the times; `gap` is 0 where none does.
 struct Bracket {
   int64_t left;

@@ -1,6 +1,4 @@
 #include "robocache/core/launch_cuda.cuh"
-#include "robocache/interpolation/angle.hpp"
-#include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate.hpp"
 #include "robocache/interpolation/interpolate_cuda.cuh"
 
@@ -89,12 +87,13 @@ __device__ void find(const Interpolation& call, const Segment& s, const Plan& pl
   entry.weight = picked.weight;
   entry.kind = picked.kind;
   if constexpr (kCurves) {
-    if (is_curve(s.method) && picked.kind == PickKind::kMix) {
-      const auto stencil = stencil_around(times, n, picked.left, picked.right, stencil_reach(s.method));
+    if (weighs(s.method) && picked.kind == PickKind::kMix) {
+      const auto stencil = stencil_around(times, n, picked.left, picked.right, reach_of(s.method));
       entry.before = stencil.before;
       entry.after = stencil.after;
       for (int k = 0; k < 4; ++k) entry.around[k] = stencil.rows[k < 2 ? k : k + 2];
-      entry.weights = weights_around<Work>(s.method, times, n, stencil, picked.weight);
+      entry.weights =
+          curve_weights<Work>(s.method, spacing_around(times, n, stencil, reach_of(s.method), picked.weight));
     }
   }
   if (s.valid != nullptr) s.valid[batch * s.valid_batch + index * s.valid_target] = picked.valid;
@@ -173,73 +172,52 @@ __device__ void store(const Segment& s, char* row, int64_t d, const typename Sou
 
 // ---- One target's features from d on ----------------------------------------------------------------------------------
 
-// The methods that differ in what they read; the steps are kLinear, since they never mix.
-template <class Source, InterpolationMethod kMethod, class TargetEntry>
-__device__ void bring(const Segment& s, const TargetEntry& entry, const char* values, int64_t batch, int64_t d,
-                      typename Source::Work (&y)[Source::kCount]) {
+template <class Source, class Method, class TargetEntry>
+__device__ void mix(const Segment& s, const TargetEntry& entry, const char* values, int64_t batch, int64_t d,
+                    typename Source::Work (&y)[Source::kCount]) {
   using Work = typename Source::Work;
-  constexpr int kCount = Source::kCount;
+  constexpr int kReach = Method::kReach;
+  constexpr int kSamples = 2 * kReach + 2;
+  const int64_t size = s.values_sample * dtype_size(s.value_dtype);
+  Work x[kRowsOf<Method>][Source::kCount];
+#pragma unroll
+  for (int i = 0; i < kSamples; ++i) {
+    const int row = 2 - kReach + i;  // of the stencil
+    int32_t sample = row == 2 ? entry.left : entry.right;
+    if constexpr (kReach > 0) {
+      if (row < 2 || row > 3) sample = entry.around[row < 2 ? row : row - 2];
+    }
+    Source::load(s, values + sample * size, d, x[i]);
+  }
+  if constexpr (Method::kSlopes) {
+    const Work* const slopes = static_cast<const Work*>(s.slopes) + batch * s.samples * s.features + d;
+#pragma unroll
+    for (int e = 0; e < Source::kCount; ++e) {
+      x[2][e] = slopes[entry.left * s.features + e];
+      x[3][e] = slopes[entry.right * s.features + e];
+    }
+  }
+  if constexpr (!Method::kWeighs) {
+    mix_features<Method>(CurveWeights<Work>{.along = entry.weight}, 0, 0, x, Source::kCount, y);
+  } else if (entry.before == kReach && entry.after == kReach) {  // nearly always: no branches for the row's ends
+    mix_features<Method>(entry.weights, kReach, kReach, x, Source::kCount, y);
+  } else {
+    mix_features<Method>(entry.weights, entry.before, entry.after, x, Source::kCount, y);
+  }
+}
+
+template <class Source, class Method, class TargetEntry>
+__device__ void make(const Segment& s, const TargetEntry& entry, const char* values, int64_t batch, int64_t d,
+                     typename Source::Work (&y)[Source::kCount]) {
+  using Work = typename Source::Work;
   const int64_t size = s.values_sample * dtype_size(s.value_dtype);
   if (entry.kind == PickKind::kAbsent) {
 #pragma unroll
-    for (int e = 0; e < kCount; ++e) y[e] = is_floating(s.value_dtype) ? absent_value<Work>() : Work(0);
-    return;
-  }
-  Work a[kCount];
-  Work b[kCount];
-  if constexpr (kMethod == InterpolationMethod::kLinear) {
-    Source::load(s, values + entry.left * size, d, a);
-    Source::load(s, values + entry.right * size, d, b);
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) y[e] = entry.kind == PickKind::kMix ? lerp(a[e], b[e], entry.weight) : a[e];
+    for (int e = 0; e < Source::kCount; ++e) y[e] = is_floating(s.value_dtype) ? absent_value<Work>() : Work(0);
   } else if (entry.kind == PickKind::kOne) {
     Source::load(s, values + entry.left * size, d, y);
-  } else if constexpr (kMethod == InterpolationMethod::kAngle) {
-    Source::load(s, values + entry.left * size, d, a);
-    Source::load(s, values + entry.right * size, d, b);
-#pragma unroll
-    for (int e = 0; e < kCount; ++e) y[e] = angle_at(a[e], b[e], entry.weight);
-  } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
-    Source::load(s, values + entry.left * size, d, a);
-    Source::load(s, values + entry.right * size, d, b);
-    slerps(a, b, entry.weight, y);
   } else {
-    const CurveWeights<Work>& c = entry.weights;
-    Source::load(s, values + entry.left * size, d, a);
-    Source::load(s, values + entry.right * size, d, b);
-    if constexpr (kMethod == InterpolationMethod::kCubic) {
-      const Work* const slopes = static_cast<const Work*>(s.slopes) + batch * s.samples * s.features + d;
-      const Work* const of_a = slopes + entry.left * s.features;
-      const Work* const of_b = slopes + entry.right * s.features;
-#pragma unroll
-      for (int e = 0; e < kCount; ++e) y[e] = cubic_at(c, a[e], b[e], of_a[e], of_b[e]);
-    } else {
-      static_assert(kMethod == InterpolationMethod::kAkima || kMethod == InterpolationMethod::kPchip);
-      constexpr int kReach = stencil_reach(kMethod);
-      Work before[kCount];
-      Work after[kCount];
-      Source::load(s, values + entry.around[1] * size, d, before);
-      Source::load(s, values + entry.around[2] * size, d, after);
-      Work farther[kReach == 2 ? 2 : 1][kCount];
-      if constexpr (kReach == 2) {
-        Source::load(s, values + entry.around[0] * size, d, farther[0]);
-        Source::load(s, values + entry.around[3] * size, d, farther[1]);
-      }
-      const auto at = [&](int e, int earlier, int later) {
-        if constexpr (kReach == 2) {
-          return akima_at(c, earlier, later, farther[0][e], before[e], a[e], b[e], after[e], farther[1][e]);
-        } else {
-          return pchip_at(c, earlier, later, before[e], a[e], b[e], after[e]);
-        }
-      };
-      if (entry.before == kReach && entry.after == kReach) {  // nearly always; the ends' branches fall away
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) y[e] = at(e, kReach, kReach);
-      } else {
-#pragma unroll
-        for (int e = 0; e < kCount; ++e) y[e] = at(e, entry.before, entry.after);
-      }
-    }
+    mix<Source, Method>(s, entry, values, batch, d, y);
   }
 }
 
@@ -262,7 +240,7 @@ __device__ void for_each_item(int32_t count, int32_t vectors, const Visit& visit
   }
 }
 
-template <class Source, InterpolationMethod kMethod, class TargetEntry>
+template <class Source, class Method, class TargetEntry>
 __device__ void write_features(const Segment& s, int64_t batch, int64_t first, int32_t count,
                                const TargetEntry* entries) {
   using Work = typename Source::Work;
@@ -273,7 +251,7 @@ __device__ void write_features(const Segment& s, int64_t batch, int64_t first, i
   for_each_item(count, static_cast<int32_t>(s.features / kCount), [&](int32_t i, int32_t v) {
     const int64_t d = static_cast<int64_t>(v) * kCount;
     Work y[kCount];
-    bring<Source, kMethod>(s, entries[i], values, batch, d, y);
+    make<Source, Method>(s, entries[i], values, batch, d, y);
     if (s.scaled && entries[i].kind != PickKind::kAbsent) {
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
@@ -297,27 +275,27 @@ __device__ void copy_features(const Segment& s, int64_t batch, int64_t first, in
   });
 }
 
-template <InterpolationMethod kMethod, class Work, class TargetEntry>
+template <class Method, class Work, class TargetEntry>
 __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int64_t first, int32_t count,
                               const TargetEntry* entries) {
-  constexpr bool kSlerp = kMethod == InterpolationMethod::kSlerp;
+  constexpr int kTogether = Method::kFeatures;
   constexpr bool kDouble = std::is_same_v<Work, double>;
-  if (width == Width::kOne || (kDouble && kMethod != InterpolationMethod::kLinear)) {
-    return write_features<ScalarSource<kSlerp ? 4 : 1, Work>, kMethod>(s, batch, first, count, entries);
+  if (width == Width::kOne || (kDouble && !kIsStraight<Method>)) {
+    return write_features<ScalarSource<kTogether, Work>, Method>(s, batch, first, count, entries);
   }
   const auto vectors = [&](auto element) {
     using T = decltype(element);
     constexpr int kSize = sizeof(T);
     if (kDouble || width == Width::k16Bytes) {
-      write_features<VectorSource<T, 16 / kSize, Work>, kMethod>(s, batch, first, count, entries);
+      write_features<VectorSource<T, 16 / kSize, Work>, Method>(s, batch, first, count, entries);
     } else if (width == Width::kNeighbour) {
-      if constexpr (!kSlerp) write_features<VectorSource<T, 1, Work>, kMethod>(s, batch, first, count, entries);
-    } else if constexpr (!kDouble && (!kSlerp || kSize == 2)) {  // never planned: half a quaternion
-      write_features<VectorSource<T, 8 / kSize, Work>, kMethod>(s, batch, first, count, entries);
+      if constexpr (kTogether == 1) write_features<VectorSource<T, 1, Work>, Method>(s, batch, first, count, entries);
+    } else if constexpr (!kDouble && 8 / kSize % kTogether == 0) {  // never half a quaternion
+      write_features<VectorSource<T, 8 / kSize, Work>, Method>(s, batch, first, count, entries);
     }
   };
   if constexpr (kDouble) {
-    if constexpr (kMethod == InterpolationMethod::kLinear) vectors(double{});
+    if constexpr (kIsStraight<Method>) vectors(double{});
   } else if (s.value_dtype == DType::kBFloat16) {
     vectors(BFloat16{});
   } else if (s.value_dtype == DType::kFloat32) {
@@ -343,13 +321,11 @@ __device__ void write(const Segment& s, Width width, int64_t batch, int64_t firs
     }
     __builtin_unreachable();
   }
-  const auto by = [&](auto method) {
-    write_by_type<decltype(method)::value, Work>(s, width, batch, first, count, entries);
-  };
+  const auto by = [&](auto method) { write_by_type<decltype(method), Work>(s, width, batch, first, count, entries); };
   if constexpr (kCurves) {
     with_method(s.method, by);
   } else {
-    by(std::integral_constant<InterpolationMethod, InterpolationMethod::kLinear>{});
+    by(Linear{});
   }
 }
 
@@ -412,10 +388,9 @@ Width width_of(const Segment& s) {
   if (!is_floating(s.value_dtype) || s.samples == 0) return Width::kOne;
   const int64_t size = dtype_size(s.value_dtype);
   if (fits(s, 16 / size)) return Width::k16Bytes;
-  const bool pairs = size == 4 && s.method == InterpolationMethod::kSlerp;  // half a quaternion
-  if (size < 8 && !pairs && fits(s, 8 / size)) return Width::k8Bytes;
-  const bool apart = s.values_feature != 1 || s.out_feature != 1 || s.method == InterpolationMethod::kSlerp;
-  if (size < 8 && !apart) return Width::kNeighbour;
+  const int together = features_together(s.method);
+  if (size < 8 && 8 / size % together == 0 && fits(s, 8 / size)) return Width::k8Bytes;  // never half a quaternion
+  if (size < 8 && together == 1 && s.values_feature == 1 && s.out_feature == 1) return Width::kNeighbour;
   return Width::kOne;
 }
 
@@ -431,7 +406,7 @@ cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
     const Segment& s = any.segments[i] = call.segments[i];
     Plan& plan = any.plans[i];
     plan.width = width_of(s);
-    curves = curves || (s.method != InterpolationMethod::kLinear && !is_step(s.method));
+    curves = curves || is_curved(s.method);
     // Smaller tiles until every multiprocessor has several, but not so small that threads have nothing to do.
     const int64_t bytes = plan.width == Width::k16Bytes ? 16 : plan.width == Width::k8Bytes ? 8 : 0;
     const int64_t vectors = bytes == 0 ? s.features : s.features * dtype_size(s.value_dtype) / bytes;

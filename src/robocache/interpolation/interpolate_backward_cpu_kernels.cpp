@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve_gradient.hpp"
 #include "robocache/interpolation/gradient.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
@@ -40,8 +39,8 @@ struct Target {
   int64_t batch;
   Pick<Work> picked;
   Bracket bracket;
-  CurvePlace place;                    // of curves
-  double of_weights[kCurveWeights]{};  // of curves; of the others [0] is that of the bracket's weight
+  CurveTarget curve;                   // of methods that weigh
+  double of_weights[kCurveWeights]{};  // of methods that weigh; of the others [0] is that of the bracket's weight
 
   void load(int64_t row, int64_t first, int64_t n, Work* to) const {
     load_piece(s.value_dtype, s.values, batch * s.values_batch + row * s.values_sample + first * s.values_feature,
@@ -55,7 +54,7 @@ struct Target {
   }
 };
 
-template <InterpolationMethod kMethod, class Work>
+template <class Method, class Work>
 [[gnu::noinline]] void pair_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
                                   bool moves) {
   if (rows) {
@@ -67,17 +66,15 @@ template <InterpolationMethod kMethod, class Work>
   Work b[kPiece];
   t.load(t.bracket.left, first, n, a);
   t.load(t.bracket.right, first, n, b);
-  constexpr bool kAngle = kMethod == InterpolationMethod::kAngle;
   for (int64_t d = 0; d < n; ++d) {
-    const double way = kAngle ? shorter_way(a[d], b[d]) : static_cast<double>(b[d]) - static_cast<double>(a[d]);
-    t.of_weights[0] += share_of(way, static_cast<double>(gradient[d]));
+    t.of_weights[0] += share_of(Method::way(a[d], b[d]), static_cast<double>(gradient[d]));
   }
 }
 
 template <class Work>
 [[gnu::noinline]] void curve_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
                                    bool moves) {
-  const Stencil<int64_t>& stencil = t.place.stencil;
+  const Stencil<int64_t>& stencil = t.curve.stencil;
   Work loaded[kStencilRows][kPiece];
   for (int i = 0; i < kStencilRows; ++i) t.load(stencil.rows[i], first, n, loaded[i]);
   for (int64_t d = 0; d < n; ++d) {
@@ -86,14 +83,14 @@ template <class Work>
     for (int i = 0; i < kStencilRows; ++i) y[i] = static_cast<double>(loaded[i][d]);
     if (rows) {
       double partials[kStencilRows];
-      partials_of_rows(t.s.method, t.place, y, partials);
+      partials_of_rows(t.s.method, t.curve, y, partials);
       for (int i = 2 - stencil.before; i <= 3 + stencil.after; ++i) {
         t.sums(stencil.rows[i], first)[d * t.g.values_feature] += static_cast<Work>(partials[i] * gradient[d]);
       }
     }
     if (moves) {
       double partials[kCurveWeights];
-      partials_of_weights(t.s.method, t.place, y, partials);
+      partials_of_weights(t.s.method, t.curve, y, partials);
       for (int i = 0; i < kCurveWeights; ++i) t.of_weights[i] += partials[i] * gradient[d];
     }
   }
@@ -118,20 +115,20 @@ template <class Work>
     if (rows) {
       double of_a[4];
       double of_b[4];
-      rotation_gradient(a, b, t.bracket.weight, given, of_a, of_b);
+      Slerp::rows_gradient(a, b, t.bracket.weight, given, of_a, of_b);
       for (int i = 0; i < 4; ++i) {
         t.sums(t.bracket.left, first + d)[i * t.g.values_feature] += static_cast<Work>(of_a[i]);
         t.sums(t.bracket.right, first + d)[i * t.g.values_feature] += static_cast<Work>(of_b[i]);
       }
     }
-    if (moves) t.of_weights[0] += rotation_weight_gradient(a, b, t.bracket.weight, given);
+    if (moves) t.of_weights[0] += Slerp::weight_gradient(a, b, t.bracket.weight, given);
   }
 }
 
 template <class Work>
 [[gnu::noinline]] void cubic_piece(Target<Work>& t, const Work* gradient, int64_t first, int64_t n, bool rows,
                                    bool moves) {
-  const CubicShares shares = cubic_shares(t.place.weights);
+  const Cubic::Partials partials = Cubic::partials(t.curve.weights);
   const int64_t left = t.bracket.left;
   const int64_t right = t.bracket.right;
   if (rows) {
@@ -142,11 +139,11 @@ template <class Work>
     for (int64_t d = 0; d < n; ++d) {
       const auto x = static_cast<double>(gradient[d]);
       if (of_a != nullptr) {
-        of_a[d * t.g.values_feature] += static_cast<Work>(share_of(shares.a, x));
-        of_b[d * t.g.values_feature] += static_cast<Work>(share_of(shares.b, x));
+        of_a[d * t.g.values_feature] += static_cast<Work>(share_of(partials.a, x));
+        of_b[d * t.g.values_feature] += static_cast<Work>(share_of(partials.b, x));
       }
-      of_slope_a[d] += share_of(shares.slope_a, x);
-      of_slope_b[d] += share_of(shares.slope_b, x);
+      of_slope_a[d] += share_of(partials.slope_a, x);
+      of_slope_b[d] += share_of(partials.slope_b, x);
     }
   }
   if (!moves) return;
@@ -157,8 +154,8 @@ template <class Work>
   const double* const slope_a = t.slopes(t.g.spline.slopes, left, first);
   const double* const slope_b = t.slopes(t.g.spline.slopes, right, first);
   for (int64_t d = 0; d < n; ++d) {
-    add_cubic_weights(t.place.weights, static_cast<double>(a[d]), static_cast<double>(b[d]), slope_a[d], slope_b[d],
-                      static_cast<double>(gradient[d]), t.of_weights);
+    Cubic::add_weights_gradient(t.curve.weights, static_cast<double>(a[d]), static_cast<double>(b[d]), slope_a[d],
+                                slope_b[d], static_cast<double>(gradient[d]), t.of_weights);
   }
 }
 
@@ -250,8 +247,8 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     t.bracket = bracket_of(times, length, rule, t.picked);
     const bool mixes = t.picked.kind == PickKind::kMix;
     const bool moves = t.bracket.gap != 0 && (g.times != nullptr || g.targets != nullptr);
-    const bool curve = is_curve(s.method) && (mixes || moves);
-    if (curve) t.place = curve_place(s.method, times, length, t.bracket);
+    const bool curve = weighs(s.method) && (mixes || moves);
+    if (curve) t.curve = curve_target(s.method, times, length, t.bracket);
     for (int64_t first = 0; first < s.features; first += kPiece) {
       const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
       load_piece(s.out_dtype, s.out, batch * s.out_batch + index * s.out_target + first * s.out_feature, s.out_feature,
@@ -267,16 +264,15 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
       if (!mixes && !moves) continue;
       const bool rows = mixes && g.values != nullptr;
       with_method(s.method, [&](auto method) {
-        constexpr InterpolationMethod kMethod = decltype(method)::value;
-        if constexpr (kMethod == InterpolationMethod::kLinear || kMethod == InterpolationMethod::kAngle) {
-          pair_piece<kMethod>(t, gradient, first, n, rows, moves);
-        } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
-          rotation_piece(t, gradient, first, n, rows, moves);
-        } else if constexpr (kMethod == InterpolationMethod::kCubic) {
+        using Method = decltype(method);
+        if constexpr (Method::kSlopes) {
           cubic_piece(t, gradient, first, n, mixes, moves);
-        } else {
-          static_assert(kMethod == InterpolationMethod::kPchip || kMethod == InterpolationMethod::kAkima);
+        } else if constexpr (Method::kWeighs) {
           curve_piece(t, gradient, first, n, rows, moves);
+        } else if constexpr (Method::kFeatures == 4) {
+          rotation_piece(t, gradient, first, n, rows, moves);
+        } else {
+          pair_piece<Method>(t, gradient, first, n, rows, moves);
         }
       });
     }
@@ -284,9 +280,9 @@ void row_backward(const Interpolation& call, const Segment& s, const SegmentGrad
     double of_target = 0;
     if (curve) {
       double of_times[kStencilRows];
-      times_of_weights(s.method, times, t.place, t.bracket, t.of_weights, of_times);
+      times_of_weights(s.method, times, t.curve, t.bracket, t.of_weights, of_times);
       for (int i = 0; i < kStencilRows; ++i) {
-        const int64_t row = t.place.time_row(s.method, i);
+        const int64_t row = t.curve.time_row(s.method, i);
         if (row < 0) continue;
         if (g.times != nullptr) g.times[batch * s.samples + row] += of_times[i];
         of_target -= of_times[i];

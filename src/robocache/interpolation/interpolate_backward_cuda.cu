@@ -1,7 +1,6 @@
 #include <cuda_runtime.h>
 
 #include "robocache/core/launch_cuda.cuh"
-#include "robocache/interpolation/angle.hpp"
 #include "robocache/interpolation/curve_gradient.hpp"
 #include "robocache/interpolation/gradient.hpp"
 #include "robocache/interpolation/interpolate_backward.hpp"
@@ -76,8 +75,8 @@ __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, in
 //   kSums      numbers, the same for all features, through which it depends on the times
 //   kInFlight  targets whose gradients are loaded before the first is used
 
-template <bool kAngles>  // of which the way from one to the other is the shorter one
-struct PairsOf {
+template <class Method>  // linear or angle
+struct Pairs {
   static constexpr int kFeatures = 1;
   static constexpr int kRows = 2;
   static constexpr int kSums = 1;
@@ -113,16 +112,14 @@ struct PairsOf {
   template <class Work>
   __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
                                   const Bracket& bracket, const Place&, const Work (&gradient)[1], double (&sums)[1]) {
-    std::conditional_t<kAngles, Work, double> a[1];
-    std::conditional_t<kAngles, Work, double> b[1];
+    Work a[1];
+    Work b[1];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
-    sums[0] += share_of(kAngles ? shorter_way(a[0], b[0]) : b[0] - a[0], static_cast<double>(gradient[0]));
+    sums[0] += share_of(Method::way(a[0], b[0]), static_cast<double>(gradient[0]));
   }
 };
-using Pairs = PairsOf<false>;
-using Angles = PairsOf<true>;
 
-struct Rotations : Pairs {  // a mixture of two as well, of four features at once
+struct Rotations : Pairs<Linear> {  // a mixture of two as well, of four features at once
   static constexpr int kFeatures = 4;
   static constexpr int kInFlight = 1;
 
@@ -136,7 +133,7 @@ struct Rotations : Pairs {  // a mixture of two as well, of four features at onc
     for (int i = 0; i < 4; ++i) given[i] = static_cast<double>(gradient[i]);
     double of_a[4];
     double of_b[4];
-    rotation_gradient(a, b, static_cast<double>(entry.weight), given, of_a, of_b);
+    Slerp::rows_gradient(a, b, static_cast<double>(entry.weight), given, of_a, of_b);
     for (int i = 0; i < 4; ++i) {
       shares[0][i] = static_cast<Work>(of_a[i]);
       shares[1][i] = static_cast<Work>(of_b[i]);
@@ -151,7 +148,7 @@ struct Rotations : Pairs {  // a mixture of two as well, of four features at onc
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
     double given[4];
     for (int i = 0; i < 4; ++i) given[i] = static_cast<double>(gradient[i]);
-    sums[0] += rotation_weight_gradient(a, b, bracket.weight, given);
+    sums[0] += Slerp::weight_gradient(a, b, bracket.weight, given);
   }
 };
 
@@ -161,8 +158,8 @@ struct Curves {
   static constexpr int kInFlight = 1;
 
   template <class Times>
-  __device__ static CurvePlace place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
-    return curve_place(s.method, times, n, bracket);
+  __device__ static CurveTarget place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
+    return curve_target(s.method, times, n, bracket);
   }
 };
 
@@ -171,7 +168,7 @@ struct LocalCurves : Curves {
 
   template <class Work>
   struct Entry {
-    CurvePlace curve;
+    CurveTarget curve;
     int64_t left;
     PickKind kind;
 
@@ -191,7 +188,7 @@ struct LocalCurves : Curves {
     return made;
   }
 
-  __device__ static void load_rows(const Segment& s, int64_t batch, int64_t feature, const CurvePlace& curve,
+  __device__ static void load_rows(const Segment& s, int64_t batch, int64_t feature, const CurveTarget& curve,
                                    double (&y)[kStencilRows]) {
     for (int i = 0; i < kStencilRows; ++i) {
       y[i] = load<double>(s.value_dtype, s.values, value_at(s, batch, curve.stencil.rows[i], feature));
@@ -212,7 +209,7 @@ struct LocalCurves : Curves {
 
   template <class Work>
   __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
-                                  const Bracket&, const CurvePlace& curve, const Work (&gradient)[1],
+                                  const Bracket&, const CurveTarget& curve, const Work (&gradient)[1],
                                   double (&sums)[kCurveWeights]) {
     if (gradient[0] == Work(0)) return;
     double y[kStencilRows];
@@ -229,7 +226,7 @@ struct Cubics : Curves {
 
   template <class Work>
   struct Entry {
-    CubicShares shares;
+    Cubic::Partials shares;
     int64_t left, right;
     PickKind kind;
 
@@ -239,7 +236,7 @@ struct Cubics : Curves {
   template <class Work, class Times>
   __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
     Entry<Work> made{{}, found.picked.left, found.picked.right, found.picked.kind};
-    if (made.kind == PickKind::kMix) made.shares = cubic_shares(place(s, times, n, found.bracket).weights);
+    if (made.kind == PickKind::kMix) made.shares = Cubic::partials(place(s, times, n, found.bracket).weights);
     return made;
   }
 
@@ -253,14 +250,14 @@ struct Cubics : Curves {
 
   template <class Work>
   __device__ static void add_sums(const Segment& s, const SegmentGradient& g, int64_t batch, int64_t feature,
-                                  const Bracket& bracket, const CurvePlace& curve, const Work (&gradient)[1],
+                                  const Bracket& bracket, const CurveTarget& curve, const Work (&gradient)[1],
                                   double (&sums)[kCurveWeights]) {
     double a[1];
     double b[1];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
     const double* const slopes = g.spline.slopes + batch * s.samples * s.features + feature;
-    add_cubic_weights(curve.weights, a[0], b[0], slopes[bracket.left * s.features], slopes[bracket.right * s.features],
-                      static_cast<double>(gradient[0]), sums);
+    Cubic::add_weights_gradient(curve.weights, a[0], b[0], slopes[bracket.left * s.features],
+                                slopes[bracket.right * s.features], static_cast<double>(gradient[0]), sums);
   }
 };
 
@@ -565,20 +562,17 @@ template <class Work>
 cudaError_t launch_method(const Interpolation& call, const Segment& s, const SegmentGradient& g, int device,
                           cudaStream_t stream) {
   return with_method(s.method, [&](auto method) {
-    constexpr InterpolationMethod kMethod = decltype(method)::value;
-    if constexpr (kMethod == InterpolationMethod::kLinear) {
-      return launch<Work, Pairs>(call, s, g, device, stream);
-    } else if constexpr (kMethod == InterpolationMethod::kAngle) {
-      return launch<Work, Angles>(call, s, g, device, stream);
-    } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
-      return launch<Work, Rotations>(call, s, g, device, stream);
-    } else if constexpr (kMethod == InterpolationMethod::kCubic) {
-      // What is causal never mixes.
-      return s.causal ? launch<Work, Pairs>(call, s, g, device, stream)
+    using Method = decltype(method);
+    if constexpr (Method::kSlopes) {
+      // A causal call never mixes.
+      return s.causal ? launch<Work, Pairs<Linear>>(call, s, g, device, stream)
                       : launch_cubic<Work>(call, s, g, device, stream);
-    } else {
-      static_assert(kMethod == InterpolationMethod::kPchip || kMethod == InterpolationMethod::kAkima);
+    } else if constexpr (Method::kWeighs) {
       return launch<Work, LocalCurves>(call, s, g, device, stream);
+    } else if constexpr (Method::kFeatures == 4) {
+      return launch<Work, Rotations>(call, s, g, device, stream);
+    } else {
+      return launch<Work, Pairs<Method>>(call, s, g, device, stream);
     }
   });
 }

@@ -4,15 +4,14 @@
 #include <immintrin.h>
 #endif
 
-#include "robocache/interpolation/angle.hpp"
-#include "robocache/interpolation/curve.hpp"
 #include "robocache/interpolation/interpolate.hpp"
-#include "robocache/interpolation/rotation.hpp"
+#include "robocache/interpolation/methods.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// Writes what a target takes: `values` is the batch row's first sample, `out` the target's first feature.
+// Writes a target that copies one sample, mixes two in a straight line, or is absent: `values` is the batch row's first
+// sample, `out` the target's first feature.
 template <class Work>
 using RowWriter = void(const Segment& s, const Pick<Work>& picked, const char* values, char* out);
 
@@ -145,84 +144,38 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
   }
 }
 
-// ---- curves, angles and rotations between two samples: the rows around them, a piece at a time -------------------------
+// ---- mixtures by every other method: the samples that it looks at, a piece of the row at a time -------------------------
 
 // `values`: the batch row's first sample.
-template <InterpolationMethod kMethod, class Work>
-void write_curve(const Segment& s, const Stencil<int64_t>& stencil, const CurveWeights<Work>& c, const char* values,
-                 int64_t batch, char* out) {
-  Work x[6][kPiece];
+template <class Method, class Work>
+void write_mixture(const Segment& s, const Stencil<int64_t>& stencil, const CurveWeights<Work>& c, const char* values,
+                   int64_t batch, char* out) {
+  static_assert(kPiece % Method::kFeatures == 0);
+  constexpr int kReach = Method::kReach;
+  constexpr int kSamples = 2 * kReach + 2;
+  Work x[kSamples][kPiece];
   Work y[kPiece];
-  constexpr int kReach = stencil_reach(kMethod);
-  const int before = stencil.before;
-  const int after = stencil.after;
+  const Work* rows[kRowsOf<Method>];
+  for (int i = 0; i < kSamples; ++i) rows[i] = x[i];
   for (int64_t first = 0; first < s.features; first += kPiece) {
     const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
-    for (int i = 2 - kReach; i <= 3 + kReach; ++i) {
-      const char* const row = values + stencil.rows[i] * s.values_sample * dtype_size(s.value_dtype);
-      load_piece(s.value_dtype, row, first, s.values_feature, n, x[i]);
+    for (int i = 0; i < kSamples; ++i) {
+      const int64_t row = stencil.rows[2 - kReach + i];
+      load_piece(s.value_dtype, values + row * s.values_sample * dtype_size(s.value_dtype), first, s.values_feature, n,
+                 x[i]);
     }
-    // The ends' branches fall away where there are all neighbours, which is nearly always.
-    if constexpr (kMethod == InterpolationMethod::kPchip) {
-      const auto fill = [&](int earlier, int later) {
-        for (int64_t d = 0; d < n; ++d) y[d] = pchip_at(c, earlier, later, x[1][d], x[2][d], x[3][d], x[4][d]);
-      };
-      before == 1 && after == 1 ? fill(1, 1) : fill(before, after);
-    } else if constexpr (kMethod == InterpolationMethod::kAkima) {
-      const auto fill = [&](int earlier, int later) {
-        for (int64_t d = 0; d < n; ++d) {
-          y[d] = akima_at(c, earlier, later, x[0][d], x[1][d], x[2][d], x[3][d], x[4][d], x[5][d]);
-        }
-      };
-      before == 2 && after == 2 ? fill(2, 2) : fill(before, after);
-    } else {
-      static_assert(kMethod == InterpolationMethod::kCubic);
+    if constexpr (Method::kSlopes) {
       const Work* const slopes = static_cast<const Work*>(s.slopes) + batch * s.samples * s.features + first;
-      const Work* const a = slopes + stencil.rows[2] * s.features;
-      const Work* const b = slopes + stencil.rows[3] * s.features;
-      for (int64_t d = 0; d < n; ++d) y[d] = cubic_at(c, x[2][d], x[3][d], a[d], b[d]);
+      for (int i = 0; i < 2; ++i) rows[2 + i] = slopes + stencil.rows[2 + i] * s.features;
     }
+    const auto mix = [&](int before, int after) {
+      mix_features<Method>(c, before, after, rows, static_cast<int>(n), y);
+    };
+    // Nearly all targets have all neighbours: the compiler drops the branches for the row's ends from this loop.
+    stencil.before == kReach&& stencil.after == kReach ? mix(kReach, kReach) : mix(stencil.before, stencil.after);
     scale_piece(s, first, n, y);
     store_piece(s.out_dtype, y, n, out, first, s.out_feature);
   }
-}
-
-// between(a, b, n, y): n features of the bracket's samples, whole quaternions, to those of the target.
-template <class Work, class Between>
-void write_pair(const Segment& s, const Pick<Work>& picked, const char* values, char* out, const Between& between) {
-  const int64_t sample = s.values_sample * dtype_size(s.value_dtype);
-  Work a[kPiece];
-  Work b[kPiece];
-  Work y[kPiece];
-  static_assert(kPiece % 4 == 0);
-  for (int64_t first = 0; first < s.features; first += kPiece) {
-    const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
-    load_piece(s.value_dtype, values + picked.left * sample, first, s.values_feature, n, a);
-    load_piece(s.value_dtype, values + picked.right * sample, first, s.values_feature, n, b);
-    between(a, b, n, y);
-    scale_piece(s, first, n, y);
-    store_piece(s.out_dtype, y, n, out, first, s.out_feature);
-  }
-}
-
-template <class Work>
-void write_angles(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
-  write_pair(s, picked, values, out, [&](const Work* a, const Work* b, int64_t n, Work* y) {
-    for (int64_t d = 0; d < n; ++d) y[d] = angle_at(a[d], b[d], picked.weight);
-  });
-}
-
-template <class Work>
-void write_rotations(const Segment& s, const Pick<Work>& picked, const char* values, char* out) {
-  write_pair(s, picked, values, out, [&](const Work* a, const Work* b, int64_t n, Work* y) {
-    for (int64_t d = 0; d < n; d += 4) {
-      Work from[4] = {a[d], a[d + 1], a[d + 2], a[d + 3]};
-      Work to[4] = {b[d], b[d + 1], b[d + 2], b[d + 3]};
-      Work turned[4];
-      slerp(from, to, picked.weight, 1 - picked.weight, turned);
-      for (int64_t k = 0; k < 4; ++k) y[d + k] = turned[k];
-    }
-  });
 }
 
 // ---- the rows ----------------------------------------------------------------------------------------------------------
@@ -257,22 +210,18 @@ void segment_entries(const Interpolation& call, const Segment& s, int64_t begin,
     if (s.features == 0) continue;  // values and out may be null
     const char* const values = static_cast<const char*>(s.values) + batch * s.values_batch * value_size;
     char* const out = static_cast<char*>(s.out) + (batch * s.out_batch + index * s.out_target) * out_size;
-    if (picked.kind != PickKind::kMix) {  // copied by every method alike
+    if (picked.kind != PickKind::kMix) {  // every method copies a hit
       write(s, picked, values, out);
       continue;
     }
     with_method(s.method, [&](auto method) {
-      constexpr InterpolationMethod kMethod = decltype(method)::value;
-      if constexpr (kMethod == InterpolationMethod::kLinear) {
+      using Method = decltype(method);
+      if constexpr (kIsStraight<Method>) {
         write(s, picked, values, out);
-      } else if constexpr (kMethod == InterpolationMethod::kAngle) {
-        write_angles(s, picked, values, out);
-      } else if constexpr (kMethod == InterpolationMethod::kSlerp) {
-        write_rotations(s, picked, values, out);
       } else {
-        const auto stencil = stencil_around(times, length, picked.left, picked.right, stencil_reach(kMethod));
-        const auto weights = weights_around<Work>(kMethod, times, length, stencil, picked.weight);
-        write_curve<kMethod>(s, stencil, weights, values, batch, out);
+        const auto stencil = stencil_around(times, length, picked.left, picked.right, Method::kReach);
+        const auto weights = weights_around<Method>(times, length, stencil, picked.weight);
+        write_mixture<Method>(s, stencil, weights, values, batch, out);
       }
     });
   }

@@ -8,8 +8,8 @@
 
 #include "robocache/core/half.hpp"
 #include "robocache/interpolation/interpolate_plan.hpp"
+#include "robocache/interpolation/methods.hpp"
 #include "robocache/interpolation/number.hpp"
-#include "robocache/interpolation/rotation.hpp"
 #include "robocache/interpolation/segment.hpp"
 
 namespace robocache::interpolation_cuda {
@@ -134,20 +134,6 @@ __device__ Vector<T, kVector> packed(const Work* y) {
     for (int e = 0; e < kVector; ++e) made.x[e] = rounded_once<T>(y[e]);
   }
   return made;
-}
-
-// Four at a time.
-template <class Work, int kVector>
-__device__ void slerps(const Work (&a)[kVector], const Work (&b)[kVector], Work weight, Work (&y)[kVector]) {
-#pragma unroll
-  for (int e = 0; e < kVector; e += 4) {
-    Work one[4] = {a[e], a[e + 1], a[e + 2], a[e + 3]};
-    Work other[4] = {b[e], b[e + 1], b[e + 2], b[e + 3]};
-    Work turned[4];
-    slerp(one, other, weight, 1 - weight, turned);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) y[e + k] = turned[k];
-  }
 }
 
 }  // namespace robocache::interpolation_cuda

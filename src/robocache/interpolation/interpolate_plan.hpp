@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "robocache/interpolation/methods.hpp"
 #include "robocache/interpolation/segment.hpp"
 
 namespace robocache::interpolation_cuda {
@@ -41,7 +42,7 @@ inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t 
 // kTiles and kCurve are made for the usual calls, kAny takes every call.
 enum class Way : uint8_t {
   kTiles,  // linear and the steps
-  kCurve,  // one segment of pchip, akima or slerp in rows that are made of vectors of 16 bytes
+  kCurve,  // one segment of another method without slopes, in rows that are made of vectors of 16 bytes
   kAny
 };
 
@@ -74,22 +75,11 @@ constexpr int32_t kMostTiledCalls = 32;  // segments side by side in one launch
 
 // The way of a segment by itself.
 inline Way way_of(const Interpolation& call, const Segment& s) {
-  switch (s.method) {
-    case InterpolationMethod::kLinear:
-    case InterpolationMethod::kNearest:
-    case InterpolationMethod::kPrevious:
-    case InterpolationMethod::kNext:
-      return Way::kTiles;
-    case InterpolationMethod::kPchip:
-    case InterpolationMethod::kAkima:
-    case InterpolationMethod::kSlerp:
-      return vector_bytes_of(call, s) == 16 && !works_in_double(s) ? Way::kCurve : Way::kAny;
-    case InterpolationMethod::kCubic:
-    case InterpolationMethod::kAngle:
-    case InterpolationMethod::kPose:
-      return Way::kAny;
-  }
-  __builtin_unreachable();
+  return with_method(s.method, [&](auto method) {
+    using Method = decltype(method);
+    if (kIsStraight<Method>) return Way::kTiles;
+    return !Method::kSlopes && vector_bytes_of(call, s) == 16 && !works_in_double(s) ? Way::kCurve : Way::kAny;
+  });
 }
 
 // A call of 2^31 blocks or more goes by kAny after all.

@@ -104,6 +104,12 @@ ROBOCACHE_HD float quotient(float x, float y) {
 #endif
 }
 
+// factor * gradient, and 0 for a gradient of 0 whatever the factor.
+template <class Work>
+ROBOCACHE_HD Work share_of(Work factor, Work gradient) {
+  return gradient == Work(0) ? Work(0) : factor * gradient;
+}
+
 template <class Work>
 ROBOCACHE_HD Work lerp(Work a, Work b, Work w) {
   return multiply_add(w, b - a, a);

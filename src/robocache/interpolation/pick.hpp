@@ -123,7 +123,7 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
     // A first time that is NaN is not at or before itself.
     const Index first = early ? last_at_or_before(times, n, times[0], Index{0}) : 0;
     const Index end = early ? (first < 0 ? 0 : first) : before;
-    if (!goes_on(rule.extrapolate)) return refused(end);
+    if (rule.extrapolate != Extrapolate::kLinear) return refused(end);
     // The end bracket; its samples are the last of their times. With one time only, or NaN, there is none: hold.
     if (early) {
       if (end + 1 >= n) return pick_one<Work>(end, false);

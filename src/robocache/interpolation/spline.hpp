@@ -57,22 +57,12 @@ struct SplineStep {
   Scalar last_before, last_after, last_carry;
 };
 
-ROBOCACHE_HD constexpr bool is_natural(Boundary boundary) {
-  switch (boundary) {
-    case Boundary::kNotAKnot:
-      return false;
-    case Boundary::kNatural:
-      return true;
-  }
-  __builtin_unreachable();
-}
-
 // The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends' slopes
 // have been eliminated by what `boundary` says of them. Scalar is float64, or a number type over it.
 template <class Scalar>
 ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
                                             Boundary boundary) {
-  const bool natural = is_natural(boundary);
+  const bool natural = boundary == Boundary::kNatural;
   const Scalar none(0);
   const Scalar half(0.5);
   const Scalar two(2);

@@ -1,4 +1,4 @@
-#include "robocache/interpolation/angle.hpp"
+#include "robocache/interpolation/methods/angle.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,6 +12,11 @@
 
 namespace robocache {
 namespace {
+
+template <class Scalar>
+Scalar angle_at(Scalar a, Scalar b, Scalar w) {
+  return Angle::value(CurveWeights<Scalar>{.along = w}, 0, 0, {a, b});
+}
 
 using test::Random;
 using Real = long double;
@@ -38,7 +43,7 @@ void expect_angles_are_within_their_bound(double unit, double farthest) {
     if (kPi - std::abs(way) < 4 * unit * (1 + std::abs(apart))) continue;  // half a turn: two ways
     const Real off = on_circle(static_cast<Real>(y) - (static_cast<Real>(a) + way * static_cast<Real>(w)));
     ASSERT_LE(std::abs(off), unit * (20 + std::abs(w) * (std::abs(apart) + 16))) << a << " " << b << " " << w;
-    ASSERT_NEAR(shorter_way(a, b), static_cast<double>(way), 8 * 0x1p-53 * (1 + farthest));
+    ASSERT_NEAR(Angle::way(a, b), static_cast<double>(way), 8 * 0x1p-53 * (1 + farthest));
   }
 }
 

@@ -1,4 +1,4 @@
-#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/methods.hpp"
 
 #include <gtest/gtest.h>
 
@@ -129,8 +129,8 @@ Scalar value_at(InterpolationMethod method, const std::vector<double>& x, const 
                 double w) {
   const Row times{x};
   const auto n = static_cast<int64_t>(x.size());
-  const auto stencil = stencil_around(times, n, left, left + 1, stencil_reach(method));
-  const auto weights = weights_around<double>(method, times, n, stencil, w);
+  const auto stencil = stencil_around(times, n, left, left + 1, reach_of(method));
+  const auto weights = curve_weights<double>(method, spacing_around(times, n, stencil, reach_of(method), w));
   CurveWeights<Scalar> c;
   c.along = Scalar(weights.along);
   c.early = Scalar(weights.early);
@@ -140,8 +140,8 @@ Scalar value_at(InterpolationMethod method, const std::vector<double>& x, const 
   c.share_right = Scalar(weights.share_right);
   const auto at = [&](int i) { return y[static_cast<size_t>(stencil.rows[i])]; };
   return method == InterpolationMethod::kPchip
-             ? pchip_at(c, stencil.before, stencil.after, at(1), at(2), at(3), at(4))
-             : akima_at(c, stencil.before, stencil.after, at(0), at(1), at(2), at(3), at(4), at(5));
+             ? Pchip::value(c, stencil.before, stencil.after, {at(1), at(2), at(3), at(4)})
+             : Akima::value(c, stencil.before, stencil.after, {at(0), at(1), at(2), at(3), at(4), at(5)});
 }
 
 TEST(Curve, IsTheHermiteCubicOfItsDefinition) {

@@ -41,7 +41,7 @@ TEST(InterpolatePlan, EachMethodHasItsWay) {
   for (const M method : {M::kLinear, M::kNearest, M::kPrevious, M::kNext}) {
     EXPECT_EQ(way_of_one(segment(method, 7)), Way::kTiles);
   }
-  for (const M method : {M::kPchip, M::kAkima, M::kSlerp}) {
+  for (const M method : {M::kPchip, M::kAkima, M::kAngle, M::kSlerp}) {
     EXPECT_EQ(way_of_one(segment(method, 8)), Way::kCurve);
     EXPECT_EQ(way_of_one(segment(method, 6)), Way::kAny);  // rows of 24 bytes
     EXPECT_EQ(way_of_all({segment(method, 8), segment(method, 8)}), Way::kAny);
@@ -49,7 +49,7 @@ TEST(InterpolatePlan, EachMethodHasItsWay) {
     wide.value_dtype = wide.out_dtype = DType::kFloat64;
     EXPECT_EQ(way_of_one(wide), Way::kAny);
   }
-  for (const M method : {M::kCubic, M::kAngle}) EXPECT_EQ(way_of_one(segment(method, 8)), Way::kAny);
+  EXPECT_EQ(way_of_one(segment(M::kCubic, 8)), Way::kAny);
 }
 
 TEST(InterpolatePlan, SegmentsOfOneTypeGoSideBySide) {

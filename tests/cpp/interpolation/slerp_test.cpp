@@ -1,4 +1,4 @@
-#include "robocache/interpolation/rotation.hpp"
+#include "robocache/interpolation/methods/slerp.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,13 @@
-// Rotations between two samples: slerp of 4 features, in whatever order their components stand. Shared by the CPU loop and
-// the CUDA kernel, on any number type that has +, -, *, <, and the functions of number.hpp and of this file.
+// Rotations between two samples: 4 features are a quaternion, in any order of its components. The functions run on any
+// number type that has +, -, *, <, and the functions of number.hpp and of this file.
 #pragma once
 
 #include <cmath>
 #include <type_traits>
 
 #include "robocache/core/host_device.hpp"
+#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/dual.hpp"
 #include "robocache/interpolation/number.hpp"
 
 namespace robocache {
@@ -84,11 +86,11 @@ ROBOCACHE_HD bool is_zero(const Scalar (&q)[4]) {
   return zero;
 }
 
-// From `a` at w = 0 to the nearer of `b` and -b at w = 1, at an even rate, beyond them too. `rest` is 1 - w. Two of length 0,
-// which a sensor without a rotation repeats, give 0.
+// Turns at an even rate from `a` at w = 0 to the nearer of `b` and -b at w = 1, and beyond them. `rest` is 1 - w. Two
+// quaternions of length 0, which a sensor without a rotation repeats, give 0.
 //
-// The angle is 2 atan(|a - b| / |a + b|) of the unit quaternions, exact at every size: an arc cosine loses half the digits
-// of small angles, and quaternions that are nearly opposite are nearly equal once one of them is negated.
+// The angle is 2 atan(|a - b| / |a + b|) of the unit quaternions, which is accurate for every angle. An arc cosine loses
+// half the digits of small angles. Quaternions that are nearly opposite are nearly equal once one of them is negated.
 template <class Scalar>
 ROBOCACHE_HD void slerp(Scalar (&a)[4], Scalar (&b)[4], Scalar w, Scalar rest, Scalar (&y)[4]) {
   if (is_zero(a) && is_zero(b)) {
@@ -122,5 +124,57 @@ ROBOCACHE_HD void slerp(Scalar (&a)[4], Scalar (&b)[4], Scalar w, Scalar rest, S
   }
   for (int i = 0; i < 4; ++i) y[i] = multiply_add(of_a, a[i], of_b * b[i]);
 }
+
+struct Slerp {
+  static constexpr int kFeatures = 4;
+  static constexpr int kReach = 0;
+  static constexpr bool kWeighs = false;
+  static constexpr bool kSlopes = false;
+
+  template <class Scalar>
+  ROBOCACHE_HD static void value(const CurveWeights<Scalar>& c, Scalar (&a)[4], Scalar (&b)[4], Scalar (&y)[4]) {
+    slerp(a, b, c.along, Scalar(1) - c.along, y);
+  }
+
+  // The gradient by the samples a and b, from that by the 4 features at the weight w between them.
+  ROBOCACHE_HD static void rows_gradient(const double (&a)[4], const double (&b)[4], double w,
+                                         const double (&gradient)[4], double (&of_a)[4], double (&of_b)[4]) {
+    using Number = Dual<8>;
+    Number from[4];
+    Number to[4];
+    Number y[4];
+    for (int i = 0; i < 4; ++i) {
+      from[i] = Number::variable(a[i], i);
+      to[i] = Number::variable(b[i], 4 + i);
+    }
+    slerp(from, to, Number(w), Number(1 - w), y);
+    for (int i = 0; i < 4; ++i) {
+      of_a[i] = of_b[i] = 0;
+      for (int k = 0; k < 4; ++k) {
+        of_a[i] += share_of(y[k].partial[i], gradient[k]);
+        of_b[i] += share_of(y[k].partial[4 + i], gradient[k]);
+      }
+    }
+  }
+
+  // The gradient by w.
+  ROBOCACHE_HD static double weight_gradient(const double (&a)[4], const double (&b)[4], double w,
+                                             const double (&gradient)[4]) {
+    using Number = Dual<1>;
+    Number from[4];
+    Number to[4];
+    Number y[4];
+    for (int i = 0; i < 4; ++i) {
+      from[i] = Number(a[i]);
+      to[i] = Number(b[i]);
+    }
+    Number rest(1 - w);
+    rest.partial[0] = -1;
+    slerp(from, to, Number::variable(w, 0), rest, y);
+    double of_w = 0;
+    for (int k = 0; k < 4; ++k) of_w += share_of(y[k].partial[0], gradient[k]);
+    return of_w;
+  }
+};
 
 }  // namespace robocache

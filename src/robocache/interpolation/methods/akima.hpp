@@ -1,0 +1,54 @@
+// A local piecewise cubic whose slopes prefer the side where the samples bend less (scipy's Akima1DInterpolator).
+#pragma once
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/number.hpp"
+
+namespace robocache {
+
+// The share of one of two differences in the slope between them: the differences are weighted by how much their neighbours
+// differ.
+template <class Scalar>
+ROBOCACHE_HD Scalar akima_part(Scalar of, Scalar other) {
+  const Scalar sum = of + other;
+  return sum < smallest_normal<Scalar>() ? Scalar(0.5) : quotient(of, sum);
+}
+
+struct Akima {
+  static constexpr int kFeatures = 1;
+  static constexpr int kReach = 2;
+  static constexpr bool kWeighs = true;
+  static constexpr bool kSlopes = false;
+
+  template <class Scalar, class Wide>
+  ROBOCACHE_HD static CurveWeights<Scalar> weights(const Spacing<Wide>& at) {
+    CurveWeights<Scalar> c = hermite_weights<Scalar>(at.w);
+    c.stretch[0] = static_cast<Scalar>(at.before > 1 ? at.gaps[2] / at.gaps[0] : Wide(1));
+    c.stretch[1] = static_cast<Scalar>(stretch_before(at));
+    c.stretch[2] = static_cast<Scalar>(stretch_after(at));
+    c.stretch[3] = static_cast<Scalar>(at.after > 1 ? at.gaps[2] / at.gaps[4] : Wide(1));
+    return c;
+  }
+
+  // Beyond the row's ends the differences continue as in scipy: 2 m[i] - m[i - 1].
+  template <class Scalar>
+  ROBOCACHE_HD static Scalar value(const CurveWeights<Scalar>& c, int before, int after, const Scalar (&y)[6]) {
+    const Scalar m2 = y[3] - y[2];
+    Scalar m1 = m2;
+    Scalar m3 = m2;
+    if (before > 0) m1 = (y[2] - y[1]) * c.stretch[1];
+    if (after > 0) m3 = (y[4] - y[3]) * c.stretch[2];
+    if (before == 0) m1 = m2 + (m2 - m3);
+    if (after == 0) m3 = m2 + (m2 - m1);
+    const Scalar m0 = before > 1 ? (y[1] - y[0]) * c.stretch[0] : m1 + (m1 - m2);
+    const Scalar m4 = after > 1 ? (y[5] - y[4]) * c.stretch[3] : m3 + (m3 - m2);
+    const Scalar into = m2 - m1;
+    const Scalar out_of = m3 - m2;
+    const Scalar left = -akima_part(absolute(out_of), absolute(m1 - m0)) * into;
+    const Scalar right = akima_part(absolute(into), absolute(m4 - m3)) * out_of;
+    return hermite_at(c, y[2], m2, left, right);
+  }
+};
+
+}  // namespace robocache

@@ -1,0 +1,51 @@
+// A C2 spline through every sample of a row (scipy's CubicSpline). Its slopes depend on the whole row: spline.hpp makes them
+// before the targets, and their gradient goes back through spline_gradient.hpp after the targets.
+#pragma once
+
+#include "robocache/core/host_device.hpp"
+#include "robocache/interpolation/curve.hpp"
+#include "robocache/interpolation/number.hpp"
+
+namespace robocache {
+
+struct Cubic {
+  static constexpr int kFeatures = 1;
+  static constexpr int kReach = 0;
+  static constexpr bool kWeighs = true;
+  static constexpr bool kSlopes = true;
+
+  template <class Scalar, class Wide>
+  ROBOCACHE_HD static CurveWeights<Scalar> weights(const Spacing<Wide>& at) {
+    CurveWeights<Scalar> c = hermite_weights<Scalar>(at.w);
+    c.stretch[1] = static_cast<Scalar>(at.gaps[2] / at.span);
+    return c;
+  }
+
+  // y: the samples a and b, and the slopes there per span of the row.
+  template <class Scalar>
+  ROBOCACHE_HD static Scalar value(const CurveWeights<Scalar>& c, int /*before*/, int /*after*/, const Scalar (&y)[4]) {
+    const Scalar step = y[1] - y[0];
+    return hermite_at(c, y[0], step, multiply_add(y[2], c.stretch[1], -step), multiply_add(y[3], c.stretch[1], -step));
+  }
+
+  // The derivatives of the value by the samples and the slopes, the same for every feature.
+  struct Partials {
+    double a, b, slope_a, slope_b;
+  };
+  ROBOCACHE_HD static Partials partials(const CurveWeights<double>& c) {
+    const double b = c.along - c.early - c.late;
+    return {1 - b, b, c.early * c.stretch[1], c.late * c.stretch[1]};
+  }
+
+  // Adds the gradient of one feature to that of the weights, which stand in the order of weights_to_array.
+  ROBOCACHE_HD static void add_weights_gradient(const CurveWeights<double>& c, double a, double b, double slope_a,
+                                                double slope_b, double gradient, double (&of_weights)[kCurveWeights]) {
+    const double step = b - a;
+    of_weights[0] += share_of(step, gradient);
+    of_weights[1] += share_of(slope_a * c.stretch[1] - step, gradient);
+    of_weights[2] += share_of(slope_b * c.stretch[1] - step, gradient);
+    of_weights[4] += share_of(c.early * slope_a + c.late * slope_b, gradient);
+  }
+};
+
+}  // namespace robocache
