@@ -93,16 +93,16 @@ class Affine:
         return cls(*np.swapaxes(parts, 0, 1))
 
     def normalize(self, x: Array, dataset_index: Any = None) -> Array:
-        """As the batch has it, of recorded values.
+        """Normalises recorded values as the batch does.
 
         Args:
             x: ``[..., *shape]``, numpy on the CPU or torch on the CPU and CUDA: float64, float32, float16 or bfloat16.
-            dataset_index: whose each of the first axis's B rows is: int64 ``[B]``, or one number for all. May be left
-                out where all sources are normalised alike. On CUDA numbers outside are taken for the nearest source.
+            dataset_index: the source of each of the first axis's B rows, int64 ``[B]``, or one number for all. Optional if all
+                sources are normalised alike. On CUDA numbers outside are clamped.
 
         Returns:
-            of x's dtype, shape, framework and device; of torch with gradients to x, of any order. Where x is of the work
-            type the bits are the batch's. A narrower x is rounded from that; one of float64 keeps its digits.
+            in x's dtype, shape, framework and device; on torch with gradients to x, of any order. How exact it is: rule 38 of
+            docs/rules.md.
 
         Raises:
             ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.

@@ -75,11 +75,10 @@ _LACKING: Any = None
 
 
 class Stats(NamedTuple):
-    """Statistics of each feature over all rows, NaN left out: float64 arrays of the shape of one row's value.
+    """Statistics of each feature over all rows, without NaN: float64 arrays of the shape of one row's value.
 
-    `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. The
-    quantiles are those of ``numpy.quantile(values.astype(float64), q)``. A dataset's has every field; of statistics from
-    elsewhere what they lack is None.
+    `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. Quantiles are
+    those of ``numpy.quantile(values.astype(float64), q)``. A dataset's statistics have every field; others may have None.
     """
 
     mean: np.ndarray = _LACKING
@@ -108,11 +107,11 @@ class FrameFormat(NamedTuple):
 
 
 class EncodedFrames:
-    """A camera's frames ``[rows, H, W, C]``, each decoded when it is indexed. They behave as a read-only array that is
-    indexed by row: by one, by a slice, or by an array of rows or bools. ``np.asarray`` decodes all.
+    """A camera's frames ``[rows, H, W, C]``, decoded when indexed by a row, a slice, or an array of rows or bools. They behave as a
+    read-only array; ``np.asarray`` decodes all.
 
     Attributes:
-        data: uint8 ``[bytes]``, all files of the stream, one behind the other: a view of the mapped file.
+        data: uint8 ``[bytes]``, all files of the stream, concatenated: a view of the mapped file.
         offsets: int64 ``[rows of the stream + 1]``: row i of the stream is ``data[offsets[i]:offsets[i + 1]]``.
 
     Raises:
@@ -165,15 +164,15 @@ class EncodedFrames:
 
 
 class RaggedRows(Sequence[Any]):
-    """Rows that each have a number of elements of their own: ``rows[i]`` is an array ``[elements, ...]``, of text a str; of a
-    slice, or an array of rows or bools, a list of them.
+    """Rows of varying size: ``rows[i]`` is an array ``[elements, ...]``, or for text a str; a slice or an array of rows or bools gives
+    a list of them.
 
     Attributes:
-        values: all elements of these rows, ``[elements, ...]``, one row's behind the other's; of text uint8 ``[bytes]``.
+        values: all elements of these rows, ``[elements, ...]``, concatenated; for text uint8 ``[bytes]``.
         offsets: int64 ``[rows + 1]``, from 0: row i is ``values[offsets[i]:offsets[i + 1]]``.
 
     Raises:
-        FileError: text that is no UTF-8, naming its row.
+        FileError: text that is not UTF-8, naming its row.
     """
 
     def __init__(self, stream: Stream, values: np.ndarray, offsets: np.ndarray) -> None:
@@ -210,25 +209,24 @@ class RaggedRows(Sequence[Any]):
 class Stream:
     """One sensor's rows over all episodes, on its own clock. The arrays are read-only views of the mapped files.
 
-    ``stream[rows]`` gives values by row: one, a slice, or an array of rows; of a camera decoded, of ragged rows and text as
+    ``stream[rows]`` gives values by row: one, a slice, or an array of rows; a camera's decoded, ragged rows and text as
     :class:`RaggedRows` gives them.
 
     Attributes:
         name: as it was appended.
-        shape: of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera; of ragged rows of one
+        shape: of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera; of ragged rows the shape of one
             element, such as ``(4,)`` for points of x, y, z and intensity.
-        rows: how many, over all episodes.
-        rate_hz: the rate of the median period, with the fewest decimals that give it to less than a nanosecond (30.0 for
-            33333333 ns); 0.0 where no episode has two rows, or most stamps are repeated.
-        clock: ``"recorded"``, or ``"nominal"`` where the stamps are only index / rate.
-        names: the names of the features, or an empty list.
-        attributes: what else the writer was told, as ``{"units": "rad"}``; a dict.
-        frames: of a camera its :class:`FrameFormat`, else None.
-        ragged: ``"array"`` where each row has a number of elements of its own, ``"text"`` where each is a str, else None.
-        findings: what the writer found: period_ns (the median), jitter_ns (root mean square of period - period_ns, gaps
-            aside), min_period_ns, max_period_ns, gaps (periods over 1.5 period_ns), duplicates (periods of 0),
-            empty_episodes, nan_values, infinite_values, constant_features (flat indices). Of cameras, ragged rows and
-            text only what the clock tells.
+        rows: the number over all episodes.
+        rate_hz: the rate of the median period, with the fewest decimals that return to it within a nanosecond (30.0 for
+            33333333 ns); 0.0 if no episode has two rows, or most stamps are repeated.
+        clock: ``"recorded"``, or ``"nominal"`` if the stamps are only index / rate.
+        names: of the features, or an empty list.
+        attributes: the writer's other facts, such as ``{"units": "rad"}``.
+        frames: a camera's :class:`FrameFormat`, else None.
+        ragged: ``"array"`` for rows of varying size, ``"text"`` for str, else None.
+        findings: period_ns (the median), jitter_ns (root mean square of period - period_ns, without gaps), min_period_ns,
+            max_period_ns, gaps (periods over 1.5 period_ns), duplicates (periods of 0), empty_episodes, nan_values,
+            infinite_values, constant_features (flat indices). Cameras, ragged rows and text have those of the clock only.
     """
 
     _ADDRESSES: ClassVar = ("time_ns", "values", "blob_offsets", "row_offsets", "stats")  # in a description
@@ -340,10 +338,11 @@ class Stream:
 
 
 class Dataset:
-    """A cache, opened by :func:`open`. ``ds["action"]`` is a :class:`Stream`, ``"action" in ds`` whether there is one, and
-    ``len(ds)`` the number of episodes; it is not iterable: ``ds.streams`` is, by name, and ``map(ds.episode, range(len(ds)))``.
-    Immutable; threads may share one. A copy is itself. It pickles as its path: unpickling
-    opens what lies there, and is a FileError where that is not what was pickled.
+    """A cache, opened by :func:`open`. ``ds["action"]`` is a :class:`Stream`, ``"action" in ds`` says whether there is one, ``len(ds)`` is
+    the number of episodes. Iterate over ``ds.streams`` or ``map(ds.episode, range(len(ds)))``, not over the dataset.
+
+    It is immutable, threads may share it, and a copy is the same object. It pickles as its path; unpickling opens the path and is
+    a FileError if the cache is another one.
 
     Attributes:
         path: the absolute path of what was opened.
@@ -400,8 +399,8 @@ class Dataset:
     def episode(self, index: int) -> Mapping[str, tuple[np.ndarray, Any]]:
         """One episode's rows: by stream name ``(time_ns [n], values [n, ...])``, views of the mapped files.
 
-        Encoded frames of a camera are :class:`EncodedFrames`, decoded when they are indexed; ragged rows and text are
-        :class:`RaggedRows`. A stream without rows in this episode is there, with n = 0. A negative index counts from the end.
+        A camera's encoded frames are :class:`EncodedFrames`, ragged rows and text :class:`RaggedRows`. A stream without rows in this
+        episode has n = 0. A negative index counts from the end.
 
         Raises:
             ArgumentError: no such episode; and for the name of a stream that does not exist.
@@ -420,8 +419,9 @@ class Dataset:
 
     @cached_property
     def episodes(self) -> pyarrow.Table:
-        """A row an episode: episode_index, start_ns, end_ns (the earliest and latest stamp of any stream, int64, null
-        where there is none), then the metadata the writer was given, null where an episode has none of a column."""
+        """A row an episode: episode_index, start_ns and end_ns (the earliest and latest stamp of any stream, int64, null without one),
+        then the writer's metadata, null where an episode lacks a column.
+        """
         import pyarrow as pa
         from pyarrow import json as pa_json
 
@@ -454,17 +454,15 @@ class Dataset:
             raise errors.Error(f"{self.path}/episodes.jsonl: pyarrow: {error}") from error
 
     def select(self, where: pyarrow.compute.Expression | Mapping[str, Any]) -> list[int]:
-        """The episodes of which `where` is true, ascending; where it is null it is not. There may be none.
+        """The episodes where `where` is true, ascending; null is not true. There may be none.
 
         Args:
-            where: an expression that pyarrow evaluates, or ``{column: value}`` for columns that are equal to these values, None
-                for null. Columns are those of `episodes`, and with them, where the writer gave no others of these names,
-                duration_s (end_ns - start_ns in seconds, float64, null where there is none) and for each stream
-                rows.<stream> (how many it has in the episode, int64).
+            where: an expression that pyarrow evaluates, or ``{column: value}`` for equality, None for null. Columns are those of
+                `episodes` and, unless the writer used these names, duration_s (end_ns - start_ns in seconds, float64, null without
+                rows) and for each stream rows.<stream> (its rows in the episode, int64).
 
         Raises:
-            ArgumentError: a column that there is not, naming those there are, or an expression that is not a bool of each
-                episode.
+            ArgumentError: an unknown column, naming the known ones, or an expression that is not a bool of each episode.
             ArgumentTypeError: `where` is neither.
 
         Example:
@@ -504,17 +502,16 @@ class Dataset:
         return cast(list[int], np.sort(chosen.to_numpy()).tolist())
 
     def statistics(self, episodes: Sequence[int] | None = None, *, where: Any = None) -> Mapping[str, Stats]:
-        """Statistics of the rows that some episodes have, by stream name as `stats` has those of all.
+        """The statistics of some episodes' rows, by stream name: those that a cache of these episodes alone would have.
 
-        They are the numbers that a cache of these episodes alone would have. Those of a stream are made when it is asked for, and
-        kept: in the cache's folder ``statistics``, where that can be written.
+        A stream's are computed when requested and kept in the cache's folder ``statistics``, if that can be written.
 
         Args:
             episodes: their indices, each counted once; default all.
             where: or those that :meth:`select` finds; with `episodes`, those of them.
 
         Raises:
-            ArgumentError, ArgumentTypeError: an episode that there is not; or as :meth:`select`.
+            ArgumentError, ArgumentTypeError: an episode that does not exist; or as :meth:`select`.
 
         Example:
             >>> parts = ds.split({"train": 0.5, "val": 0.5})
@@ -551,15 +548,14 @@ class Dataset:
         return table
 
     def split(self, shares: Mapping[str, float], *, seed: int = 0, by: str | None = None) -> dict[str, list[int]]:
-        """Draws the episodes of training, validation and whatever else is named: ascending lists without a common episode.
+        """Draws the episodes of training, validation and any other part: ascending lists without a common episode.
 
-        The same on every machine: it depends on the number of episodes, the shares and the seed alone. An episode that is
-        recorded later changes the part of few others.
+        It depends only on the number of episodes, the shares and the seed, on every machine. New episodes move few old ones.
 
         Args:
-            shares: of each part, as floats that add up to at most 1, or as numbers of episodes. Episodes are dealt out by
-                largest remainder (of equal ones to the earlier part), what is missing to 1 is in no part.
-            seed: another one, other episodes.
+            shares: of each part: floats that add up to at most 1, or numbers of episodes. Episodes are dealt by largest remainder
+                (the earlier part of equals); the rest up to 1 is in no part.
+            seed: another seed, other episodes.
             by: a column of `episodes`: those with the same value stay together, and the shares are of the values.
 
         Raises:

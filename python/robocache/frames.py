@@ -33,14 +33,14 @@ class Encoded(NamedTuple):
 
 
 def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str = "4:2:0") -> Encoded:
-    """Pixels to files.
+    """Encodes pixels to files.
 
     Args:
-        frames: ``[n, H, W]`` or ``[n, H, W, C]`` with C 1 or 3: uint8; for ``"png"`` also uint16; for ``"raw"`` also
-            uint16 and float32. An array, or a list of arrays of one shape.
-        codec: ``"jpeg"``, ``"png"`` or ``"raw"``, the pixels as they are.
-        quality: 1 to 100, of JPEG.
-        subsampling: ``"4:2:0"`` or ``"4:4:4"``, of JPEG.
+        frames: ``[n, H, W]`` or ``[n, H, W, C]`` with C 1 or 3: uint8; for ``"png"`` also uint16; for ``"raw"`` also uint16 and
+            float32. An array, or a list of arrays of one shape.
+        codec: ``"jpeg"``, ``"png"`` or ``"raw"``, which keeps the pixels.
+        quality: 1 to 100, for JPEG.
+        subsampling: ``"4:2:0"`` or ``"4:4:4"``, for JPEG.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -61,14 +61,13 @@ def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str
 
 
 def take(blobs: Sequence[bytes]) -> Encoded:
-    """Files as somebody else made them, all JPEG or all PNG, all of one shape; at least one.
+    """Existing files, all JPEG or all PNG, of one shape; at least one.
 
-    Each is read once, completely. JPEGs are given restart markers, without loss where that can be; of the others
-    `reencoded` says why not.
+    Each is decoded once, completely. JPEGs get restart markers without loss where possible; `reencoded` says why others did not.
 
     Raises:
-        FrameError: naming the first frame that does not decode, or is of another codec or shape than the first.
-        ArgumentError, ArgumentTypeError: for no blobs, and for what is no bytes.
+        FrameError: naming the first frame that does not decode, or differs in codec or shape from the first.
+        ArgumentError, ArgumentTypeError: for no blobs, and for what is not bytes.
     """
     if isinstance(blobs, (bytes, bytearray, memoryview, str)) or not isinstance(blobs, Sequence):
         raise errors.ArgumentTypeError(f"frames: expected a sequence of bytes, got {type(blobs).__name__}")
@@ -82,14 +81,14 @@ def take(blobs: Sequence[bytes]) -> Encoded:
 
 
 def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any, rows: Any) -> npt.NDArray[Any]:
-    """The frames `rows` of files one after the other, ``[len(rows), H, W, C]``.
+    """The frames `rows` of concatenated files, ``[len(rows), H, W, C]``.
 
     Args:
         codec: ``"jpeg"``, ``"png"`` or ``"raw"``.
-        data: the bytes: an array, memory-mapped ones too; of raw frames their pixels, of any dtype and shape.
-        offsets: int64 ``[n + 1]``; empty or None of raw frames.
-        shape, dtype: what each frame is, decoded.
-        rows: whole numbers, in any order, also again and again.
+        data: the bytes, memory-mapped ones too; for raw frames their pixels, of any dtype and shape.
+        offsets: int64 ``[n + 1]``; empty or None for raw frames.
+        shape, dtype: of each decoded frame.
+        rows: whole numbers, in any order, repeats allowed.
 
     Raises:
         FrameError: naming the row of the first frame that does not decode.

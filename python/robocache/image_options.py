@@ -14,27 +14,27 @@ _check = _lib.function("check_image_options")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """The steps from a decoded frame to the batch, in this order; all are optional. docs/images.md has them with examples.
+    """The steps from a decoded frame to the batch, in this order; all are optional. docs/images.md has examples.
 
-    A range is ``(low, high)``, drawn from evenly, or one number. Each draw is a hash of (seed, epoch, the sample's number, the
-    camera's key): the same on every device, for all frames of a window.
+    A range is ``(low, high)``, drawn evenly, or one number. Draws are a hash of (seed, epoch, the sample's number, the camera's
+    key): the same on every device, for all frames of a window.
 
     Attributes:
-        crop_scale: the part of the frame's area to take before resizing, in the frame's proportions, as torchvision's
-            RandomResizedCrop has it; one number is that part. Without `size` what was taken is resized to the frame's size.
+        crop_scale: the part of the frame's area to take before resizing, in the frame's proportions, as in torchvision's
+            RandomResizedCrop; one number is fixed. Without `size` the part is resized to the frame's size.
         size: ``(height, width)`` to resize to: bilinear, antialiased, as torchvision does.
-        fit: ``"stretch"``, ``"pad"`` (the whole frame in the middle, black beside it), ``"crop"`` (the middle, filling it).
+        fit: ``"stretch"``, ``"pad"`` (the whole frame in the middle of black) or ``"crop"`` (the middle, filling it).
         crop: ``(height, width)`` to cut out of the resized frame.
-        crop_at: ``"random"`` or ``"center"``: where `crop` and `crop_scale` lie.
-        shift: instead of `crop`: the frame is moved by up to so many pixels each way, its edges repeated behind (DrQ).
-        brightness, contrast, saturation: factors as torchvision's ColorJitter: x is drawn from ``[max(0, 1 - x), 1 + x]``.
-        hue: parts of a turn: x is drawn from ``[-x, x]``, at most 0.5.
+        crop_at: ``"random"`` or ``"center"``, for `crop` and `crop_scale`.
+        shift: instead of `crop`: moves the frame by up to so many pixels each way and repeats its edges (DrQ).
+        brightness, contrast, saturation: factors as in torchvision's ColorJitter: x draws from ``[max(0, 1 - x), 1 + x]``.
+        hue: parts of a turn: x draws from ``[-x, x]``, at most 0.5.
         mean, std: of values from 0 to 1, one number or one a channel, or ``"imagenet"``; default 0 and 1.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised; by default the loader's for
             floats, else float32.
         layout: ``"chw"`` or ``"hwc"``.
-        per_frame: each frame of a window has draws of its own.
-        together: keys of cameras that share this one's draws, which each of them has to say.
+        per_frame: each frame of a window has its own draws.
+        together: keys of cameras that share this one's draws; each of them must say so.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the option, what was expected and what came.

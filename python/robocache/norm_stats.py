@@ -111,22 +111,19 @@ def _chosen(keys: Mapping[str, str] | None, there: Iterable[str]) -> dict[str, s
 
 
 def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
-    """Statistics of several datasets as one, each row of each counted once.
+    """Merges the statistics of several datasets, counting each row of each once.
 
     Args:
-        stats: mappings by key, such as ``dataset.stats`` or what :func:`load_norm_stats` gave. A key may be in some of
-            them only. Of a key that is in several, all need `count`, and the result has the fields that all have.
+        stats: mappings by key, such as ``dataset.stats`` or a result of :func:`load_norm_stats`. A key may be missing in some. A
+            key in several needs `count` in all of them; the result has the fields that all have.
 
     Returns:
-        dict: by key, a :class:`Stats`. `min`, `max` and `count` are exact. With u = 2^-53 and M the largest of the
-        datasets' means in magnitude, `mean` is within 4 u M, `std` within 8 u std + 8 u M. Quantiles cannot be made of
-        quantiles: here the rows of each dataset are taken to lie evenly between its neighbouring `min`, `q01`, ...,
-        `q99`, `max`, and the quantile is that of all those rows. The true one lies in the same bracket: between the
-        least value that, as far as these fields tell, may have that share of the rows at or below it and the least that
-        must, and so between the datasets' own quantiles. The order of the datasets does not matter.
+        dict: by key, a :class:`Stats`. `min`, `max` and `count` are exact, `mean` and `std` within the bounds of rule 38.1 of
+        docs/rules.md. Quantiles assume that each dataset's rows lie evenly between its known `min`, `q01`, ..., `q99`, `max`,
+        and lie in the same bracket as the true ones. The order of the datasets does not matter.
 
     Raises:
-        ArgumentError, ArgumentTypeError: no dataset at all, a key without `count`, or of shapes that differ.
+        ArgumentError, ArgumentTypeError: no dataset at all, a key without `count`, or shapes that differ.
 
     Example:
         >>> norm_stats = robocache.merge_stats([kitchen.stats, garage.stats])
@@ -257,25 +254,24 @@ class _Evenly:
 
 
 def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None = None) -> dict[str, Stats]:
-    """Statistics out of LeRobot's or openpi's files, told apart by what is in them.
+    """Loads statistics from LeRobot's or openpi's files; their content shows which they are.
 
     Args:
-        path: LeRobot's `meta/stats.json` (v2.0, v2.1, v3.0) or `meta/episodes_stats.jsonl` (v2.1: merged as
-            :func:`merge_stats` does), openpi's `norm_stats.json`, or the folder of one of them: a dataset's or an asset's.
-        keys: ``{ours: theirs}``: which keys to load and what to call them; by default all, as they are called there.
+        path: LeRobot's `meta/stats.json` (v2.0, v2.1, v3.0) or `meta/episodes_stats.jsonl` (v2.1: merged as in
+            :func:`merge_stats`), openpi's `norm_stats.json`, or the dataset's or asset's folder.
+        keys: ``{ours: theirs}``: the keys to load, and our names for them; by default all, as they are called.
 
     Returns:
-        dict: by key, a :class:`Stats` of the shapes in the file (LeRobot has `[1]` for one number); fields that the file
-        lacks are None. openpi's may be wider than the stream, padded with zeros to the width of its model: a loader takes
-        them as they are.
+        dict: by key, a :class:`Stats` in the file's shapes (LeRobot has `[1]` for one number); missing fields are None. openpi's
+        may be padded with zeros to its model's width: a loader accepts that.
 
     Warns:
-        NormStatsWarning: openpi's statistics of actions: they are of what its transforms made of the recording, often of
-            actions less the state (DeltaActions).
+        NormStatsWarning: openpi's statistics of actions: they are of its transforms' output, often actions less the state
+            (DeltaActions).
 
     Raises:
         FileError: no such file, or something else in it; naming file and key.
-        ArgumentError: `keys` names a key that is not there.
+        ArgumentError: `keys` names a missing key.
 
     Example:
         >>> norm_stats = robocache.load_norm_stats("assets/trossen", keys={"action": "actions", "observation.state": "state"})
@@ -352,11 +348,11 @@ def save_norm_stats(
     """Writes statistics as LeRobot's `meta/stats.json` or openpi's `norm_stats.json`; numbers read back bit for bit.
 
     Args:
-        path: the file. It has its name once it is complete; what had it is replaced.
-        stats: by key, such as ``dataset.stats`` or what :func:`merge_stats` gave.
-        format: ``"lerobot"``: every field there is, one number as `[1]`, the largest `count` of a key's features;
-            ``"openpi"``: mean, std, and q01 and q99 where they are there, of keys of one dimension.
-        keys: ``{ours: theirs}``: which keys to write and what to call them; by default all, as they are.
+        path: the file, replaced when the new one is complete.
+        stats: by key, such as ``dataset.stats`` or a result of :func:`merge_stats`.
+        format: ``"lerobot"``: every field, one number as `[1]`, the largest `count` of a key's features; ``"openpi"``: mean, std,
+            and q01 and q99 if there, for keys of one dimension.
+        keys: ``{ours: theirs}``: the keys to write, and their names in the file; by default all, as they are called.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the key, what was expected and what came; nothing was written.

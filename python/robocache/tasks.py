@@ -17,20 +17,19 @@ NAMES = ("task", "tasks", "language_instruction", "natural_language_instruction"
 
 
 class TaskTexts:
-    """Tasks of the samples of batches, by dataset (rule 47).
+    """The tasks of the samples of batches, by dataset (rule 47).
 
     Args:
-        stream: the stream whose texts are meant; by default the one that is the task's, and where an episode has no rows of
-            it the episode's column.
-        snap_ns: a moment that is closer than this to a text's stamp is on it.
-        empty: what an empty text becomes, which says that none holds; LeRobot's task is a str in every case.
+        stream: the stream whose texts are used; by default the task's, and the episode's column where an episode has no rows
+            of it.
+        snap_ns: a text whose stamp is later than a moment by less than this holds already.
+        empty: the result for an empty text, which says that none holds; LeRobot's task is always a str.
 
     Raises:
-        ArgumentError: no dataset says its tasks, or has a `stream` of texts.
+        ArgumentError: no dataset has tasks, or a `stream` of texts.
 
     Attributes:
-        notes: what is worth a warning: datasets that say no texts, and episodes with several of which nothing says when each
-            holds.
+        notes: warnings: datasets without texts, and episodes with several texts and no stream that says when each holds.
     """
 
     def __init__(
@@ -74,10 +73,10 @@ class TaskTexts:
 
 
 def task_streams(dataset: Dataset) -> list[Stream]:
-    """The streams whose text is the task, in the cache's order: of several the first that an episode has rows of counts.
+    """The streams whose text is the task, in the cache's order; the first that has rows in an episode counts.
 
-    They are those whose attribute ``task`` is true; where there are none, LeRobot's ``task_index``, if its numbers have
-    texts, else the first text stream of `NAMES`.
+    They are those whose attribute ``task`` is true; else LeRobot's ``task_index``, if its numbers have texts; else the first
+    text stream of `NAMES`.
     """
     streams = [stream for stream in dataset.streams.values() if _is_text(dataset, stream)]
     if declared := [stream for stream in streams if stream.attributes.get("task") is True]:

@@ -32,36 +32,33 @@ _writer_abort = _lib.function("writer_abort")
 
 
 class ReencodedWarning(UserWarning):
-    """JPEGs that could not be kept as they were: they were decoded and encoded anew."""
+    """JPEGs that were decoded and encoded again, because they could not be kept as they were."""
 
 
 class Writer:
     """Writes a cache directory, episode by episode; the same as robocache::Writer in C++.
 
-    Until the ``with`` block ends everything lies in ``PATH.partial``, locked while this process lives; then the files
-    are made durable and the directory gets its name in one step. So whatever `path` names is complete: an exception
-    leaves nothing behind, and what a killed process leaves is replaced by the next writer. Several threads may append
-    at once; a process forked while a writer is open must not use it. Unless there is but one thread (`set_num_threads`), a thread
-    of the writer's own writes what was appended while the next rows are made: up to 32 MiB wait for the disk. It begins the
-    statistics, too.
+    The cache appears only when the ``with`` block ends. Until then everything is in ``PATH.partial``, locked by this process.
+    At the end the files are made durable and the directory is renamed. An exception leaves nothing behind; the next writer
+    replaces what a killed process leaves. Several threads may append at once. A process forked while a writer is open must not
+    use it. A thread of the writer's own, unless `set_num_threads` is 1, writes to disk what was appended, up to 32 MiB behind.
 
-    With `append` episodes go behind those of a finished cache, in its files. Whoever has it open keeps what was opened; whoever
-    opens it has the old episodes until the ``with`` block ends, then all, with statistics of all rows. An exception, or a
-    process that is killed, leaves the cache as it was. A stream that the cache has keeps its dtype, shape, names, attributes
-    and what is known of its frames; new streams may come.
+    With `append` episodes are added to a finished cache. Readers that are open keep what they opened; later ones see the old
+    episodes until the ``with`` block ends, then all, with new statistics. An exception or a kill leaves the cache as it was. A
+    stream keeps its dtype, shape, names, attributes and frame properties; new streams may be added.
 
     Args:
-        path: the directory to make; missing parents are made too.
-        overwrite: replace the cache that `path` names. It stays as it is until the new one is complete.
-        append: add to the cache that `path` names, which is there. One of version 1 cannot grow.
+        path: the directory to create, with missing parents.
+        overwrite: replace the cache at `path`. It stays until the new one is complete.
+        append: add to the cache at `path`. One of version 1 cannot grow.
 
     Attributes:
-        provenance: where the data come from: a dict of what is JSON-able, free to edit until the end; with `append` it
-            begins as the cache's. It is stored in the cache. What cannot be stored is refused when it is set (ArgumentError, ArgumentTypeError).
+        provenance: where the data come from: a JSON-able dict, stored in the cache; with `append` it begins as the cache's.
+            It may be edited until the end, and refuses at once what cannot be stored (ArgumentError, ArgumentTypeError).
 
     Raises:
-        FileError: `path` exists (with `overwrite`: and is no cache) or lies in a cache, with `append` is no cache or one that cannot grow,
-            another writer is at work on it, or a write failed.
+        FileError: `path` exists (with `overwrite`: and is no cache) or lies in a cache; with `append` it is no cache or cannot
+            grow; another writer is at work on it; or a write failed.
         ArgumentError: both `overwrite` and `append`.
 
     Example:
@@ -100,26 +97,26 @@ class Writer:
         intrinsics: Any = None,
         resized: Mapping[str, Any] | None = None,
     ) -> None:
-        """Tells what the rows of a stream do not; optional, at any time before the end.
+        """Describes a stream beyond its rows; optional, at any time before the end.
 
         Args:
             name: the stream. If nothing is appended to it, it is left out of the cache.
-            clock: ``"nominal"`` where the stamps are only index / rate, because the recording's own clock is lost.
-            names: the names of its features, one an element of a row's value.
-            attributes: what else is known of it, JSON-able: ``{"units": "rad", "frame_id": "base", ...}``. Of these
-                ``"methods"``, ``[[start, stop, method], ...]`` over the features of a row, is how a :class:`Loader` brings
-                them to other times where it is told nothing else; ``"task": True`` says that the stream's texts are the task
-                that holds from each stamp on (`task_text`), ``"texts"`` which table in the provenance has the texts of numbers.
-            unit_m: of a depth camera, the metres of one unit: 0.001 for millimetres. Frames of one channel are then depth.
-            intrinsics: of a camera, ``[3, 3]`` in pixels of the frames that are appended: fx 0 cx, 0 fy cy, 0 0 1.
-            resized: what was done to a camera's frames before, JSON-able, such as
+            clock: ``"nominal"`` if the stamps are only index / rate.
+            names: the names of its features, one per element of a row's value.
+            attributes: other facts, JSON-able: ``{"units": "rad", "frame_id": "base", ...}``. A :class:`Loader` uses
+                ``"methods"``, ``[[start, stop, method], ...]`` over the features of a row, where its caller gives none.
+                ``"task": True`` makes the stream's texts the task (`task_text`). ``"texts"`` names the table of the provenance
+                that has the texts of numbers.
+            unit_m: for a depth camera the metres of one unit: 0.001 for millimetres. Frames of one channel are then depth.
+            intrinsics: for a camera ``[3, 3]`` in pixels of the appended frames: fx 0 cx, 0 fy cy, 0 0 1.
+            resized: an earlier resize of a camera's frames, JSON-able, such as
                 ``{"size": [224, 224], "fit": "pad", "from": [480, 640]}``.
 
         Raises:
-            ArgumentError: another clock, an empty name, a number of names that the stream's shape does not have, or what no
-                camera can have; naming the stream, here or where its first frames are appended.
-            ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or
-                something inside these is not JSON-able.
+            ArgumentError: another clock, an empty name, a number of names that does not fit the shape, or values that no camera
+                can have; names the stream, here or at its first frames.
+            ArgumentTypeError: `names` is no list of str, `intrinsics` no matrix, `attributes` or `resized` no dict, or something
+                inside is not JSON-able.
         """
         name = _lib.text("stream", name)
         if names is not None and not isinstance(names, list | tuple):
@@ -141,11 +138,11 @@ class Writer:
         )
 
     def episode(self, /, **metadata: Any) -> EpisodeWriter:
-        """An episode to append to, as a context manager. An exception inside drops the episode whole and goes on.
+        """Opens an episode, as a context manager. An exception inside drops this episode only.
 
         Args:
-            metadata: columns of the episodes table: str, int64, float, bool, None, or lists of str, int64 or float. A
-                column keeps its type in all episodes, None aside; ints beside floats become floats.
+            metadata: columns of the episodes table: str, int64, float, bool, None, or lists of str, int64 or float. A column has
+                one type in all episodes, except None; ints beside floats become floats.
 
         Raises:
             ArgumentError, ArgumentTypeError: at the start of the ``with`` block, naming the column.
@@ -153,9 +150,9 @@ class Writer:
         return EpisodeWriter(self._handle, metadata)
 
     def close(self) -> None:
-        """Computes statistics and findings, makes all durable and gives the cache its name.
+        """Computes statistics and findings, makes all durable and renames the directory to `path`.
 
-        The ``with`` block does it at its end. Does nothing where it was done.
+        The ``with`` block calls it at its end. A second call does nothing.
 
         Raises:
             FileError: a write failed (then it may be called again), or `path` exists by now.
@@ -216,35 +213,33 @@ class EpisodeWriter:
         quality: int = 95,
         subsampling: str = "4:2:0",
     ) -> None:
-        """Adds rows of one stream, whose clock is its own; any number of calls.
+        """Adds rows of one stream; any number of calls.
 
         Args:
-            stream: its name: any text, at most 255 bytes (those outside ``[A-Za-z0-9._-]`` count thrice).
+            stream: any text of at most 255 bytes (those outside ``[A-Za-z0-9._-]`` count thrice).
             time_ns: ``[n]`` int64 nanoseconds, not decreasing within the episode.
-            values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call of a stream settles
-                dtype and shape. Of a camera frames: ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list
-                of `bytes` that are JPEG or PNG files already, which are decoded once, to know that they can be; or what
-                :func:`robocache.frames.encode` or ``take`` made of either. A list of n str is text.
-            offsets: ``[n + 1]`` int64, from 0 to the number of elements, where rows have different numbers of them, as clouds
-                of points do: row i is ``values[offsets[i]:offsets[i + 1]]`` of `values` ``[elements, ...]``. The first call of
-                a stream then settles dtype and shape of an element.
-            codec: makes an array frames of a camera: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16: without loss) or
-                ``"raw"`` (uint8, uint16, float32: as they are). One channel of uint16 or float32 is depth, of uint8 where
-                the stream has a `unit_m` (:meth:`Writer.stream`). Without a codec an array is numbers, a picture too.
-            quality: 1 to 100, of JPEG.
-            subsampling: ``"4:2:0"`` or ``"4:4:4"``, of JPEG.
+            values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call fixes dtype and shape. For a
+                camera: frames ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list of JPEG or PNG files as `bytes`,
+                each decoded once to check it; or the result of :func:`robocache.frames.encode` or ``take``. For text: a list of str.
+            offsets: ``[n + 1]`` int64, from 0 to the number of elements, for rows of varying size such as clouds: row i is
+                ``values[offsets[i]:offsets[i + 1]]`` of `values` ``[elements, ...]``. The first call fixes the element.
+            codec: makes an array camera frames: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16, lossless) or ``"raw"`` (uint8, uint16,
+                float32). One channel of uint16 or float32 is depth, of uint8 if the stream has a `unit_m` (:meth:`Writer.stream`).
+                Without a codec an array is numbers, also a picture.
+            quality: 1 to 100, for JPEG.
+            subsampling: ``"4:2:0"`` or ``"4:4:4"``, for JPEG.
 
-        Times and values may be numpy arrays (read-only and memory-mapped ones too, masked ones not: a cache has no mask),
-        torch tensors, lists, or anything with DLPack.
+        Times and values may be numpy arrays (read-only and memory-mapped ones too, masked ones not), torch tensors, lists, or
+        anything with DLPack.
 
         Raises:
             ArgumentError, ArgumentTypeError: naming the stream, what was expected and what came; nothing was added.
             FrameError: `bytes` that are no frame, or one unlike the first; nothing was added.
-            FileError: a write failed, of these rows or of some before them; the episode can only be dropped then. What waits
-                of episodes that ended is tried again by each later call.
+            FileError: a write failed, of these or earlier rows; this episode can only be dropped. Later calls try again to write
+                rows of finished episodes.
 
         Warns:
-            ReencodedWarning: JPEGs that no restart markers could be added to without loss, such as those that store RGB, and why.
+            ReencodedWarning: JPEGs that could not get restart markers without loss, such as those that store RGB, and why.
         """
         if not self._open:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")

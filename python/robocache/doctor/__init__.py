@@ -38,27 +38,27 @@ def doctor(
     progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
 ) -> Report:
-    """Looks for what is wrong with a cache, or with a source that could become one.
+    """Finds what is wrong with a cache, or with a source that could become one.
 
-    All streams are read once, a few MB at a time. A source is ingested into a temporary cache, passing over what cannot be
-    read, which are findings too.
+    All streams are read once, a few MB at a time. A source is first ingested into a temporary cache; what cannot be read is a
+    finding too.
 
     Args:
         path: a cache, or what :func:`ingest` takes.
-        splits: lists of episodes by name, as {"train": [...], "validation": [...]}, that must have nothing in common. By
-            default the values of the column ``split`` of the episodes table, where there is one.
-        save: write ``doctor.json`` into a cache, where :class:`Loader` and ``robocache inspect`` find it. A cache that cannot
-            be written to is looked at all the same: `Report.not_stored`.
-        work: the folder for a source's temporary cache, which is as large as its data; by default that of the source.
-        progress: of a source, as of :func:`ingest`.
-        options: of a source, those of :func:`ingest` (`format`, `time_column`, ...).
+        splits: lists of episodes by name, as {"train": [...], "validation": [...]}, that must not overlap. By default the
+            values of the column ``split`` of the episodes table, if there is one.
+        save: write ``doctor.json`` into a cache, for :class:`Loader` and ``robocache inspect``. A read-only cache is checked too:
+            `Report.not_stored`.
+        work: the folder for a source's temporary cache, which is as large as its data; by default the source's.
+        progress: for a source, as in :func:`ingest`.
+        options: for a source, those of :func:`ingest` (`format`, `time_column`, ...).
 
     Returns:
-        A :class:`Report`. It judges nothing away: what its findings mean for a training is its reader's to say.
+        A :class:`Report`.
 
     Raises:
         FileError: neither a cache nor a source, or a cache that is damaged.
-        ArgumentError, ArgumentTypeError: as of :func:`ingest`; and splits of episodes that there are not.
+        ArgumentError, ArgumentTypeError: as in :func:`ingest`; and splits with episodes that do not exist.
 
     Example:
         >>> report = robocache.doctor("cache")

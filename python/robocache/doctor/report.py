@@ -32,18 +32,18 @@ class DoctorWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, or worth knowing.
+    """One fault, or a fact worth knowing.
 
     Attributes:
-        severity: "error": training on it, or believing what it says, goes wrong; "warning": look at it before; "note".
-        code: what it is, the same in all versions: docs/doctor.md has the list.
+        severity: "error": it breaks training or contradicts the cache; "warning": look at it before training; "note".
+        code: its kind, the same in all versions: docs/doctor.md lists them.
         message: what was found, in words.
-        episode, stream, row: where; each None where it is about all of them. `row` counts within the episode.
-        end_row: one behind the last row, where it is about several.
-        count: how many of the same there are, of which this place is the first or the worst.
-        value, expected: what was measured, and what it was held against.
-        file: of a source, the file or folder.
-        advice: what to do; of further lines each is one to copy.
+        episode, stream, row: where; None where it is about all of them. `row` counts within the episode.
+        end_row: one after the last row, if it is about several.
+        count: how many of the same there are; this is the first or the worst.
+        value, expected: what was measured, and the reference.
+        file: a source's file or folder.
+        advice: what to do; further lines are ready to copy.
     """
 
     severity: str
@@ -81,19 +81,19 @@ class Finding:
 
 @dataclass
 class Report:
-    """What :func:`robocache.doctor` gives.
+    """The result of :func:`robocache.doctor`.
 
     Attributes:
-        path: what was looked at.
+        path: what was checked.
         findings: the worst first, at most 50 of each code and stream.
         more: by code, how many findings there were beyond those.
-        episodes: how many.
+        episodes: their number.
         streams: a dict a stream: ``name``, ``kind`` (:class:`Stream`'s), ``rows``, ``dtype``, ``shape``, ``clock``, ``rate_hz``
-            (of the median period), ``true_rate_hz`` (rows a second, gaps and bursts aside; None where it has no steady rate),
+            (of the median period), ``true_rate_hz`` (rows a second, without gaps and bursts; None without a steady rate),
             ``duration_s``, ``lost_s`` (in gaps).
-        manifest_crc32: the checksum of the manifest of the cache that was looked at; None of a source.
-        stored: where this was written beside the cache; None where it was not.
-        not_stored: why not, where it should have been.
+        manifest_crc32: the checksum of the checked cache's manifest; None for a source.
+        stored: where this was written beside the cache, or None.
+        not_stored: why it could not be written.
     """
 
     path: str

@@ -56,13 +56,12 @@ _STREAM_BYTES = 16 << 10
 
 @dataclass
 class IngestReport:
-    """What an ingest did.
+    """The result of an ingest.
 
-    `rows` counts the rows of each stream that the cache holds. `cameras` has those that are frames: ``frames``, ``width``,
-    ``height``, ``color_space``, ``codec``, ``bytes_per_frame``, and ``frames_per_second`` of this ingest. `left_out` names
-    what a cache of this format does not hold by design (text columns), `skipped` what ``on_error="skip"`` passed over
-    because it could not be read. `repaired` counts of each stream what ``repair`` did: ``backward_steps``, and
-    ``rows_moved``, ``rows_dropped`` (of these ``stamps_unset`` had no time), or the ``episodes`` that recordings became.
+    `rows` counts each stream's rows in the cache. `cameras` has for each camera ``frames``, ``width``, ``height``, ``color_space``,
+    ``codec``, ``bytes_per_frame``, and this ingest's ``frames_per_second``. `left_out` names what such a cache does not hold by
+    design, `skipped` what ``on_error="skip"`` passed over. `repaired` counts per stream what ``repair`` did: ``backward_steps``, and
+    ``rows_moved``, ``rows_dropped`` (of these ``stamps_unset`` had no time), or the resulting ``episodes``.
     """
 
     source: str
@@ -169,42 +168,36 @@ def ingest(
     """Reads a robot dataset and writes it as a cache, every stream on its own clock; nothing is resampled.
 
     Args:
-        source: a file or folder of recordings of any format of docs/formats.md, which ``robocache ingest --help`` lists too.
-        cache: the directory to write; it appears whole when everything has been read, or not at all.
-        format: its name, as "lerobot" or "mcap"; found from the files when None, which must then look like one format alone.
+        source: a file or folder of recordings of any format of docs/formats.md.
+        cache: the directory to write; it appears only when it is complete.
+        format: its name, as "lerobot" or "mcap"; None finds it from the files, which must look like one format only.
         on_error: "stop" raises at the first thing that cannot be read; "skip" passes over it and names it in the report.
-        repair: what becomes of streams whose stamps step back, which are refused when None. "sort" brings their rows in
-            order of time; rows of one time stay as they are. "drop" leaves out rows that lie before the latest stamp so far,
-            and those whose stamp is none (0 among stamps of today). "split" begins an episode at each step back, with its
-            number from 0 in the column ``clock_run``. What it did is in the report.
+        repair: what happens to stamps that step back, which None refuses. "sort" sorts rows by time; equal stamps keep their
+            order. "drop" leaves out rows before the latest stamp so far, and unset stamps (0 among stamps of today). "split"
+            begins an episode at each step back, numbered from 0 in the column ``clock_run``. The report counts it.
         offsets: ``{stream: seconds}`` added to all stamps of streams, in whole nanoseconds.
-        mapping: a TOML or JSON file, or a dict of the same form: which streams are kept, their names, slices of them, and what
-            is said of them (docs/ingest.md); GR00T's ``meta/modality.json`` too.
-        overwrite: replaces a cache that is there; otherwise an existing `cache` is refused.
-        append: adds to a cache that is there, whole or not at all: see :class:`Writer`. Its provenance stays, what is told of
-            this source goes into the list ``provenance["appended"]``.
-        workers: processes that share the recordings out. What they have finished lies in ``CACHE.shards`` until the cache is
-            whole: killed at any moment, the same call goes on with it. The cache is the same as of one process, which
-            also takes over where a source does not allow several.
-        memory_limit: bytes that an item of a file may take in memory at once, and a file in all. By default 256 MiB at once, and in
-            all 128 MiB and 100 times the file's own size. What is more is an error that names the file: a few KB that become
-            gigabytes are damage, or made to do harm.
-        follow_links: follow symlinks in the source that lead out of it. By default these are left out by name, and refused where
-            the source is incomplete without them.
-        progress: True for a bar, on a terminal by standard error and in a notebook, nowhere else; False or None for none. A
-            function is called as ``progress(done, total, what)`` before each episode is read, and while it is, when `what` tells
-            how many a second: behind each chunk of its frames, else once a second of its rows.
-        options: the format's own, named as on the command line: `image_size`, `rate_hz`, `time_unit`, ...; the table of
-            docs/ingest.md has them all.
+        mapping: a TOML, YAML or JSON file, or a dict of the same form, that selects, renames, cuts and describes streams
+            (docs/ingest.md); GR00T's ``meta/modality.json`` too.
+        overwrite: replaces an existing cache, which is otherwise refused.
+        append: adds to an existing cache, whole or not at all: see :class:`Writer`. This source's provenance goes into the
+            list ``provenance["appended"]``.
+        workers: processes that share the recordings. Finished parts lie in ``CACHE.shards`` until the cache is complete; after a
+            kill the same call resumes. The cache is the same as of one process, which takes over if a source needs that.
+        memory_limit: bytes that an item of a file may take in memory at once, and a file in all. By default 256 MiB at once, and
+            in all 128 MiB and 100 times the file's size. More is an error that names the file.
+        follow_links: follow symlinks that lead out of the source. By default they are left out by name, and refused if the
+            source is incomplete without them.
+        progress: True shows a bar on a terminal and in a notebook; False or None none. A function is called as
+            ``progress(done, total, what)`` before each episode and while it is read, `what` then with frames or rows a second.
+        options: the format's own, named as on the command line: `image_size`, `rate_hz`, `time_unit`, ...: docs/ingest.md.
 
     Returns:
         An :class:`IngestReport`.
 
     Raises:
-        FileError: a file is missing, damaged or not the data (named, with the row where there is one); or nothing was
-            left to keep. Its ``__cause__`` is what a library said, where one did.
-        ArgumentError, ArgumentTypeError: an argument or option that does not exist or has another value or type than
-            those above.
+        FileError: a file is missing, damaged or not the data (named, with its row), or nothing was left to keep. Its
+            ``__cause__`` is a library's error.
+        ArgumentError, ArgumentTypeError: an argument or option that does not exist, or has a wrong value or type.
         Error: a package that reads this format is missing; the message has the command that installs it.
 
     Example:
