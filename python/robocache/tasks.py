@@ -23,7 +23,7 @@ class TaskTexts:
         stream: the stream whose texts are used; by default the task's, and the episode's column where an episode has no rows
             of it.
         snap_ns: a text whose stamp is later than a moment by less than this holds already.
-        empty: the result for an empty text, which says that none holds; LeRobot's task is always a str.
+        empty: the result where none holds, as an empty text says too; LeRobot's task is always a str.
 
     Raises:
         ArgumentError: no dataset has tasks, or a `stream` of texts.
@@ -69,7 +69,7 @@ class TaskTexts:
             for number in np.unique(datasets).tolist():
                 own = datasets == number
                 found[own] = self._of[number].at(episodes[own], times[own])
-        return [text if text or text is None else self.empty for text in found.tolist()]
+        return [text or self.empty for text in found.tolist()]
 
 
 def task_streams(dataset: Dataset) -> list[Stream]:

@@ -445,8 +445,22 @@ bool has_rows(const SourceRequest& source, int64_t episode) {
   });
 }
 
+// Notes the keys that no stream of a source fills.
+void note_absent(const LoaderOptions& options, size_t place, std::string& note) {
+  const SourceRequest& source = options.sources[place];
+  std::string keys;
+  for (size_t request = 0; request < options.streams.size(); ++request) {
+    if (!source.streams[request]) keys += (keys.empty() ? "'" : ", '") + options.streams[request].stream + "'";
+  }
+  if (keys.empty()) return;
+  add_to_note(note, source_name(options, place) + "missing: no stream for " + keys + ": in all of its " +
+                        std::to_string(source.episodes->size()) +
+                        " episodes the values are 0 and is_pad is true; rename= names the stream that fills a key");
+}
+
 // Leaves out, refuses or notes the episodes of a source that lack a stream.
 void judge_missing(LoaderOptions& options, size_t place, std::string& note) {
+  note_absent(options, place, note);
   std::vector<Need> needs = needs_of(options, place);
   if (needs.empty()) return;
   const std::string name = source_name(options, place);

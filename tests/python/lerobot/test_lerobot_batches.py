@@ -71,11 +71,13 @@ def test_rule_47_each_frame_has_its_own_task_and_subtask(tmp_path):
         rows = [{f"{name}_index": number, name: text} for number, text in texts.items()]
         write_json_lines(source / f"meta/{name}s.jsonl", rows)
     dataset = dataset_of(source, cache=tmp_path / "cache")
-    # LeRobot's texts, the empty one too; of the number that the table lacks, where LeRobot raises, None.
-    assert [item["task"] for item in dataset] == ["a", "", "", "a", None]
-    assert [item["subtask"] for item in dataset] == ["lift", "lift", "reach", None, "reach"]
+    # LeRobot's texts, the empty one too, which also says that none holds: of the number that the table lacks LeRobot raises.
+    assert [item["task"] for item in dataset] == ["a", "", "", "a", ""]
+    assert [item["subtask"] for item in dataset] == ["lift", "lift", "reach", "", "reach"]
+    collated = torch.utils.data.default_collate(list(dataset))  # which refuses None
+    assert collated["task"] == ["a", "", "", "a", ""]
     (batch,) = loader_of(source, cache=tmp_path / "cache", shuffle=False)
-    assert batch["task"] == ["a", "", "", "a", None] and batch["subtask"] == ["lift", "lift", "reach", None, "reach"]
+    assert batch["task"] == ["a", "", "", "a", ""] and batch["subtask"] == ["lift", "lift", "reach", "", "reach"]
 
 
 def test_the_task_comes_as_text_only_where_asked(source):

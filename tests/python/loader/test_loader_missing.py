@@ -83,17 +83,19 @@ def test_rule_48_where_finds_the_episodes_that_have_rows(partly):
     assert anchors_of(by_where) == anchors_of(dropped)
 
 
-def test_rule_48_a_source_without_the_key_is_no_warning_and_is_drawn(partly, tmp_path):
-    """Its episodes are padding by rule 37; those of the other source that lack the key are counted by its name."""
+def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(partly, tmp_path):
+    """Its episodes are padding; those of the other source that lack the key are counted by its name."""
     blind = write(tmp_path / "blind", episodes_with("state", "state"))
     sources = [Source(blind), Source(partly, episodes=[0, 1, 2])]
     with pytest.warns(LoaderWarning) as said:
         robocache.Loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
-    assert [str(w.message).startswith("sources[1].missing: 1 of 3 episodes have no row of 'camera'") for w in said] == [
-        True
-    ]
-    loader = quiet(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="drop")
-    assert loader.num_anchors == 80
+    (text,) = (str(warning.message) for warning in said)
+    absent = "sources[0].missing: no stream for 'camera': in all of its 2 episodes the values are 0 and is_pad is true"
+    assert text.startswith(absent) and "rename=" in text
+    assert "sources[1].missing: 1 of 3 episodes have no row of 'camera'" in text
+    with pytest.warns(LoaderWarning, match=r"sources\[0\].missing: no stream for 'camera'") as said:
+        loader = robocache.Loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="drop")
+    assert loader.num_anchors == 80 and len(said) == 1 and "sources[1]" not in str(said[0].message)
     with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].missing: 1 of 3 episodes"):
         robocache.Loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
 
