@@ -4,17 +4,16 @@ A reader is a module with a function::
 
     def read(source: Path, options: Options, notes: Notes) -> Iterator[Recording]:
 
-It opens nothing before its turn: a recording's rows are read while the driver iterates over them. What goes wrong is
-raised inside ``with notes.reading(...)``, which decides between stopping and skipping, and whatever it is, a
-:class:`SourceError` that names the file comes of it. What a reader raises outside of that, between two recordings, ends the
-ingest: a generator that has raised cannot go on.
+It opens a recording only when the driver iterates over its rows. Errors are raised inside ``with notes.reading(...)``, which
+stops or skips, and turns them into a :class:`SourceError` that names the file. An error outside of it, between two recordings,
+ends the ingest, because a generator that has raised cannot go on.
 
-The recordings of a source may be shared out among processes, each of which goes through the whole of `read` and iterates over
-the streams of its own share alone. What is known only when all recordings were read is therefore told by a second function::
+Processes may share the recordings: each goes through the whole of `read` and iterates over the streams of its own share. Facts
+that are known only after all recordings are reported by a second function::
 
     def finish(source: Path, options: Options, notes: Notes) -> None:
 
-which is called once, behind the last recording, with what `read` gathered in all processes by :meth:`Notes.count` and
+It is called once, after the last recording, with what `read` gathered in all processes by :meth:`Notes.count` and
 :meth:`Notes.see`.
 """
 
@@ -74,14 +73,14 @@ class _Named:
 
 @dataclass(frozen=True)
 class Rows(_Named):
-    """Rows of one stream in one recording, or a part of them: a stream's parts may come one after the other.
+    """Rows of one stream in one recording, or a part of them; parts follow one another.
 
-    time_ns: int64 ``[n]`` nanoseconds, in the source's order: what steps back is the driver's affair (`clocks`).
+    time_ns: int64 ``[n]`` nanoseconds, in the source's order; the driver handles steps back (`clocks`).
     values: ``[n, ...]``: floats, integers or bool; dtype and shape of a row are the same in all recordings.
-    names: one a feature, the same in all recordings; None where they have none.
-    clock: "nominal" where the stamps are only index / rate, because the recording's own clock is lost.
-    attributes: what else the source says of the stream, JSON-able, the same in all recordings: see :data:`ATTRIBUTES`.
-    run: how often the recording's clock was set back before these rows, where the source shows that for all of its streams.
+    names: one a feature, the same in all recordings; None without names.
+    clock: "nominal" if the stamps are only index / rate.
+    attributes: other facts of the stream, JSON-able, the same in all recordings: see :data:`ATTRIBUTES`.
+    run: how often the recording's clock was set back before these rows, if the source shows that for all of its streams.
     """
 
     time_ns: np.ndarray
@@ -94,14 +93,14 @@ class Rows(_Named):
 
 @dataclass(frozen=True)
 class Ragged(_Named):
-    """Rows that each have a number of elements of their own: clouds of points, lists of contacts.
+    """Rows of varying size: clouds of points, lists of contacts.
 
-    time_ns: int64 ``[n]`` nanoseconds, as of :class:`Rows`.
-    values: ``[elements, ...]`` of all rows, one behind the other; dtype and shape of an element are the same in all
-        recordings. A cloud's points are ``[points, features]``, x, y and z first.
+    time_ns: int64 ``[n]`` nanoseconds, as in :class:`Rows`.
+    values: ``[elements, ...]`` of all rows, concatenated; dtype and shape of an element are the same in all recordings. A cloud's
+        points are ``[points, features]``, x, y and z first.
     offsets: int64 ``[n + 1]``: row i is ``values[offsets[i]:offsets[i + 1]]``.
     names: one a feature of an element, as "x", "y", "z", "intensity".
-    clock, attributes, run: as of :class:`Rows`.
+    clock, attributes, run: as in :class:`Rows`.
     """
 
     time_ns: np.ndarray
@@ -136,16 +135,16 @@ class Texts:
 
 @dataclass(frozen=True)
 class Frames:
-    """A camera's rows in one recording, chunk by chunk: they need not fit in memory together.
+    """A camera's rows in one recording, chunk by chunk, so that they need not fit in memory.
 
-    chunks: ``(time_ns, frames)``, read once: int64 ``[n]`` nanoseconds, as of :class:`Rows`, and n frames of
-        one size: an array ``[n, H, W]`` or ``[n, H, W, C]`` of uint8 or uint16, JPEGs or PNGs as a list of bytes, or
+    chunks: ``(time_ns, frames)``, read once: int64 ``[n]`` nanoseconds, as in :class:`Rows`, and n frames of one size: an array
+        ``[n, H, W]`` or ``[n, H, W, C]`` of uint8 or uint16, JPEGs or PNGs as a list of bytes, or
         :class:`robocache.frames.Encoded`.
     codec, quality: how an array is stored: "jpeg" of that quality, "png" or "raw".
-    unit_m: of depth: metres of one unit.
-    intrinsics: 3x3, of the frames as they are stored.
-    resized: what was done to their size, JSON-able; None where they have the source's.
-    clock, attributes, run: as of :class:`Rows`.
+    unit_m: for depth: metres of one unit.
+    intrinsics: 3x3, of the stored frames.
+    resized: an earlier resize, JSON-able; None if they have the source's size.
+    clock, attributes, run: as in :class:`Rows`.
     """
 
     chunks: Iterable[tuple[np.ndarray, np.ndarray | list[bytes] | Encoded]]
@@ -175,12 +174,11 @@ def _attributes(samples: Samples) -> dict[str, Any]:
 class Recording:
     """One episode.
 
-    what: its name where it is told of or skipped ("episode 3"), unique in the source.
-    where: file or folder; begins the message of whatever is wrong with it.
-    metadata: its columns of the episodes table; what takes a look at the rows may be added until the first stream is yielded.
-    streams: (stream, samples) in any number, a stream's parts in the source's order, streams in any order and in turns; read
-        once, when the episode is written, a camera's chunks before the stream behind it. So a reader needs to hold no more
-        than a part.
+    what: its name in notes ("episode 3"), unique in the source.
+    where: file or folder; begins the message of every error about it.
+    metadata: its columns of the episodes table; the reader may add to it until the first stream is yielded.
+    streams: (stream, samples) in any number: a stream's parts in the source's order, streams in any order and in turns. They are
+        read once, when the episode is written, a camera's chunks before the next stream. So a reader need hold one part only.
     """
 
     what: str
@@ -198,18 +196,17 @@ class Omission:
 
 
 class Notes:
-    """What a reader has to tell beside its recordings.
+    """What a reader reports beside its recordings.
 
     Args:
         format, provenance: the format's name, and where :meth:`tell` writes under it.
         on_error: "stop" or "skip".
-        share: the recordings that are read, by their numbers from 0 in the order of the source; what is skipped or counted
-            between others is another process's to tell.
+        share: the recordings that are read, by their numbers from 0 in the order of the source; other processes report what is
+            skipped or counted between others.
 
     Attributes:
         total: how many recordings there will be, for the progress; set before the first is yielded.
-        position: the number of the recording that is read, or comes next. A reader that meets some which it cannot yield
-            adds their number.
+        position: the number of the recording that is read, or comes next. A reader adds the number of those that it cannot yield.
         left_out, skipped: see :class:`IngestReport`.
         counts, seen: what :meth:`count` and :meth:`see` have gathered: a dict a table.
         wider: what earlier attempts to ingest the source found out of its types: see :class:`WiderError`.
