@@ -80,7 +80,7 @@ void Camera::resize_when_decoded(Source& source, const ImageOptions& options) co
 const uint8_t* Camera::pixels_of(const Source& source, int64_t row, Memory& memory) const {
   const Codec codec = source.stream().frames->codec;
   const auto decode = [&](uint8_t* to) {
-    decode_frame(codec, frame_file(*source.frames.resident, row, memory.file), source.shape, to);
+    decode_frame(codec, frame_file(*source.frames.files, row, memory.file), source.shape, to);
   };
   const auto make = [&](int64_t, uint8_t* to) {
     if (!source.resize) return decode(to);
@@ -89,7 +89,7 @@ const uint8_t* Camera::pixels_of(const Source& source, int64_t row, Memory& memo
     source.resize->run(memory.stored.data(), {}, 0, to);
   };
   try {
-    if (source.brought != nullptr) return source.brought->at(row, make, memory.frame);
+    if (source.resident != nullptr) return source.resident->at(row, make, memory.frame);
     memory.frame.resize(static_cast<size_t>(source.shape.bytes()));
     decode(memory.frame.data());
     return memory.frame.data();
@@ -100,7 +100,7 @@ const uint8_t* Camera::pixels_of(const Source& source, int64_t row, Memory& memo
 }
 
 FrameError Camera::bad_frame(const Source& source, int64_t row, const std::string& what) const {
-  return FrameError(frame_place(*source.frames.dataset, source.frames.stream, row) + ": " + what +
+  return FrameError(frame_name(*source.frames.dataset, source.frames.stream, row) + ": " + what +
                     "; on_bad_frame='pad' passes over it");
 }
 
@@ -152,15 +152,15 @@ int64_t Camera::bytes_present(Device device, Tier tier) const {
   return bytes;
 }
 
-void Camera::bring_to(Device device, Tier tier) {
-  std::vector<std::shared_ptr<const ResidentFrames>> brought;
+void Camera::load(Device device, Tier tier) {
+  std::vector<std::shared_ptr<const ResidentFrames>> loaded;
   for (const std::optional<Source>& source : sources_) {
-    brought.push_back(source ? ResidentFrames::get(wanted(*source, device, tier)) : nullptr);
+    loaded.push_back(source ? ResidentFrames::get(wanted(*source, device, tier)) : nullptr);
   }
-  for (size_t i = 0; i < brought.size(); ++i) {
+  for (size_t i = 0; i < loaded.size(); ++i) {
     if (!sources_[i]) continue;
-    sources_[i]->brought = brought[i];
-    if (const ResidentJpegs* const jpegs = brought[i]->jpegs(); jpegs != nullptr && tier == Tier::kPinned) {
+    sources_[i]->resident = loaded[i];
+    if (const ResidentJpegs* const jpegs = loaded[i]->jpegs(); jpegs != nullptr && tier == Tier::kPinned) {
       fetched_stride_ = std::max(fetched_stride_, jpegs->largest_data_bytes());
     }
   }
@@ -169,7 +169,7 @@ void Camera::bring_to(Device device, Tier tier) {
 int64_t Camera::largest_file_bytes() const {
   int64_t largest = 0;
   for (const Source* const source : distinct_) {
-    largest = std::max(largest, source->frames.resident->largest_row_bytes());
+    largest = std::max(largest, source->frames.files->largest_row_bytes());
   }
   return largest;
 }

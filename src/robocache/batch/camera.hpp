@@ -2,7 +2,7 @@
 // frames (frames_key.cpp) fill batches with them.
 //
 //   Camera camera("top", sources, options, false);
-//   camera.bring_to(device, Tier::kDecoded);
+//   camera.load(device, Tier::kDecoded);
 //   const Camera::Source* source = camera.source_of(number);  // a number that the plan chose
 //   const uint8_t* pixels = camera.pixels_of(*source, number - source->first_number, memory);
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace robocache {
 
-// Immutable after set_resident() and bring_to(): then any number of threads may use one. It shares the frames with all
+// Immutable after set_files() and load(): then any number of threads may use one. It shares the frames with all
 // cameras of this process that asked for the same.
 class Camera {
  public:
@@ -35,8 +35,8 @@ class Camera {
   struct Frames {
     std::shared_ptr<const Dataset> dataset;
     int64_t stream;
-    std::shared_ptr<const ResidentStream> resident;  // their files, where the host reads them
-    std::optional<RowSpan> part = {};                // only these rows are drawn from
+    std::shared_ptr<const ResidentStream> files;  // null: the host does not read them
+    std::optional<RowSpan> part = {};             // only these rows are drawn from
   };
 
   struct Source {
@@ -48,11 +48,11 @@ class Camera {
     // Decoded frames are kept at this size where it is smaller; `resize` leads to it, and `of_resized` on to the batch.
     std::optional<FrameResize> resized;
     std::optional<ImageTransform> resize, of_resized;
-    std::shared_ptr<const ResidentFrames> brought = nullptr;
+    std::shared_ptr<const ResidentFrames> resident = nullptr;  // as load() left them; null before
 
     const Stream& stream() const { return frames.dataset->streams()[static_cast<size_t>(frames.stream)]; }
     const ImageTransform& to_batch() const {
-      return resized && brought != nullptr && brought->is_decoded() ? *of_resized : transform;
+      return resized && resident != nullptr && resident->is_decoded() ? *of_resized : transform;
     }
   };
 
@@ -65,8 +65,8 @@ class Camera {
   Camera(std::string key, std::span<const std::optional<Frames>> sources, const ImageOptions& options,
          bool pad_bad_frames);
 
-  void set_resident(size_t source, std::shared_ptr<const ResidentStream> resident) {
-    sources_[source]->frames.resident = std::move(resident);
+  void set_files(size_t source, std::shared_ptr<const ResidentStream> files) {
+    sources_[source]->frames.files = std::move(files);
   }
 
   // A frame in the batch.
@@ -91,8 +91,8 @@ class Camera {
   // The matrix [3, 3] of a frame; 0 for no source and where the source's camera has none.
   static void write_intrinsics(const Source* source, const ImageDraw& draw, int64_t step, float* to);
 
-  // Why a CUDA device cannot decode the sources' frames, or cannot decode them from files that a batch brings along (when all
-  // sources are resident); empty if it can.
+  // Why a CUDA device cannot decode the sources' frames, or cannot decode them from files that a batch brings along (when the
+  // host has the files); empty if it can.
   std::string not_for_device() const;
   std::string not_packed() const;
   int64_t largest_file_bytes() const;
@@ -102,13 +102,13 @@ class Camera {
   std::optional<int64_t> bytes(Device device, Tier tier) const;
   int64_t bytes_present(Device device, Tier tier) const;
 
-  // Brings all frames to a tier of memory: kDecoded, or for a CUDA device's kernels kDevice and kPinned. Throws FrameError for
+  // Loads all frames into a tier of memory: kDecoded, or for a CUDA device's kernels kDevice and kPinned. Throws FrameError for
   // frames that show damage or that the device's decoder does not take, FileError, DeviceError, OutOfMemory, and has then
-  // brought nothing.
-  void bring_to(Device device, Tier tier);
+  // loaded nothing.
+  void load(Device device, Tier tier);
 
-  // For people, of the frames that were brought: as ResidentStream's.
-  std::string note() const { return any().brought != nullptr ? any().brought->note() : ""; }
+  // For people, about the loaded frames: as ResidentStream's.
+  std::string note() const { return any().resident != nullptr ? any().resident->note() : ""; }
 
   // For JPEGs in pinned memory, the most bytes of a frame's entropy-coded data; else 0.
   int64_t fetched_stride() const { return fetched_stride_; }

@@ -1,4 +1,11 @@
-// What coming batches read of pinned host memory, brought to the device while those before them are made.
+// Copies the frames' files of the next batch from pinned host memory to the device, while the batch before it is made.
+//
+//   FramesAhead ahead(device, bytes);
+//   ahead.copy(next, [&](void* memory, CudaStream side) { queue_copies(next, memory, side); });
+//   if (const void* files = ahead.find(next, stream)) {
+//     decode(files, stream);
+//     ahead.keep(files, stream);
+//   }
 #pragma once
 
 #include <array>
@@ -12,68 +19,67 @@
 
 namespace robocache {
 
-// Two places on the device, and a stream of its own that fills them in turns. One thread at a time.
+// Owns two slots of device memory and a CUDA stream that fills them in turn. For one thread at a time.
 class FramesAhead {
  public:
-  static constexpr int64_t kPlaces = 2;
+  static constexpr int64_t kSlots = 2;
 
-  FramesAhead() = default;
-  FramesAhead(Device device, int64_t bytes) : stream_(device) {  // of a batch; throws DeviceError, OutOfMemory
-    for (Place& place : places_) {
-      place = {{}, DeviceBuffer(device, static_cast<size_t>(bytes)), CudaEvent(device), CudaEvent(device)};
+  FramesAhead(Device device, int64_t bytes) : stream_(device) {  // bytes of a batch; throws DeviceError, OutOfMemory
+    for (Slot& slot : slots_) {
+      slot = {{}, DeviceBuffer(device, static_cast<size_t>(bytes)), CudaEvent(device), CudaEvent(device)};
     }
   }
   ~FramesAhead() {
     try {
       stream_.wait();
     } catch (const DeviceError&) {
-      // Whoever uses the device next is told.
+      // The next use of the device reports it.
     }
   }
   FramesAhead(FramesAhead&&) = delete;
   FramesAhead& operator=(FramesAhead&&) = delete;
 
-  // Where the batch at a position is or will be for what is queued on `stream` from now on; null: nowhere.
+  // The memory with the files of the batch at a position, for work that is queued on `stream` from now on; or null.
   const void* find(const BatchPosition& position, CudaStream stream) const {
-    for (const Place& place : places_) {
-      if (place.position != position) continue;
-      place.brought.make_wait(stream);
-      return place.memory.data();
+    for (const Slot& slot : slots_) {
+      if (slot.position != position) continue;
+      slot.copied.make_wait(stream);
+      return slot.memory.data();
     }
     return nullptr;
   }
 
-  // What is queued on `stream` so far may read the place.
+  // Keeps the memory as it is until the work that is queued on `stream` so far has run.
   void keep(const void* found, CudaStream stream) {
-    for (Place& place : places_) {
-      if (place.memory.data() == found) place.read.record(stream);
+    for (Slot& slot : slots_) {
+      if (slot.memory.data() == found) slot.read.record(stream);
     }
   }
 
-  // bring(memory, stream) queues on the stream what brings the batch at a position, unless it is there.
-  template <class Bring>
-  void bring(const BatchPosition& position, const Bring& bring) {
-    for (const Place& place : places_) {
-      if (place.position == position) return;
+  // Calls queue(memory, stream), which queues the copies of the batch at a position, unless a slot has them.
+  template <class Queue>
+  void copy(const BatchPosition& position, const Queue& queue) {
+    for (const Slot& slot : slots_) {
+      if (slot.position == position) return;
     }
-    Place& place = places_[next_];
-    next_ = (next_ + 1) % places_.size();
-    place.position.reset();
-    place.read.make_wait(stream_.get());
-    bring(place.memory.data(), stream_.get());
-    place.brought.record(stream_.get());
-    place.position = position;
+    Slot& slot = slots_[next_];
+    next_ = (next_ + 1) % slots_.size();
+    slot.position.reset();
+    slot.read.make_wait(stream_.get());
+    queue(slot.memory.data(), stream_.get());
+    slot.copied.record(stream_.get());
+    slot.position = position;
   }
 
  private:
-  struct Place {
+  struct Slot {
     std::optional<BatchPosition> position;
     DeviceBuffer memory;
-    CudaEvent brought, read;
+    CudaEvent copied, read;
   };
 
   OwnedCudaStream stream_;
-  std::array<Place, kPlaces> places_;
+  std::array<Slot, kSlots> slots_;
   size_t next_ = 0;
 };
 

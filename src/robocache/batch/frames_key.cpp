@@ -207,12 +207,12 @@ class PackedFramesKey final : public DeviceFramesKey {
       }
       if (source == nullptr) continue;
       files[i] = {source, number - source->first_number};
-      const auto [begin, end] = source->frames.resident->bytes_of(files[i].row);
+      const auto [begin, end] = source->frames.files->bytes_of(files[i].row);
       bytes[i] = std::max<int64_t>(1, end - begin);  // an empty file is a damaged one
     }
     const auto read = [&](int64_t i, std::vector<uint8_t>& to) {
       const File& file = files[static_cast<size_t>(i)];
-      return frame_file(*file.source->frames.resident, file.row, to);
+      return frame_file(*file.source->frames.files, file.row, to);
     };
     char* const packed = batch.memory + packed_offset_;
     if (is_jpeg()) {
@@ -292,7 +292,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
     auto* const memory = static_cast<char*>(ahead);
     const auto* const numbers = reinterpret_cast<const int64_t*>(memory + ahead_number_offset_);
     for (const Camera::Source* const source : camera_.distinct()) {
-      if (const ResidentJpegs* const jpegs = source->brought->jpegs()) {
+      if (const ResidentJpegs* const jpegs = source->resident->jpegs()) {
         jpegs->fetch(numbers, count * steps(), first_number(*source), memory + ahead_offset_, camera_.fetched_stride(),
                      stream);
       }
@@ -304,7 +304,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
     const int64_t count = frames(batch);
     auto* const decoded = static_cast<uint8_t*>(scratch);
     for (const Camera::Source* const source : camera_.distinct()) {
-      const ResidentFrames& resident = *source->brought;
+      const ResidentFrames& resident = *source->resident;
       FrameChoice from{.pixels = resident.pixels(),
                        .frames = resident.rows(),
                        .rows = numbers(batch),
@@ -340,7 +340,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
     const int64_t most = options().batch_size * steps();
     int64_t bytes = 0;
     for (const Camera::Source* const source : camera_.distinct()) {
-      const ResidentJpegs* const jpegs = source->brought->jpegs();
+      const ResidentJpegs* const jpegs = source->resident->jpegs();
       if (jpegs == nullptr) continue;
       bytes = std::max(bytes, aligned_to_256(most * source->shape.bytes()) + jpegs->workspace_bytes(most));
     }
@@ -349,7 +349,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
 
  private:
   static int64_t first_number(const Camera::Source& source) {
-    return source.first_number + source.brought->first_row();
+    return source.first_number + source.resident->first_row();
   }
 
   int64_t ahead_number_offset_ = 0;

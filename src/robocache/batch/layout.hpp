@@ -1,4 +1,8 @@
-// Where the arrays of a batch lie in its one piece of memory.
+// The offsets of a batch's arrays in its one piece of memory.
+//
+//   BatchLayout layout(batch_size);
+//   const int64_t offset = layout.add("action", DType::kFloat32, {16, 7}, "stream 'action'");
+//   TensorView action = BatchLayout::view(layout.arrays()[0], samples, memory, device);
 #pragma once
 
 #include <cstdint>
@@ -25,18 +29,19 @@ struct StagedCopy {
   int64_t bytes = 0;
 };
 
-// One array behind the other.
+// Arrays lie in the order in which they were added, and begin at multiples of 256 bytes.
 class BatchLayout {
  public:
   explicit BatchLayout(int64_t batch_size) : batch_size_(batch_size) {}
 
-  // Its offset. `of` says whose it is where two arrays would have one name, which is refused: ArgumentError.
+  // Adds an array and returns its offset. Throws ArgumentError for a name that another array has; `of` describes the array in
+  // that message.
   int64_t add(std::string name, DType dtype, std::vector<int64_t> shape, const std::string& of);
 
-  // Room for so many bytes of each sample that is no array of the batch's: its offset, 256-byte aligned.
+  // Reserves memory that is no array, so many bytes for each sample, and returns its offset.
   int64_t add_scratch(int64_t sample_bytes);
 
-  // Room for so many bytes of the whole batch.
+  // The same, so many bytes for the whole batch.
   int64_t add_room(int64_t bytes);
 
   const std::vector<BatchArray>& arrays() const { return arrays_; }
@@ -49,7 +54,7 @@ class BatchLayout {
   int64_t batch_size_;
   int64_t bytes_ = 0;
   std::vector<BatchArray> arrays_;
-  std::vector<std::string> owners_;  // of each array
+  std::vector<std::string> owners_;  // a description of each array
 };
 
 }  // namespace robocache

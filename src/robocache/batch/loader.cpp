@@ -255,7 +255,7 @@ struct Loader::Impl {
 
   void fetch(const BatchPosition& position, int64_t count) const {
     const std::lock_guard<std::mutex> lock(scratch_mutex);
-    ahead->bring(position, [&](void* memory, CudaStream stream) {
+    ahead->copy(position, [&](void* memory, CudaStream stream) {
       WindowBatch batch = batch_at(position, count, on_device_ahead);
       batch.memory = memory;
       window_batch(batch, options.device, stream);

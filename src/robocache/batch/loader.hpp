@@ -1,4 +1,4 @@
-// Training batches out of a cache: windows around drawn moments, aligned in time, one kernel launch each.
+// Training batches out of a cache: windows around randomly drawn times, aligned, in one kernel launch a batch.
 //
 //   const auto dataset = robocache::Dataset::open("cache");
 //   robocache::LoaderOptions options;
@@ -14,8 +14,8 @@
 //     position = loader.after(position);
 //   }
 //
-// A batch is a pure function of (options, position): the same bytes on every run, thread count and device. What a sample is,
-// and every edge, stands in align/window_batch.hpp, sample/anchors.hpp and sample/mixture.hpp.
+// A batch is a pure function of (options, position): the same bytes in every run, with any number of threads, on every device.
+// align/window_batch.hpp, sample/anchors.hpp and sample/mixture.hpp define a sample and its edges.
 #pragma once
 
 #include <cstdint>
@@ -35,91 +35,90 @@
 
 namespace robocache {
 
-// Which batch: all that a training run must remember to go on, with any batch size and any number of ranks.
+// The position of a batch. A training run that keeps it can go on with any batch size and any number of ranks.
 struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t samples = 0;  // of the epoch's, that all ranks together have had
+  int64_t samples = 0;  // of the epoch that all ranks together have had before
 
   bool operator==(const BatchPosition&) const = default;
 };
 
-// Immutable; any number of threads may use one.
+// Immutable; any number of threads may use one. It owns the anchors and tables of its plans, and shares streams with all loaders
+// of this process that read the same ones from the same tier. Memory for batches is the caller's.
 class Loader {
  public:
-  // Brings the streams to the device. Throws ArgumentError, ArgumentTypeError, DeviceError.
+  // Loads the streams into their tiers. Throws ArgumentError, ArgumentTypeError, DeviceError, FileError, FrameError.
   explicit Loader(LoaderOptions options);
-  // Of one dataset: the options' one source, where they have one, says which part of it.
+  // A loader of one dataset. A source in the options names the part of it.
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
   ~Loader();
   Loader(Loader&&) noexcept;
 
   const LoaderOptions& options() const;  // with nothing left out
-  int64_t anchors() const;               // that can be drawn, of all sources
-  int64_t samples() const;               // that all ranks together draw in an epoch: the anchors, or what weights draw
+  int64_t anchors() const;               // of all sources
+  int64_t samples() const;  // that all ranks together draw in an epoch: one for each anchor, or as weights say
   int64_t steps_per_epoch() const;
   size_t batch_bytes() const;
   const std::vector<BatchArray>& arrays() const;
 
-  // Samples of this rank's batch at a position: batch_size; where fewer are left for all ranks, this one's share of them,
-  // rounded up, or 0 with drop_last; 0 at the epoch's end. Throws ArgumentError for samples outside [0, samples()].
+  // The samples of this rank's batch at a position: batch_size, or less at the epoch's end. If too few are left for all ranks,
+  // each has an even share, rounded up, or 0 with drop_last. Throws ArgumentError for samples outside [0, samples()].
   int64_t samples_at(const BatchPosition& position) const;
 
   // The position behind the batch at this one, in the same epoch.
   BatchPosition after(const BatchPosition& position) const;
 
-  // Fills `memory` (batch_bytes() on the device, 64-byte aligned) with the batch at a position: of the draws from
-  // position.samples on that the ranks share out, those of this rank. What is missing for an even share of an epoch's last
-  // draws is made up by its first.
-  // On CUDA queued on `stream` and not waited for, one kernel; nothing is allocated. Throws DeviceError, and FileError where a
-  // stream is read from its file; and FrameError where a frame does not decode.
-  // Returns how many frames did not decode and are padding, with pad_bad_frames, but for those that a CUDA device decodes.
+  // Fills `memory` (batch_bytes() on the device, 64-byte aligned) with this rank's batch at a position. The ranks share the draws
+  // from position.samples on. The epoch's first draws fill up an uneven last share.
+  // On CUDA this queues one kernel on `stream`, and does not wait; it allocates only for streams in files. Throws DeviceError,
+  // FileError for a stream in a file, and FrameError for a frame that does not decode.
+  // Returns the number of frames that did not decode and are padding, with pad_bad_frames. Frames that a CUDA device decodes are
+  // not in it.
   int64_t fill(const BatchPosition& position, void* memory, CudaStream stream) const;
 
-  // The same with these anchors, counted over all sources, each in [0, anchors()) and at most batch_size of them. On CUDA
-  // waited for. The random draws of a camera's frames are those of the position's seed and epoch and the anchor's number.
-  // Throws ArgumentError for others. Returns what fill does.
+  // The same for given anchors, counted over all sources, each in [0, anchors()), at most batch_size of them. On CUDA this waits
+  // for the batch. The position's seed and epoch and the anchor's number are the seed of a frame's random draws.
+  // Throws ArgumentError for other anchors.
   int64_t gather(const BatchPosition& position, std::span<const int64_t> anchors, void* memory,
                  CudaStream stream) const;
 
-  // Begins to copy to the device what the batch at a position decodes out of pinned host memory, on a stream of the loader's;
-  // fill and fill_device find it if they are called for that position soon. Where there is no such frame, it does nothing.
-  // Not waited for, and nothing is allocated. Throws DeviceError.
+  // Queues, on a stream of the loader's, the copies of frames' files that the batch at a position decodes from pinned host memory.
+  // If fill or fill_device follows for that position, it uses the copies. Does not wait or allocate. Throws DeviceError.
   void fetch(const BatchPosition& position) const;
 
-  // At an epoch's end: waits for the frames that a CUDA device decodes, and throws FrameError where one was damaged.
+  // For an epoch's end: waits for the frames that a CUDA device decodes. Throws FrameError if one is damaged.
   void check_frames(CudaStream stream) const;
 
-  // The two halves of fill, where a CUDA loader has streams that stay in their files. The host makes what is copied to the last
-  // host_bytes() of the batch, anywhere in host memory, 64-byte aligned; then, `stream` being behind those copies, the device
-  // makes the rest. On the CPU, and where no stream stays in its file, host_bytes() is 0 and fill_device is all.
+  // The two halves of fill for a CUDA loader with streams in files. fill_host fills the last host_bytes() of the batch in host
+  // memory, 64-byte aligned, and copy_host_part queues their copies. Then, on the same stream or one that waits for it,
+  // fill_device queues the rest. Without such streams host_bytes() is 0, and fill_device does everything.
   size_t host_bytes() const;
   HostPart fill_host(const BatchPosition& position, void* memory) const;
-  // Queues on `stream` the part's copies from the memory that fill_host filled to the batch's. Throws DeviceError.
   void copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const;
   int64_t fill_device(const BatchPosition& position, const HostPart& part, void* memory, CudaStream stream) const;
 
-  // On the CPU: filling a batch takes less time than handing it to another thread, since it is small and lies in memory.
+  // Whether filling a batch takes less time than handing it to another thread: on the CPU, at most 64 KiB, from memory.
   bool is_small() const;
 
-  // How the key of a request is normalised in a source: of each feature, none where it is not.
+  // How the key of a request is normalised in a source, for each feature; empty if it is not.
   std::vector<Affine> affines(size_t source, size_t request) const;
 
-  // Where the rows of each of the batch's keys lie.
+  // The tier of each key's rows.
   const std::vector<Placement>& placements() const;
 
-  // Frames that a CUDA device could not decode so far and that are padding, with pad_bad_frames.
+  // With pad_bad_frames, the number of frames so far that a CUDA device could not decode and that are padding.
   int64_t bad_frames_on_device() const;
 
-  // Tells the order of this loader's draws from others: of another dataset, selection or order settings
-  // (batch/fingerprint.hpp). Positions of one are none of another.
+  // Identifies the order of the draws: it differs for another dataset, selection or order settings (batch/fingerprint.hpp). A
+  // position is valid only for loaders with the same fingerprint.
   std::string fingerprint() const;
 
   // An array of the batch of `samples` samples that fill wrote to `memory`.
   TensorView view(const BatchArray& array, int64_t samples, void* memory) const;
 
-  // Looks at every anchor for a sample farther than its stream's tolerance_s. Throws ArgumentError that names the stream,
-  // episode, time and distance of the first.
+  // Checks every anchor for a sample that is farther away than its stream's tolerance_s. Throws ArgumentError that names the
+  // stream, episode, time and distance of the first one.
   void check_tolerance() const;
 
  private:

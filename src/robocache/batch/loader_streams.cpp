@@ -48,9 +48,9 @@ LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), 
   frame_clocks_.resize(options_.sources.size(), std::vector<std::shared_ptr<const ResidentClock>>(none.size()));
   for (size_t request = 0; request < decided.size(); ++request) {
     if (cameras_[request] != nullptr) {
-      bring_frames(request, decided[request]);
+      load_frames(request, decided[request]);
     } else {
-      bring(request, decided[request]);
+      load(request, decided[request]);
     }
     placements_[request].tier = decided[request].tier;
     placements_[request].why = decided[request].why;
@@ -77,7 +77,7 @@ void LoaderStreams::make_cameras() {
   std::iota(row_numbers_.begin(), row_numbers_.end(), int64_t{1});
 }
 
-// What a rank with episodes of its own needs of a stream.
+// With shard_episodes, the rows of a stream that this rank needs.
 std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) const {
   const std::vector<int64_t>& episodes = *options_.sources[source].episodes;
   if (!options_.shard_episodes || episodes.empty()) return {};
@@ -121,7 +121,7 @@ std::vector<Residency> LoaderStreams::decide() {
         if (cuda) present.device += camera->bytes_present(options_.device, tier);
       }
     }
-    // Of what needs no decoding it is the same.
+    // Frames that need no decoding are pixels already.
     if (asked.tier == Tier::kDecoded && !asked.decoded_bytes) asked.tier = Tier::kDevice;
     int64_t whole = 0;
     for (size_t source = 0; source < options_.sources.size(); ++source) {
@@ -153,7 +153,7 @@ std::vector<Residency> LoaderStreams::decide() {
   return decided;
 }
 
-void LoaderStreams::bring(size_t request, Residency& residency) {
+void LoaderStreams::load(size_t request, Residency& residency) {
   std::vector<DatasetStream> wanted;
   std::vector<size_t> of_source;
   for (size_t source = 0; source < streams_.size(); ++source) {
@@ -162,18 +162,18 @@ void LoaderStreams::bring(size_t request, Residency& residency) {
     wanted.push_back({options_.sources[source].dataset, *stream, part_of(source, *stream)});
     of_source.push_back(source);
   }
-  const auto brought = robocache::bring(wanted, options_.device, residency);
+  const auto loaded = load_streams(wanted, options_.device, residency);
   if (options_.shard_episodes) residency.why += "; of this rank's episodes alone";
-  for (size_t i = 0; i < brought.size(); ++i) {
-    streams_[of_source[i]][request] = brought[i];
-    if (cameras_[request] != nullptr) cameras_[request]->set_resident(of_source[i], brought[i]);
-    const std::string& note = brought[i]->note();
+  for (size_t i = 0; i < loaded.size(); ++i) {
+    streams_[of_source[i]][request] = loaded[i];
+    if (cameras_[request] != nullptr) cameras_[request]->set_files(of_source[i], loaded[i]);
+    const std::string& note = loaded[i]->note();
     if (!note.empty() && residency.why.find(note) == std::string::npos) residency.why += "; " + note;
   }
 }
 
 void LoaderStreams::decide_fetching(size_t request, Residency& residency) {
-  const int64_t bytes = FramesAhead::kPlaces * (fetched_bytes(request) + options_.batch_size * number_bytes(request));
+  const int64_t bytes = FramesAhead::kSlots * (fetched_bytes(request) + options_.batch_size * number_bytes(request));
   is_fetched_[request] = bytes <= device_bytes_left_;
   if (is_fetched_[request]) device_bytes_left_ -= bytes;
   residency.why +=
@@ -181,7 +181,7 @@ void LoaderStreams::decide_fetching(size_t request, Residency& residency) {
       size_text(bytes) + " of the device's memory";
 }
 
-// In a catch: what was asked for by name is refused as it was; other frames go where they need less of what lacked.
+// For use in a catch. A tier that was asked for by name is refused; other frames go to a tier that needs less memory.
 void LoaderStreams::leave_tier(size_t request, Residency& residency, const std::string& why) const {
   if (!residency.automatic) throw;
   const bool encoded =
@@ -190,17 +190,17 @@ void LoaderStreams::leave_tier(size_t request, Residency& residency, const std::
   residency.why = why + (encoded ? ": as they are stored in memory" : ": its files, read ahead");
 }
 
-// What becomes of a camera's frames, the host reads their files for it; but a copy of them on the CPU.
-void LoaderStreams::bring_frames(size_t request, Residency& residency) {
+// The host reads the files for everything that frames can become, except for a copy of the files on the CPU.
+void LoaderStreams::load_frames(size_t request, Residency& residency) {
   const bool cuda = options_.device.is_cuda();
   Camera& camera = *cameras_[request];
   if (cuda || residency.tier == Tier::kDecoded) {
     Residency files{.tier = Tier::kMapped};
-    bring(request, files);
+    load(request, files);
   }
   while (residency.tier == Tier::kDecoded || (cuda && residency.tier != Tier::kMapped)) {
     try {
-      camera.bring_to(options_.device, residency.tier);
+      camera.load(options_.device, residency.tier);
       break;
     } catch (const OutOfMemory& refusal) {
       leave_tier(request, residency, refusal.what());
@@ -211,7 +211,7 @@ void LoaderStreams::bring_frames(size_t request, Residency& residency) {
     }
   }
   if (residency.tier == Tier::kDecoded) placements_[request].bytes = *camera.bytes(options_.device, Tier::kDecoded);
-  if (!cuda && residency.tier != Tier::kDecoded) return bring(request, residency);
+  if (!cuda && residency.tier != Tier::kDecoded) return load(request, residency);
   if (residency.tier == Tier::kMapped) {
     const std::string why = camera.not_packed();
     residency.why += why.empty() ? ", decoded by the device" : ", decoded by the host: " + why;

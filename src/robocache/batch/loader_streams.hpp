@@ -1,4 +1,4 @@
-// What a loader's batches are drawn from: the streams of every source, each key's brought to its tier.
+// The streams of every source of a loader, each key's in the tier where batches read it.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,26 @@
 
 namespace robocache {
 
-// Where the rows of a key lie.
+// The tier of a key's rows.
 struct Placement {
   std::string key;
   Tier tier;
-  int64_t bytes;    // of all its sources' streams, of decoded frames their pixels
+  int64_t bytes;    // of all its sources' streams; of decoded frames the pixels
   std::string why;  // for people
 };
 
-// Of each source and rank.
+// The episodes of each source and rank.
 using EpisodesOfRanks = std::vector<std::vector<std::vector<int64_t>>>;
 
-// Cuts the episodes of every source between the ranks: each has neighbouring ones, about as many bytes as any other. The
-// complete options keep this rank's.
+// Shares the episodes of every source between the ranks: a rank has neighbouring episodes, and about as many bytes as any other.
+// The complete options keep this rank's episodes.
 EpisodesOfRanks cut_episodes(LoaderOptions& options);
 
-// Immutable. A source and a request are named by their places in the options.
+// Immutable. Sources and requests have the indices that they have in the options.
 class LoaderStreams {
  public:
-  // Decides which key goes to which tier, and brings its streams there. The complete options outlive this; with shard_episodes
-  // their episodes are this rank's. Throws ArgumentError, DeviceError, FileError, FrameError.
+  // Decides the tier of each key and loads its streams there. The complete options must outlive this; with shard_episodes they
+  // name this rank's episodes. Throws ArgumentError, DeviceError, FileError, FrameError.
   explicit LoaderStreams(const LoaderOptions& options);
   LoaderStreams(const LoaderStreams&) = delete;
   LoaderStreams& operator=(const LoaderStreams&) = delete;
@@ -71,8 +71,8 @@ class LoaderStreams {
   std::optional<RowSpan> part_of(size_t source, int64_t stream) const;
   void make_cameras();
   std::vector<Residency> decide();
-  void bring(size_t request, Residency& residency);
-  void bring_frames(size_t request, Residency& residency);
+  void load(size_t request, Residency& residency);
+  void load_frames(size_t request, Residency& residency);
   int64_t frames_of_batch(size_t request) const {
     return options_.batch_size * static_cast<int64_t>(options_.streams[request].delta_timestamps.size());
   }
@@ -80,14 +80,14 @@ class LoaderStreams {
   void leave_tier(size_t request, Residency& residency, const std::string& why) const;
 
   const LoaderOptions& options_;
-  std::vector<std::vector<std::shared_ptr<const ResidentStream>>> streams_;  // of each source and request
-  // The same, of frames that the device decodes from its memory or the host's.
+  // For each source and request, the stream; and for frames that the device decodes from memory, its clock on the device.
+  std::vector<std::vector<std::shared_ptr<const ResidentStream>>> streams_;
   std::vector<std::vector<std::shared_ptr<const ResidentClock>>> frame_clocks_;
   std::vector<std::unique_ptr<Camera>> cameras_;  // of each request
   std::vector<Placement> placements_;
   std::vector<bool> is_fetched_;      // of each request
   int64_t device_bytes_left_ = 0;     // of the budget
-  std::vector<int64_t> row_numbers_;  // 1, 2, ... as many as a camera has
+  std::vector<int64_t> row_numbers_;  // 1, 2, ... up to the most rows of a camera
   const int64_t* row_numbers_on_device_ = nullptr;
   DeviceTables tables_;
 };

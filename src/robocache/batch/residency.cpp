@@ -28,13 +28,13 @@ int64_t share_of(const MemoryShare& asked, int64_t free_bytes) {
   return static_cast<int64_t>(share * static_cast<double>(free_bytes));
 }
 
-// From the fastest to the roomiest, as far as they differ.
+// The tiers that differ on a device, the fastest first.
 std::vector<Tier> tiers_of(Device device) {
   if (device.is_cuda()) return {Tier::kDevice, Tier::kPinned, Tier::kMapped};
   return {Tier::kDevice, Tier::kMapped};
 }
 
-// The memory that a tier takes.
+// One kind of memory.
 struct Room {
   std::string name;
   int64_t budget;
@@ -48,7 +48,7 @@ class Rooms {
         device_{device_name(device), budget.device, std::max<int64_t>(0, budget.device - taken.device)},
         host_{"host memory", budget.host, std::max<int64_t>(0, budget.host - taken.host)} {}
 
-  // Null: it takes none.
+  // The memory of a tier; null if it takes none.
   Room* of(Tier tier) {
     if (tier == Tier::kMapped) return nullptr;
     return tier != Tier::kPinned && cuda_ ? &device_ : &host_;
@@ -60,7 +60,7 @@ class Rooms {
   Room host_;
 };
 
-// What a tier is.
+// A tier in words.
 std::string tier_text(Tier tier, Device device) {
   if (tier == Tier::kMapped) return "its files, read ahead";
   if (tier == Tier::kDecoded) {
@@ -97,7 +97,7 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
                                         const MemoryBytes& budget, const MemoryBytes& taken) {
   Rooms rooms(device, budget, taken);
   std::vector<Residency> decided(requests.size());
-  std::vector<size_t> open;  // still to be decided, the smallest first
+  std::vector<size_t> open;  // undecided requests, the smallest first
   for (size_t i = 0; i < requests.size(); ++i) {
     const ResidencyRequest& request = requests[i];
     if (!request.tier && request.stays_in_files) {
@@ -121,7 +121,7 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
     decided[i] = {*request.tier, false, "asked for: " + tier_text(*request.tier, device)};
   }
   std::stable_sort(open.begin(), open.end(), [&](size_t a, size_t b) { return requests[a].bytes < requests[b].bytes; });
-  std::string passed;  // the budgets that those left over do not fit
+  std::string passed;  // the budgets that did not suffice for the requests in `open`
   for (const Tier tier : tiers_of(device)) {
     Room* const room = rooms.of(tier);
     size_t fit = 0;
@@ -159,15 +159,15 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
   return decided;
 }
 
-std::vector<std::shared_ptr<const ResidentStream>> bring(std::span<const DatasetStream> streams, Device device,
-                                                         Residency& residency) {
+std::vector<std::shared_ptr<const ResidentStream>> load_streams(std::span<const DatasetStream> streams, Device device,
+                                                                Residency& residency) {
   for (;;) {
     try {
-      std::vector<std::shared_ptr<const ResidentStream>> brought;
+      std::vector<std::shared_ptr<const ResidentStream>> loaded;
       for (const DatasetStream& from : streams) {
-        brought.push_back(ResidentStream::get(from.dataset, from.stream, device, residency.tier, from.part));
+        loaded.push_back(ResidentStream::get(from.dataset, from.stream, device, residency.tier, from.part));
       }
-      return brought;
+      return loaded;
     } catch (const OutOfMemory& refusal) {
       const std::vector<Tier> tiers = tiers_of(device);
       const auto next = std::upper_bound(tiers.begin(), tiers.end(), residency.tier);

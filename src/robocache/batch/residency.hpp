@@ -1,4 +1,4 @@
-// Which tier each key of the batch is drawn from: a pure decision, and the words that explain it.
+// Decides the tier of each key of a batch, with the words that explain it.
 #pragma once
 
 #include <cstdint>
@@ -16,48 +16,48 @@
 
 namespace robocache {
 
-// Of one kind of memory: bytes, or a share in (0, 1] of what is free when the loader is made.
+// An amount of one kind of memory: bytes, or a share in (0, 1] of the bytes that are free when the loader is made.
 using MemoryShare = std::variant<int64_t, double>;
 
 struct MemoryBudget {
   MemoryShare device = 0.5;
-  MemoryShare host = 0.5;  // what is free of it is what the control group leaves
+  MemoryShare host = 0.5;  // free is what the control group leaves
 };
 
 struct MemoryBytes {
-  int64_t device = 0;  // a CUDA device's; nothing is ever taken of the CPU's, whose memory is the host's
+  int64_t device = 0;  // of a CUDA device; 0 for the CPU, whose memory is the host's
   int64_t host = 0;
 };
 
 // "1.50 GiB", for people.
 std::string size_text(int64_t bytes);
 
-// Reads what is free now. `present`: what is in memory already of what will be asked for
-// (ResidentStream::bytes_present); it counts as free, since the decision counts it. Throws DeviceError, and
-// ArgumentError that names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
+// Reads the free bytes now. `present` counts the streams that will be asked for and are in memory already
+// (ResidentStream::bytes_present): these bytes count as free, since decide_residency() counts the streams again. Throws
+// DeviceError, and ArgumentError that names memory_budget for fewer than 0 bytes and for a share outside (0, 1].
 MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryBytes& present);
 
-// A key of the batch, or several that draw from the same streams: then they go together, and their bytes count once.
+// A key of the batch. Keys that draw from the same streams go together, and their bytes count once.
 struct ResidencyRequest {
   std::string key;                // for errors and for people
-  int64_t bytes = 0;              // of all values that it draws from
+  int64_t bytes = 0;              // of all its sources' values
   std::optional<Tier> tier = {};  // none: auto
-  // Of a camera: of its frames as pixels, none where they are that already; and whether as they are stored they must stay in
-  // their files.
+  // For a camera: the bytes of its frames as pixels, or none if they are stored as pixels; and whether stored frames must stay
+  // in their files.
   std::optional<int64_t> decoded_bytes = {};
   bool stays_in_files = false;
 };
 
 struct Residency {
   Tier tier = Tier::kDevice;
-  bool automatic = false;  // so it may still move down
+  bool automatic = false;  // it may move to a lower tier
   std::string why;         // for people
 };
 
-// A tier for each request, in their order. One that was asked for by name gets it, or DeviceError where the budget has
-// no room for it, with both sizes. Of the others the largest move a tier down until the rest fits, and then on: device,
-// pinned, mapped; on the CPU, where the first two are one copy in memory, device, mapped. In what is left of the device's
-// budget frames lie decoded, the smallest first. `taken`: what clocks and tables need; it goes off the budget first.
+// A tier for each request, in their order. A request gets the tier that it asks for by name; DeviceError with both sizes if the
+// budget does not suffice. The other requests begin on the device, and the largest of them move to the next tier until the rest
+// fits: device, pinned, mapped. On the CPU the first two are one copy in memory. The rest of the device's budget goes to decoded
+// frames, the smallest camera first. `taken`, the bytes of clocks and tables, goes off the budget before all.
 std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
                                         const MemoryBytes& budget, const MemoryBytes& taken);
 
@@ -67,10 +67,9 @@ struct DatasetStream {
   std::optional<RowSpan> part = {};  // none: all rows
 };
 
-// Brings all that a key draws from to its tier. Where memory does not suffice although the budget said so, an automatic
-// key moves down, and `residency` says so; one that was asked for by name throws OutOfMemory. Throws as
-// ResidentStream::get.
-std::vector<std::shared_ptr<const ResidentStream>> bring(std::span<const DatasetStream> streams, Device device,
-                                                         Residency& residency);
+// Loads all streams of a key into its tier. If memory does not suffice although the budget did, an automatic key moves to the
+// next tier, and `residency` says so; a key that was asked for by name throws OutOfMemory. Throws as ResidentStream::get.
+std::vector<std::shared_ptr<const ResidentStream>> load_streams(std::span<const DatasetStream> streams, Device device,
+                                                                Residency& residency);
 
 }  // namespace robocache

@@ -44,12 +44,12 @@ ImageTransform resize_of(const FramesWanted& wanted) {
 
 bool is_lazy(const FramesWanted& wanted) { return wanted.tier == Tier::kDecoded && !wanted.device.is_cuda(); }
 
-// Frames that lie as they are stored are a stream's.
+// Raw frames in the form of their files are the rows of a ResidentStream.
 bool is_of_stream(const FramesWanted& wanted) {
   return wanted.tier != Tier::kDecoded && stream_of(wanted).frames->codec == Codec::kRaw;
 }
 
-// Behind the pixels of frames that are made when they are asked for: whether each is there.
+// The states of frames that are decoded when they are first asked for. They lie behind all pixels.
 enum State : uint8_t { kMissing = 0, kBeingMade = 1, kThere = 2 };
 
 std::string identity_of(const FramesWanted& wanted) {
@@ -94,13 +94,12 @@ void copy_to(Device device, void* to, const void* from, int64_t bytes) {
   check_cuda(backend.synchronize(device.index, nullptr), "copying frames");
 }
 
-// Frames of `shape` in a piece that is brought at once.
+// The number of frames of `shape` that are loaded at once.
 int64_t rows_of_piece(const FrameShape& shape, int64_t rows) {
   return std::clamp<int64_t>(kPieceBytes / shape.bytes(), 1, std::max<int64_t>(rows, 1));
 }
 
-// Makes stored frames of files, a piece at a time, in the memory of a CUDA device: its kernels of JPEGs, the host's threads
-// of others.
+// Decodes files into the memory of a CUDA device, a piece at a time: JPEGs by its kernels, others by the host's threads.
 class PieceDecoder {
  public:
   PieceDecoder(const FramesWanted& wanted, const ResidentStream& files, int64_t most)
@@ -122,7 +121,7 @@ class PieceDecoder {
     numbers_.fill_from_host(numbers.data(), numbers_.bytes());
   }
 
-  // The frames [begin, begin + count) to `to`; waited for.
+  // Decodes the frames [begin, begin + count) to `to`, and waits for them.
   void decode(int64_t begin, int64_t count, uint8_t* to) {
     if (!on_device_) {
       for_each_frame(
@@ -132,7 +131,7 @@ class PieceDecoder {
             decode_frame(stream_of(wanted_).frames->codec, frame_file(files_, begin + i, memory), shape_,
                          static_cast<uint8_t*>(staging_.data()) + i * shape_.bytes());
           },
-          [&](int64_t i) { return place_of(begin + i); });
+          [&](int64_t i) { return name_of(begin + i); });
       return copy_to(wanted_.device, to, staging_.data(), count * shape_.bytes());
     }
     std::vector<int64_t> bytes;
@@ -142,7 +141,7 @@ class PieceDecoder {
     }
     const PackedJpegs packed = pack_jpegs(
         shape_, bytes, [&](int64_t i, std::vector<uint8_t>& memory) { return frame_file(files_, begin + i, memory); },
-        [&](int64_t i, const FrameError& error) { throw FrameError(place_of(begin + i) + ": " + error.what()); },
+        [&](int64_t i, const FrameError& error) { throw FrameError(name_of(begin + i) + ": " + error.what()); },
         staging_.data());
     copy_to(wanted_.device, packed_.data(), staging_.data(), packed.bytes);
     *static_cast<JpegDamage*>(damage_.data()) = {};
@@ -152,11 +151,11 @@ class PieceDecoder {
     check_cuda(cuda_backend().synchronize(wanted_.device.index, nullptr), "decoding frames");
     const auto* const found = static_cast<const volatile JpegDamage*>(damage_.data());
     if (found->frames == 0) return;
-    throw FrameError(place_of(begin + found->row) + ": JPEG: its entropy-coded data is damaged");
+    throw FrameError(name_of(begin + found->row) + ": JPEG: its entropy-coded data is damaged");
   }
 
  private:
-  std::string place_of(int64_t row) const { return frame_place(*wanted_.dataset, wanted_.stream, row); }
+  std::string name_of(int64_t row) const { return frame_name(*wanted_.dataset, wanted_.stream, row); }
 
   const FramesWanted& wanted_;
   const ResidentStream& files_;
@@ -168,7 +167,7 @@ class PieceDecoder {
 
 }  // namespace
 
-std::string frame_place(const Dataset& dataset, int64_t stream, int64_t row) {
+std::string frame_name(const Dataset& dataset, int64_t stream, int64_t row) {
   const Stream& of = dataset.streams()[static_cast<size_t>(stream)];
   const auto offsets = of.row_offsets;
   const auto episode = std::upper_bound(offsets.begin(), offsets.end(), row) - offsets.begin() - 1;
@@ -235,7 +234,7 @@ ResidentFrames::ResidentFrames(FramesWanted wanted)
   } else if (const auto files = get_stream({}, Tier::kMapped, {}); wanted_.tier == Tier::kDecoded) {
     decode(*files);
   } else {
-    bring_jpegs(*files);
+    load_jpegs(*files);
   }
 }
 
@@ -243,8 +242,8 @@ ResidentFrames::~ResidentFrames() { promised() -= bytes_to_come_; }
 
 const Stream& ResidentFrames::stream() const { return stream_of(wanted_); }
 
-// The words are written where they stay a piece at a time; ranks that find them there already make the tables alone.
-void ResidentFrames::bring_jpegs(const ResidentStream& files) {
+// Writes the words a piece at a time into their memory. A rank that finds them there builds only the tables.
+void ResidentFrames::load_jpegs(const ResidentStream& files) {
   const int64_t size = bytes(wanted_);
   JpegFrames all;
   int64_t words = 0;
@@ -260,12 +259,12 @@ void ResidentFrames::bring_jpegs(const ResidentStream& files) {
       }
       blobs.resize(static_cast<size_t>(offsets.back()));
       read_bytes(files.rows(), first, offsets.back(), blobs.data());
-      std::vector<int64_t> places(offsets.size() - 1);
-      std::iota(places.begin(), places.end(), int64_t{0});
-      const auto place_of = [&](int64_t i) { return frame_place(*wanted_.dataset, wanted_.stream, begin + i); };
-      JpegFrames piece = prepare_jpeg_frames(blobs, offsets, places, place_of);
+      std::vector<int64_t> indices(offsets.size() - 1);
+      std::iota(indices.begin(), indices.end(), int64_t{0});
+      const auto name_of = [&](int64_t i) { return frame_name(*wanted_.dataset, wanted_.stream, begin + i); };
+      JpegFrames piece = prepare_jpeg_frames(blobs, offsets, indices, name_of);
       if (const FrameShape got{piece.height, piece.width, piece.channels}; got != shape_) {
-        throw FrameError(place_of(0) + ": JPEG: expected " + shape_.describe() + ", got " + got.describe());
+        throw FrameError(name_of(0) + ": JPEG: expected " + shape_.describe() + ", got " + got.describe());
       }
       keep(piece.words);
       const auto count = static_cast<int64_t>(piece.words.size());
@@ -293,7 +292,7 @@ void ResidentFrames::bring_jpegs(const ResidentStream& files) {
   jpegs_.emplace(all, static_cast<const uint32_t*>(on_device), wanted_.device);
 }
 
-// To the memory of a CUDA device, all of them.
+// Decodes all frames into the memory of a CUDA device.
 void ResidentFrames::decode(const ResidentStream& files) {
   const FrameShape stored = stored_shape(stream());
   const int64_t piece = rows_of_piece(stored, rows());
@@ -314,7 +313,7 @@ void ResidentFrames::decode(const ResidentStream& files) {
   }
 }
 
-// In host memory, of which nothing but the states is written before a frame is asked for.
+// Reserves host memory for all frames, and writes only their states.
 void ResidentFrames::make_room() {
   const int64_t size = bytes(wanted_);
   const int64_t of_pixels = rows() * shape_.bytes();

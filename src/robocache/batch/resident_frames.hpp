@@ -1,5 +1,8 @@
-// A camera's frames in memory, as batches take them from there: shared by all loaders of this process on one dataset, and
-// copies in host memory by all ranks of the host.
+// A camera's frames in memory, from where batches read them. All loaders of this process on one dataset share them, and all
+// ranks of a host share copies in host memory.
+//
+//   const auto frames = ResidentFrames::get({.dataset = dataset, .stream = 3, .device = {}, .tier = Tier::kDecoded});
+//   const uint8_t* pixels = frames->at(row, decode, meanwhile);
 #pragma once
 
 #include <atomic>
@@ -22,7 +25,7 @@
 
 namespace robocache {
 
-// What a batch does to every frame alike before it draws anything; the pixels are bytes again.
+// A resizing that is the same for every frame of a batch. The pixels are bytes again.
 struct FrameResize {
   ImageSize size;
   ImageFit fit;
@@ -34,34 +37,34 @@ struct FramesWanted {
   std::shared_ptr<const Dataset> dataset;
   int64_t stream;
   Device device;
-  Tier tier;                                // kDecoded; on a CUDA device also kDevice, kPinned of JPEGs and raw frames
-  std::optional<FrameResize> resized = {};  // of kDecoded
-  std::optional<RowSpan> part = {};         // these rows alone
+  Tier tier;                                // kDecoded; on a CUDA device also kDevice, kPinned for JPEGs and raw frames
+  std::optional<FrameResize> resized = {};  // for kDecoded
+  std::optional<RowSpan> part = {};         // only these rows
 
   bool operator==(const FramesWanted&) const = default;
 };
 
-// "CACHE: stream 'top', episode 1, row 3", of a row of all episodes.
-std::string frame_place(const Dataset& dataset, int64_t stream, int64_t row);
+// "CACHE: stream 'top', episode 1, row 3", for a row counted over all episodes.
+std::string frame_name(const Dataset& dataset, int64_t stream, int64_t row);
 
-// A row's file, where the host has it, or read to `memory`.
+// The file of a row: a view where the host has it in memory, else read into `memory`.
 std::span<const uint8_t> frame_file(const ResidentStream& files, int64_t row, std::vector<uint8_t>& memory);
 
-// Of frames as they are stored.
+// The shape of frames as they are stored.
 FrameShape stored_shape(const Stream& stream);
 
 // Any number of threads may use one.
 class ResidentFrames {
  public:
-  // Brings the frames unless they are there already, and waits until they are; but decoded frames on the CPU are made when
-  // they are first asked for. Throws FrameError for a frame that does not decode, FileError, DeviceError, OutOfMemory.
+  // Loads the frames unless they are in memory, and waits until they are. Decoded frames on the CPU are an exception: each is
+  // decoded when it is first asked for. Throws FrameError for a frame that does not decode, FileError, DeviceError, OutOfMemory.
   static std::shared_ptr<const ResidentFrames> get(const FramesWanted& wanted);
 
-  // What they take of the tier's memory, and what of that is in memory already.
+  // The bytes of the frames in their tier, and the part of them that is in memory already.
   static int64_t bytes(const FramesWanted& wanted);
   static int64_t bytes_present(const FramesWanted& wanted);
 
-  // Of the host's memory, what decoded frames on the CPU are yet to take: it counts as free and is not.
+  // The bytes of the host's memory that frames on the CPU will take when they are decoded. The system counts them as free.
   static int64_t bytes_promised();
 
   ~ResidentFrames();
@@ -71,24 +74,24 @@ class ResidentFrames {
   int64_t first_row() const { return rows_.begin; }
   int64_t rows() const { return rows_.end - rows_.begin; }
   bool is_decoded() const { return wanted_.tier == Tier::kDecoded; }
-  FrameShape shape() const { return shape_; }  // of a frame as it lies here, decoded
+  FrameShape shape() const { return shape_; }  // of a decoded frame
 
-  // On a CUDA device: frames that are to be decoded, or null; else the pixels of rows(), dense, there.
+  // On a CUDA device: frames that its kernels decode, or null; then pixels() are those of rows(), dense.
   const ResidentJpegs* jpegs() const { return jpegs_ ? &*jpegs_ : nullptr; }
   const void* pixels() const { return pixels_; }
 
-  // On the CPU: a row's pixels. Where they are not there yet, make(row, to) writes them, to where they stay, or to `meanwhile`
-  // while another thread is at them; what it throws is thrown, and they are not there.
+  // On the CPU: the pixels of a row. If they are missing, make(row, to) writes them into this memory, or into `meanwhile` while
+  // another thread writes them. An exception of `make` leaves them missing.
   const uint8_t* at(int64_t row, const std::function<void(int64_t row, uint8_t* to)>& make,
                     std::vector<uint8_t>& meanwhile) const;
 
-  // For people, as ResidentStream's.
+  // For people: as ResidentStream's.
   const std::string& note() const { return stream_ != nullptr ? stream_->note() : host_memory_.note(); }
 
  private:
   explicit ResidentFrames(FramesWanted wanted);
   const Stream& stream() const;
-  void bring_jpegs(const ResidentStream& files);
+  void load_jpegs(const ResidentStream& files);
   void decode(const ResidentStream& files);
   void make_room();
 

@@ -207,10 +207,10 @@ TEST_P(Bring, ToTheTierThatWasDecided) {
   const std::vector<DatasetStream> streams{{dataset, 0}, {written(), 0}};
   for (const Tier tier : {D, P, M}) {
     Residency residency{tier, true, "why"};
-    const auto brought = bring(streams, device(), residency);
-    ASSERT_EQ(brought.size(), 2u);
-    EXPECT_EQ(brought[0], ResidentStream::get(dataset, 0, device(), tier));
-    EXPECT_NE(brought[0], brought[1]);
+    const auto loaded = load_streams(streams, device(), residency);
+    ASSERT_EQ(loaded.size(), 2u);
+    EXPECT_EQ(loaded[0], ResidentStream::get(dataset, 0, device(), tier));
+    EXPECT_NE(loaded[0], loaded[1]);
     EXPECT_EQ(residency.tier, tier);
     EXPECT_EQ(residency.why, "why");
   }
@@ -230,13 +230,13 @@ TEST_F(ResidencyOnCuda, AStreamMovesDownWhereMemoryDoesNotSuffice) {
     }
   }
   Residency residency{D, true, "it fits"};
-  EXPECT_EQ(bring(streams, device, residency)[0]->tier(), P);
+  EXPECT_EQ(load_streams(streams, device, residency)[0]->tier(), P);
   EXPECT_EQ(residency.tier, P);
   EXPECT_TRUE(residency.why.starts_with("stream 'wide': needs 8388608 bytes, free are ")) << residency.why;
   EXPECT_TRUE(residency.why.ends_with(": a copy in pinned host memory")) << residency.why;
   Residency by_name{D, false, "asked for"};
-  expect_refused<OutOfMemory>([&] { bring(streams, device, by_name); }, "stream 'wide': needs 8388608 bytes, free are ",
-                              " on cuda:0 and ");
+  expect_refused<OutOfMemory>([&] { load_streams(streams, device, by_name); },
+                              "stream 'wide': needs 8388608 bytes, free are ", " on cuda:0 and ");
 }
 
 }  // namespace
