@@ -189,6 +189,18 @@ def test_ranks_with_episodes_of_their_own_have_their_frames_decoded(filmed, tmp_
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "png"])
+def test_sources_of_one_dataset_each_have_their_own_part_of_its_frames(filmed, tmp_path, device, codec):
+    """With shard_episodes a source loads only the rows between its first and its last episode."""
+    dataset = filmed.write(tmp_path / "cache", codec)
+    sources = [robocache.Source(dataset, episodes=[0]), robocache.Source(dataset, episodes=[1, 2])]
+    options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shard_episodes": True, "world_size": 1, "rank": 0}
+    _, expected = _batches(sources, options, device="cpu", residency="mapped")
+    for tier in TIERS[: 1 if codec == "png" else 4]:
+        _, got = _batches(sources, options, device=device, residency={"top": tier})
+        _assert_same(got, expected)
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "png"])
 def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, codec):
     filmed.write(tmp_path / "cache", codec)
     dataset = robocache.open(tmp_path / "cache")
