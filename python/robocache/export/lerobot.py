@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -284,14 +284,23 @@ def _plan(
 
     What is missing goes to the problems; the rate is then a guess, by which the other problems are found.
     """
+    without = {name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in kept.items()}
+    for name, lacking_it in without.items():
+        if lacking_it:
+            problems.data.append(
+                f"{name}: no rows in {len(lacking_it)} of {len(dataset)} episodes ({ranges(lacking_it, 10)}); LeRobot has all "
+                "features in all episodes (streams leaves one out)"
+            )
+    incomplete = {number for lacking_it in without.values() for number in lacking_it}
+    numbers = [number for number in range(len(dataset)) if number not in incomplete]
     if fps is None:
-        fps, reason = _common_rate(dataset, kept, problems)
+        fps, reason = _common_rate(dataset, kept, numbers)
         if reason is None:
             return fps, None
         problems.arguments.append(f"fps: {reason}; say how many rows a second with fps, such as {fps}")
     methods = {name: asked.get(name) or _own_method(stream) for name, stream in kept.items()}
     lacking: dict[str, str] = {}
-    for number in range(len(dataset)):
+    for number in numbers:
         rows = dataset.episode(number)
         clocks = {name: rows[name][0] for name in kept}
         try:
@@ -337,22 +346,17 @@ def _is_on(clock: np.ndarray, targets: np.ndarray) -> bool:
     return np.array_equal(clock[np.searchsorted(clock, targets, side="right") - 1], targets)
 
 
-def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], problems: _Problems) -> tuple[int, str | None]:
-    """The whole rate that all streams have alike. Or why they have none, and one that would do: the slowest camera's, else
+def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], numbers: Sequence[int]) -> tuple[int, str | None]:
+    """The whole rate that all streams have alike in these episodes. Or why they have none, and one that would do: the slowest camera's, else
     the slowest stream's."""
     rates = {name: stream.rate_hz for name, stream in streams.items()}
     whole = {name: max(1, round(rate)) for name, rate in rates.items() if np.isfinite(rate)}
     cameras = [rate for name, rate in whole.items() if streams[name].frames is not None]
     usual = min(cameras or whole.values(), default=1)
     fps = whole.get(next(iter(rates)), 0)
-    for number in range(len(dataset)):
+    for number in numbers:
         rows = dataset.episode(number)
         clocks = {name: rows[name][0] for name in streams}
-        try:
-            _check_rows(f"episode {number}", clocks)
-        except FileError as error:
-            problems.data.append(str(error))
-            continue
         (name, clock), *others = clocks.items()
         for other, stamps in others:
             if not np.array_equal(stamps, clock):
@@ -373,17 +377,8 @@ def _nominal(count: int, fps: int) -> np.ndarray:
     return np.array([round(row * 10**9 / fps) for row in range(count)], np.int64)
 
 
-def _check_rows(what: str, clocks: Mapping[str, np.ndarray]) -> None:
-    for name, clock in clocks.items():
-        if len(clock) == 0:
-            raise FileError(
-                f"{what}: {name}: no rows; LeRobot has all features in all episodes (streams leaves one out)"
-            )
-
-
 def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: bool) -> np.ndarray:
     """The stamps of an episode's rows."""
-    _check_rows(what, clocks)
     start, end = max(int(clock[0]) for clock in clocks.values()), min(int(clock[-1]) for clock in clocks.values())
     if not resampled and len({clock.tobytes() for clock in clocks.values()}) == 1:
         return next(iter(clocks.values()))

@@ -216,6 +216,20 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+def test_every_stream_that_lacks_rows_is_in_the_error_once(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for number in range(6):
+            with writer.episode() as episode:
+                for name, there in (("a", True), ("b", number != 2), ("c", number in (0, 5)), ("d", False)):
+                    rows = 3 if there or (name == "d" and number == 0) else 0
+                    episode.append(name, np.arange(rows) * 10**8, np.zeros(rows))
+    with pytest.raises(robocache.FileError) as told:
+        robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
+    text = str(told.value)
+    assert "b: no rows in 1 of 6 episodes (2)" in text and "d: no rows in 5 of 6 episodes (1-5)" in text
+    assert "c: no rows in 4 of 6 episodes (1-4)" in text and text.count("no rows") == 3
+
+
 def test_what_does_not_fit_is_refused_by_name(rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         with writer.episode() as episode:
@@ -224,7 +238,9 @@ def test_what_does_not_fit_is_refused_by_name(rng, tmp_path):
         with writer.episode() as episode:
             episode.append("a", [0, 100_000_000], [1.0, 2.0])
     for fps in (10, None):
-        with pytest.raises(robocache.FileError, match=r"episode 1: b: no rows; .* \(streams leaves one out\)"):
+        with pytest.raises(
+            robocache.FileError, match=r"b: no rows in 1 of 2 episodes \(1\); .* \(streams leaves one out\)"
+        ):
             robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", fps=fps)
     assert robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", streams=["a"]).rows == {"a": 4}
     with robocache.Writer(tmp_path / "uneven") as writer, writer.episode() as episode:
@@ -513,7 +529,7 @@ def test_one_refusal_has_all_that_is_missing(tmp_path):
         "have other stamps; say how many rows a second with fps, such as 30",
         "arm=linear, imu=linear, mode=previous, top=nearest, reward=linear",
         "video: top: expected frames of even height and width, as H.264 has them, got 5x8",
-        "(5) episode 1: reward: no rows",
+        "(5) reward: no rows in 1 of 2 episodes (1)",
     ):
         assert words in str(told.value), words
     with pytest.raises(robocache.ArgumentError) as told:
