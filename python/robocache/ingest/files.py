@@ -39,6 +39,10 @@ _KINDS = {
 }
 
 
+POINTER = "a Git LFS pointer, not the data; run `git lfs pull` in its repository first"
+_LFS = b"version https://git-lfs"
+
+
 @dataclass(frozen=True)
 class _Bounds:
     """The source whose links are not followed out of it.
@@ -114,10 +118,17 @@ def check_file(path: Path) -> None:
         if _leads_out(path):
             raise SourceError(f"{path}: {_OUTSIDE}")
         with path.open("rb") as file:
-            if file.read(40).startswith(b"version https://git-lfs"):
-                raise SourceError(
-                    f"{path}: a Git LFS pointer, not the data; run `git lfs pull` in its repository first"
-                )
+            if file.read(40).startswith(_LFS):
+                raise SourceError(f"{path}: {POINTER}")
+
+
+def is_pointer(path: Path) -> bool:
+    """Whether a file is what Git LFS leaves where the data would be."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return file.read(40).startswith(_LFS)
+    return False
 
 
 def is_readable(path: Path) -> bool:

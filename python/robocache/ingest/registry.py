@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import ArgumentError, Error, FileError
 from . import options
-from .files import is_cache, list_files
+from .files import POINTER, is_cache, is_pointer, list_files
 from .formats import (
     Format,
     agibot,
@@ -37,8 +37,11 @@ from .formats import (
     ulog,
     zarr,
 )
+from .recording import SourceError
 
 GROUP = "robocache.formats"
+# Files that are looked at where none is of a known format.
+_LOOKED_AT = 100
 _MODULES = (
     lerobot,
     robomimic,
@@ -141,6 +144,8 @@ def find_format(source: Path) -> Format:
             raise FileError(
                 f"{source}: expected recordings, got a cache; robocache inspect and Loader take it as it is"
             )
+        if pointer := next(filter(is_pointer, files[:_LOOKED_AT]), None):
+            raise SourceError(f"{pointer}: {POINTER}")
         names = ", ".join([*(str(file.relative_to(source)) for file in files[:3]), *["..."] * (len(files) > 3)])
         there = f" among {len(files)} file{'s' * (len(files) != 1)} ({names})" if files != [source] else ""
         raise FileError(

@@ -524,3 +524,27 @@ def test_files_of_two_types_are_one_stream_whatever_the_workers(workers, tmp_pat
     assert report.episodes == 2
     state = robocache.open(tmp_path / "cache").streams["state"]
     assert state.dtype == "float64" and state.values.reshape(-1).tolist() == [1, 2, 3, 0.5, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a.hdf5", "a.mcap", "a.db3", "a.bag", "a.npz", "a.ulg", "a.ply", "a.las", "a.laz", "a.bin", "a.npy", "a.csv"),
+        *("a.zarr.zip", "a.tfrecord-00000-of-00001", "a.mcap.zstd", "a.db3.zstd", "a.jpg", "a.mp4", "a.parquet"),
+    ],
+)
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_pointer_of_git_lfs_is_called_one_whatever_its_name(name, alone, tmp_path):
+    file = tmp_path / "source" / name
+    file.parent.mkdir()
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:41250ae0\nsize 582\n")
+    with pytest.raises(robocache.FileError, match=rf"{re.escape(str(file))}: a Git LFS pointer.*git lfs pull"):
+        robocache.ingest(file if alone else file.parent, tmp_path / "cache")
+
+
+@pytest.mark.parametrize(("missing", "name"), [("laspy", "a.las"), ("laspy", "a.laz"), ("lazrs", "a.laz")])
+def test_what_reads_las_is_named_where_it_is_missing(missing, name, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, missing, None)
+    (tmp_path / name).write_bytes(b"LASF" + bytes(400))
+    with pytest.raises(robocache.Error, match=rf"{missing}.*pip install 'robocache\[lidar\]'"):
+        robocache.ingest(tmp_path / name, tmp_path / "cache")

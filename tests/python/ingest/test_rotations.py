@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hdf5_files import write_robomimic
 from lerobot_files import Episode, write_lerobot
+from rlds_files import example, group, sequence, tensor, write_rlds
 from robocache.ingest.rotations import rotations_of
 from ros_files import ROS1, START, header, message, write_bag1, write_channel, write_mcap
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
@@ -360,3 +361,38 @@ def test_npz_and_zarr(turns, tmp_path):
         streams = robocache.open(tmp_path / cache).streams
         assert streams["robot0_eef_quat"].attributes["methods"] == [[0, 4, "slerp"]]
         assert "methods" not in streams["action"].attributes
+
+
+def test_rlds(turns, tmp_path):
+    """By the names of its features, in any depth of them; joints of four are none."""
+    states = np.concatenate([np.zeros((ROWS, 3)), turns], axis=1)
+    lists = {
+        "steps/action": np.zeros(ROWS * 2, np.float32),
+        "steps/observation/eef_quat": turns.astype(np.float32),
+        "steps/observation/arm/pose_quaternion": turns.astype(np.float32),
+        "steps/observation/joints": turns.astype(np.float32),
+        "steps/observation/state": states.astype(np.float32),
+    }
+    arm = group(pose_quaternion=tensor("float32", 4))
+    observation = group(eef_quat=tensor("float32", 4), arm=arm, joints=tensor("float32", 4), state=tensor("float32", 7))
+    features = group(steps=sequence(group(action=tensor("float32", 2), observation=observation)))
+    write_rlds(tmp_path / "toy", {"train": [[example(lists)]]}, features)
+    dataset = ingested(tmp_path / "toy", tmp_path, rate_hz=10)
+    for name in ("observation/eef_quat", "observation/arm/pose_quaternion"):
+        assert dataset.streams[name].attributes["methods"] == [[0, 4, "slerp"]]
+        np.testing.assert_allclose(dataset.streams[name].values, turns, rtol=1e-6)
+    for name in ("observation/joints", "observation/state", "action"):
+        assert "methods" not in dataset.streams[name].attributes
+    offsets = np.array([0.0, 0.031, 0.077])
+    loader = robocache.Loader(
+        dataset,
+        delta_timestamps={"observation/eef_quat": offsets.tolist()},
+        batch_size=ROWS - 1,
+        shuffle=False,
+        methods={"observation/eef_quat": "slerp"},
+    )
+    got = np.asarray(next(iter(loader))["observation/eef_quat"])[: ROWS - 1]
+    exact = Slerp(np.arange(ROWS) / 10, Rotation.from_quat(turns))
+    for k in range(ROWS - 1):
+        away = Rotation.from_quat(got[k]) * exact(k / 10 + offsets).inv()
+        assert away.magnitude().max() < 1e-5

@@ -13,6 +13,7 @@ import zstandard
 from ..._temporary import temporary_folder
 from ...errors import FileError
 from ..budget import Budget, at_once
+from ..files import check_file
 from ..formats.mcap import PACKED, unpacked_name
 from ..recording import Notes, SourceError, naming, ranges
 from .bags import Bag, Faults, Part, Payload
@@ -39,6 +40,7 @@ class Unpacked:
             SourceError: it is damaged.
             FileError: the folder has no room for it.
         """
+        check_file(packed)
         try:
             if self._folder is None:
                 self._folder = self._open.enter_context(temporary_folder("robocache-bag-", Path(tempfile.gettempdir())))
