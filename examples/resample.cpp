@@ -18,13 +18,15 @@ int main() try {
   std::array<float, 8> out{};
   std::array<bool, 4> valid{};
 
-  robocache::ResampleOptions options;
+  robocache::InterpolationOptions options;
   options.max_gap = int64_t{100'000'000};
-  robocache::resample_trajectories(TensorView::contiguous(values.data(), DType::kFloat32, {4, 2}),
-                                   TensorView::contiguous(times.data(), DType::kInt64, {4}),
-                                   TensorView::contiguous(targets.data(), DType::kInt64, {4}), options,
-                                   TensorView::contiguous(out.data(), DType::kFloat32, {4, 2}), CudaStream{},
-                                   std::nullopt, TensorView::contiguous(valid.data(), DType::kBool, {4}));
+  robocache::resample_trajectories({.values = TensorView::contiguous(values.data(), DType::kFloat32, {4, 2}),
+                                    .times = TensorView::contiguous(times.data(), DType::kInt64, {4}),
+                                    .target_times = TensorView::contiguous(targets.data(), DType::kInt64, {4}),
+                                    .options = options,
+                                    .out = TensorView::contiguous(out.data(), DType::kFloat32, {4, 2}),
+                                    .valid = TensorView::contiguous(valid.data(), DType::kBool, {4})},
+                                   CudaStream{});
 
   for (size_t t = 0; t < targets.size(); ++t) {
     std::printf("%4lld ms  position %.3f m  force %4.1f N  %s\n", static_cast<long long>(targets[t] / 1'000'000),

@@ -136,10 +136,12 @@ def in_framework_of(array: Any, tensor: Any) -> Any:
     The library gives torch its own tensors. jax, cupy and others get theirs through DLPack, once the work on a CUDA tensor
     is done: they read it on streams of their own. What speaks DLPack alone keeps the library's tensor.
     """
+    if type(array) is type(tensor):
+        return tensor
     if isinstance(array, np.ndarray):
         return to_numpy(tensor)
     torch = torch_module()
-    if type(array) is type(tensor) or (torch is not None and isinstance(array, torch.Tensor)):
+    if torch is not None and isinstance(array, torch.Tensor):
         return tensor
     if hasattr(array, "__array_namespace__"):
         framework = array.__array_namespace__()

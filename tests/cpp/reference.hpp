@@ -137,7 +137,7 @@ bool exceeds(Span<Clock> span, const std::optional<Duration>& limit) {
 
 // The rules in the order in which they are written, by looking at every sample. Work is float or double.
 template <class Work, class Clock>
-Choice choose(std::span<const Clock> times, Clock target, const ResampleOptions& options) {
+Choice choose(std::span<const Clock> times, Clock target, const InterpolationOptions& options) {
   std::vector<int64_t> rows;  // of samples with one time only the last exists
   for (size_t i = 0; i < times.size(); ++i) {
     if (i + 1 == times.size() || times[i] != times[i + 1]) rows.push_back(static_cast<int64_t>(i));

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from .. import _lib, errors
-from ._call import (
-    argument,
-    by_dispatcher,
-    feature_blocks,
-    flag,
-    goes_by_torch,
-    has_hidden_memory,
-    hides_what_is_allocated,
-    is_traced,
-    optional,
-    refuse_tangents,
-    writable,
-)
+from .._call import call
+from .._check import flag
+from .._operation import argument, optional
+from ._streams import StreamsOperation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._call import Array
+    from .._operation import Array
 
-_resample, _resample_directly = _lib.function("resample_trajectories"), _lib.direct("resample_trajectories")
-_valid, _valid_directly = _lib.function("resample_valid"), _lib.direct("resample_valid")
+_resample = StreamsOperation("resample_trajectories")
 _check_times = _lib.function("check_times")
 
 
 class _Options(TypedDict, total=False):
-    """What resample_trajectories takes beside `return_valid`, for its overloads."""
-
     method: str
     methods: Sequence[tuple[slice, str]] | None
     extrapolate: str
@@ -43,37 +30,41 @@ class _Options(TypedDict, total=False):
     causal: bool
     tolerance: float | None
     bc_type: str
-    out: Any
 
 
 @overload
 def resample_trajectories(
-    values: Array, times: Any, target_times: Any, *, return_valid: Literal[False] = ..., **options: Unpack[_Options]
+    values: Array,
+    times: Any,
+    target_times: Any,
+    *,
+    return_valid: Literal[False] = ...,
+    out: Any = ...,
+    **options: Unpack[_Options],
 ) -> Array: ...
 @overload
 def resample_trajectories(
-    values: Array, times: Any, target_times: Any, *, return_valid: Literal[True], **options: Unpack[_Options]
+    values: Array,
+    times: Any,
+    target_times: Any,
+    *,
+    return_valid: Literal[True],
+    out: Any = ...,
+    **options: Unpack[_Options],
 ) -> tuple[Array, Array]: ...
 @overload
 def resample_trajectories(
-    values: Any, times: Any, target_times: Any, *, return_valid: bool = ..., **options: Unpack[_Options]
+    values: Any, times: Any, target_times: Any, *, return_valid: bool = ..., out: Any = ..., **options: Unpack[_Options]
 ) -> Any: ...
+@_resample.documents
 def resample_trajectories(
     values: Any,
     times: Any,
     target_times: Any,
     *,
-    method: str = "linear",
-    methods: Sequence[tuple[slice, str]] | None = None,
-    extrapolate: str = "clamp",
-    lengths: Any = None,
-    target_lengths: Any = None,
-    max_gap: float | None = None,
-    causal: bool = False,
-    tolerance: float | None = None,
-    bc_type: str = "not-a-knot",
     return_valid: bool = False,
     out: Any = None,
+    **options: Unpack[_Options],
 ) -> Any:
     """Samples on their own clock to values at the times you ask for, in one launch.
 
@@ -116,85 +107,9 @@ def resample_trajectories(
         >>> robocache.resample_trajectories(values, times, np.array([0.25]))
         array([[2.5]])
     """
-    flag("return_valid", return_valid)
-    if methods is None and not is_traced():
-        try:
-            valid = _valid_directly(values, times, target_times) if return_valid else None
-            made = _resample_directly(
-                values,
-                times,
-                target_times,
-                method,
-                extrapolate,
-                causal,
-                max_gap,
-                tolerance,
-                lengths,
-                out,
-                valid,
-                target_lengths,
-                bc_type,
-            )
-            if made is not NotImplemented:
-                made = made if out is None else out
-                return (made, valid) if return_valid else made
-        except errors.DeviceError:
-            if not hides_what_is_allocated():
-                raise
-    refuse_tangents(partial(_named, values, times, target_times))
-    hidden = goes_by_torch(values, times, target_times)
-    if not hidden:
-        arrays = argument("values", values), argument("times", times), argument("target_times", target_times)
-        try:
-            valid = _valid(*arrays) if return_valid else None
-            made = _resample(
-                *arrays,
-                method,
-                extrapolate,
-                causal,
-                max_gap,
-                tolerance,
-                optional("lengths", lengths),
-                None if out is None else writable("out", out),
-                valid,
-                optional("target_lengths", target_lengths),
-                bc_type,
-                *feature_blocks(methods),
-            )
-        except Exception as error:
-            named = _named(values, times, target_times, lengths, target_lengths, out)
-            options = {"method": method, "extrapolate": extrapolate, "bc_type": bc_type, "methods": methods}
-            if not has_hidden_memory(error, named | options):
-                raise
-            hidden = True
-    if hidden:
-        from ._torch import resample as of_torch  # defines torch's operators, so not before they are wanted
-
-        return by_dispatcher(
-            of_torch.resample_trajectories,
-            partial(_named, values, times, target_times, lengths, target_lengths, out),
-            values,
-            times,
-            target_times,
-            method,
-            extrapolate,
-            causal,
-            max_gap,
-            tolerance,
-            lengths,
-            target_lengths,
-            bc_type,
-            blocks=tuple(feature_blocks(methods)),
-            return_valid=return_valid,
-            out=out,
-        )
-    made = _lib.in_framework_of(values, made) if out is None else out
-    return (made, _lib.in_framework_of(values, valid)) if return_valid else made
-
-
-def _named(*arrays: Any) -> dict[str, Any]:
-    names = "values", "times", "target_times", "lengths", "target_lengths", "out"
-    return dict(zip(names, arrays, strict=False))
+    asked = None if flag("return_valid", return_valid) else False
+    made, valid = call(_resample, [out, asked], values=values, times=times, target_times=target_times, **options)
+    return (made, valid) if return_valid else made
 
 
 def check_times(times: Any, lengths: Any = None) -> None:
@@ -204,9 +119,10 @@ def check_times(times: Any, lengths: Any = None) -> None:
         times: ``[B, S]`` or ``[S]``, float32, float64 or int64. On CUDA this waits for the device.
         lengths: ``[B]`` int32/int64, the samples of each row that exist.
     """
+    arguments = argument("times", times), optional("lengths", lengths)
     try:
-        _check_times(argument("times", times), optional("lengths", lengths))
-    except Exception as error:
-        if not has_hidden_memory(error, {"times": times, "lengths": lengths}):
-            raise
-        raise errors.ArgumentError("times: expected times to look at, got a tensor whose memory torch hides") from None
+        _check_times(*arguments)
+    except errors.Error:
+        raise
+    except Exception as error:  # torch's refusal to show a tensor's memory
+        raise errors.ArgumentError(f"times: expected times to look at, got {type(times).__name__}: {error}") from None

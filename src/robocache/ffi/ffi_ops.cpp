@@ -7,7 +7,6 @@
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/ops/fuse/fuse.hpp"
-#include "robocache/ops/resample/resample.hpp"
 
 namespace robocache::ffi {
 namespace {
@@ -22,78 +21,6 @@ FeatureBlock feature_block(const Args& args, int i, int64_t features, const char
   return {args.is_none(i) ? 0 : args.integer(i, name), args.is_none(i + 1) ? features : args.integer(i + 1, name),
           interpolation_method_from_name(args.string(i + 2, name), name)};
 }
-
-std::vector<FeatureBlock> feature_blocks_from(const Args& args, int i, int64_t features) {
-  std::vector<FeatureBlock> blocks;
-  for (; i + 2 < args.count(); i += 3) blocks.push_back(feature_block(args, i, features, "methods"));
-  return blocks;
-}
-
-// Arguments 3 to 7 and 12 of a call and of its gradient, and the blocks from `blocks` on.
-ResampleOptions resample_options(const Args& args, const TensorView& values, int blocks) {
-  ResampleOptions options;
-  options.method = interpolation_method_from_name(args.string(3, "method"));
-  options.extrapolate = extrapolate_from_name(args.string(4, "extrapolate"));
-  options.causal = args.boolean(5, "causal");
-  options.max_gap = optional_duration(args, 6, "max_gap");
-  options.tolerance = optional_duration(args, 7, "tolerance");
-  options.boundary = boundary_from_name(args.string(12, "bc_type"));
-  options.methods = feature_blocks_from(args, blocks, values.ndim > 0 ? values.shape[values.ndim - 1] : 0);
-  return options;
-}
-
-}  // namespace
-
-// (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out, valid, target_lengths,
-// bc_type, [start, stop, method]...) -> out; allocated where `out` is None.
-ROBOCACHE_FFI(resample_trajectories, args, result) {
-  const TensorView values = args.tensor(0, "values");
-  const TensorView times = args.tensor(1, "times");
-  const TensorView target_times = args.tensor(2, "target_times");
-  const ResampleOptions options = resample_options(args, values, 13);
-  const auto lengths = optional_tensor(args, 8, "lengths");
-  const auto out = optional_tensor(args, 9, "out");
-  const auto valid = optional_tensor(args, 10, "valid");
-  const auto target_lengths = optional_tensor(args, 11, "target_lengths");
-  const CudaStream stream = current_stream(values.device);
-  const Workspace workspace(stream_workspace_bytes(values, options), values.device);
-  if (out) {
-    resample_trajectories(values, times, target_times, options, *out, stream, lengths, valid, target_lengths,
-                          workspace.view);
-    return;
-  }
-  const ResampleShape shape = resample_shape(values, times, target_times);
-  OwnedTensor made =
-      shape.batched ? OwnedTensor::allocate(values.dtype, values.device, {shape.batch, shape.targets, shape.features})
-                    : OwnedTensor::allocate(values.dtype, values.device, {shape.targets, shape.features});
-  resample_trajectories(values, times, target_times, options, made.view(), stream, lengths, valid, target_lengths,
-                        workspace.view);
-  result.set(std::move(made));
-}
-
-// (values, times, target_times, method, extrapolate, causal, max_gap, tolerance, lengths, out_gradient, values_gradient,
-// target_lengths, bc_type, times_gradient, targets_gradient, [start, stop, method]...): adds to the three gradients that
-// are not None.
-ROBOCACHE_FFI(resample_trajectories_backward, args, result) {
-  const TensorView values = args.tensor(0, "values");
-  const ResampleOptions options = resample_options(args, values, 15);
-  const Workspace workspace(stream_gradient_workspace_bytes(values, options), values.device);
-  resample_trajectories_backward(
-      values, args.tensor(1, "times"), args.tensor(2, "target_times"), options, args.tensor(9, "out_gradient"),
-      optional_tensor(args, 10, "values_gradient"), optional_tensor(args, 13, "times_gradient"),
-      optional_tensor(args, 14, "targets_gradient"), current_stream(values.device), optional_tensor(args, 8, "lengths"),
-      optional_tensor(args, 11, "target_lengths"), workspace.view);
-}
-
-// (values, times, target_times) -> an array for `valid`
-ROBOCACHE_FFI(resample_valid, args, result) {
-  const TensorView values = args.tensor(0, "values");
-  const ResampleShape shape = resample_shape(values, args.tensor(1, "times"), args.tensor(2, "target_times"));
-  result.set(shape.batched ? OwnedTensor::allocate(DType::kBool, values.device, {shape.batch, shape.targets})
-                           : OwnedTensor::allocate(DType::kBool, values.device, {shape.targets}));
-}
-
-namespace {
 
 // The options that each stream may have for itself, in the order in which Python counts them.
 enum class StreamOption {
@@ -303,12 +230,6 @@ ROBOCACHE_FFI(array_of, args, result) {
   const auto place = static_cast<size_t>(args.integer(2, "place"));
   if (place >= arrays.size()) throw ArgumentError("place: expected fewer than " + std::to_string(arrays.size()));
   if (arrays[place]) result.set(*std::exchange(arrays[place], std::nullopt));
-}
-
-// (times, lengths)
-ROBOCACHE_FFI(check_times, args, result) {
-  const TensorView times = args.tensor(0, "times");
-  check_times(times, current_stream(times.device), optional_tensor(args, 1, "lengths"));
 }
 
 }  // namespace robocache::ffi

@@ -28,6 +28,7 @@ std::vector<FeatureBlock> feature_blocks(int64_t features, InterpolationMethod m
                                          const std::vector<FeatureBlock>& named) {
   std::vector<FeatureBlock> sorted;
   for (FeatureBlock block : named) {
+    if (block.end == kAllFeatures) block.end = features;
     const FeatureBlock given = block;
     if (block.begin < 0) block.begin += features;
     if (block.end < 0) block.end += features;

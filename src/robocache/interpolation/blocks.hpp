@@ -8,7 +8,10 @@
 
 namespace robocache {
 
-// The features [begin, end) by one method. From callers either bound may count from the back, as in Python.
+inline constexpr int64_t kAllFeatures = INT64_MAX;
+
+// The features [begin, end) by one method. From callers either bound may count from the back, as in Python, and an end at
+// kAllFeatures is that of the features.
 struct FeatureBlock {
   int64_t begin;
   int64_t end;

@@ -7,15 +7,31 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/fields.hpp"
 #include "robocache/core/tensor_view.hpp"
 #include "robocache/interpolation/blocks.hpp"
 #include "robocache/interpolation/method.hpp"
 #include "robocache/interpolation/segment.hpp"
 
 namespace robocache {
+
+template <>
+struct EnumNames<InterpolationMethod> {
+  static constexpr std::string_view names[] = {"linear", "nearest", "previous", "next",  "pchip",
+                                               "akima",  "cubic",   "angle",    "slerp", "pose"};
+};
+template <>
+struct EnumNames<Extrapolate> {
+  static constexpr std::string_view names[] = {"clamp", "nan", "linear"};
+};
+template <>
+struct EnumNames<Boundary> {
+  static constexpr std::string_view names[] = {"not-a-knot", "natural"};
+};
 
 // How one stream is brought to the targets.
 struct InterpolationOptions {
@@ -26,6 +42,13 @@ struct InterpolationOptions {
   std::optional<Duration> max_gap = {};
   std::optional<Duration> tolerance = {};   // step methods alone
   Boundary boundary = Boundary::kNotAKnot;  // cubic alone: see check_boundary
+
+  static constexpr auto fields() {
+    using I = InterpolationOptions;
+    return std::tuple(Field{"method", &I::method}, Field{"methods", &I::methods}, Field{"extrapolate", &I::extrapolate},
+                      Field{"causal", &I::causal}, Field{"max_gap", &I::max_gap}, Field{"tolerance", &I::tolerance},
+                      Field{"bc_type", &I::boundary});
+  }
 };
 
 // A clock is [N] for every row or [B, N]; `length` is the letter of its last extent.

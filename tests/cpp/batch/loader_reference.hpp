@@ -105,7 +105,7 @@ inline test::Choice choose_step(const Stream& stream, const StreamRequest& reque
     }
   }
   if (distance < nanoseconds(options.snap_s)) target = nearest;
-  ResampleOptions rule;
+  InterpolationOptions rule;
   rule.method = request.method.value_or(is_floating(stream.dtype) ? InterpolationMethod::kLinear
                                                                   : InterpolationMethod::kPrevious);
   if (request.max_gap_s) rule.max_gap = nanoseconds(std::min(*request.max_gap_s, 1e9));

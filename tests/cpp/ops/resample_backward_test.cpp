@@ -51,15 +51,20 @@ std::optional<TensorView> view_of(const std::optional<DeviceArray<uint8_t>>& mem
   return memory ? std::optional(memory->view()) : std::nullopt;
 }
 
-double loss(const GradientProblem& p, const ResampleOptions& options, Device device) {
+double loss(const GradientProblem& p, const InterpolationOptions& options, Device device) {
   const DeviceArray<double> values(p.values, DType::kFloat64, {kBatch, kSamples, kFeatures}, device);
   const DeviceArray<double> times(p.times, DType::kFloat64, {kBatch, kSamples}, device);
   const DeviceArray<double> targets(p.targets, DType::kFloat64, {kBatch, kTargets}, device);
   const DeviceArray<double> out(std::vector<double>(p.weights.size()), DType::kFloat64, {kBatch, kTargets, kFeatures},
                                 device);
   const auto workspace = memory(stream_workspace_bytes(values.view(), options), device);
-  resample_trajectories(values.view(), times.view(), targets.view(), options, out.view(), CudaStream{}, std::nullopt,
-                        std::nullopt, std::nullopt, view_of(workspace));
+  resample_trajectories({.values = values.view(),
+                         .times = times.view(),
+                         .target_times = targets.view(),
+                         .options = options,
+                         .out = out.view(),
+                         .workspace = view_of(workspace)},
+                        CudaStream{});
   const std::vector<double> made = out.read();
   double sum = 0;
   for (size_t i = 0; i < made.size(); ++i) {
@@ -78,7 +83,7 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
   for (const M method : {M::kLinear, M::kNearest, M::kPrevious, M::kNext, M::kPchip, M::kAkima, M::kCubic, M::kSlerp}) {
     for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan, Extrapolate::kLinear}) {
       if (is_step(method) && extrapolate == Extrapolate::kLinear) continue;
-      const ResampleOptions options{.method = method, .extrapolate = extrapolate};
+      const InterpolationOptions options{.method = method, .extrapolate = extrapolate};
       GradientProblem p(random);
       const DeviceArray<double> values(p.values, DType::kFloat64, {kBatch, kSamples, kFeatures}, device());
       const DeviceArray<double> times(p.times, DType::kFloat64, {kBatch, kSamples}, device());
@@ -93,9 +98,13 @@ TEST_P(ResampleBackward, IsTheSlopeOfTheLoss) {
       const DeviceArray<double> of_targets(std::vector<double>(p.targets.size()), DType::kFloat64, {kBatch, kTargets},
                                            device());
       const auto workspace = memory(stream_gradient_workspace_bytes(values.view(), options), device());
-      resample_trajectories_backward(values.view(), times.view(), targets.view(), options, given.view(),
-                                     of_values.view(), of_times.view(), of_targets.view(), CudaStream{}, std::nullopt,
-                                     std::nullopt, view_of(workspace));
+      resample_trajectories_backward({.values = values.view(),
+                                      .times = times.view(),
+                                      .target_times = targets.view(),
+                                      .options = options,
+                                      .workspace = view_of(workspace)},
+                                     {given.view(), of_values.view(), of_times.view(), of_targets.view()},
+                                     CudaStream{});
       const auto compare = [&](std::vector<double> GradientProblem::* of, const std::vector<double>& made,
                                const char* what) {
         for (size_t i = 0; i < made.size(); ++i) {
@@ -125,8 +134,8 @@ TEST_P(ResampleBackward, AddsToWhatIsThere) {
   const DeviceArray<float> of_values({100, 200}, DType::kFloat32, {1, 2, 1}, device());
   const DeviceArray<double> of_times({10, 20}, DType::kFloat64, {1, 2}, device());
   const DeviceArray<double> of_targets({30}, DType::kFloat64, {1, 1}, device());
-  resample_trajectories_backward(values.view(), times.view(), targets.view(), {}, given.view(), of_values.view(),
-                                 of_times.view(), of_targets.view(), CudaStream{});
+  resample_trajectories_backward({.values = values.view(), .times = times.view(), .target_times = targets.view()},
+                                 {given.view(), of_values.view(), of_times.view(), of_targets.view()}, CudaStream{});
   EXPECT_EQ(of_values.read(), (std::vector<float>{106, 202}));
   EXPECT_EQ(of_times.read(), (std::vector<double>{8.5, 19.5}));
   EXPECT_EQ(of_targets.read(), (std::vector<double>{32}));
@@ -141,8 +150,8 @@ TEST_P(ResampleBackward, RefusalsNameTheArgument) {
   const auto refusal = [&](const TensorView& out_gradient, const std::optional<TensorView>& of_values,
                            const std::optional<TensorView>& of_clock) -> std::string {
     try {
-      resample_trajectories_backward(values.view(), stamps.view(), stamps.view(), {}, out_gradient, of_values, of_clock,
-                                     std::nullopt, CudaStream{});
+      resample_trajectories_backward({.values = values.view(), .times = stamps.view(), .target_times = stamps.view()},
+                                     {out_gradient, of_values, of_clock}, CudaStream{});
     } catch (const Error& error) {
       return error.what();
     }

@@ -70,7 +70,7 @@ struct Answer {
 };
 
 template <class V, class C>
-Answer<typename V::Type> reference(const Problem<V, C>& p, const ResampleOptions& options) {
+Answer<typename V::Type> reference(const Problem<V, C>& p, const InterpolationOptions& options) {
   using Value = typename V::Type;
   using Clock = typename C::Type;
   using Work = std::conditional_t<std::is_same_v<Value, double>, double, float>;
@@ -122,7 +122,7 @@ inline std::vector<int64_t> strides_of(Layout layout, const std::vector<int64_t>
 }
 
 template <class V, class C>
-void expect_reference(const Problem<V, C>& p, const ResampleOptions& options, Device device,
+void expect_reference(const Problem<V, C>& p, const InterpolationOptions& options, Device device,
                       Layout layout = Layout::kContiguous) {
   using Value = typename V::Type;
   const auto shape = [&](bool with_batch, std::vector<int64_t> rest) {
@@ -141,8 +141,14 @@ void expect_reference(const Problem<V, C>& p, const ResampleOptions& options, De
                            shape(p.batched, {p.targets}));
   std::optional<DeviceArray<int64_t>> lengths;
   if (p.lengths) lengths.emplace(array(*p.lengths, DType::kInt64, {p.batch}));
-  resample_trajectories(values.view(), times.view(), targets.view(), options, out.view(), CudaStream{},
-                        lengths ? std::optional(lengths->view()) : std::nullopt, valid.view());
+  resample_trajectories({.values = values.view(),
+                         .times = times.view(),
+                         .target_times = targets.view(),
+                         .options = options,
+                         .lengths = lengths ? std::optional(lengths->view()) : std::nullopt,
+                         .out = out.view(),
+                         .valid = valid.view()},
+                        CudaStream{});
 
   const Answer<Value> expected = reference(p, options);
   const std::vector<Value> got = out.read();
@@ -159,8 +165,8 @@ void expect_reference(const Problem<V, C>& p, const ResampleOptions& options, De
 
 // Every set of options that goes together, with durations that the quarters of a second of random clocks meet exactly.
 template <class Clock>
-std::vector<ResampleOptions> all_options(bool with_linear) {
-  std::vector<ResampleOptions> all;
+std::vector<InterpolationOptions> all_options(bool with_linear) {
+  std::vector<InterpolationOptions> all;
   const Duration half = std::is_same_v<Clock, int64_t> ? Duration(int64_t{500'000'000}) : Duration(0.5);
   const Duration quarter = std::is_same_v<Clock, int64_t> ? Duration(250'000'000.0) : Duration(0.25);
   for (const InterpolationMethod method : kMethods) {
@@ -169,7 +175,7 @@ std::vector<ResampleOptions> all_options(bool with_linear) {
     for (const Extrapolate extrapolate : {Extrapolate::kClamp, Extrapolate::kNan, Extrapolate::kLinear}) {
       if (extrapolate == Extrapolate::kLinear && !linear) continue;
       for (int bits = 0; bits < 8; ++bits) {
-        ResampleOptions options{.method = method, .extrapolate = extrapolate, .causal = (bits & 1) != 0};
+        InterpolationOptions options{.method = method, .extrapolate = extrapolate, .causal = (bits & 1) != 0};
         if ((bits & 2) != 0) options.max_gap = half;
         if ((bits & 4) != 0) options.tolerance = quarter;
         if (options.causal && method == InterpolationMethod::kNext) continue;
@@ -188,7 +194,7 @@ struct Plan {
 };
 
 template <class V, class C>
-Plan plan_of(const Problem<V, C>& p, const ResampleOptions& options, Device device) {
+Plan plan_of(const Problem<V, C>& p, const InterpolationOptions& options, Device device) {
   const auto view = [&](DType dtype, bool with_batch, std::initializer_list<int64_t> rest) {
     std::vector<int64_t> shape(rest);
     if (with_batch) shape.insert(shape.begin(), p.batch);

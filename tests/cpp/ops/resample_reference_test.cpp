@@ -44,7 +44,7 @@ TEST_P(ResampleReference, EveryTypeClockAndOptionGivesTheReferencesBits) {
   const auto check = [&](auto value, auto clock) {
     using V = decltype(value);
     using C = decltype(clock);
-    const std::vector<ResampleOptions> all = all_options<typename C::Type>(test::kIsFloat<typename V::Type>);
+    const std::vector<InterpolationOptions> all = all_options<typename C::Type>(test::kIsFloat<typename V::Type>);
     // Under a GPU's sanitizer each launch is slow: there, one in seven, another one for each pair of types.
     const size_t every = device().is_cuda() ? 7 : 1;
     for (size_t i = turn % every; i < all.size(); i += every) {
@@ -69,7 +69,7 @@ TEST_P(ResampleReference, EveryLayoutGivesTheReferencesBits) {
          {Layout::kGaps, Layout::kWideGaps, Layout::kSwapped, Layout::kReversed, Layout::kSpread}) {
       for (const int64_t features : {1, 3, 16}) {
         for (const int64_t batch : {1, 3}) {
-          ResampleOptions options;
+          InterpolationOptions options;
           if (!test::kIsFloat<typename V::Type>) options.method = InterpolationMethod::kNearest;
           const auto p = random_problem<V, C>(random, {batch, 9, 21, features}, random.one_in(2));
           expect_reference(p, options, device(), layout);
@@ -95,7 +95,8 @@ TEST_P(ResampleReference, RowsFeaturesAndSamplesMayShareMemory) {
                                               std::vector<int64_t>{2, 1, 0}, std::vector<int64_t>{0, 0, 0}}) {
     const DeviceArray<float> in(values, DType::kFloat32, {3, 2, 2}, device(), strides);
     const DeviceArray<float> out(std::vector<float>(6), DType::kFloat32, {3, 1, 2}, device());
-    resample_trajectories(in.view(), times.view(), targets.view(), {}, out.view(), CudaStream{});
+    resample_trajectories(
+        {.values = in.view(), .times = times.view(), .target_times = targets.view(), .out = out.view()}, CudaStream{});
     const std::vector<float> seen = in.read();
     std::vector<float> expected;
     for (size_t b = 0; b < 3; ++b) {
@@ -108,7 +109,8 @@ TEST_P(ResampleReference, RowsFeaturesAndSamplesMayShareMemory) {
   const DeviceArray<float> stopped({5, 5, 5}, DType::kFloat32, {3}, device(), {0});
   const DeviceArray<float> asked({4, 5, 6}, DType::kFloat32, {3}, device());
   const DeviceArray<float> out({0, 0, 0}, DType::kFloat32, {3, 1}, device());
-  resample_trajectories(in.view(), stopped.view(), asked.view(), {}, out.view(), CudaStream{});
+  resample_trajectories({.values = in.view(), .times = stopped.view(), .target_times = asked.view(), .out = out.view()},
+                        CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<float>{3, 3, 3}));
 }
 
@@ -127,7 +129,8 @@ TEST_P(ResampleReference, RowsMayBeginOffAVectorsBoundary) {
     from.shape[1] = to.shape[1] = 8;
     from.data = static_cast<float*>(from.data) + begin;
     to.data = static_cast<float*>(to.data) + begin;
-    resample_trajectories(from, times.view(), targets.view(), {}, to, CudaStream{});
+    resample_trajectories({.values = from, .times = times.view(), .target_times = targets.view(), .out = to},
+                          CudaStream{});
     const std::vector<float> got = out.read();
     for (size_t d = 0; d < 16; ++d) {
       const bool inside = d >= begin && d < begin + 8;
@@ -200,13 +203,23 @@ TEST_P(ResampleReference, RowsOfMoreSamplesThan32BitsCount) {
       const DeviceArray<float> out({0, 0, 0}, DType::kFloat32, {3, 1}, device());
       const DeviceArray<uint8_t> valid({7, 7, 7}, DType::kBool, {3}, device());
       if (device().is_cuda() && samples > int64_t{1} << 30) {
-        EXPECT_THROW(resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate},
-                                           out.view(), CudaStream{}, std::nullopt, valid.view()),
+        EXPECT_THROW(resample_trajectories({.values = many_values,
+                                            .times = many_times,
+                                            .target_times = targets.view(),
+                                            .options = {.extrapolate = extrapolate},
+                                            .out = out.view(),
+                                            .valid = valid.view()},
+                                           CudaStream{}),
                      ArgumentError);
         continue;
       }
-      resample_trajectories(many_values, many_times, targets.view(), {.extrapolate = extrapolate}, out.view(),
-                            CudaStream{}, std::nullopt, valid.view());
+      resample_trajectories({.values = many_values,
+                             .times = many_times,
+                             .target_times = targets.view(),
+                             .options = {.extrapolate = extrapolate},
+                             .out = out.view(),
+                             .valid = valid.view()},
+                            CudaStream{});
       EXPECT_EQ(out.read()[1], 7) << samples;
       EXPECT_EQ(std::isnan(out.read()[0]), extrapolate == Extrapolate::kNan) << samples;
       EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 1, 0})) << samples;
@@ -232,8 +245,13 @@ TEST_P(ResampleReference, LengthsOfEitherTypeCutTheirRow) {
   const auto check = [&](const TensorView& lengths) {
     const DeviceArray<float> out({-1, -1}, DType::kFloat32, {2, 1, 1}, device());
     const DeviceArray<uint8_t> valid({7, 7}, DType::kBool, {2, 1}, device());
-    resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{}, lengths,
-                          valid.view());
+    resample_trajectories({.values = values.view(),
+                           .times = times.view(),
+                           .target_times = targets.view(),
+                           .lengths = lengths,
+                           .out = out.view(),
+                           .valid = valid.view()},
+                          CudaStream{});
     EXPECT_EQ(out.read()[0], 2);
     EXPECT_TRUE(std::isnan(out.read()[1]));
     EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 0}));
@@ -251,7 +269,12 @@ TEST_P(ResampleReference, LengthsOutsideTheRowAreRefusedOnTheCpuAndCutOnCuda) {
   for (const auto& [first, second] : {std::pair<int64_t, int64_t>{3, 2}, {2, -1}, {INT64_MAX, INT64_MIN}}) {
     const DeviceArray<int64_t> lengths({first, second}, DType::kInt64, {2}, device());
     const auto call = [&] {
-      resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{}, lengths.view());
+      resample_trajectories({.values = values.view(),
+                             .times = times.view(),
+                             .target_times = targets.view(),
+                             .lengths = lengths.view(),
+                             .out = out.view()},
+                            CudaStream{});
     };
     if (!device().is_cuda()) {
       EXPECT_THROW(call(), ArgumentError);
@@ -268,7 +291,7 @@ TEST_P(ResampleReference, LengthsOutsideTheRowAreRefusedOnTheCpuAndCutOnCuda) {
 // samples that must not be seen.
 TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
   Random random(17);
-  const auto check = [&](auto clock, const ResampleOptions& options, int64_t samples) {
+  const auto check = [&](auto clock, const InterpolationOptions& options, int64_t samples) {
     using Clock = typename decltype(clock)::Type;
     constexpr bool kFloating = std::is_floating_point_v<Clock>;
     const int64_t length = samples - random.below(std::min<int64_t>(samples, 3));
@@ -303,7 +326,13 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
                                          device());
       const DeviceArray<float> out(std::vector<float>(static_cast<size_t>(rows * 40)), DType::kFloat32, {rows, 40, 1},
                                    device());
-      resample_trajectories(in.view(), at.view(), wanted.view(), options, out.view(), CudaStream{}, lengths.view());
+      resample_trajectories({.values = in.view(),
+                             .times = at.view(),
+                             .target_times = wanted.view(),
+                             .options = options,
+                             .lengths = lengths.view(),
+                             .out = out.view()},
+                            CudaStream{});
       const std::vector<float> got = out.read();
       const size_t first = alone ? 0 : 40;
       for (size_t t = first; t < first + 40; ++t) {

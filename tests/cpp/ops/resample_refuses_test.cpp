@@ -31,7 +31,16 @@ struct Call {
         lengths_array({2, 1, 0}, DType::kInt32, {3}, device),
         valid_array(std::vector<uint8_t>(15, 7), DType::kBool, {3, 5}, device) {}
 
-  void operator()() const { resample_trajectories(values, times, targets, options, out, CudaStream{}, lengths, valid); }
+  void operator()() const {
+    resample_trajectories({.values = values,
+                           .times = times,
+                           .target_times = targets,
+                           .options = options,
+                           .lengths = lengths,
+                           .out = out,
+                           .valid = valid},
+                          CudaStream{});
+  }
   bool wrote_nothing() const {
     return out_array.read() == std::vector<float>(60, -1) && valid_array.read() == std::vector<uint8_t>(15, 7);
   }
@@ -48,7 +57,7 @@ struct Call {
   TensorView out = out_array.view();
   std::optional<TensorView> lengths = lengths_array.view();
   std::optional<TensorView> valid = valid_array.view();
-  ResampleOptions options;
+  InterpolationOptions options;
 };
 
 void reshape(TensorView& view, std::initializer_list<int64_t> shape) {

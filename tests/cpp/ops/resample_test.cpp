@@ -26,7 +26,7 @@ using test::Problem;
 
 // Values [S, 1] by times [S], both float64.
 Answer<double> resampled(const std::vector<double>& values, const std::vector<double>& times,
-                         const std::vector<double>& targets, const ResampleOptions& options, Device device) {
+                         const std::vector<double>& targets, const InterpolationOptions& options, Device device) {
   const auto s = static_cast<int64_t>(times.size());
   const auto t = static_cast<int64_t>(targets.size());
   const DeviceArray<double> in(values, DType::kFloat64, {s, 1}, device);
@@ -34,15 +34,20 @@ Answer<double> resampled(const std::vector<double>& values, const std::vector<do
   const DeviceArray<double> wanted(targets, DType::kFloat64, {t}, device);
   const DeviceArray<double> out(std::vector<double>(targets.size(), 777), DType::kFloat64, {t, 1}, device);
   const DeviceArray<uint8_t> valid(std::vector<uint8_t>(targets.size(), 7), DType::kBool, {t}, device);
-  resample_trajectories(in.view(), clock.view(), wanted.view(), options, out.view(), CudaStream{}, std::nullopt,
-                        valid.view());
+  resample_trajectories({.values = in.view(),
+                         .times = clock.view(),
+                         .target_times = wanted.view(),
+                         .options = options,
+                         .out = out.view(),
+                         .valid = valid.view()},
+                        CudaStream{});
   return {out.read(), valid.read()};
 }
 
 class Resample : public test::OnDevice {
  protected:
   static Answer<double> at(const std::vector<double>& values, const std::vector<double>& times,
-                           const std::vector<double>& targets, const ResampleOptions& options) {
+                           const std::vector<double>& targets, const InterpolationOptions& options) {
     return resampled(values, times, targets, options, device());
   }
 };
@@ -55,7 +60,9 @@ TEST_P(Resample, TheExampleOfTheHeader) {
   const DeviceArray<float> times({0, 1, 2}, DType::kFloat32, {3}, device());
   const DeviceArray<float> targets({0.5F, 1.5F}, DType::kFloat32, {2}, device());
   const DeviceArray<float> out({0, 0}, DType::kFloat32, {2, 1}, device());
-  resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{});
+  resample_trajectories(
+      {.values = values.view(), .times = times.view(), .target_times = targets.view(), .out = out.view()},
+      CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<float>{5, 15}));
 }
 
@@ -130,7 +137,12 @@ TEST_P(Resample, AHitReturnsEveryBitWhateverTheNeighboursHold) {
       const DeviceArray<float> in(values, DType::kFloat32, {n, 1}, device(), {spread, 1});
       const DeviceArray<double> times({0, 1, 2, 3, 4, 5}, DType::kFloat64, {n}, device());
       const DeviceArray<float> out(std::vector<float>(values.size()), DType::kFloat32, {n, 1}, device(), {spread, 1});
-      resample_trajectories(in.view(), times.view(), times.view(), {.method = method}, out.view(), CudaStream{});
+      resample_trajectories({.values = in.view(),
+                             .times = times.view(),
+                             .target_times = times.view(),
+                             .options = {.method = method},
+                             .out = out.view()},
+                            CudaStream{});
       const std::vector<float> got = out.read();
       for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::bit_cast<uint32_t>(got[i]), patterns[i]);
     }
@@ -192,8 +204,12 @@ TEST_P(Resample, NothingThere) {
   const DeviceArray<float> times({0, 1}, DType::kFloat32, {2}, device());
   const DeviceArray<float> targets({-1, std::nanf("")}, DType::kFloat32, {2}, device());
   const DeviceArray<int32_t> out({9, 9}, DType::kInt32, {2, 1}, device());
-  resample_trajectories(whole.view(), times.view(), targets.view(),
-                        {.method = InterpolationMethod::kPrevious, .causal = true}, out.view(), CudaStream{});
+  resample_trajectories({.values = whole.view(),
+                         .times = times.view(),
+                         .target_times = targets.view(),
+                         .options = {.method = InterpolationMethod::kPrevious, .causal = true},
+                         .out = out.view()},
+                        CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<int32_t>{0, 0}));
 }
 
@@ -203,7 +219,9 @@ TEST_P(Resample, NanosecondsOfThisCenturyKeepEveryOne) {
   const DeviceArray<int64_t> times({start, start + 4, start + 6}, DType::kInt64, {3}, device());
   const DeviceArray<int64_t> targets({start + 1, start + 3, start + 5, start + 6}, DType::kInt64, {4}, device());
   const DeviceArray<double> out(std::vector<double>(4), DType::kFloat64, {4, 1}, device());
-  resample_trajectories(values.view(), times.view(), targets.view(), {}, out.view(), CudaStream{});
+  resample_trajectories(
+      {.values = values.view(), .times = times.view(), .target_times = targets.view(), .out = out.view()},
+      CudaStream{});
   EXPECT_EQ(out.read(), (std::vector<double>{1, 3, 6, 8}));
 }
 
@@ -216,7 +234,7 @@ TEST_P(Resample, Int64TimesReachAcrossTheirWholeRange) {
   p.values = {1, 2, 4, 8};
   p.times = {kLeast, -1, 0, kGreatest};
   p.target_times = {kLeast, kLeast + 1, kLeast / 2, -2, -1, 0, 1, kGreatest - 1, kGreatest};
-  for (ResampleOptions options : all_options<int64_t>(true)) {
+  for (InterpolationOptions options : all_options<int64_t>(true)) {
     expect_reference(p, options, device());
     if (options.max_gap) options.max_gap = std::numeric_limits<int64_t>::max();
     if (options.tolerance) options.tolerance = 0x1p63;
@@ -227,7 +245,7 @@ TEST_P(Resample, Int64TimesReachAcrossTheirWholeRange) {
   p.samples = 2;
   p.values = {1, 2};
   p.times = {kLeast, kGreatest};
-  for (const ResampleOptions& options : all_options<int64_t>(true)) expect_reference(p, options, device());
+  for (const InterpolationOptions& options : all_options<int64_t>(true)) expect_reference(p, options, device());
 }
 
 }  // namespace

@@ -12,50 +12,48 @@
 namespace robocache {
 namespace {
 
-// `out`, or the gradient with respect to it.
-void check_out(const TensorView& out, const char* name, const ResampleShape& shape, const TensorView& values) {
-  if (out.dtype != values.dtype) {
-    refuse_type(name, ": expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
+struct Shape {
+  bool batched;
+  int64_t batch;
+  int64_t samples;
+  int64_t targets;
+  int64_t features;
+};
+
+Shape shape_of(const ResampleCall& call) {
+  const auto [batched, batch, samples, features] = stream_shape(call.values, call.times);
+  check_clock(call.target_times, "target_times", "T", batched, batch);
+  if (call.target_times.dtype != call.times.dtype) {
+    refuse_type("target_times: expected ", dtype_name(call.times.dtype), " like times, got ",
+                dtype_name(call.target_times.dtype));
   }
-  check_device(out, name, values.device);
-  check_target_shape(out, name, shape.batched, shape.batch, shape.targets, shape.features);
+  return {batched, batch, samples, call.target_times.shape[call.target_times.ndim - 1], features};
 }
-
-}  // namespace
-
-ResampleShape resample_shape(const TensorView& values, const TensorView& times, const TensorView& target_times) {
-  const auto [batched, batch, samples, features] = stream_shape(values, times);
-  check_clock(target_times, "target_times", "T", batched, batch);
-  if (target_times.dtype != times.dtype) {
-    refuse_type("target_times: expected ", dtype_name(times.dtype), " like times, got ",
-                dtype_name(target_times.dtype));
-  }
-  return {batched, batch, samples, target_times.shape[target_times.ndim - 1], features};
-}
-
-namespace {
 
 // A call, checked: its segments are runs of features of one method, in the features' order.
-struct ResampleCall {
-  ResampleShape shape;
+struct Prepared {
+  Shape shape;
   std::vector<Segment> segments;
   Interpolation interpolation;
 };
 
 // `out` is what the call writes or, named so, the gradient with respect to it; whose memory it is, is not checked.
-void prepare(const TensorView& values, const TensorView& times, const TensorView& target_times,
-             const ResampleOptions& options, const TensorView& out, const char* out_name,
-             const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-             const std::optional<TensorView>& target_lengths, ResampleCall& call) {
-  const ResampleShape& shape = call.shape = resample_shape(values, times, target_times);
+void prepare(const ResampleCall& call, const TensorView& out, const char* out_name,
+             const std::optional<TensorView>& valid, Prepared& prepared) {
+  const TensorView& values = call.values;
+  const Shape& shape = prepared.shape = shape_of(call);
   const int first = shape.batched ? 1 : 0;
-  Segment s = stream_segment(values, times, lengths, options);
-  check_device(target_times, "target_times", values.device);
-  if (target_lengths) {
-    check_device(*target_lengths, "target_lengths", values.device);
-    check_lengths(*target_lengths, "target_lengths", shape.batch, shape.targets);
+  Segment s = stream_segment(values, call.times, call.lengths, call.options);
+  check_device(call.target_times, "target_times", values.device);
+  if (call.target_lengths) {
+    check_device(*call.target_lengths, "target_lengths", values.device);
+    check_lengths(*call.target_lengths, "target_lengths", shape.batch, shape.targets);
   }
-  check_out(out, out_name, shape, values);
+  if (out.dtype != values.dtype) {
+    refuse_type(out_name, ": expected ", dtype_name(values.dtype), " like values, got ", dtype_name(out.dtype));
+  }
+  check_device(out, out_name, values.device);
+  check_target_shape(out, out_name, shape.batched, shape.batch, shape.targets, shape.features);
   place_out(s, out, 0);
   if (valid) {
     if (valid->dtype != DType::kBool || valid->ndim != out.ndim - 1 || valid->shape[valid->ndim - 1] != shape.targets ||
@@ -68,65 +66,63 @@ void prepare(const TensorView& values, const TensorView& times, const TensorView
     s.valid_target = valid->strides[first];
   }
 
-  append_segments(s, options, call.segments);
-  check_boundary(options, call.segments);
-  if (call.segments.size() > kMaxSegments) {
+  append_segments(s, call.options, prepared.segments);
+  check_boundary(call.options, prepared.segments);
+  if (prepared.segments.size() > kMaxSegments) {
     refuse("methods: expected at most ", std::to_string(kMaxSegments), " runs of one method, got ",
-           std::to_string(call.segments.size()));
+           std::to_string(prepared.segments.size()));
   }
-  call.interpolation = call_on(target_times, target_lengths, shape.batch);
-  call.interpolation.segments = call.segments.data();
-  call.interpolation.segment_count = static_cast<int32_t>(call.segments.size());
+  prepared.interpolation = call_on(call.target_times, call.target_lengths, shape.batch);
+  prepared.interpolation.segments = prepared.segments.data();
+  prepared.interpolation.segment_count = static_cast<int32_t>(prepared.segments.size());
 }
 
 }  // namespace
 
-void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                           const ResampleOptions& options, const TensorView& out, CudaStream stream,
-                           const std::optional<TensorView>& lengths, const std::optional<TensorView>& valid,
-                           const std::optional<TensorView>& target_lengths,
-                           const std::optional<TensorView>& workspace) {
-  ResampleCall call;
-  prepare(values, times, target_times, options, out, "out", lengths, valid, target_lengths, call);
-  if (overlaps(out, values)) refuse("out: overlaps values");
-  if (overlaps(out, times)) refuse("out: overlaps times");
-  if (overlaps(out, target_times)) refuse("out: overlaps target_times");
-  if (lengths && overlaps(out, *lengths)) refuse("out: overlaps lengths");
-  if (target_lengths && overlaps(out, *target_lengths)) refuse("out: overlaps target_lengths");
-  if (out.numel() > 0) check_elements_apart(out, "out");
-  make_splines(call.segments, call.shape.batch, workspace, values.device, stream);
-  interpolate(call.interpolation, values.device, stream);
+ResampleOutputs resample_outputs(const ResampleCall& call) {
+  const auto [batched, batch, samples, targets, features] = shape_of(call);
+  const auto like = [&](DType dtype, auto... last) {
+    return batched ? TensorView::contiguous(nullptr, dtype, {batch, targets, last...}, call.values.device)
+                   : TensorView::contiguous(nullptr, dtype, {targets, last...}, call.values.device);
+  };
+  return {like(call.values.dtype, features), like(DType::kBool)};
 }
 
-void resample_trajectories_backward(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                                    const ResampleOptions& options, const TensorView& out_gradient,
-                                    const std::optional<TensorView>& of_values,
-                                    const std::optional<TensorView>& of_times,
-                                    const std::optional<TensorView>& of_targets, CudaStream stream,
-                                    const std::optional<TensorView>& lengths,
-                                    const std::optional<TensorView>& target_lengths,
-                                    const std::optional<TensorView>& workspace) {
-  ResampleCall call;
-  prepare(values, times, target_times, options, out_gradient, "out_gradient", lengths, std::nullopt, target_lengths,
-          call);
-  const ResampleShape& shape = call.shape;
+void resample_trajectories(const ResampleCall& call, CudaStream stream) {
+  Prepared prepared;
+  prepare(call, call.out, "out", call.valid, prepared);
+  if (overlaps(call.out, call.values)) refuse("out: overlaps values");
+  if (overlaps(call.out, call.times)) refuse("out: overlaps times");
+  if (overlaps(call.out, call.target_times)) refuse("out: overlaps target_times");
+  if (call.lengths && overlaps(call.out, *call.lengths)) refuse("out: overlaps lengths");
+  if (call.target_lengths && overlaps(call.out, *call.target_lengths)) refuse("out: overlaps target_lengths");
+  if (call.out.numel() > 0) check_elements_apart(call.out, "out");
+  make_splines(prepared.segments, prepared.shape.batch, call.workspace, call.values.device, stream);
+  interpolate(prepared.interpolation, call.values.device, stream);
+}
+
+void resample_trajectories_backward(const ResampleCall& call, const ResampleGradients& gradients, CudaStream stream) {
+  Prepared prepared;
+  prepare(call, gradients.out_gradient, "out_gradient", std::nullopt, prepared);
+  const Shape& shape = prepared.shape;
+  const std::optional<TensorView>& of_values = gradients.values_gradient;
   SegmentGradient g{};
-  g.times = clock_gradient(of_times, "times_gradient", times, shape.batch);
-  g.targets = clock_gradient(of_targets, "targets_gradient", target_times, shape.batch);
+  g.times = clock_gradient(gradients.times_gradient, "times_gradient", call.times, shape.batch);
+  g.targets = clock_gradient(gradients.targets_gradient, "targets_gradient", call.target_times, shape.batch);
   g.values_batch = shape.samples * shape.features;
   g.values_sample = shape.features;
   g.values_feature = 1;
-  std::vector<SegmentGradient> gradients;
+  std::vector<SegmentGradient> into;
   int64_t feature = 0;
-  for (const Segment& s : call.segments) {
+  for (const Segment& s : prepared.segments) {
     if (of_values) {
-      g.values = values_gradient(*of_values, "values_gradient", s, shape.batch, shape.features, values.device);
+      g.values = values_gradient(*of_values, "values_gradient", s, shape.batch, shape.features, call.values.device);
       g.values = static_cast<char*>(g.values) + feature * dtype_size(of_values->dtype);
     }
-    gradients.push_back(g);
+    into.push_back(g);
     feature += s.features;
   }
-  interpolate_backward(call.interpolation, gradients, workspace, values.device, stream);
+  interpolate_backward(prepared.interpolation, into, call.workspace, call.values.device, stream);
 }
 
 namespace {

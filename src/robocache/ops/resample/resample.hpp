@@ -41,28 +41,49 @@
 // Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
 //
 //   std::vector<float> values{0, 10, 20}, times{0, 1, 2}, targets{0.5f, 1.5f}, out(2);
-//   resample_trajectories(TensorView::contiguous(values.data(), DType::kFloat32, {3, 1}),
-//                         TensorView::contiguous(times.data(), DType::kFloat32, {3}),
-//                         TensorView::contiguous(targets.data(), DType::kFloat32, {2}), {},
-//                         TensorView::contiguous(out.data(), DType::kFloat32, {2, 1}), CudaStream{});   // out = {5, 15}
+//   resample_trajectories({.values = TensorView::contiguous(values.data(), DType::kFloat32, {3, 1}),
+//                          .times = TensorView::contiguous(times.data(), DType::kFloat32, {3}),
+//                          .target_times = TensorView::contiguous(targets.data(), DType::kFloat32, {2}),
+//                          .out = TensorView::contiguous(out.data(), DType::kFloat32, {2, 1})}, CudaStream{});  // {5, 15}
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <tuple>
 
+#include "robocache/core/fields.hpp"
 #include "robocache/core/tensor_view.hpp"
 #include "robocache/interpolation/validate.hpp"
 
 namespace robocache {
 
-using ResampleOptions = InterpolationOptions;
+struct ResampleCall {
+  TensorView values;
+  TensorView times;
+  TensorView target_times;
+  InterpolationOptions options = {};
+  std::optional<TensorView> lengths = {};
+  std::optional<TensorView> target_lengths = {};
 
-void resample_trajectories(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                           const ResampleOptions& options, const TensorView& out, CudaStream stream,
-                           const std::optional<TensorView>& lengths = std::nullopt,
-                           const std::optional<TensorView>& valid = std::nullopt,
-                           const std::optional<TensorView>& target_lengths = std::nullopt,
-                           const std::optional<TensorView>& workspace = std::nullopt);
+  TensorView out = {};
+  std::optional<TensorView> valid = {};
+  std::optional<TensorView> workspace = {};
+
+  static constexpr auto fields() {  // the results and the workspace are not among them
+    return std::tuple(Field{"values", &ResampleCall::values}, Field{"times", &ResampleCall::times},
+                      Field{"target_times", &ResampleCall::target_times}, Field{"options", &ResampleCall::options},
+                      Field{"lengths", &ResampleCall::lengths}, Field{"target_lengths", &ResampleCall::target_lengths});
+  }
+};
+
+void resample_trajectories(const ResampleCall& call, CudaStream stream);
+
+// What `out` and `valid` must be, without memory. Throws as above.
+struct ResampleOutputs {
+  TensorView out;
+  TensorView valid;
+};
+ResampleOutputs resample_outputs(const ResampleCall& call);
 
 // The gradient: adds to each array what a gradient with respect to `out` means there. What it is at every edge stands in
 // interpolation/interpolate_backward.hpp.
@@ -72,26 +93,16 @@ void resample_trajectories(const TensorView& values, const TensorView& times, co
 //   times_gradient    [B, S]                float64, row by row for a clock [S] too; float clocks alone
 //   targets_gradient  [B, T]                float64, likewise
 //
-// These are dense, B = 1 for values [S, D]; none: not asked for. Queued like the call itself; nothing is allocated. On
-// the CPU the same bits on every run; on CUDA those of values only.
-void resample_trajectories_backward(const TensorView& values, const TensorView& times, const TensorView& target_times,
-                                    const ResampleOptions& options, const TensorView& out_gradient,
-                                    const std::optional<TensorView>& values_gradient,
-                                    const std::optional<TensorView>& times_gradient,
-                                    const std::optional<TensorView>& targets_gradient, CudaStream stream,
-                                    const std::optional<TensorView>& lengths = std::nullopt,
-                                    const std::optional<TensorView>& target_lengths = std::nullopt,
-                                    const std::optional<TensorView>& workspace = std::nullopt);
-
-// The sizes of a call: what `out` must be. `batched` is false for values [S, D]. Throws as above.
-struct ResampleShape {
-  bool batched;
-  int64_t batch;
-  int64_t samples;
-  int64_t targets;
-  int64_t features;
+// These are dense, B = 1 for values [S, D]; none: not asked for. The call's own results are not looked at; its workspace
+// is stream_gradient_workspace_bytes. Queued like the call itself; nothing is allocated. On the CPU the same bits on every
+// run; on CUDA those of values only.
+struct ResampleGradients {
+  TensorView out_gradient;
+  std::optional<TensorView> values_gradient = {};
+  std::optional<TensorView> times_gradient = {};
+  std::optional<TensorView> targets_gradient = {};
 };
-ResampleShape resample_shape(const TensorView& values, const TensorView& times, const TensorView& target_times);
+void resample_trajectories_backward(const ResampleCall& call, const ResampleGradients& gradients, CudaStream stream);
 
 // Throws ArgumentError with row and index of the first time that is NaN or earlier than the one before it. Waits for the
 // device. times as above, lengths [B] or none.

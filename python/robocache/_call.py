@@ -1,0 +1,27 @@
+"""Which way a call of an operation goes.
+
+One that torch has no part in goes to the library, whatever framework its arrays are of. One that torch traces, transforms or
+differentiates goes by torch's dispatcher, as operators of torch.ops.robocache, which come to the library in the end.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ._operation import Operation, objects
+
+
+def call(operation: Operation, results: Sequence[Any], **given: Any) -> list[Any]:
+    """The results of a call, None where there is none.
+
+    `results` has for each an array to write to, None for a new one, or False where it is not asked for.
+    """
+    arguments = operation.call(given)
+    if sys.modules.get("torch") is None:
+        flat = operation.flat(arguments, results)
+        return operation.by_library(arguments, flat, results, objects(flat))
+    from . import _torch  # not before the caller has imported torch
+
+    return _torch.call(operation, arguments, results)

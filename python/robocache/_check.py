@@ -1,0 +1,108 @@
+"""Checks of arguments that the library never sees, or that Python alone can name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import errors
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+LISTS = list, tuple
+_LEAST, _MOST = -(2**63), 2**63 - 1
+_NUMBERS = int, float
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False as given; anything else is refused, as the library refuses it."""
+    if value is not True and value is not False:
+        raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
+    return value is True
+
+
+def truth(name: str, value: Any) -> bool:
+    """True or False, numpy's too."""
+    if not isinstance(value, bool | np.bool_):
+        raise errors.ArgumentTypeError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
+
+
+def number(name: str, value: Any) -> float:
+    """A number as Python has it: whole ones stay whole."""
+    if type(value) in _NUMBERS:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, (str, bool, np.bool_)):
+        raise errors.ArgumentTypeError(f"{name}: expected a number, got {value!r}")
+    try:
+        return operator.index(value)
+    except TypeError:
+        pass
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise errors.ArgumentTypeError(f"{name}: expected a number, got {value!r}") from None
+
+
+def whole(name: str, value: Any) -> int:
+    """A whole number that int64 holds."""
+    made = value
+    if type(value) is not int:
+        try:
+            if isinstance(value, (bool, np.bool_)):
+                raise TypeError
+            made = operator.index(value)
+        except TypeError:
+            raise errors.ArgumentTypeError(f"{name}: expected a whole number, got {value!r}") from None
+    if not _LEAST <= made <= _MOST:
+        raise errors.ArgumentError(f"{name}: expected a whole number of 64 bits, got {made}")
+    return made  # type: ignore[no-any-return]
+
+
+def three(name: str, value: Any, *, scalar: bool = False, convert: Callable[[str, Any], Any] = number) -> list[Any]:
+    """x, y and z of an argument, as Python's numbers; `scalar`: one number serves all three."""
+    if scalar and (isinstance(value, (int, float, np.number)) or getattr(value, "ndim", None) == 0):
+        return [convert(name, value)] * 3
+    try:
+        x, y, z = value
+    except (TypeError, ValueError):
+        expected = "a number, or three for x, y, z" if scalar else "three numbers, for x, y, z"
+        try:
+            count = len(value)
+        except TypeError:  # an array without dimensions, too
+            raise errors.ArgumentTypeError(f"{name}: expected {expected}, got {type(value).__name__}") from None
+        raise errors.ArgumentError(f"{name}: expected {expected}, got {count}") from None
+    return [convert(name, x), convert(name, y), convert(name, z)]
+
+
+def listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any]:
+    """Numbers of any list of them as an array."""
+    try:
+        each = None if isinstance(values, str) else list(values)
+    except TypeError:
+        each = None
+    if each is None:
+        raise errors.ArgumentTypeError(f"{name}: expected a list of numbers, got {values!r}")
+    return np.array([convert(name, value) for value in each], dtype)
+
+
+def feature_blocks(name: str, methods: Sequence[tuple[slice, str]] | None) -> list[tuple[Any, Any, str]]:
+    """(start, stop, method) of each block; the library knows how many features there are."""
+    if methods is not None and not isinstance(methods, LISTS):
+        raise errors.ArgumentTypeError(f"{name}: expected a list of (slice, method), got {type(methods).__name__}")
+    blocks = []
+    for block in methods or ():
+        try:
+            features, method = block
+        except (TypeError, ValueError):
+            raise errors.ArgumentTypeError(f"{name}: expected (slice, method), got {block!r}") from None
+        if not isinstance(features, slice):
+            raise errors.ArgumentTypeError(f"{name}: expected a slice of features, got {features!r}")
+        if features.step not in (None, 1):
+            raise errors.ArgumentError(f"{name}: expected slices of step 1, got {features!r}")
+        blocks.append((features.start, features.stop, method))
+    return blocks

@@ -1,0 +1,222 @@
+"""An operation of the library, by the fields of its call: what Python passes for each, and what comes back.
+
+The library lists these fields (`fields_of`): name, type, default. Nothing else does. What came may be of any framework: numpy
+goes by its memory, everything else through DLPack, and results are of the framework that went in.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from . import _lib, errors
+from ._check import LISTS, feature_blocks, number, three, whole
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
+# What comes out is of the framework that went in; arrays of other frameworks are Any.
+Array = TypeVar("Array", "torch.Tensor", "npt.NDArray[Any]")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_array_of = _lib.function("array_of")
+_fields_of = _lib.function("fields_of")
+
+
+class Field(NamedTuple):
+    """One argument of a call, as the library lists it."""
+
+    name: str
+    type: str
+    default: Any
+
+
+# What the caller's value is as the library's, by the field's type; of another type it stays what it is.
+_CONVERT: dict[str, Callable[[str, Any], Any]] = {
+    "block[]": feature_blocks,
+    "float[3]": lambda name, value: three(name, value, scalar=True),
+    "int": whole,
+    "int?": lambda name, value: None if value is None else whole(name, value),
+    "int[3]": lambda name, value: three(name, value, convert=whole),
+    "number": number,
+}
+
+# Arguments of other types are arrays, or what the library refuses.
+_PLAIN = frozenset((type(None), bool, int, float, str))
+
+OPERATIONS: list[Operation] = []
+
+
+class Operation:
+    """One of the library's operations.
+
+    What torch's transforms have to know of it stands in subclasses: shapes of results, gradients, vmap. There a call has
+    torch's tensors alone, and `shapes` and `gradient_shapes` are (shape, dtype) of each result and of each gradient's rows.
+    """
+
+    gradients_of: tuple[str, ...] = ()  # the arrays that have gradients, by name
+    has_one_result = False  # with a gradient
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fields = [Field(*field) for field in json.loads(_fields_of(name))]
+        self._library = _lib.function(name)
+        if self.gradients_of:
+            self._backward = _lib.function(f"{name}_backward")
+        self._defaults = {field.name: field.default for field in self.fields}
+        self._converted = [(field.name, _CONVERT[field.type]) for field in self.fields if field.type in _CONVERT]
+        # From the last on, so that what is put in does not move the others.
+        lists = [(index, field.type) for index, field in enumerate(self.fields) if field.type.endswith("]")]
+        self._lists = lists[::-1]
+        OPERATIONS.append(self)
+
+    def documents(self, function: _Function) -> _Function:
+        """The function with the names and defaults of the operation's options, in place of ``**options``, for its help."""
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        names = {one.name for one in own}
+        own += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None if kind == "block[]" else default)
+            for name, kind, default in self.fields
+            if name not in names
+        ]
+        function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        return function
+
+    # ---- Calls of the library ----
+
+    def call(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A value for each field, in the fields' order."""
+        call = {**self._defaults, **given}
+        if len(call) > len(self.fields):
+            unknown = next(name for name in given if name not in self._defaults)
+            raise TypeError(f"{self.name}() got an unexpected keyword argument {unknown!r}")
+        for name, convert in self._converted:
+            call[name] = convert(name, call[name])
+        return call
+
+    def flat(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
+        """The arguments of the library's function: of a list its length and its elements, of three numbers these."""
+        flat = list(call.values())
+        for index, kind in self._lists:
+            value = flat[index]
+            if kind == "block[]":
+                flat[index : index + 1] = len(value), *chain.from_iterable(value)
+            elif kind.endswith("[3]"):
+                flat[index : index + 1] = value
+            else:
+                flat[index : index + 1] = len(value), *value
+        flat.append(len(results))
+        flat += results
+        return flat
+
+    def by_library(
+        self, call: Mapping[str, Any], flat: list[Any], results: Sequence[Any], arrays: Sequence[Any]
+    ) -> list[Any]:
+        """The results of a call, None where there is none; `flat` is of the call, `arrays` what of it are objects.
+
+        `results` has for each an array to write to, None for a new one, or False where it is not asked for.
+        """
+        for array in arrays:
+            if isinstance(array, np.ndarray):
+                flat = self._without_numpy(call, flat, results)
+                break
+        try:
+            made = self._library(*flat)
+        except UnicodeEncodeError as error:  # a lone surrogate, as os.fsdecode makes of a file's name that is no UTF-8
+            name = next(name for name, value in call.items() if _contains(value, error.object))
+            raise errors.ArgumentError(f"{name}: expected UTF-8, got {error.object!r}") from None
+        if made is None:
+            return [None if out is False else out for out in results]
+        like = call[self.fields[0].name]
+        like = like[0] if type(like) is list else like
+        count = sum([out is None for out in results])
+        if count == 1:
+            left = iter((_lib.in_framework_of(like, made),))
+        else:
+            first = next(x for x in flat if hasattr(x, "__dlpack__"))
+            each = [_array_of(made, first, index) for index in range(count)]
+            left = iter([x if x is None else _lib.in_framework_of(like, x) for x in each])
+        return [next(left) if out is None else None if out is False else out for out in results]
+
+    def _without_numpy(self, call: Mapping[str, Any], flat: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """The same with numpy's arrays as the library takes them."""
+        arguments = []
+        for value in flat:
+            if isinstance(value, np.ndarray):
+                if any(value is out for out in results):
+                    value = writable("out", value)
+                else:
+                    value = argument(next(name for name, its in call.items() if its is value), value)
+            arguments.append(value)
+        return arguments
+
+    def named_arrays(self, call: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """The arrays of a call, by names for errors."""
+        for name, kind, _ in self.fields:
+            if kind.startswith("tensor") and call[name] is not None:
+                yield name, call[name]
+
+    # ---- For torch's transforms ----
+
+    def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
+        raise NotImplementedError
+
+    def gradient_shapes(self, call: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+        raise NotImplementedError
+
+    def count_of_outs(self, call: Mapping[str, Any], count: int) -> int:
+        """How many of the `count` results have gradients; they come first."""
+        return count
+
+    def add_gradients(self, call: Mapping[str, Any], out_gradients: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """Has the library add to those gradients that are not None."""
+        self._backward(*self.flat(call, out_gradients), len(gradients), *gradients)
+
+    def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
+        """`size` calls as one, and what takes a result apart again; `dims` has the axis of the calls in each array."""
+        raise NotImplementedError
+
+    def fold_result(self, array: Any, dim: int | None, size: int, folded: Mapping[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+def objects(flat: Sequence[Any]) -> list[Any]:
+    """What of a call's arguments may be arrays."""
+    return [x for x in flat if type(x) not in _PLAIN]
+
+
+def argument(name: str, value: Any) -> Any:
+    """What the library takes for an array: numpy by its memory, everything else through DLPack."""
+    if isinstance(value, np.ndarray):
+        try:
+            return _lib.from_numpy(value)
+        except errors.Error as error:
+            raise type(error)(f"{name}: {error}") from None
+    if hasattr(value, "__dlpack__"):
+        return value
+    raise errors.ArgumentTypeError(
+        f"{name}: expected an array (torch, numpy or anything with DLPack), got {type(value).__name__}"
+    )
+
+
+def optional(name: str, value: Any) -> Any:
+    return None if value is None else argument(name, value)
+
+
+def writable(name: str, out: Any) -> Any:
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise errors.ArgumentError(f"{name}: expected an array that can be written, got a read-only one")
+    return argument(name, out)
+
+
+def _contains(value: Any, text: str) -> bool:
+    if isinstance(value, str):
+        return value == text
+    return isinstance(value, LISTS) and any(_contains(part, text) for part in value)

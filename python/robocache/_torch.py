@@ -1,0 +1,471 @@
+"""The operations as torch's dispatcher knows them: operators, their gradients, torch.compile and torch.func.
+
+An operator is made of the fields of its call, when it is first wanted. A call that torch has no part in does not come here:
+an operator's dispatch costs several times what the library needs to launch. All private names of torch stand in this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils import _pytree
+
+from . import errors
+from ._check import LISTS
+from ._operation import OPERATIONS, Operation, objects
+
+_functorch_is_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+
+# ---- The way of a call ----
+
+
+def call(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    """As a call of the operation, where torch is imported."""
+    if torch.compiler.is_compiling():
+        return _dispatch(operation, given, results)
+    flat = operation.flat(given, results)
+    arrays = objects(flat)
+    if _has_a_part(arrays):
+        named = _named(operation, given, results)
+        _check_memory(named)
+        _check_tensors(operation, given)
+        _refuse_tangents(named)
+        try:
+            return _dispatch(operation, given, results)
+        except NotImplementedError:
+            if forward_ad._current_level < 0:
+                raise
+            raise _no_forward_mode(operation.name) from None
+    try:
+        return operation.by_library(given, flat, results, arrays)
+    except errors.Error:
+        raise
+    except Exception:
+        _check_memory(_named(operation, given, results))
+        raise
+
+
+def _has_a_part(arguments: Sequence[Any]) -> bool:
+    """Whether torch differentiates, transforms or traces a call, or keeps the memory of one of its tensors from it."""
+    tensors = [x for x in arguments if isinstance(x, Tensor)]
+    if not tensors:
+        return False
+    if _functorch_is_active() or _dispatch_modes() or forward_ad._current_level >= 0:
+        return True
+    records = torch.is_grad_enabled()
+    for x in tensors:
+        if (records and x.requires_grad) or x.is_meta or x.is_neg():
+            return True
+        if type(x) is not Tensor and type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+            return True
+    return False
+
+
+def _dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    wanted = [out is not False for out in results]
+    made: Sequence[Tensor]
+    if all(out is None or out is False for out in results):
+        made = _operators[operation.name](*_spread(operation, given), wanted)
+    else:
+        tensors = [x for x in (*_tensors_of(operation, given), *results) if isinstance(x, Tensor)]
+        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+            raise errors.ArgumentError("out: carries no gradients; leave it out, or call under torch.no_grad()")
+        shapes = operation.shapes(given, len(results))
+        like = tensors[0]
+        made = [
+            like.new_empty(shape, dtype=_dtype(dtype)) if out is None else out
+            for out, (shape, dtype) in zip(results, shapes, strict=True)
+            if out is not False
+        ]
+        _operators[operation.name].write(*_spread(operation, given), wanted, made)
+    left = iter(made)
+    return [next(left) if asked else None for asked in wanted]
+
+
+# ---- What torch hides from the library ----
+
+
+def _named(operation: Operation, given: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
+    """The arrays of a call, by names for errors."""
+    named = dict(operation.named_arrays(given))
+    return named | {"out" if i == 0 else f"out[{i}]": out for i, out in enumerate(results) if isinstance(out, Tensor)}
+
+
+def _check_memory(arrays: Mapping[str, Any]) -> None:
+    """Raises where no way leads to a tensor's memory, or where only some of the call's tensors have any."""
+    tensors = {name: array for name, array in arrays.items() if isinstance(array, Tensor)}
+    on_meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
+            kind = "nested" if tensor.is_nested else "quantized" if tensor.is_quantized else tensor.layout
+            raise errors.ArgumentTypeError(f"{name}: expected a dense tensor, got {kind}")
+        if on_meta and tensor.device.type != "meta":
+            raise errors.ArgumentError(f"{name}: expected on meta like {on_meta[0]}, got on {tensor.device}")
+
+
+def _check_tensors(operation: Operation, given: Mapping[str, Any]) -> None:
+    for name, array in operation.named_arrays(given):
+        if not isinstance(array, Tensor):
+            raise errors.ArgumentTypeError(
+                f"{name}: expected a torch tensor, as gradients and torch.compile need, got {type(array).__name__}"
+            )
+
+
+def _refuse_tangents(arrays: Mapping[str, Any]) -> None:
+    if forward_ad._current_level < 0:
+        return
+    for name, array in arrays.items():
+        if isinstance(array, Tensor) and _has_tangent(array):
+            raise _no_forward_mode(name)
+
+
+def _no_forward_mode(name: str) -> errors.ArgumentError:
+    return errors.ArgumentError(
+        f"{name}: expected reverse mode (backward, torch.func.grad, vjp, jacrev), got forward-mode differentiation"
+    )
+
+
+def _has_tangent(tensor: Tensor) -> bool:
+    functorch = torch._C._functorch
+    tangent_of: Callable[..., Any] = forward_ad.unpack_dual
+    while True:
+        # vmap knows nothing of tangents, so they are looked for below it.
+        if not functorch.is_batchedtensor(tensor) and tangent_of(tensor).tangent is not None:
+            return True
+        if not functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        tensor = functorch.get_unwrapped(tensor)
+
+
+# ---- A call's fields as an operator's arguments ----
+
+_TYPES = {
+    "tensor": "Tensor",
+    "tensor?": "Tensor?",
+    "bool": "bool",
+    "int": "SymInt",
+    "int?": "SymInt?",
+    "int[3]": "SymInt[]",
+    "float": "float",
+    "float?": "float?",
+    "float[3]": "float[]",
+    "number": "Scalar",
+    "number?": "Scalar?",
+    "str": "str",
+    "str?": "str?",
+}
+
+
+def _arguments(operation: Operation) -> str:
+    """The operator's arguments, as torch.library.define takes them."""
+    arguments = []
+    for name, kind, _ in operation.fields:
+        if kind == "block[]":
+            arguments.append(f"SymInt[] {name}_bounds, str[] {name}")
+        else:
+            arguments.append(f"{_TYPES[kind] if kind in _TYPES else _TYPES[kind[:-2]] + '[]'} {name}")
+    return ", ".join(arguments)
+
+
+def _spread(operation: Operation, given: Mapping[str, Any]) -> list[Any]:
+    """A call as the operator's arguments."""
+    arguments: list[Any] = []
+    for name, kind, _ in operation.fields:
+        value = given[name]
+        if kind == "block[]":
+            arguments.append([bound for start, stop, _ in value for bound in _bounds(start, stop)])
+            arguments.append([method for _, _, method in value])
+        elif kind == "float[3]":
+            arguments.append([float(x) for x in value])
+        else:
+            arguments.append(value)
+    return arguments
+
+
+def _bounds(start: int | None, stop: int | None) -> tuple[int, int]:
+    return 0 if start is None else start, 2**63 - 1 if stop is None else stop
+
+
+def _gathered(operation: Operation, arguments: Sequence[Any]) -> dict[str, Any]:
+    """The call that `_spread` had."""
+    left = iter(arguments)
+    given = {}
+    for name, kind, _ in operation.fields:
+        value = next(left)
+        if kind == "block[]":
+            value = [(*value[2 * i : 2 * i + 2], method) for i, method in enumerate(next(left))]
+        given[name] = value
+    return given
+
+
+def _dtype(dtype: Any) -> torch.dtype:
+    """torch's of that name."""
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype  # type: ignore[no-any-return]
+
+
+def _tensors_of(operation: Operation, given: Mapping[str, Any]) -> Iterator[Any]:
+    return (array for _, array in operation.named_arrays(given))
+
+
+# ---- Operators ----
+
+
+class _Operator:
+    """What an operation's operator and its gradient's have in common: both follow torch's transforms."""
+
+    def define(self, name: str, schema: str) -> None:
+        torch.library.define(f"robocache::{name}", schema)
+        torch.library.impl(f"robocache::{name}", ("cpu", "cuda"), self.run)
+        torch.library.register_fake(f"robocache::{name}", self.fake)
+        torch.library.register_autograd(f"robocache::{name}", self.backward, setup_context=self.remember)
+        torch.library.register_vmap(f"robocache::{name}", self.vmap)
+        self.dispatched = getattr(torch.ops.robocache, name).default
+
+    def __call__(self, *arguments: Any) -> list[Tensor]:
+        if _functorch_is_active() and not torch.compiler.is_compiling():
+            leaves, spec = _pytree.tree_flatten(list(arguments))
+            return list(_Transformed.apply(self, spec, *leaves))  # type: ignore[no-untyped-call]
+        made: list[Tensor] = self.dispatched(*arguments)
+        return made
+
+    def run(self, *arguments: Any) -> list[Tensor]:
+        raise NotImplementedError
+
+    def fake(self, *arguments: Any) -> list[Tensor]:
+        raise NotImplementedError
+
+    def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
+        raise NotImplementedError
+
+    def backward(self, ctx: Any, gradients: Any) -> Any:
+        raise NotImplementedError
+
+    def vmap(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Transformed(torch.autograd.Function):
+    """An operator that torch.func looks into, which it does not into one of torch.library: (operator, spec, arguments...)."""
+
+    @staticmethod
+    def forward(operator: _Operator, spec: Any, *leaves: Any) -> Any:
+        return tuple(operator.dispatched(*_pytree.tree_unflatten(leaves, spec)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.operator, ctx.spec, *leaves = inputs
+        ctx.operator.remember(ctx, tuple(_pytree.tree_unflatten(leaves, ctx.spec)), list(output))
+        ctx.mark_non_differentiable(*(x for x in output if not x.is_floating_point()))
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        wanted = _pytree.tree_unflatten(ctx.needs_input_grad[2:], ctx.spec)
+        made = ctx.operator.gradients(ctx, wanted, list(gradients))
+        leaves: list[Any] = []
+        for gradient, asked in zip(made, wanted, strict=True):
+            if isinstance(asked, list):
+                leaves += [None] * len(_pytree.tree_leaves(asked)) if gradient is None else gradient
+            else:
+                leaves.append(gradient)
+        return None, None, *leaves
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, operator: _Operator, spec: Any, *leaves: Any) -> Any:
+        dims = _pytree.tree_unflatten(in_dims[2:], spec)
+        made, out_dims = operator.vmap(info, dims, *_pytree.tree_unflatten(leaves, spec))
+        return tuple(made), tuple(out_dims)
+
+
+class _Forward(_Operator):
+    """(the call's arguments, which of its results are wanted) -> the wanted ones."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        arguments = _arguments(operation)
+        self.define(operation.name, f"({arguments}, bool[] results) -> Tensor[]")
+        writing = f"robocache::{operation.name}_out"
+        torch.library.define(writing, f"({arguments}, bool[] results, Tensor(a!)[] out) -> ()")
+        torch.library.impl(writing, ("cpu", "cuda"), self._write)
+        torch.library.register_fake(writing, lambda *arguments: None)
+        self.write = getattr(torch.ops.robocache, f"{operation.name}_out").default
+        self.gradient = _Backward(operation, arguments) if operation.gradients_of else None
+
+    def run(self, *arguments: Any) -> list[Tensor]:
+        *spread, wanted = arguments
+        given = _gathered(self.operation, spread)
+        results = [None if asked else False for asked in wanted]
+        return [x for x in self._by_library(given, results) if x is not None]
+
+    def _write(self, *arguments: Any) -> None:
+        *spread, wanted, out = arguments
+        given = _gathered(self.operation, spread)
+        left = iter(out)
+        results = [next(left) if asked else False for asked in wanted]
+        self._by_library(given, results)
+
+    def _by_library(self, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+        flat = self.operation.flat(given, results)
+        return self.operation.by_library(given, flat, results, objects(flat))
+
+    def _shapes(self, given: Mapping[str, Any], wanted: Sequence[bool]) -> list[Any]:
+        shapes = self.operation.shapes(given, len(wanted))
+        return [shape for shape, asked in zip(shapes, wanted, strict=True) if asked]
+
+    def fake(self, *arguments: Any) -> list[Tensor]:
+        *spread, wanted = arguments
+        given = _gathered(self.operation, spread)
+        like = next(_tensors_of(self.operation, given))
+        return [like.new_empty(shape, dtype=_dtype(dtype)) for shape, dtype in self._shapes(given, wanted)]
+
+    def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
+        leaves, ctx.kept = _pytree.tree_flatten(list(inputs))
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        ctx.save_for_backward(*tensors)
+        ctx.others = [None if isinstance(x, Tensor) else (x,) for x in leaves]
+
+    def backward(self, ctx: Any, gradients: Any) -> Any:
+        return tuple(self.gradients(ctx, ctx.needs_input_grad, gradients))
+
+    def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        """For each argument its gradient, or a list of them."""
+        saved = iter(ctx.saved_tensors)
+        leaves = [next(saved) if other is None else other[0] for other in ctx.others]
+        kept = _pytree.tree_unflatten(leaves, ctx.kept)
+        *spread, wanted = kept
+        given = _gathered(self.operation, spread)
+        index = _indices(self.operation)
+        asked = {name: needs[index[name]] for name in self.operation.gradients_of}
+        of_arrays = self._gradients_by_library(given, spread, wanted, gradients, asked)
+        answer: list[Any] = [
+            [None] * len(x) if isinstance(x, LISTS) and all(isinstance(one, Tensor) for one in x) else None
+            for x in kept
+        ]
+        for name, gradient in of_arrays.items():
+            answer[index[name]] = gradient
+        return answer
+
+    def _gradients_by_library(
+        self,
+        given: dict[str, Any],
+        spread: Sequence[Any],
+        wanted: Sequence[bool],
+        gradients: Sequence[Tensor | None],
+        asked: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """The gradient of each array, or a list of them."""
+        count = self.operation.count_of_outs(given, len(wanted))
+        like = next(_tensors_of(self.operation, given))
+        out_gradients = [  # an output that the loss does not see has none
+            like.new_zeros(shape, dtype=_dtype(dtype)) if gradient is None else gradient
+            for gradient, (shape, dtype) in zip(gradients[:count], self._shapes(given, wanted), strict=False)
+        ]
+        assert self.gradient is not None
+        needed = _pytree.tree_map(bool, [asked[name] for name in asked])
+        rows = iter(self.gradient.of(spread, out_gradients, _pytree.tree_leaves(needed)))
+
+        def of(array: Tensor, needs: bool) -> Tensor | None:
+            row = next(rows)
+            if not needs:
+                return None
+            return (row.sum(0) if array.ndim < row.ndim else row).to(array.dtype)
+
+        return {
+            name: [of(*pair) for pair in zip(given[name], needs, strict=True)]
+            if isinstance(needs, LISTS)
+            else of(given[name], needs)
+            for name, needs in zip(asked, needed, strict=True)
+        }
+
+    def vmap(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
+        *spread, wanted = arguments
+        given, dims = _gathered(self.operation, spread), _gathered(self.operation, in_dims[:-1])
+        folded, unfold = self.operation.fold(given, dims, info.batch_size)
+        made = self(*_spread(self.operation, folded), wanted)
+        return [unfold(x) for x in made], [0] * len(made)
+
+
+def _indices(operation: Operation) -> dict[str, int]:
+    """Where the operator's arguments have each field."""
+    index, at = {}, 0
+    for name, kind, _ in operation.fields:
+        index[name] = at
+        at += 2 if kind == "block[]" else 1
+    return index
+
+
+class _Backward(_Operator):
+    """(the call's arguments, gradients of results, which arrays' gradients are wanted) -> these, row by row: before they are
+    summed over clocks that serve every row, and rounded. An unwanted one is empty.
+
+    Of an operation with one result it takes and gives tensors, not lists: torch.autograd.functional batches no others.
+    """
+
+    def __init__(self, operation: Operation, arguments: str) -> None:
+        self.operation = operation
+        gradients, results = "Tensor[] out_gradients", "Tensor[]"
+        if operation.has_one_result:
+            gradients, results = "Tensor out_gradient", f"({', '.join(['Tensor'] * len(operation.gradients_of))})"
+        self.define(f"{operation.name}_backward", f"({arguments}, {gradients}, bool[] wanted) -> {results}")
+
+    def of(self, spread: Sequence[Any], out_gradients: list[Tensor], wanted: list[bool]) -> Sequence[Tensor]:
+        return self(*spread, out_gradients[0] if self.operation.has_one_result else out_gradients, wanted)
+
+    def _buffers(self, given: dict[str, Any], wanted: Sequence[bool]) -> list[Tensor | None]:
+        like = next(_tensors_of(self.operation, given))
+        return [
+            like.new_zeros(shape, dtype=_dtype(dtype)) if asked else None
+            for (shape, dtype), asked in zip(self.operation.gradient_shapes(given), wanted, strict=True)
+        ]
+
+    def _given(self, rows: Sequence[Tensor | None], like: Tensor) -> Any:
+        made = [like.new_empty(0) if row is None else row for row in rows]
+        return tuple(made) if self.operation.has_one_result else made
+
+    def run(self, *arguments: Any) -> Any:
+        *spread, out_gradients, wanted = arguments
+        given = _gathered(self.operation, spread)
+        buffers = self._buffers(given, wanted)
+        listed = [out_gradients] if self.operation.has_one_result else out_gradients
+        self.operation.add_gradients(given, listed, buffers)
+        return self._given(buffers, listed[0])
+
+    def fake(self, *arguments: Any) -> Any:
+        *spread, out_gradients, wanted = arguments
+        buffers = self._buffers(_gathered(self.operation, spread), wanted)
+        return self._given(buffers, out_gradients if self.operation.has_one_result else out_gradients[0])
+
+    def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    def backward(self, ctx: Any, *gradients: Any) -> Any:
+        raise errors.ArgumentError(f"{self.operation.name}: carries first derivatives only, got a second backward pass")
+
+    def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+        return self.backward(ctx)  # type: ignore[no-any-return]
+
+    def vmap(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
+        *spread, out_gradients, wanted = arguments
+        *dims, of_gradients, _ = in_dims
+        size = info.batch_size
+        folded, _ = self.operation.fold(_gathered(self.operation, spread), _gathered(self.operation, dims), size)
+        if self.operation.has_one_result:
+            out_gradients, of_gradients = [out_gradients], [of_gradients]
+        pairs = zip(out_gradients, of_gradients or [None] * len(out_gradients), strict=True)
+        out_gradients = [self.operation.fold_result(x, dim, size, folded) for x, dim in pairs]
+        rows = self.of(_spread(self.operation, folded), out_gradients, wanted)
+        unfolded = [
+            x.reshape(size, x.shape[0] // size, *x.shape[1:]) if asked else x
+            for x, asked in zip(rows, wanted, strict=True)
+        ]
+        axes = [0 if asked else None for asked in wanted]
+        return (tuple(unfolded), tuple(axes)) if self.operation.has_one_result else (unfolded, axes)
+
+
+_operators = {operation.name: _Forward(operation) for operation in OPERATIONS}
