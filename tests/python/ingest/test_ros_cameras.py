@@ -178,6 +178,33 @@ def test_clouds_have_the_fields_that_most_of_them_have(rng, tmp_path):
     assert "a.mcap: /points: 2 of 7 clouds" in got.left_out and not got.skipped
 
 
+@pytest.mark.parametrize(("height", "width"), [(1, 12), (3, 4), (12, 1)])
+@pytest.mark.parametrize("said", ["0", "all", "wider"])
+def test_points_without_gaps_are_read_whatever_is_said_of_their_rows(said, height, width, rng, tmp_path):
+    """Drivers leave row_step 0, or fill in the bytes of the whole cloud."""
+    points = random_points(rng, PADDED, 12)
+    made = cloud(points)
+    made.height, made.width = height, width
+    made.row_step = {"0": 0, "all": points.nbytes, "wider": width * points.itemsize + 8}[said]
+    got = read(write_mcap(tmp_path / "a.mcap", {"/points": ("sensor_msgs/msg/PointCloud2", [(START, made)])}))
+    for column, name in enumerate(("x", "y", "z")):
+        np.testing.assert_array_equal(got.only["/points"].rows[0][:, column], points[name])
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "mono8", "16UC1", "yuyv"])
+@pytest.mark.parametrize("step", [0, 100])
+def test_pixels_without_gaps_are_read_whatever_is_said_of_their_rows(step, encoding, rng, tmp_path):
+    """As where the step was copied from an image of another encoding."""
+    channels = {"rgb8": 3, "yuyv": 2}.get(encoding, 1)
+    dtype = np.uint16 if encoding == "16UC1" else np.uint8
+    one, other = (image(rng.integers(0, 255, (6, 10, channels)).astype(dtype), encoding) for _ in range(2))
+    other.data, other.step = one.data, step
+    path = write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", [(START, one), (START + 1, other)])})
+    got = read(path, image_codec="raw", stamp="log")
+    np.testing.assert_array_equal(got.only["/cam"].rows[0], got.only["/cam"].rows[1])
+    assert len(got.only["/cam"].rows) == 2
+
+
 # ---- images ----
 
 

@@ -465,6 +465,8 @@ def _raw_kinds(
     columns = (*said, endian, batch.texts(leaves["encoding"]), sizes)
     for height, width, step, big, encoding, size in zip(*columns, strict=True):
         kind = _Kind("pixels" if encoding in _READ else "other", f"{width}x{height} {encoding}")
+        if encoding in _READ and encoding not in _PLANES and size == height * _row_bytes(width, encoding):
+            step = size // max(1, height)  # nothing lies behind the rows' pixels, whatever it says
         if not height * width and not size:
             kind = _EMPTY
         elif encoding in _READ and size < _needs(height, width, step, encoding):

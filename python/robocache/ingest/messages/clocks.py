@@ -79,7 +79,9 @@ class TopicClock:
             clock = path
             wrong = []
             if self._stamps.zeros:
-                wrong.append(f"zero, or beyond int64 nanoseconds, in {self._stamps.zeros}")
+                wrong.append(
+                    f"zero, or no time (a second or more in nanoseconds, beyond int64), in {self._stamps.zeros}"
+                )
             if self._insane - self._stamps.zeros > 0:
                 assert self._distance.low is not None and self._distance.high is not None
                 wrong.append(
@@ -143,5 +145,6 @@ def stamps_of(batch: Batch, leaves: Sequence[Leaf], path: str) -> np.ndarray | N
     if found is None or found[0].count is not None or found[1].count is not None:
         return None
     seconds, nanoseconds = (batch.numbers(leaf) for leaf in found)
-    held = (seconds >= _EARLIEST_S) & (seconds < _LATEST_S) & (nanoseconds >= -(2**32)) & (nanoseconds < 2**32)
+    # A negative number that became one of 32 bits without a sign would be a stamp 4.3 s late.
+    held = (seconds >= _EARLIEST_S) & (seconds < _LATEST_S) & (nanoseconds > -(10**9)) & (nanoseconds <= 10**9)
     return np.where(held, seconds, 0).astype(np.int64) * 10**9 + np.where(held, nanoseconds, 0).astype(np.int64)

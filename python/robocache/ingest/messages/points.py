@@ -114,6 +114,9 @@ class Clouds:
             if row in bad:
                 continue
             height, width, row_step = cloud[3:]
+            if int(starts[row + 1] - starts[row]) == height * width * cloud[1]:
+                # Nothing lies between its points, whatever it says of its rows: drivers set row_step to 0, or to all bytes.
+                height, width, row_step = 1, height * width, 0
             try:
                 if height * width:
                     layout = self._layout(cloud, "point_stride" in leaves)
