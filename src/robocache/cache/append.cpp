@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether a file is `small`, "stats.npy", of any generation.
+// Whether `file` is `small`, such as "stats.npy", of any generation.
 bool is_generation_of(std::string_view small, std::string_view file) {
   const std::string_view end = small.substr(small.rfind('.'));
   small.remove_suffix(end.size());

@@ -1,4 +1,4 @@
-// Going on with a finished cache in place: it is the old one or the new one at every moment, by its manifest alone.
+// Appends to a finished cache in place. At every moment the manifest alone makes it the old cache or the new one.
 #pragma once
 
 #include <map>
@@ -12,11 +12,11 @@ namespace robocache::cache {
 // The manifest of the cache `path`. Throws FileError where it cannot grow.
 Manifest growing_manifest(const std::string& path);
 
-// Gives kNewManifestFile the name of the manifest. Throws FileError, and then nothing has changed.
+// Renames kNewManifestFile to the manifest's name. Throws FileError, and then nothing has changed.
 void replace_manifest(const std::string& path);
 
-// Removes files that the manifest does not name but a cache's could be: of another generation, or of an append that did
-// not end. Best effort: nobody looks at what stays.
+// Removes files that a cache could have but that this manifest does not name: those of another generation, or of an
+// append that was interrupted. Ignores errors, because no reader looks at a file that stays.
 void remove_leftovers(const std::string& path, const std::map<std::string, FileRecord>& named);
 
 }  // namespace robocache::cache

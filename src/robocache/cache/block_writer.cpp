@@ -44,7 +44,7 @@ BlockWriter::BlockWriter(std::string path, size_t header_bytes, const FileRecord
   if (::ftruncate(file.get(), record.bytes) != 0) refuse_errno(path_, "cutting off what an append left");
 }
 
-// Of the block that comes next.
+// The checksum of the next block.
 uint32_t BlockWriter::checksum(const std::byte* block, size_t size) const {
   const size_t left_out = flushed_ == 0 ? header_bytes_ : 0;
   return crc32(block + left_out, size - left_out);
@@ -76,12 +76,12 @@ void BlockWriter::append_blocks(const std::byte* data, size_t size) {
   buffer_.insert(buffer_.end(), data, data + size);
 }
 
-// The one that comes next.
+// Writes the next block.
 void BlockWriter::write_block(const std::byte* block) {
   const FileDescriptor file = open_file();
   const uint32_t crc = checksum(block, static_cast<size_t>(kBlockBytes));
   write_at(file, block, static_cast<size_t>(kBlockBytes), flushed_);
-  // The disk begins while what comes next is computed, and has less left when all is made durable.
+  // The disk begins to write while the next block is computed, which shortens the wait in make_durable().
   ::sync_file_range(file.get(), flushed_, kBlockBytes, SYNC_FILE_RANGE_WRITE);
   crc32_.push_back(crc);
   flushed_ += kBlockBytes;
@@ -129,7 +129,7 @@ FileRecord BlockWriter::finish() const {
     write_at(file, buffer_.data(), buffer_.size(), flushed_);
     record.crc32.push_back(checksum(buffer_.data(), buffer_.size()));
   }
-  // What an earlier, failed write left behind the end goes.
+  // Cuts off what a failed write may have left behind the end.
   if (::ftruncate(file.get(), record.bytes) != 0) refuse_errno(path_, "ending it");
   return record;
 }

@@ -13,34 +13,34 @@
 
 namespace robocache::cache {
 
-// Small enough to name the place of a damage and to checksum from the processor's cache; large enough that the manifest
-// of a terabyte stays a few megabytes.
+// The size is small enough to locate damage and to compute a checksum from the processor's cache, and large enough to
+// keep the manifest of a terabyte within a few megabytes.
 inline constexpr int64_t kBlockBytes = int64_t{1} << 20;
 
-// What the manifest knows of a file.
+// What the manifest records of a file.
 struct FileRecord {
   int64_t bytes = 0;
-  std::vector<uint32_t> crc32;  // of each block of kBlockBytes, the last one shorter
+  std::vector<uint32_t> crc32;  // of each block of kBlockBytes; the last block may be shorter
 };
 
-// Holds the last block in memory and no open file, so that a cache may have any number of streams.
+// Keeps the last block in memory and no file open, so a cache may have any number of streams.
 //
-// Whole blocks are written as they come, or, where there is one, by a WriteBehind, which outlives all but the destructor; an
-// error of its thread is then thrown by a later call, of any file of it. The BlockWriter is not moved once it has blocks.
+// Writes whole blocks at once, or hands them to `behind`, whose errors a later call of any of its files throws.
+// `behind` must live until the BlockWriter is destroyed. A BlockWriter must not move once it has blocks.
 class BlockWriter {
  public:
-  // Makes a file that begins with `header`, less than a block, which no checksum covers. `path` is absolute. Throws
-  // FileError.
+  // Creates a file that begins with `header`, which is shorter than a block; no checksum covers it. `path` is absolute.
+  // Throws FileError.
   explicit BlockWriter(std::string path, std::string_view header = {}, WriteBehind* behind = nullptr);
 
-  // Goes on with a finished file, of whose bytes `header_bytes` are its header, at the end that `record` tells; what is
-  // behind it goes. Throws FileError, also where the last block is not what the record says.
+  // Extends a finished file, whose first `header_bytes` bytes are its header. Cuts off what lies behind the end that
+  // `record` gives. Throws FileError, also if the last block does not match its checksum.
   BlockWriter(std::string path, size_t header_bytes, const FileRecord& record, WriteBehind* behind = nullptr);
 
   const std::string& path() const { return path_; }
   int64_t size() const { return given_ + static_cast<int64_t>(buffer_.size()); }
 
-  // Throws FileError where the file cannot be written; truncate() to an earlier size makes it whole again.
+  // Throws FileError if the file cannot be written; truncate() to an earlier size then repairs the file.
   void append(const void* data, size_t size) {
     if (size < static_cast<size_t>(kBlockBytes) - buffer_.size()) {
       const auto* bytes = static_cast<const std::byte*>(data);
@@ -51,17 +51,17 @@ class BlockWriter {
   }
   void append(std::string_view text) { append(text.data(), text.size()); }
 
-  // Forgets everything from `size` on, which lies behind the header; bytes before it stay where others may have mapped
-  // them. Throws FileError.
+  // Removes everything from `size` on; `size` lies behind the header. Bytes before `size` are not rewritten, because
+  // another program may have mapped them. Throws FileError.
   void truncate(int64_t size);
 
-  // Writes another header of the same length over the first. Throws FileError.
+  // Overwrites the header with another one of the same length. Throws FileError.
   void replace_header(std::string_view header);
 
-  // Before it goes without finish().
+  // Call it before the BlockWriter is destroyed without finish().
   void forget_waiting();
 
-  // Writes what is left; make_durable() of the path comes after it. Throws FileError, and may then be tried again.
+  // Writes the rest. Call make_durable() of the path after it. Throws FileError, and may then be repeated.
   FileRecord finish() const;
 
  private:
@@ -77,9 +77,9 @@ class BlockWriter {
   std::string path_;
   size_t header_bytes_;
   WriteBehind* behind_;
-  int64_t given_ = 0;              // bytes in the file, or on their way into it: whole blocks
-  std::vector<std::byte> buffer_;  // what comes next, less than a block
-  // Of whoever writes: while blocks are on their way, WriteBehind's thread.
+  int64_t given_ = 0;              // bytes of the whole blocks in the file or on their way into it
+  std::vector<std::byte> buffer_;  // the bytes after these, less than a block
+  // Owned by the thread that writes: WriteBehind's thread while blocks are on their way.
   int64_t flushed_ = 0;  // bytes in the file
   std::vector<uint32_t> crc32_;
 };

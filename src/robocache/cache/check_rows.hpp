@@ -1,4 +1,4 @@
-// What rows of a stream may be, against what was said of it and what it holds.
+// Checks rows against the description of their stream and against the rows it has.
 #pragma once
 
 #include <cstdint>
@@ -14,37 +14,39 @@
 
 namespace robocache::cache {
 
-// What a writer was told of a stream.
+// The description of a stream that a writer was given.
 struct Description {
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;
   std::string attributes_json = "{}";
-  std::optional<FrameFormat> frames;  // all but its codec and colour space
+  std::optional<FrameFormat> frames;  // everything except codec and colour space
 
-  // What it says of frames, with the codec and colour space that rows have.
+  // The description of the frames, with the codec and colour space of the rows.
   FrameFormat of(const FrameFormat& rows) const;
 };
 
-// Throws ArgumentError "stream 'NAME': WHAT". So do all below, ArgumentTypeError where times or offsets are not int64.
+// Throws ArgumentError "stream 'NAME': WHAT". All functions below do that; they throw ArgumentTypeError if times or
+// offsets are not int64.
 [[noreturn]] void refuse_stream(std::string_view stream, const std::string& what);
 
-// Rows against what was said of their stream.
+// Checks rows against the description of their stream.
 void check_description(std::string_view stream, const Description& described, const NewRows& rows);
 
-// Numbers.
+// Checks rows of numbers.
 void check_tensors(std::string_view stream, const TensorView& times, const TensorView& values);
 
-// Ragged rows; returns their offsets in one piece. Of text the bytes are one piece and each row is UTF-8.
+// Checks ragged rows and returns their offsets, contiguous. The bytes of text must be contiguous and each row must be
+// UTF-8.
 std::vector<int64_t> check_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
                                   const TensorView& offsets, Ragged ragged);
 
 void check_frames(std::string_view stream, const TensorView& times, const NewRows& rows, std::span<const uint8_t> bytes,
                   std::span<const int64_t> offsets);
 
-// Rows against those that the stream has.
+// Checks rows against the rows that the stream has.
 void check_same_rows(const StreamFiles& stream, const Description& described, const NewRows& rows);
 
-// That times do not decrease; `rows` of this episode came before, the last one at `last_ns`.
+// Checks that times do not decrease. The episode has `rows` rows already, the last of them at `last_ns`.
 void check_times(std::string_view stream, const TensorView& times, int64_t rows, int64_t last_ns);
 
 }  // namespace robocache::cache

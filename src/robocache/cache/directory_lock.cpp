@@ -19,12 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Each try again means that another writer came or went in between.
+// Each attempt after the first means that another writer came or went in the meantime.
 constexpr int kTries = 100;
 
 std::string lock_path(const std::string& directory) { return directory + "/" + kLockFile; }
 
-// None where the directory was renamed or removed meanwhile: try again.
+// Returns nothing if the directory was renamed or removed in the meantime: try again.
 std::optional<FileDescriptor> try_lock(const std::string& directory) {
   const std::string path = lock_path(directory);
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
@@ -50,7 +50,7 @@ DirectoryLock DirectoryLock::acquire(const std::string& directory) {
       std::error_code error;
       const bool empty = fs::is_empty(directory, error);
       if (!error && !empty && !fs::exists(lock_path(directory), error)) {
-        // Or a writer's that was there at the first question and gone at the second; not three times.
+        // Or the lock file was a writer's that ended between the two looks; that does not happen three times in a row.
         if (++looks == 3) {
           throw FileError(directory + ": expected nothing of that name or what a writer left, got something else");
         }
@@ -87,7 +87,7 @@ void remove_directory(const std::string& directory) noexcept {
   try {
     remove_contents(directory);
   } catch (const std::exception&) {
-    // The lock stays and says whose contents these are: the next writer of this name removes them.
+    // The lock file stays and marks the contents as a writer's: the next writer of this name removes them.
     return;
   }
   ::unlink(lock_path(directory).c_str());

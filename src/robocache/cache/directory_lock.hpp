@@ -1,4 +1,4 @@
-// The right to write into a directory, which its holder loses at the latest when it dies.
+// A lock on a directory for writing. The kernel releases it when the process dies.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace robocache::cache {
 
-// A file of this name lies in a directory that is being written and is locked (flock) as long as its writer lives.
+// A directory that is being written has a file of this name, locked (flock) as long as its writer lives.
 inline constexpr const char* kLockFile = "writer.lock";
 
 class DirectoryLock {
  public:
-  // Makes `directory` where it is missing. Throws FileError where a living writer holds it, and where it holds files but
-  // no lock file: then no writer left it.
+  // Creates `directory` if it is missing. Throws FileError if a living writer holds it, or if it has files but no lock
+  // file, because then it is not a writer's.
   static DirectoryLock acquire(const std::string& directory);
 
-  // For a finished cache, which has no lock file: makes one.
+  // Locks a finished cache, which has no lock file, by creating one.
   static DirectoryLock acquire_finished(const std::string& directory);
 
  private:
@@ -26,10 +26,10 @@ class DirectoryLock {
   FileDescriptor file_;
 };
 
-// Removes all that is in the directory but the lock file. Throws FileError.
+// Removes everything in the directory except the lock file. Throws FileError.
 void remove_contents(const std::string& directory);
 
-// Removes the directory, its lock file last. Best effort: what cannot be removed stays.
+// Removes the directory, its lock file last. Ignores errors: what cannot be removed stays.
 void remove_directory(const std::string& directory) noexcept;
 
 }  // namespace robocache::cache

@@ -1,4 +1,4 @@
-// Files of a cache: mapped for reading, and the errors that name them.
+// Files of a cache: memory-mapped reading, durable writing, and errors that name the file.
 #pragma once
 
 #include <cstddef>
@@ -41,14 +41,14 @@ FileDescriptor open_directory(const std::string& path);
 // Whether `path` still names this open file or directory.
 bool is_named(const FileDescriptor& file, const std::string& path);
 
-// Makes a file, or a directory's entries, durable. Throws FileError.
+// Makes a file or the entries of a directory durable. Throws FileError.
 void make_durable(const std::string& path);
 
-// Many at once: each is a wait for the disk, and a recording may have thousands of small ones. Throws FileError of one of
-// them.
+// Makes many durable at once, on several threads: each waits for the disk, and a recording may have thousands of small
+// files. Throws the FileError of one of them.
 void make_durable(std::span<const std::string> paths);
 
-// Which file of this host; an inode counts for another file once this one is removed.
+// Identifies a file of this host while it exists: the inode may be used again once it is removed.
 struct FileIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -58,8 +58,8 @@ struct FileIdentity {
 
 FileIdentity identity_of(const FileDescriptor& file);
 
-// Opens `name` below the open `directory` for reading; `path` is what errors call it. None where there is nothing of that
-// name. Throws FileError.
+// Opens `name` below the open `directory` for reading; errors call it `path`. Returns -1 if there is no such file.
+// Throws FileError.
 FileDescriptor open_below(const FileDescriptor& directory, const std::string& name, const std::string& path);
 
 // A whole file, mapped read-only.
@@ -67,8 +67,8 @@ class MappedFile {
  public:
   MappedFile() = default;
 
-  // Opens `name` below the open `directory`, so that all files of one cache come from one directory even while another
-  // takes its name. `path` is what errors call it. Throws FileError.
+  // Opens `name` below the open `directory`, so that all files come from one cache even if another one takes its name
+  // in the meantime. Errors call the file `path`. Throws FileError.
   MappedFile(const FileDescriptor& directory, const std::string& name, std::string path);
 
   MappedFile(MappedFile&& other) noexcept
@@ -90,7 +90,7 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
   std::string_view text() const { return {static_cast<const char*>(data_), size_}; }
 
-  // What was read no longer counts as this process's memory; what is read again comes from the file again.
+  // Drops the pages from this process's memory; they are read from the file again when needed.
   void release_pages() const;
 
  private:

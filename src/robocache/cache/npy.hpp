@@ -14,20 +14,20 @@ namespace robocache::cache {
 
 inline constexpr int64_t kNpyAlignment = 64;
 
-// NumPy's type string, "<f4". numpy has no bfloat16: its elements are "<V2".
+// NumPy's type string, such as "<f4". NumPy has no bfloat16: its elements are "<V2".
 std::string_view npy_descr(DType dtype);
 
-// A version 1.0 header for [rows, shape...], a multiple of 64 bytes whose length does not depend on `rows`: it can be
-// written again in place once the rows are known.
+// Returns a version 1.0 header for [rows, shape...]. Its length is a multiple of 64 bytes and does not depend on
+// `rows`, so that it can be written again in place once the rows are known.
 std::string npy_header(DType dtype, int64_t rows, std::span<const int64_t> shape);
 
-// Checks the header of `file` (format version 1, 2 or 3) against what is expected, that the elements begin at a multiple
-// of 64 bytes and that they end where `file` ends. The header of a file that `grows` may tell of another number of rows.
+// Checks the header of `file` (format version 1, 2 or 3): it must say what is expected, the elements must begin at a
+// multiple of 64 bytes and end where `file` ends. If the file `grows`, the header may give another number of rows.
 // Returns the offset of the first element. Throws FileError.
 int64_t check_npy(const std::string& path, std::span<const std::byte> file, DType dtype, std::span<const int64_t> shape,
                   bool grows = false);
 
-// The product, or throws FileError "PATH: ..." where a factor is negative or the product exceeds int64.
+// Returns the product. Throws FileError "PATH: ..." if a factor is negative or the product exceeds int64.
 int64_t checked_product(const std::string& path, std::span<const int64_t> factors);
 
 }  // namespace robocache::cache

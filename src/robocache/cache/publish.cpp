@@ -26,7 +26,7 @@ std::string absolute_path(const std::string& path) {
 }
 
 bool is_cache(const std::string& path) {
-  // A FIFO of that name has nothing to read; to wait for it would be for ever.
+  // A FIFO of that name has no bytes, and a reader would wait for ever.
   const FileDescriptor file(::open((path + "/" + kManifestFile).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::string start(32, '\0');
   return ::read(file.get(), start.data(), start.size()) > 0 &&
@@ -57,12 +57,12 @@ void publish(const std::string& home, const std::string& path) {
       if (::rename(home.c_str(), path.c_str()) != 0) refuse_errno(path, "giving the finished cache its name");
     }
   } else {
-    // The old cache is locked before it takes the name that other writers look at.
+    // The old cache must be locked before it has the name that other writers look for.
     const auto old_lock = DirectoryLock::acquire_finished(path);
     std::string old = home;
     if (::renameat2(AT_FDCWD, home.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
       if (errno != EINVAL && errno != ENOSYS) refuse_errno(path, "replacing the old cache");
-      // A file system that cannot exchange two names, such as NFS, has none of this name for a moment.
+      // A file system that cannot exchange two names, such as NFS, has nothing of this name for a moment.
       old = path + ".replaced";
       if (::rename(path.c_str(), old.c_str()) != 0) refuse_errno(old, "moving the old cache out of the way");
       if (::rename(home.c_str(), path.c_str()) != 0) {

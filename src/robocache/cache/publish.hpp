@@ -1,25 +1,26 @@
-// What a cache's name names: nothing, the old cache or the new one, whole at every moment.
+// Gives a finished cache its name. At every moment the name means nothing, the old cache or the new one, never a part.
 #pragma once
 
 #include <string>
 
 namespace robocache::cache {
 
-// As it stays when the working directory changes, links followed. Throws ArgumentError where it is empty, FileError.
+// Returns an absolute path with all links resolved, which stays right when the working directory changes. Throws
+// ArgumentError if `path` is empty, FileError.
 std::string absolute_path(const std::string& path);
 
-// Whether a cache is there, whole or damaged.
+// Whether `path` is a cache, complete or damaged.
 bool is_cache(const std::string& path);
 
-// Throws FileError where this absolute path lies in a cache, whose files are its own.
+// Throws FileError if this absolute path lies inside a cache.
 void check_place(const std::string& path);
 
-// Throws FileError where a new cache cannot have this name: it lies in another; something is there, and with `overwrite` it
-// is no cache.
+// Throws FileError if a new cache cannot have this name: the path lies inside another cache, or something is there that
+// is not to be overwritten or is no cache.
 void check_target(const std::string& path, bool overwrite);
 
-// Gives the finished cache `home` the name `path`; the cache that had it goes. Throws FileError, and then what `path` named
-// is there.
+// Gives the finished cache `home` the name `path` and removes the cache that had it. Throws FileError; `path` then
+// names what it did before.
 void publish(const std::string& home, const std::string& path);
 
 }  // namespace robocache::cache

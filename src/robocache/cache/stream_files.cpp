@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kGatherBytes = int64_t{1} << 20;
 constexpr auto kInt64Bytes = static_cast<int64_t>(sizeof(int64_t));
 
-// A file of `count` elements of `element_bytes` in a finished cache, with another `header` to write at the end.
+// Opens a file of a finished cache, with `count` elements of `element_bytes`, to append to it. `header` is the one
+// written at the end.
 BlockWriter go_on(const std::string& path, const std::string& header, int64_t count, int64_t element_bytes,
                   const FileRecord& record, WriteBehind* behind) {
   const int64_t begin = record.bytes - count * element_bytes;
@@ -124,7 +125,7 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, W
 }
 
 int64_t StreamFiles::value_count() const {
-  return has_offsets() ? (values.size() - values_begin) / value_bytes() : rows;  // of no features there are rows too
+  return has_offsets() ? (values.size() - values_begin) / value_bytes() : rows;  // rows without features count too
 }
 
 std::string StreamFiles::values_header(int64_t count) const {

@@ -1,4 +1,4 @@
-// A stream's rows on their way into its files.
+// Takes a stream's rows and writes them into its files.
 #pragma once
 
 #include <cstddef>
@@ -18,23 +18,24 @@
 
 namespace robocache::cache {
 
-// Rows that are to be added: how many, and what each is.
+// Rows to be added: their number, and what one row is.
 struct NewRows {
   int64_t count;
   DType dtype;
   std::span<const int64_t> shape;
-  std::optional<FrameFormat> frames = {};  // its codec and colour space
-  std::optional<Ragged> ragged = {};       // dtype and shape are then those of one element
+  std::optional<FrameFormat> frames = {};  // codec and colour space only
+  std::optional<Ragged> ragged = {};       // `dtype` and `shape` then describe one element
 };
 
-// The files of a stream that grow: times, values, and where rows have sizes of their own also where each begins. Whatever
+// The growing files of a stream: times, values, and for rows of different sizes the offset of each. Every method that
 // writes throws FileError.
 struct StreamFiles {
-  // Makes the files in `directory`; the rows are the first of the stream, in episode `episode`. `behind` as of BlockWriter.
+  // Creates the files in `directory`. `first` are the stream's first rows, and belong to episode `episode`. `behind` as
+  // in BlockWriter.
   StreamFiles(std::string_view stream_name, const NewRows& first, const std::string& directory, int64_t episode,
               WriteBehind* behind);
 
-  // Goes on with those of a stream of the finished cache `home`.
+  // Extends the files of a stream of the finished cache `home`.
   StreamFiles(const Stream& finished, const std::string& home, const std::map<std::string, FileRecord>& records,
               WriteBehind* behind);
 
@@ -42,22 +43,22 @@ struct StreamFiles {
   bool has_offsets() const { return is_encoded() || ragged; }
   int64_t episode_rows() const { return rows - row_offsets.back(); }
 
-  // Adds rows that can be of this stream, at least one. `offsets`, from 0, has one more than there are where
-  // has_offsets(); `values` are then the elements or bytes of all.
+  // Adds at least one row; the rows must fit the stream. If has_offsets(), `offsets` begins with 0 and has one entry
+  // more than there are rows, and `values` holds the elements or bytes of all rows.
   void append(const TensorView& times_of_rows, std::span<const int64_t> offsets, const TensorView& values_of_rows);
 
-  // Forgets the open episode's rows.
+  // Removes the open episode's rows.
   void truncate();
 
   void end_episode();
 
-  // Puts the numbers of rows into the headers and ends the files; `add` is given each one's name and record.
+  // Writes the numbers of rows into the headers and finishes the files. Calls `add` with each file's name and record.
   void finish(const std::function<void(const char*, FileRecord)>& add);
 
-  // Before the stream goes without finish().
+  // Call it before the stream is destroyed without finish().
   void forget_waiting();
 
-  // Takes back all that was appended to a stream of a finished cache; does nothing to a new one.
+  // Removes everything that was appended to a stream of a finished cache; does nothing to a new stream.
   void put_back();
 
   std::string name;
@@ -72,22 +73,22 @@ struct StreamFiles {
   int64_t times_begin;  // offset of the first row in its file
   int64_t values_begin;
   int64_t blob_offsets_begin = 0;
-  int64_t values_end;  // when the last episode ended
+  int64_t values_end;  // the size when the last episode ended
   int64_t rows = 0;
-  int64_t first_ns = 0;  // of the open episode's rows
+  int64_t first_ns = 0;  // of the open episode
   int64_t last_ns = 0;
-  std::vector<int64_t> row_offsets;  // of the episodes that have ended: one more than there are
+  std::vector<int64_t> row_offsets;  // of the ended episodes: one more entry than episodes
 
  private:
   template <class RecordOf>
   StreamFiles(const Stream& finished, const std::string& directory, WriteBehind* behind, const RecordOf& record_of);
 
-  // Of what values counts: rows, elements of ragged rows, bytes of encoded frames.
+  // The unit that `values` counts: a row, an element of a ragged row, a byte of an encoded frame.
   int64_t value_bytes() const { return is_encoded() ? 1 : features * dtype_size(dtype); }
   int64_t value_count() const;
   std::string values_header(int64_t count) const;
 
-  // Of a stream of a finished cache, where it ended.
+  // Where a stream of a finished cache ended.
   struct Ends {
     int64_t values;
     size_t episodes_plus_one;

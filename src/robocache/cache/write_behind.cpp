@@ -8,7 +8,7 @@
 namespace robocache::cache {
 namespace {
 
-// Blocks that wait for the disk at most, and buffers that wait for blocks.
+// The most blocks that may wait for the disk, and the most empty buffers that are kept.
 constexpr size_t kMostWaiting = 32;
 constexpr size_t kMostBuffers = 4;
 
@@ -68,7 +68,7 @@ bool WriteBehind::start() {
 void WriteBehind::settle() {
   std::unique_lock<std::mutex> lock(mutex_);
   do {
-    try_again(lock);  // what failed meanwhile, too: that try may have begun before this call
+    try_again(lock);  // of a failure in the meantime too: the last attempt may have begun before this call
     progress_.wait(lock, [this] { return waiting_.empty() || error_; });
   } while (error_);
 }
@@ -81,7 +81,7 @@ std::deque<WriteBehind::Bytes> WriteBehind::take_back(const BlockWriter& file, s
     if (block->file == &file) taken.push_front(std::exchange(block->bytes, {}));
   }
   std::erase_if(waiting_, [](const Block& block) { return block.bytes.empty(); });
-  // Whether what is left can be written is another question.
+  // The remaining blocks may fail for another reason, or not at all.
   error_ = nullptr;
   work_.notify_one();
   return taken;
@@ -99,7 +99,7 @@ void WriteBehind::run() {
 }
 
 void WriteBehind::write_first(std::unique_lock<std::mutex>& lock) {
-  // It stays the first whatever comes and goes behind it, but not where it is.
+  // Blocks may be added behind it and move it in memory, but it stays the first.
   BlockWriter* const file = waiting_.front().file;
   const std::byte* const bytes = waiting_.front().bytes.data();
   writing_ = file;

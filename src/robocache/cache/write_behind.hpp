@@ -14,31 +14,31 @@ namespace robocache::cache {
 
 class BlockWriter;
 
-// Of one Writer, whose calls wait for each other. Blocks wait in the order they came, each until it is in its file: one that
-// cannot be written stays, with all behind it, until a call tries it again.
+// Belongs to one Writer, whose calls wait for each other. Blocks wait in the order they came, each until it is in its
+// file. A block that cannot be written stays, with all blocks behind it, until a call tries it again.
 class WriteBehind {
  public:
   using Bytes = std::vector<std::byte>;
 
   WriteBehind() = default;
 
-  // What still waits is not written.
+  // Does not write the blocks that still wait.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
-  // Tries again what failed; throws what fails now.
+  // Tries again what failed, and throws if it fails again.
   void check();
 
-  // Takes a block that comes next in `file`, and gives an empty one for it; waits while many wait already. Where the system
-  // gives no thread it writes the block itself. Throws as check(), and then takes nothing.
+  // Takes the next block of `file` and replaces it by an empty one. Waits while too many blocks wait. If the system
+  // gives no thread, it writes the block itself. Throws as check(), and then takes nothing.
   void add(BlockWriter& file, Bytes& block);
 
-  // Waits until nothing waits any more. Throws as check().
+  // Waits until no block waits any more. Throws as check().
   void settle();
 
-  // Gives back the last waiting blocks of `file`, at most `most`, in their order. None of its blocks is being written when it
-  // returns.
+  // Gives back the last waiting blocks of `file`, at most `most`, in their order. None of its blocks is being written
+  // when it returns.
   std::deque<Bytes> take_back(const BlockWriter& file, size_t most);
 
  private:
@@ -57,8 +57,8 @@ class WriteBehind {
   std::condition_variable progress_;
   std::deque<Block> waiting_;
   std::vector<Bytes> written_;            // buffers to use again
-  const BlockWriter* writing_ = nullptr;  // the file of the first block, while that is being written
-  std::exception_ptr error_;              // of the first block: nothing is written
+  const BlockWriter* writing_ = nullptr;  // the file whose block, the first, is being written
+  std::exception_ptr error_;              // of the first block; no block is written until it is cleared
   uint64_t tried_ = 0;
   bool stopping_ = false;
   std::thread thread_;

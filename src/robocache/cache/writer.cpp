@@ -50,7 +50,8 @@ struct Writer::Impl {
 
   void abort() noexcept;
 
-  // A forked child locks nothing, since who holds the lock may not be there: it is refused, or nothing is done.
+  // A forked child takes no lock, because the thread that holds it may not exist there. Its calls are refused or do
+  // nothing.
   std::unique_lock<std::mutex> locked() {
     return ::getpid() == owner ? std::unique_lock(mutex) : std::unique_lock(mutex, std::defer_lock);
   }
@@ -68,7 +69,7 @@ struct Writer::Impl {
   cache::StreamFiles& add_stream(std::string_view name, const cache::NewRows& rows);
   void add_rows(std::string_view name, const TensorView& times, const cache::NewRows& rows,
                 std::span<const int64_t> offsets, const TensorView& values);
-  // A clock that several streams may have, and what was found out about it.
+  // A clock, which several streams may share, and what was found out about it.
   struct FinishedClock {
     const cache::StreamFiles& files;
     StreamFindings findings;
@@ -88,8 +89,8 @@ struct Writer::Impl {
   std::mutex mutex;
   const std::string path;  // absolute
   const WriteMode mode;
-  const std::string home;                 // where everything is written: PATH.partial, or the cache that is appended to
-  std::optional<cache::Manifest> before;  // of the cache that is appended to, its pointers null
+  const std::string home;                 // where all files go: PATH.partial, or the cache that is appended to
+  std::optional<cache::Manifest> before;  // the manifest of the cache that is appended to, with null pointers
   int64_t generation = 0;
   std::string provenance = "{}";
   const pid_t owner = ::getpid();
@@ -100,15 +101,15 @@ struct Writer::Impl {
   std::vector<cache::EpisodeColumn> episode_columns = cache::automatic_columns();
   int64_t episodes = 0;
   std::vector<std::unique_ptr<cache::StreamFiles>> streams;
-  std::unique_ptr<cache::WriteBehind> behind;  // goes before the streams; none where there is but one thread
+  std::unique_ptr<cache::WriteBehind> behind;  // destroyed before the streams; null if there is only one thread
   ByName<cache::StreamFiles*> by_name;
   ByName<cache::Description> descriptions;
 
   std::optional<cache::EpisodeMetadata> episode;  // the open one
   size_t streams_before_episode = 0;
   int64_t lines_before_episode = 0;  // bytes
-  bool write_failed = false;         // some of what could not be written whole may be in the files
-  bool sync_failed = false;          // what the disk lost no later call brings back, nor tells
+  bool write_failed = false;         // the files may end with a part of what was to be written
+  bool sync_failed = false;          // the disk lost data, and no later call would report that
 };
 
 Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
@@ -138,7 +139,7 @@ Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
   episode_lines.emplace(in_home(cache::kEpisodesFile));
 }
 
-// Puts the writer where the one that finished the cache was before its end.
+// Restores the state that the writer of the cache had before its close().
 void Writer::Impl::go_on_with_cache() {
   before = cache::growing_manifest(home);
   cache::remove_leftovers(home, before->files);
@@ -147,7 +148,7 @@ void Writer::Impl::go_on_with_cache() {
   episodes = before->episodes;
   episode_columns = before->episode_columns;
   const auto dataset = Dataset::open(home);
-  dataset->verify_for_append();  // the statistics of all rows would make damage look whole
+  dataset->verify_for_append();  // new statistics of all rows would hide damage
   for (const Stream& stream : dataset->streams()) {
     streams.push_back(std::make_unique<cache::StreamFiles>(stream, home, before->files, behind.get()));
     by_name.emplace(stream.name, streams.back().get());
@@ -158,7 +159,7 @@ void Writer::Impl::go_on_with_cache() {
   episode_lines->append(dataset->episodes_jsonl());
 }
 
-// What the cache that is appended to says of it.
+// The stream `name` of the cache that is appended to, or null.
 const Stream* Writer::Impl::stream_before(std::string_view name) const {
   if (!before) return nullptr;
   const auto found = std::ranges::find(before->streams, name, &Stream::name);
@@ -260,7 +261,7 @@ void Writer::begin_episode(std::string_view metadata_json) {
   impl_->lines_before_episode = impl_->episode_lines->size();
 }
 
-// The one that these rows go to, a new one where it has none; refuses rows that it cannot hold.
+// The stream that these rows go to; creates it if there is none. Refuses rows that it cannot hold.
 cache::StreamFiles& Writer::Impl::stream_of(std::string_view name, const TensorView& times,
                                             const cache::NewRows& rows) {
   const auto known = by_name.find(name);
@@ -286,7 +287,8 @@ cache::StreamFiles& Writer::Impl::add_stream(std::string_view name, const cache:
   const std::string full = in_home(directory);
   if (::mkdir(full.c_str(), 0777) != 0) {
     if (errno != EEXIST) cache::refuse_errno(full, "making the directory");
-    // What an episode left that was taken back; or that of a stream whose name differs in what this file system does not tell.
+    // The directory is left from an episode that was taken back, or belongs to a stream whose name this file system
+    // cannot tell from this one, such as one in another case.
     for (const auto& other : streams) {
       std::error_code error;
       if (!fs::equivalent(full, in_home(cache::stream_directory(other->name)), error)) continue;
@@ -327,7 +329,7 @@ void Writer::append_frames(std::string_view name, const TensorView& times, Codec
   impl_->add_rows(name, times, rows, offsets, TensorView::contiguous(data, DType::kUInt8, {std::ssize(bytes)}));
 }
 
-// Adds rows that were checked by themselves to their stream, which may refuse them.
+// Adds rows to their stream. The rows were checked by themselves; their stream may still refuse them.
 void Writer::Impl::add_rows(std::string_view name, const TensorView& times, const cache::NewRows& rows,
                             std::span<const int64_t> offsets, const TensorView& values) {
   cache::StreamFiles& stream = stream_of(name, times, rows);
@@ -381,7 +383,7 @@ cache::FileRecord Writer::Impl::write_file(const std::string& name, std::string_
   return file.finish();
 }
 
-// Of the stream's clock, as of the first of `clocks` that is the same; adds it to them where none is.
+// The findings of the stream's clock. Looks among `clocks` for an equal one first, and adds the clock if there is none.
 StreamFindings Writer::Impl::clock_findings(const cache::StreamFiles& files,
                                             const std::map<std::string, cache::FileRecord>& records,
                                             std::vector<FinishedClock>& clocks) const {
@@ -401,7 +403,7 @@ StreamFindings Writer::Impl::clock_findings(const cache::StreamFiles& files,
   return clocks.back().findings;
 }
 
-// Ends the files that grow, and computes from them what is stored beside them.
+// Finishes the files that grow, and computes the files stored beside them.
 Stream Writer::Impl::finish_stream(cache::StreamFiles& files, std::map<std::string, cache::FileRecord>& records,
                                    std::vector<FinishedClock>& clocks) const {
   const std::string directory = cache::stream_directory(files.name) + "/";
@@ -501,7 +503,7 @@ void Writer::Impl::abort() noexcept {
       try {
         stream->put_back();
       } catch (const std::exception&) {
-        // The next one that appends does it.
+        // The next writer that appends does it.
       }
     }
     behind.reset();
@@ -519,7 +521,7 @@ Writer::Writer(const std::string& path, WriteMode mode) : impl_(std::make_unique
 Writer::~Writer() {
   impl_->abort();
   if (::getpid() == impl_->owner) return;
-  // A forked child has not its thread, and perhaps its locks for ever; and what that was at work on as no call left it.
+  // A forked child has no writer thread, its locks may stay held, and the data may be half changed: leave both alone.
   (void)impl_->behind.release();
   for (auto& stream : impl_->streams) (void)stream.release();
 }
