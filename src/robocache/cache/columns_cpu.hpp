@@ -1,4 +1,4 @@
-// The numbers of a column looked at in vector code. No result depends on the instruction set.
+// Passes over a column's numbers, in vector code. No result depends on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,27 @@ namespace robocache::cache {
 
 inline constexpr int64_t kCacheLine = 64;  // bytes
 
-// Of float or double; each of `count` numbers.
+// Kernels for float or double; each takes `count` numbers.
 template <class Real>
 struct ColumnKernels {
   using Key = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
 
-  // Copies the first `width` numbers of each row, of which the next begins `row_size` numbers on, so that those of a column
-  // lie side by side, the next column's `apart` numbers on.
+  // Copies the first `width` numbers of each row into columns. The next row begins `row_size` numbers later; the next
+  // column begins `apart` numbers later.
   void (*copy_columns)(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t apart);
 
   bool (*has_nan)(const Real* numbers, int64_t count);
   int64_t (*count_infinite)(const Real* numbers, int64_t count);
 
-  // In eight lanes, which are added up at the end; of squares those of what the numbers are off `mean`.
+  // Sums, in eight lanes that are added up at the end: of the numbers, and of (number - mean)^2.
   double (*sum)(const Real* numbers, int64_t count);
   double (*sum_squares)(const Real* numbers, int64_t count, double mean);
 
-  // Their order keys; `least` and `greatest` are widened to hold them.
+  // The numbers' order keys; widens `least` and `greatest` to include them.
   void (*make_keys)(const Real* numbers, int64_t count, Key* keys, Key& least, Key& greatest);
 
-  // Of `count` keys, moves to the front those that lie in one of the `ranges` [lows[r], lows[r] + spans[r]], in their order;
-  // returns how many.
+  // Moves the keys that lie in one of the `ranges` [lows[r], lows[r] + spans[r]] to the front, in their order, and
+  // returns their number.
   int64_t (*keep_within)(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges);
 };
 
@@ -53,7 +53,7 @@ extern const cache::ColumnKernels<double> kDoubleColumns;
 
 namespace robocache::cache {
 
-// By the size of Real alone, so that integers' keys go to the kernels of float or double.
+// Chosen by the size of Real alone, so that keys of integers go to the kernels of float or double.
 template <class Real>
 const auto& column_kernels() {
   if constexpr (sizeof(Real) <= 4) {

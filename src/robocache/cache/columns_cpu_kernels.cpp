@@ -52,7 +52,7 @@ double sum_squares(const Real* numbers, int64_t count, double mean) {
   });
 }
 
-// As order_key(), which belongs to all builds.
+// The same as order_key(), which is compiled once for all instruction sets.
 template <class Real>
 void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __restrict keys, KeyOf<Real>& least,
                KeyOf<Real>& greatest) {
@@ -75,7 +75,7 @@ void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __res
 template <class Key>
 int64_t keep_within(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges) {
   constexpr int64_t kTogether = 64;
-  constexpr int64_t kGroup = sizeof(uint64_t);  // of which mostly none is kept
+  constexpr int64_t kGroup = sizeof(uint64_t);  // mostly none of a group is kept
   int64_t kept = 0;
   for (int64_t begin = 0; begin < count; begin += kTogether) {
     const int64_t some = count - begin < kTogether ? count - begin : kTogether;
@@ -117,7 +117,7 @@ struct Side<double> {
   using type __attribute__((vector_size(kSide * sizeof(double)))) = double;
 };
 
-// kSide rows of as many numbers, turned within the processor's registers.
+// Transposes kSide rows of kSide numbers in registers.
 template <class Real>
 void turn(const Real* rows, int64_t row_size, Real* copies, int64_t apart) {
   using Vector = typename Side<Real>::type;

@@ -21,25 +21,25 @@
 namespace robocache {
 namespace {
 
-// Each try again means that another cache took the name in between.
+// Each attempt after the first means that another cache took the name in the meantime.
 constexpr int kOpenTries = 100;
 
 struct File {
   cache::MappedFile mapping;
   cache::FileRecord record;
-  bool grows = false;        // it may be longer than the record says, and its header may tell of more rows
-  int64_t header_bytes = 0;  // that no checksum covers: of a file that grows
+  bool grows = false;        // it may be longer than its record says, and its header may give more rows
+  int64_t header_bytes = 0;  // of a file that grows: the bytes that no checksum covers
 
-  // What the cache that was opened has of it.
+  // The bytes that belong to the cache that was opened.
   std::span<const std::byte> bytes() const { return mapping.bytes().first(static_cast<size_t>(record.bytes)); }
 };
 
-// What a stream has none of stays empty.
+// A member stays empty if the stream has no such file.
 struct StreamMapping {
   File times, values, blob_offsets, row_offsets, stats;
 };
 
-// Where the bytes of a block lie that its checksum covers: [begin, end).
+// The bytes [begin, end) that a block's checksum covers.
 std::array<int64_t, 2> block_of(const File& file, int64_t block) {
   const int64_t end = std::min((block + 1) * cache::kBlockBytes, file.record.bytes);
   return {std::min(std::max(block * cache::kBlockBytes, file.header_bytes), end), end};
@@ -76,13 +76,13 @@ const T* elements(File& file, DType dtype, std::span<const int64_t> shape) {
     begin = check();
   } catch (const FileError&) {
     if (!file.grows) throw;
-    begin = check();  // its number of rows may have been read while it was written
+    begin = check();  // another process may have changed its number of rows while it was read
   }
   if (file.grows) file.header_bytes = begin;
   return reinterpret_cast<const T*>(file.bytes().data() + begin);
 }
 
-// That they begin with 0, never decrease and end with `last`, which is `what`.
+// Checks that offsets begin with 0, never decrease and end with `last`, which errors call `what`.
 void check_offsets(const File& file, std::span<const int64_t> offsets, int64_t last, const std::string& what) {
   const auto at = [&](size_t i) {
     return reinterpret_cast<const std::byte*>(offsets.data() + i) - file.bytes().data();
@@ -104,7 +104,7 @@ void check_offsets(const File& file, std::span<const int64_t> offsets, int64_t l
   }
 }
 
-// Offsets of the lines and of the end.
+// The offsets of the lines, and of the end.
 std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
   const std::string_view text = file.mapping.text();
   std::vector<size_t> offsets;
@@ -120,7 +120,7 @@ std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
   return offsets;
 }
 
-// Rows that have sizes of their own, one behind the other.
+// Checks rows that have sizes of their own.
 void map_offsets(StreamMapping& files, Stream& stream) {
   const std::vector<int64_t> count{stream.rows + 1};
   const std::span<const int64_t> offsets{elements<int64_t>(files.blob_offsets, DType::kInt64, count),
@@ -143,7 +143,7 @@ uint64_t checksum_of(std::initializer_list<const File*> files) {
   return hash;
 }
 
-// How many letters to insert, remove or replace.
+// The number of letters to insert, remove or replace.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -215,7 +215,7 @@ struct Dataset::Impl {
   std::vector<int64_t> all_streams() const;
   void verify(std::span<const int64_t> streams, bool for_append) const;
 
-  cache::FileDescriptor home;  // the directory, whatever it is called by now
+  cache::FileDescriptor home;  // the open directory, which may have another name by now
   std::string path;
   cache::Manifest manifest;
   std::string episode_columns;
@@ -299,7 +299,7 @@ StreamFile Dataset::Impl::open_again(int64_t stream, const char* name, const Fil
                     static_cast<const std::byte*>(first) - mapped.bytes().data(),
                     std::to_string(identity.device) + "-" + std::to_string(identity.inode) + "-" +
                         std::to_string(checksum_of({&mapped}))};
-  // Another file of that name, in the folder of the cache that was opened: the mapped one was removed.
+  // The name now belongs to another file in the same directory: the mapped one was removed.
   if (opened.file.get() >= 0 && cache::identity_of(opened.file) != identity) opened.file = {};
   return opened;
 }
@@ -356,7 +356,8 @@ std::shared_ptr<const Dataset> Dataset::open(const std::string& path, bool verif
       dataset.reset(new Dataset(std::make_unique<Impl>(directory, path)));
       dataset->impl_->home = std::move(directory);
     } catch (const FileError&) {
-      // Whoever replaces a cache, or appends to it, removes files of the old one that may not have been opened yet.
+      // Whoever replaces the cache, or appends to it, removes files of the old one, perhaps before they are opened
+      // here.
       const bool is_current =
           cache::is_named(directory, path) && (manifest.get() < 0 || cache::is_named(manifest, manifest_path));
       if (tries_left == 1 || is_current) throw;

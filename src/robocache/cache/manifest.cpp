@@ -21,12 +21,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 64;                     // of what the writer is told
-constexpr int kMaxManifestDepth = kMaxDepth + 8;  // which lies a few levels deep
+constexpr int kMaxDepth = 64;                     // of the JSON that a writer is given
+constexpr int kMaxManifestDepth = kMaxDepth + 8;  // the manifest holds that a few levels deep
 constexpr uint64_t kLargestInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kLineWidth = 100;
 
-// The file begins with these bytes in every version, so that each version can name any other.
+// The file begins with these bytes in every version, so that each version can recognise any other.
 constexpr std::string_view kStart = "{\n  \"format\": \"robocache\",\n  \"schema_version\": ";
 constexpr std::string_view kBeforeCrc = "  \"crc32\": \"";
 constexpr std::string_view kAfterCrc = "\"\n}\n";
@@ -49,7 +49,7 @@ std::string one_line(const Json& json) {
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-// Lists of plain values and what fits into a line on one line, everything else indented.
+// Writes lists of plain values, and whatever fits, on one line, and indents everything else.
 std::string pretty(const Json& json, const std::string& indent) {
   if (!json.is_structured() || json.empty() || (json.is_array() && is_flat(json))) return one_line(json);
   const std::string inner = indent + "  ";
@@ -64,7 +64,7 @@ std::string pretty(const Json& json, const std::string& indent) {
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-// Throws Json::exception, or ArgumentError where it is nested so deep that walking it could exhaust the stack.
+// Throws Json::exception, or ArgumentError if the text is nested so deep that walking it could exhaust the stack.
 Json parse(std::string_view text, int most) {
   return Json::parse(text.begin(), text.end(), [most](int depth, Json::parse_event_t, Json&) {
     if (depth > most) throw ArgumentError("expected JSON of at most " + std::to_string(most) + " levels, got more");
@@ -117,25 +117,25 @@ Json frames_json(const FrameFormat& frames) {
           {"resized", frames.resized_json.empty() ? Json() : Json::parse(frames.resized_json)}};
 }
 
-// A value of the manifest with its place, so that whatever is wrong with it can be named.
+// A value of the manifest with its name, for errors.
 class Node {
  public:
-  Node(const std::string& path, std::string place, const Json& json)
-      : path_(path), place_(std::move(place)), json_(json) {}
+  Node(const std::string& path, std::string name, const Json& json)
+      : path_(path), name_(std::move(name)), json_(json) {}
 
   Node operator[](const char* key) const {
     if (!json_.is_object()) refuse("an object", json_.type_name());
     const auto found = json_.find(key);
-    std::string place = place_.empty() ? std::string(key) : place_ + "." + key;
-    if (found == json_.end()) Node(path_, std::move(place), json_).refuse("a value", "none");
-    return {path_, std::move(place), *found};
+    std::string name = name_.empty() ? std::string(key) : name_ + "." + key;
+    if (found == json_.end()) Node(path_, std::move(name), json_).refuse("a value", "none");
+    return {path_, std::move(name), *found};
   }
 
   std::vector<Node> items() const {
     if (!json_.is_array()) refuse("a list", json_.type_name());
     std::vector<Node> nodes;
     for (const Json& item : json_) {
-      nodes.emplace_back(path_, place_ + "[" + std::to_string(nodes.size()) + "]", item);
+      nodes.emplace_back(path_, name_ + "[" + std::to_string(nodes.size()) + "]", item);
     }
     return nodes;
   }
@@ -175,7 +175,7 @@ class Node {
     return values;
   }
 
-  // An object on one line.
+  // Writes an object on one line.
   std::string object() const {
     if (!json_.is_object()) refuse("an object", json_.type_name());
     return one_line(json_);
@@ -184,12 +184,12 @@ class Node {
   bool is_null() const { return json_.is_null(); }
 
   [[noreturn]] void refuse(const std::string& expected, const std::string& got) const {
-    throw FileError(path_ + ": in '" + place_ + "': expected " + expected + ", got " + got);
+    throw FileError(path_ + ": in '" + name_ + "': expected " + expected + ", got " + got);
   }
 
  private:
   const std::string& path_;
-  std::string place_;
+  std::string name_;
   const Json& json_;
 };
 
@@ -208,8 +208,8 @@ StreamFindings read_findings(const Node& node) {
   return findings;
 }
 
-// A period is a difference of stamps that were rounded to whole nanoseconds, so 30 Hz have 33333333 or 33333334: 30 says
-// as much as 30.0000003.
+// Stamps are rounded to whole nanoseconds, so 30 Hz gives periods of 33333333 or 33333334 ns: 30 is as exact as
+// 30.0000003.
 double rate_of(double period_ns) {
   if (period_ns <= 0) return 0;
   const double rate_hz = 1e9 / period_ns;
@@ -293,7 +293,7 @@ std::vector<EpisodeColumn> read_columns(const Node& node) {
   return columns;
 }
 
-// Comes before all else: what follows it may look different in another version.
+// Checks the version first, because the rest may look different in another version.
 int64_t read_version(const std::string& path, std::string_view text) {
   const auto mismatch = std::ranges::mismatch(kStart, text).in1 - kStart.begin();
   if (static_cast<size_t>(mismatch) < kStart.size()) {
@@ -329,7 +329,7 @@ void check_checksum(const std::string& path, std::string_view text) {
   }
 }
 
-// All files of a cache but the manifest, each once.
+// All files of a cache except the manifest, each once.
 std::set<std::string> files_of(const Manifest& manifest, const Node& root) {
   std::set<std::string> files{of_generation(kEpisodesFile, manifest.generation)};
   for (const Stream& stream : manifest.streams) {
@@ -357,7 +357,7 @@ std::string scalar_type(const Json& value) {
   return "";
 }
 
-// The type that holds both, "" where there is none.
+// The type that holds both, or "" if there is none.
 std::string common_type(const std::string& a, const std::string& b) {
   if (a == b || b == "null") return a;
   if (a == "null") return b;
@@ -568,7 +568,7 @@ std::string ragged_mistake(Ragged ragged, DType dtype, std::span<const int64_t> 
   if (ragged == Ragged::kText && (dtype != DType::kUInt8 || !shape.empty())) {
     return "expected text as bytes, uint8 []" + got;
   }
-  // The number of elements must show in the size of their file.
+  // The number of elements must be visible in the size of their file.
   if (std::ranges::count(shape, 0) > 0) return "expected elements of ragged rows that have features" + got;
   return "";
 }

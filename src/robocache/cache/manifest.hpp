@@ -1,4 +1,4 @@
-// manifest.json and episodes.jsonl: what a cache says of itself. docs/format.md describes them.
+// manifest.json and episodes.jsonl, which describe a cache. docs/format.md describes them.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +15,25 @@
 
 namespace robocache::cache {
 
-inline constexpr int64_t kSchemaVersion = 3;  // the one that is written; the ones before it are read
+inline constexpr int64_t kSchemaVersion = 3;  // the version that is written; older ones are read
 inline constexpr int64_t kFirstGrowingVersion = 2;
 
 inline constexpr const char* kManifestFile = "manifest.json";
-inline constexpr const char* kNewManifestFile = "manifest.json.new";  // before it is renamed over the one that is there
+inline constexpr const char* kNewManifestFile = "manifest.json.new";  // before it is renamed to kManifestFile
 inline constexpr const char* kEpisodesFile = "episodes.jsonl";
 inline constexpr const char* kStreamsDirectory = "streams";
 
 // The files of a stream's directory.
 inline constexpr const char* kTimeFile = "time_ns.npy";
 inline constexpr const char* kValuesFile = "values.npy";
-inline constexpr const char* kBlobOffsetsFile = "blob_offsets.npy";  // where rows have sizes of their own
+inline constexpr const char* kBlobOffsetsFile = "blob_offsets.npy";  // if rows have sizes of their own
 inline constexpr const char* kRowOffsetsFile = "row_offsets.npy";
-inline constexpr const char* kStatsFile = "stats.npy";  // of numbers of one shape
+inline constexpr const char* kStatsFile = "stats.npy";  // if the rows are numbers of one shape
 
-// What a file is called that each generation of a cache has its own of: "stats.npy", in the third "stats.2.npy".
+// The name of a file that each generation of a cache has its own of: "stats.npy", and "stats.2.npy" in the third.
 std::string of_generation(std::string_view file, int64_t generation);
 
-// "joint.position" -> "streams/joint.position": each byte outside [A-Za-z0-9._-], and a leading dot, as %XX.
+// "joint.position" -> "streams/joint.position". A leading dot, and each byte outside [A-Za-z0-9._-], becomes %XX.
 std::string stream_directory(std::string_view name);
 
 struct EpisodeColumn {
@@ -43,10 +43,10 @@ struct EpisodeColumn {
   bool operator==(const EpisodeColumn&) const = default;
 };
 
-// A Stream but its pointers, which lie in the files.
+// The streams have no pointers, because those lie in the files.
 struct Manifest {
   int64_t version = kSchemaVersion;
-  int64_t generation = 0;  // how often episodes were appended to a finished cache
+  int64_t generation = 0;  // how often episodes were appended to the finished cache
   int64_t episodes = 0;
   std::vector<EpisodeColumn> episode_columns;
   std::vector<Stream> streams;
@@ -54,12 +54,12 @@ struct Manifest {
   std::string provenance_json;
 };
 
-// The text of manifest.json, which ends with a checksum of what is before it.
+// The text of manifest.json, which ends with a checksum of what comes before.
 std::string manifest_text(const Manifest& manifest);
 
-// Checks version, checksum and form, that no number is negative, that the columns have types and names of their own,
-// that frames and ragged rows can be what is said of them, that there is a record of every file and a checksum of each of its blocks.
-// Throws FileError that begins with `path`.
+// Checks the version, the checksum and the form; that no number is negative; that columns have distinct names and valid
+// types; that frames and ragged rows are possible as described; and that every file has a record with a checksum of
+// each block. Throws FileError that begins with `path`.
 Manifest parse_manifest(const std::string& path, std::string_view text);
 
 std::string episode_columns_text(const std::vector<EpisodeColumn>& columns);
@@ -70,26 +70,26 @@ std::vector<EpisodeColumn> automatic_columns();
 
 struct EpisodeMetadata {
   std::string json;                    // an object on one line
-  std::vector<EpisodeColumn> columns;  // the known ones and this episode's, their types settled
+  std::vector<EpisodeColumn> columns;  // all columns so far and this episode's, with settled types
 };
 
-// Throws ArgumentError where the metadata is no object of the allowed values, or a column changes its type.
+// Throws ArgumentError if the metadata is no object of the allowed values, or if a column changes its type.
 EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector<EpisodeColumn>& known);
 
-// A line of episodes.jsonl, its line end included. `span_ns`: the earliest and the latest stamp, if there is any.
+// A line of episodes.jsonl with its line end. `span_ns` holds the earliest and the latest stamp, if there is any.
 std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64_t>> span_ns,
                          const std::string& metadata_json);
 
-// The same object in one form. Throws ArgumentError that begins with `argument` unless it is a JSON object.
+// Returns the object in canonical form. Throws ArgumentError that begins with `argument` unless it is a JSON object.
 std::string check_object(std::string_view argument, std::string_view json);
 
-// What no decoded frame can be, "" where it can: `dtype` and `shape` of one against what stores it.
+// Says why no decoded frame can have this `dtype` and `shape` in this codec; "" if one can.
 std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape);
 
-// What no ragged row's elements can be, "" where they can.
+// Says why the elements of ragged rows cannot be these; "" if they can.
 std::string ragged_mistake(Ragged ragged, DType dtype, std::span<const int64_t> shape);
 
-// Why `text` is no UTF-8, "" where it is.
+// Says why `text` is no UTF-8; "" if it is.
 std::string utf8_mistake(std::string_view text);
 
 // Throws ArgumentError unless `text` is UTF-8 and not empty.

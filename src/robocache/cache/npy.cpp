@@ -200,9 +200,9 @@ int64_t check_npy(const std::string& path, std::span<const std::byte> file, DTyp
   if (header.fortran_order()) {
     refuse_bytes(path, static_cast<int64_t>(header.fortran_at), "fortran_order False", "True");
   }
-  std::vector<int64_t> told = header.shape();
-  if (grows && !told.empty()) told[0] = shape[0];
-  if (!std::ranges::equal(told, shape)) {
+  std::vector<int64_t> found = header.shape();
+  if (grows && !found.empty()) found[0] = shape[0];
+  if (!std::ranges::equal(found, shape)) {
     refuse_bytes(path, static_cast<int64_t>(header.shape_at), "shape " + tuple_text(shape), tuple_text(header.shape()));
   }
 

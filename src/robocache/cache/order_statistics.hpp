@@ -1,5 +1,5 @@
-// Which numbers stand at given places of their order, found by looking at all of them a few times, in memory that does
-// not grow with their count.
+// Finds which numbers have given ranks in sorted order. It reads all numbers a few times, and its memory does not grow
+// with their count.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@
 
 namespace robocache::cache {
 
-// Of numbers of type C, none of them NaN; -0 is below +0. In each pass all of them are added, in blocks of any size;
-// find() ends the pass.
+// The numbers are of type C and never NaN; -0 is below +0. Each pass adds all of them, in blocks of any size; find()
+// ends the pass.
 //
-// The first pass counts what the numbers' order keys begin with. Those after it look only at the intervals of keys in
-// which wanted places lie, and cut them further; once the intervals hold few numbers, these are kept and selected from.
+// The first pass counts numbers by the leading bits of their order keys. Later passes look only at the intervals of
+// keys in which wanted ranks lie, and divide them further. Once few numbers are left, these are kept and selected from.
 template <class C>
 class OrderStatistics {
  public:
@@ -41,35 +41,35 @@ class OrderStatistics {
     }
   }
 
-  // Ends a pass; returns whether the number at each place is known. `places` increase, each is below the count of
+  // Ends a pass; returns whether the number of each rank is known. `ranks` increase, each is below the count of
   // numbers, and they are the same after every pass.
-  bool find(std::span<const int64_t> places) {
+  bool find(std::span<const int64_t> ranks) {
     if (passes_++ == 0) {
       least_ = intervals_[0].least;
       greatest_ = intervals_[0].greatest;
     }
     std::vector<Interval> narrower;
     auto interval = intervals_.begin();
-    int64_t passed = 0;  // of the interval's numbers, in their order
+    int64_t passed = 0;  // numbers of the interval before the rank, in sorted order
     size_t bin = 0;
-    for (const int64_t place : places) {
-      if (known_.contains(place)) continue;
-      for (; place >= interval->below + interval->count; ++interval) {
+    for (const int64_t rank : ranks) {
+      if (known_.contains(rank)) continue;
+      for (; rank >= interval->below + interval->count; ++interval) {
         passed = 0;
         bin = 0;
       }
-      const int64_t inside = place - interval->below;
+      const int64_t inside = rank - interval->below;
       if (keeps_) {
         const auto kept = interval->kept.begin();
         std::nth_element(kept + passed, kept + inside, interval->kept.end());
-        known_.emplace(place, kept[inside]);
+        known_.emplace(rank, kept[inside]);
         passed = inside + 1;
         continue;
       }
       while (inside >= passed + interval->counts[bin]) passed += interval->counts[bin++];
       const Interval found = interval_of_bin(*interval, bin, passed);
       if (found.low == found.high) {
-        known_.emplace(place, found.low);
+        known_.emplace(rank, found.low);
       } else if (narrower.empty() || narrower.back().low != found.low) {
         narrower.push_back(found);
       }
@@ -79,12 +79,12 @@ class OrderStatistics {
     return intervals_.empty();
   }
 
-  // After the first pass, of some numbers.
+  // The extremes, known after the first pass.
   C least() const { return number_of(least_); }
   C greatest() const { return number_of(greatest_); }
 
-  // One that find() was asked for, once it has returned true.
-  C at(int64_t place) const { return number_of(known_.at(place)); }
+  // The number of a rank, once find() has returned true.
+  C at(int64_t rank) const { return number_of(known_.at(rank)); }
 
  private:
   using Wide = std::conditional_t<(sizeof(C) < sizeof(int32_t)), int32_t, C>;
@@ -96,24 +96,24 @@ class OrderStatistics {
   static constexpr int kFirstShift = kKeyBits - kFirstBits;
   static constexpr int kLaterBits = 11;
   static constexpr Key kGreatestKey = static_cast<Key>(~Key{0}) >> (8 * static_cast<int>(sizeof(Key)) - kKeyBits);
-  // Up to as many numbers it is quicker to select from all of them than to count, and takes no more memory.
+  // Up to this count selecting is faster than counting, and takes no more memory.
   static constexpr int64_t kMostSelected = std::min(int64_t{8192}, int64_t{1} << kFirstBits);
   static constexpr int64_t kMostKept = kKeyBits <= 32 ? 262144 : 65536;
 
-  // Keys [low, high], and what is known of the numbers that have one of them.
+  // Keys [low, high], and what is known of the numbers whose keys lie there.
   struct Interval {
     Key low = 0;
     Key high = kGreatestKey;
-    int shift = kFirstShift;   // of (key - low), to its place in counts
-    int64_t below = 0;         // how many numbers lie below the interval
-    int64_t count = 0;         // and in it
-    Key least = kGreatestKey;  // of those met in this pass, as long as they are counted
+    int shift = kFirstShift;   // (key - low) >> shift is the index in counts
+    int64_t below = 0;         // numbers below the interval
+    int64_t count = 0;         // numbers in the interval
+    Key least = kGreatestKey;  // of the keys counted in this pass
     Key greatest = 0;
     std::vector<int64_t> counts = {};
     std::vector<Key> kept = {};
   };
 
-  // From 0, so that the keys of a small type begin with what tells them apart.
+  // Starts from 0, so that the keys of a small type differ in their leading bits.
   static Key key_of(C number) {
     if constexpr (std::is_integral_v<C>) {
       return order_key(Wide{number}) - order_key(Wide{std::numeric_limits<C>::lowest()});
@@ -129,7 +129,7 @@ class OrderStatistics {
     return static_cast<C>(number);
   }
 
-  // In the first pass also notes the least and the greatest.
+  // In the first pass it also finds the least and the greatest.
   void make_keys(std::span<const C> numbers, Key* keys) {
     Interval& all = intervals_[0];
     Key ignored = 0;
@@ -176,7 +176,7 @@ class OrderStatistics {
     }
   }
 
-  // What is known of the numbers that were counted in a bin of `interval`, of whose numbers `passed` lie below it.
+  // The part of `interval` that one of its bins covers; `passed` of its numbers lie below the bin.
   static Interval interval_of_bin(const Interval& interval, size_t bin, int64_t passed) {
     const Key low = interval.low + (static_cast<Key>(bin) << interval.shift);
     const Key widest = (Key{1} << interval.shift) - 1;
@@ -209,10 +209,10 @@ class OrderStatistics {
 
   bool keeps_;
   int passes_ = 0;
-  std::vector<Interval> intervals_;  // in their order, no two of which overlap
-  std::vector<Key> lows_;            // of these, after the first pass
+  std::vector<Interval> intervals_;  // ascending, without overlap
+  std::vector<Key> lows_;            // of the intervals, after the first pass
   std::vector<Key> spans_;
-  std::map<int64_t, Key> known_;  // by place
+  std::map<int64_t, Key> known_;  // by rank
   Key least_ = 0;
   Key greatest_ = 0;
 };

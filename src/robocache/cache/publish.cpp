@@ -33,7 +33,7 @@ bool is_cache(const std::string& path) {
          start.find("\"format\": \"robocache\"") != std::string::npos;
 }
 
-void check_place(const std::string& path) {
+void check_outside_caches(const std::string& path) {
   for (fs::path inner = path, outer = inner.parent_path(); outer != inner; inner = outer, outer = inner.parent_path()) {
     if (is_cache(outer.string())) {
       throw FileError(path + ": it lies in a cache, " + outer.string() + "; expected a folder outside of it");
@@ -42,7 +42,7 @@ void check_place(const std::string& path) {
 }
 
 void check_target(const std::string& path, bool overwrite) {
-  check_place(path);
+  check_outside_caches(path);
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return;
   if (!overwrite) throw FileError(path + ": it exists already; overwrite=True replaces a cache");

@@ -13,7 +13,7 @@ std::string absolute_path(const std::string& path);
 bool is_cache(const std::string& path);
 
 // Throws FileError if this absolute path lies inside a cache.
-void check_place(const std::string& path);
+void check_outside_caches(const std::string& path);
 
 // Throws FileError if a new cache cannot have this name: the path lies inside another cache, or something is there that
 // is not to be overwritten or is no cache.

@@ -19,15 +19,16 @@
 namespace robocache::cache {
 namespace {
 
-// Numbers of a chunk, and rows at most: what jumps are judged by.
+// The numbers of a chunk, and its most rows. Jumps are judged within a chunk.
 constexpr int64_t kChunk = int64_t{1} << 22;
 constexpr int64_t kChunkRows = int64_t{1} << 15;
-// What it is worth to wake a thread for.
+// The least work that is worth a thread.
 constexpr int64_t kTask = int64_t{1} << 16;
-// Columns that are copied at once: lines of the values are read one after the other, and the copies stay near.
+// The columns that are copied at once, so that cache lines of the values are read in order and the copies stay in the
+// cache.
 constexpr int64_t kGroup = 32;
 
-// What numbers are looked at as.
+// The type that numbers are computed in.
 template <class T>
 using RealOf = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>,
                                   float, double>;
@@ -41,7 +42,7 @@ RealOf<T> to_real(T x) {
   }
 }
 
-// As ColumnKernels::copy_columns.
+// Does what ColumnKernels::copy_columns does.
 template <class T>
 void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width, RealOf<T>* copies, int64_t apart) {
   if constexpr (std::is_same_v<T, RealOf<T>>) {
@@ -72,15 +73,15 @@ void add_beyond(std::vector<Beyond>& found, const Beyond& more) {
 
 }  // namespace
 
-// What columns of a chunk hold, before it is put behind what the chunks before it hold.
+// The results of some columns of a chunk, before they are added to those of the chunks before it.
 struct ValueScan::Found {
   struct Column {
     ColumnScan scan;
-    int64_t first_change = -1;  // the first row that is not as the row before, and the last
+    int64_t first_change = -1;  // the first row that differs from the row before, and the last
     int64_t last_change = -1;
   };
 
-  int64_t first;  // feature
+  int64_t first;  // the first feature
   std::vector<Column> columns;
   std::vector<StuckRun> runs;  // between the first and the last change
   std::vector<Jump> jumps;
@@ -88,7 +89,7 @@ struct ValueScan::Found {
   std::vector<Beyond> beyond;
 };
 
-// Rows of a stream whose values are of type T.
+// The rows of a stream whose values are of type T.
 template <class T>
 class ValueScan::Chunk {
  public:
@@ -97,11 +98,12 @@ class ValueScan::Chunk {
   Chunk(const ValueScan& scan, int64_t begin, int64_t end)
       : scan_(scan), values_(static_cast<const T*>(scan.values_)), begin_(begin), end_(end) {}
 
-  // `width` columns from `first` on.
+  // Scans `width` columns from `first` on.
   Found look(int64_t first, int64_t width) const {
     Found found{first, std::vector<Found::Column>(static_cast<size_t>(width))};
-    std::vector<Places> places;
-    for (int64_t f = first; f < first + width; ++f) places.emplace_back(scan_.reference_.stats, static_cast<size_t>(f));
+    std::vector<Quantiles> quantiles;
+    for (int64_t f = first; f < first + width; ++f)
+      quantiles.emplace_back(scan_.reference_.stats, static_cast<size_t>(f));
     std::vector<ScanSteps<Real>> steps(static_cast<size_t>(width));
     std::vector<double> step_sums(static_cast<size_t>(width));
     const auto copies = std::make_unique_for_overwrite<Real[]>(static_cast<size_t>(width * kApart));
@@ -114,7 +116,7 @@ class ValueScan::Chunk {
         const auto at = static_cast<size_t>(c);
         Real* const numbers = copies.get() + c * kApart + kAhead;
         numbers[-1] = row > 0 ? number(row - 1, first + c) : 0;
-        add_numbers(found, first + c, places[at], row, {numbers, static_cast<size_t>(count)});
+        add_numbers(found, first + c, quantiles[at], row, {numbers, static_cast<size_t>(count)});
         const ScanSteps<Real> more = add_steps(found, first + c, row, numbers, count, episodes);
         steps[at].greatest = std::max(steps[at].greatest, more.greatest);
         steps[at].moved += more.moved;
@@ -129,7 +131,7 @@ class ValueScan::Chunk {
     return found;
   }
 
-  // The quaternion of the four columns from `first` on.
+  // Scans the quaternion in the four columns from `first` on.
   Found look_at_quaternion(int64_t first) const {
     Beyond off{BeyondKind::kNorm, first, 0, 0, 0};
     Beyond flip{BeyondKind::kFlip, first, 0, 0, 0};
@@ -141,7 +143,7 @@ class ValueScan::Chunk {
       for (int64_t part = 0; part < 4; ++part) q[static_cast<size_t>(part)] = number(row, first + part);
       if (row >= begin_) {
         const double square = q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3];
-        // Within these it is near 1 without the root.
+        // Within these bounds the norm is near 1, and no root is needed.
         const double length_off = square > 0.981 && square < 1.02 ? 0 : std::abs(std::sqrt(square) - 1);
         if (length_off > kQuaternionNorm) count_one(off, row, length_off);
         const bool is_first = cut != no_cut && *cut == row;
@@ -159,20 +161,21 @@ class ValueScan::Chunk {
  private:
   static constexpr int64_t kAhead = kCacheLine / static_cast<int64_t>(sizeof(Real));
   static constexpr int64_t kApart =
-      kScanBlock + 2 * kAhead;  // no power of two, which the processor's cache keeps in few places
+      kScanBlock + 2 * kAhead;  // no power of two, which would map many columns to the same cache lines
 
-  // A feature's quantiles as numbers of its type.
-  struct Places {
-    Places(const FeatureStats& stats, size_t feature) {
+  // A feature's quantiles in its own type.
+  struct Quantiles {
+    Quantiles(const FeatureStats& stats, size_t feature) {
       const std::array all{stats.q01, stats.q10, stats.q50, stats.q90, stats.q99};
       for (size_t q = 0; q < kScanPlaces; ++q) {
-        const double place = all[q][feature];
-        const auto near = static_cast<Real>(place);
-        const bool is_exact = static_cast<double>(near) == place;
+        const double quantile = all[q][feature];
+        const auto near = static_cast<Real>(quantile);
+        const bool is_exact = static_cast<double>(near) == quantile;
         any_exact = any_exact || is_exact;
         exact[q] = is_exact ? near : std::numeric_limits<Real>::quiet_NaN();
-        // The least that is not below it: whoever is below one is below the other.
-        up[q] = static_cast<double>(near) < place ? std::nextafter(near, std::numeric_limits<Real>::infinity()) : near;
+        // The least number of that type that is not below the quantile: the same numbers are below it.
+        up[q] =
+            static_cast<double>(near) < quantile ? std::nextafter(near, std::numeric_limits<Real>::infinity()) : near;
       }
       const double mean = stats.mean[feature];
       centre = std::isfinite(mean) ? mean : 0;
@@ -186,7 +189,7 @@ class ValueScan::Chunk {
 
   Real number(int64_t row, int64_t feature) const { return to_real(values_[row * scan_.features_ + feature]); }
 
-  // The rows of [begin, end) that begin an episode; one of an empty episode comes again.
+  // The rows of [begin, end) that begin an episode. An empty episode repeats the next one's row.
   std::span<const int64_t> cuts(int64_t begin, int64_t end) const {
     const auto low = std::ranges::lower_bound(scan_.row_offsets_, begin);
     return {low, std::lower_bound(low, scan_.row_offsets_.end(), end)};
@@ -201,26 +204,26 @@ class ValueScan::Chunk {
     return found.columns[static_cast<size_t>(feature - found.first)];
   }
 
-  void add_numbers(Found& found, int64_t feature, const Places& places, int64_t row,
+  void add_numbers(Found& found, int64_t feature, const Quantiles& quantiles, int64_t row,
                    std::span<const Real> numbers) const {
     const ScanKernels<Real>& kernels = scan_kernels<Real>();
     ColumnScan& column = column_of(found, feature).scan;
-    ScanSums<Real> sums = kernels.add_up(numbers.data(), std::ssize(numbers), places.centre);
+    ScanSums<Real> sums = kernels.add_up(numbers.data(), std::ssize(numbers), quantiles.centre);
     if (!scan_.reference_.low.empty()) hold_against_limits(found, feature, row, numbers, sums);
     std::array<Real, kScanBlock> kept;
     if (!std::isfinite(sums.sum)) {
       note_not_finite(found, feature, row, numbers);
       const auto end = std::ranges::copy_if(numbers, kept.begin(), [](Real x) { return x == x; }).out;
       numbers = {kept.begin(), end};
-      sums = kernels.add_up(numbers.data(), std::ssize(numbers), places.centre);
+      sums = kernels.add_up(numbers.data(), std::ssize(numbers), quantiles.centre);
     }
     column.count += std::ssize(numbers);
     column.sum += sums.sum;
     column.squares += sums.squares;
     column.least = std::min(column.least, static_cast<double>(sums.least));
     column.greatest = std::max(column.greatest, static_cast<double>(sums.greatest));
-    kernels.count_below(numbers.data(), std::ssize(numbers), places.up.data(), column.below);
-    if (places.any_exact) kernels.count_at(numbers.data(), std::ssize(numbers), places.exact.data(), column.at);
+    kernels.count_below(numbers.data(), std::ssize(numbers), quantiles.up.data(), column.below);
+    if (quantiles.any_exact) kernels.count_at(numbers.data(), std::ssize(numbers), quantiles.exact.data(), column.at);
   }
 
   void note_not_finite(Found& found, int64_t feature, int64_t row, std::span<const Real> numbers) const {
@@ -233,7 +236,7 @@ class ValueScan::Chunk {
         episode = std::ranges::upper_bound(scan_.row_offsets_, row + i) - scan_.row_offsets_.begin() - 1;
       }
       const bool is_nan = std::isnan(x);
-      // That of this episode is among the last two, where there is one.
+      // An entry of this episode, if there is one, is among the last two.
       const auto last = std::span(found.not_finite).last(std::min<size_t>(found.not_finite.size(), 2));
       const auto same = std::ranges::find_if(last, [&](const NotFinite& one) {
         return one.feature == feature && one.episode == episode && one.is_nan == is_nan;
@@ -256,14 +259,14 @@ class ValueScan::Chunk {
       const auto x = static_cast<double>(numbers[static_cast<size_t>(i)]);
       const double below = low - x;
       const double above = x - high;
-      // Where one limit is NaN the other does not count either.
+      // If one limit is NaN, the other is ignored too.
       if (std::isnan(below) || std::isnan(above)) continue;
       if (std::max(below, above) > 0) count_one(outside, row + i, std::max(below, above));
     }
     add_beyond(found.beyond, outside);
   }
 
-  // Steps within episodes: those that lead to the rows from `row` on.
+  // The steps within episodes: those that lead to the rows from `row` on.
   ScanSteps<Real> add_steps(Found& found, int64_t feature, int64_t row, const Real* numbers, int64_t count,
                             std::span<const int64_t> episodes) const {
     const ScanKernels<Real>& kernels = scan_kernels<Real>();
@@ -296,7 +299,7 @@ class ValueScan::Chunk {
     return steps;
   }
 
-  // Runs end at rows that changed; only the first and the last of eight can end one that is long enough.
+  // Runs end at rows that change. Of eight such rows only the first and the last can end a run that is long enough.
   static void add_changes(Found& found, Found::Column& column, int64_t feature, int64_t row,
                           std::span<const uint8_t> changed) {
     static_assert(kStuckRows >= 8 && std::endian::native == std::endian::little);
@@ -318,8 +321,8 @@ class ValueScan::Chunk {
     }
   }
 
-  // Whether there may be one, by what costs little: where the largest is kJump times the 99th percentile, the mean is at most a
-  // part of it. Sums are rounded, by less than the last factor.
+  // A cheap test of whether there may be a jump: if the largest step is kJump times the 99th percentile, the mean is at
+  // most a fraction of it. The last factor covers the rounding of the sums.
   bool may_jump(const ScanSteps<Real>& steps, double sum) const {
     const int64_t count = end_ - std::max<int64_t>(begin_, 1);
     if (count < kJumpRows || steps.moved < kJumpRows) return false;
@@ -329,7 +332,8 @@ class ValueScan::Chunk {
   }
 
   void find_jumps(Found& found, int64_t feature) const {
-    std::vector<Real> steps;  // to each row, 0 where it begins an episode or no number is between
+    std::vector<Real>
+        steps;  // the step to each row; 0 if the row begins an episode or if there is no number in between
     const int64_t first = std::max<int64_t>(begin_, 1);
     for (int64_t row = first; row < end_; ++row) {
       const Real step = number(row, feature) - number(row - 1, feature);
@@ -350,7 +354,7 @@ class ValueScan::Chunk {
       const bool is_spike = std::abs(back) > bound && std::abs(step + back) < kSpikeReturn * std::abs(step);
       const JumpKind kind = is_spike ? JumpKind::kSpike : is_wrap(step) ? JumpKind::kWrap : JumpKind::kStep;
       found.jumps.push_back({feature, first + static_cast<int64_t>(i), kind, step});
-      if (is_spike) ++i;  // the way back
+      if (is_spike) ++i;  // the step back
     }
   }
 
@@ -371,8 +375,8 @@ ValueScan::ValueScan(const void* values, DType dtype, int64_t rows, int64_t feat
       chunk_rows_(std::clamp<int64_t>(kChunk / std::max<int64_t>(features, 1), 1, kChunkRows)),
       columns_(static_cast<size_t>(features)),
       run_(columns_.size()),
-      told_runs_(columns_.size()),
-      told_jumps_(columns_.size()) {}
+      reported_runs_(columns_.size()),
+      reported_jumps_(columns_.size()) {}
 
 int64_t ValueScan::add(int64_t bytes) {
   if (added_ == rows_) return added_;
@@ -402,7 +406,7 @@ int64_t ValueScan::add(int64_t bytes) {
   return added_;
 }
 
-// In the order of the rows.
+// Adds results in the order of the rows.
 void ValueScan::take(const std::vector<Found>& found) {
   for (const Found& more : found) {
     for (size_t c = 0; c < more.columns.size(); ++c) {
@@ -429,9 +433,9 @@ void ValueScan::take(const std::vector<Found>& found) {
     for (auto jump = more.jumps.begin(); jump != more.jumps.end();) {
       const int64_t feature = jump->feature;
       const auto end = std::find_if(jump, more.jumps.end(), [&](const Jump& one) { return one.feature != feature; });
-      int64_t& told = told_jumps_[static_cast<size_t>(feature)];
-      if (told <= kMostTold) jumps_.insert(jumps_.end(), jump, end);
-      told += end - jump;
+      int64_t& reported = reported_jumps_[static_cast<size_t>(feature)];
+      if (reported <= kMostReported) jumps_.insert(jumps_.end(), jump, end);
+      reported += end - jump;
       jump = end;
     }
     not_finite_.insert(not_finite_.end(), more.not_finite.begin(), more.not_finite.end());
@@ -440,9 +444,9 @@ void ValueScan::take(const std::vector<Found>& found) {
 }
 
 void ValueScan::end_run(int64_t feature, int64_t begin, int64_t end) {
-  int64_t& told = told_runs_[static_cast<size_t>(feature)];
-  if (end - begin < kStuckRows || told > kMostTold) return;
-  ++told;
+  int64_t& reported = reported_runs_[static_cast<size_t>(feature)];
+  if (end - begin < kStuckRows || reported > kMostReported) return;
+  ++reported;
   runs_.push_back({feature, begin, end});
 }
 

@@ -1,4 +1,4 @@
-// What the doctor asks of a stream's numbers, in one pass over them. docs/doctor.md says what comes of it.
+// What the doctor asks about a stream's numbers, answered in one pass over them. docs/doctor.md says how it is used.
 #pragma once
 
 #include <array>
@@ -13,33 +13,34 @@
 
 namespace robocache::cache {
 
-// A number that is repeated in so many rows is told.
+// A run of equal numbers is reported from this length on.
 inline constexpr int64_t kStuckRows = 20;
-// A step is a jump where it is so many times the 99th percentile of the steps around it, of which there must be some that move.
+// A step is a jump if it is this many times the 99th percentile of the steps around it. At least a share kJumpMoving of
+// those must be nonzero.
 inline constexpr double kJump = 10;
 inline constexpr int64_t kJumpRows = 100;
 inline constexpr double kJumpMoving = 0.5;
-// What goes back this near to where it was is a spike, what steps by a turn as near a wrap.
+// A spike returns to within this share of its step; a wrap is a step within this share of a full turn.
 inline constexpr double kSpikeReturn = 0.2;
 inline constexpr double kWrapNear = 0.05;
 inline constexpr double kQuaternionNorm = 0.01;
 inline constexpr double kQuaternionFlip = -0.5;
-// Of a column, runs and jumps are kept up to about as many.
-inline constexpr int64_t kMostTold = 1000;
+// About the most runs, and the most jumps, that are kept for a feature.
+inline constexpr int64_t kMostReported = 1000;
 
-// Of one feature. NaN is left out of all but `still`.
+// Results for one feature. Everything except `still` ignores NaN.
 struct ColumnScan {
   int64_t count = 0;
-  double sum = 0;  // of what numbers are off the centre, as of squares
+  double sum = 0;  // of (number - centre); `squares` of its square
   double squares = 0;
   double least = std::numeric_limits<double>::infinity();
   double greatest = -std::numeric_limits<double>::infinity();
-  PlaceCounts below{};  // of numbers below each quantile, and those that are it
-  PlaceCounts at{};
-  int64_t still = 0;  // rows with the number of the row before
+  QuantileCounts below{};  // the numbers below each quantile; `at` counts those equal to it
+  QuantileCounts at{};
+  int64_t still = 0;  // rows whose number equals that of the row before
 };
 
-// Rows [begin, end) of a feature that hold one number.
+// Rows [begin, end) of a feature that hold the same number.
 struct StuckRun {
   int64_t feature, begin, end;
 };
@@ -52,14 +53,15 @@ struct Jump {
   double step;
 };
 
-// Numbers of a feature in an episode that are NaN, or infinite. There may be several of one episode.
+// The numbers of a feature in an episode that are NaN, or that are infinite. One episode may have several entries.
 struct NotFinite {
   int64_t feature, episode;
   bool is_nan;
   int64_t count, first_row;
 };
 
-// What lies outside of the limits of a feature; a quaternion's length off 1; its sign turned. By the first feature.
+// The numbers outside a feature's limits; or a quaternion whose length is not 1, or whose sign flips, listed under its
+// first feature.
 enum class BeyondKind : uint8_t { kLimits, kNorm, kFlip };
 
 struct Beyond {
@@ -69,26 +71,26 @@ struct Beyond {
   double worst;
 };
 
-// A step leads from a row to the next of its episode; jumps are looked for in chunks of rows, each against its own steps. No
-// result depends on the number of threads, nor on how much is added at a time. Memory does not grow with `rows`, but with what is
-// found.
+// Scans a stream. A step leads from a row to the next one of its episode; jumps are judged by the steps of their chunk
+// of rows. No result depends on the number of threads or on how much is added at a time. Memory grows with the
+// findings, not with `rows`.
 class ValueScan {
  public:
-  // What is held against the numbers: quantiles and, as the centre of sums, the mean of `stats`; the limits [features] each, or
-  // empty; the first features of quaternions.
+  // What the numbers are compared with: the quantiles and the mean of `stats`; the limits, [features] each or empty;
+  // the first features of quaternions.
   struct Reference {
     FeatureStats stats;
     std::span<const double> low, high;
     std::span<const int64_t> quaternions;
   };
 
-  // Of `values` [rows, features] of `dtype` in episodes that begin at `row_offsets` [episodes + 1]. All of it, and the reference,
-  // must outlive the scan.
+  // Scans `values` [rows, features] of `dtype`, in episodes that begin at `row_offsets` [episodes + 1]. All of these
+  // and `reference` must outlive the scan.
   ValueScan(const void* values, DType dtype, int64_t rows, int64_t features, std::span<const int64_t> row_offsets,
             Reference reference);
 
-  // Looks at the chunks that come next, so many bytes of them and at least one. Returns how many rows it has looked at; what
-  // follows is known once that is all of them.
+  // Scans the next chunks, up to `bytes` of them and at least one. Returns the number of rows scanned so far; the
+  // results below are complete when that is all rows.
   int64_t add(int64_t bytes);
 
   const std::vector<ColumnScan>& columns() const { return columns_; }
@@ -115,8 +117,8 @@ class ValueScan {
   int64_t added_ = 0;
 
   std::vector<ColumnScan> columns_;
-  std::vector<int64_t> run_;                     // where the number began that each feature held last
-  std::vector<int64_t> told_runs_, told_jumps_;  // of each feature
+  std::vector<int64_t> run_;                             // of each feature: the row where its current number began
+  std::vector<int64_t> reported_runs_, reported_jumps_;  // of each feature
   std::vector<StuckRun> runs_;
   std::vector<Jump> jumps_;
   std::vector<NotFinite> not_finite_;

@@ -1,4 +1,4 @@
-// What the doctor asks of a stream's stamps, in one pass over them. docs/doctor.md says what comes of it.
+// What the doctor asks about a stream's stamps, answered in one pass over them. docs/doctor.md says how it is used.
 #pragma once
 
 #include <array>
@@ -9,13 +9,14 @@
 
 namespace robocache::cache {
 
-// Periods are the times from a row to the next of its episode, held against the median period P.
+// A period is the time from a row to the next one of its episode. It is compared with the median period P.
 inline constexpr double kGap = 1.5;
 inline constexpr double kLongGap = 10;
-inline constexpr double kRegular = 0.5;  // off P, of those that a rate is made of
-inline constexpr double kBurst = 0.25;   // and so many of these in a row
+inline constexpr double kRegular =
+    0.5;                                // a period is regular, and counts for the rate, if it is within this share of P
+inline constexpr double kBurst = 0.25;  // a burst is kBurstLength or more periods below this share of P
 inline constexpr int64_t kBurstLength = 3;
-// Of a picture: as many parts of the rows, and of long gaps the first.
+// A picture has this many parts of the rows, and shows this many long gaps, the first ones.
 inline constexpr int64_t kPictureParts = 240;
 inline constexpr int64_t kPictureGaps = 400;
 
@@ -24,7 +25,7 @@ struct EpisodePeriods {
   double regular_ns = 0;
   int64_t long_gaps = 0;  // over 10 P
   double longest_gap_ns = 0;
-  int64_t longest_gap_row = 0;  // the row behind it, of several as long the last
+  int64_t longest_gap_row = 0;  // the row behind it; the last one if several are as long
 };
 
 struct PicturePart {
@@ -39,23 +40,24 @@ struct ClockScan {
 
   int64_t moving = 0;  // periods over 0
   int64_t zeros = 0;
-  int64_t first_zero_row = 0;  // with the stamp of the row before
-  double lost_ns = 0;          // what gaps are longer than P
+  int64_t first_zero_row = 0;  // the first row that has the stamp of the row before
+  double lost_ns = 0;          // the sum of (gap - P)
   int64_t short_gaps = 0;      // from 1.5 to 10 P
   double longest_short_gap_ns = 0;
-  int64_t longest_short_gap_row = 0;  // the row behind it, of several as long the first
-  int64_t bursts = 0;                 // of 3 periods and more below P / 4
-  int64_t burst_periods = 0;          // in all of them
-  int64_t longest_burst = 0;          // periods of the first of the longest
-  int64_t longest_burst_row = 0;      // its first row
+  int64_t longest_short_gap_row = 0;  // the row behind it; the first one if several are as long
+  int64_t bursts = 0;                 // of 3 or more periods below P / 4
+  int64_t burst_periods = 0;          // the periods in all bursts
+  int64_t longest_burst = 0;          // the length of the longest burst in periods
+  int64_t longest_burst_row = 0;      // the first row of the first such burst
 
-  std::array<PicturePart, kPictureParts> parts{};  // of rows, but the last, as many each
-  std::vector<int64_t> histogram;      // of periods over 0, in P, between edges; those beyond in the outer ones
+  std::array<PicturePart, kPictureParts> parts{};  // equal parts of the rows, except the last one
+  std::vector<int64_t>
+      histogram;  // of the periods over 0, in units of P; the outer bins include what lies beyond the edges
   std::vector<int64_t> long_gap_rows;  // the rows behind the first long gaps
 };
 
-// `time_ns` do not decrease within an episode, `row_offsets` [episodes + 1]. `edges`, two and more, increase. Where P is 0
-// nothing is in the histogram, and what is held against P says nothing.
+// `time_ns` does not decrease within an episode; `row_offsets` is [episodes + 1]; `edges` are at least two and
+// increase. If P is 0, the histogram is empty and everything compared with P is meaningless.
 ClockScan scan_clock(const int64_t* time_ns, std::span<const int64_t> row_offsets, double period_ns,
                      std::span<const double> edges);
 

@@ -1,4 +1,4 @@
-// What a pass over a column's numbers adds up, in vector code. No result depends on the instruction set.
+// The sums of a scan over a column's numbers, in vector code. No result depends on the instruction set.
 #pragma once
 
 #include <array>
@@ -9,37 +9,38 @@
 
 namespace robocache::cache {
 
-// Numbers that are looked at at once: at most so many of a call.
+// The most numbers of one call.
 inline constexpr int64_t kScanBlock = 1024;
 
-// The quantiles that numbers are counted against.
+// The quantiles that numbers are compared with.
 inline constexpr size_t kScanPlaces = 5;
-using PlaceCounts = std::array<int64_t, kScanPlaces>;
+using QuantileCounts = std::array<int64_t, kScanPlaces>;
 
-// `sum` and `squares` are of what numbers are off a centre. With a NaN among them the first two are NaN, and the others leave it out.
+// `sum` and `squares` are those of (number - centre). If a number is NaN, these two are NaN, and the others ignore it.
 template <class Real>
 struct ScanSums {
   double sum, squares;
   Real least, greatest;
 };
 
-// `sum` and `greatest` are of their sizes, without those that are not finite; `moved` counts the finite ones but 0.
+// `sum` and `greatest` are those of the steps' sizes, without non-finite ones; `moved` counts the finite ones that are
+// not 0.
 template <class Real>
 struct ScanSteps {
   Real sum, greatest;
   int64_t moved, still;
 };
 
-// Of float or double; each of `count` numbers.
+// Kernels for float or double; each takes `count` numbers.
 template <class Real>
 struct ScanKernels {
   ScanSums<Real> (*add_up)(const Real* numbers, int64_t count, double centre);
 
-  // Counts those below each place, and those that are it.
-  void (*count_below)(const Real* numbers, int64_t count, const Real* places, PlaceCounts& below);
-  void (*count_at)(const Real* numbers, int64_t count, const Real* places, PlaceCounts& at);
+  // Count the numbers below each quantile, and those equal to it.
+  void (*count_below)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& below);
+  void (*count_at)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& at);
 
-  // The steps that lead to them, the first from the number before; and whether each is another than 0.
+  // The steps to each number, the first one from the number before; and whether each step is not 0.
   ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count);
   void (*mark_changes)(const Real* numbers, int64_t count, uint8_t* changed);
 };

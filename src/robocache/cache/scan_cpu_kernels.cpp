@@ -9,11 +9,11 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// Numbers that are added up side by side: the same on every processor.
+// The numbers that are added side by side: the same count on every processor.
 template <class Real>
 constexpr int64_t kLanes = 64 / static_cast<int64_t>(sizeof(Real));
 
-// As wide as the numbers, so that both fill as many registers.
+// An integer as wide as the numbers, so that both fill the same number of registers.
 template <class Real>
 using Count = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;
 
@@ -63,37 +63,37 @@ cache::ScanSums<Real> add_up(const Real* numbers, int64_t count, double centre) 
 }
 
 template <class Real, class Holds>
-void count_where(const Real* numbers, int64_t count, const Real* places, cache::PlaceCounts& counts,
+void count_where(const Real* numbers, int64_t count, const Real* quantiles, cache::QuantileCounts& counts,
                  const Holds& holds) {
   constexpr int64_t kSide = kLanes<Real>;
   static_assert(cache::kScanPlaces == 5);
-  const Real place[5] = {places[0], places[1], places[2], places[3], places[4]};
+  const Real quantile[5] = {quantiles[0], quantiles[1], quantiles[2], quantiles[3], quantiles[4]};
   Count<Real> found[5][kSide] = {};
   int64_t i = 0;
   for (; i + kSide <= count; i += kSide) {
     for (int64_t lane = 0; lane < kSide; ++lane) {
       const Real x = numbers[i + lane];
-      found[0][lane] += holds(x, place[0]) ? 1 : 0;
-      found[1][lane] += holds(x, place[1]) ? 1 : 0;
-      found[2][lane] += holds(x, place[2]) ? 1 : 0;
-      found[3][lane] += holds(x, place[3]) ? 1 : 0;
-      found[4][lane] += holds(x, place[4]) ? 1 : 0;
+      found[0][lane] += holds(x, quantile[0]) ? 1 : 0;
+      found[1][lane] += holds(x, quantile[1]) ? 1 : 0;
+      found[2][lane] += holds(x, quantile[2]) ? 1 : 0;
+      found[3][lane] += holds(x, quantile[3]) ? 1 : 0;
+      found[4][lane] += holds(x, quantile[4]) ? 1 : 0;
     }
   }
   for (size_t q = 0; q < 5; ++q) {
-    for (int64_t rest = i; rest < count; ++rest) counts[q] += holds(numbers[rest], place[q]) ? 1 : 0;
+    for (int64_t rest = i; rest < count; ++rest) counts[q] += holds(numbers[rest], quantile[q]) ? 1 : 0;
     for (int64_t lane = 0; lane < kSide; ++lane) counts[q] += found[q][lane];
   }
 }
 
 template <class Real>
-void count_below(const Real* numbers, int64_t count, const Real* places, cache::PlaceCounts& below) {
-  count_where(numbers, count, places, below, [](Real x, Real place) { return x < place; });
+void count_below(const Real* numbers, int64_t count, const Real* quantiles, cache::QuantileCounts& below) {
+  count_where(numbers, count, quantiles, below, [](Real x, Real quantile) { return x < quantile; });
 }
 
 template <class Real>
-void count_at(const Real* numbers, int64_t count, const Real* places, cache::PlaceCounts& at) {
-  count_where(numbers, count, places, at, [](Real x, Real place) { return x == place; });
+void count_at(const Real* numbers, int64_t count, const Real* quantiles, cache::QuantileCounts& at) {
+  count_where(numbers, count, quantiles, at, [](Real x, Real quantile) { return x == quantile; });
 }
 
 template <class Real>

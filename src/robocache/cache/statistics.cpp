@@ -25,17 +25,18 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::array<double, 5> kQuantiles{0.01, 0.10, 0.50, 0.90, 0.99};
 constexpr double kGapPeriods = 1.5;
 
-// A column's numbers are looked at so many at a time.
+// The numbers of a column that are processed at a time.
 constexpr int64_t kBlock = 8192;
 
-// What columns that are computed together hold at most, and how many of their numbers are looked at before the next.
+// The most memory for the columns that are computed together, the memory of one column, and the numbers that all
+// columns read before the next part.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
 constexpr int64_t kColumnBytes = int64_t{5} << 18;
 constexpr int64_t kPart = int64_t{1} << 20;
 
 constexpr int64_t kPeriodsAtOnce = int64_t{1} << 17;
 
-// What a column's numbers are computed as.
+// The type that a column's numbers are computed in.
 template <class T>
 struct ColumnType {
   using type = T;
@@ -58,7 +59,7 @@ typename ColumnType<T>::type to_column(T x) {
   }
 }
 
-// Sums term(x) over a block in eight lanes, as column_kernels() do.
+// Sums term(x) over a block in eight lanes, as column_kernels() does.
 template <class C, class Term>
 double sum_terms(std::span<const C> block, const Term& term) {
   constexpr size_t kLanes = 8;
@@ -88,9 +89,10 @@ double sum_squares(std::span<const C> block, double mean) {
   });
 }
 
-// Where numpy.quantile of n numbers, method "linear", looks for one: how far from a place to the next.
-struct QuantilePlace {
-  QuantilePlace(int64_t n, double q) {
+// The rank below quantile q of n numbers, and the share of the way to the next rank, as numpy.quantile's method
+// "linear" defines them.
+struct QuantileRank {
+  QuantileRank(int64_t n, double q) {
     const double at = static_cast<double>(n - 1) * q;
     below = std::min(static_cast<int64_t>(std::floor(at)), n - 1);
     share = at - static_cast<double>(below);
@@ -100,38 +102,38 @@ struct QuantilePlace {
   double share;
 };
 
-std::vector<int64_t> places_of(int64_t n, std::span<const double> quantiles) {
-  std::set<int64_t> places;
+std::vector<int64_t> ranks_of(int64_t n, std::span<const double> quantiles) {
+  std::set<int64_t> ranks;
   for (const double q : quantiles) {
-    const QuantilePlace place(n, q);
-    places.insert(place.below);
-    if (place.share > 0) places.insert(place.below + 1);
+    const QuantileRank rank(n, q);
+    ranks.insert(rank.below);
+    if (rank.share > 0) ranks.insert(rank.below + 1);
   }
-  return {places.begin(), places.end()};
+  return {ranks.begin(), ranks.end()};
 }
 
-// numpy.quantile(numbers.astype(float64), q); between equal infinities the infinity instead of NaN.
+// numpy.quantile(numbers.astype(float64), q), except that between equal infinities it is the infinity, not NaN.
 template <class C>
 double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
-  const QuantilePlace place(n, q);
-  const auto a = static_cast<double>(order.at(place.below));
-  if (place.share == 0) return a;
-  const auto b = static_cast<double>(order.at(place.below + 1));
+  const QuantileRank rank(n, q);
+  const auto a = static_cast<double>(order.at(rank.below));
+  if (rank.share == 0) return a;
+  const auto b = static_cast<double>(order.at(rank.below + 1));
   if (a == b) return a;
   const double difference = b - a;
-  return place.share >= 0.5 ? b - difference * (1 - place.share) : a + difference * place.share;
+  return rank.share >= 0.5 ? b - difference * (1 - rank.share) : a + difference * rank.share;
 }
 
-// Statistics of one column, whose rows pass by from the first to the last, more than once.
+// The statistics of one column. All rows are passed to it in order, several times.
 //
-// Sums go block by block, so that the rounding error grows with the length of a block and the number of blocks instead
-// of their product.
+// Sums are made block by block, so that the rounding error grows with the length of a block plus the number of blocks,
+// not with their product.
 template <class C>
 class Column {
  public:
   explicit Column(int64_t rows) : rows_(rows), order_(rows) {}
 
-  // The rows that come next; moves those that are no NaN together.
+  // Takes the next rows. Moves the ones that are not NaN to the front.
   void add(std::span<C> rows) {
     bool has_nan = false;
     if constexpr (std::is_floating_point_v<C>) {
@@ -149,17 +151,17 @@ class Column {
     }
   }
 
-  // All rows have passed; returns whether they have to again.
+  // Ends a pass; returns whether another one is needed.
   bool end_pass() {
     end_block(block_);
     if (n_ == 0) return false;
     if (pass_++ == 0) {
       mean_ = sum_ / static_cast<double>(n_);
-      places_ = places_of(n_, kQuantiles);
-      is_found_ = order_.find(places_);
+      ranks_ = ranks_of(n_, kQuantiles);
+      is_found_ = order_.find(ranks_);
       return !is_constant();
     }
-    if (!is_found_) is_found_ = order_.find(places_);
+    if (!is_found_) is_found_ = order_.find(ranks_);
     return !is_found_;
   }
 
@@ -172,7 +174,7 @@ class Column {
     if (n_ == 0) {
       result.fill(kNan);
     } else if (is_constant()) {
-      // Exactly its value as mean and exactly 0 as std, so that nobody divides by a rounding error.
+      // A constant has exactly its value as mean and exactly 0 as std, so that nobody divides by a rounding error.
       result.fill(static_cast<double>(order_.least()));
       result[1] = std::isinf(result[0]) ? kNan : 0;
     } else {
@@ -181,7 +183,7 @@ class Column {
       for (size_t q = 0; q < kQuantiles.size(); ++q) result[4 + q] = quantile(order_, n_, kQuantiles[q]);
     }
     result[kCountRow] = static_cast<double>(n_);
-    // One NaN for all: processors differ in the sign of the NaN that infinities make.
+    // All NaN become the same one: processors differ in the sign of the NaN that infinities give.
     std::ranges::replace_if(result, [](double x) { return std::isnan(x); }, kNan);
     return result;
   }
@@ -206,19 +208,19 @@ class Column {
 
   int64_t rows_;
   OrderStatistics<C> order_;
-  std::vector<C> block_;  // what comes next, less than one
+  std::vector<C> block_;  // the next rows, less than a block
   int pass_ = 0;
-  int64_t n_ = 0;  // that are not NaN
+  int64_t n_ = 0;  // of the numbers that are not NaN
   int64_t infinite_values_ = 0;
   double sum_ = 0;
   double mean_ = 0;
   double squares_ = 0;
-  std::vector<int64_t> places_;
+  std::vector<int64_t> ranks_;
   bool is_found_ = false;
 };
 
-// Copies columns of `rows` [count, features] to `copies`, each `apart` from the one before: a few rows at a time, so that
-// no line of them is read twice.
+// Copies columns of `rows` [count, features] to `copies`, each `apart` from the one before. It goes a few rows at a
+// time, so that no cache line is read twice.
 template <class T, class C>
 void copy_columns(const T* rows, int64_t count, int64_t features, std::span<const int64_t> columns, C* copies,
                   int64_t apart) {
@@ -242,11 +244,11 @@ void copy_columns(const T* rows, int64_t count, int64_t features, std::span<cons
   }
 }
 
-// Shows rows [count, features] to those of `columns` that are named by `some`.
+// Passes rows [count, features] to the columns that `some` lists.
 template <class T, class C>
 void show_rows(const T* rows, int64_t count, int64_t features, std::span<const int64_t> some,
                std::span<Column<C>> columns) {
-  // Not a power of two apart, which the processor's cache would keep in few places.
+  // Not a power of two, which would map many columns to the same cache lines.
   const int64_t apart = std::min(count, kBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
   const auto copies = std::make_unique_for_overwrite<C[]>(some.size() * static_cast<size_t>(apart));
   for (int64_t row = 0; row < count; row += kBlock) {
@@ -259,11 +261,12 @@ void show_rows(const T* rows, int64_t count, int64_t features, std::span<const i
   }
 }
 
-// The columns that are copied at once, so that each line of the values is read once: a cache line's worth.
+// The columns that are copied at once: a cache line's worth, so that each line of the values is read once.
 template <class T>
 constexpr int64_t kTogether = kCacheLine / static_cast<int64_t>(sizeof(T));
 
-// The rows that come next, at most `most` of them, out of ranges that begin with `first`, `skipped` of whose rows are done.
+// The next rows of `rows`, at most `most`: `first` is the first range that is not done, and `skipped` its rows that are
+// done.
 std::vector<RowRange> next_part(std::span<const RowRange> rows, size_t& first, int64_t& skipped, int64_t most) {
   std::vector<RowRange> part;
   while (most > 0 && first < rows.size()) {
@@ -280,8 +283,8 @@ std::vector<RowRange> next_part(std::span<const RowRange> rows, size_t& first, i
   return part;
 }
 
-// Passes the rows to the columns of the features from `begin` on, as often as each column needs. All columns read one part of
-// the rows before any reads the next.
+// Passes the rows to the columns of the features from `begin` on, as often as each column needs. All columns read one
+// part of the rows before any reads the next.
 template <class T, class C>
 void pass_rows(const T* values, std::span<const RowRange> rows, int64_t features, int64_t begin,
                std::vector<Column<C>>& columns, const std::function<void()>& end_part) {
@@ -395,10 +398,10 @@ StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> r
   };
 
   OrderStatistics<uint64_t> order(n);
-  const std::vector<int64_t> places = places_of(n, {{0.5}});
+  const std::vector<int64_t> ranks = ranks_of(n, {{0.5}});
   do {
     pass_periods([&](std::span<const uint64_t> periods) { order.add(periods); });
-  } while (!order.find(places));
+  } while (!order.find(ranks));
   constexpr auto kLongest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   findings.min_period_ns = static_cast<int64_t>(std::min(order.least(), kLongest));
   findings.max_period_ns = static_cast<int64_t>(std::min(order.greatest(), kLongest));

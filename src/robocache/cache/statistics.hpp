@@ -1,4 +1,4 @@
-// What is computed once, when a cache is closed: statistics of each feature's values and findings about each clock.
+// Statistics of each feature's values and findings about each clock, computed when a cache is closed.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct RowRange {
   int64_t end;
 };
 
-// What a table [kStatistics, features] says; it lives as long as the table.
+// A view of a table [kStatistics, features], valid as long as the table.
 FeatureStats feature_stats(const double* table, int64_t features);
 
 struct ValueStatistics {
@@ -31,16 +31,17 @@ struct ValueStatistics {
   std::vector<int64_t> constant_features;
 };
 
-// Statistics of `values` [rows, features] of `dtype`, as FeatureStats says. Sums are float64 and each feature is summed
-// by one thread in an order that depends on `rows` alone: no result depends on the number of threads. The values are
+// Statistics of `values` [rows, features] of `dtype`, as FeatureStats describes them. Sums are float64, and one thread
+// sums each feature in an order that depends only on `rows`: no result depends on the number of threads. The values are
 // read several times, some MB at once, after each of which `end_part` is called: memory does not grow with `rows`.
 ValueStatistics value_statistics(
     const void* values, DType dtype, int64_t rows, int64_t features, const std::function<void()>& end_part = [] {});
 
-// The same of these rows alone, none of them twice, in their order: the bits that they would have if they were all there are.
+// The same for these rows alone, in their order, none of them twice: the bits that a cache of these rows alone would
+// have.
 ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features);
 
-// The part of the findings that the stamps tell. `row_offsets` [episodes + 1]; `end_part` as above.
+// The findings that follow from the stamps. `row_offsets` is [episodes + 1]; `end_part` as above.
 StreamFindings clock_findings(
     const int64_t* time_ns, std::span<const int64_t> row_offsets, const std::function<void()>& end_part = [] {});
 
