@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import warnings
 
+# What an error, or the report of an ingest, shows of a text at most: a name in a file may have millions of characters.
+_MOST_SHOWN = 1 << 14
+
+
+def shortened(text: str) -> str:
+    """The text; of a very long one its begin and its end."""
+    left_out = len(text) - _MOST_SHOWN
+    return text if left_out <= 0 else f"{text[: _MOST_SHOWN // 2]} [{left_out} characters] {text[-_MOST_SHOWN // 2 :]}"
+
 
 def printable(text: str, keep: str = "") -> str:
     """The text, with each character that would move a terminal's cursor, or is no character of XML, as its number; but for

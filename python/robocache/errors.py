@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._printable import printable
+from ._printable import printable, shortened
 from ._tvm_ffi import register_error
 
 
@@ -11,7 +11,7 @@ class Error(Exception):
     """Base of every error RoboCache raises. Its text names files and streams so that a terminal can show them."""
 
     def __str__(self) -> str:
-        return printable(super().__str__(), keep="\n")
+        return printable(shortened(super().__str__()), keep="\n")
 
 
 @register_error("robocache.ArgumentError")

@@ -28,6 +28,7 @@ from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
 from .options import make_options
+from .reader_process import reader_processes
 from .recording import (
     Frames,
     Notes,
@@ -37,6 +38,7 @@ from .recording import (
     Rows,
     Samples,
     ShardsError,
+    SourceError,
     Texts,
     WiderError,
     as_utf8,
@@ -50,8 +52,8 @@ _NOTHING = "nothing in it to keep"
 _TELL_S = 1.0
 # Of a feature, while a cache is finished; narrower rows are not worth counting.
 _STATISTICS_BYTES, _WIDE = 160, 4096
-# Of a stream, whose files take milliseconds to make.
-_STREAM_BYTES = 16 << 10
+# Of a stream, whose files take a millisecond to make.
+_STREAM_BYTES, _MOST_STREAMS = 16 << 10, 1 << 13
 
 
 @dataclass
@@ -138,8 +140,9 @@ class Work:
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        """Within the block, what is read is held against the limit of memory, and links are followed as was asked for."""
-        with limited(self.memory_limit), bounded(self.source, self.follow_links):
+        """Within the block, what is read is held against the limit of memory, links are followed as was asked for, and processes
+        that read files are used again."""
+        with limited(self.memory_limit), bounded(self.source, self.follow_links), reader_processes():
             yield
 
     @property
@@ -579,7 +582,10 @@ class Driver:
             offset = self._work.offsets_ns.get(name)
             if offset is not None:
                 samples = replace(samples, attributes={**samples.attributes, "offset_ns": offset})
-            _count(budget, name, samples, is_new=name not in now and name not in self.streams)
+            is_new = name not in now and name not in self.streams
+            if is_new and (count := max(len(now), len(self.streams))) >= _MOST_STREAMS:
+                raise SourceError(f"{recording.where}: more than {count} streams; a mapping takes some of them")
+            _count(budget, name, samples, is_new)
             self._describe(name, samples, now)
             for part in split_chunks(samples):
                 yield name, part

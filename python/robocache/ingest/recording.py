@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from .._printable import shortened
 from ..errors import Error, FileError
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ class Notes:
 
     def leave_out(self, what: str, reason: str) -> None:
         """Names a thing that the cache does not hold by design; once, however often it is met."""
-        omission = Omission(as_utf8(what), as_utf8(reason))
+        omission = Omission(as_utf8(shortened(what)), as_utf8(shortened(reason)))
         if omission not in self._left_out:
             self._left_out.add(omission)
             self.left_out.append(omission)
@@ -271,7 +272,7 @@ class Notes:
         if self._on_error == "stop":
             raise error
         if self.wants(self.position):
-            self.skipped.append(Omission(as_utf8(what), as_utf8(str(error))))
+            self.skipped.append(Omission(as_utf8(shortened(what)), as_utf8(str(error))))
 
     def count_told(self) -> tuple[int, str]:
         """Changes with what is told and left out."""

@@ -486,7 +486,7 @@ def test_damage_over_which_lazrs_ends_the_process_is_an_error(real_data, tmp_pat
     content[3311:7407] = bytes([255]) * 4096
     for name in ("a.laz", "b.las"):
         (tmp_path / name).write_bytes(content)
-        assert f"{name}: damaged: lazrs died of Segmentation fault" in outcome("clouds", tmp_path / name)
+        assert f"{name}: damaged: its library died of Segmentation fault" in outcome("clouds", tmp_path / name)
 
 
 def test_mutated_clouds_end_in_an_error_that_names_them(rng, real_data, tmp_path):

@@ -6,13 +6,11 @@ No declared size is believed before the bytes of it are there, and whatever is n
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal
 
 import h5py
@@ -27,12 +25,10 @@ from .datasets import Dataset, Tree, memory_type, plain
 # What is read at once.
 _PART_BYTES = 32 << 20
 # Rows of which each has a size of its own that are read at once.
-_ROWS_AT_ONCE = 512
+_ROWS_AT_ONCE = 64
 # HDF5 decodes whole chunks: the largest that is taken, where the file is small; and of any file.
 _CHUNK_BYTES = 64 << 20
 _MOST_CHUNK_BYTES = 512 << 20
-# What a dataset has of each text or other row of any length.
-_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("index", "<u4")])
 # What a row of numbers may have at most: a cache keeps statistics of each.
 _MOST_FEATURES = 1 << 14
 # What is said once of a recording is a column of the episodes table up to so many values.
@@ -186,24 +182,8 @@ class Column:
             raise SourceError(f"{self.where}: {written} of {expected} chunks were written")
         return bool(written)
 
-    def _check_lengths(self) -> None:
-        """Refuses rows of any length that claim to be longer than the file: HDF5 takes memory for them first."""
-        offset, file = self.dataset.id.get_offset(), Path(self.dataset.opened.file.filename)
-        count = math.prod(self.dataset.shape)
-        if offset is None or self.dataset.id.get_storage_size() != count * _REFERENCE.itemsize:
-            return  # in chunks, which have no offset
-        with file.open("rb") as opened:
-            opened.seek(offset)
-            lengths = np.fromfile(opened, _REFERENCE, count)["length"]
-            most = os.fstat(opened.fileno()).st_size
-        bad = np.flatnonzero(lengths > most)
-        if len(bad):
-            raise SourceError(f"{self.where}: element {bad[0]} has {lengths[bad[0]]} values, the file {most} bytes")
-
     def _samples(self, options: CameraOptions, kinds: Kinds) -> Iterator[tuple[str, Samples]]:
         dtype, shape = self._dtype, self._shape
-        if dtype.kind == "O":
-            self._check_lengths()
         if self._has_images():
             yield from self._images(options, kinds)
         elif h5py.check_string_dtype(self._type) and shape == ():
@@ -285,7 +265,7 @@ class Column:
             len(self._shape) == 1 and self._shape[0] > len(_IMAGE_MAGIC[1]) and self._dtype == np.uint8
         ):
             return False
-        if not self._shape and self._dtype.kind not in "OSV":
+        if (not self._shape and self._dtype.kind not in "OSV") or h5py.check_ref_dtype(self._type):
             return False
         if self._dtype.kind == "V" and self._dtype.names:
             return False

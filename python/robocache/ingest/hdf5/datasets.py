@@ -5,18 +5,15 @@ No link, external file or virtual dataset leads out of a file, and whatever is n
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import re
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import h5py
 import numpy as np
@@ -24,17 +21,11 @@ import numpy as np
 from ...errors import FileError
 from ..files import Listing, check_file, look_through
 from ..formats.hdf5 import PROPRIO, TRAJECTORY, is_hdf5
-from ..recording import Notes, SourceError, naming
+from ..reader_process import ReaderProcess, reader_process
+from ..recording import Notes, SourceError
 
-# Where texts and other rows of any length lie: signature and version of what holds them.
-_HEAP = re.compile(rb"GCOL\x01\0\0\0")
-_SIGNATURE = int.from_bytes(b"GCOL", "little")
-_MOST_HEAP = 1 << 26
-_SCAN_BYTES = 1 << 20
 # An attribute or scalar that becomes a column of the episodes table.
 _FACT_BYTES = 1 << 16
-# Of an object's header.
-_MOST_HEADER, _MOST_BLOCKS = 1 << 20, 1 << 10
 _MOST_HOPS = 16
 # Groups and datasets of a recording, by whatever names: each dataset becomes a stream.
 _MOST_OBJECTS = 1 << 16
@@ -62,15 +53,36 @@ def open_file(path: Path) -> Iterator[h5py.File]:
             than any recorder puts there.
     """
     check_file(path)
-    _check_heaps(path)
-    try:
-        # Where a file system knows no locks, as some that are shared or read-only, there are none to heed.
-        file = h5py.File(path, "r", locking="best-effort")
-    except Exception as error:
-        raise SourceError(f"{path}: not an HDF5 file that can be read: {error}") from error
-    with file:
-        check_links(path, file)
-        yield file
+    name = os.fsencode(path)
+    with reader_process() as process:
+        try:
+            process.ask(path, "hdf5_open", os.fspath(path))
+            # Where a file system knows no locks, as some that are shared or read-only, there are none to heed.
+            file = h5py.File(path, "r", locking="best-effort")
+        except SourceError:
+            raise
+        except Exception as error:
+            raise SourceError(f"{path}: not an HDF5 file that can be read: {error}") from error
+        with file:
+            _processes[name] = process
+            try:
+                check_links(path, file)
+                _links(file)
+                yield file
+            finally:
+                del _processes[name]
+
+
+# Of each file that is open, by its name: what reads its attributes and rows of any length, and opens every object first. These
+# lie in heaps, and HDF5 (1.x and 2.0) reads some damaged ones for ever.
+_processes: dict[bytes, ReaderProcess] = {}
+
+
+def _ask(node: Any, function: str, *arguments: Any, what: str = "") -> Any:
+    name = h5py.h5i.get_name(node.id) or b"/"
+    file = h5py.h5f.get_name(node.id)
+    where = f"{os.fsdecode(file)}: {name.decode(errors='backslashreplace')}{what}"
+    return _processes[file].ask(where, function, name, *arguments)
 
 
 def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOST_OBJECTS) -> int:
@@ -83,47 +95,6 @@ def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOS
     if count > most:
         raise SourceError(f"{place(file, group)}: expected at most {most} groups and datasets, got {count}")
     return count
-
-
-def _check_heaps(path: Path) -> None:
-    """Refuses heaps of texts in which a run of zeros lies: HDF5 (1.x and 2.0) would read them for ever.
-
-    They are found by their signature, so the whole file is read: what HDF5 reads next lies in memory then.
-    """
-    with naming(path), path.open("rb", buffering=0) as file:
-        left = os.fstat(file.fileno()).st_size + _MOST_HEAP  # beside what looks like one and is none
-        for offset in _find_heaps(file):
-            file.seek(offset)
-            header = file.read(16)
-            size = int.from_bytes(header[8:], "little")
-            heap = file.read(min(size, _MOST_HEAP) - 16) if size > 16 else b""
-            left -= len(heap)
-            if left < 0:
-                raise SourceError(
-                    f"{path}: at byte {offset}: heaps of texts that lie in each other: the file is damaged"
-                )
-            at = 0
-            while at + 16 <= len(heap):
-                index, _, length = struct.unpack_from("<HxxiQ", heap, at)
-                if index == 0 and length == 0:
-                    raise SourceError(
-                        f"{path}: at byte {offset + 16 + at}: zeros within a heap of texts: the file is damaged"
-                    )
-                at += 16 + -(-length // 8) * 8 if index else length
-
-
-def _find_heaps(file: io.FileIO) -> list[int]:
-    """Where in the file they begin. NumPy looks for four of their bytes in half the time that `re` takes."""
-    found: list[int] = []
-    block = bytearray(8 + _SCAN_BYTES)  # what is read, behind the last bytes before it
-    words = [np.frombuffer(block, "<u4", 1 + _SCAN_BYTES // 4, shift) for shift in range(4)]
-    start = -8
-    while read := file.readinto(memoryview(block)[8:]):
-        if any((word == _SIGNATURE).any() for word in words):
-            found += [start + heap.start() for heap in _HEAP.finditer(block, 1, 8 + read)]
-        block[:8] = block[read : read + 8]
-        start += read
-    return found
 
 
 def describe(group: h5py.Group) -> str:
@@ -200,13 +171,8 @@ def links(group: h5py.Group) -> dict[str, Link]:
 
 
 def _links(group: h5py.Group) -> list[tuple[bytes, Link]]:
-    found: list[tuple[int, bytes, Link]] = []
-
-    def add(name: bytes, info: Any) -> None:
-        found.append((info.corder if info.corder_valid else 0, name, (info.type, info.u)))
-
-    group.id.links.iterate(add, info=True)
-    return [(name, link) for _, name, link in sorted(found, key=itemgetter(0))]
+    found: list[tuple[bytes, Link]] = _ask(group, "hdf5_links")
+    return found
 
 
 class Dataset:
@@ -216,7 +182,7 @@ class Dataset:
         self.id = identifier
 
     def __getitem__(self, rows: Any) -> Any:
-        return self.opened[rows]
+        return _ask(self, "hdf5_rows", rows) if self.dtype.hasobject else self.opened[rows]
 
     @cached_property
     def opened(self) -> h5py.Dataset:
@@ -357,6 +323,8 @@ def _sort_in(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
         return
     if shape is None:
         notes.leave_out(path, "declared empty")
+    elif shape == () and h5py.check_ref_dtype(dtype):
+        notes.leave_out(path, "a reference to another object")
     elif shape == () or (shape == (1,) and h5py.check_string_dtype(dtype)):
         if dtype.itemsize > _FACT_BYTES:
             notes.leave_out(path, f"{dtype.itemsize} bytes that are no rows")
@@ -382,11 +350,16 @@ def attributes(node: h5py.Group, notes: Notes, leave_out: Mapping[str, str] | No
         if kind.get_class() == h5py.h5t.VLEN:  # no fact; and of a damaged kind HDF5 dies
             notes.leave_out(f"attribute {shown}", "a list of any length")
             continue
+        if h5py.check_ref_dtype(kind.dtype):
+            notes.leave_out(f"attribute {shown}", "references to other objects")
+            continue
         if attribute.get_storage_size() > 16 * _FACT_BYTES:
             notes.leave_out(f"attribute {shown}", f"more than {16 * _FACT_BYTES} bytes")
             continue
         try:
             value = _read_attribute(node, name, attribute, kind.dtype)
+        except SourceError:
+            raise
         except Exception as error:
             raise SourceError(
                 f"{node.file.filename}: {escaped(node.name or '?')}: attribute {shown}: {error}"
@@ -405,62 +378,18 @@ def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
 
 def _read_attribute(node: h5py.Group, name: bytes, attribute: Any, dtype: np.dtype[Any]) -> Any:
     """As h5py gives it; of a plain number without opening it again."""
+    if dtype.hasobject:
+        return read_attribute(node, name.decode(errors="surrogateescape"))
     if attribute.shape != () or dtype.kind not in "iuf" or dtype.metadata:
-        if dtype.kind == "O":
-            check_text_lengths(node, name, math.prod(attribute.shape))
         return node.attrs[name]
     value = np.empty((), dtype)
     attribute.read(value, memory_type(dtype))
     return value[()]
 
 
-def check_text_lengths(node: h5py.Group, name: bytes, count: int) -> None:
-    """Refuses texts of an attribute that claim to be longer than the file: HDF5 takes memory for them first.
-
-    They are looked for where HDF5 writes an attribute, in the header of its group or dataset; those of a node with very many
-    attributes may lie elsewhere.
-    """
-    path = Path(os.fsdecode(node.file.filename))
-    with path.open("rb") as file:
-        most = os.fstat(file.fileno()).st_size
-        for message in _attribute_messages(file, node.file.userblock_size, h5py.h5o.get_info(node.id)):
-            version, _, named, typed, spaced = struct.unpack_from("<BBHHH", message)
-            begin = 8 + (version == 3)
-            if message[begin : begin + named].rstrip(b"\0") != name:
-                continue
-            sizes = [-(-size // 8) * 8 if version == 1 else size for size in (named, typed, spaced)]
-            for at in range(begin + sum(sizes), len(message) - 15, 16)[:count]:
-                (length,) = struct.unpack_from("<I", message, at)
-                if length > most:
-                    raise SourceError(f"a text that says it has {length} bytes, the file has {most}")
-
-
-def _attribute_messages(file: BinaryIO, base: int, info: Any) -> Iterator[bytes]:
-    """The bodies of attributes in an object's header, which may go on elsewhere in the file."""
-    file.seek(base + info.addr)
-    head = file.read(64)
-    if head[:4] == b"OHDR":
-        flags = head[5]
-        begin = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0) + (1 << (flags & 3))
-        size = int.from_bytes(head[begin - (1 << (flags & 3)) : begin], "little")
-        form, behind, prefix = "<BHB", 2 if flags & 4 else 0, 4
-    else:
-        begin, size = 16, int.from_bytes(head[8:12], "little")
-        form, behind, prefix = "<HHB3x", 0, 0
-    blocks, step = [(info.addr + begin, size)], struct.calcsize(form)
-    for start, length in blocks:
-        file.seek(base + start)
-        block, at = file.read(min(length, _MOST_HEADER)), 0
-        while at + step + behind <= len(block):
-            kind, size, _ = struct.unpack_from(form, block, at)
-            at += step + behind
-            body = block[at : at + size]
-            at += size
-            if kind == 0x0C and len(body) > 9:
-                yield body
-            elif kind == 0x10 and len(body) == 16 and len(blocks) < _MOST_BLOCKS:
-                onward, length = struct.unpack("<QQ", body)
-                blocks.append((onward + prefix, max(0, length - 2 * prefix)))
+def read_attribute(node: h5py.Group, name: str) -> Any:
+    """A text of any length, or what else an attribute holds."""
+    return _ask(node, "hdf5_attribute", name, what=f": attribute {escaped(name)}")
 
 
 @lru_cache(maxsize=256)

@@ -28,7 +28,6 @@ from .datasets import (
     Tree,
     attributes,
     check_links,
-    check_text_lengths,
     child,
     describe,
     escaped,
@@ -37,6 +36,7 @@ from .datasets import (
     open_file,
     other_layout,
     place,
+    read_attribute,
     walk,
 )
 
@@ -198,8 +198,7 @@ def _model_hash(group: h5py.Group) -> dict[str, str]:
     if not h5py.h5a.exists(group.id, b"model_file"):
         return {}
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute model_file"):
-        check_text_lengths(group, b"model_file", 1)
-        model = group.attrs["model_file"]
+        model = read_attribute(group, "model_file")
         return {"model_sha256": hashlib.sha256(model if isinstance(model, bytes) else str(model).encode()).hexdigest()}
 
 
@@ -208,7 +207,7 @@ def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None
     if not h5py.h5a.exists(group.id, attribute.encode()):
         return None
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute {attribute}"):
-        said = group.attrs[attribute]
+        said = read_attribute(group, attribute)
         try:
             told = json.loads(said) if isinstance(said, str | bytes) else None
         except (ValueError, RecursionError):  # JSON of another program, which a column shows

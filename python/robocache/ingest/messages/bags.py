@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
 from pathlib import Path
@@ -77,6 +78,9 @@ class Alike(Sequence[Payload]):
         found = self.rows[index]
         return found.tobytes() if found.ndim == 1 else [row.tobytes() for row in found]
 
+
+# Characters of a topic's or a type's name.
+_MOST_NAME = 1 << 12
 
 # Of a channel: a number of messages, and nanoseconds.
 Behind = dict[int, tuple[int, int]]
@@ -206,11 +210,20 @@ class Bag(ABC):
         """When it was read."""
 
     def number(self, channel: Channel) -> int:
-        """The number of a channel, which is met."""
+        """The number of a channel, which is met. A name longer than any recorder writes is shortened, and its hash added."""
+        if max(len(channel.topic), len(channel.schema)) > _MOST_NAME:
+            channel = replace(channel, topic=_short(channel.topic), schema=_short(channel.schema))
+            self.left_out[f"name of {channel.topic}"] = f"more than {_MOST_NAME} characters: it is shortened"
         if channel not in self.numbers:
             self.numbers[channel] = len(self.channels)
             self.channels.append(channel)
         return self.numbers[channel]
+
+
+def _short(name: str) -> str:
+    if len(name) <= _MOST_NAME:
+        return name
+    return f"{name[:64]}...{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:16]}"
 
 
 # ---- the order of messages ----

@@ -153,9 +153,9 @@ class _Database(Bag):
                         ),
                     )
                 with closing(_connect(path)) as database:
-                    self._open.append((path, self._topics(path, database)))
+                    self._open.append((path, self._topics(path, database, faults)))
 
-    def _topics(self, path: Path, database: apsw.Connection) -> dict[int, int]:
+    def _topics(self, path: Path, database: apsw.Connection, faults: Faults) -> dict[int, int]:
         """The channel of each topic's id."""
         definitions: dict[str, tuple[str, bytes]] = {}
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -173,10 +173,14 @@ class _Database(Bag):
         for number, name, kind, serialization in database.execute(
             "SELECT id, name, type, serialization_format FROM topics ORDER BY id"
         ):
+            if not isinstance(name, str) or not isinstance(kind, str):
+                error = SourceError(
+                    f"{path}: topic {number}: expected texts as name and type, got {type(name).__name__}, {type(kind).__name__}"
+                )
+                faults.add(f"{path.name}: topic {number}", error)
+                continue
             encoding, text = definitions.get(kind, ("", b""))
-            topics[number] = self.number(
-                Channel(str(name), str(kind), str(serialization), str(encoding) if text else "", text)
-            )
+            topics[number] = self.number(Channel(name, kind, str(serialization), str(encoding) if text else "", text))
         return topics
 
     def _take_metadata(self, path: Path, database: apsw.Connection, tables: set[str]) -> None:

@@ -1,0 +1,146 @@
+"""The program of a reader process (`reader_process`): HDF5's and lazrs's code on files that may be damaged, or made to do harm.
+
+It imports nothing of this package, so that it starts in a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from operator import itemgetter
+from typing import Any
+
+_LINKS_A_STEP = 1000
+_cpu_s = 0  # what a step may take: damage can make HDF5 read for ever
+_file: Any = None
+_points: Iterator[bytes]
+
+
+def _begin_step() -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(used.ru_utime + used.ru_stime) + _cpu_s
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+
+
+# ---- HDF5 ----
+
+
+def hdf5_open(path: str) -> None:
+    """Opens a file, instead of the one before."""
+    global _file
+    import h5py
+
+    _file = None
+    # Where a file system knows no locks, as some that are shared or read-only, there are none to heed.
+    _file = h5py.File(path, "r", locking="best-effort")
+
+
+def hdf5_links(group: bytes) -> list[tuple[bytes, tuple[int, int]]]:
+    """The names in a group, in its order, and of each link its kind and address. Every object is opened once: damage over which
+    HDF5 hangs or dies does so here."""
+    import h5py
+
+    found: list[tuple[int, bytes, tuple[int, int]]] = []
+
+    def add(name: bytes, info: Any) -> None:
+        found.append((info.corder if info.corder_valid else 0, name, (info.type, info.u)))
+
+    opened = h5py.h5g.open(_file.id, group)
+    opened.links.iterate(add, info=True)
+    for number, (_, name, (kind, _)) in enumerate(found):
+        if number % _LINKS_A_STEP == 0:
+            _begin_step()
+        if kind == h5py.h5l.TYPE_HARD and b"/" not in name and name != b".":
+            try:
+                h5py.h5o.open(opened, name)
+            except Exception:  # the reader opens it again, and names it
+                continue
+    return [(name, link) for _, name, link in sorted(found, key=itemgetter(0))]
+
+
+def hdf5_attribute(node: bytes, name: str) -> Any:
+    """The value of an attribute of a group."""
+    import h5py
+
+    return h5py.Group(h5py.h5g.open(_file.id, node)).attrs[name]
+
+
+def hdf5_rows(dataset: bytes, rows: Any) -> Any:
+    """Rows of a dataset."""
+    import h5py
+
+    return h5py.Dataset(h5py.h5d.open(_file.id, dataset), readonly=True)[rows]
+
+
+# ---- LAZ ----
+
+
+def laz_open(path: str, start: int, points: int, size: int, record: bytes) -> None:
+    """Begins to unpack the points of a file, of `size` bytes each."""
+    import lazrs
+
+    stored = lazrs.LazVlr(record).item_size()
+    if stored != size:
+        raise ValueError(f"points of {stored} bytes, where the header says {size}")
+
+    def parts() -> Iterator[bytes]:
+        with open(path, "rb") as source:
+            source.seek(start)
+            unpacker = lazrs.LasZipDecompressor(source, record)
+            for first in range(0, points, 1 << 16):
+                part = bytearray(min(points - first, 1 << 16) * size)
+                unpacker.decompress_many(part)
+                yield bytes(part)
+
+    global _points
+    _points = parts()
+
+
+def laz_next() -> bytes:
+    """The next of its points; nothing behind the last."""
+    return next(_points, b"")
+
+
+# ---- the process ----
+
+
+def _limit_memory(more: int) -> None:
+    with open("/proc/self/status") as status:
+        facts = dict(line.split(":", 1) for line in status)
+    held = int(facts["VmData"].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (held + more, resource.RLIM_INFINITY))
+
+
+def main(stream: io.BufferedRWPair) -> None:
+    """Answers requests until the other end is closed."""
+    global _cpu_s
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other end's, which then closes this one
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.path[:], _cpu_s = pickle.load(stream)
+    functions: dict[str, Callable[..., Any]] = {
+        function.__name__: function
+        for function in (hdf5_open, hdf5_links, hdf5_attribute, hdf5_rows, laz_open, laz_next)
+    }
+    while True:
+        name, memory, arguments = pickle.load(stream)
+        if name.endswith("_open"):
+            _limit_memory(memory)
+        _begin_step()
+        try:
+            answer = pickle.dumps((True, functions[name](*arguments)), 5)
+        except BaseException as error:  # lazrs panics
+            kind = type(error) if type(error).__module__ == "builtins" else RuntimeError
+            answer = pickle.dumps((False, kind(str(error))))
+        stream.write(answer)
+        stream.flush()
+
+
+if __name__ == "__main__":
+    with suppress(EOFError, OSError), socket.socket(fileno=int(sys.argv[1])) as end, end.makefile("rwb") as ours:
+        main(ours)
