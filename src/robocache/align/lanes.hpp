@@ -1,6 +1,5 @@
-// Neighbouring features at once, as many as a vector register of the processor built for holds: what number.hpp says of one,
-// in loops that are built once per instruction set (namespace robocache::ROBOCACHE_ISA). The same bits as one by one,
-// but for those of a NaN.
+// The rules of number.hpp for as many neighbouring features as a vector register holds, for loops that are built once per
+// instruction set (namespace robocache::ROBOCACHE_ISA). The bits are the same as one by one, except for the bits of a NaN.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ struct LanesOf {
   typedef T type __attribute__((vector_size(kCount * sizeof(T))));
 };
 
-// kCount elements of T, side by side. Passed by reference: how they are passed otherwise depends on the build.
+// kCount elements of T, side by side. Pass them by reference: the other way depends on the build.
 template <class T, int kCount>
 using Lanes = typename LanesOf<T, kCount>::type;
 
@@ -61,7 +60,7 @@ ROBOCACHE_HD void multiply_add_lanes(const V& x, V& y, const V& z) {
   for (size_t i = 0; i < sizeof(V) / sizeof(y[0]); ++i) y[i] = multiply_add(x[i], y[i], z[i]);
 }
 
-// y = lerp(a, b, w), as that is of two numbers.
+// y = lerp(a, b, w), lane by lane.
 template <class V>
 ROBOCACHE_HD void lerp_lanes(const V& a, const V& b, const V& w, V& y) {
   y = b - a;
@@ -99,7 +98,7 @@ ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
 }
 
 #ifdef __AVX512BW__
-// rounded_once<BFloat16>() of each in the upper half of its bits, by masks, which compilers do not come upon.
+// rounded_once<BFloat16>() of each lane, in the upper half of its bits. Compilers do not find these masks by themselves.
 ROBOCACHE_HD __m512i rounded_to_bfloat16(const __m512& y) {
   const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fff0000));
   const __m512i nan_to_nan = _mm512_set1_epi32(0x11111100);  // the first two classes of numbers, to the first argument
@@ -109,7 +108,7 @@ ROBOCACHE_HD __m512i rounded_to_bfloat16(const __m512& y) {
 }
 #endif
 
-// Each by rounded_once().
+// Rounds each lane by rounded_once().
 template <int kCount, class Work, class T>
 ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
   if constexpr (std::is_same_v<T, Work>) {
@@ -151,7 +150,7 @@ ROBOCACHE_HD void store_lanes(const Lanes<Work, kCount>& y, T* to) {
   }
 }
 
-// One vector behind the other.
+// Joins two vectors.
 template <int kCount, class Work, class T>
 ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<Work, kCount>& second, T* to) {
 #ifdef __AVX512BW__
@@ -169,7 +168,7 @@ ROBOCACHE_HD void store_two_lanes(const Lanes<Work, kCount>& first, const Lanes<
   store_lanes<kCount, Work>(second, to + kCount);
 }
 
-// ---- vectors of which memory holds a part ------------------------------------------------------------------------------
+// ---- vectors with a part in memory ------------------------------------------------------------------------------------
 
 // A whole vector in memory.
 struct AllLanes {
@@ -190,7 +189,7 @@ struct AllLanes {
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 inline constexpr bool kHasParts = true;
 
-// Elements of kSize bytes, those that `mask` says: the others are 0, and their memory is not touched.
+// Loads the elements of kSize bytes that `mask` selects. The others are 0, and their memory is not touched.
 template <int kSize, class V>
 ROBOCACHE_HD void load_part(const void* from, uint32_t mask, V& y) {
   if constexpr (kSize == 2 && sizeof(V) == 32) {
@@ -228,7 +227,7 @@ ROBOCACHE_HD void store_part(const V& y, uint32_t mask, void* to) {
   }
 }
 
-// The first lanes of a vector alone.
+// The first lanes of a vector.
 class FirstLanes {
  public:
   ROBOCACHE_HD explicit FirstLanes(int64_t n) : mask_((uint32_t{1} << n) - 1) {}

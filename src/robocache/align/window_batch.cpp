@@ -24,10 +24,10 @@ void window_batch(const WindowBatch& batch, Device device, CudaStream stream) {
     return;
   }
   int64_t grain = batch.count;
-  // To wake a thread takes longer than to make fewer bytes.
+  // Waking a thread takes longer than filling fewer bytes.
   constexpr int64_t kSharedBytes = 128 << 10;
   if (batch.count * batch.plan.sample_bytes >= kSharedBytes) {
-    // Where ranges meet, threads write to one line and wait for each other; where they are long, for whoever ends last.
+    // Threads wait for each other where their ranges share a cache line, and at the end for the longest range.
     constexpr int64_t kRangeBytes = 20 << 10;
     const int64_t turns = int64_t{4} * num_threads();
     grain = std::max<int64_t>(1, std::min(batch.count / turns, kRangeBytes / batch.plan.sample_bytes));

@@ -9,10 +9,10 @@
 
 namespace robocache {
 
-// Fills the samples of the batch that these ranges give. Throws FileError where rows lie in a file.
+// Fills the samples of the batch in these ranges. Throws FileError for rows in a file.
 using WindowSamples = void(const WindowBatch& batch, Ranges& samples);
 
-// Memory of the thread's own, of at least so many bytes; what it held is lost.
+// The thread's own scratch memory, at least so many bytes. A later call of the thread overwrites it.
 char* window_scratch(size_t bytes);
 
 namespace baseline {

@@ -9,9 +9,9 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// A sample's memory is nowhere near the last one's, so each visit would wait for main memory. Each stage asks for what the
-// next one reads instead: so many samples are drawn together, while as many before them are searched, and some are searched
-// together and then as many before those are written.
+// A sample's rows lie far from the last sample's, so each read would wait for main memory. Therefore each stage prefetches the
+// memory of the next one: kTogether samples are drawn while as many before them are searched, and kSearched are searched before
+// as many before them are written.
 constexpr int64_t kTogether = 4;
 constexpr int64_t kSearched = 4;
 
@@ -33,7 +33,7 @@ bool has_files(const WindowBatch& batch) {
   return false;
 }
 
-// Says which rows of files a sample probably reads: those of windows without gaps, where they would be by their times alone.
+// Announces the rows of files that a sample probably reads, for windows without gaps. It guesses them from the times.
 void expect_files(const WindowSource& source, const Anchor& anchor) {
   for (int32_t g = 0; g < source.group_count; ++g) {
     const Group group(source.groups[g]);
@@ -62,7 +62,7 @@ void expect_files(const WindowBatch& batch, int64_t begin, int64_t end) {
   }
 }
 
-// What each sample of the source has besides its windows.
+// Writes the constants of a sample.
 void write_constants(const WindowSource& source, int64_t sample, char* memory) {
   for (int32_t i = 0; i < source.constant_count; ++i) {
     const WindowConstant& constant = source.constants[i];
@@ -84,7 +84,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
   };
   int64_t begin = 0;
   int64_t end = 0;
-  // The next samples, at most kTogether. How many.
+  // Draws the next samples, at most kTogether, and returns their number.
   const auto draw = [&](Drawn* own) {
     int64_t indices[kTogether];
     int64_t count = 0;

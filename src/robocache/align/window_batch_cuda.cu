@@ -19,14 +19,15 @@ constexpr unsigned kWarp = 0xffffffff;  // all lanes
 template <bool kCurves>
 constexpr int kBlocks = kCurves ? 4 : 8;  // of a multiprocessor
 
-// Tables, rows and batches lie in global memory, which the compiler cannot know of an address that it finds in one of them.
+// Tables, rows and batches lie in global memory. The compiler cannot know this of addresses that it loads from them.
 template <class T>
 __device__ T* in_global(T* at) {
   __builtin_assume(__isGlobal(at));
   return at;
 }
 
-// What a step takes: a row, by its first feature of the segment, and that of another, so many bytes on, to mix with it.
+// The rows that a step takes: the address of one row's first feature of the segment, and the distance in bytes to another row's,
+// to mix with it.
 struct alignas(16) PlainEntry {
   const char* left;  // null where there is nothing
   int64_t apart;     // 0: the one row alone
@@ -38,7 +39,7 @@ struct alignas(16) PlainEntry {
 constexpr int kOneRow = -1;
 constexpr int kNoRow = -2;
 
-// Of a step that may lie on a curve.
+// The same for a step that may lie on a curve.
 struct CurveEntry : PlainEntry {
   uint8_t before, after;
   const char* around[4];  // rows 0, 1, 4, 5 of the stencil
@@ -51,10 +52,10 @@ struct CurveEntry : PlainEntry {
 template <bool kCurves>
 using Entry = std::conditional_t<kCurves, CurveEntry, PlainEntry>;
 
-// What a block may have without asking holds the picks of a sample.
+// A block's default shared memory holds the picks of a sample.
 constexpr size_t kMostShared = 40 << 10;
 constexpr int64_t kMostPrefetched = 512;  // bytes of a row
-// One over a group's moments, in whole numbers: exact for the few samples' that a block finds.
+// The reciprocal of a group's number of moments, in whole numbers. It is exact for the few samples of a block.
 constexpr unsigned kShareOne = 1 << 20;
 static_assert(kMaxGroupPicks * kMaxGroupPicks * 2 < static_cast<int>(kShareOne));
 static_assert(kMaxGroupPicks * sizeof(PlainEntry) <= kMostShared);
@@ -67,7 +68,7 @@ struct alignas(sizeof(T) * kVector <= 16 ? sizeof(T) * kVector : 16) Vector {
   T x[kVector];
 };
 
-// Vector `v` of steps first, first + stride, ... of a strip.
+// Writes vector `v` of the steps first, first + stride, ... of a strip.
 struct LaneSteps {
   int first;
   int stride;
@@ -83,7 +84,7 @@ __device__ Work weight_of(const PlainEntry& entry) {
   }
 }
 
-// Two roundings at once, where there is an instruction for it.
+// Rounds two numbers at once if there is an instruction for it.
 template <class Out, class Work, int kVector>
 __device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& made) {
   if constexpr (std::is_same_v<Work, float> && kVector % 2 == 0 &&
@@ -104,7 +105,7 @@ __device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& made) 
   }
 }
 
-// Integers and bool are copied. What a lane reads of float32 is on its way for several steps before the first is needed.
+// Copies integers and bool. A lane loads the float32 values of several steps before it needs the first.
 template <class In, class Out, int kVector, class Entry>
 __device__ void write_steps(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
   constexpr bool kCopy = std::is_void_v<WorkType<In>>;
@@ -119,7 +120,7 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
     scale = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.scale)) + d);
     shift = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.shift)) + d);
   }
-  const int64_t place = d * static_cast<int64_t>(sizeof(In));
+  const int64_t offset = d * static_cast<int64_t>(sizeof(In));
   const int64_t stride_bytes = steps.stride * s.step_bytes;
   char* to = out + steps.first * s.step_bytes + d * static_cast<int64_t>(sizeof(Out));
   const int end = min(s.steps, steps.first + kStripTiles * steps.stride);
@@ -133,9 +134,9 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
       const bool there = step + i * steps.stride < end;
       const PlainEntry entry = entries[there ? step + i * steps.stride : step];
       if constexpr (!kCopy) weights[i] = weight_of<Work>(entry);
-      if (entry.left != nullptr) a[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place);
+      if (entry.left != nullptr) a[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + offset);
       if (!kCopy && entry.apart != 0) {
-        b[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + place + entry.apart);
+        b[i] = *reinterpret_cast<const Row*>(in_global(entry.left) + offset + entry.apart);
       }
     }
 #pragma unroll
@@ -144,7 +145,7 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
       if constexpr (kCopy) {
         made = a[i];
       } else {
-        // Without a branch and by the weight alone, so that no load waits for the values of the steps before it.
+        // There is no branch, and only the weight decides, so no load waits for the values of the steps before it.
         const Work weight = weights[i];
         Work y[kVector];
 #pragma unroll
@@ -253,7 +254,7 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
   });
 }
 
-// What write_steps does, on curves.
+// The same as write_steps, for curves.
 __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, const LaneSteps& steps, char* out) {
   for (int tile = 0; tile < kStripTiles; ++tile) {
     const int step = steps.first + tile * steps.stride;
@@ -273,20 +274,20 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
 
 // ---- the kernel --------------------------------------------------------------------------------------------------------
 
-// A sample that a block fills; beyond the batch's end, or where its source has fewer groups, there is none to work out.
+// A sample that a block fills. It has no group beyond the batch's end, or if its source has fewer groups.
 struct Sample {
   Anchor anchor;
   const WindowGroup* group;
   int32_t source;
 };
 
-// A target on the rows of an episode's clock from `origin` on, the last one at or before it where there is one: few enough to
-// count in 32 bits.
+// A target among the rows of an episode's clock from `origin` on, which is the last row at or before it if there is one. These
+// rows count in 32 bits.
 struct MomentRows {
   const int64_t* times;
   int64_t origin;
   int rows;
-  WindowPlace<int> place;
+  WindowTarget<int> target;
 };
 
 __device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t guess,
@@ -296,20 +297,20 @@ __device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64
   found.origin = before < 0 ? 0 : before;
   found.times = times.data + found.origin;
   found.rows = static_cast<int>(n - found.origin < INT32_MAX ? n - found.origin : INT32_MAX);
-  found.place = snapped({found.times, 1}, found.rows, target, snap_ns, before < 0 ? -1 : 0);
+  found.target = snapped({found.times, 1}, found.rows, target, snap_ns, before < 0 ? -1 : 0);
   return found;
 }
 
-// What a step takes at a place on its clock, and, into its entry, what its curve needs of the times.
+// The rows that a step takes for a target on its clock. Writes to the step's entry the times that its curve needs.
 template <bool kCurves>
 __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at, const EpisodeRows& rows,
                                    const ClockRow<int64_t>& times, Entry<kCurves>& entry) {
   Pick<double, int> picked{0, 0, 0, PickKind::kAbsent, false};
-  if (rows.rows > 0) picked = pick_at({at.times, 1}, at.rows, at.place, s);
+  if (rows.rows > 0) picked = pick_at({at.times, 1}, at.rows, at.target, s);
   const char* const values = static_cast<const char*>(s.values) + (rows.begin + at.origin) * s.row_bytes;
   entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
   entry.apart = (picked.right - picked.left) * s.row_bytes;
-  // On its way while other steps are looked for. Where rows follow each other, the right one is the next step's left.
+  // The rows are loaded while other steps are searched for. If rows follow each other, the right one is the next step's left.
   for (int64_t byte = 0; byte < s.row_bytes && byte < kMostPrefetched && picked.kind != PickKind::kAbsent;
        byte += 128) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(entry.left + byte));
@@ -355,14 +356,14 @@ __device__ Sample sample_of(const WindowSource& source, const Draw& draw) {
   return {source.anchors.at(draw.anchor), has_group ? source.groups + blockIdx.y : nullptr, draw.source};
 }
 
-// A sample of the batch, or beyond its end none.
+// A sample of the batch; beyond its end an empty one.
 __device__ Sample drawn_sample(const WindowBatch& batch, int64_t index) {
   if (index >= batch.count) return {};
   const Draw draw = batch.draw(index);
   return sample_of(source_of(batch.plan, draw.source), draw);
 }
 
-// The last source that begins at or before `at`, which is one for each kDrawLanes lanes; lane s has where source s begins.
+// The last source that begins at or before `at`, which is the same in each kDrawLanes lanes. Lane s holds the begin of source s.
 __device__ int32_t source_from(int64_t first, int32_t sources, int64_t at) {
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   int32_t found = 0;
@@ -374,13 +375,13 @@ __device__ int32_t source_from(int64_t first, int32_t sources, int64_t at) {
   return found;
 }
 
-// Whether a block's first samples, which all its warps wait for, can be drawn by drawn_together().
+// Whether drawn_together() can draw a block's first samples, which all its warps wait for.
 __device__ bool draws_together(const WindowBatch& batch) {
   return batch.anchors == nullptr && batch.mixture.sources <= kTileVectors;
 }
 
-// The same as drawn_sample() of a sample that there is, kDrawLanes lanes together; all of a warp's draw. A lane has a source's
-// part, so no table is asked for by what another said. The rule is Mixture::at's.
+// The same as drawn_sample() for an existing sample, by kDrawLanes lanes together; all lanes of a warp draw. Each lane holds the
+// part of one source, so no load waits for another. The rule is that of Mixture::at.
 __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   const Mixture& mixture = batch.mixture;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
@@ -393,19 +394,19 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
     const int32_t source = source_from(first, mixture.sources, anchor);
     return sample_of(source_of(batch.plan, source), {source, anchor - __shfl_sync(kWarp, first, source)});
   }
-  MixtureSource own{.first_place = held->first_place, .reciprocal = held->reciprocal};
+  MixtureSource own{.first_slot = held->first_slot, .reciprocal = held->reciprocal};
   own.order.n = held->order.n;
-  const int64_t end_place = held[1].first_place;
+  const int64_t end_slot = held[1].first_slot;
   const int32_t left_bits = held->order.left_bits;
   const int32_t right_bits = held->order.right_bits;
   const uint64_t draw = mixture.first_draw + static_cast<uint64_t>(position);
   const uint64_t block = draw / kMixtureBlock;
   const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
-  const uint32_t place = order.shuffle ? MixtureTurns(mix_bits(mixture.turns_seed ^ block)).place(in_block) : in_block;
-  const int32_t source = source_from(own.first_place, mixture.sources, place);
+  const uint32_t slot = order.shuffle ? MixtureTurns(mix_bits(mixture.turns_seed ^ block)).slot(in_block) : in_block;
+  const int32_t source = source_from(own.first_slot, mixture.sources, slot);
   const WindowSource windows = source_of(batch.plan, source);
-  const auto first = static_cast<uint32_t>(__shfl_sync(kWarp, own.first_place, source));
-  const auto end = static_cast<uint32_t>(__shfl_sync(kWarp, end_place, source));
+  const auto first = static_cast<uint32_t>(__shfl_sync(kWarp, own.first_slot, source));
+  const auto end = static_cast<uint32_t>(__shfl_sync(kWarp, end_slot, source));
   own.reciprocal = __shfl_sync(kWarp, own.reciprocal, source);
   own.order.n = order.n = __shfl_sync(kWarp, own.order.n, source);
   order.left_bits = __shfl_sync(kWarp, left_bits, source);
@@ -414,18 +415,18 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   uint32_t before = 0;
 #pragma unroll
   for (int bit = 0; bit < MixtureTurns::kBits; bit += kDrawLanes) {
-    before += MixtureTurns::before(in_block, place, first, end, bit + part);
+    before += MixtureTurns::before(in_block, slot, first, end, bit + part);
   }
   for (int apart = 1; apart < kDrawLanes; apart *= 2) before += __shfl_xor_sync(kWarp, before, apart);
-  if (!order.shuffle) before = place - first;
+  if (!order.shuffle) before = slot - first;
   const MixtureSource::Round round = own.round_of(block * (end - first) + before);
   static_assert(kDrawLanes == Order::kRounds);
   const uint64_t key = Order::key_of(mixture.seed_of(source), round.number, part);
   for (int i = 0; i < Order::kRounds; ++i) order.keys[i] = __shfl_sync(kWarp, key, i, kDrawLanes);
-  return sample_of(windows, {source, order.at(round.place)});
+  return sample_of(windows, {source, order.at(round.index)});
 }
 
-// Finds a moment's place on its clock, and what the steps there take.
+// Searches a clock for a moment, and finds the rows of the steps that aim at it.
 template <bool kCurves>
 __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int moment_index, int64_t sample_index,
                             Entry<kCurves>* entries) {
@@ -445,8 +446,8 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   for (int slot = moment.slot_begin; slot < moment.slot_begin + moment.slots; ++slot) {
     const WindowSlot step = in_global(tables.slots)[slot];
     const WindowSegment s = in_global(tables.segments)[step.segment];
-    // Most moments serve one step: what rare rows ask for is not to be worked out ahead of the loop.
-    asm volatile("" : "+r"(at.rows), "+r"(at.place.before));
+    // Most moments serve one step, so the compiler must not compute ahead of the loop what only rare rows need.
+    asm volatile("" : "+r"(at.rows), "+r"(at.target.before));
     const Pick<double, int> picked = enter<kCurves>(s, at, rows, times, entries[step.pick]);
     const int64_t mask = sample_index * s.mask_steps + step.step;
     if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
@@ -456,7 +457,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   }
 }
 
-// Writes a strip of a sample, by a warp.
+// Writes a strip of a sample; a warp calls it.
 template <bool kCurves>
 __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, int strip, int64_t sample_index,
                             const Entry<kCurves>* entries) {
@@ -483,7 +484,7 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   write_plain(s, entries, steps, out);
 }
 
-// What samples have besides their windows, by a warp.
+// Writes the constants of samples, their times, episodes and sources; a warp calls it.
 __device__ void write_rest(const WindowBatch& batch, const Sample* found, int samples, int64_t now) {
   const WindowPlan& plan = batch.plan;
   char* const memory = in_global(static_cast<char*>(batch.memory));
@@ -497,11 +498,11 @@ __device__ void write_rest(const WindowBatch& batch, const Sample* found, int sa
     write(plan.source_offset, found[lane].source);
   }
   if (!plan.has_constants) return;
-  for (int place = 0; place < samples && now + place < batch.count; ++place) {
-    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[found[place].source];
+  for (int nth = 0; nth < samples && now + nth < batch.count; ++nth) {
+    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[found[nth].source];
     for (int32_t i = 0; i < source.constant_count; ++i) {
       const WindowConstant constant = source.constants[i];
-      char* const to = memory + constant.out_offset + (now + place) * constant.size;
+      char* const to = memory + constant.out_offset + (now + nth) * constant.size;
       for (int64_t byte = lane; byte < constant.size; byte += kTileVectors) {
         to[byte] = static_cast<const char*>(constant.bytes)[byte];
       }
@@ -509,9 +510,9 @@ __device__ void write_rest(const WindowBatch& batch, const Sample* found, int sa
   }
 }
 
-// A block fills a few samples after the other, of each one group of segments. While threads find moments the last warp, which
-// has the fewest of them, draws samples, a lane each, of several turns at once; then warps write strips. What it reads was
-// there before the loader: only writing waits for the work before.
+// A block fills a few samples after the others, one group of segments of each. While threads find moments, the last warp, which
+// has the fewest of them, draws the samples of several turns at once, one for each lane. Then warps write strips. Everything that
+// the kernel reads existed before the loader did, so only its writing waits for the work that was queued before it.
 template <bool kCurves>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
@@ -525,7 +526,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
   const int samples = 1 << doublings;
   const int warp = static_cast<int>(threadIdx.x) / kTileVectors;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
-  // The first sample of a turn; turns are counted from kTurns - 1, and one that follows it at once is none.
+  // The first sample of a turn. Turns count from kTurns - 1.
   const auto first_of = [&](unsigned turn) {
     return (static_cast<int64_t>(turn - (kTurns - 1)) * gridDim.x + blockIdx.x) << doublings;
   };
@@ -534,17 +535,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     if (warp == kWarps - 1 && (!begun || turn % kTurns == 0) && first_of(turn) < batch.count) {
       auto* const to = drawn[turn / kTurns % 2];
       if (!begun && draws_together(batch)) {
-        const int place = lane / kDrawLanes;
-        const int64_t index = first_of(turn) + (place & (samples - 1));
+        const int nth = lane / kDrawLanes;
+        const int64_t index = first_of(turn) + (nth & (samples - 1));
         const Sample sample = drawn_together(batch, min(index, batch.count - 1));
-        if (place < samples && lane % kDrawLanes == 0) {
-          to[turn % kTurns][place] = index < batch.count ? sample : Sample{};
+        if (nth < samples && lane % kDrawLanes == 0) {
+          to[turn % kTurns][nth] = index < batch.count ? sample : Sample{};
         }
       } else {
         const unsigned later = static_cast<unsigned>(lane) >> doublings;
-        const int place = lane & (samples - 1);
+        const int nth = lane & (samples - 1);
         if (turn % kTurns + later < kTurns) {
-          to[turn % kTurns + later][place] = drawn_sample(batch, first_of(turn + later) + place);
+          to[turn % kTurns + later][nth] = drawn_sample(batch, first_of(turn + later) + nth);
         }
       }
     }
@@ -552,11 +553,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
       const Sample* const found = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns];
       const auto moments = static_cast<unsigned>(plan.most_moments);
       for (unsigned i = threadIdx.x; i < moments << doublings; i += kThreads) {
-        // Sample after sample: a warp's threads read the tables and the clocks of one or two.
-        const unsigned place = i * moment_share / kShareOne;
-        if (found[place].group == nullptr) continue;
-        find_moment<kCurves>(batch, found[place], static_cast<int>(i - place * moments), first_of(turn - 1) + place,
-                             entries + place * plan.most_picks);
+        // It goes sample after sample, so that a warp's threads read the tables and clocks of one or two.
+        const unsigned nth = i * moment_share / kShareOne;
+        if (found[nth].group == nullptr) continue;
+        find_moment<kCurves>(batch, found[nth], static_cast<int>(i - nth * moments), first_of(turn - 1) + nth,
+                             entries + nth * plan.most_picks);
       }
       wait_for_work_before();
       if (blockIdx.y == 0 && warp == kWarps - 2) write_rest(batch, found, samples, first_of(turn - 1));
@@ -564,12 +565,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     __syncthreads();
 
     if (begun) {
-      const int place = warp & (samples - 1);
-      const Sample& sample = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns][place];
+      const int nth = warp & (samples - 1);
+      const Sample& sample = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns][nth];
       if (sample.group != nullptr) {
         const WindowGroup group = *in_global(sample.group);
         for (int strip = warp >> doublings; strip < group.strips; strip += kWarps >> doublings) {
-          write_strip<kCurves>(batch, group, strip, first_of(turn - 1) + place, entries + place * plan.most_picks);
+          write_strip<kCurves>(batch, group, strip, first_of(turn - 1) + nth, entries + nth * plan.most_picks);
         }
       }
       if (first_of(turn) >= batch.count) return;
@@ -592,7 +593,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
     const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
     const int64_t together = std::max(1, multiprocessors(device) * blocks / plan.group_count);
-    // Up to half of the blocks that run together: the next launch's can begin beside them.
+    // At most half of the blocks that fit, so that the next launch's can begin beside them.
     int doublings = 0;
     while (doublings < kMostDoublings && batch->count >> doublings > together / 2 &&
            shared << (doublings + 1) <= kMostShared) {

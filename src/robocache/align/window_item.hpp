@@ -1,5 +1,5 @@
-// A sample on its way through the stages of the CPU loop, built once per instruction set: drawn, searched, written. Each
-// stage asks for the memory that the next one reads.
+// A sample on its way through the stages of the CPU loop, built once per instruction set: drawn, searched, written. Each stage
+// prefetches the memory that the next one reads.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace robocache::ROBOCACHE_ISA {
 
-// Into the second cache: the first is shorter than what is asked for of windows on several clocks.
+// Prefetches into the second-level cache. The first is too small for windows on several clocks.
 inline void prefetch(const void* at) {
-  asm volatile("");  // or the compiler drops the call of a function that does nothing but prefetch
+  asm volatile("");  // else the compiler drops the call of a function that only prefetches
   __builtin_prefetch(at, 0, 2);
 }
 
-// Into the first cache, where that holds all that is asked for until it is read.
+// Prefetches into the first-level cache, for little memory that is read soon.
 inline void prefetch_near(const void* at) {
   asm volatile("");
   __builtin_prefetch(at, 0, 3);
@@ -25,11 +25,11 @@ inline void prefetch_near(const void* at) {
 
 inline constexpr int64_t kLineBytes = 64;
 
-// Where the line begins that a byte is in.
+// The start of the cache line of a byte.
 inline const char* line_of(const char* at) { return at - reinterpret_cast<uintptr_t>(at) % kLineBytes; }
 
-// Memory that is soon read, asked for a line at a time between other work: a processor waits where it has asked for more lines
-// than it keeps account of, or for a page that it does not know.
+// Memory that is read soon. It is prefetched a line at a time between other work, since a processor stops when more lines are on
+// their way than it can track, or when it must look up a page.
 class Wanted {
  public:
   void clear() {
@@ -44,7 +44,7 @@ class Wanted {
     if (begin < end) ranges_[count_++] = {line_of(begin), end};
   }
 
-  // For the next line, if any.
+  // Prefetches the next line, if there is one.
   void ask() {
     if (line_ >= end_) {
       if (next_ == count_) return;
@@ -73,7 +73,7 @@ class Wanted {
   const char* end_ = nullptr;
 };
 
-// Where an episode's values lie: row r of it r * row_bytes on.
+// The values of an episode: row r begins r * row_bytes on.
 inline const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
   return static_cast<const char*>(s.values) + rows.begin * s.row_bytes;
 }
@@ -90,11 +90,11 @@ struct Group : WindowTables {
   int32_t clock_count;
 };
 
-// What steps take: a row, or of two rows a mixture, or nothing where `left` is below 0.
+// The rows that steps take: one, a mixture of two, or none if `left` is below 0.
 struct Picks {
   int64_t* left;
-  int64_t* right;  // another row than the left one where the two are mixed
-  double* weight;  // of right, of those alone
+  int64_t* right;  // another row than `left` if the two are mixed
+  double* weight;  // of `right`, for mixtures only
 
   Picks from(int64_t step) const { return {left + step, right + step, weight + step}; }
   bool is_nothing(int64_t step) const { return left[step] < 0; }
@@ -116,31 +116,31 @@ struct Picks {
 
 // A group of a sample, from its search until its values are written.
 struct Item {
-  static constexpr int32_t kMost = kMaxGroupPicks + 8;  // 4096 bytes apart, writing one would hold up reading another
+  static constexpr int32_t kMost = kMaxGroupPicks + 8;  // arrays 4096 bytes apart would slow each other down
 
   const WindowGroup* group;
   Anchor anchor;
-  int64_t sample;  // its place in the batch
+  int64_t sample;  // its index in the batch
   alignas(64) int64_t left[kMost];
   alignas(64) int64_t right[kMost];
   alignas(64) double weight[kMost];
-  int64_t runs[kMaxGroupSegments];  // of steps that take one row after the other: the first; else -1
+  int64_t runs[kMaxGroupSegments];  // the first row of a segment whose steps take one row after the other; else -1
   Wanted wanted;
 
   Picks picks() { return {left, right, weight}; }
 };
 
-// Asks for what find_rows() of a sample probably reads, and for the first of the values, whose pages are then known.
+// Prefetches the memory that find_rows() of a sample probably reads, and the first values, whose page is looked up by that.
 void ask_for_clocks(const Group& group, const Anchor& anchor);
 
-// What each step of an item takes, and so what is wanted, and whether that is padding. `memory`: the batch's. `asked`: asked for
-// in the meantime.
+// Finds the rows of each step of an item, with the memory that is wanted for them, and writes masks and ages to the batch at
+// `memory`. Prefetches `asked` meanwhile.
 void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked);
 
-// The values of an item's steps, into the batch's memory. Throws FileError where rows lie in a file.
+// Writes the values of an item's steps to the batch. Throws FileError for rows in a file.
 void write_values(Item& item, char* memory, Wanted& asked);
 
-// Gaps between rows of a file that are shorter than a read is long are read, too.
+// Reads go over shorter gaps between rows of a file.
 inline constexpr int64_t kShortGap = 16 << 10;  // bytes
 
 }  // namespace robocache::ROBOCACHE_ISA

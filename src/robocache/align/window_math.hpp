@@ -1,5 +1,5 @@
-// The scalar rule of a window: which rows a step takes. Shared by the CPU loop and the CUDA kernel; what is made of the
-// rows is interpolation's.
+// The scalar rule of a window, for the CPU loop and the CUDA kernel: the rows that a step takes. interpolation/ turns the rows
+// into values.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace robocache {
 
-// The row where `target` would be if the episode's rows were evenly spaced; where to look first.
+// The row of `target` if the episode's rows were evenly spaced. The search begins there.
 ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
-  // Wraps where it is beyond int64: a bad guess costs a longer search.
+  // This wraps beyond int64: a bad guess costs a longer search.
   const auto after_first = static_cast<int64_t>(static_cast<uint64_t>(target) - static_cast<uint64_t>(rows.first_ns));
   const double guess = static_cast<double>(after_first) * rows.rows_per_ns;
   const auto last = static_cast<double>(rows.rows - 1);
   return guess > 0 ? static_cast<int64_t>(guess < last ? guess : last) : 0;
 }
 
-// A time on an episode's clock: the last row at or before it, or -1. What several rules start from.
+// A time on an episode's clock, and the last row at or before it, or -1.
 template <class Index = int64_t>
-struct WindowPlace {
-  int64_t target;
+struct WindowTarget {
+  int64_t time_ns;
   Index before;
 };
 
-// The last of n >= 1 rows at or before `target`, or -1, by a guess that is mostly right to a row or two: the rows around it
-// are read together, not one after the other.
+// The last of n >= 1 rows at or before `target`, or -1. The guess is mostly right to a row or two, so the rows around it are read
+// together, not one after the other.
 ROBOCACHE_HD int64_t last_around(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t guess) {
   constexpr int kRows = 4;
   if (n < kRows) return last_at_or_before(times, n, target, guess);
@@ -41,11 +41,11 @@ ROBOCACHE_HD int64_t last_around(const ClockRow<int64_t>& times, int64_t n, int6
   return known ? before : last_at_or_before(times, n, target, before);
 }
 
-// `target` whose last row at or before it of n >= 1 is known, brought to the nearest row closer than snap_ns, of two as near
-// to the earlier.
+// Moves a target, whose last row at or before it is `before` of n >= 1, to the nearest row that is closer than snap_ns; of two
+// equally near ones to the earlier.
 template <class Index>
-ROBOCACHE_HD WindowPlace<Index> snapped(const ClockRow<int64_t>& times, Index n, int64_t target, int64_t snap_ns,
-                                        Index before) {
+ROBOCACHE_HD WindowTarget<Index> snapped(const ClockRow<int64_t>& times, Index n, int64_t target, int64_t snap_ns,
+                                         Index before) {
   const auto limit = static_cast<uint64_t>(snap_ns);
   const uint64_t to_left = before >= 0 ? ns_between(target, times[before]) : limit;
   const uint64_t to_right = before + 1 < n ? ns_between(times[before + 1], target) : limit;
@@ -58,19 +58,18 @@ ROBOCACHE_HD WindowPlace<Index> snapped(const ClockRow<int64_t>& times, Index n,
   return {target, before};
 }
 
-// The same of a target that is to be searched for. `hint`: where to look first; on return where the next target is probably
-// near.
-ROBOCACHE_HD WindowPlace<> find_place(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
-                                      int64_t& hint) {
-  const WindowPlace<> place = snapped(times, n, target, snap_ns, last_at_or_before(times, n, target, hint));
-  hint = place.before < 0 ? 0 : place.before;
-  return place;
+// Searches for a target and then moves it so. The search begins at `hint`, which becomes a row near the probable next target.
+ROBOCACHE_HD WindowTarget<> find_target(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
+                                        int64_t& hint) {
+  const WindowTarget<> found = snapped(times, n, target, snap_ns, last_at_or_before(times, n, target, hint));
+  hint = found.before < 0 ? 0 : found.before;
+  return found;
 }
 
-// What a step of a segment takes at a place, rows counted from the episode's first. The weight is float64's: a work type
-// rounds it once more, as rule 3 says.
+// The rows that a step of a segment takes for a target, counted from the episode's first row. The weight is of float64: a work
+// type rounds it once more, as rule 3 says.
 template <class Index>
-ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n, const WindowPlace<Index>& place,
+ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n, const WindowTarget<Index>& target,
                                          const WindowSegment& segment) {
   PickRule<int64_t> rule{};
   rule.method = segment.method;
@@ -80,11 +79,11 @@ ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n
   rule.has_tolerance = segment.tolerance_ns >= 0;
   rule.tolerance = static_cast<uint64_t>(segment.tolerance_ns);
   rule.causal = segment.causal;
-  return pick_from<double>(times, n, place.target, rule, place.before);
+  return pick_from<double>(times, n, target.time_ns, rule, target.before);
 }
 
-// From the sample used, of a mixture the earlier, to the target: negative where that is later, the least int64 where there is
-// none. What is beyond int64 is held at +-(2^63 - 1).
+// The time from the sample used (of a mixture the earlier one) to the target: negative if the sample is later, the least int64 if
+// there is none. It saturates at +-(2^63 - 1).
 template <class Index>
 ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double, Index>& picked, int64_t target) {
   if (picked.kind == PickKind::kAbsent) return INT64_MIN;

@@ -1,5 +1,5 @@
-// What the loader hands to either backend for a batch: validated, plain C, every pointer on the kernel's device. Made by
-// align/window_plan.
+// The structs that the loader hands to either backend for a batch: validated, plain C, every pointer on the kernel's device.
+// align/window_plan builds them.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace robocache {
 
-// Some steps of some features of one stream's window, by one method. A stream of many steps is several segments, so that a
-// group of segments always fits a block's shared memory; one of several methods has a segment for each run of features.
+// Some steps of some features of one stream's window, by one method. A stream with many steps has several segments, so that a
+// group of segments fits a block's shared memory. A stream with several methods has a segment for each run of features.
 struct WindowSegment {
   const void* values;  // the first row's first feature of the segment; null where it is in `file`
   const void* scale;   // [features] of the work type, or null: y = fma(x, scale, shift)
@@ -39,8 +39,8 @@ struct WindowSegment {
   int32_t lane_share;    // 65536 / lanes, rounded up: lane * lane_share / 65536 is the step that it works at
   int32_t tile_steps;    // steps of a tile
   int32_t columns;       // tiles across the features
-  int32_t pick_begin;    // place of the first step among its group's picks
-  int32_t strip_begin;   // place of the first strip among its group's; so the next segment's tells the end
+  int32_t pick_begin;    // index of the first step among its group's picks
+  int32_t strip_begin;   // index of the first strip among its group's; the next segment's is the end
   int16_t clock;         // among its group's
   int16_t first_moment;  // the first step's, among its group's, where the next steps aim at the next ones; else -1
   DType value_dtype;
@@ -49,12 +49,12 @@ struct WindowSegment {
   bool causal;
 };
 
-// How a segment is shared out to warps: a tile is a vector a lane, of as many whole steps as fit or a part of one; a strip,
-// which a warp writes at once, is so many tiles of later steps.
+// The shares of warps in a segment. A tile is a vector for each lane: as many whole steps as fit, or a part of one. A strip is
+// kStripTiles tiles of steps that follow each other, and one warp writes it.
 inline constexpr int32_t kTileVectors = 32;
 inline constexpr int32_t kStripTiles = 4;
 
-// A time to search a clock for, from the anchor's: once for all steps of the group that aim at it.
+// A time to search a clock for, counted from the anchor's, once for all steps of the group that aim at it.
 struct alignas(16) WindowMoment {
   int64_t delta_ns;
   int32_t slot_begin;  // the steps are slots [slot_begin, slot_begin + slots) of the group
@@ -62,14 +62,14 @@ struct alignas(16) WindowMoment {
   int16_t clock;  // among the group's
 };
 
-// A step of a segment, and its place among the picks, all counted within their group and segment.
+// The indices of a segment in its group, of a step in its segment, and of a pick in its group.
 struct WindowSlot {
   uint16_t segment;
   uint16_t step;
   uint16_t pick;
 };
 
-// A clock of a group, and its moments [moment_begin, moment_end) among the group's, ascending.
+// A clock of a group, and its ascending moments: [moment_begin, moment_end) of the group's.
 struct WindowClock {
   StreamClock rows;
   int32_t moment_begin;
@@ -77,15 +77,15 @@ struct WindowClock {
   bool in_order;  // every segment on it has a first_moment
 };
 
-// A group has at most this many picks (steps of all segments) and segments, so clocks; a segment of very many features has
-// few steps, so that strips count in 32 bits. Picks of a plan with curves hold more, so there are fewer.
+// The most picks (steps of all segments) and segments, and so clocks, of a group. A segment of very many features has few steps,
+// so that strips count in 32 bits. Picks of a plan with curves are larger, so there are fewer.
 inline constexpr int32_t kMaxGroupPicks = 512;
 inline constexpr int32_t kMaxGroupCurvePicks = 256;
 inline constexpr int32_t kMaxGroupSegments = 32;
 
-// Segments that a block works out together.
+// Segments that a block computes together.
 struct alignas(16) WindowGroup {
-  const void* tables;  // as tables_of() finds them
+  const void* tables;  // tables_of() finds them here
   int32_t segment_count;
   int32_t clock_count;
   int32_t moment_count;
@@ -109,14 +109,14 @@ ROBOCACHE_HD WindowTables tables_of(const WindowGroup& group) {
   return found;
 }
 
-// What every sample of a source has: the same bytes.
+// Bytes that every sample of a source has.
 struct WindowConstant {
   const void* bytes;
   int64_t size;
   int64_t out_offset;  // bytes from the batch's start to sample 0's
 };
 
-// What is drawn from, and how its streams become a sample.
+// A source: its anchors, and the groups that turn its streams into a sample.
 struct WindowSource {
   AnchorIndex anchors;
   const WindowGroup* groups;
@@ -125,14 +125,14 @@ struct WindowSource {
   int32_t constant_count;
 };
 
-// Constant over a loader's life.
+// The plan of a loader's batches. It never changes.
 struct WindowPlan {
   WindowSource first;           // the only source, or the first of `sources`
   const WindowSource* sources;  // null where there is one
   int32_t group_count;          // the most that a source has
   int32_t most_picks;           // of a group
   int32_t most_moments;
-  int64_t sample_bytes;    // the most that a source's windows have of a sample
+  int64_t sample_bytes;    // of a sample's windows, in the source where it is most
   bool curved;             // whether a segment is_curved()
   bool has_constants;      // whether a source has any
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
@@ -141,7 +141,7 @@ struct WindowPlan {
   int64_t source_offset;   // to the numbers of its sources, int64 [batch]; below 0: not written
 };
 
-// One batch: samples [first_position, first_position + count) of the epoch, those beyond its end being its first again.
+// One batch: the samples [first_position, first_position + count) of the epoch. Behind its end the first ones follow again.
 struct WindowBatch {
   WindowPlan plan;
   Mixture mixture;

@@ -8,8 +8,8 @@
 namespace robocache {
 namespace {
 
-// How many neighbours of a row and of a batch's step can be moved at once. Curved methods move what belongs together,
-// whatever its alignment: a quaternion, or one feature.
+// The number of neighbouring features that can be moved at once, in a row and in a batch's step. Curved methods move the
+// features that belong together, whatever their alignment: a quaternion, or one feature.
 int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
   if (is_curved(block.method)) return features_together(block.method);
   if (!is_floating(stream.rows.dtype)) return 1;
@@ -17,12 +17,12 @@ int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
   return together % 4 == 0 ? 4 : together % 2 == 0 ? 2 : 1;
 }
 
-// A group while it takes segments.
+// A group to which segments are added.
 struct Draft {
-  // A segment's steps as they were asked for.
+  // The steps of a segment, as they were asked for.
   struct Steps {
     StreamClock clock;
-    std::vector<int64_t> delta_ns;  // its own: the stream of features that a source has not is gone by then
+    std::vector<int64_t> delta_ns;  // a copy, since the stream of missing features ends before the draft
   };
 
   std::vector<WindowSegment> segments;
@@ -37,7 +37,7 @@ void append_bytes(const std::vector<T>& entries, std::vector<char>& bytes) {
   bytes.insert(bytes.end(), from, from + entries.size() * sizeof(T));
 }
 
-// The clocks of a group's segments, each once, and the times that their steps aim at, each once a clock.
+// Completes a group: the clocks of its segments, each once, and the times that their steps aim at, each once a clock.
 WindowGroup finished(Draft& draft, DeviceTables& tables) {
   std::vector<WindowClock> clocks;
   std::vector<std::map<int64_t, std::vector<WindowSlot>>> aims;  // of each clock
@@ -46,28 +46,28 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
     const Draft::Steps& asked = draft.steps[at];
     const auto clock =
         std::find_if(clocks.begin(), clocks.end(), [&](const WindowClock& known) { return known.rows == asked.clock; });
-    const auto place = static_cast<size_t>(clock - clocks.begin());
+    const auto index = static_cast<size_t>(clock - clocks.begin());
     if (clock == clocks.end()) {
       clocks.push_back({.rows = asked.clock, .moment_begin = 0, .moment_end = 0, .in_order = true});
       aims.emplace_back();
     }
-    segment.clock = static_cast<int16_t>(place);
+    segment.clock = static_cast<int16_t>(index);
     for (size_t step = 0; step < asked.delta_ns.size(); ++step) {
       const auto pick = static_cast<size_t>(segment.pick_begin) + step;
-      aims[place][asked.delta_ns[step]].push_back(
+      aims[index][asked.delta_ns[step]].push_back(
           {static_cast<uint16_t>(at), static_cast<uint16_t>(step), static_cast<uint16_t>(pick)});
     }
   }
   std::vector<WindowMoment> moments;
   std::vector<WindowSlot> slots;
-  for (size_t place = 0; place < aims.size(); ++place) {
-    clocks[place].moment_begin = static_cast<int32_t>(moments.size());
-    for (const auto& [delta_ns, served] : aims[place]) {
+  for (size_t index = 0; index < aims.size(); ++index) {
+    clocks[index].moment_begin = static_cast<int32_t>(moments.size());
+    for (const auto& [delta_ns, served] : aims[index]) {
       const auto begin = static_cast<int32_t>(slots.size());
       slots.insert(slots.end(), served.begin(), served.end());
-      moments.push_back({delta_ns, begin, static_cast<int16_t>(served.size()), static_cast<int16_t>(place)});
+      moments.push_back({delta_ns, begin, static_cast<int16_t>(served.size()), static_cast<int16_t>(index)});
     }
-    clocks[place].moment_end = static_cast<int32_t>(moments.size());
+    clocks[index].moment_end = static_cast<int32_t>(moments.size());
   }
   for (size_t at = 0; at < draft.segments.size(); ++at) {
     WindowSegment& segment = draft.segments[at];
@@ -97,7 +97,7 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
           .strips = draft.strips};
 }
 
-// A run of features into groups, steps by steps: what is left of the last draft, then new ones.
+// Adds the steps of a run of features to the last draft while it has room, then to new ones.
 void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_picks, std::vector<Draft>& drafts) {
   const int64_t value_bytes = dtype_size(stream.rows.dtype);
   const int64_t out_bytes = dtype_size(stream.out_dtype);
@@ -127,7 +127,7 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   whole.out_dtype = stream.out_dtype;
   whole.method = block.method;
 
-  const bool first = &block == stream.methods.data();  // which writes what is of a step, not of a feature
+  const bool first = &block == stream.methods.data();  // the first block writes the masks and ages of the steps
   whole.vectors = static_cast<int32_t>(whole.features / whole.vector);
   whole.lanes = std::clamp(whole.vectors, 1, kTileVectors);
   whole.columns = (whole.vectors + kTileVectors - 1) / kTileVectors;
@@ -159,7 +159,7 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   }
 }
 
-// The windows of a stream, and zeros for the features that it has not.
+// Adds the windows of a stream, and zeros for the features that it lacks.
 void add(const WindowStream& stream, int32_t most_picks, std::vector<Draft>& drafts) {
   for (const FeatureBlock& block : stream.methods) add(stream, block, most_picks, drafts);
   if (stream.rows.features == stream.out_features) return;
@@ -178,7 +178,7 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
       for (const FeatureBlock& block : stream.methods) plan.curved = plan.curved || is_curved(block.method);
     }
   }
-  std::vector<WindowSource> made;
+  std::vector<WindowSource> planned;
   for (const WindowStreams& source : sources) {
     std::vector<Draft> drafts;
     for (const WindowStream& stream : source.streams) {
@@ -195,16 +195,16 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
       plan.most_moments = std::max(plan.most_moments, groups.back().moment_count);
     }
     plan.sample_bytes = std::max(plan.sample_bytes, sample_bytes);
-    made.push_back({.anchors = source.anchors,
-                    .groups = tables.put(groups),
-                    .constants = tables.put(source.constants),
-                    .group_count = static_cast<int32_t>(groups.size()),
-                    .constant_count = static_cast<int32_t>(source.constants.size())});
-    plan.group_count = std::max(plan.group_count, made.back().group_count);
+    planned.push_back({.anchors = source.anchors,
+                       .groups = tables.put(groups),
+                       .constants = tables.put(source.constants),
+                       .group_count = static_cast<int32_t>(groups.size()),
+                       .constant_count = static_cast<int32_t>(source.constants.size())});
+    plan.group_count = std::max(plan.group_count, planned.back().group_count);
     plan.has_constants = plan.has_constants || !source.constants.empty();
   }
-  plan.first = made[0];
-  if (made.size() > 1) plan.sources = tables.put(made);
+  plan.first = planned[0];
+  if (planned.size() > 1) plan.sources = tables.put(planned);
   return plan;
 }
 

@@ -1,4 +1,7 @@
-// From streams and offsets to the tables of window_params: which steps go together, and which moments are searched.
+// Turns streams and offsets into the tables of window_params: the groups of steps, and the moments that are searched for.
+//
+//   DeviceTables tables(device);
+//   const WindowPlan plan = window_plan(std::array{WindowStreams{anchors, {window}, {}}}, tables);
 #pragma once
 
 #include <cstdint>
@@ -12,32 +15,32 @@
 
 namespace robocache {
 
-// A stream's window in each sample of a source.
+// The window of a stream in each sample of a source.
 struct WindowStream {
-  StreamRows rows;                    // on the kernel's device; of a stream that is not there a clock without episodes
-  std::vector<int64_t> delta_ns;      // of each step, from the anchor; at least one
-  std::vector<FeatureBlock> methods;  // of all features, as feature_blocks() gives them; no cubic
+  StreamRows rows;                    // on the kernel's device; for a missing stream a clock without episodes
+  std::vector<int64_t> delta_ns;      // the time of each step, from the anchor; at least one
+  std::vector<FeatureBlock> methods;  // for all features, as feature_blocks() gives them; no cubic
   int64_t max_gap_ns = -1;            // below 0: none
-  int64_t tolerance_ns = -1;          // below 0: none; else steps alone
+  int64_t tolerance_ns = -1;          // below 0: none; else every method is a step
   bool causal = false;
-  DType out_dtype;          // of rows.dtype, or both floating
+  DType out_dtype;          // rows.dtype, or both are floating
   const void* scale;        // [features] of the work type on the device, or null
   const void* shift;        // the same
-  int64_t out_features;     // of a row in the batch: 0 behind those of the stream
+  int64_t out_features;     // of a row in the batch; features that the stream lacks are 0
   int64_t out_offset;       // bytes from the batch's start to the array [samples, steps, out_features] of out_dtype
   int64_t pad_offset;       // to is_pad, bool [samples, steps]; below 0: none
   int64_t age_offset = -1;  // to ages, int64 [samples, steps]; below 0: none
 };
 
-// A source: its windows, and what all its samples have.
+// A source: its windows, and the bytes that all its samples have.
 struct WindowStreams {
   AnchorIndex anchors;  // on the kernel's device
   std::vector<WindowStream> streams;
   std::vector<WindowConstant> constants;
 };
 
-// The plan of these sources, all but its snap and the offsets of arrays that belong to no stream; `tables` keeps what it
-// points to. Steps that are on one clock and aim at one time share a search. Throws DeviceError.
+// The plan of these sources, without its snap_ns and the offsets of arrays that belong to no stream. It points into `tables`,
+// which must outlive it. Steps on one clock that aim at one time share a search. Throws DeviceError.
 WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables);
 
 }  // namespace robocache

@@ -1,5 +1,5 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
-// Which rows the steps of a sample take, by the clocks alone.
+// Finds the rows that the steps of a sample take. It reads only the clocks.
 #include <cstdint>
 #ifdef __AVX512F__
 #include <immintrin.h>
@@ -12,7 +12,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// The hint for the next target, where it lies a few rows on: all are compared at once, without a branch to guess wrong.
+// The hint for a next target that lies a few rows on: all rows are compared at once, without a branch to predict.
 int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) {
   constexpr int kRows = 8;
   if (hint + kRows >= n) return hint;
@@ -21,17 +21,17 @@ int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) 
   return hint + passed;
 }
 
-// Times nearer to 0 than this have differences that are int64; 1.8e18 ns after 1970, as of today, is.
+// Differences of times that are nearer to 0 than this fit int64. Today's time, 1.8e18 ns after 1970, is nearer.
 constexpr int64_t kFar = int64_t{1} << 62;
 
-// Whether the moments around an anchor, and the closeness that counts as on a row, are so near.
+// Whether the moments around an anchor, with snap_ns around them, are so near to 0.
 bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows, int64_t anchor_ns, int64_t snap_ns) {
   return anchor_ns > -kFar / 2 && anchor_ns < kFar / 2 && moments[0].delta_ns > -kFar / 2 &&
          moments[count - 1].delta_ns < kFar / 2 && rows.first_ns > -kFar && rows.first_ns < kFar && snap_ns < kFar / 2;
 }
 
-// The row that the first of a clock's moments is, where the next moments are the next rows: each closer than snap_ns to its own
-// row and to no other. Else -1. Then find_place() gives the same rows, and by every rule steps take them.
+// The row of a clock's first moment, if every next moment is the next row: each closer than snap_ns to its own row and to no other.
+// Else -1. find_target() would give the same rows, and by every rule steps take them.
 int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_t>& times, const EpisodeRows& rows,
                int64_t anchor_ns, int64_t snap_ns) {
   if (!is_near(moments, count, rows, anchor_ns, snap_ns)) return -1;
@@ -40,7 +40,7 @@ int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_
   if (!(guess >= 1 && guess < static_cast<double>(rows.rows - count))) return -1;
   const auto first = static_cast<int64_t>(guess);
   const int64_t near = snap_ns > 0 ? snap_ns : 1;
-  // As wide as what it compares, so that vectors are made of it.
+  // This type is as wide as the times, so that the compiler uses vectors.
   const auto is_off_row = [&](int64_t k) -> int64_t {
     const int64_t target = anchor_ns + moments[k].delta_ns;
     const int64_t* const row = times.data + first + k;
@@ -48,18 +48,18 @@ int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_
   };
   const double rows_apart = static_cast<double>(moments[count - 1].delta_ns - moments[0].delta_ns) * rows.rows_per_ns;
   if (rows_apart < static_cast<double>(count) - 1.5 || rows_apart > static_cast<double>(count) - 0.5) return -1;
-  // The first is often the anchor's own row, whatever the clock, and rows far on may not be at hand.
+  // The first moment is often the anchor's own row, and rows far behind it may not be in the cache.
   if (is_off_row(count > 1 ? 1 : 0) != 0 || times[first + count] >= kFar) return -1;
   int64_t off_rows = 0;
   for (int64_t k = 0; k < count; ++k) off_rows |= is_off_row(k);
   return off_rows == 0 ? first : -1;
 }
 
-// Neighbouring moments or steps at once.
+// The number of neighbouring moments or steps in one vector.
 constexpr int kLanes = 8;
 using Longs = Lanes<int64_t, kLanes>;
 
-// What a clock's moments lie between, all of them inside the recording and between stamps that differ.
+// The rows around a clock's moments. All moments lie inside the recording and between stamps that differ.
 struct Brackets {
   static constexpr int32_t kMost = Item::kMost;
   static_assert(kMost >= kMaxGroupPicks + kLanes);  // behind the last there may be anything
@@ -71,7 +71,7 @@ struct Brackets {
   int64_t hit[kMost];     // 1 where the moment is taken to be on the row, 2 on the next row, else 0
 };
 
-// How many of the kSeenRows rows from `times` on are at or before `target`; they ascend.
+// The number of the kSeenRows ascending rows from `times` on that are at or before `target`.
 constexpr int kSeenRows = 8;
 
 int64_t count_passed(const int64_t* times, int64_t target) {
@@ -84,8 +84,8 @@ int64_t count_passed(const int64_t* times, int64_t target) {
 #endif
 }
 
-// Fills what pick_at() makes of a clock's moments, or returns false where one of them is not so simple: outside the recording,
-// between rows of one stamp, or with differences beyond int64. Each is searched for by itself, so that none waits for another.
+// Finds the rows around all moments of a clock, as pick_at() does. Returns false if a moment is outside the recording, between rows
+// of one stamp, or has differences beyond int64. Each moment is searched for by itself, so that none waits for another.
 bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* times, const EpisodeRows& rows,
                    int64_t anchor_ns, int64_t snap_ns, Brackets& found, Wanted& asked) {
   const int64_t n = rows.rows;
@@ -118,7 +118,7 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
     differ &= row[1] != latest;
     found.before[k] = before;
     found.since[k] = target - row[0];
-    // Wraps where it is beyond int64: then the latest is, and this is not used.
+    // This wraps beyond int64. Then the latest moment lies beyond it too, and the result is not used.
     found.gap[k] = static_cast<int64_t>(static_cast<uint64_t>(row[1]) - static_cast<uint64_t>(row[0]));
   }
   if (!differ || latest >= kFar) return false;
@@ -132,7 +132,7 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
   return true;
 }
 
-// As many of the lanes as there are, up to `left`.
+// A mask of the first `left` lanes, or of all.
 template <class T>
 void store_first(const Lanes<T, kLanes>& lanes, int64_t left, T* to) {
   if (left >= kLanes) {
@@ -142,12 +142,12 @@ void store_first(const Lanes<T, kLanes>& lanes, int64_t left, T* to) {
   }
 }
 
-// What pick_at() makes of them for a segment's steps, which aim at one moment after the other.
+// The picks of a segment's steps, one moment after the other, as pick_at() gives them.
 void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first, const Picks& picks, bool* is_pad,
                     int64_t* age) {
   const bool mixes = !s.causal && !is_step(s.method);
   const bool held = s.causal || mixes || s.method == InterpolationMethod::kPrevious;  // no step takes the later row
-  // In all lanes, -1 where it is so.
+  // Each lane is -1 if the condition holds, else 0.
   const Longs next = Longs{} - (s.method == InterpolationMethod::kNext && !held);
   const Longs nearest = Longs{} - (s.method == InterpolationMethod::kNearest && !held);
   const Longs mixing = Longs{} - mixes;
@@ -305,16 +305,16 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
       const WindowMoment moment = group.moments[m];
       const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
-      WindowPlace<> place{};
+      WindowTarget<> on_clock{};
       if (n > 0) {
         hint = advanced(times.data, n, target, hint);
-        place = find_place(times, n, target, snap_ns, hint);
+        on_clock = find_target(times, n, target, snap_ns, hint);
       }
       for (int32_t slot = 0; slot < moment.slots; ++slot) {
         const WindowSlot step = group.slots[moment.slot_begin + slot];
         Stream& stream = streams[step.segment];
         Pick<double> chosen{0, 0, 0, PickKind::kAbsent, false};
-        if (n > 0) chosen = pick_at(times, n, place, group.segments[step.segment]);
+        if (n > 0) chosen = pick_at(times, n, on_clock, group.segments[step.segment]);
         picks.set(step.pick, chosen);
         if (stream.is_pad != nullptr) stream.is_pad[step.step] = !chosen.valid;
         if (stream.age != nullptr) stream.age[step.step] = age_of(times, chosen, target);

@@ -1,5 +1,5 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
-// The values of a sample's steps, of the rows that they take.
+// Computes the values of a sample's steps from the rows that they take.
 #include <cstdint>
 #include <type_traits>
 
@@ -15,8 +15,8 @@ namespace {
 
 // ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
 
-// Features [begin, begin + kColumns * kCount) of the steps, or of a column as many as `part` says. The steps are neither curved
-// nor without a row to take. Step by step, so that scale and shift are loaded once.
+// Computes the features [begin, begin + kColumns * kCount) of the steps, or the first `part` features of a column. No step is
+// curved, and each has a row. It goes step by step, so that scale and shift are loaded once.
 template <int kColumns, int kCount, bool kScaled, class In, class Out, class Part>
 void write_column(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, int64_t begin,
                   Part part, char* out, Wanted& asked) {
@@ -68,8 +68,8 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
   }
 }
 
-// Columns of kCount, four at once as long as there are. Where they do not come out even, the last is a part of one, or where
-// there are no such loads and stores it reaches back over what is already written.
+// Goes through columns of kCount features, four at once as long as there are four. The last column is a part of one. If the
+// processor has no loads and stores of a part, it reaches back over values that are already written.
 template <int kCount, bool kScaled, class In, class Out>
 void write_columns(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
                    Wanted& asked) {
@@ -91,7 +91,7 @@ void write_columns(const WindowSegment& s, const char* values, const Picks& pick
   }
 }
 
-// Steps of floats that copy a row or mix two.
+// Writes steps of floats that copy a row or mix two.
 void write_rows(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
                 Wanted& asked) {
   with_floating(s.value_dtype, [&](auto in) {
@@ -161,7 +161,7 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
 
 // ---- rows as they are --------------------------------------------------------------------------------------------------
 
-// Steps that take one row after the other.
+// Copies steps that take one row after the other.
 void copy_run(const WindowSegment& s, const char* row, char* out) {
   const int64_t bytes = s.features * dtype_size(s.value_dtype);
   if (s.row_bytes == bytes && s.step_bytes == bytes) {
@@ -175,12 +175,12 @@ void copy_run(const WindowSegment& s, const char* row, char* out) {
 
 // ---- steps -------------------------------------------------------------------------------------------------------------
 
-// Whether a step takes a row as it is, or a straight mixture of two.
+// Whether a step copies a row or mixes two on a straight line.
 bool is_straight(const Picks& picks, int64_t step, bool curved) {
   return !picks.is_nothing(step) && !(curved && picks.is_mixed(step));
 }
 
-// `out`: of the first of these steps.
+// Writes steps; `out` belongs to the first of them.
 void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
                  const Picks& picks, int64_t count, char* out, Wanted& asked) {
   const bool curved = is_curved(s.method);
@@ -205,7 +205,7 @@ void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* va
   }
 }
 
-// The rows of an episode that steps take, and those around them that their curves look at.
+// The rows of an episode that steps take, with the rows around them that their curves read.
 struct RowRange {
   int64_t begin;
   int64_t end;
@@ -220,7 +220,7 @@ RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
   return {stencil.rows[2 - reach], stencil.rows[3 + reach] + 1};
 }
 
-// Steps whose rows lie in a file: read as runs of neighbouring rows.
+// Writes steps whose rows lie in a file, which is read in runs of neighbouring rows.
 void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Picks& picks,
                      char* out, Wanted& asked) {
   for (int32_t k = 0; k < s.steps;) {
@@ -237,7 +237,7 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
       run.begin = next.begin < run.begin ? next.begin : run.begin;
       run.end = next.end > run.end ? next.end : run.end;
     }
-    // The last row of a file ends with its own features, not with those of a whole row behind this segment's first.
+    // The file ends with the features of its last row. A whole row from this segment's first feature on would reach beyond it.
     const int64_t bytes =
         run.begin == run.end ? 0 : (run.end - run.begin - 1) * s.row_bytes + s.features * dtype_size(s.value_dtype);
     char* const scratch = window_scratch(static_cast<size_t>(bytes));

@@ -10,7 +10,7 @@
 namespace robocache {
 namespace {
 
-// The episodes whose stamps are looked at, and those whose rows are read.
+// The number of episodes whose stamps are read, and of those whose rows are read.
 constexpr int64_t kTimes = 1024;
 constexpr int64_t kRows = 4;
 constexpr size_t kRowBytes = 4096;
@@ -57,7 +57,7 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
         read_rows({file.file.get(), file.offset}, at, row.size(), row.data());
         data_ = cache::crc32(row.data(), row.size(), data_);
       } catch (const FileError&) {
-        // Whoever draws this row has the error. A loader that does not need it goes on.
+        // A loader that draws this row reports the error. Other loaders go on.
       }
     });
   }

@@ -1,4 +1,9 @@
-// Tells the order of one loader's draws from another's: a position in one means nothing in the other.
+// Identifies the order of a loader's draws. A position is valid only for loaders with the same fingerprint.
+//
+//   OrderFingerprint fingerprint;
+//   fingerprint.add_anchors(dataset, anchors);
+//   fingerprint.add_order(options.shuffle);
+//   const std::string text = fingerprint.text();
 #pragma once
 
 #include <cstddef>
@@ -10,16 +15,16 @@
 
 namespace robocache {
 
-// Three checksums, so that whoever compares can say what differs. The order of the calls counts. Batch size, ranks, device,
-// keys and what becomes of their values are no part of it.
+// There are three checksums, so that a comparison can say what differs. The order of the calls counts. Batch size, ranks, device,
+// keys and their options are no part of it.
 class OrderFingerprint {
  public:
-  // The anchors of a source, host tables: which episodes and ticks can be drawn, and when some of them were. With rows of
-  // some of these episodes, of every stream of numbers: rows that are appended to the dataset change nothing. Tables of a
-  // million episodes take milliseconds.
+  // Adds the anchors of a source, whose tables the host reads: the episodes and ticks, and the times of some ticks; and some rows of
+  // every stream of numbers in some of these episodes. Rows that are appended to the dataset change nothing. Tables of a million
+  // episodes take milliseconds.
   void add_anchors(const Dataset& dataset, const AnchorIndex& anchors);
 
-  // What the order of these anchors depends on.
+  // Adds a setting on which the order of these anchors depends.
   void add_order(const void* data, size_t size);
   template <class Plain>
   void add_order(const Plain& value) {

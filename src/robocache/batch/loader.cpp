@@ -199,7 +199,7 @@ struct Loader::Impl {
     fingerprint.add_order(mixture.samples);
     for (const MixtureSource& source : mixed.table()) {
       // With shard_episodes a temperature weighs each rank's own anchors, so the shares differ between ranks.
-      if (!options.shard_episodes || !mixing.temperature) fingerprint.add_order(source.first_place);
+      if (!options.shard_episodes || !mixing.temperature) fingerprint.add_order(source.first_slot);
     }
     fingerprint.add_order(options.shard_episodes ? mixing.temperature.value_or(0) : 0);
   }

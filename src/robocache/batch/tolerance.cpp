@@ -26,7 +26,7 @@ void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams,
     rule.max_gap_ns = -1;
     rule.tolerance_ns = -1;
     rule.causal = *asked.causal;
-    // Calls found(target, distance) where an anchor's target is within the recording and its sample too far away.
+    // Calls found(episode, target, distance) for an anchor with a target in the recording whose sample is too far away.
     const auto visit = [&](int64_t i, const auto& found) {
       const Anchor anchor = anchors.at(i);
       const EpisodeRows rows = clock.rows_of(anchor.episode);
@@ -35,11 +35,11 @@ void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams,
       for (const int64_t delta : delta_ns) {
         const int64_t target = saturating_add(anchor.time_ns, delta);
         int64_t hint = guess_row(rows, target);
-        const WindowPlace<> at = find_place(times, rows.rows, target, snap_ns, hint);
+        const WindowTarget<> at = find_target(times, rows.rows, target, snap_ns, hint);
         const Pick<double> picked = pick_at(times, rows.rows, at, rule);
         if (!picked.valid) continue;
         const int64_t used = times[picked.left];
-        const uint64_t distance = used > at.target ? ns_between(used, at.target) : ns_between(at.target, used);
+        const uint64_t distance = used > at.time_ns ? ns_between(used, at.time_ns) : ns_between(at.time_ns, used);
         if (distance > tolerance_ns) return found(anchor.episode, target, distance);
       }
     };

@@ -1,4 +1,4 @@
-// Whether every target has a sample as near as it was asked to be.
+// Checks that every target has a sample within its key's tolerance_s.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace robocache {
 
-// Looks at every anchor of a source. Throws ArgumentError that names the stream, episode, time and distance of the first target
-// within the recording whose sample is farther than its key's tolerance_s.
+// Checks every anchor of a source. Throws ArgumentError that names the stream, episode, time and distance of the first target in
+// the recording whose sample is farther away.
 void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
                      const AnchorIndex& anchors);
 

@@ -18,7 +18,7 @@ constexpr int64_t kMostAnchors = 2048;
 constexpr int64_t kFewestAnchors = 64;
 constexpr int64_t kMostTargets = 65536;  // of a key
 
-// What was found of a key.
+// The counts of a key.
 struct Found {
   int64_t anchors = 0;
   int64_t steps = 0;
@@ -31,7 +31,7 @@ struct Found {
   double delta = 0;                   // and that step
 };
 
-// One anchor of each part, anywhere in it: evenly spaced ones would miss what comes back as often as they do.
+// An anchor at a random index of each part. Evenly spaced anchors could miss what repeats with their period.
 int64_t anchor_of_part(int64_t anchors, int64_t part, int64_t parts) {
   const auto edge = [&](int64_t i) {
     return static_cast<int64_t>(static_cast<double>(anchors) * static_cast<double>(i) / static_cast<double>(parts));
@@ -65,18 +65,18 @@ Found look(const LoaderOptions& options, const StreamRequest& asked, const Strea
     for (size_t step = 0; step < delta_ns.size(); ++step) {
       const int64_t target = saturating_add(anchor.time_ns, delta_ns[step]);
       int64_t hint = guess_row(rows, target);
-      const WindowPlace<> at = find_place(times, rows.rows, target, snap_ns, hint);
+      const WindowTarget<> at = find_target(times, rows.rows, target, snap_ns, hint);
       const Pick<double> picked = pick_at(times, rows.rows, at, rule);
       ++found.steps;
       if (!picked.valid) {
         ++found.padding;
-        if (at.target < rows.first_ns || at.target > last_ns) ++found.outside;
+        if (at.time_ns < rows.first_ns || at.time_ns > last_ns) ++found.outside;
         continue;
       }
       ++found.valid;
       if (picked.kind != PickKind::kMix) continue;
       const uint64_t apart =
-          std::min(ns_between(at.target, times[picked.left]), ns_between(times[picked.right], at.target));
+          std::min(ns_between(at.time_ns, times[picked.left]), ns_between(times[picked.right], at.time_ns));
       if (static_cast<double>(apart) <= kOffGridNs) continue;
       if (found.between++ == 0) {
         found.anchor_ns = anchor.time_ns;

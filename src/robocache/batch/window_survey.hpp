@@ -1,4 +1,4 @@
-// A look at the windows of some anchors before the first batch: steps that are padding, and values that would be made up
+// Surveys the windows of some anchors before the first batch, for steps that are padding, and for values that would be invented
 // between the rows of a nominal clock.
 #pragma once
 
@@ -11,10 +11,10 @@
 
 namespace robocache {
 
-// Looks at up to 2048 anchors of a source, spread evenly over all of them, each time the same ones, and adds to two notes for
-// people: the keys of which more than half of all steps are padding, episodes with one row of the key or none aside, and the nominal streams
-// that values are made of between rows, by no method that was asked for, around anchors of a recorded clock. Throws
-// ArgumentError where the anchors are ticks of a rate or of a nominal clock, and such values would be made.
+// Surveys up to 2048 anchors of a source, spread evenly, each time the same ones, and adds to two notes for people. `padding_note` names
+// the keys with more than half of all steps in padding; episodes with at most one row of the key do not count. `made_up_note` names the
+// nominal streams with values between rows, by a method that nobody asked for, around anchors of a recorded clock. Throws
+// ArgumentError for such values if the anchors are ticks of a rate or of a nominal clock.
 void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
                     const AnchorIndex& anchors, std::string& padding_note, std::string& made_up_note);
 

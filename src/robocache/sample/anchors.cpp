@@ -9,7 +9,7 @@
 namespace robocache {
 namespace {
 
-// The times that edges leave to the anchors of an episode; empty where the first lies after the last.
+// The range of times for the anchors of an episode; empty if the first is after the last.
 struct TimeRange {
   int64_t first_ns = INT64_MIN;
   int64_t last_ns = INT64_MAX;
@@ -35,7 +35,7 @@ TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
   return range;
 }
 
-// The first of [0, n) for which `holds`, which holds for all after it; n where it holds for none.
+// The first of [0, n) for which `holds` is true, as it is for all after it; n if it is true for none.
 template <class Holds>
 int64_t first_that(int64_t n, const Holds& holds) {
   int64_t low = 0;
@@ -52,7 +52,7 @@ int64_t first_that(int64_t n, const Holds& holds) {
 
 }  // namespace
 
-// Of n ascending ticks those within the range, but for the last few.
+// Adds those of n ascending ticks that lie in the range, without the last few.
 template <class Time>
 void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorEpisode entry, const Time& time) {
   const TimeRange range = range_of(edges, episode);
@@ -105,7 +105,7 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
     if (span_ns > uint64_t{INT64_MAX}) refuse("episodes of less than 2^63 ns");
     const double ticks = static_cast<double>(span_ns) / made.period_ns_;
     if (!(ticks < static_cast<double>(kMostTicks - made.anchors_))) refuse("at most 2^53 ticks in all");
-    // One more than the quotient: a tick that is rounded down to the last row counts.
+    // It is one more than the quotient, since a tick that is rounded down to the last row counts.
     auto last = static_cast<int64_t>(ticks) + 1;
     while (last > 0 && !(static_cast<double>(last) * made.period_ns_ < 0x1p63 &&
                          clock_tick_ns(last, made.period_ns_) <= static_cast<int64_t>(span_ns))) {
@@ -118,7 +118,7 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
   return made;
 }
 
-// A table of buckets about as many as episodes: from a bucket's two ends an episode is a step or two away.
+// Builds a table with about as many buckets as episodes, so that the search in a bucket takes a step or two.
 void Anchors::finish() {
   const auto episodes = static_cast<int64_t>(table_.size());
   while ((anchors_ >> shift_) > 2 * episodes) ++shift_;

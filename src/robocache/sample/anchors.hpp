@@ -1,6 +1,8 @@
-// Which moments of a source can be drawn: the ticks of a stream's clock, or those of a given rate. Touches no payload.
+// The times of a source that can be drawn, its anchors: the ticks of a stream's clock, or those of a given rate. No payload is
+// read. An anchor lies in the episode whose range of anchors holds its number, and its time follows from its index in that range.
 //
-// Anchor a lies in the episode whose range of anchors holds it; its time follows from its place in that range.
+//   const Anchors anchors = Anchors::of_ticks(clock, episodes);
+//   const Anchor anchor = anchors.index().at(7);
 #pragma once
 
 #include <cstdint>
@@ -17,8 +19,8 @@ namespace robocache {
 struct AnchorEpisode {
   int64_t first_anchor;  // anchors [first_anchor, the next episode's first_anchor)
   int64_t episode;       // in the source
-  int64_t origin;        // ticks of a clock: its row of the first anchor; of a rate: the time in ns of tick 0
-  int64_t first_tick;    // of a rate: the first anchor's
+  int64_t origin;        // on a clock, the row of the first anchor; at a rate, the time in ns of tick 0
+  int64_t first_tick;    // at a rate, the tick of the first anchor
 };
 
 struct Anchor {
@@ -26,15 +28,15 @@ struct Anchor {
   int64_t time_ns;
 };
 
-// Plain, so that it can be handed to a kernel; the tables lie on the kernel's device.
+// A plain struct for a kernel, on whose device the tables lie.
 struct AnchorIndex {
   int64_t anchors;
   int64_t episodes;
   const AnchorEpisode* table;  // [episodes]
   const int32_t* first_of;     // [(anchors >> shift) + 2]: the table entry that holds anchor i << shift
   int32_t shift;
-  const int64_t* tick_ns;  // the clock's times, or null for a rate
-  double period_ns;        // of the rate
+  const int64_t* tick_ns;  // the clock's times; null at a rate
+  double period_ns;        // at a rate
 
   ROBOCACHE_HD Anchor at(int64_t anchor) const {
     int64_t low = first_of[anchor >> shift];
@@ -54,29 +56,28 @@ struct AnchorIndex {
   }
 };
 
-// The targets of a stream's window, from the first to the last, on its clock, which the host can read.
+// The first and the last target of a stream's window, on its clock, which the host can read.
 struct WindowSpan {
   StreamClock clock;
   int64_t first_delta_ns;
   int64_t last_delta_ns;
 };
 
-// Which ticks of an episode are left out, because of what lies around them.
+// The rules that leave out ticks at the ends of an episode.
 struct AnchorEdges {
   std::vector<WindowSpan> whole;  // targets must lie within the clock's rows of the episode; without rows, no anchors
   int64_t snap_ns = 0;            // closer than this to the first or last row counts as within
-  int64_t drop_n_last = 0;        // then so many at the end
+  int64_t drop_n_last = 0;        // so many more are left out at the end
 };
 
 // The tables of an AnchorIndex in host memory; index() points into this object.
 class Anchors {
  public:
-  // Every row of the clock, which the host can read, in the given episodes, but for those that `edges` leave out.
+  // Every row of the clock, which the host can read, in the given episodes, without those that `edges` leave out.
   static Anchors of_ticks(const StreamClock& clock, std::span<const int64_t> episodes, const AnchorEdges& edges = {});
 
-  // Ticks k / hz, to the nearest ns, after the latest first row of `clocks` in each episode, up to their earliest last
-  // row: the span that all of them cover. A clock without rows in an episode does not count there; without any, no
-  // anchors. Throws ArgumentError that names `anchor_hz` for more than 2^53 ticks, which a double could not count, and for
+  // In each episode the ticks k / hz, to the nearest ns, in the span that all `clocks` cover. A clock without rows in an episode
+  // does not count there, and an episode without rows on any clock has no anchors. Throws ArgumentError that names `anchor_hz` for more than 2^53 ticks, which a double could not count, and for
   // an episode of 2^63 ns or longer.
   static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
                          const AnchorEdges& edges = {});

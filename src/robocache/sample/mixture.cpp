@@ -9,7 +9,7 @@
 namespace robocache {
 namespace {
 
-// The weights, or nothing where every anchor is drawn once.
+// The weights; empty if every anchor is drawn once.
 std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOptions& options) {
   const auto given = std::count_if(options.weights.begin(), options.weights.end(),
                                    [](const std::optional<double>& weight) { return weight.has_value(); });
@@ -18,7 +18,7 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
     if (!(*options.temperature > 0 && std::isfinite(*options.temperature))) {
       refuse("temperature: expected a finite number above 0, got ", number_text(*options.temperature));
     }
-    // Of the largest source 1, so that nothing overflows.
+    // The largest source has 1, so that nothing overflows.
     const auto most = static_cast<double>(*std::max_element(anchors.begin(), anchors.end()));
     std::vector<double> weights;
     for (const int64_t count : anchors) {
@@ -40,8 +40,8 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
   return weights;
 }
 
-// Whole shares of a block, by largest remainder; of two as large the earlier source's. In whole numbers, which hold every bit
-// of weights down to 2^-34 of the largest: rounded remainders would order by chance those that are equal.
+// Whole shares of a block, by the largest remainder; of two equal ones the earlier source's. It counts in whole numbers, which
+// hold every bit of weights down to 2^-34 of the largest: rounding would put equal remainders in a random order.
 std::vector<int64_t> shares_of(const std::vector<double>& weights) {
   __extension__ using Whole = unsigned __int128;  // weights are below 2^87, times a block 2^103
   int exponent = 0;
@@ -79,14 +79,14 @@ MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOpti
   const bool weighted = !weights.empty();
   const std::vector<int64_t> shares = weighted ? shares_of(weights) : std::vector<int64_t>(anchors.size());
   int64_t anchor = 0;
-  int64_t place = 0;
+  int64_t slot = 0;
   for (size_t source = 0; source < anchors.size(); ++source) {
     const uint64_t reciprocal = UINT64_MAX / static_cast<uint64_t>(anchors[source]);
-    table_.push_back({anchor, place, reciprocal, Order::of(anchors[source], options.shuffle)});
+    table_.push_back({anchor, slot, reciprocal, Order::of(anchors[source], options.shuffle)});
     anchor += anchors[source];
-    place += shares[source];
+    slot += shares[source];
   }
-  table_.push_back({anchor, place, 0, {}});
+  table_.push_back({anchor, slot, 0, {}});
   mixture_.anchors = anchor;
   mixture_.samples = anchor;
   mixture_.sources = static_cast<int32_t>(anchors.size());

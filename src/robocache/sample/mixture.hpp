@@ -1,10 +1,10 @@
-// Which anchor of which source a draw is: of one source or several, by weight or each anchor once an epoch. A pure function
-// of (seed, epoch, position) like the order it is made of: any draw is found without those before it.
+// Turns a draw into an anchor of a source: of one source or several, by weight or each anchor once an epoch. It is a pure
+// function of (seed, epoch, position), as the order is: any draw is found without the draws before it.
 //
-// Without weights the anchors of all sources, one source behind the other, are drawn by one keyed permutation an epoch.
-// With weights draws come in blocks of kMixtureBlock that run on across epochs. A source has the same whole number of draws
-// in every block; a keyed permutation of the block's places says whose turn each is (`MixtureTurns`); and the source's draws,
-// in the order in which they come, run through its own anchors, permutation after permutation.
+// Without weights, one keyed permutation an epoch draws the anchors of all sources, which lie one source after the other.
+// With weights, draws come in blocks of kMixtureBlock that run on across epochs. Every block has the same whole number of draws
+// of each source. A keyed permutation of the block's slots decides which source a draw belongs to (`MixtureTurns`), and a
+// source's draws, in their order, run through its own anchors, one permutation after the other.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +20,21 @@ namespace robocache {
 
 inline constexpr int64_t kMixtureBlock = 65536;
 
-// Whose turn it is in a block: a place for each of its draws, such that how many of the draws before one have a place in a
-// given range is arithmetic. The places are the draws' numbers with their bits in reverse, each bit then flipped or not as the
-// key and the bits below it say. So 2^b draws that follow a multiple of 2^b have one place in each 2^b-th part of the block: of
-// such a batch every source has its share to within one draw.
+// A slot of the block for each of its draws, such that the number of draws before one with a slot in a given range is
+// arithmetic. The slots are the draws' numbers with their bits in reverse, and each bit is then flipped or not, by the key and the
+// bits below it. So 2^b draws that follow a multiple of 2^b have one slot in each 2^b-th part of the block: every source has its
+// share of such a batch to within one draw.
 class MixtureTurns {
  public:
   ROBOCACHE_HD explicit MixtureTurns(uint64_t key) : key_(key) {}
 
-  // The place in [0, kMixtureBlock) of a draw in [0, kMixtureBlock).
-  ROBOCACHE_HD uint32_t place(uint32_t draw) const {
+  // The slot in [0, kMixtureBlock) of a draw in [0, kMixtureBlock).
+  ROBOCACHE_HD uint32_t slot(uint32_t draw) const {
     uint32_t x = (draw & 0x5555u) << 1 | (draw >> 1 & 0x5555u);
     x = (x & 0x3333u) << 2 | (x >> 2 & 0x3333u);
     x = (x & 0x0f0fu) << 4 | (x >> 4 & 0x0f0fu);
     x = (x & 0x00ffu) << 8 | x >> 8;
-    // Sums and products carry upwards alone, so a bit depends on none above it; odd factors lose nothing.
+    // Sums and products carry only upwards, so a bit depends on no bit above it. Odd factors lose nothing.
     x += static_cast<uint32_t>(key_);
     for (int part = 16; part < 64; part += 16) {
       x *= static_cast<uint32_t>(key_ >> part) | 1u;
@@ -43,14 +43,14 @@ class MixtureTurns {
     return x % kMixtureBlock;
   }
 
-  // How many of the draws before one, whose place is `own`, have a place in [first, end).
+  // The number of draws before a draw, whose slot is `own`, that have a slot in [first, end).
   ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t own, uint32_t first, uint32_t end) {
     uint32_t count = 0;
     for (int bit = 0; bit < kBits; ++bit) count += before(draw, own, first, end, bit);
     return count;
   }
 
-  // Of those the 2^bit that have this bit 0, where the draw has 1, and agree with it above: their places are every 2^apart-th.
+  // The same among the 2^bit draws that agree with the draw above this bit and have 0 for its 1: every 2^apart-th slot is theirs.
   ROBOCACHE_HD static uint32_t before(uint32_t draw, uint32_t own, uint32_t first, uint32_t end, int bit) {
     const int apart = kBits - bit;
     const uint32_t last = (1u << apart) - 1;
@@ -66,7 +66,7 @@ class MixtureTurns {
   uint64_t key_;
 };
 
-// What is drawn: an anchor, counted within its source.
+// An anchor, counted within its source.
 struct Draw {
   int32_t source;
   int64_t anchor;
@@ -75,14 +75,14 @@ struct Draw {
 // One source's part.
 struct MixtureSource {
   int64_t first_anchor;  // among those of all sources
-  int64_t first_place;   // of a block; with weights
+  int64_t first_slot;    // of a block; with weights
   uint64_t reciprocal;   // (2^64 - 1) / order.n, rounded down; with weights
   Order order;           // of its own anchors, not keyed; with weights
 
-  // How often the source's draws before one have gone through all its anchors, and the place of that one among the next.
+  // The permutation of the source's anchors that a draw belongs to, and its index there.
   struct Round {
     uint64_t number;
-    int64_t place;
+    int64_t index;
   };
   ROBOCACHE_HD Round round_of(uint64_t draw) const {
 #ifdef __CUDA_ARCH__
@@ -91,14 +91,14 @@ struct MixtureSource {
     __extension__ using Whole = unsigned __int128;
     auto number = static_cast<uint64_t>(static_cast<Whole>(draw) * reciprocal >> 64);
 #endif
-    // The product is less than 1 below draw / n.
+    // The product is less than draw / n, by less than 1.
     const auto n = static_cast<uint64_t>(order.n);
-    uint64_t place = draw - number * n;
-    if (place >= n) {
-      place -= n;
+    uint64_t index = draw - number * n;
+    if (index >= n) {
+      index -= n;
       ++number;
     }
-    return {number, static_cast<int64_t>(place)};
+    return {number, static_cast<int64_t>(index)};
   }
 };
 
@@ -108,10 +108,10 @@ struct Mixture {
   int64_t samples;  // draws an epoch; without weights all anchors
   int32_t sources;
   bool weighted;
-  const MixtureSource* table;  // [sources + 1]: the last tells where those before it end
+  const MixtureSource* table;  // [sources + 1]: the last is the end of the others
   Order order;                 // of all anchors; with weights not keyed
   uint64_t seed;
-  uint64_t turns_seed;  // the seed's hash, of which those of blocks are made
+  uint64_t turns_seed;  // the seed's hash, which the hashes of blocks are made from
   uint64_t first_draw;  // of the epoch; with weights
 
   // The same mixture at an epoch.
@@ -124,7 +124,7 @@ struct Mixture {
     return mixture;
   }
 
-  // An anchor of all sources.
+  // An anchor that is counted over all sources.
   ROBOCACHE_HD Draw of(int64_t anchor) const {
     if (sources == 1) return {0, anchor};
     const int32_t source = last_from(&MixtureSource::first_anchor, anchor);
@@ -138,17 +138,17 @@ struct Mixture {
     const uint64_t block = draw / kMixtureBlock;
     const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
     const MixtureTurns turns(mix_bits(turns_seed ^ block));
-    const uint32_t place = order.shuffle ? turns.place(in_block) : in_block;
-    const int32_t source = last_from(&MixtureSource::first_place, place);
+    const uint32_t slot = order.shuffle ? turns.slot(in_block) : in_block;
+    const int32_t source = last_from(&MixtureSource::first_slot, slot);
     const MixtureSource& own = table[source];
-    const auto first = static_cast<uint32_t>(own.first_place);
-    const auto end = static_cast<uint32_t>(table[source + 1].first_place);
-    const uint32_t before = order.shuffle ? MixtureTurns::before(in_block, place, first, end) : place - first;
+    const auto first = static_cast<uint32_t>(own.first_slot);
+    const auto end = static_cast<uint32_t>(table[source + 1].first_slot);
+    const uint32_t before = order.shuffle ? MixtureTurns::before(in_block, slot, first, end) : slot - first;
     const MixtureSource::Round round = own.round_of(block * (end - first) + before);
-    return {source, own.order.keyed(seed_of(source), round.number).at(round.place)};
+    return {source, own.order.keyed(seed_of(source), round.number).at(round.index)};
   }
 
-  // Of a source's own permutations.
+  // The seed of a source's own permutations.
   ROBOCACHE_HD uint64_t seed_of(int32_t source) const {
     return mix_bits(seed ^ mix_bits(static_cast<uint64_t>(source) + 1));
   }
@@ -170,9 +170,9 @@ struct Mixture {
   }
 };
 
-// What sources are mixed by.
+// How sources are mixed.
 struct MixtureOptions {
-  std::vector<std::optional<double>> weights;  // of each source: all or none
+  std::vector<std::optional<double>> weights;  // one for each source: all have one or none has
   std::optional<double> temperature;           // weights proportional to anchors^(1 / temperature)
   std::optional<int64_t> samples_per_epoch;    // with weights; else all anchors' number
   bool shuffle = true;
@@ -181,8 +181,8 @@ struct MixtureOptions {
 // The tables of a Mixture in host memory; mixture() points into this object.
 class MixtureTables {
  public:
-  // Of sources with so many anchors, at least one each. Throws ArgumentError for weights that are not finite and above 0, that
-  // some sources have and others have not, or that come to no draw of a block.
+  // For sources with so many anchors, at least one each. Throws ArgumentError for weights that are not finite and above 0, that
+  // only some sources have, or that give a source no draw of a block.
   MixtureTables(std::span<const int64_t> anchors, const MixtureOptions& options);
 
   Mixture mixture() const;

@@ -20,7 +20,7 @@ namespace robocache {
 struct Order {
   static constexpr int kRounds = 8;
 
-  // Of n >= 1 positions. Without `shuffle` the identity.
+  // An order of n >= 1 positions. Without `shuffle` it is the identity.
   static Order of(int64_t n, bool shuffle = true) {
     Order order{};
     order.n = n;
@@ -31,14 +31,14 @@ struct Order {
     return order;
   }
 
-  // The permutation of the same positions that belongs to a seed and an epoch.
+  // The order of the same positions for a seed and an epoch.
   ROBOCACHE_HD Order keyed(uint64_t seed, uint64_t epoch) const {
     Order order = *this;
     for (int round = 0; round < kRounds; ++round) order.keys[round] = key_of(seed, epoch, round);
     return order;
   }
 
-  // Of that permutation the key of one round.
+  // The key of one round of that order.
   ROBOCACHE_HD static uint64_t key_of(uint64_t seed, uint64_t epoch, int round) {
     constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
     return mix_bits((mix_bits(seed + kStep) ^ epoch) + static_cast<uint64_t>(round + 1) * kStep);

@@ -19,7 +19,7 @@ std::vector<int64_t> split(int64_t n, std::span<const int64_t> counts, uint64_t 
     }
     left -= count;
   }
-  // Different hashes for all: the multiplier is odd and mix_bits a bijection.
+  // All hashes differ, since the multiplier is odd and mix_bits is a bijection.
   const uint64_t key = mix_bits(seed + 0x9e3779b97f4a7c15u);
   std::vector<std::pair<uint64_t, int64_t>> order(static_cast<size_t>(n));
   for (size_t i = 0; i < order.size(); ++i) {

@@ -11,7 +11,7 @@ namespace robocache {
 HostCopy::HostCopy(Device device, const std::string& identity, int64_t bytes,
                    const std::function<void(void* memory)>& fill) {
   const int64_t ranks = local_world_size();
-  // Where a control group is full nothing refuses: the process ends.
+  // In a full control group no allocation fails: the system ends the process.
   if (bytes - bytes_present(identity, bytes) > host_memory().free_bytes) throw OutOfMemory("not tried");
   if (ranks > 1 && bytes > 0 && !identity.empty()) {
     shared_ = SharedMemory(identity, static_cast<size_t>(bytes), fill);
@@ -28,7 +28,7 @@ HostCopy::HostCopy(Device device, const std::string& identity, int64_t bytes,
       }
     }
     note_ = "each rank has a copy of its own: " + why_not;
-    // The others are about to do the same.
+    // The other ranks are about to allocate as much.
     if (bytes > host_memory().free_bytes / ranks) throw OutOfMemory(note_);
   }
   pinned_ = PinnedBuffer(device, static_cast<size_t>(bytes));

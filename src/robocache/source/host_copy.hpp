@@ -1,4 +1,4 @@
-// A copy in host memory that a device's kernels read across the link: one for all ranks of this host where that can be.
+// A copy in host memory that a device's kernels read across the link. If possible, all ranks of this host share one.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace robocache {
 class HostCopy {
  public:
   HostCopy() = default;
-  // `bytes` that `fill(memory)` writes; for the CPU plain memory. Ranks of this host (local_world_size()) that give one
-  // `identity` share one, in /dev/shm, and the first fills it; without an identity it is nobody else's. Throws OutOfMemory,
-  // DeviceError, and what `fill` does.
+  // Memory of `bytes` bytes that `fill(memory)` writes; for the CPU plain memory. Ranks of this host (local_world_size()) with the
+  // same `identity` share one copy, in /dev/shm, and the first rank fills it. Without an identity it is not shared. Throws
+  // OutOfMemory, DeviceError, and what `fill` throws.
   HostCopy(Device device, const std::string& identity, int64_t bytes, const std::function<void(void* memory)>& fill);
 
-  // What ranks of this host share of it already.
+  // The bytes of it that ranks of this host share already.
   static int64_t bytes_present(const std::string& identity, int64_t bytes);
 
   void* data() const { return shared_.data() != nullptr ? shared_.data() : pinned_.data(); }  // for the host
@@ -37,7 +37,7 @@ class HostCopy {
   std::string note_;
 };
 
-// Ranks on this host: LOCAL_WORLD_SIZE of the environment, as torchrun sets it, or 1.
+// The number of ranks on this host: LOCAL_WORLD_SIZE of the environment, as torchrun sets it, or 1.
 int64_t local_world_size();
 
 }  // namespace robocache

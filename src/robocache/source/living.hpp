@@ -1,4 +1,7 @@
-// What is in memory because somebody uses it: made once, shared by all of this process, gone with its last user.
+// Objects that this process shares: each is made once, and destroyed with its last user.
+//
+//   static Living<Resident> all;
+//   const auto resident = all.get([&](const Resident& one) { return one.is(key); }, [&] { return make(key); });
 #pragma once
 
 #include <memory>
@@ -11,7 +14,7 @@ namespace robocache {
 template <class Resident>
 class Living {
  public:
-  // The first that `is` the one looked for, or what `make` gives.
+  // The first object for which `is` is true, or the result of `make`.
   template <class Is, class Make>
   std::shared_ptr<const Resident> get(const Is& is, const Make& make) {
     const std::lock_guard<std::mutex> lock(mutex_);

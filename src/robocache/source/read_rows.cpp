@@ -15,15 +15,15 @@
 namespace robocache {
 namespace {
 
-// What the file is called now.
+// The present path of the file.
 std::string path_of(int32_t descriptor) {
   std::error_code unknown;
   const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), unknown);
   return unknown ? "a stream's file" : path.string();
 }
 
-// Wishes yet to be told since a read last had to wait for the disk. Where all lies in the page cache none is: looking each
-// page up there takes a third as long as reading it.
+// The number of announcements left since a read last waited for the disk. With everything in the page cache none is made, since
+// looking a page up there takes a third as long as reading it.
 constexpr int32_t kWishes = 1 << 14;
 std::atomic<int32_t> wishes{kWishes};
 

@@ -21,7 +21,7 @@ const Stream& stream_of(const Dataset& dataset, int64_t stream) {
   return dataset.streams()[static_cast<size_t>(stream)];
 }
 
-// The place of a row's first byte among those of the stream's values.
+// The offset of a row's first byte among the stream's values.
 int64_t first_byte(const Stream& stream, int64_t row) {
   return stream.blob_offsets != nullptr ? stream.blob_offsets[row] : row * stream.features * dtype_size(stream.dtype);
 }
@@ -41,7 +41,7 @@ void fill_episodes(const Stream& stream, const int64_t* time_ns, EpisodeRows* ep
   }
 }
 
-// Bytes [begin, begin + bytes) of the file's elements. `mapped`: the first in the mapping, for a file without a name.
+// Reads the bytes [begin, begin + bytes) of the file's elements. `mapped` is their start in the mapping, for a file without a name.
 void read(const StreamFile& from, const void* mapped, int64_t begin, int64_t bytes, void* to) {
   constexpr int64_t kPiece = int64_t{16} << 20;
   const FileRows file{from.file.get(), from.offset};
@@ -56,7 +56,7 @@ void read(const StreamFile& from, const void* mapped, int64_t begin, int64_t byt
   });
 }
 
-// From `begin` on as much as there is room for. A piece is read while the one before it is copied.
+// Fills the memory with bytes from `begin` on. A piece is read while the piece before it is copied.
 void copy_to_device(const StreamFile& from, const void* mapped, int64_t begin, DeviceBuffer& to) {
   constexpr int64_t kPiece = int64_t{32} << 20;
   const Device device = to.device();
@@ -88,7 +88,7 @@ void copy_to_device(const StreamFile& from, const void* mapped, int64_t begin, D
   stream.wait();
 }
 
-// Where memory does not suffice for `what`, says what it needs and what there is.
+// Refuses `what` with the bytes that it needs and the free bytes.
 template <class Make>
 auto named(const std::string& what, int64_t bytes, Device device, const Make& make) {
   try {
@@ -117,7 +117,7 @@ Living<ResidentStream>& living_streams() {
 
 bool is_on_host(Device device, Tier tier) { return tier != Tier::kDevice || !device.is_cuda(); }
 
-// On the CPU both copies are one, and files are the host's whatever the device.
+// On the CPU both copies are one. Files are read by the host for every device.
 void settle(Device& device, Tier& tier, std::optional<RowSpan>& part) {
   if (tier == Tier::kMapped) {
     device = {};
@@ -228,7 +228,7 @@ ResidentStream::ResidentStream(std::shared_ptr<const Dataset> dataset, int64_t s
       rows_.values = from.values;
       return;
     }
-    // Windows lie anywhere: what comes behind one is not what is read next.
+    // Windows lie anywhere in the file, so reading ahead would read the wrong bytes.
     ::posix_fadvise(file.file.get(), 0, 0, POSIX_FADV_RANDOM);
     file_ = std::move(file.file);
     rows_.file = {file_.get(), file.offset};

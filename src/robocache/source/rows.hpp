@@ -1,5 +1,5 @@
-// Where rows lie, as plain structs that know no file and own nothing: what sampling and alignment read, and what is
-// handed to a kernel, whoever keeps the memory.
+// The addresses of rows, as plain structs that know no dataset and own nothing. Sampling and alignment read them, and kernels get
+// them. The memory belongs to others.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace robocache {
 
-// One episode on a clock, 32 bytes: where its rows are and what is needed to guess a row from a time.
+// One episode on a clock, in 32 bytes: its rows, and the numbers to guess a row from a time.
 struct EpisodeRows {
   int64_t begin;       // first row on the clock
-  int64_t rows;        // 0 where the episode has none
+  int64_t rows;        // 0 if the episode has none
   int64_t first_ns;    // time of the first row
-  double rows_per_ns;  // (rows - 1) / (last time - first time), 0 where that has no value
+  double rows_per_ns;  // (rows - 1) / (last time - first time), 0 if that has no value
 };
 
-// When rows were recorded. Streams that were recorded together are on one clock: the same pointers.
+// The times of rows. Streams that were recorded together have one clock: the same pointers.
 struct StreamClock {
   const int64_t* time_ns;       // [rows], non-decreasing within an episode
-  const EpisodeRows* episodes;  // [episodes], or null: the clock of a stream that is not there, without rows anywhere
+  const EpisodeRows* episodes;  // [episodes], or null for a missing stream, which has no rows
 
   ROBOCACHE_HD EpisodeRows rows_of(int64_t episode) const {
     return episodes == nullptr ? EpisodeRows{0, 0, 0, 0.0} : episodes[episode];
@@ -37,17 +37,16 @@ struct RowSpan {
   friend bool operator==(const RowSpan&, const RowSpan&) = default;
 };
 
-// Rows in a file that is read with pread: a read of one that was cut short comes out short, where a mapping would end
-// the process.
+// Rows in a file that is read with pread. A read of a file that was cut short is short, where a mapping would end the process.
 struct FileRows {
-  int32_t descriptor = -1;  // open for reading as long as whoever keeps the rows; below 0: they are in memory
+  int32_t descriptor = -1;  // open for reading while the owner of the rows lives; below 0: they are in memory
   int64_t offset = 0;       // of row 0, in bytes
 };
 
-// What was recorded: the values of a stream, a row for each of its clock's.
+// The values of a stream, with a row for each row of its clock.
 struct StreamRows {
   StreamClock clock;
-  const void* values;  // [rows, features] of dtype, row-major; null where they are in `file`
+  const void* values;  // [rows, features] of dtype, row-major; null if they are in `file`
   int64_t features;
   DType dtype;
   FileRows file = {};

@@ -30,7 +30,7 @@ std::string refused(const std::string& path, const char* doing, int code = errno
   return path + ": " + doing + ": " + std::system_category().message(code);
 }
 
-// Everyone may write to /dev/shm: another's file is not to be trusted, and a link leads elsewhere.
+// Everyone may write to /dev/shm, so a file of another user or a link is not trusted.
 FileDescriptor open_own(const std::string& path, int flags) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
   struct stat status{};
@@ -49,18 +49,18 @@ bool lock(const FileDescriptor& file, int how) {
   return code == 0;
 }
 
-// Whether it can be mapped whole: a read of what a shorter file lacks would end the process (SIGBUS).
+// Whether the whole file can be mapped. A read behind the end of a shorter file would end the process (SIGBUS).
 bool has_size(const FileDescriptor& file, size_t bytes) {
   struct stat status{};
   return ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && static_cast<size_t>(status.st_size) == bytes;
 }
 
-// Removes the file where no other process holds it.
+// Removes the file unless another process holds it.
 void remove_unused(const FileDescriptor& file, const std::string& path) {
   if (lock(file, LOCK_EX | LOCK_NB) && cache::is_named(file, path)) ::unlink(path.c_str());
 }
 
-// What killed processes left of this user's. The lock of all is held: nobody fills anything.
+// Removes this user's files that killed processes left. The caller holds the lock of all files, so no file is being filled.
 void sweep(const std::string& folder, const std::string& wanted) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
@@ -80,7 +80,7 @@ void sweep(const std::string& folder, const std::string& wanted) {
 SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::function<void(void* memory)>& fill,
                            const std::string& folder)
     : path_(path_of(folder, name, bytes)), bytes_(bytes), process_(::getpid()) {
-  // Held until the memory is there. It ends with this process at the latest.
+  // The lock is held until the memory is filled. It ends with this process at the latest.
   const std::string lock_path = of_user(folder) + ".lock";
   const FileDescriptor all = open_own(lock_path, O_CREAT);
   if (all.get() < 0 || !lock(all, LOCK_EX)) {
@@ -89,7 +89,7 @@ SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::fun
   }
   sweep(folder, path_);
   file_ = open_own(path_, 0);
-  // The last of its users may be about to remove it: then it has no name once it lets go.
+  // The last user may be about to remove the file: then the file has no name when that lock is released.
   if (file_.get() >= 0 && lock(file_, LOCK_SH) && cache::is_named(file_, path_)) {
     if (has_size(file_, bytes)) {
       map();
@@ -111,7 +111,7 @@ SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::fun
     return;
   }
   try {
-    // All of it now: a page that cannot be had later ends the process.
+    // All pages are reserved now, since a page that is missing later ends the process.
     if (const int code = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes)); code != 0) {
       why_not_ = refused(partial, "reserving its bytes", code);
     } else if (map()) {

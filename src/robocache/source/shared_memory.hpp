@@ -1,5 +1,8 @@
-// Memory that processes of one user on one host share by a name. Who comes first fills it; it goes with its last user,
-// however those end.
+// Memory that processes of one user on one host share by a name. The first process fills it. It is removed after its last user,
+// however that ends.
+//
+//   const SharedMemory copy(name, bytes, [&](void* memory) { read(file, memory); });
+//   if (copy.data() == nullptr) warn(copy.why_not());
 #pragma once
 
 #include <cstddef>
@@ -11,16 +14,15 @@
 
 namespace robocache {
 
-// A file FOLDER/robocache-USER-NAME, mapped. It has that name only once it is filled whole; one that a killed process
-// left half filled, "....partial", is thrown away by whoever comes next. A user holds a lock (flock) on it as long as
-// it lives: what nobody uses any more, because all were killed, is removed by the next that shares anything.
+// A mapped file FOLDER/robocache-USER-NAME. The file has that name only when it is filled; the next user removes a file
+// "....partial" that a killed process left. A user holds a lock (flock) on the file as long as it lives. When all users were
+// killed, the next process that shares any memory removes the file.
 class SharedMemory {
  public:
   SharedMemory() = default;
 
-  // `bytes` bytes of that name: those of whoever was first, or filled here by `fill(memory)` while others wait. What it
-  // throws passes on, and nothing is left. Where the folder is missing, too small or refuses, data() is null and
-  // why_not() says so.
+  // The `bytes` bytes of that name. If no process has them, `fill(memory)` writes them while other processes wait; what it throws
+  // is thrown, and no file stays. If the folder is missing, too small or not writable, data() is null and why_not() says so.
   SharedMemory(const std::string& name, size_t bytes, const std::function<void(void* memory)>& fill,
                const std::string& folder = "/dev/shm");
   SharedMemory(SharedMemory&& other) noexcept;
@@ -30,17 +32,17 @@ class SharedMemory {
   void* data() const { return data_; }  // [bytes], at the start of a page
   const std::string& why_not() const { return why_not_; }
 
-  // What the memory of that name takes now, filled or being filled; 0 where there is none.
+  // The bytes that the memory of that name takes now, filled or not; 0 if there is none.
   static int64_t bytes_present(const std::string& name, size_t bytes, const std::string& folder = "/dev/shm");
 
  private:
-  bool map();  // or why_not_
+  bool map();  // false: why_not_ says why
 
   cache::FileDescriptor file_;
   std::string path_;
   size_t bytes_ = 0;
   void* data_ = nullptr;
-  int64_t process_ = 0;  // a forked child shares the lock of its parent, which is not the child's to give back
+  int64_t process_ = 0;  // the process that holds the lock: a forked child must not release its parent's
   std::string why_not_;
 };
 

@@ -1,4 +1,4 @@
-// Where a stream's values lie while they are drawn from. The same bytes come out of every tier.
+// The tiers of memory from which batches read a stream's values. Every tier gives the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace robocache {
 
-// From the fastest to the roomiest.
+// The fastest first, the largest last.
 enum class Tier : uint8_t {
-  kDecoded,  // of cameras: frames as pixels in the device's memory; of what needs no decoding the same as kDevice
+  kDecoded,  // a camera's frames as pixels in the device's memory; for other values the same as kDevice
   kDevice,   // a copy in the device's memory
   kPinned,   // a copy in host memory that the same kernel reads across the link
-  kMapped,   // in the cache's files, which threads of the host read ahead of time
+  kMapped,   // the cache's files, which threads of the host read ahead of time
 };
 
 // "decoded", "device", "pinned", "mapped".

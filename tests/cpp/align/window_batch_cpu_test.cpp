@@ -281,8 +281,8 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
         const ClockRow<int64_t> row{times.data(), 1};
         const auto rows = static_cast<int64_t>(times.size());
         int64_t hint = 0;
-        const WindowPlace<> place = find_place(row, rows, target, asked.snap_ns, hint);
-        const Pick<double> picked = pick_at(row, rows, place, segment);
+        const WindowTarget<> found = find_target(row, rows, target, asked.snap_ns, hint);
+        const Pick<double> picked = pick_at(row, rows, found, segment);
         const auto left = static_cast<float>(picked.left);
         const auto right = static_cast<float>(picked.right);
         const float expected = picked.kind == PickKind::kAbsent ? 0.0F

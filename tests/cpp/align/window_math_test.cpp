@@ -126,7 +126,7 @@ TEST(PickAt, IsTheReferencesChoiceWhereverItBeginsToLook) {
         segment.method = method;
         for (int64_t first = -1; first <= n; ++first) {
           int64_t hint = first;
-          const Pick<double> got = pick_at(clock, n, find_place(clock, n, target, snap_ns, hint), segment);
+          const Pick<double> got = pick_at(clock, n, find_target(clock, n, target, snap_ns, hint), segment);
           ASSERT_EQ(got.kind == PickKind::kMix, expected.kind == test::Choice::kMixture) << target << " by " << snap_ns;
           ASSERT_EQ(got.left, expected.left) << target << " by " << snap_ns;
           ASSERT_EQ(got.right, expected.right) << target << " by " << snap_ns;
@@ -153,9 +153,9 @@ TEST(PickAt, OfACurveIsThatOfLinear) {
     curve.method = method;
     for (int64_t target = -3; target < 45; ++target) {
       int64_t hint = 0;
-      const WindowPlace<> place = find_place(clock, 4, target, 2, hint);
-      const Pick<double> a = pick_at(clock, int64_t{4}, place, linear);
-      const Pick<double> b = pick_at(clock, int64_t{4}, place, curve);
+      const WindowTarget<> found = find_target(clock, 4, target, 2, hint);
+      const Pick<double> a = pick_at(clock, int64_t{4}, found, linear);
+      const Pick<double> b = pick_at(clock, int64_t{4}, found, curve);
       EXPECT_TRUE(a.left == b.left && a.right == b.right && a.weight == b.weight && a.kind == b.kind &&
                   a.valid == b.valid);
     }

@@ -129,7 +129,7 @@ TEST(Mixture, RoundsAreTheQuotientAndTheRestOfWholeNumbers) {
     for (const uint64_t draw : draws) {
       const MixtureSource::Round round = source.round_of(draw);
       ASSERT_EQ(round.number, draw / n) << draw << " / " << n;
-      ASSERT_EQ(static_cast<uint64_t>(round.place), draw % n) << draw << " / " << n;
+      ASSERT_EQ(static_cast<uint64_t>(round.index), draw % n) << draw << " / " << n;
     }
   }
 }
@@ -140,7 +140,7 @@ TEST(MixtureTurns, PlacesAreAPermutationAndWhatCameBeforeIsCounted) {
     std::set<uint32_t> places;
     uint32_t before = 0;
     for (uint32_t draw = 0; draw < kMixtureBlock; ++draw) {
-      const uint32_t place = turns.place(draw);
+      const uint32_t place = turns.slot(draw);
       ASSERT_LT(place, kMixtureBlock);
       ASSERT_TRUE(places.insert(place).second);
       ASSERT_EQ(turns.before(draw, place, 12'345, 54'321), before);
@@ -158,7 +158,7 @@ TEST(MixtureTurns, EveryBatchHasTheSharesToWithinOneDraw) {
     std::set<std::vector<bool>> orders;
     for (uint32_t begin = 0; begin < kMixtureBlock; begin += size) {
       std::vector<bool> theirs;
-      for (uint32_t draw = begin; draw < begin + size; ++draw) theirs.push_back(turns.place(draw) < 19'661);
+      for (uint32_t draw = begin; draw < begin + size; ++draw) theirs.push_back(turns.slot(draw) < 19'661);
       ASSERT_LT(std::abs(static_cast<double>(std::count(theirs.begin(), theirs.end(), true)) - expected), 1.001);
       orders.insert(theirs);
     }
@@ -185,7 +185,7 @@ TEST(Mixture, TemperatureFlattensTheNumberOfAnchors) {
   const std::vector<int64_t> anchors{100, 10000};
   const auto share = [&](double temperature) {
     const MixtureTables tables(anchors, {.weights = Weights(2), .temperature = temperature});
-    return tables.table()[1].first_place;
+    return tables.table()[1].first_slot;
   };
   EXPECT_EQ(share(1), 649);   // 65536 / 101
   EXPECT_EQ(share(2), 5958);  // 65536 / 11
@@ -195,7 +195,7 @@ TEST(Mixture, TemperatureFlattensTheNumberOfAnchors) {
 TEST(Mixture, TiesGoToTheEarlierSource) {
   const MixtureTables tables(std::vector<int64_t>{1, 1, 1}, {.weights = {1.0, 1.0, 1.0}});
   std::vector<int64_t> places;
-  for (const MixtureSource& source : tables.table()) places.push_back(source.first_place);
+  for (const MixtureSource& source : tables.table()) places.push_back(source.first_slot);
   EXPECT_EQ(places, (std::vector<int64_t>{0, 21846, 43691, 65536}));
 }
 
