@@ -8,7 +8,7 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 
 from __future__ import annotations
 
-from . import _command, _lib  # noqa: F401  # _command first: what Ctrl-C does while the others are imported
+from . import _lib
 from .dataset import Dataset, open
 from .doctor import DoctorWarning, doctor
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError, MissingStreamError

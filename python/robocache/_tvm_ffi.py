@@ -1,20 +1,26 @@
-"""tvm_ffi, which imports torch where it is installed: a second that the command ``robocache`` spares, which needs none."""
+"""tvm_ffi, which imports torch wherever it is installed. Processes that need no torch import tvm_ffi without it, and so start
+seconds sooner: the command ``robocache`` where it reads and writes files, and the processes of an ingest."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from ._command import arguments
 
-_given = arguments()
+# Set for processes that an ingest starts.
+WITHOUT_TORCH = "ROBOCACHE_WITHOUT_TORCH"
 
-if _given is not None and _given[:1] not in (["bench"], ["demo"], ["info"]) and "torch" not in sys.modules:
+_given = arguments()
+_is_on_files = _given is not None and _given[:1] not in (["bench"], ["demo"], ["info"])
+
+if (_is_on_files or WITHOUT_TORCH in os.environ) and "torch" not in sys.modules:
     sys.modules["torch"] = None  # type: ignore[assignment]
     try:
         from tvm_ffi import load_module, register_error
     finally:
-        del sys.modules["torch"]  # a reader of the user's own may want it
+        del sys.modules["torch"]  # a reader of the user's own may import it
 else:
     from tvm_ffi import load_module, register_error
 
-__all__ = ["load_module", "register_error"]
+__all__ = ["WITHOUT_TORCH", "load_module", "register_error"]

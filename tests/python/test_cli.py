@@ -665,43 +665,6 @@ def script(tmp_path):
     return path
 
 
-def test_ctrl_c_is_not_lost_where_pyarrow_looks_for_pandas(tmp_path):
-    slow = tmp_path / "slow" / "pandas.py"
-    slow.parent.mkdir()
-    slow.write_text("import os, signal, time\n\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(1)\n")
-    (tmp_path / "logs").mkdir()
-    # A single file: of several a thread may be the one that looks.
-    (tmp_path / "logs" / "imu.csv").write_text("t [s],x\n0.0,1\n0.1,2\n")
-    paths = os.pathsep.join([str(slow.parent), *map(os.path.abspath, filter(None, sys.path))])
-    made = subprocess.run(
-        [sys.executable, "-m", "robocache", "ingest", "logs", "new"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert (made.returncode, made.stdout, made.stderr) == (130, "", "")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "slow"]
-
-
-def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_word(script, tmp_path):
-    slow = tmp_path / "slow" / "numpy.py"  # what the package imports first
-    slow.parent.mkdir()
-    slow.write_text("import time\n\nprint('importing', flush=True)\ntime.sleep(600)\n")
-    paths = os.pathsep.join([str(slow.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-    for command in ([script], ["-m", "robocache"]):
-        made = subprocess.Popen(
-            [sys.executable, *command, "--version"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
-        )
-        assert made.stdout.readline() == b"importing\n"
-        made.send_signal(signal.SIGINT)
-        assert made.communicate(timeout=300) == (b"", b"")
-        assert made.returncode == 130
-
-
 def test_a_command_on_files_waits_for_no_torch(cache, script):
     pytest.importorskip("torch")
     for command in (["-m", "robocache", "inspect", cache], ["-mrobocache", "--help"], [script, "--version"]):

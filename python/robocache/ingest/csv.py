@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from .._command import meet_pandas
 from ..errors import FileError
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
@@ -45,8 +44,6 @@ from .stamps import (
     read_stamps,
     split_unit,
 )
-
-meet_pandas()
 
 _DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
 _VALUE = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{_DECIMAL_COMMA}"

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .._command import meet_pandas
 from ..errors import Error
 from .depth import DepthCodes
 from .files import Ahead, check_file, fingerprint, is_readable, list_files
@@ -42,8 +41,6 @@ from .recording import NO_TEXT, Frames, Notes, Recording, Rows, SourceError, Tex
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
-
-meet_pandas()
 
 # Columns that the cache says in its own way.
 _BOOKKEEPING = {

@@ -12,7 +12,6 @@ import math
 import os
 import socket
 import subprocess
-import sys
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from .depth import DepthCodes
 from .files import check_file
 from .formats import VideoOptions
 from .images import Kinds, Storage, encode
+from .python_process import start
 from .recording import Notes, SourceError, ranges
 
 # A cut ends at the first keyframe behind so many frames; where none comes, at the limit of what a process may hold of it.
@@ -368,12 +368,6 @@ def _to_depth(frame: VideoFrame, millimetres: np.ndarray, out: np.ndarray) -> No
 
 # ---- processes ----
 
-# A Python of its own, not a fork of this one: it has none of its threads and no lock of a cache, and it does not run the
-# caller's main module again. torch, which would be imported with robocache, takes seconds and is not needed there.
-_PROGRAM = (
-    f"import sys; sys.path[:] = {{path!r}}; sys.modules['torch'] = None; from {__name__} import work; work({{socket}})"
-)
-
 
 def work(file_descriptor: int) -> None:
     """The life of a process: takes cuts from a socket and sends back what came of them, until the other end is closed."""
@@ -400,15 +394,8 @@ class _Process:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        program = _PROGRAM.format(path=[path for path in sys.path if isinstance(path, str)], socket=theirs.fileno())
         with ours, theirs:
-            # In a session of its own a Ctrl-C of the terminal is this process's alone, which then ends the others.
-            self._popen = subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            self._popen = start(work, theirs.fileno(), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
             self.connection = Connection(ours.detach())
         self.tickets: deque[Ticket] = deque()
 

@@ -25,6 +25,7 @@ from ..installation import num_threads
 from ..writer import Writer
 from .driver import IngestReport, Progress, Work, report
 from .files import is_readable
+from .python_process import start
 from .recording import Notes, Omission, ShardsError, SourceError
 from .shards import PLAN, Plan, convert, load_plan, merge_plan, remove, save, survey
 
@@ -128,10 +129,6 @@ def _resumed(work: Work, folder: Path, workers: int) -> Plan:
     return made
 
 
-# A Python of its own, not a fork of this one: it has none of its threads and no lock of a cache.
-_PROGRAM = "import sys; sys.path[:] = {path!r}; sys.modules['torch'] = None; from {module} import work_on; work_on({arguments})"
-
-
 def work_on(folder: str, threads: int, parent: int) -> None:
     """The life of a process that converts shards: their numbers come in, a line each, and of each step goes out a line of JSON."""
     from .. import set_num_threads
@@ -197,7 +194,18 @@ def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -
     workers: list[_Worker] = []
     try:
         for _ in range(min(count, len(todo))):
-            worker = _Worker(_start(made, max(1, num_threads() // count), lock))
+            threads = max(1, num_threads() // count)
+            process = start(
+                work_on,
+                str(made.folder),
+                threads,
+                os.getpid(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                pass_fds=[lock],
+            )
+            worker = _Worker(process)
             workers.append(worker)
             worker.give(next(waiting))
             try:
@@ -226,20 +234,3 @@ def _convert_all(made: Plan, count: int, progress: Progress | None, lock: int) -
         for worker in workers:
             with suppress(BrokenPipeError), worker.process:
                 worker.process.wait()
-
-
-def _start(made: Plan, threads: int, lock: int) -> subprocess.Popen[str]:
-    program = _PROGRAM.format(
-        path=[path for path in sys.path if isinstance(path, str)],
-        module=__name__,
-        arguments=f"{str(made.folder)!r}, {threads}, {os.getpid()}",
-    )
-    # In a session of its own a Ctrl-C of the terminal is this process's alone, which then ends the others.
-    return subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        pass_fds=[lock],
-        start_new_session=True,
-    )

@@ -454,11 +454,11 @@ def test_workers_share_the_threads_that_this_process_has(tmp_path, monkeypatch):
     """Which it may have been given fewer of than the machine has cores."""
     given = []
 
-    def start(made, threads, lock):
+    def start(function, folder, threads, parent, **options):
         given.append(threads)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workers, "_start", start)
+    monkeypatch.setattr(workers, "start", start)
     before = robocache.num_threads()
     try:
         for threads in (6, 1):

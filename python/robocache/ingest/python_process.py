@@ -1,0 +1,24 @@
+"""Processes of an ingest: a Python of its own, not a fork of this one, whose threads and locks it would lack."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .._tvm_ffi import WITHOUT_TORCH
+
+
+def start(function: Callable[..., Any], *arguments: Any, **options: Any) -> subprocess.Popen[Any]:
+    """A process that calls a function of a module of this package; `options` are those of Popen.
+
+    It is in a session of its own: a Ctrl-C of the terminal is this process's alone, which then ends the other one.
+    """
+    paths = [path for path in sys.path if isinstance(path, str)]
+    name = function.__name__
+    call = f"{name}({', '.join(map(repr, arguments))})"
+    program = f"import sys; sys.path[:] = {paths!r}; from {function.__module__} import {name}; {call}"
+    environment = {**os.environ, WITHOUT_TORCH: "1"}
+    return subprocess.Popen([sys.executable, "-c", program], env=environment, start_new_session=True, **options)
