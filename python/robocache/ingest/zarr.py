@@ -126,6 +126,8 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
             if isinstance(array, str):
                 notes.leave_out(key, array)
                 continue
+            if said := read_json(store, f"{key}/.zattrs"):
+                notes.leave_out(f"{key}: attributes", ", ".join(sorted(said)))
             if array.shape[0] < rows:
                 raise SourceError(f"{array.place}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
             if array.shape[0] > rows:

@@ -3,6 +3,7 @@
 import json
 import lzma
 import os
+import shutil
 import stat
 import struct
 import threading
@@ -556,3 +557,16 @@ def test_numbers_that_no_cache_holds_are_left_out_by_name(tmp_path):
     found = Yields("zarr", store, rate_hz=10)
     assert "data/state" in [omission.what for omission in found.notes.left_out]
     assert list(found.episodes["episode 0"]) == ["action"]
+
+
+@pytest.mark.parametrize("name", ["store.zarr", "store.zarr.zip"])
+def test_attributes_of_an_array_are_named(name, tmp_path):
+    """A scale of xarray's, which is not applied, among them."""
+    folder = write_store(tmp_path / "store.zarr", {"depth": np.arange(17)})
+    (folder / "data/depth/.zattrs").write_text('{"scale_factor": 0.001, "units": "m"}')
+    if name.endswith(".zip"):
+        zip_tree(folder, tmp_path / name)
+        shutil.rmtree(folder)
+    found = Yields("zarr", tmp_path / name, rate_hz=10)
+    assert found.left_out["data/depth: attributes"] == "scale_factor, units"
+    assert [what for what in found.left_out if what.endswith("attributes")] == ["data/depth: attributes"]
