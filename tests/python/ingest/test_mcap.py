@@ -475,6 +475,33 @@ def test_numbers_in_json_are_what_the_schema_says(declared, tmp_path):
     assert streams["data/count"].dtype == streams["data/pose.id"].dtype == "int64"
 
 
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([{"t": 2**53 + 1}, {"t": 0.5}], True),
+        ([{"t": 2**53 + 1}, {}], True),
+        ([{"t": [2**53 + 1, 1]}, {"t": [0.5, 1]}], True),
+        ([{"t": [2**53 + 1, 0.5]}], True),
+        ([{"t": 2**53 + 1}, {"t": 2}], False),
+        ([{"t": 2**60}, {"t": 0.5}], False),
+        ([{"t": [2**53 + 1, 1]}, {"t": [5, 1]}], False),
+    ],
+)
+def test_whole_numbers_in_json_that_float64_rounds_are_said(messages, said, tmp_path):
+    payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(messages)]
+    found = read(write_channel(tmp_path / "a.mcap", "json", ("x", "jsonschema", b"{}"), payloads))
+    assert ("data: t: its last digits" in found.left_out) == said
+    assert said or int(np.asarray(found.only["data"].rows[0]).reshape(-1)[0]) == np.ravel(messages[0]["t"])[0]
+
+
+def test_two_fields_of_one_name_in_json_are_named(tmp_path):
+    payloads = [(START, b'{"a.b": 1.5, "a": {"b": 2.5}}'), (START + 1, b'{"a": {"b": 2.5}}')]
+    path = write_channel(tmp_path / "a.mcap", "json", ("x", "jsonschema", b"{}"), payloads)
+    found = read(path, on_error="skip")
+    assert np.array(found.only["data"].rows).tolist() == [[2.5]]
+    assert "two fields that are called 'a.b'" in found.skipped["a.mcap: data: messages 0"]
+
+
 def test_half_a_pair_of_surrogates_in_json_is_escaped(tmp_path):
     """As of an emoji that was cut."""
     payloads = [(START + k, b'{"\\udc00": "\\ud83d", "many": ["\\ud83d\\ude00", "\\ud83d"]}') for k in range(2)]

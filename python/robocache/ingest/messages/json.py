@@ -73,12 +73,15 @@ class _Fields:
         self._floats = floats
         self._kinds: dict[str, str] = {}
         self._inner: dict[str, _Fields] = {}
+        self._beyond: set[str] = set()  # fields with whole numbers that float64 does not hold
         self._seen = 0
 
     def learn(self, trees: Sequence[Mapping[str, Any]]) -> None:
         for tree in trees:
             for path, value in tree.items():
                 kind, before = _kind(value), self._kinds.get(path)
+                if kind in ("int", "ints", "floats") and path not in self._beyond and _is_beyond(value):
+                    self._beyond.add(path)
                 if kind == "int" and (path in self._floats or _is_component(path, tree)):
                     kind = "float"
                 elif kind == "ints" and f"{path}[]" in self._floats:
@@ -94,6 +97,9 @@ class _Fields:
                 if path not in tree or tree[path] is None:
                     self._kinds[path] = "float" if before in ("int", "bool") else before
             self._seen += 1
+        for path in self._beyond:
+            if self._kinds.get(path) in ("float", "floats"):
+                self.left_out[f"{path}: its last digits"] = "of whole numbers beyond 2^53, as float64"
         for path, kind in self._kinds.items():
             if kind == "mixed":
                 self.left_out[path] = "values of several kinds, or lists of lists"
@@ -171,11 +177,14 @@ def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> di
     flat: dict[str, Any] = {}
     for name, value in message.items():
         if isinstance(value, dict) and depth < _DEPTH:
-            flat.update(_flatten(value, f"{prefix}{name}.", depth + 1))
+            inner = _flatten(value, f"{prefix}{name}.", depth + 1)
         elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            flat[as_utf8(prefix + name)] = [_flatten(item, depth=depth + 1) for item in value]
+            inner = {as_utf8(prefix + name): [_flatten(item, depth=depth + 1) for item in value]}
         else:
-            flat[as_utf8(prefix + name)] = value
+            inner = {as_utf8(prefix + name): value}
+        if twice := flat.keys() & inner.keys():
+            raise ValueError(f"two fields that are called {min(twice)!r}")
+        flat |= inner
     return flat
 
 
@@ -205,6 +214,12 @@ def _kind(value: Any) -> str:
         if kinds == {"text"}:
             return "texts"
     return "mixed"
+
+
+def _is_beyond(value: Any) -> bool:
+    """Whether float64 does not hold one of these whole numbers."""
+    numbers = value if isinstance(value, list) else [value]
+    return any(isinstance(number, int) and abs(number) > 2**53 and int(float(number)) != number for number in numbers)
 
 
 def _join(one: str, other: str) -> str:
