@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -31,15 +32,32 @@ def _is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _find_starts(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict[str | None, list[float]]:
-    """Where the episodes of each of a camera's files begin in it, in seconds, rising; v3.0's files have several. An episode
-    without rows begins nowhere."""
-    starts: dict[str | None, list[float]] = {}
+@dataclass
+class _Shared:
+    """Which episodes are in a file of v3.0, in the order of their frames; those without rows are not.
+
+    starts: where each begins, in seconds.
+    rows: how many rows are before each, and last how many there are; none where an episode does not say its length.
+    """
+
+    starts: list[float]
+    rows: list[int]
+
+
+def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict[str | None, _Shared]:
+    """Of each of a camera's files."""
+    found: dict[str | None, list[tuple[float, int]]] = {}
     for number, metadata in episodes.items():
-        start_s = metadata.get(f"videos/{camera}/from_timestamp")
-        if _is_time(start_s) and metadata.get("length") != 0:
-            starts.setdefault(video_name(camera, number, metadata), []).append(start_s)
-    return {name: sorted(found) for name, found in starts.items()}
+        start_s, length = metadata.get(f"videos/{camera}/from_timestamp"), metadata.get("length")
+        if _is_time(start_s) and length != 0:
+            name = video_name(camera, number, metadata)
+            found.setdefault(name, []).append((start_s, length if isinstance(length, int) else -1))
+    shared = {}
+    for name, begins in found.items():
+        begins.sort()
+        starts, lengths = [start_s for start_s, _ in begins], [length for _, length in begins]
+        shared[name] = _Shared(starts, [0, *accumulate(lengths)] if min(lengths) > 0 else [])
+    return shared
 
 
 def _count_rows(episode: Episode | Lost) -> int:
@@ -93,7 +111,7 @@ class Videos(VideoFrames):
     ) -> None:
         super().__init__(options, kinds, notes)
         self._source = source
-        self._starts = {camera: _find_starts(camera, episodes) for camera in cameras}
+        self._shared = {camera: _find_shared(camera, episodes) for camera in cameras}
         self._depth = dict(cameras)
         self._files = {camera: find_videos(source, camera) for camera in cameras}
         self._period_ns = 1e9 / fps
@@ -194,7 +212,8 @@ class Videos(VideoFrames):
                 raise SourceError(f"{episode.where}: {self._source}/meta does not say from when on {camera} has it")
             # The next episode's frames end this one's. to_timestamp does not: some converters write the last frame's own time.
             half_s = self._period_ns / 2e9
-            starts = self._starts[camera].get(name, [])
+            shared = self._shared[camera].get(name, _Shared([], []))
+            starts = shared.starts
             following = starts[bisect_right(starts, start_s + half_s) :]
             here = len(starts) - len(following) - bisect_left(starts, start_s - half_s)
             if here > 1:
@@ -205,6 +224,17 @@ class Videos(VideoFrames):
             bounds = (np.array([start_s, following[0] if following else np.inf]) - half_s) * 1e9
             begin, end = np.searchsorted(index.time_ns, bounds).tolist()
             time_ns = time_ns + round(start_s * 1e9)
+            if shared.rows and shared.rows[-1] == len(index):  # each frame is a row's
+                place = bisect_left(starts, start_s)
+                first, behind = shared.rows[place : place + 2]
+                if begin != first and not self._by_index:
+                    off_s = index.time_ns[first] / 1e9 - start_s
+                    raise SourceError(
+                        f"{index.path}: {len(index)} rows and as many frames that drift: its frames begin {off_s:+.4f} s off "
+                        f"videos/{camera}/from_timestamp in {self._source}/meta, so that those of another episode are nearer; "
+                        "frames='by-index' gives row k frame k"
+                    )
+                begin, end = first, behind
         if self._by_index:
             frames = begin + np.arange(len(time_ns))
             frames[frames >= end] = -1

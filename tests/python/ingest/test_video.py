@@ -174,6 +174,25 @@ def test_rule_45_to_timestamp_bounds_nothing(tmp_path):
         assert [one for one, _ in seen(tmp_path / f"{name}.cache")] == shown
 
 
+@pytest.mark.parametrize("drift_s", [0.004, 0.008, -0.008])
+def test_rule_45_starts_that_drift_are_never_another_episode_s_frames(drift_s, tmp_path):
+    """Sums of rounded durations, as converters write them: behind half a period the nearest frame is the neighbour's."""
+    lengths = (9,) * 8
+    starts = np.concatenate([[0], np.cumsum(lengths)]) / 30 + drift_s * np.arange(9)
+    bounds = list(zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True))
+    source = write_set(tmp_path / "source", lengths, "v3.0", extras=one_file(bounds))
+    shown = [numbers(episode, n) for episode, n in enumerate(lengths)]
+    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", [k for one in shown for k in one])
+    off = [episode for episode in range(8) if abs(drift_s) * episode > 0.5 / 30]
+    names = skipped(source, tmp_path / "cache")
+    assert list(names) == [f"episode {episode}: {TOP}" for episode in off]
+    assert all("drift" in why and "frames='by-index'" in why for why in names.values())
+    found = [one for one, _ in seen(tmp_path / "cache")]
+    assert found == [[] if episode in off else shown[episode] for episode in range(8)]
+    report = robocache.ingest(source, tmp_path / "by-index", frames="by-index", jobs=1)
+    assert not report.skipped and [one for one, _ in seen(tmp_path / "by-index")] == shown
+
+
 def test_rule_45_episodes_that_begin_at_one_time_of_a_file_have_no_frames_of_their_own(tmp_path):
     """A converter that writes 0 for each episode: which frames are whose, nothing says. An episode without rows has none."""
     bounds = [(0.0, 0.2), (0.004, 0.2), (0.4, 0.7)]
