@@ -8,10 +8,8 @@ sent. Frame k of a video is row k's.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,17 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import Error, FileError
+from ...errors import FileError
 from ..files import check_file, list_files, natural
 from ..formats.agibot import AgibotOptions
 from ..formats.hdf5 import PROPRIO
 from ..images import Images, Kinds
 from ..rate import find_rate, nominal_time_ns, said_rates
 from ..recording import Frames, Notes, Recording, Samples, SourceError, Texts, as_utf8
+from .beside import open_videos, read_json
 from .columns import Clock, Column, count_rows, take_constants
-from .datasets import Dataset, Tree, attributes, describe, open_file, other_layout, walk
+from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
 
-_MOST_JSON = 1 << 28
 _MOST_ROWS = 1 << 22
 # 2001 to 2128, in nanoseconds.
 _EPOCH_NS = (1e18, 5e18)
@@ -49,7 +47,7 @@ def read(source: Path, options: AgibotOptions, notes: Notes) -> Generator[Record
     listing.leave_out_others([*used, *(episode.info for episode in episodes if episode.info)], "not read", notes)
     kinds, infos = Kinds(), _Infos(notes)
     notes.total = len(episodes)
-    with _open_videos(root, episodes, options, kinds, notes) as videos:
+    with open_videos(root, any(episode.videos for episode in episodes), options, kinds, notes) as videos:
         for episode in episodes:
             name = str(episode.path.relative_to(root))
             what = f"{episode.task}/{episode.number}"
@@ -119,13 +117,7 @@ class _Infos:
 
 
 def _read_info(path: Path) -> dict[str, dict[str, Any]]:
-    check_file(path)
-    if path.stat().st_size > _MOST_JSON:
-        raise SourceError(f"{path}: more than {_MOST_JSON} bytes")
-    try:
-        said = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON: {error}") from error
+    said = read_json(path)
     listed = [said] if isinstance(said, dict) else said
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
         raise SourceError(f"{path}: expected a list of episodes, got {said!s:.60}")
@@ -149,8 +141,7 @@ def _read_streams(
     path = episode.path
     with open_file(path) as file:
         if "state" not in file and "action" not in file:
-            hint = other_layout(path, file, "agibot")
-            raise SourceError(f"{path}: expected state, action and timestamp, found {describe(file)}{hint}")
+            raise another_layout(path, file, "agibot", "state, action and timestamp")
         tree = walk(path, file, what, notes)
         facts = {**attributes(file, notes), **tree.facts}
         stamps = tree.datasets.pop("timestamp", None)
@@ -264,19 +255,6 @@ def _read_actions(
 
 
 # ---- cameras ----
-
-
-def _open_videos(root: Path, episodes: list[_Episode], options: AgibotOptions, kinds: Kinds, notes: Notes) -> Any:
-    """What decodes them; nothing where there are none, or none are wanted."""
-    if not options.video or not any(episode.videos for episode in episodes):
-        return nullcontext()
-    try:
-        from .droid_videos import Videos
-    except ImportError as error:
-        if (error.name or "").startswith("robocache"):
-            raise
-        raise Error(f"{root}: {error}; pip install av, or leave cameras out with video=False") from error
-    return Videos(options, kinds, notes)
 
 
 def _read_depth(

@@ -13,9 +13,11 @@ from typing import Any
 from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
-from ..recording import Notes, Recording, Samples, SourceError
-from .datasets import describe, find_files, open_file, other_layout
+from ..recording import Notes, Recording, Samples
+from .datasets import another_layout, find_files, open_file, other_layout
 from .episodes import read_episode, tell_rates
+
+finish = tell_rates
 
 _LENGTHS = "lengths of the images' files, which say them themselves"
 _LEFT_OUT = {"compress_len": _LENGTHS, "depth_compress_len": _LENGTHS}
@@ -33,19 +35,14 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
         yield Recording(name, str(path), metadata, _read_streams(path, name, metadata, options, kinds, notes))
 
 
-def finish(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Tells of the rates."""
-    tell_rates(source, options, notes)
-
-
 def _read_streams(
     path: Path, what: str, metadata: dict[str, Any], options: RateOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
     """Opens the episode when the first is asked for, so that those of other shards are not; adds to the metadata."""
     with open_file(path) as file:
         names = list(file)
-        if "observations" not in names and "action" not in names and (hint := other_layout(path, file, "aloha")):
-            raise SourceError(f"{path}: expected observations and action, found {describe(file)}{hint}")
+        if "observations" not in names and "action" not in names and other_layout(path, file, "aloha"):
+            raise another_layout(path, file, "aloha", "observations and action")
         yield from read_episode(
             path,
             file,

@@ -104,6 +104,11 @@ def describe(group: h5py.Group) -> str:
     return (", ".join(names) or "nothing") + (f" and {more} more" if more > 0 else "")
 
 
+def another_layout(path: Path, file: h5py.File, asked: str, expected: str) -> SourceError:
+    """The error of a file that is not of the layout that was asked for."""
+    return SourceError(f"{path}: expected {expected}, found {describe(file)}{other_layout(path, file, asked)}")
+
+
 def other_layout(path: Path, file: h5py.File, asked: str) -> str:
     """Ends the message of a file that is not of the layout that was asked for: the format that reads it, where one does."""
     names = set(file)

@@ -7,13 +7,11 @@ recording computer's clock, each part of a step with its own.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,14 +19,15 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...errors import Error, FileError
-from ..files import check_file, list_files, natural
+from ...errors import FileError
+from ..files import list_files, natural
 from ..formats import VideoOptions
 from ..formats.hdf5 import TRAJECTORY
 from ..images import Kinds
 from ..recording import Frames, Notes, Recording, Samples, SourceError
+from .beside import open_videos, read_json
 from .columns import Clock, Column, take_constants
-from .datasets import Dataset, Tree, attributes, describe, open_file, other_layout, walk
+from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
 
 _STAMPS = "observation/timestamp"
 # Which stamp is whose, of those that are there the first: a state is known when it has been read, an action when it is sent.
@@ -43,7 +42,6 @@ _CAMERA_CLOCKS = ("estimated_capture", "frame_received", "read_end")
 # 2001 to 2128, in milliseconds.
 _EPOCH_MS = (1e12, 5e12)
 _MOST_ROWS = 1 << 22
-_MOST_JSON = 1 << 24
 
 
 def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recording, None, None]:
@@ -59,7 +57,8 @@ def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recordi
         listing.leave_out_others(_find_used(files), "not read", notes)
     kinds = Kinds()
     notes.total = len(files)
-    with _open_videos(root, files, options, kinds, notes) as videos:
+    has_videos = any(_find_recordings(file.parent) for file in files)
+    with open_videos(root, has_videos, options, kinds, notes) as videos:
         for path in sorted(files, key=natural):
             name = path.parent.relative_to(root).as_posix()
             what = os.path.basename(os.path.abspath(root)) if name == "." else name
@@ -124,8 +123,7 @@ def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, An
     """Adds what the episode is said to be to the metadata."""
     names = list(file)
     if ("observation" not in names and "action" not in names) or "joint_action" in names:
-        hint = other_layout(path, file, "droid")
-        raise SourceError(f"{path}: expected observation and action, found {describe(file)}{hint}")
+        raise another_layout(path, file, "droid", "observation and action")
     tree = walk(path, file, what, notes)
     # The file's own attributes are what the metadata are made of, where both say it.
     metadata |= {**attributes(file, notes), **tree.facts, **_read_metadata(path, what, notes), **metadata}
@@ -221,14 +219,7 @@ def _read_metadata(path: Path, what: str, notes: Notes) -> dict[str, Any]:
         )
     facts: dict[str, Any] = {}
     with notes.reading(f"{what}: metadata", found[0]):
-        check_file(found[0])
-        if found[0].stat().st_size > _MOST_JSON:
-            raise SourceError(f"{found[0]}: more than {_MOST_JSON} bytes")
-        try:
-            parsed = json.loads(found[0].read_bytes().decode("utf-8-sig"), parse_constant=lambda _: None)
-            json.dumps(parsed, ensure_ascii=False).encode()
-        except (ValueError, RecursionError) as error:
-            raise SourceError(f"{found[0]}: not JSON: {error}") from error
+        parsed = read_json(found[0])
         if not isinstance(parsed, dict):
             raise SourceError(f"{found[0]}: expected an object, got {parsed!s:.60}")
         for key, value in parsed.items():
@@ -262,19 +253,6 @@ def _find_recordings(folder: Path) -> dict[str, Path]:
     """The video files by serial number, those of both eyes side by side as SERIAL_stereo."""
     listed = list_files(folder / "recordings").files if (folder / "recordings").is_dir() else []
     return {file.stem.replace("-stereo", "_stereo"): file for file in listed if file.suffix.lower() == ".mp4"}
-
-
-def _open_videos(root: Path, files: list[Path], options: VideoOptions, kinds: Kinds, notes: Notes) -> Any:
-    """What decodes them; nothing where there are none, or none are wanted."""
-    if not options.video or not any(_find_recordings(file.parent) for file in files):
-        return nullcontext()
-    try:
-        from .droid_videos import Videos
-    except ImportError as error:
-        if (error.name or "").startswith("robocache"):
-            raise
-        raise Error(f"{root}: {error}; pip install av, or leave cameras out with video=False") from error
-    return Videos(options, kinds, notes)
 
 
 def _read_cameras(

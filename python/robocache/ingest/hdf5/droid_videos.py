@@ -6,7 +6,6 @@ The only module of the format that needs PyAV.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from ...frames import Encoded
-from ..files import check_file
 from ..recording import Frames, SourceError, ranges
 from ..video import Ticket, VideoFrames, cut_up, index_video
+from .beside import read_json
 from .columns import Clock
 from .droid import find_stamps
-
-_MOST_JSON = 1 << 26
 
 
 @dataclass
@@ -111,13 +108,7 @@ def _find(received_ns: np.ndarray, stamps_ms: list[int]) -> np.ndarray:
 
 
 def _read_list(path: Path) -> list[int]:
-    check_file(path)
-    if path.stat().st_size > _MOST_JSON:
-        raise SourceError(f"{path}: more than {_MOST_JSON} bytes")
-    try:
-        stamps = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON: {error}") from error
+    stamps = read_json(path)
     if not isinstance(stamps, list) or not all(type(stamp) is int for stamp in stamps):
         raise SourceError(f"{path}: expected a list of whole milliseconds, got {stamps!s:.60}")
     return stamps

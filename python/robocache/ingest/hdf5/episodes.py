@@ -49,6 +49,11 @@ def read_episode(
         yield from Column(stream, what, tree.where(stream), dataset, clock, notes).samples(options, kinds)
 
 
+def tell_files(source: Path, options: RateOptions, notes: Notes) -> None:
+    """Tells what all files say of themselves."""
+    notes.tell(source, files=notes.seen.get("files", {}))
+
+
 def tell_rates(source: Path, options: RateOptions, notes: Notes) -> None:
     """Tells of the rates of all files: the user's, or how many files say each."""
     rates = notes.counts.get("rates", {})

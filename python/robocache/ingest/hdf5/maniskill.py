@@ -7,7 +7,6 @@ There is no clock.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -17,27 +16,29 @@ from typing import Any
 
 import h5py
 
-from ..files import check_file, natural
+from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
 from ..rate import described_rates, find_rate, said_rates
 from ..recording import Frames, Notes, Recording, Samples, SourceError
+from .beside import read_json
 from .columns import Column, nominal, take_constants
 from .datasets import (
     Tree,
+    another_layout,
     attributes,
     child,
-    describe,
     escaped,
     find_files,
     links,
     open_file,
-    other_layout,
     place,
     walk,
 )
+from .episodes import tell_files
 
-_MOST_JSON = 1 << 28
+finish = tell_files
+
 # Groups whose datasets have a row before the first step, too.
 _STATES = ("obs/", "env_states/", "env_states")
 _WHY = "no clock, and its JSON names no rate (control_freq in env_kwargs or sim_config)"
@@ -55,8 +56,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             there = links(file)
             trajectories = [key for key in sorted(there, key=natural) if key.startswith("traj_")]
             if not trajectories:
-                hint = other_layout(path, file, "maniskill")
-                raise SourceError(f"{path}: expected groups traj_*, found {describe(file)}{hint}")
+                raise another_layout(path, file, "maniskill", "groups traj_*")
             for key in there.keys() - {*trajectories}:
                 notes.leave_out(escaped(key), "beside the trajectories")
             notes.total += len(trajectories)
@@ -97,22 +97,11 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     )
 
 
-def finish(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Tells of the files."""
-    notes.tell(source, files=notes.seen.get("files", {}))
-
-
 # ---- what the JSON says ----
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    check_file(path)
-    if path.stat().st_size > _MOST_JSON:
-        raise SourceError(f"{path}: more than {_MOST_JSON} bytes")
-    try:
-        said = json.loads(path.read_bytes(), parse_constant=lambda _: None)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON: {error}") from error
+    said = read_json(path)
     if not isinstance(said, dict):
         raise SourceError(f"{path}: expected an object, got {said!s:.60}")
     return said

@@ -26,19 +26,21 @@ from .columns import Clock, Column, count_rows, nominal, take_constants
 from .datasets import (
     Dataset,
     Tree,
+    another_layout,
     attributes,
     check_links,
     child,
-    describe,
     escaped,
     find_files,
     links,
     open_file,
-    other_layout,
     place,
     read_attribute,
     walk,
 )
+from .episodes import tell_files
+
+finish = tell_files
 
 _LEFT_OUT = {"next_obs": "what follows each row: obs of the row behind it, and of the last row what no obs has"}
 # What MimicGen says of an episode as a whole, in as many numbers as it takes.
@@ -102,15 +104,9 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             _leave_out_rest(file, notes)
 
 
-def finish(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Tells of the files."""
-    notes.tell(source, files=notes.seen.get("files", {}))
-
-
 def _find_data(path: Path, file: h5py.File) -> h5py.Group:
     if "data" not in list(file):
-        hint = other_layout(path, file, "robomimic")
-        raise SourceError(f"{path}: expected a group data with demos in it, found {describe(file)}{hint}")
+        raise another_layout(path, file, "robomimic", "a group data with demos in it")
     data = child(file, "data")
     if not isinstance(data, h5py.Group):
         raise SourceError(f"{path}: expected a group data with demos in it, found a dataset of shape {data.shape}")

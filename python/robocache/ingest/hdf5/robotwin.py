@@ -7,19 +7,20 @@ JSON file of the same name. There is no clock.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..files import check_file, natural
+from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
 from ..recording import Notes, Recording, Samples, SourceError, as_utf8
-from .datasets import describe, find_files, open_file, other_layout
+from .beside import read_json
+from .datasets import another_layout, find_files, open_file
 from .episodes import read_episode, tell_rates
 
-_MOST_JSON = 1 << 24
+finish = tell_rates
+
 _WHY = "RoboTwin's files have no clock, and this one names no rate; save_freq of the task's configuration makes it"
 
 
@@ -40,11 +41,6 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
         yield Recording(name, str(path), metadata, streams)
 
 
-def finish(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Tells of the rates."""
-    tell_rates(source, options, notes)
-
-
 def _read_streams(
     path: Path,
     what: str,
@@ -57,8 +53,7 @@ def _read_streams(
     """Opens the episode when the first is asked for; adds to the metadata."""
     with open_file(path) as file:
         if "joint_action" not in file and "observation" not in file:
-            hint = other_layout(path, file, "robotwin")
-            raise SourceError(f"{path}: expected joint_action and observation, found {describe(file)}{hint}")
+            raise another_layout(path, file, "robotwin", "joint_action and observation")
         if said is None:
             notes.leave_out(f"{what}: instructions", "no JSON file of the same name in a folder instructions")
         else:
@@ -90,13 +85,7 @@ def _find_instructions(path: Path) -> Path | None:
 
 def _read_instructions(path: Path) -> dict[str, Any]:
     """The texts by which the task may be told; the first one that training sees is the episode's."""
-    check_file(path)
-    if path.stat().st_size > _MOST_JSON:
-        raise SourceError(f"{path}: more than {_MOST_JSON} bytes")
-    try:
-        said = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{path}: not JSON: {error}") from error
+    said = read_json(path)
     said = {"seen": said} if isinstance(said, list) else said
     if not isinstance(said, dict):
         raise SourceError(f"{path}: expected lists of instructions, got {said!s:.60}")
