@@ -49,19 +49,19 @@ class Affine:
         min_spread: float = MIN_SPREAD,
         name: str = "norm_stats",
     ) -> Affine:
-        """Of one source.
+        """The affine of one source.
 
         Args:
             stats: a :class:`Stats` or a dict of its fields; None for a source without this key, which stays as it is.
             normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"``, ``"q10_q90"``; None leaves it as it is.
             shape: of one row's value.
             dtype: the stream's.
-            constant: ``"center"``, ``"lerobot"`` or ``"openpi"``: what becomes of a feature without spread.
+            constant: ``"center"``, ``"lerobot"`` or ``"openpi"``, for features without spread.
             min_spread: a spread below it counts as none.
-            name: whose statistics they are, as an error says it.
+            name: the name of the statistics in errors.
 
         Raises:
-            ArgumentError, ArgumentTypeError: the mode needs what the statistics lack, or their width is another.
+            ArgumentError, ArgumentTypeError: the mode needs a field that the statistics lack, or their width differs.
         """
         if stats is None or normalize is None:
             return cls.of_table(np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(shape), axis=1), shape, dtype)
@@ -74,13 +74,13 @@ class Affine:
 
     @classmethod
     def of_table(cls, table: npt.NDArray[np.float64], shape: Sequence[int], dtype: str) -> Affine:
-        """Of one source, of the library's ``[4, features]``: scale, shift, spread and centre."""
+        """The affine of one source, from the library's ``[4, features]``: scale, shift, spread and centre."""
         work = np.float64 if dtype == "float64" else np.float32
         return cls(*table.astype(work).reshape(4, 1, *shape))
 
     @classmethod
     def of_sources(cls, affines: Sequence[Affine]) -> Affine:
-        """Of several sources, in their order; of float64 where one of them is.
+        """One affine for several sources, in their order; float64 if one of them is.
 
         Features that a source lacks, at the end of an axis, stay as they are.
         """
@@ -239,7 +239,7 @@ def _sum_to_odd(xp: Any, a: Any, b: Any) -> Any:
 
 
 class AffineOf(dict[str, Affine]):
-    """How each floating key is normalised; made when it is first asked for."""
+    """The affine of each floating key, computed at its first use."""
 
     def __init__(self, handle: Any, keys: Sequence[Mapping[str, Any]]) -> None:
         self._handle, self._keys = handle, {key["name"]: key for key in keys}

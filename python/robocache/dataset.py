@@ -94,7 +94,7 @@ class Stats(NamedTuple):
 
 
 class FrameFormat(NamedTuple):
-    """What a camera's frames are, and how they are stored."""
+    """The format of a camera's frames."""
 
     codec: str  # "jpeg", "png", or "raw": the pixels themselves
     height: int
@@ -255,7 +255,7 @@ class Stream:
 
     @property
     def kind(self) -> str:
-        """What its rows are: ``"numbers"``, ``"frames"``, ``"arrays"`` that are ragged, or ``"text"``."""
+        """The kind of its rows: ``"numbers"``, ``"frames"``, ``"arrays"`` (ragged) or ``"text"``."""
         if self.frames is not None:
             return "frames"
         return {None: "numbers", "array": "arrays", "text": "text"}[self.ragged]
@@ -272,9 +272,9 @@ class Stream:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """``[rows, *shape]`` of `dtype`. Of a camera whose frames are encoded :class:`EncodedFrames`, which behave as such
-        an array and decode what is indexed. Of ragged rows the elements of all, ``[elements, *shape]``, of text its bytes,
-        uint8: see `offsets`."""
+        """``[rows, *shape]`` of `dtype`; for a camera with encoded frames :class:`EncodedFrames`, which decode when indexed. For ragged
+        rows all elements, ``[elements, *shape]``, for text its bytes, uint8: see `offsets`.
+        """
         if self.offsets is None:
             return self._array("values", self.dtype, (self.rows, *self.shape))
         size = int(self.offsets[-1])
@@ -586,7 +586,7 @@ class Dataset:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """What the writer was told of the data's origin."""
+        """The writer's facts on the origin of the data."""
         return cast(dict[str, Any], json.loads(_dataset_provenance(self._handle)))
 
     def verify(self, streams: Sequence[str] | None = None) -> None:

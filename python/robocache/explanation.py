@@ -26,7 +26,7 @@ def size_text(size: float) -> str:
 
 
 class Explanation(list[Placement]):
-    """What :meth:`Loader.explain` gives."""
+    """The result of :meth:`Loader.explain`."""
 
     def _repr_html_(self) -> str:
         from .notebook import explanation_html

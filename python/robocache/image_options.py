@@ -66,7 +66,7 @@ class ImageOptions:
         _check(self.to_json())
 
     def to_json(self) -> str:
-        """What the library reads; what is not asked for is left out."""
+        """The JSON that the library reads; options at their default are left out."""
         return str(self.__dict__["json"])
 
     def _to_json(self) -> str:

@@ -78,13 +78,13 @@ def _cuda_version(number: int) -> str | None:
 
 
 def check_installation() -> dict[str, Any]:
-    """Runs an operation on every device there is and tells what was found.
+    """Runs an operation on every device and reports the result.
 
     Returns:
         A JSON-able dict: ``versions``, ``library`` and ``cuda_library`` (paths), ``cpu`` (threads, memory in bytes,
         ``works``), ``cuda`` (``plugin_loaded``, ``reason`` why CUDA cannot be used or None, ``runtime``, ``driver``,
-        ``devices`` with name, compute capability, memory in bytes, ``works``: None where torch, which makes the arrays, is
-        missing, and ``failure``: why it does not work, or None), ``ok``.
+        ``devices`` with name, compute capability, memory in bytes, ``works``: None without torch, which makes the arrays, and
+        ``failure``: why it does not work, or None), ``ok``.
     """
     call = _lib.function
     plugin = _lib.path.with_name("librobocache_cuda.so")

@@ -34,7 +34,7 @@ class Meter:
 
     @property
     def share(self) -> float:
-        """Of that time, what was waited: from 0 to 1."""
+        """The share of that time spent waiting: from 0 to 1."""
         return self.waited_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     def __repr__(self) -> str:

@@ -161,7 +161,7 @@ class Writer:
         _writer_close(self._handle, _json_text("provenance", self._provenance.data))
 
     def abort(self) -> None:
-        """Leaves nothing behind. Does nothing after :meth:`close`."""
+        """Removes everything that was written. After :meth:`close` it does nothing."""
         self._aborted = True
         _writer_abort(self._handle)
 

@@ -269,7 +269,7 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
 
 
 def check_bursts(survey: Survey) -> Iterator[Finding]:
-    """Rows that come one right behind the other: three periods and more under P / 4 in a row."""
+    """Rows that follow closely: three periods or more under P / 4 in a row."""
     for name, clock in survey.distinct.items():
         if not clock.steady:
             continue

@@ -39,11 +39,11 @@ _DERIVED = re.compile(r"(?i)vel|speed|twist|acc|eff|torque|force|wrench|current|
 
 @dataclass(frozen=True)
 class Latency:
-    """Of one stream behind another.
+    """How far one stream is behind another.
 
-    lag_s: below 0 where it is ahead.
+    lag_s: below 0 if it is ahead.
     correlation: of their rates of change, at that lag.
-    pieces: how many were looked at, how many of them agree, and what these say.
+    pieces: how many were compared, how many agree, and their lag.
     """
 
     lag_s: float

@@ -27,7 +27,7 @@ _KEPT = 50
 
 
 class DoctorWarning(UserWarning):
-    """A cache that batches are made of has errors by its ``doctor.json``."""
+    """The ``doctor.json`` of a cache in use has errors."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """ "episode 3, action, rows 10-20", as far as it has a place."""
+        """ "episode 3, action, rows 10-20", as far as they are known."""
         parts = [] if self.episode is None else [f"episode {self.episode}"]
         parts += [self.stream] if self.stream is not None else []
         if self.row is not None:
@@ -252,7 +252,7 @@ def store(report: Report, cache: str | os.PathLike[str]) -> None:
 
 
 def load(cache: str | os.PathLike[str]) -> Report | None:
-    """What doctor.json says of the cache as it is now; None where there is none, or one of another state of it."""
+    """The contents of doctor.json; None if it is missing or belongs to another state of the cache."""
     path = Path(cache, FILE)
     if not path.is_file():  # to open a FIFO would wait for ever
         return None
@@ -268,11 +268,11 @@ def load(cache: str | os.PathLike[str]) -> Report | None:
 
 
 def enforce(caches: Iterable[str], findings: str | None) -> None:
-    """Holds caches to what their doctors said, before batches are made of them.
+    """Checks the stored findings of caches before batches are drawn from them.
 
     Args:
-        findings: ``"warn"``: errors are a :class:`DoctorWarning`, and where nothing is known nothing is said; ``"strict"``:
-            errors are refused, and a cache of which nothing is known; None: nothing is looked at.
+        findings: ``"warn"``: errors are a :class:`DoctorWarning`; caches without findings pass. ``"strict"``: errors are refused,
+            and so are caches without findings. None: no check.
 
     Raises:
         FileError: by ``"strict"``.

@@ -40,7 +40,7 @@ ROUNDING = 1e-5, 1e-3
 
 
 def check_source(survey: Survey) -> Iterator[Finding]:
-    """What each ingest into the cache passed over, and what a cache of that format does not hold."""
+    """Reports what each ingest into the cache skipped, and what a cache of that format does not hold."""
     for told in ingests(survey.dataset.provenance):
         yield from _told_by_ingest(told)
 
@@ -96,10 +96,10 @@ def unreadable(what: str, reason: str) -> Finding:
 
 
 def check_source_statistics(survey: Survey) -> Iterator[Finding]:
-    """meta/stats.json of the LeRobot dataset that the cache was made of, where that lies beside the cache, against its rows.
+    """Compares meta/stats.json of the cache's LeRobot dataset, if it still lies there, with the cache's rows.
 
-    Mean, std, min and max of all rows within a thousandth of the column's span and the rounding of sums in float32;
-    meta/episodes_stats.jsonl, v2.1's, by episode. Behind which others were appended, rows and numbers of episodes are not that dataset's alone.
+    Mean, std, min and max must agree within a thousandth of the column's span and the rounding of sums in float32; v2.1's
+    meta/episodes_stats.jsonl is compared by episode. Caches with appended sources are not compared.
     """
     provenance = survey.dataset.provenance
     from ..ingest.files import is_source  # here, since ingest takes long to import

@@ -24,19 +24,19 @@ index_of = _lib.function("dataset_index_of")
 
 
 class Periods:
-    """What a pass over the stamps of a stream found: of the times from each row to the next of its episode, P their median.
+    """The result of a pass over a stream's stamps: the periods from each row to the next of its episode, P their median.
 
     Attributes:
         moving: how many are over 0.
-        lost_ns: what those over 1.5 P are longer than P, together.
+        lost_ns: the sum of what those over 1.5 P exceed P by.
         first_zero_row: the first row with the stamp of the row before.
-        short_gaps: how many are of 1.5 to 10 P, the longest, and the row behind that.
-        bursts: how often 3 and more are below P / 4 in a row, how many that are together and in the longest, and its first row.
+        short_gaps: how many are of 1.5 to 10 P, the longest, and the row after it.
+        bursts: how often 3 or more are below P / 4 in a row, how many these are together and in the longest, and its first row.
         regular: by episode how many are within P / 2 of P, and their sum.
-        long_gaps: by episode how many are over 10 P, the longest, and the row behind that.
-        parts: float64 ``[240, 4]``: of as many parts of the rows number, least, largest and sum.
+        long_gaps: by episode how many are over 10 P, the longest, and the row after it.
+        parts: float64 ``[240, 4]``: number, least, largest and sum in as many parts of the rows.
         histogram: how many over 0 lie between `EDGES`, those beyond in the outer ones; zeros the others.
-        long_gap_rows: the rows behind the first 400 that are over 10 P.
+        long_gap_rows: the rows after the first 400 that are over 10 P.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -100,7 +100,7 @@ class Clock:
 
     @cached_property
     def periods(self) -> Periods:
-        """What its stamps say, which are looked at once for all streams that have them."""
+        """The periods of its stamps, computed once for all streams that share them."""
         return self.like.periods if self.like else Periods(self.stream)
 
     @cached_property
@@ -111,7 +111,7 @@ class Clock:
 
     @property
     def true_rate_hz(self) -> float:
-        """Rows a second, gaps and bursts aside; 0.0 where there is none. Of coarse stamps it is nearer than the median's."""
+        """Rows a second, without gaps and bursts; 0.0 without rows. With coarse stamps it is more exact than the median's."""
         number, total = self.periods.regular
         return float(1e9 * number.sum() / total.sum()) if total.sum() > 0 else 0.0
 
@@ -156,7 +156,7 @@ class Survey:
 
     @cached_property
     def distinct(self) -> dict[str, Clock]:
-        """Of sensors that share one clock the first: what is wrong with it is told once."""
+        """The first of the sensors that share one clock, so that a fault of the clock is reported once."""
         return {name: self.sensors[name] for name in self._shared}
 
     @cached_property
@@ -168,7 +168,7 @@ class Survey:
         return {first: others for first, *others in alike.values()}
 
     def also(self, name: str) -> str:
-        """What is added to a message about a clock that several streams share."""
+        """An addition to a message about a clock that several streams share."""
         others = self._shared[name]
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         return f"; {', '.join(others[:4])}{more} on the same clock" if others else ""
@@ -198,7 +198,7 @@ class Survey:
             _forget(stream.values[rows])
 
     def declared_rate_hz(self, stream: Stream) -> float | None:
-        """What the source says that the stream's rate is."""
+        """The rate that the source declares for the stream."""
         source = self.dataset.provenance.get(str(self.dataset.provenance.get("format")))
         of_source = source.get("fps") if isinstance(source, dict) else None
         told = stream.attributes

@@ -160,7 +160,7 @@ def quaternions(stream: Stream) -> list[int]:
 
 
 def methods_of(stream: Stream) -> Iterator[tuple[int, int, str]]:
-    """What the attribute `methods` says, as far as it is of the form that it should have."""
+    """The attribute `methods`, as far as it has the right form."""
     told = stream.attributes.get("methods")
     for block in told if isinstance(told, list) else []:
         whole = isinstance(block, list) and len(block) == 3 and all(isinstance(x, int) for x in block[:2])

@@ -27,9 +27,9 @@ FORMATS = ("lerobot", "mcap")
 
 @dataclass
 class ExportReport:
-    """What an export did.
+    """The result of an export.
 
-    `rows` counts what was written of each stream. `left_out` names what the format does not hold, or not as it was, and why.
+    `rows` counts the written rows of each stream. `left_out` names what the format does not hold, or changes, and why.
     """
 
     cache: str
@@ -65,23 +65,22 @@ def export(
 
     Args:
         cache: its path, or the opened one.
-        destination: the folder to write; it appears whole or not at all, and must not exist.
+        destination: the folder to write; it must not exist, and appears only when it is complete.
         to: "lerobot" (one folder) or "mcap" (a file an episode).
-        streams: which of them; all by default.
-        fps: for LeRobot the rate of its rows. It may be left away where all streams have the same stamps, at a whole number
-            of rows a second; else every stream is brought to rows from the latest of the streams' first stamps to the
-            earliest of their last.
-        methods: for LeRobot how streams are brought there, one for all or one a stream: a method of
-            :func:`robocache.resample_trajectories`; of cameras "previous" or "nearest". A stream that says it itself
-            (``attributes["methods"]``, as rotations do) needs none.
-        rename: for LeRobot ``{stream: feature}``: what features are called, such as "observation.state" and "action". Streams of
-            one feature are put together in the order given here, one behind the other; names of its numbers begin with theirs.
-        video: for LeRobot cameras as H.264 in mp4, with loss, in place of columns of JPEG and PNG files without; needs PyAV.
+        streams: the streams to export; all by default.
+        fps: for LeRobot the rate of its rows. Optional if all streams have the same stamps, at a whole number of rows a second;
+            else every stream is resampled to rows from the latest first stamp of the streams to the earliest last one.
+        methods: for LeRobot how streams are resampled, one for all or one a stream: a method of
+            :func:`robocache.resample_trajectories`; for cameras "previous" or "nearest". A stream with its own
+            (``attributes["methods"]``, as rotations have) needs none.
+        rename: for LeRobot ``{stream: feature}``, such as "observation.state" and "action". Streams of one feature are
+            concatenated in this order; names of their numbers begin with the stream's.
+        video: for LeRobot cameras as H.264 in mp4, lossy, in place of columns of JPEG and PNG files; needs PyAV.
         progress: called as ``progress(done, total, what)`` before each episode.
 
     Raises:
-        ArgumentError: an argument that does not go, or streams that do not fit into one table of rows: all that is missing.
-        FileError: `destination` exists, or what the format cannot hold.
+        ArgumentError: a wrong argument, or streams that do not fit into one table of rows: all that is missing.
+        FileError: `destination` exists, or something that the format cannot hold.
         Error: a package that writes this format is missing.
 
     Example:

@@ -32,8 +32,8 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
 
 
 def joined_provenance(source: Path, cache: Dataset, told: Mapping[str, Any]) -> dict[str, Any]:
-    """The cache's provenance, with what was told of a source at the end of its list ``appended``. Tables of texts, which rows name by
-    their number, become one with the cache's.
+    """The cache's provenance, with a source's facts at the end of its list ``appended``. Tables of texts, which rows name by number,
+    are merged with the cache's.
 
     Raises:
         FileError: a number means another text in the cache, or none.

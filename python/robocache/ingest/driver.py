@@ -89,9 +89,9 @@ class IngestReport:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be read, and how; checked.
+    """A checked request: the source, and how to read it.
 
-    offsets_ns: what is added to the stamps of streams.
+    offsets_ns: added to the stamps of streams.
     """
 
     source: Path
@@ -277,11 +277,11 @@ def ingest(
 class Preview:
     """What an ingest would find.
 
-    recordings: how many there are.
-    streams: those of the first recording that has any, by their names with the mapping that was given; rows are its own, of
-        a camera those of its first chunk.
-    columns: what its metadata say.
-    mapping: as TOML that is ready to be edited; it leaves the streams as they are.
+    recordings: their number.
+    streams: those of the first recording with any, by their names after the given mapping; rows are its own, for a camera those of
+        its first chunk.
+    columns: of its metadata.
+    mapping: TOML, ready to edit; as it is, it changes nothing.
     """
 
     source: str

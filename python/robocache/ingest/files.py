@@ -94,13 +94,13 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def check_file(path: Path) -> None:
-    """Refuses what must not or cannot be opened and read: to open a FIFO would wait for ever.
+    """Refuses files that must not or cannot be read; opening a FIFO would wait for ever.
 
     Symlinks are followed within the source, and from a snapshot of the Hugging Face Hub to its blobs; see :func:`bounded`.
 
     Raises:
-        SourceError: no regular file, not readable, behind a symlink that leads out of the source, a name that is no UTF-8,
-            or Git LFS's note of where the data would be.
+        SourceError: no regular file, not readable, a symlink that leads out of the source, a name that is not UTF-8, or a Git LFS
+            pointer.
     """
     with naming(path):
         try:
@@ -258,7 +258,7 @@ def _begins(file: Path, word: bytes) -> bool:
 
 
 def look_through(source: Path, notes: Notes) -> tuple[Path, Listing]:
-    """The folder that names are relative to, and the files of a source; tells of what is not among these."""
+    """The folder that names are relative to, and the files of a source; notes what is left out."""
     root = source if source.is_dir() else source.parent
     listing = list_files(source)
     listing.note(root, notes)
@@ -287,7 +287,7 @@ def fingerprint(source: Path, *folders: str) -> str:
 
 
 def name_of(source: Path) -> str:
-    """What a cache calls its source: without the folders that it lies in, which are no one else's business."""
+    """The name of a source in a cache, without the folders above it, which are private."""
     return os.path.basename(source.resolve()) or os.sep
 
 
@@ -297,7 +297,7 @@ def identity_of(source: Path) -> str:
 
 
 def is_source(provenance: Mapping[str, Any], source: Path) -> bool:
-    """Whether a cache was made of this source, by its provenance; older ones have the path itself."""
+    """Whether a cache came from this source, by its provenance; older ones have the path itself."""
     if "source_id" in provenance:
         return bool(provenance["source_id"] == identity_of(source))
     return provenance.get("source") == str(source.resolve())

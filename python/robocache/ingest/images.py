@@ -78,7 +78,7 @@ def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
 
 
 def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarray, np.ndarray | frames.Encoded]]:
-    """The chunks of a camera; JPEGs and PNGs are decoded, and encoded anew as what they were."""
+    """The chunks of a camera with red and blue exchanged; JPEGs and PNGs are decoded and encoded again."""
     for time_ns, images in camera.chunks:
         encoded = frames.take(images) if isinstance(images, list) else images
         is_plane = isinstance(encoded, np.ndarray) and encoded.ndim == 3  # [n, H, W]
@@ -95,7 +95,7 @@ def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarr
 
 
 class Kinds:
-    """What the frames of each camera are, by the first that was met: all others must be the same."""
+    """The kind of frames of each camera, fixed by its first frame: all others must be the same."""
 
     def __init__(self) -> None:
         self._first: dict[str, tuple[str, object]] = {}

@@ -42,11 +42,11 @@ _LARGEST_FILE = 16 << 20
 
 @dataclass(frozen=True)
 class Part:
-    """What becomes a stream.
+    """A part of a stream that becomes a stream.
 
-    start, stop: the features that are taken; all where `stop` is None.
-    is_bgr: of a camera whose red and blue are exchanged: they are exchanged back.
-    attributes: what is said of it: units, methods, norm_group and others, see :data:`~.recording.ATTRIBUTES`.
+    start, stop: its features; all if `stop` is None.
+    is_bgr: a camera's red and blue are exchanged back.
+    attributes: its units, methods, norm_group and others, see :data:`~.recording.ATTRIBUTES`.
     """
 
     names: tuple[str, ...]
@@ -506,7 +506,7 @@ _MOST_STAMPS = 65536
 
 
 def find_streams(streams: Iterator[tuple[str, Samples]]) -> dict[str, Found]:
-    """What a recording's streams are; of cameras the first frames alone are read."""
+    """A recording's streams; only the first frames of cameras are read."""
     found: dict[str, Found] = {}
     times: dict[str, list[np.ndarray]] = {}
     for name, samples in streams:

@@ -54,11 +54,11 @@ class SourceError(FileError):
 
 
 class ShardsError(FileError):
-    """What a single process can ingest, and several cannot that share it out."""
+    """A single process can ingest this source, several processes that share it cannot."""
 
 
 class WiderError(ShardsError):
-    """Rows that the type of the rows before them does not hold: the ingest begins anew, with what was added to `Notes.wider`."""
+    """Rows do not fit the type of the rows before them: the ingest starts again, with `Notes.wider`."""
 
 
 class _Named:
@@ -275,7 +275,7 @@ class Notes:
             self.skipped.append(Omission(as_utf8(shortened(what)), as_utf8(str(error))))
 
     def count_told(self) -> tuple[int, str]:
-        """Changes with what is told and left out."""
+        """Grows with what is noted and left out."""
         return len(self.left_out), repr(self._provenance.get(self._format))
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:

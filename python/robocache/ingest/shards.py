@@ -43,11 +43,11 @@ _COPIED_AT_ONCE = 16 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be converted, and into how many shards it is cut.
+    """A source, and into how many shards it is cut.
 
-    folder: where its shards go.
+    folder: of its shards.
     recordings: how many the source has.
-    files: size and time of change of each file in the source.
+    files: size and modification time of each file in the source.
     """
 
     folder: Path

@@ -36,7 +36,7 @@ _PATIENCE_S = 10.0
 def ingest_with_workers(
     work: Work, cache: Path, workers: int, *, overwrite: bool, progress: Progress | None
 ) -> IngestReport:
-    """What :func:`ingest` does with `workers`: plans, converts and merges in ``CACHE.shards``, which is gone at the end.
+    """:func:`ingest` with `workers`: plans, converts and merges in ``CACHE.shards``, which is removed at the end.
 
     Raises:
         ShardsError: only a single process can read this source.
