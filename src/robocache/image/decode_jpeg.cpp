@@ -31,7 +31,7 @@ void check_files(const TensorView& blobs, const TensorView& offsets) {
   check_device(offsets, "offsets", blobs.device, {}, "blobs");
 }
 
-// The elements of a dense tensor, in host memory.
+// The elements of a contiguous tensor, in host memory.
 template <class T>
 class OnHost {
  public:

@@ -1,4 +1,4 @@
-// JPEG files to pixels, as a plain function of tensors.
+// Decodes JPEG files to pixels, as a function of tensors.
 #pragma once
 
 #include "robocache/core/device.hpp"
@@ -6,18 +6,18 @@
 
 namespace robocache {
 
-// What decode_jpeg writes: uint8 [N, height, width, channels] on the device of `blobs`, without memory, as the first
-// frame's header says. Throws as decode_jpeg; ArgumentError where there is no frame.
+// The tensor that decode_jpeg writes, without memory: uint8 [N, height, width, channels] on the device of `blobs`,
+// according to the first frame's header. Throws as decode_jpeg, and ArgumentError if there is no frame.
 TensorView decode_jpeg_output(const TensorView& blobs, const TensorView& offsets, CudaStream stream);
 
-// `blobs` uint8 [bytes] and `offsets` int64 [N + 1], both dense and of one device: frame i is bytes
-// [offsets[i], offsets[i + 1]). `out` is uint8 [N, height, width, channels], dense, the shape of every frame. The
-// pixels are decode_frame's. Throws ArgumentError and ArgumentTypeError for tensors that are otherwise; FrameError
+// `blobs` is uint8 [bytes] and `offsets` int64 [N + 1], both contiguous and on one device; frame i is bytes
+// [offsets[i], offsets[i + 1]). `out` is uint8 [N, height, width, channels], contiguous; all frames have that shape.
+// The pixels are those of decode_frame. Throws ArgumentError and ArgumentTypeError for other tensors, and FrameError
 // naming the first frame that does not decode: "frames[7]: ...".
 //
-// On CUDA the frames are what jpeg_frames.hpp takes, as segment_jpeg makes them. The host looks at their headers, so
-// files go there and back, device memory is allocated and the call waits; resident_jpegs.hpp does that once for frames
-// that are decoded again and again. Throws DeviceError and OutOfMemory, too.
+// On CUDA the frames must be what jpeg_frames.hpp takes, as segment_jpeg makes them. The host reads their headers: the
+// files are copied to the host and back, device memory is allocated, and the call waits. resident_jpegs.hpp does that
+// once for frames that are decoded repeatedly. Throws DeviceError and OutOfMemory, too.
 void decode_jpeg(const TensorView& blobs, const TensorView& offsets, const TensorView& out, CudaStream stream);
 
 }  // namespace robocache

@@ -13,18 +13,18 @@ namespace {
 
 constexpr unsigned kScanThreads = 64;
 constexpr unsigned kWarp = 32;
-// Of a warp's segments, brought to shared memory at once: read bit by bit from afar, each first byte of a sector would
-// be waited for.
+// The bytes of a warp's segments, copied to shared memory at once: with bitwise reads from global memory, the first
+// byte of every sector would be waited for.
 constexpr uint32_t kStagedWords = kWarp * 56;
 
-// The coefficients of one block of each thread, 8 of them (16 bytes) side by side.
+// The coefficients of one block for each thread, with 8 of them (16 bytes) side by side.
 class SharedCoefficients {
  public:
   __device__ explicit SharedCoefficients(uint4* all) : mine_(all + threadIdx.x) {
     for (unsigned i = 0; i < 8; ++i) mine_[i * kScanThreads] = uint4{};
   }
-  __device__ void set(uint32_t place, int16_t value) {
-    reinterpret_cast<int16_t*>(mine_ + place / 8 * kScanThreads)[place % 8] = value;
+  __device__ void set(uint32_t index, int16_t value) {
+    reinterpret_cast<int16_t*>(mine_ + index / 8 * kScanThreads)[index % 8] = value;
   }
   __device__ void take(uint32_t (&words)[32]) {
 #pragma unroll
@@ -48,15 +48,15 @@ struct ScanShared {
   uint32_t words[kScanThreads / kWarp][kStagedWords];
 };
 
-// The frame that fills a place of the batch, or null.
-__device__ const JpegFrame* frame_at(const DecodeJpegParams& p, int64_t place) {
-  int64_t row = p.rows[place] - p.first_row;
-  if (p.in_order && row >= 0) row = place;
+// The frame of output `output`, or null.
+__device__ const JpegFrame* frame_at(const DecodeJpegParams& p, int64_t output) {
+  int64_t row = p.rows[output] - p.first_row;
+  if (p.in_order && row >= 0) row = output;
   return row >= 0 && row < p.frame_count ? p.frames + row : nullptr;
 }
 
-// Copies the words of the warp's segments to `staged`, those of one lane behind those of the lane before it. Where mine
-// lie then: there, or where they were if there is no room.
+// Copies the words of the warp's segments to `staged`, lane after lane. Returns where this lane's words are then: in
+// `staged`, or where they were if there is no room.
 __device__ const uint32_t* stage(const uint32_t* words, uint32_t count, uint32_t* staged) {
   constexpr unsigned kAll = 0xffffffffu;
   const unsigned lane = threadIdx.x % kWarp;
@@ -82,19 +82,19 @@ __device__ const uint32_t* stage(const uint32_t* words, uint32_t count, uint32_t
   return fits ? staged + begin : words;
 }
 
-// `lanes` threads a frame; a block's segments have the same tables.
+// `lanes` threads for each frame; all segments of a block have the same tables.
 __global__ void __launch_bounds__(kScanThreads, 7)
     scan_segments(const __grid_constant__ DecodeJpegParams p, int64_t lanes) {
   __shared__ ScanShared shared;
   wait_for_work_before();
   const int64_t thread = blockIdx.x * int64_t{kScanThreads} + threadIdx.x;
-  const int64_t place = thread / lanes;
-  const auto segment = static_cast<int32_t>(thread - place * lanes);
-  const JpegFrame* const frame = place < p.count ? frame_at(p, place) : nullptr;
+  const int64_t output = thread / lanes;
+  const auto segment = static_cast<int32_t>(thread - output * lanes);
+  const JpegFrame* const frame = output < p.count ? frame_at(p, output) : nullptr;
   const bool mine = frame != nullptr && segment < frame->segment_count;
   if (!__syncthreads_or(mine)) return;
 
-  // Without `one_table` the whole block is of one frame.
+  // Without `one_table` the whole block belongs to one frame.
   const JpegTables* const tables = p.tables + (p.one_table ? 0 : frame->tables);
   for (unsigned i = threadIdx.x; i < sizeof(JpegTables) / sizeof(uint4); i += kScanThreads) {
     __pipeline_memcpy_async(reinterpret_cast<uint4*>(&shared.tables) + i, reinterpret_cast<const uint4*>(tables) + i,
@@ -106,67 +106,67 @@ __global__ void __launch_bounds__(kScanThreads, 7)
     const uint32_t* const begins = p.segments + frame->segments + segment;
     first_byte = begins[0] % 4;
     bytes = begins[1] - begins[0];
-    words += (p.words_of_place > 0 ? place * p.words_of_place : frame->words) + begins[0] / 4;
+    words += (p.words_stride > 0 ? output * p.words_stride : frame->words) + begins[0] / 4;
   }
   words = stage(words, JpegBits::word_count(first_byte, bytes), shared.words[threadIdx.x / kWarp]);
   SharedCoefficients coefficients(shared.coefficients);
   __syncthreads();
   if (!mine) return;
   const JpegPlanes planes = jpeg_planes(*frame, p.height, p.width, p.channels);
-  p.damage[place * p.most_segments + segment] =
+  p.damage[output * p.most_segments + segment] =
       !decode_jpeg_segment(*frame, planes, shared.tables, p.long_entries, p.channels, segment, words, first_byte, bytes,
-                           coefficients, p.planes + place * p.plane_bytes);
+                           coefficients, p.planes + output * p.plane_bytes);
 }
 
 // ---- chroma to full size, and colour: a block for some rows of a frame ----------------------------------------------
 
 constexpr unsigned kColorThreads = 256;
-constexpr int64_t kRunsOfThread =
-    4;  // where there are frames enough: what a block begins with is as much work as a run
+constexpr int64_t kRunsOfThread = 4;  // if there are enough frames: a block's start costs as much as a run
 
-__device__ void report_damage(const DecodeJpegParams& p, int64_t place) {
-  if (p.is_pad != nullptr) p.is_pad[place] = true;
+__device__ void report_damage(const DecodeJpegParams& p, int64_t output) {
+  if (p.is_pad != nullptr) p.is_pad[output] = true;
   if (p.found == nullptr) return;
-  p.found->row = p.rows[place];
+  p.found->row = p.rows[output];
   __threadfence_system();
   atomicAdd_system(reinterpret_cast<unsigned long long*>(&p.found->frames), 1ull);
 }
 
-// A part of the rows is one stretch of the output: made in shared memory, then written 16 bytes at a time.
+// A group of rows is one contiguous stretch of the output: it is made in shared memory and then written 16 bytes at a
+// time.
 __global__ void __launch_bounds__(kColorThreads)
     color_rows(const __grid_constant__ DecodeJpegParams p, int32_t rows_of_block, int32_t blocks_of_frame) {
   extern __shared__ uint4 shared[];
   wait_for_work_before();
-  const int64_t place = blockIdx.x / blocks_of_frame;
-  const int32_t block = blockIdx.x - static_cast<int32_t>(place * blocks_of_frame);
+  const int64_t output = blockIdx.x / blocks_of_frame;
+  const int32_t block = blockIdx.x - static_cast<int32_t>(output * blocks_of_frame);
   const int32_t first_row = block * rows_of_block;
   const int32_t rows = min(rows_of_block, p.height - first_row);
   const int64_t pitch = int64_t{p.width} * p.channels;
-  uint8_t* const out = p.out + (place * p.height + first_row) * pitch;
+  uint8_t* const out = p.out + (output * p.height + first_row) * pitch;
   const auto bytes = static_cast<int32_t>(rows * pitch);
 
-  const JpegFrame* const frame = frame_at(p, place);
+  const JpegFrame* const frame = frame_at(p, output);
   if (frame == nullptr && p.leaves_others) return;
   bool damaged = false;
   if (frame != nullptr) {
     for (int32_t i = threadIdx.x; i < frame->segment_count; i += kColorThreads) {
-      damaged |= p.damage[place * p.most_segments + i] != 0;
+      damaged |= p.damage[output * p.most_segments + i] != 0;
     }
   }
   damaged = __syncthreads_or(damaged) != 0;
   if (block == 0 && threadIdx.x == 0) {
-    if (p.status != nullptr) p.status[place] = damaged;
-    if (damaged) report_damage(p, place);
+    if (p.status != nullptr) p.status[output] = damaged;
+    if (damaged) report_damage(p, output);
   }
 
-  // Shifted as `out` is, so that 16 bytes lie alike in both.
+  // Shifted as `out` is, so that vectors of 16 bytes align in both.
   const auto shift = static_cast<int32_t>(reinterpret_cast<uintptr_t>(out) % sizeof(uint4));
   uint8_t* const made = reinterpret_cast<uint8_t*>(shared) + shift;
   if (frame == nullptr || damaged) {
     for (int32_t i = threadIdx.x; i < bytes; i += kColorThreads) made[i] = 0;
   } else {
     const JpegPlanes planes = jpeg_planes(*frame, p.height, p.width, p.channels);
-    const uint8_t* const samples = p.planes + place * p.plane_bytes;
+    const uint8_t* const samples = p.planes + output * p.plane_bytes;
     const int32_t runs = (p.width + kJpegRun - 1) / kJpegRun;
     const bool whole_words = (shift | static_cast<int32_t>(pitch)) % 4 == 0;
     const int32_t rows_further = static_cast<int32_t>(kColorThreads) / runs;
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kColorThreads)
   for (int32_t i = threadIdx.x; i < body; i += kColorThreads) {
     reinterpret_cast<uint4*>(out + head)[i] = reinterpret_cast<const uint4*>(made + head)[i];
   }
-  const int32_t ends = bytes - 16 * body;  // the head, and what is behind the body
+  const int32_t ends = bytes - 16 * body;  // the head, and the rest after the body
   for (int32_t i = threadIdx.x; i < ends; i += kColorThreads) {
     const int32_t byte = i < head ? i : i + 16 * body;
     out[byte] = made[byte];
@@ -217,22 +217,22 @@ __global__ void __launch_bounds__(kColorThreads)
 
 // ---- words from afar to the device, a frame of a warp at a time ----------------------------------------------------
 
-// So small that one fits beside all that scan_segments has on a multiprocessor; together they have as many bytes on their
-// way as the link holds, and no more, since those would be in the way of what is decoded meanwhile.
+// So small that a block fits on a multiprocessor beside those of scan_segments. Together they keep as many bytes in
+// flight as the link holds, and no more, because these would delay the decoding that runs at the same time.
 constexpr unsigned kFetchBlocks = 24;
 constexpr unsigned kFetchThreads = 128;
-constexpr unsigned kFetchLoads = 4;  // of 16 bytes, of each thread at once
+constexpr unsigned kFetchLoads = 4;  // of 16 bytes, in flight for each thread
 
 __global__ void __launch_bounds__(kFetchThreads) fetch_words(const __grid_constant__ DecodeJpegParams p) {
   wait_for_work_before();
   const int64_t warps = int64_t{gridDim.x} * (kFetchThreads / kWarp);
   const unsigned lane = threadIdx.x % kWarp;
-  for (int64_t place = (blockIdx.x * kFetchThreads + threadIdx.x) / kWarp; place < p.count; place += warps) {
-    const JpegFrame* const frame = frame_at(p, place);
+  for (int64_t output = (blockIdx.x * kFetchThreads + threadIdx.x) / kWarp; output < p.count; output += warps) {
+    const JpegFrame* const frame = frame_at(p, output);
     if (frame == nullptr) continue;
     const uint32_t count = (p.segments[frame->segments + frame->segment_count] + 15) / 16;
     const auto* const from = reinterpret_cast<const uint4*>(p.words + frame->words);
-    auto* const to = reinterpret_cast<uint4*>(p.fetched + place * p.words_of_place);
+    auto* const to = reinterpret_cast<uint4*>(p.fetched + output * p.words_stride);
     for (uint32_t first = lane; first < count; first += kWarp * kFetchLoads) {
       uint4 held[kFetchLoads];
 #pragma unroll

@@ -12,10 +12,10 @@
 namespace robocache {
 namespace {
 
-// Bytes of frames that all threads together decode at once: fewer threads decode larger frames.
+// The most bytes of decoded frames in work on all threads together: large frames use fewer threads.
 constexpr int64_t kPixelsAtOnce = 256 << 20;
 
-// The files one after the other.
+// Joins the files, one after the other.
 void join(const std::vector<std::vector<uint8_t>>& files, EncodedFrames* into) {
   into->offsets = {0};
   for (const auto& file : files) into->offsets.push_back(into->offsets.back() + static_cast<int64_t>(file.size()));
@@ -92,14 +92,14 @@ EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_
         if (const FrameShape shape = frame_shape(taken.codec, blob); shape != taken.shape) {
           throw FrameError("expected " + taken.shape.describe() + " like frames[0], got " + shape.describe());
         }
-        const auto place = static_cast<size_t>(i);
+        const auto index = static_cast<size_t>(i);
         if (taken.codec == Codec::kJpeg) {
           Segmented segmented = segment_jpeg(blob);
-          files[place] = std::move(segmented.blob);
-          reencoded[place] = std::move(segmented.why);
+          files[index] = std::move(segmented.blob);
+          reencoded[index] = std::move(segmented.why);
         } else {
           check_png_frame(blob, taken.shape);
-          files[place].assign(blob.begin(), blob.end());
+          files[index].assign(blob.begin(), blob.end());
         }
       },
       nullptr, taken.shape.bytes());

@@ -1,9 +1,9 @@
 // An ImageTransform as an operation on tensors.
 //
-// frames [N, H, W, C] uint8, C 1 or 3, or depth [N, H, W, 1], uint16 with unit_m or float32; dense, on the CPU or a CUDA
-// device. rows int64 [B] or [B, T], dense, there too: which frame each output is; below 0 is black. None: each frame once,
-// B = N. The output is [B, (T,) C, h, w], or [B, (T,) h, w, C], of the options' dtype.
-// A row of N or more is refused on the CPU; on CUDA it is black.
+// `frames` is [N, H, W, C] uint8 with C 1 or 3, or depth [N, H, W, 1]: uint16 with unit_m, or float32. It is
+// contiguous, on the CPU or a CUDA device. `rows` is int64 [B] or [B, T], contiguous, on the same device: the index of
+// each output's frame; below 0 is black. Without rows each frame gives one output and B = N. The output is [B, (T,) C,
+// h, w], or [B, (T,) h, w, C], of the options' dtype. A row of N or more is refused on the CPU and black on CUDA.
 #pragma once
 
 #include <optional>
@@ -16,14 +16,14 @@ namespace robocache {
 
 class ImageBatch {
  public:
-  // Reads no memory of the tensors. Throws ArgumentError, ArgumentTypeError.
+  // Does not read the tensors' memory. Throws ArgumentError, ArgumentTypeError.
   ImageBatch(const TensorView& frames, const std::optional<TensorView>& rows, const ImageOptions& options,
              std::optional<double> unit_m = {});
 
   const TensorView& output() const { return output_; }  // without memory
 
-  // Sample b of B has the draw first.sample + b. `out` is dense and does not overlap an input. Throws ArgumentError,
-  // ArgumentTypeError, DeviceError.
+  // Sample b of B has the draw first.sample + b. `out` is contiguous and does not overlap an input. Throws
+  // ArgumentError, ArgumentTypeError, DeviceError.
   void run(const ImageDraw& first, const TensorView& out, CudaStream stream) const;
 
  private:

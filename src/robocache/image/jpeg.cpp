@@ -9,7 +9,7 @@
 #include <new>
 #include <string>
 
-#include <jpeglib.h>  // takes FILE and size_t from the headers before it
+#include <jpeglib.h>  // needs FILE and size_t from the headers before it
 
 #include <jerror.h>
 
@@ -23,28 +23,30 @@
 namespace robocache {
 namespace {
 
-// Its own, so that jerror.o of the archive stays out: that prints to stderr in a way that only executables can link.
+// The messages are our own, so that the archive's jerror.o stays out: it prints to stderr in a way that only
+// executables can link.
 constexpr const char* kMessages[] = {
-#define JVERSION ""  // of jversion.h, which is not installed: who made it, in two messages that no failure has
+#define JVERSION ""  // from jversion.h, which is not installed; only two messages use it, and no error has them
 #define JCOPYRIGHT_SHORT ""
 #define JMESSAGE(code, text) text,
 #include <jerror.h>
 };
 
-// A progressive file may say every coefficient anew in each of any number of scans, a few bytes each. Honest ones have ten.
+// The scans of a progressive file may repeat every coefficient any number of times, with a few bytes each. Real files
+// have about ten.
 constexpr int kMaxScans = 100;
 
-// Each block of 8 x 8 takes at least two bits, one a scan of a progressive file; arithmetic coding of nothing but one colour
+// A block of 8 x 8 takes at least two bits, or one a scan in a progressive file. Arithmetic coding of one flat colour
 // may take less.
 constexpr int64_t kMaxBlocksPerByte = 16;
 
 constexpr int kReencodeQuality = 95;
 
-// Where a call of libjpeg goes back to that failed, and why it did. libjpeg sees the first member.
+// Where a failed call of libjpeg returns to, and why it failed. libjpeg uses the first member.
 struct Failure {
   jpeg_error_mgr manager{};
   std::jmp_buf back;
-  const char* why = nullptr;  // or null: manager.msg_code and manager.msg_parm say it
+  const char* why = nullptr;  // if null, manager.msg_code and manager.msg_parm say it
 
   Failure() {
     manager.error_exit = [](j_common_ptr info) { jump(info); };
@@ -62,7 +64,7 @@ struct Failure {
 
   [[noreturn]] static void jump(j_common_ptr info) { std::longjmp(reinterpret_cast<Failure*>(info->err)->back, 1); }
 
-  // Runs `calls`, which must leave nothing to destroy when it is left in the middle; whether it came to its end.
+  // Runs `calls` and returns whether it finished. `calls` must leave nothing to destroy when a longjmp leaves it.
   template <class Calls>
   bool passes(const Calls& calls) {
     if (setjmp(back) != 0) return false;
@@ -70,7 +72,7 @@ struct Failure {
     return true;
   }
 
-  // Throws std::bad_alloc where memory was all that was missing.
+  // Throws std::bad_alloc if libjpeg ran out of memory.
   std::string text() const {
     if (why != nullptr) return why;
     if (manager.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
@@ -91,7 +93,7 @@ struct Failure {
 };
 static_assert(offsetof(Failure, manager) == 0);
 
-// A file while libjpeg reads it.
+// A file that libjpeg reads.
 class Source {
  public:
   explicit Source(std::span<const uint8_t> blob) : size_(blob.size()) {
@@ -110,7 +112,7 @@ class Source {
     check_header();
   }
 
-  // Calls of libjpeg on `info`; throws what it complains of.
+  // Runs calls of libjpeg on `info`; throws what libjpeg reports.
   template <class Calls>
   void run(const Calls& calls) {
     if (!failure_.passes(calls)) refuse(failure_.text());
@@ -120,7 +122,7 @@ class Source {
     return {info.image_height, info.image_width, info.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3, DType::kUInt8};
   }
 
-  // After all scans: libjpeg gives a component that none of them held as zeros.
+  // Call it after all scans: libjpeg gives zeros for a component that no scan held.
   void check_components() const {
     for (int i = 0; i < info.num_components; ++i) {
       if (info.comp_info[i].quant_table == nullptr) refuse("component " + std::to_string(i) + " has no data");
@@ -140,7 +142,7 @@ class Source {
   }
 
   void check_header() const {
-    if (info.data_precision != 8) {  // which libjpeg-turbo reads from version 3 on, into samples of 16 bits
+    if (info.data_precision != 8) {  // libjpeg-turbo 3 would read it into samples of 16 bits
       refuse("expected a data precision of 8 bits, got " + std::to_string(info.data_precision));
     }
     const J_COLOR_SPACE color = info.jpeg_color_space;
@@ -168,7 +170,7 @@ class Source {
   jpeg_decompress_struct& info = decompressor_.info;
 };
 
-// A file while libjpeg writes it.
+// A file that libjpeg writes.
 class Sink {
  public:
   Sink() {
@@ -188,7 +190,7 @@ class Sink {
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
 
-  // Creates `info`, then `calls`, which write the whole file; whether libjpeg did.
+  // Creates `info` and runs `calls`, which write the whole file. Returns whether libjpeg succeeded.
   template <class Calls>
   bool writes(const Calls& calls) {
     return failure_.passes([&] {
@@ -206,13 +208,13 @@ class Sink {
   jpeg_compress_struct info{};
 
  private:
-  // libjpeg sees the first member.
+  // libjpeg uses the first member.
   struct Destination {
     jpeg_destination_mgr manager{};
     Sink* sink = nullptr;
   };
 
-  // Doubles the memory, all of which is written. libjpeg may not be left by a C++ exception.
+  // Doubles the buffer, which is full. It reports failure to libjpeg, since no C++ exception may pass through libjpeg.
   static void grow(j_compress_ptr compress) {
     Sink& sink = *reinterpret_cast<Destination*>(compress->dest)->sink;
     const size_t size = sink.size_ == 0 ? size_t{32} << 10 : 2 * sink.size_;
@@ -230,10 +232,10 @@ class Sink {
   size_t size_ = 0;
 };
 
-// How many samples of luma lie across or down for one of chroma, where chroma has one sample for one or two.
+// Whether chroma has one sample for one sample of luma, or for two, in this direction.
 bool is_one_or_two(int luma, int chroma) { return luma == chroma || luma == 2 * chroma; }
 
-// Why the coefficients of a header's file cannot be kept; empty where they can.
+// Why the header rules out that the coefficients are kept; empty if it does not.
 std::string obstacle(const jpeg_decompress_struct& info) {
   if (info.jpeg_color_space == JCS_GRAYSCALE) return "";
   if (info.jpeg_color_space == JCS_RGB) return "it stores RGB, not YCbCr";
@@ -287,7 +289,7 @@ bool decodes_alike(const JBLOCK& block, const UINT16 (&steps)[DCTSIZE2]) {
   return true;
 }
 
-// Whether baseline has codes for the coefficients of blocks.
+// Whether baseline JPEG has codes for the coefficients of these blocks.
 bool have_codes(std::span<const JBLOCK> blocks) {
   std::array<JCOEF, DCTSIZE2> least{};
   std::array<JCOEF, DCTSIZE2> most{};
@@ -298,24 +300,24 @@ bool have_codes(std::span<const JBLOCK> blocks) {
       most[k] = coefficient > most[k] ? coefficient : most[k];
     }
   }
-  // Of the first of a block what is coded is how far it is from the one before.
+  // The first coefficient of a block is coded as its difference from the one before.
   return least[0] >= -1024 && most[0] <= 1023 && *std::min_element(least.begin() + 1, least.end()) >= -1023 &&
          *std::max_element(most.begin() + 1, most.end()) <= 1023;
 }
 
-// Why the coefficients, once read, cannot be kept; empty where they can. Throws FrameError where decoders differ on them.
+// Why the coefficients, once read, cannot be kept; empty if they can. Throws FrameError if decoders differ on them.
 std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficients) {
   jpeg_decompress_struct& info = source->info;
   for (int i = 0; i < info.num_components; ++i) {
     for (const UINT16 step : info.comp_info[i].quant_table->quantval) {
       if (step > 255) return "its quantisation steps have 16 bits";
     }
-    // libjpeg smooths blocks whose coefficients have not come to their last bit.
+    // libjpeg smooths blocks whose coefficients have not arrived in full.
     for (int k = 0; info.coef_bits != nullptr && k < DCTSIZE2; ++k) {
       if (info.coef_bits[i][k] != 0) return "its last progressive scans are not there";
     }
   }
-  // libjpeg-turbo's Huffman encoder does not look: it writes something else for coefficients that have no code.
+  // libjpeg-turbo's Huffman encoder does not check: for coefficients without a code it writes something else.
   bool has_codes = true;
   bool is_sure = true;
   source->run([&] {
@@ -341,7 +343,7 @@ std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficie
   return has_codes ? "" : "its coefficients are larger than baseline's";
 }
 
-// The sampling in its least numbers, which say the same.
+// The sampling factors in their lowest terms, which mean the same.
 void copy_sampling(const jpeg_decompress_struct& from, jpeg_compress_struct* to) {
   const jpeg_component_info& finest = from.comp_info[0];
   const jpeg_component_info& coarsest = from.comp_info[from.num_components - 1];
@@ -401,7 +403,7 @@ std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& 
     info.dct_method = JDCT_ISLOW;
     jpeg_start_compress(&info, TRUE);
     while (info.next_scanline < info.image_height) {
-      auto* row = const_cast<JSAMPROW>(pixels + info.next_scanline * row_bytes);  // which libjpeg only reads
+      auto* row = const_cast<JSAMPROW>(pixels + info.next_scanline * row_bytes);  // libjpeg only reads it
       jpeg_write_scanlines(&info, &row, 1);
     }
   });

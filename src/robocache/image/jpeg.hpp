@@ -1,4 +1,4 @@
-// JPEG, as image/codec.hpp promises it.
+// JPEG frames, as image/codec.hpp specifies them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace robocache {
 
 FrameShape jpeg_shape(std::span<const uint8_t> blob);
 
-// Throws FrameError where the header says another shape than `expected`.
+// Throws FrameError if the header has another shape than `expected`.
 void decode_jpeg_frame(std::span<const uint8_t> blob, const FrameShape& expected, uint8_t* out);
 
 std::vector<uint8_t> encode_jpeg_frame(const uint8_t* pixels, const FrameShape& shape, const EncodeOptions& options);

@@ -1,4 +1,4 @@
-// How a JPEG file codes what is behind its header: byte stuffing and restart markers, and Huffman tables.
+// The coding of a JPEG file behind its header: byte stuffing, restart markers and Huffman tables.
 #pragma once
 
 #include <array>
@@ -35,8 +35,8 @@ template <class... Parts>
   throw FrameError(text);
 }
 
-// Calls take(from, bytes) for each stretch of the entropy-coded data from `begin` on, and end_segment() behind each
-// segment. Throws FrameError where restart markers are out of order, or no end of the image follows.
+// Calls take(from, bytes) for each run of entropy-coded data from `begin` on, and end_segment() after each segment.
+// Throws FrameError if restart markers are out of order or if the image has no end.
 template <class Take, class EndSegment>
 void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& take, const EndSegment& end_segment) {
   const uint8_t* const end = blob.data() + blob.size();
@@ -48,7 +48,7 @@ void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& 
     while (behind < end && *behind == 0xff) ++behind;
     if (behind == end) refuse_jpeg(end - blob.data(), "the file ends inside its entropy-coded data");
     const int marker = *behind;
-    take(from, ff - from + (marker == 0 ? 1 : 0));  // an ff of the data has a 0 behind it
+    take(from, ff - from + (marker == 0 ? 1 : 0));  // an ff in the data is followed by a 0
     from = behind + 1;
     if (marker == 0) continue;
     end_segment();
@@ -61,13 +61,14 @@ void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& 
   }
 }
 
-// How many codes of 1 to 16 bits there are, and the symbols in their order.
+// The number of codes of each length from 1 to 16 bits, and the symbols in their order.
 struct HuffmanCodes {
   std::array<uint8_t, 16> counts{};
   std::array<uint8_t, 256> symbols{};
   bool defined = false;
 
-  // Calls take(symbol, code, length) for each, the code in the upper bits of 16. There are no more than fit.
+  // Calls take(symbol, code, length) for each symbol; the code is in the upper of 16 bits. Codes beyond the space for
+  // them are skipped.
   template <class Take>
   void for_each(const Take& take) const {
     uint32_t code = 0;
@@ -78,7 +79,7 @@ struct HuffmanCodes {
   }
 };
 
-// For DC or AC coefficients; codes longer than kJpegFirstBits go behind `long_entries`.
+// Makes the look-up table for DC or AC coefficients; appends codes longer than kJpegFirstBits to `long_entries`.
 JpegHuffman make_jpeg_huffman(const HuffmanCodes& codes, bool dc, std::vector<uint16_t>& long_entries);
 
 }  // namespace robocache

@@ -1,5 +1,5 @@
-// From a JPEG frame's planes to pixels: chroma brought to full size by libjpeg's "fancy" upsampling, a triangle filter,
-// and YCbCr to RGB in fixed point. Same bits as libjpeg-turbo's.
+// Converts a JPEG frame's planes to pixels: upsamples chroma by libjpeg's "fancy" triangle filter, and converts YCbCr
+// to RGB in fixed point. The result has libjpeg-turbo's bits.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace robocache {
 
-inline constexpr int32_t kJpegRun = 8;  // pixels of a row that are made at once
+inline constexpr int32_t kJpegRun = 8;  // the pixels of a row that are made at once
 
-// Byte i of packed words, the lowest first.
+// Byte i of packed words; byte 0 is the lowest.
 ROBOCACHE_HD int32_t packed_uint8(const uint32_t* words, int i) {
   return static_cast<int32_t>(words[i / 4] >> (8 * (i % 4)) & 255);
 }
 
-// One chroma component, less 128, at the kJpegRun pixels from (y, x) on; x is a multiple of kJpegRun.
+// One chroma component, minus 128, at the kJpegRun pixels from (y, x) on; x is a multiple of kJpegRun.
 ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, const JpegPlanes& planes, int32_t y,
                                   int32_t x, int32_t (&out)[kJpegRun]) {
   if (frame.luma_across == 1) {
@@ -27,8 +27,8 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
     for (int i = 0; i < kJpegRun; ++i) out[i] = packed_uint8(words, i) - 128;
     return;
   }
-  // A pixel is 3/4 the sample it lies in and 1/4 the next nearest, across and down; at the edges that is the same one.
-  // libjpeg-turbo repeats samples where there are only one or two across.
+  // A pixel is 3/4 of the sample that it lies in and 1/4 of the next nearest, across and down; at the edges both are
+  // the same sample. libjpeg-turbo repeats samples if a row has only one or two.
   const bool repeat = planes.chroma_width <= 2;
   const bool two_down = frame.luma_down == 2;
   const int32_t row = two_down ? y / 2 : y;
@@ -41,7 +41,7 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
   const int32_t last = planes.chroma_width - 1;
   const int32_t left = first > 0 ? first - 1 : 0;
   const int32_t right = first + 4 < last ? first + 4 : last;
-  int32_t sums[6];  // of columns first - 1 to first + 4: 3/4 and 1/4 of two rows, times 4, or one row alone
+  int32_t sums[6];  // columns first - 1 to first + 4: 3/4 and 1/4 of two rows, times 4, or one row alone
   uint32_t word;
   std::memcpy(&word, __builtin_assume_aligned(near_row + first, 4), 4);
   sums[0] = near_row[left];
@@ -53,7 +53,7 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
     for (int i = 0; i < 4; ++i) sums[i + 1] = 3 * sums[i + 1] + packed_uint8(&word, i);
     sums[5] = 3 * sums[5] + far_row[right];
   }
-  if (first + 3 > last) {  // the block goes on behind the frame
+  if (first + 3 > last) {  // the block extends beyond the frame
     for (int i = 1; i < 4; ++i) {
       if (first + i > last) sums[i + 1] = sums[i];
     }
@@ -62,7 +62,7 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
     for (int i = 0; i < 4; ++i) out[2 * i] = out[2 * i + 1] = (two_down ? sums[i + 1] / 4 : sums[i + 1]) - 128;
     return;
   }
-  // Halves are rounded up and down in turn.
+  // Halves are rounded up and down by turns.
   const int shift = two_down ? 4 : 2;
   const int32_t left_bias = (two_down ? 8 : 1) - (128 << shift);
   const int32_t right_bias = (two_down ? 7 : 2) - (128 << shift);
@@ -72,19 +72,19 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
   }
 }
 
-// The kJpegRun pixels from (y, x) on: 8 bytes of a grey frame, 24 of an RGB one. x is a multiple of kJpegRun; pixels
-// past the frame's width hold anything.
+// The kJpegRun pixels from (y, x) on: 8 bytes of a grey frame, 24 of an RGB frame. x is a multiple of kJpegRun; pixels
+// beyond the frame's width hold anything.
 ROBOCACHE_HD void jpeg_grey_run(const uint8_t* samples, const JpegPlanes& planes, int32_t y, int32_t x,
                                 uint32_t (&grey)[2]) {
   std::memcpy(grey, __builtin_assume_aligned(samples + int64_t{y} * planes.luma_pitch + x, 8), 8);
 }
 
-// Whether jpeg_halved_chroma_run takes the place of jpeg_chroma_run: nearly always.
+// Whether jpeg_halved_chroma_run can be used instead of jpeg_chroma_run: nearly always.
 ROBOCACHE_HD bool jpeg_chroma_is_halved(const JpegFrame& frame, const JpegPlanes& planes, int32_t x) {
   return frame.luma_across == 2 && frame.luma_down == 2 && planes.chroma_width > 2 && x / 2 + 3 < planes.chroma_width;
 }
 
-// Two bytes of a word, 2 kPair and the next, as two halves of 16 bits.
+// Bytes 2 kPair and 2 kPair + 1 of a word, as two halves of 16 bits.
 template <int kPair>
 ROBOCACHE_HD uint32_t packed_halves(uint32_t word) {
 #ifdef __CUDA_ARCH__
@@ -95,8 +95,8 @@ ROBOCACHE_HD uint32_t packed_halves(uint32_t word) {
 #endif
 }
 
-// Both chroma components of half the frame's size both ways, as jpeg_chroma_run gives one: all is loaded before any of it
-// is waited for, and nothing hangs on the frame.
+// Both chroma components at half size in both directions, each as jpeg_chroma_run gives it. All loads come first, so
+// that they overlap, and nothing depends on the frame.
 ROBOCACHE_HD void jpeg_halved_chroma_run(const uint8_t* chroma, const JpegPlanes& planes, int32_t y, int32_t x,
                                          int32_t (&blue)[kJpegRun], int32_t (&red)[kJpegRun]) {
   const int32_t row = y / 2, first = x / 2;

@@ -20,7 +20,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "words are turned round");
 
-// A JPEG file: its header read, its entropy-coded data measured.
+// A JPEG file with its header read and its entropy-coded data measured.
 class JpegFile {
  public:
   explicit JpegFile(std::span<const uint8_t> blob) : blob_(blob) {
@@ -32,7 +32,7 @@ class JpegFile {
     const int64_t mcus = int64_t{planes.mcus_across} * planes.mcus_down;
     frame.segment_mcus = interval_ == 0 ? static_cast<int32_t>(mcus) : interval_;
     frame.segment_count = static_cast<int32_t>((mcus + frame.segment_mcus - 1) / frame.segment_mcus);
-    // A block takes a code of each kind at least: a small file cannot ask for much work.
+    // A block takes at least one code of each kind, so a small file cannot demand much work.
     const int64_t blocks = mcus * (channels == 1 ? 1 : frame.luma_across * frame.luma_down + 2);
     least_scan_bytes_ = (2 * blocks + 7) / 8;
   }
@@ -40,8 +40,8 @@ class JpegFile {
   int32_t height = 0, width = 0, channels = 0;
   JpegFrame frame{};
 
-  // Checks the entropy-coded data's markers, and takes them and the stuffing out: as many bytes as are returned, whole
-  // words of them, to `words`, where the segments begin to `begins` [segment_count + 1]. Null: only counts.
+  // Checks the markers of the entropy-coded data and removes them and the stuffing. Writes whole words to `words` and
+  // the offsets of the segments to `begins` [segment_count + 1]; returns the number of bytes. With null it only counts.
   int64_t strip_scan(uint32_t* words, uint32_t* begins) const {
     auto* const to = reinterpret_cast<uint8_t*>(words);
     int64_t bytes = 0;
@@ -74,7 +74,7 @@ class JpegFile {
     return bytes;
   }
 
-  // All that JpegTables is made of.
+  // Everything that JpegTables is made from.
   std::string tables_key() const {
     std::string key;
     const auto append = [&key](const auto& values) {
@@ -122,12 +122,12 @@ class JpegFile {
   }
   int big_endian_16(int64_t place) const { return byte(place) << 8 | byte(place + 1); }
 
-  // False: behind it the entropy-coded data begins.
+  // Returns false if the entropy-coded data begins next.
   bool read_marker() {
     if (byte(at_) != 0xff) refuse_jpeg(at_, "expected a marker, got ", hexadecimal(byte(at_)));
     while (byte(at_) == 0xff) ++at_;
     const int marker = byte(at_);
-    const int64_t begin = ++at_;  // of the length
+    const int64_t begin = ++at_;  // offset of the length
     if (marker == 0x01 || (marker >= 0xd0 && marker <= 0xd9)) {
       refuse_jpeg(begin - 1, "expected a header, got marker ", hexadecimal(marker));
     }
@@ -212,7 +212,7 @@ class JpegFile {
     HuffmanCodes codes;
     codes.defined = true;
     int symbols = 0;
-    int room = 1;  // codes of this length that are free
+    int room = 1;  // free codes of this length
     for (int length = 1; length <= 16; ++length) {
       const int count = byte(at_ + length);
       codes.counts[static_cast<size_t>(length - 1)] = static_cast<uint8_t>(count);
@@ -228,7 +228,7 @@ class JpegFile {
       }
     }
     at_ += 17 + symbols;
-    if (id < 2) (kind == 0 ? dc_ : ac_)[id] = codes;  // baseline coding has no others
+    if (id < 2) (kind == 0 ? dc_ : ac_)[id] = codes;  // baseline coding has no other tables
   }
 
   void read_quantisation(int64_t end) {
@@ -264,7 +264,7 @@ class JpegFile {
     if (byte(spectrum) != 0 || byte(spectrum + 1) != 63 || byte(spectrum + 2) != 0) {
       refuse_jpeg(spectrum, "expected all coefficients in one scan");
     }
-    // As libjpeg: JFIF files are YCbCr; else Adobe's marker says it, else the components' names.
+    // As in libjpeg: JFIF files are YCbCr; otherwise Adobe's marker decides, or else the components' names.
     const bool named_rgb = components_[0].id == 'R' && components_[1].id == 'G' && components_[2].id == 'B';
     const bool rgb = adobe_transform_ >= 0 ? adobe_transform_ == 0 : named_rgb;
     if (channels == 3 && !jfif_ && rgb) refuse_jpeg(at_, "expected YCbCr, got RGB");
@@ -284,10 +284,10 @@ class JpegFile {
   bool quantisation_defined_[4]{};
 };
 
-// Look-up tables, each once.
+// The distinct look-up tables.
 class TableSet {
  public:
-  // The place of a file's tables. Any number of threads.
+  // The index of a file's tables. Any number of threads may call it.
   int32_t place_of(const JpegFile& file) {
     std::string key = file.tables_key();
     const std::lock_guard lock(mutex_);
@@ -306,7 +306,7 @@ class TableSet {
 
 int64_t multiple_of_16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
-// A frame's segments are MCUs of 8 x 8 pixels at least.
+// A segment has at least one MCU of at least 8 x 8 pixels.
 int64_t most_segments_of(const FrameShape& shape) { return ((shape.height + 7) / 8) * ((shape.width + 7) / 8); }
 
 }  // namespace
@@ -374,7 +374,7 @@ void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
   all.channels = piece.channels;
   all.most_segments = std::max(all.most_segments, piece.most_segments);
   all.plane_bytes = std::max(all.plane_bytes, piece.plane_bytes);
-  // Where the codes that are longer than a look-up begin is no part of what a table says.
+  // The offset of the longer codes does not distinguish tables.
   const auto same_codes = [&](const JpegHuffman& a, const JpegHuffman& b) {
     const auto longer = a.long_end - a.long_code;
     return std::ranges::equal(a.first, b.first) && a.long_code == b.long_code && a.long_end == b.long_end &&
@@ -413,7 +413,7 @@ void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
 }
 
 int64_t packed_jpegs_bytes(const FrameShape& shape, int64_t count, int64_t largest) {
-  // A table's codes of more than kJpegFirstBits bits have this many entries at most: 256 symbols.
+  // The most entries for a table's codes of more than kJpegFirstBits bits: 256 symbols.
   constexpr int64_t kLongEntries = 256 << (16 - kJpegFirstBits - 1);
   constexpr auto kTables = static_cast<int64_t>(sizeof(JpegTables) + 4 * kLongEntries * sizeof(uint16_t));
   const auto segments = static_cast<int64_t>((most_segments_of(shape) + 1) * sizeof(uint32_t));

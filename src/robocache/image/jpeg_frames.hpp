@@ -1,5 +1,5 @@
-// JPEG files made ready for a kernel, once, when frames become resident: headers read and checked, markers and byte
-// stuffing taken out of the entropy-coded data, Huffman tables turned into look-up tables.
+// Prepares JPEG files for a kernel, once, when frames become resident: reads and checks headers, removes markers and
+// byte stuffing from the entropy-coded data, makes look-up tables of Huffman tables.
 #pragma once
 
 #include <cstdint>
@@ -15,50 +15,50 @@
 namespace robocache {
 
 struct JpegFrames {
-  int32_t height = 0, width = 0, channels = 0;  // of every frame; channels 1 (grey) or 3 (RGB)
-  std::vector<uint32_t> words;                  // entropy-coded bits, the first one of a word its highest
+  int32_t height = 0, width = 0, channels = 0;  // of every frame; channels is 1 (grey) or 3 (RGB)
+  std::vector<uint32_t> words;                  // entropy-coded bits, from the highest bit of a word down
   std::vector<uint32_t> segments;  // of each frame segment_count + 1: where each begins, the last ends, in bytes from
                                    // the frame's first
   std::vector<JpegFrame> frames;
-  std::vector<JpegTables> tables;  // each once
+  std::vector<JpegTables> tables;  // distinct ones
   std::vector<uint16_t> long_entries;
   int32_t most_segments = 0;  // of any frame
-  int64_t plane_bytes = 0;    // that decoding any frame takes meanwhile; a multiple of 256
+  int64_t plane_bytes = 0;    // temporary memory for decoding one frame; a multiple of 256
 };
 
-// Frame i is the file blobs[offsets[rows[i]], offsets[rows[i] + 1]), on all threads.
+// Prepares frame i from the file blobs[offsets[rows[i]], offsets[rows[i] + 1]), on all threads.
 //
-// Throws FrameError that names the first bad frame, as "row 7" or as `name(i)`, and the byte, where a file is no JPEG,
-// not what decode_jpeg_params.hpp describes (progressive, arithmetic, 12 bits, CMYK, RGB, several scans, other
-// sampling), another size than the first, or broken: cut short, a Huffman table that overflows, a table missing,
-// restart markers that are too few, too many or out of order. Damage inside a segment shows when it is decoded. What
-// segment_jpeg of codec.hpp makes of a file is taken.
+// Throws FrameError that names the first bad frame, as "row 7" or as `name(i)`, and the byte. A file is bad if it is no
+// JPEG; if it is not what decode_jpeg_params.hpp describes (progressive, arithmetic, 12 bits, CMYK, RGB, several scans,
+// other sampling); if it has another size than the first; or if it is broken: cut short, a Huffman table that
+// overflows, a missing table, restart markers that are too few, too many or out of order. Damage inside a segment shows
+// when it is decoded. Whatever segment_jpeg of codec.hpp returns is accepted.
 JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const int64_t> offsets,
                                std::span<const int64_t> rows,
                                const std::function<std::string(int64_t i)>& name = nullptr);
 
-// Puts a piece's frames behind all others', but for their words, which lie behind `words` others wherever the caller keeps
-// them. Tables that were there already are kept once. All frames have one size.
+// Appends the frames of `piece`, but not their words: the caller keeps these after `words` earlier ones. Equal tables
+// are kept once. All frames have one size.
 void append_frames(JpegFrames& all, JpegFrames piece, int64_t words);
 
-// The frames of one batch, made ready in one piece of memory, which is copied to a device whole: an array of JpegFrame,
-// and behind it what JpegFrames has, at these bytes.
+// The frames of one batch, prepared in one piece of memory, which is copied to a device in one go: an array of
+// JpegFrame, followed at these offsets by the other members of JpegFrames.
 struct PackedJpegs {
   int64_t words, segments, tables, long_entries;
-  int64_t bytes;  // of all
+  int64_t bytes;  // of everything
   int32_t most_segments;
   bool one_table;
 };
 
-// What `count` frames of a shape, of files of at most `largest` bytes, take at most.
+// The most memory for `count` frames of a shape whose files have at most `largest` bytes.
 int64_t packed_jpegs_bytes(const FrameShape& shape, int64_t count, int64_t largest);
 
 using ReadFile = std::function<std::span<const uint8_t>(int64_t i, std::vector<uint8_t>& memory)>;
 using RefuseFile = std::function<void(int64_t i, const FrameError& error)>;
 
-// Makes frame i of file_bytes.size() out of the file of file_bytes[i] bytes that read(i, memory) gives, there or
-// elsewhere; 0: there is none. refuse(i, why) is called for files that prepare_jpeg_frames would refuse; what it throws
-// is thrown. On all threads, and so are both called. `memory`, 16-byte aligned, has packed_jpegs_bytes.
+// Prepares frame i from a file of file_bytes[i] bytes, or no frame if that is 0. read(i, memory) returns the file's
+// bytes, in `memory` or elsewhere. refuse(i, why) is called for a file that prepare_jpeg_frames would refuse, and may
+// throw. Both are called on all threads. `memory` is 16-byte aligned and has packed_jpegs_bytes.
 PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_bytes, const ReadFile& read,
                        const RefuseFile& refuse, void* memory);
 

@@ -12,15 +12,15 @@
 
 namespace robocache {
 
-// Where a coefficient stands in zigzag order: up and down the diagonals.
-constexpr int zigzag_place(int row, int column) {
+// The index of a coefficient in zigzag order.
+constexpr int zigzag_index(int row, int column) {
   const int diagonal = row + column;
   const int along = diagonal % 2 == 0 ? column : row;
   return diagonal < 8 ? diagonal * (diagonal + 1) / 2 + along
                       : 64 - (15 - diagonal) * (16 - diagonal) / 2 + along - (diagonal - 7);
 }
 
-// Both brought into the range of int16, `low` in the lower half.
+// Clamps both to int16, with `low` in the lower half.
 ROBOCACHE_HD uint32_t pack_int16(int32_t low, int32_t high) {
 #ifdef __CUDA_ARCH__
   uint32_t packed;
@@ -34,7 +34,7 @@ ROBOCACHE_HD uint32_t pack_int16(int32_t low, int32_t high) {
 #endif
 }
 
-// All four brought into [0, 255], the first in the lowest byte.
+// Clamps all four to [0, 255]; the first is the lowest byte.
 ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
 #ifdef __CUDA_ARCH__
   uint32_t upper, packed;
@@ -47,8 +47,8 @@ ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
 #endif
 }
 
-// Eight values, unscaled: multiplied by 2^13 and the square root of 8, and `bias` added. Int is int32_t or int64_t. The
-// arithmetic is unsigned, because damaged data may overflow.
+// The inverse DCT of eight values, unscaled: the results are multiplied by 2^13 and by the square root of 8, and
+// include `bias`. Int is int32_t or int64_t. The arithmetic is unsigned, because damaged data may overflow.
 template <class Int>
 ROBOCACHE_HD void inverse_dct_of_8(const Int (&x)[8], Int bias, Int (&out)[8]) {
   using Word = std::make_unsigned_t<Int>;
@@ -78,7 +78,7 @@ ROBOCACHE_HD void inverse_dct_of_8(const Int (&x)[8], Int bias, Int (&out)[8]) {
   }
 }
 
-// A half of a packed word, with its sign.
+// Half of a packed word, sign-extended.
 template <int kPlace>
 ROBOCACHE_HD int32_t packed_int16(const uint32_t* packed) {
   const uint32_t word = packed[kPlace / 2];
@@ -88,15 +88,15 @@ ROBOCACHE_HD int32_t packed_int16(const uint32_t* packed) {
 template <int kColumn>
 ROBOCACHE_HD void inverse_dct_of_column(const uint32_t (&packed)[32], int32_t (&out)[8]) {
   const int32_t column[8] = {
-      packed_int16<zigzag_place(0, kColumn)>(packed), packed_int16<zigzag_place(1, kColumn)>(packed),
-      packed_int16<zigzag_place(2, kColumn)>(packed), packed_int16<zigzag_place(3, kColumn)>(packed),
-      packed_int16<zigzag_place(4, kColumn)>(packed), packed_int16<zigzag_place(5, kColumn)>(packed),
-      packed_int16<zigzag_place(6, kColumn)>(packed), packed_int16<zigzag_place(7, kColumn)>(packed)};
+      packed_int16<zigzag_index(0, kColumn)>(packed), packed_int16<zigzag_index(1, kColumn)>(packed),
+      packed_int16<zigzag_index(2, kColumn)>(packed), packed_int16<zigzag_index(3, kColumn)>(packed),
+      packed_int16<zigzag_index(4, kColumn)>(packed), packed_int16<zigzag_index(5, kColumn)>(packed),
+      packed_int16<zigzag_index(6, kColumn)>(packed), packed_int16<zigzag_index(7, kColumn)>(packed)};
   inverse_dct_of_8(column, 1 << 10, out);
-  for (int row = 0; row < 8; ++row) out[row] >>= 11;  // two bits more than whole samples times the square root of 8
+  for (int row = 0; row < 8; ++row) out[row] >>= 11;  // leaves two more bits than samples, times the square root of 8
 }
 
-// Columns 2 kPair and the next, to `rows`: four words a row.
+// Transforms columns 2 kPair and 2 kPair + 1 into `rows`: four words a row.
 template <int kPair>
 ROBOCACHE_HD void inverse_dct_of_columns(const uint32_t (&packed)[32], uint32_t (&rows)[32]) {
   int32_t left[8], right[8];
@@ -112,13 +112,14 @@ ROBOCACHE_HD void inverse_dct_of_row(const uint32_t (&rows)[32], uint32_t (&pixe
                           packed_int16<3>(packed), packed_int16<4>(packed), packed_int16<5>(packed),
                           packed_int16<6>(packed), packed_int16<7>(packed)};
   int32_t out[8];
-  inverse_dct_of_8(row, (1 << 17) + (128 << 18), out);  // samples lie around 128
+  inverse_dct_of_8(row, (1 << 17) + (128 << 18), out);  // samples are centred on 128
   for (int column = 0; column < 8; ++column) out[column] >>= 18;
   pixels[size_t{2} * kRow] = pack_uint8(out[0], out[1], out[2], out[3]);
   pixels[size_t{2} * kRow + 1] = pack_uint8(out[4], out[5], out[6], out[7]);
 }
 
-// `packed`: dequantised int16 coefficients in zigzag order, two a word. `pixels`: 8 rows of 8 samples, four a word.
+// `packed` holds dequantised int16 coefficients in zigzag order, two a word. `pixels` gets 8 rows of 8 samples, four a
+// word.
 ROBOCACHE_HD void jpeg_inverse_dct(const uint32_t (&packed)[32], uint32_t (&pixels)[16]) {
   uint32_t rows[32];
   inverse_dct_of_columns<0>(packed, rows);

@@ -1,4 +1,4 @@
-// The entropy-coded data of a JPEG segment: what each backend's loop over segments calls, once for each.
+// Decodes the entropy-coded data of a JPEG segment. Each backend's loop over segments calls it.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 
 namespace robocache {
 
-// The bits of a segment of a byte at least. Behind its end comes the last word again, however often it is asked for.
+// Reads the bits of a segment of at least one byte. Behind the end it repeats the last word.
 class JpegBits {
  public:
-  // The segment's bytes are those from `first_byte` (0 to 3) on, `byte_count` of them; words[0] holds the first.
+  // The segment is `byte_count` bytes from byte `first_byte` (0 to 3) of words[0] on.
   ROBOCACHE_HD JpegBits(const uint32_t* words, uint32_t first_byte, uint32_t byte_count)
       : words_(words), word_count_(word_count(first_byte, byte_count)), used_(8 * first_byte) {
     high_ = load();
@@ -20,12 +20,12 @@ class JpegBits {
     ahead_ = load();
   }
 
-  // How many words a segment touches.
+  // The number of words that a segment touches.
   ROBOCACHE_HD static uint32_t word_count(uint32_t first_byte, uint32_t byte_count) {
     return (first_byte + byte_count + 3) / 4;
   }
 
-  // The next 32, the first of them the highest.
+  // The next 32 bits, the first of them the highest.
   ROBOCACHE_HD uint32_t peek() const {
 #ifdef __CUDA_ARCH__
     return __funnelshift_l(low_, high_, used_);
@@ -34,14 +34,14 @@ class JpegBits {
 #endif
   }
 
-  // At most 31.
+  // `count` is at most 31.
   ROBOCACHE_HD void skip(uint32_t count) {
     used_ += count;
     const bool crossed = used_ >= 32;
     high_ = crossed ? low_ : high_;
     low_ = crossed ? ahead_ : low_;
     used_ %= 32;
-    // Loaded a word before it is asked for. Compiled as a branch, its end would wait for the word.
+    // Loads a word before it is needed. A branch here would wait for the word.
 #ifdef __CUDA_ARCH__
     asm volatile("{ .reg .pred crossed; setp.ne.u32 crossed, %1, 0; @crossed ld.u32 %0, [%2]; }"
                  : "+r"(ahead_)
@@ -52,10 +52,10 @@ class JpegBits {
     next_ += crossed;
   }
 
-  // Whether more was taken than there is, up to a word.
+  // Whether more bits were taken than there are; exact up to a word.
   ROBOCACHE_HD bool overrun() const { return next_ > word_count_ + kHeld; }
 
-  // Whether all bytes were touched, and none behind them.
+  // Whether all bytes were used, and no bit behind them.
   ROBOCACHE_HD bool ends_at(uint32_t first_byte, uint32_t byte_count) const {
     const uint64_t bits = uint64_t{next_ - kHeld} * 32 + used_;
     return (bits + 7) / 8 == uint64_t{first_byte} + byte_count;
@@ -78,11 +78,11 @@ class JpegBits {
   uint32_t word_count_;
   uint32_t next_ = 0;
   uint32_t high_, low_, ahead_;
-  uint32_t used_;  // of high_: below 32
+  uint32_t used_;  // bits of high_ that were taken: less than 32
 };
 
-// The coefficient that follows the code: of `size` bits, those with a first bit of 0 are negative, stored as one's
-// complement. 0 where there are none.
+// The coefficient of `size` bits that follows the code. Those with a leading 0 are negative, in one's complement; with
+// size 0 it is 0.
 ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
   const uint32_t size = entry_size(entry);
   const uint32_t value = bits << (entry_bits(entry) - size);
@@ -91,9 +91,9 @@ ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
   return static_cast<int32_t>(magnitude - complement);
 }
 
-// The coefficients of a block, dequantised, to coefficients.set(place in zigzag order, value) where they are not 0; 16
-// bits of them are kept, as libjpeg-turbo does. `prediction` is the component's last DC coefficient. False: there is no
-// such code, or more than 64 coefficients.
+// Decodes and dequantises a block: calls coefficients.set(index in zigzag order, value) for values other than 0, cut to
+// 16 bits as in libjpeg-turbo. `prediction` is the component's last DC coefficient. Returns false if a code does not
+// exist or if there are more than 64 coefficients.
 template <class Coefficients>
 ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const JpegHuffman& ac,
                                     const uint16_t* long_entries, const uint16_t* quantisation, uint32_t& prediction,
@@ -105,29 +105,30 @@ ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const
   coefficients.set(0, static_cast<int16_t>(prediction * quantisation[0]));
   bits.skip(entry_bits(entry));
 
-  uint32_t place = 1;  // behind the last coefficient
+  uint32_t index = 1;  // behind the last coefficient
   next = bits.peek();
   entry = jpeg_entry(ac, long_entries, next);
   for (;;) {
     bits.skip(entry_bits(entry));
-    place += entry_advance(entry);
-    // The next code is looked up before this one's coefficient is made, so that neither waits for the other; behind the
-    // block's last it is another table's, and nobody's.
+    index += entry_advance(entry);
+    // Looks up the next code before it computes this one's coefficient, so that neither waits for the other. After the
+    // block's last code the look-up is useless but harmless.
     const uint32_t following = bits.peek();
     const uint32_t entry_of_following = jpeg_entry(ac, long_entries, following);
-    if (entry_size(entry) != 0 && place <= 64) {
+    if (entry_size(entry) != 0 && index <= 64) {
       const uint32_t value = static_cast<uint32_t>(jpeg_coefficient(entry, next));
-      coefficients.set(place - 1, static_cast<int16_t>(value * quantisation[place - 1]));
+      coefficients.set(index - 1, static_cast<int16_t>(value * quantisation[index - 1]));
     }
-    if (place >= 64 || entry == 0) break;
+    if (index >= 64 || entry == 0) break;
     next = following;
     entry = entry_of_following;
   }
-  return entry != 0 && (place <= 64 || entry_size(entry) == 0);
+  return entry != 0 && (index <= 64 || entry_size(entry) == 0);
 }
 
-// Decodes segment `segment` of a frame into its planes. `coefficients`, all 0, has set() and
-// take(uint32_t (&words)[32]), which hands out two a word and makes them 0 again. False: the data is damaged.
+// Decodes segment `segment` of a frame into its planes. `coefficients` starts with zeros; it has set(), and
+// take(uint32_t (&words)[32]), which returns two coefficients a word and resets them to 0. Returns false if the data is
+// damaged.
 template <class Coefficients>
 ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& planes, const JpegTables& tables,
                                       const uint16_t* long_entries, int32_t channels, int32_t segment,
@@ -145,7 +146,7 @@ ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& 
   for (int32_t mcu = 0; mcu < mcus; ++mcu) {
     for (int32_t block = 0; block < blocks; ++block) {
       const int32_t component = block < luma_blocks ? 0 : block - luma_blocks + 1;
-      // By comparisons: an index that is not known while compiling would move the three to memory.
+      // Uses comparisons: with a variable index the compiler would keep the three in memory.
       uint32_t prediction = component == 0 ? predictions[0] : component == 1 ? predictions[1] : predictions[2];
       if (!decode_jpeg_block(bits, tables.dc[tables.dc_of[component]], tables.ac[tables.ac_of[component]], long_entries,
                              tables.quantisation[component], prediction, coefficients)) {

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// One of the options, or null where it is not said.
+// One of the options, or null if it is not given.
 struct Option {
   std::string name;
   const Json& value;
@@ -47,7 +47,7 @@ struct Option {
     }
     return made;
   }
-  // The place of the text among the names, which `expected` lists.
+  // The index of the text among the names, which `expected` lists.
   size_t one_of(std::initializer_list<std::string_view> names, const char* expected) const {
     const std::string got = text(expected);
     const auto* const found = std::find(names.begin(), names.end(), got);
@@ -64,7 +64,7 @@ std::optional<ImageSize> size_of(const Option& option) {
   return ImageSize{side(0), side(1)};
 }
 
-// What one number stands for, `of_number` says.
+// A range; `of_number` says what a single number stands for.
 template <class OfNumber>
 std::optional<ImageRange> range_of(const Option& option, const OfNumber& of_number) {
   if (!option) return {};

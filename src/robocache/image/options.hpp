@@ -1,4 +1,4 @@
-// What is asked for of a camera's frames on their way into a batch, and the checks of it.
+// The options of a camera's frames on their way into a batch, and their checks.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 namespace robocache {
 
 enum class ImageFit : uint8_t {
-  kStretch,  // the sides go each by its own factor
-  kPad,      // the whole frame, black beside it: a letterbox
-  kCrop,     // the middle of the frame, as much of it as has the sides' proportion
+  kStretch,  // each side is scaled by its own factor
+  kPad,      // the whole frame with black beside it: a letterbox
+  kCrop,     // the largest centred part of the frame that has the proportions of `size`
 };
 
 enum class CropAt : uint8_t { kRandom, kCenter };
@@ -27,34 +27,35 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-// A number is drawn evenly from [low, high].
+// Numbers are drawn uniformly from [low, high].
 struct ImageRange {
   double low, high;
 };
 
-// The order of the steps is that of the members (rule 41 of docs/rules.md). Of depth the geometry alone may be asked for.
+// The steps, in the order in which they are applied (rule 41 of docs/rules.md). Depth takes only the geometric ones.
 struct ImageOptions {
-  std::optional<ImageRange> crop_scale = {};  // the part of the frame's area to take, in its proportions
-  std::optional<ImageSize> size = {};  // to resize to; none: no resizing, but what crop_scale took becomes a frame
+  std::optional<ImageRange> crop_scale = {};  // the share of the frame's area to cut out, in its proportions
+  std::optional<ImageSize> size = {};         // the size to resize to; without it crop_scale's part is not resized
   ImageFit fit = ImageFit::kStretch;
-  std::optional<ImageSize> crop = {};  // of the resized frame
-  CropAt crop_at = CropAt::kRandom;    // where crop and crop_scale lie
-  int64_t shift = 0;                   // instead of crop: up to so many pixels each way, the edge repeated behind
+  std::optional<ImageSize> crop = {};  // from the resized frame
+  CropAt crop_at = CropAt::kRandom;    // the position of crop and crop_scale
+  int64_t shift = 0;  // instead of crop: moves by up to this many pixels in each direction and repeats the edge
   std::optional<ImageRange> brightness = {}, contrast = {}, saturation = {};  // factors
   std::optional<ImageRange> hue = {};                                         // turns, from -0.5 to 0.5
   std::vector<double> mean = {}, stddev = {};  // of values from 0 to 1; one, or one a channel; none: 0 and 1
   DType dtype = DType::kFloat32;               // or float16, bfloat16; uint8 is not normalised
   ImageLayout layout = ImageLayout::kChw;
-  bool per_frame = false;                  // each frame of a window has draws of its own
-  std::vector<std::string> together = {};  // cameras that share this one's draws
+  bool per_frame = false;                  // each frame of a window has its own draws
+  std::vector<std::string> together = {};  // other cameras that share this one's draws
 };
 
-// From a JSON object of Python's names (`std` for stddev), none of which must be there. A range may be one number: x of
-// brightness, contrast and saturation is [max(0, 1 - x), 1 + x], of hue [-x, x], of crop_scale [x, x]; a mean or std one
-// number or "imagenet". Throws ArgumentError, ArgumentTypeError whose text begins with `of` and the name.
+// Reads a JSON object with Python's names (`std` for stddev), all of them optional. A range may be one number x: for
+// brightness, contrast and saturation it means [max(0, 1 - x), 1 + x], for hue [-x, x], for crop_scale [x, x]. A mean
+// or std may be one number or "imagenet". Throws ArgumentError, ArgumentTypeError whose text begins with `of` and the
+// name.
 ImageOptions image_options_from_json(std::string_view json, std::string_view of = "");
 
-// The checks that need no frame, likewise.
+// Runs the checks that need no frame. Throws the same.
 void check_image_options(const ImageOptions& options, std::string_view of = "");
 
 }  // namespace robocache

@@ -21,11 +21,11 @@ constexpr std::array<uint8_t, 8> kSignature{0x89, 'P', 'N', 'G', '\r', '\n', 0x1
 // The kinds of a pixel, by PNG's numbers.
 enum Color : uint8_t { kGray = 0, kRgb = 2, kPalette = 3, kGrayAlpha = 4, kRgba = 6 };
 
-// Bytes that one byte of a zlib stream can become.
+// The most bytes that one byte of a zlib stream can inflate to.
 constexpr int64_t kMostInflation = 1032;
 
-[[noreturn]] void refuse_png(std::span<const uint8_t> blob, const std::string& why, size_t place) {
-  throw FrameError("PNG of " + std::to_string(blob.size()) + " bytes: " + why + ", at byte " + std::to_string(place));
+[[noreturn]] void refuse_png(std::span<const uint8_t> blob, const std::string& why, size_t offset) {
+  throw FrameError("PNG of " + std::to_string(blob.size()) + " bytes: " + why + ", at byte " + std::to_string(offset));
 }
 
 uint32_t big_endian(const uint8_t* bytes) {
@@ -35,25 +35,25 @@ uint32_t big_endian(const uint8_t* bytes) {
 struct Chunk {
   std::string_view type;
   std::span<const uint8_t> data;
-  size_t place = 0;  // of its length, in the file
+  size_t offset = 0;  // of the chunk's length, in the file
 
   bool is_critical() const { return (type[0] & 0x20) == 0; }
 };
 
-// The chunk at `place`, whole and with the checksum it says.
-Chunk chunk_at(std::span<const uint8_t> blob, size_t place) {
-  if (blob.size() - place < 12) refuse_png(blob, "truncated in the head of a chunk", place);
-  const uint8_t* head = blob.data() + place;
+// Returns the chunk at this offset after checking that it is complete and that its checksum is right.
+Chunk chunk_at(std::span<const uint8_t> blob, size_t offset) {
+  if (blob.size() - offset < 12) refuse_png(blob, "truncated in the head of a chunk", offset);
+  const uint8_t* head = blob.data() + offset;
   const size_t length = big_endian(head);
   const std::string_view type(reinterpret_cast<const char*>(head) + 4, 4);
   for (const char letter : type) {
-    if ((letter < 'A' || letter > 'Z') && (letter < 'a' || letter > 'z')) refuse_png(blob, "no chunk", place);
+    if ((letter < 'A' || letter > 'Z') && (letter < 'a' || letter > 'z')) refuse_png(blob, "no chunk", offset);
   }
-  if (length > blob.size() - place - 12) refuse_png(blob, "truncated in chunk " + std::string(type), place);
+  if (length > blob.size() - offset - 12) refuse_png(blob, "truncated in chunk " + std::string(type), offset);
   const auto sum = static_cast<uint32_t>(crc32(0, head + 4, static_cast<uInt>(4 + length)));
   if (sum != big_endian(head + 8 + length))
-    refuse_png(blob, "the checksum of chunk " + std::string(type) + " fails", place);
-  return {type, blob.subspan(place + 8, length), place};
+    refuse_png(blob, "the checksum of chunk " + std::string(type) + " fails", offset);
+  return {type, blob.subspan(offset + 8, length), offset};
 }
 
 struct Header {
@@ -63,13 +63,13 @@ struct Header {
   bool interlaced = false;
 
   int samples() const { return color == kRgb ? 3 : color == kGrayAlpha ? 2 : color == kRgba ? 4 : 1; }
-  int bits() const { return samples() * depth; }  // of a pixel
+  int bits() const { return samples() * depth; }  // bits of a pixel
   size_t row_bytes(size_t pixels) const { return (pixels * static_cast<size_t>(bits()) + 7) / 8; }
   int channels() const { return color == kGray || color == kGrayAlpha ? 1 : 3; }
   FrameShape shape() const { return {height, width, channels(), depth == 16 ? DType::kUInt16 : DType::kUInt8}; }
 };
 
-// Every dx-th pixel from x0 of every dy-th row from y0.
+// Every dx-th pixel from x0 on, of every dy-th row from y0 on.
 struct Pass {
   uint32_t x0, y0, dx, dy;
 
@@ -98,9 +98,9 @@ Header read_header(std::span<const uint8_t> blob) {
   if (blob.size() < kSignature.size() || !std::equal(kSignature.begin(), kSignature.end(), blob.begin())) {
     refuse_png(blob, "no signature", 0);
   }
-  const size_t place = kSignature.size();
-  const Chunk chunk = chunk_at(blob, place);
-  if (chunk.type != "IHDR" || chunk.data.size() != 13) refuse_png(blob, "expected a header of 13 bytes", place);
+  const size_t offset = kSignature.size();
+  const Chunk chunk = chunk_at(blob, offset);
+  if (chunk.type != "IHDR" || chunk.data.size() != 13) refuse_png(blob, "expected a header of 13 bytes", offset);
   const uint8_t* data = chunk.data.data();
   const Header header{.width = big_endian(data),
                       .height = big_endian(data + 4),
@@ -113,28 +113,28 @@ Header read_header(std::span<const uint8_t> blob) {
       depth == 8 || (depth == 16 && header.color != kPalette) ||
       ((depth == 1 || depth == 2 || depth == 4) && (header.color == kGray || header.color == kPalette));
   if (!is_color || !is_depth || data[10] != 0 || data[11] != 0 || data[12] > 1) {
-    refuse_png(blob, "a header of values that PNG does not have", place);
+    refuse_png(blob, "a header of values that PNG does not have", offset);
   }
   if (header.width < 1 || header.height < 1 || header.width > kMaxFrameSide || header.height > kMaxFrameSide) {
     refuse_png(blob, "expected sides of 1 to " + std::to_string(kMaxFrameSide) + ", got " + header.shape().describe(),
-               place);
+               offset);
   }
   if (static_cast<int64_t>(inflated_bytes(header)) / kMostInflation > static_cast<int64_t>(blob.size())) {
-    refuse_png(blob, "its header says " + header.shape().describe() + ", more than so few bytes hold", place);
+    refuse_png(blob, "its header says " + header.shape().describe() + ", more than so few bytes hold", offset);
   }
   return header;
 }
 
-// What lies between header and end: all rows, filtered, pass after pass; and the palette.
+// The content between header and end: all filtered rows, pass after pass, and the palette.
 struct Content {
   std::vector<uint8_t> rows;
-  std::vector<uint8_t> palette;  // red, green, blue of each entry
+  std::vector<uint8_t> palette;  // red, green and blue of each entry
 };
 
-// Inflates `data`, which begins at `offset` of the file and is nothing but one zlib stream.
+// Inflates `data`, which must be exactly one zlib stream. It begins at `offset` of the file.
 std::vector<uint8_t> inflate(std::span<const uint8_t> blob, std::span<const uint8_t> data, size_t offset,
                              size_t bytes) {
-  std::vector<uint8_t> rows(bytes + 1);  // the last byte shows that there is too much
+  std::vector<uint8_t> rows(bytes + 1);  // the extra byte shows whether there is too much
   uLongf inflated = rows.size();
   uLong taken = data.size();
   const int code = uncompress2(rows.data(), &inflated, data.data(), &taken);
@@ -151,16 +151,16 @@ std::vector<uint8_t> inflate(std::span<const uint8_t> blob, std::span<const uint
 
 Content read_content(std::span<const uint8_t> blob, const Header& header) {
   Content content;
-  std::vector<uint8_t> data;  // of all IDAT chunks
-  size_t first_data = 0;      // its offset
-  bool ended = false;         // another chunk came behind it
-  for (size_t place = kSignature.size() + 25;;) {
-    const Chunk chunk = chunk_at(blob, place);
+  std::vector<uint8_t> data;  // the content of all IDAT chunks
+  size_t first_data = 0;      // offset of the first one's content
+  bool ended = false;         // another chunk came after the IDAT chunks
+  for (size_t offset = kSignature.size() + 25;;) {
+    const Chunk chunk = chunk_at(blob, offset);
     if (chunk.type == "IDAT") {
       if (header.color == kPalette && content.palette.empty())
-        refuse_png(blob, "expected a palette before IDAT", place);
-      if (ended) refuse_png(blob, "another IDAT behind other chunks", place);
-      if (first_data == 0) first_data = place + 8;
+        refuse_png(blob, "expected a palette before IDAT", offset);
+      if (ended) refuse_png(blob, "another IDAT behind other chunks", offset);
+      if (first_data == 0) first_data = offset + 8;
       data.insert(data.end(), chunk.data.begin(), chunk.data.end());
     } else {
       ended = first_data != 0;
@@ -168,17 +168,17 @@ Content read_content(std::span<const uint8_t> blob, const Header& header) {
     if (chunk.type == "PLTE" && header.color == kPalette) {
       if (ended || !content.palette.empty() || chunk.data.empty() || chunk.data.size() % 3 != 0 ||
           chunk.data.size() > 768) {
-        refuse_png(blob, "a palette of " + std::to_string(chunk.data.size()) + " bytes", place);
+        refuse_png(blob, "a palette of " + std::to_string(chunk.data.size()) + " bytes", offset);
       }
       content.palette.assign(chunk.data.begin(), chunk.data.end());
     } else if (chunk.type == "tRNS") {
-      refuse_png(blob, "expected an opaque frame, got transparent colours (tRNS)", place);
+      refuse_png(blob, "expected an opaque frame, got transparent colours (tRNS)", offset);
     } else if (chunk.type == "IEND") {
       break;
     } else if (chunk.is_critical() && chunk.type != "IDAT" && chunk.type != "PLTE") {
-      refuse_png(blob, "unknown critical chunk " + std::string(chunk.type), place);
+      refuse_png(blob, "unknown critical chunk " + std::string(chunk.type), offset);
     }
-    place += 12 + chunk.data.size();
+    offset += 12 + chunk.data.size();
   }
   content.rows = inflate(blob, data, first_data, inflated_bytes(header));
   return content;
@@ -193,8 +193,8 @@ uint8_t paeth(int left, int above, int corner) {
 
 constexpr int kLastFilter = 4;
 
-// Takes filter `kind` off a row of `bytes`, in place; a pixel, or less, is `step` bytes. `above` is the row before, or zeros.
-// False where there is no such filter.
+// Reverses filter `kind` of a row of `bytes`, in place. `step` is the bytes of a pixel, at least 1. `above` is the row
+// before, or zeros. Returns false if there is no such filter.
 bool unfilter(int kind, uint8_t* row, const uint8_t* above, size_t bytes, size_t step) {
   const size_t first = std::min(step, bytes);
   switch (kind) {
@@ -221,7 +221,8 @@ bool unfilter(int kind, uint8_t* row, const uint8_t* above, size_t bytes, size_t
   }
 }
 
-// One row's pixels, each `step` pixels behind the one before, to `out` of the header's shape. Returns what is wrong, or null.
+// Writes one row's pixels to `out`, which has the header's shape, with `step` pixels from one to the next. Returns what
+// is wrong, or null.
 const char* place_row(const Header& header, const std::vector<uint8_t>& palette, const uint8_t* row, size_t pixels,
                       uint8_t* out, size_t step) {
   const auto channels = static_cast<size_t>(header.channels());
@@ -261,13 +262,13 @@ const char* place_row(const Header& header, const std::vector<uint8_t>& palette,
   return nullptr;
 }
 
-// `out` null: no pixel is wanted.
+// If `out` is null, only checks the frame.
 void read_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, uint8_t* out) {
   const Header header = read_header(blob);
   const FrameShape shape = header.shape();
   if (shape != expected) throw FrameError("PNG: expected " + expected.describe() + ", got " + shape.describe());
   Content content = read_content(blob, header);
-  // Of grey and RGB any value is a pixel; of the others some are refused.
+  // In grey and RGB every value is a valid pixel; in the other kinds some are refused.
   std::vector<uint8_t> unwanted;
   if (out == nullptr && header.color != kGray && header.color != kRgb) {
     unwanted.resize(static_cast<size_t>(shape.bytes()));
@@ -313,7 +314,7 @@ std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shap
   const size_t step = static_cast<size_t>(shape.channels) * sample_bytes;
   const size_t bytes = static_cast<size_t>(shape.width) * step;
 
-  // Each row with what is left of it beside its neighbours to the left (1) or above (2): whichever is less to write.
+  // Each row stores the difference from its left neighbours (1) or from the row above (2), whichever is smaller.
   std::vector<uint8_t> filtered(rows * (1 + bytes));
   std::vector<uint8_t> row(bytes), above(bytes), by_left(bytes), by_above(bytes);
   const auto cost = [](const std::vector<uint8_t>& left_over) {

@@ -1,4 +1,4 @@
-// PNG, as image/codec.hpp promises it. Only inflating and deflating are zlib's.
+// PNG frames, as image/codec.hpp specifies them. zlib inflates and deflates.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace robocache {
 
 FrameShape png_shape(std::span<const uint8_t> blob);
 
-// Throws FrameError where the header says another shape than `expected`.
+// Throws FrameError if the header has another shape than `expected`.
 void decode_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, void* out);
 
-// Throws what decode_png_frame would, sooner: pixels are not made where any would do.
+// Throws what decode_png_frame would throw, but is faster: it makes no pixels if any value is valid.
 void check_png_frame(std::span<const uint8_t> blob, const FrameShape& expected);
 
-// uint8 and uint16.
+// Takes uint8 and uint16.
 std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shape);
 
 }  // namespace robocache

@@ -20,7 +20,7 @@ DeviceBuffer on_device(Device device, const std::vector<T>& entries, const T*& p
   return buffer;
 }
 
-// Of one call, in its workspace.
+// The layout of one call's workspace.
 void place(DecodeJpegParams& params, WorkspaceParts& workspace) {
   workspace.take(params.planes, params.count * params.plane_bytes);
   workspace.take(params.damage, params.count * params.most_segments);
@@ -39,7 +39,7 @@ void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, De
   params.found = marks.found;
   if (marks.fetched != nullptr) {
     params.words = static_cast<const uint32_t*>(marks.fetched);
-    params.words_of_place = marks.fetched_stride / 4;
+    params.words_stride = marks.fetched_stride / 4;
   }
   WorkspaceParts parts(workspace);
   place(params, parts);
@@ -48,7 +48,7 @@ void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, De
   check_cuda(launch(&params, device.index, stream.handle), "decode_jpeg");
 }
 
-// Of frames of a shape, whatever their sampling is.
+// For frames of a shape with any sampling.
 DecodeJpegParams params_of(const FrameShape& shape, int64_t count) {
   DecodeJpegParams params{};
   params.height = static_cast<int32_t>(shape.height);
@@ -122,7 +122,7 @@ void ResidentJpegs::fetch(const int64_t* rows, int64_t count, int64_t first_row,
   params.count = count;
   params.first_row = first_row;
   params.fetched = static_cast<uint32_t*>(to);
-  params.words_of_place = stride / 4;
+  params.words_stride = stride / 4;
   using Launch = int(const DecodeJpegParams*, int32_t, void*);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_fetch_jpegs"));
   check_cuda(launch(&params, device_.index, stream.handle), "fetch_jpegs");

@@ -1,6 +1,6 @@
-// JPEG frames that lie where a CUDA device reaches them and are decoded there, any of them at any time, in two kernels:
-// a thread for each segment (entropy coding, dequantisation, inverse DCT), then chroma to full size and colour. The
-// pixels are libjpeg-turbo's, bit for bit.
+// JPEG frames in memory that a CUDA device reads, decoded there in two kernels, any of them at any time. The first has
+// a thread for each segment (entropy coding, dequantisation, inverse DCT), the second upsamples chroma and converts
+// colours. The pixels are libjpeg-turbo's, bit for bit.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,28 @@
 
 namespace robocache {
 
-// Beside what decoding always does.
+// Options beyond plain decoding.
 struct JpegMarks {
-  int64_t first_row = 0;          // what the first frame's row is called
-  bool leaves_others = false;     // of rows that are none of the frames `out` stays as it is
-  bool* is_pad = nullptr;         // [count]: true where a frame is damaged; the others stay as they are
-  JpegDamage* found = nullptr;    // where the host reads it: counts them
-  const void* fetched = nullptr;  // what fetch() has made of the same rows, by this stride
+  int64_t first_row = 0;          // the row number of the first frame
+  bool leaves_others = false;     // leave `out` as it is for rows that are none of the frames
+  bool* is_pad = nullptr;         // [count]: set to true if the frame is damaged; other elements stay as they are
+  JpegDamage* found = nullptr;    // counts damaged frames, where the host can read it
+  const void* fetched = nullptr;  // what fetch() returned for the same rows, with this stride
   int64_t fetched_stride = 0;
 };
 
 class ResidentJpegs {
  public:
   ResidentJpegs() = default;
-  // Copies the frames to memory of `device`, a CUDA device; with kPinned their entropy-coded data, nearly all of it, to
-  // pinned host memory, which the kernel reads across the link. Returns when they are there.
-  // Throws ArgumentError for another tier or device, DeviceError, OutOfMemory.
+  // Copies the frames to memory of `device`, a CUDA device. With kPinned it keeps the entropy-coded data, which is
+  // nearly everything, in pinned host memory, which the kernel reads across the link. Returns when the copies are
+  // complete. Throws ArgumentError for another tier or device, DeviceError, OutOfMemory.
   ResidentJpegs(const JpegFrames& frames, Device device, Tier tier);
 
-  // Of frames whose words somebody else keeps where the device's kernels read them, as long as this lives.
+  // Takes frames whose words the caller keeps readable by the device's kernels as long as this object lives.
   ResidentJpegs(const JpegFrames& frames, const uint32_t* words, Device device);
 
-  // What the frames take: of the tier's memory, and of the device's besides.
+  // The memory that the frames take: of the tier, and additionally of the device.
   static int64_t bytes(const JpegFrames& frames) {
     return static_cast<int64_t>(frames.words.size() * sizeof(uint32_t));
   }
@@ -44,22 +44,22 @@ class ResidentJpegs {
   int32_t width() const { return params_.width; }
   int32_t channels() const { return params_.channels; }
 
-  // Of the workspace that decoding `count` frames at once takes.
+  // The size of the workspace for decoding `count` frames at once.
   int64_t workspace_bytes(int64_t count) const;
 
-  // Of entropy-coded data, that a frame has at most; a multiple of 16.
+  // The most bytes of entropy-coded data of a frame; a multiple of 16.
   int64_t largest_data_bytes() const { return largest_data_bytes_; }
 
-  // Queues a copy of the entropy-coded data of frames rows[0..count), counted from `first_row`, to `to`: the i-th one's is
-  // at i * stride bytes, a multiple of 16 and at least largest_data_bytes(). All memory is the device's, 16-byte aligned.
-  // Throws DeviceError.
+  // Queues a copy of the entropy-coded data of frames rows[0..count), counted from `first_row`, to `to`. Frame i's
+  // begins at i * stride bytes; `stride` is a multiple of 16 and at least largest_data_bytes(). All memory is on the
+  // device, 16-byte aligned. Throws DeviceError.
   void fetch(const int64_t* rows, int64_t count, int64_t first_row, void* to, int64_t stride, CudaStream stream) const;
 
   using Marks = JpegMarks;
 
   // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row below the
-  // first or past the last frame is black. status[i], unless it is null, becomes 1, and the frame black, where the
-  // entropy-coded data of rows[i] is damaged, else 0. All memory is the device's; the workspace is aligned to 256
+  // first or past the last frame is black. If the entropy-coded data of rows[i] is damaged, the frame is black and
+  // status[i], unless `status` is null, is 1; else 0. All memory is on the device; the workspace is aligned to 256
   // bytes. Allocates nothing and waits for nothing. Throws DeviceError.
   void decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace, CudaStream stream,
               const Marks& marks) const;
@@ -73,12 +73,12 @@ class ResidentJpegs {
   DeviceBuffer device_words_;
   PinnedBuffer pinned_words_;
   DeviceBuffer segments_, frames_, tables_, long_entries_;
-  DecodeJpegParams params_{};  // of every call, but for what decode() is given
+  DecodeJpegParams params_{};  // of every call, except for the arguments of decode()
   int64_t largest_data_bytes_ = 0;
 };
 
-// The same of frames that a batch brings along: what pack_jpegs made, copied to `memory` of the device, 256-byte aligned.
-// Frame i is black where rows[i] is below marks.first_row.
+// The same for frames that a batch brings along: `memory` is a copy of what pack_jpegs made on the device, 256-byte
+// aligned. Frame i is black if rows[i] is below marks.first_row.
 int64_t packed_jpegs_workspace_bytes(const FrameShape& shape, int64_t count);
 void decode_packed_jpegs(const PackedJpegs& packed, const void* memory, const FrameShape& shape, const int64_t* rows,
                          int64_t count, uint8_t* out, void* workspace, Device device, CudaStream stream,

@@ -34,7 +34,7 @@ void check_frame(const FrameShape& from, const std::optional<double>& unit_m, co
   }
 }
 
-// What makes no sense of such frames.
+// Refuses options that make no sense for such frames.
 void check_colour(const FrameShape& from, const ImageOptions& options, const std::string& of) {
   const auto refuse_asked = [&](bool asked, const char* name, const char* expected) {
     if (asked) refuse(of, name, ": goes with ", expected, ", got ", from.describe());
@@ -60,7 +60,7 @@ void check_colour(const FrameShape& from, const ImageOptions& options, const std
   check_channels(options.stddev, "std");
 }
 
-// The draws' key: of the cameras that draw together, whoever names whom.
+// The key of the draws: the same for all cameras that draw together, whichever names the others.
 uint64_t key_of(const ImageOptions& options, std::string_view key) {
   std::vector<std::string> keys = options.together;
   keys.emplace_back(key);
@@ -114,8 +114,8 @@ TransformParams params_of(const FrameShape& from, const ImageOptions& options, s
   return p;
 }
 
-// Refuses what is beyond the whole numbers of a resize: 32 bits for places, below 2^23 for the weights of an axis, below 2^43
-// for those of a pixel.
+// Refuses sizes beyond the integers of a resize: 32 bits for positions, less than 2^23 for the weights of an axis, less
+// than 2^43 for the weights of a pixel.
 void check_resize(const TransformParams& p, const std::string& of) {
   TransformParams whole = p;
   whole.crop_scales = false;
@@ -126,7 +126,7 @@ void check_resize(const TransformParams& p, const std::string& of) {
   double weight = 1;
   bool beyond = false;
   for (const AxisPlan* axis : axes) {
-    // Sides of a drawn part are whole, which changes their proportion: by less than a factor of 2.
+    // The sides of a drawn part are rounded, which changes their proportion by less than a factor of 2.
     const double slack = p.crop_scales && p.fit != ImageFit::kStretch ? 2 : 1;
     const double from = axis->from;
     const double most = axis->to * slack + slack - 1;

@@ -1,5 +1,5 @@
-// From decoded frames to a batch: crop, resize, jitter, normalise (rules 41, 42 and 46 of docs/rules.md). The same bits on the
-// CPU and on CUDA.
+// Turns decoded frames into a batch: crop, resize, jitter, normalise (rules 41, 42 and 46 of docs/rules.md). The CPU
+// and CUDA give the same bits.
 //
 //   const ImageTransform transform({480, 640, 3, DType::kUInt8}, {.size = {{224, 224}}, .fit = ImageFit::kPad}, "camera");
 //   std::vector<float> out(3 * 224 * 224);
@@ -19,12 +19,12 @@
 
 namespace robocache {
 
-// For the frames of one camera. May be used by several threads at once.
+// The transform of one camera's frames. Several threads may use it at once.
 class ImageTransform {
  public:
-  // Frames are uint8 of 1 or 3 channels, or depth of one: uint16, which needs `unit_m`, the metres of one unit, or float32
-  // metres. `key` is the camera's, for the draws. Throws ArgumentError, ArgumentTypeError that name the option: "crop", of a
-  // camera with a key "images['key'].crop".
+  // Frames are uint8 of 1 or 3 channels, or depth of 1 channel: uint16, which needs `unit_m`, the metres of one unit,
+  // or float32 in metres. `key` names the camera, for the draws. Throws ArgumentError, ArgumentTypeError that name the
+  // option: "crop", or with a key "images['key'].crop".
   ImageTransform(const FrameShape& from, const ImageOptions& options, std::string_view key,
                  std::optional<double> unit_m = {});
 
@@ -33,21 +33,22 @@ class ImageTransform {
   int64_t bytes() const;  // of an output frame
   const TransformParams& params() const { return params_; }
 
-  // One frame [H, W, C], or null for a black one, to `out`, dense. `step`, the frame's place in its window, counts with
-  // per_frame alone.
+  // Transforms one frame [H, W, C], or null for a black one, to `out`, contiguous. `step`, the frame's index in its
+  // window, matters only with per_frame.
   void run(const void* frame, const ImageDraw& draw, int64_t step, void* out) const;
 
-  // A camera's matrix, 3x3 row-major, of frames as they come: that of the same frame as it goes out. Centres of pixels are
-  // whole numbers.
+  // Adapts a camera's 3x3 row-major matrix from the frames as they come to the same frame as it goes out. Centres of
+  // pixels are whole numbers.
   void intrinsics(const double in[9], const ImageDraw& draw, int64_t step, double out[9]) const;
 
-  // The frames of `from` to [count, steps] outputs; sample k of `count` has the draw first.sample + k. All memory on the
-  // device, work on its stream. Throws DeviceError.
+  // Transforms the frames of `from` to [count, steps] outputs; sample k of `count` has the draw first.sample + k. All
+  // memory is on the device; the work goes to its stream. Throws DeviceError.
   void run_on_device(const FrameChoice& from, const ImageDraw& first, int64_t count, int64_t steps, void* out,
                      Device device, CudaStream stream) const;
 
-  // The matrices of [count, steps] outputs with per_frame, else of each sample's first step, to `out`: of a camera whose
-  // frames have the numbers [begin, end), 0 below 1; others' are left as they are. As above.
+  // Writes the matrices of [count, steps] outputs (with per_frame), or of each sample's first step, to `out`. They are
+  // those of a camera whose frames have the numbers [begin, end); a number below 1 gives 0; other cameras' matrices are
+  // left as they are. Memory and errors as above.
   void intrinsics_on_device(const std::vector<double>& matrix, const int64_t* numbers, int64_t begin, int64_t end,
                             const ImageDraw& first, int64_t count, int64_t steps, float* out, Device device,
                             CudaStream stream) const;

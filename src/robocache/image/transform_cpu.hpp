@@ -1,4 +1,4 @@
-// A frame's transform on one thread, built once per instruction set.
+// The transform of a frame on one thread, compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace robocache {
 
-// `scratch` has transform_scratch_bytes(), aligned to 64. `frame` null: black.
+// `scratch` has transform_scratch_bytes(), aligned to 64. A null `frame` is black.
 using TransformFrame = void(const TransformParams& params, const FramePlan& plan, const void* frame, char* scratch,
                             void* out);
 
@@ -22,8 +22,7 @@ namespace v4 {
 TransformFrame transform_frame;
 }
 
-// Where in the scratch memory what lies: the frame [H, W, C] as it goes out, before it is normalised, and behind it what a
-// resize needs for a row.
+// The layout of the scratch memory: the frame [H, W, C] before it is normalised, and what a resize needs for a row.
 struct TransformScratch {
   int64_t sums, wide, means, divisors, taps, weights, end;
 };
@@ -31,10 +30,10 @@ struct TransformScratch {
 ROBOCACHE_HD TransformScratch transform_scratch(const TransformParams& p) {
   const auto rounded_up = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
   const int64_t out = p.out[1];
-  // Four lanes are read and written where the last pixel has three channels.
+  // The last pixel of three channels is read and written as four lanes.
   const int64_t of_frame = int64_t{p.frame[1]} * p.channels + 1;
   const int64_t of_row = out * p.channels + 1;
-  // A column has at most 2 max(from / to, 1) + 1 taps, and no more than `to` columns have any of their own.
+  // A column has at most 2 max(from / to, 1) + 1 taps, and at most `to` columns have taps.
   const int64_t taps = 2 * int64_t{p.frame[1]} + 3 * out;
   TransformScratch places{};
   places.sums = rounded_up(of_row * p.out[0]);

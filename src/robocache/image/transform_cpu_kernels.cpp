@@ -9,7 +9,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// Rows of pixels [W, C], each so many bytes after the one before.
+// Rows of pixels [W, C], `pitch` bytes apart.
 struct Rows {
   const uint8_t* first;
   int64_t stride;
@@ -30,7 +30,7 @@ Rows rows_in_frame(const TransformParams& p, const FramePlan& plan, const void* 
           int64_t{p.frame[1]} * p.channels};
 }
 
-// Of a plan that only moves pixels.
+// For a plan that only moves pixels.
 void move(const TransformParams& p, const FramePlan& plan, const void* frame, uint8_t* bytes) {
   const AxisPlan& columns = plan.columns;
   const int32_t out = p.out[1];
@@ -49,14 +49,14 @@ void move(const TransformParams& p, const FramePlan& plan, const void* frame, ui
   }
 }
 
-// Sums of a resize are whole numbers below 2^53, so that float64 holds them whatever the order and vector code adds them.
+// Sums of a resize are integers below 2^53, so float64 holds them exactly, in whatever order vector code adds them.
 struct ResizeScratch {
-  int32_t* sums;     // [columns of the frame, C]: rows of the frame, weighed and added
+  int32_t* sums;     // [columns of the frame, C]: the weighted sum of rows of the frame
   double* wide;      // the same
-  double* means;     // [W, C]: sums of columns of that
-  double* divisors;  // [W, C]: the columns' weights, added
+  double* means;     // [W, C]: weighted sums of columns of that
+  double* divisors;  // [W, C]: the sums of the columns' weights
   Taps* taps;        // [W]
-  double* weights;   // of each column's taps, one column after the other
+  double* weights;   // of each column's taps, column after column
 };
 
 ResizeScratch resize_scratch(const TransformParams& p, char* scratch) {
@@ -81,7 +81,7 @@ void weigh_columns(const TransformParams& p, const AxisPlan& columns, const Resi
   }
 }
 
-// Rows of the frame's part that weigh on row r of the result, weighed and added; the sum of their weights.
+// Adds the weighted rows that count for row r of the result; returns the sum of their weights.
 double add_rows(const TransformParams& p, const FramePlan& plan, const void* frame, int32_t r,
                 const ResizeScratch& scratch) {
   const AxisPlan& rows = plan.rows;
@@ -102,7 +102,7 @@ double add_rows(const TransformParams& p, const FramePlan& plan, const void* fra
   return static_cast<double>(weight);
 }
 
-// Three channels go as four: the fourth lane is the next pixel's, and is written over by it.
+// Three channels are processed as four: the fourth lane belongs to the next pixel, which overwrites it.
 void add_columns(const TransformParams& p, const ResizeScratch& scratch) {
   const double* weights = scratch.weights;
   double* means = scratch.means;
@@ -159,7 +159,8 @@ void replace(uint8_t* bytes, int64_t n, const Value& value) {
   for (int64_t i = 0; i < n; ++i) bytes[i] = table[bytes[i]];
 }
 
-// Saturation and hue, of so many pixels at once that they become vector code: the colours apart, the choices outside.
+// Saturation and hue of so many pixels at once that the compiler makes vector code: the channels are separate, the
+// choices outside the loop.
 template <bool kSaturates, bool kHues>
 void recolour(const FramePlan& plan, uint8_t* bytes, int64_t pixels) {
   constexpr int64_t kTogether = 64;

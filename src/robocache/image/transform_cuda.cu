@@ -45,7 +45,7 @@ __device__ const FramePlan& plan_of(const TransformBatch& batch, int64_t i) {
 
 // ---- Bytes of output pixels --------------------------------------------------------------------------------------------
 
-// kBytes bytes at any address, by words that lie within [begin, end) where they all do.
+// Loads kBytes bytes from any address, in words if these lie within [begin, end).
 template <int kBytes>
 __device__ void load_bytes(const uint8_t* from, const uint8_t* begin, const uint8_t* end, uint8_t* bytes) {
   constexpr int kWords = kBytes / 4;
@@ -69,7 +69,7 @@ __device__ void load_bytes(const uint8_t* from, const uint8_t* begin, const uint
   }
 }
 
-// Pixel (row, column) of what the frame's part is resized to.
+// Pixel (row, column) of the resized frame's part.
 template <int kChannels>
 __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, const uint8_t* frame, int32_t row,
                               int32_t column, uint8_t* pixel) {
@@ -119,7 +119,7 @@ __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, 
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      // Behind the last pixel the last one again, which is not stored.
+      // Beyond the last pixel it repeats that one, which is not stored.
       const int32_t column = resized_at(plan.columns, x + (i < count ? i : count - 1));
       for (int c = 0; c < kChannels; ++c) bytes[i * kChannels + c] = from[int64_t{column} * kChannels + c];
     }
@@ -138,7 +138,7 @@ __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, 
 
 // ---- Storing -----------------------------------------------------------------------------------------------------------
 
-// The first `count` values: by vectors where those are all and the address lets them.
+// Stores the first `count` values, as vectors if those are all of them and the address is aligned.
 template <int kCount, class Out>
 __device__ void store(Out* to, const Out (&values)[kCount], int count) {
   constexpr int kBytes = kCount * static_cast<int>(sizeof(Out));
@@ -203,7 +203,7 @@ __device__ Out* out_of(const TransformBatch& batch, int64_t i) {
   return static_cast<Out*>(batch.out) + i * (int64_t{p.out[0]} * p.out[1] * p.channels);
 }
 
-// Frames that are cropped or shifted, without colour: blocks of kRowsOfBlock rows.
+// Frames that are cropped or shifted, without colour: a block makes kRowsOfBlock rows.
 template <class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ 
   });
 }
 
-// The mean luma of a brightened frame, by all threads of a block.
+// The mean luma of a brightened frame, computed by all threads of a block.
 template <class Load>
 __device__ float mean_of_frame(const TransformParams& p, const Load& load) {
   __shared__ Word total;
@@ -233,7 +233,7 @@ __device__ float mean_of_frame(const TransformParams& p, const Load& load) {
   return mean_luma(static_cast<int64_t>(total), int64_t{p.out[0]} * p.out[1]);
 }
 
-// Every other: with contrast a block makes a whole frame, whose pixels it goes through twice.
+// All other frames. With contrast a block makes a whole frame and passes over its pixels twice.
 template <class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
   });
 }
 
-// A thread a matrix.
+// A thread makes a matrix.
 __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_constant__ IntrinsicsBatch batch) {
   wait_for_work_before();
   const int64_t each = batch.params.per_frame ? batch.steps : 1;

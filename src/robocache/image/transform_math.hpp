@@ -1,7 +1,7 @@
-// Rules 41, 42 and 46 for one frame and one pixel: what both backends share, to the bit.
+// Rules 41, 42 and 46 for one frame and one pixel, shared by both backends, so that they give the same bits.
 //
-// Geometry is in whole numbers: draws choose whole pixels, and the weights of an antialiased resize are whole numbers too, so
-// that a resized pixel is the exact weighted mean, rounded once. Nothing depends on the order of a sum.
+// Geometry uses integers: draws choose whole pixels, and the weights of an antialiased resize are integers too, so that
+// a resized pixel is the exact weighted mean, rounded once. Nothing depends on the order of a sum.
 #pragma once
 
 #include <cmath>
@@ -35,12 +35,12 @@ struct FrameDraws {
   ROBOCACHE_HD uint64_t bits(DrawnFor what) const {
     return mix_bits(state + static_cast<uint64_t>(what) * 0x9e3779b97f4a7c15u);
   }
-  // Evenly from [low, high].
+  // Uniform in [low, high].
   ROBOCACHE_HD double number(DrawnFor what, const ImageRange& range) const {
     const double part = static_cast<double>(bits(what) >> 11) * 0x1p-53;
     return range.low + (range.high - range.low) * part;
   }
-  // One of 0, ..., most.
+  // Uniform among 0, ..., most.
   ROBOCACHE_HD int32_t whole(DrawnFor what, int32_t most) const {
     return static_cast<int32_t>((bits(what) >> 32) * (static_cast<uint64_t>(most) + 1) >> 32);
   }
@@ -56,17 +56,18 @@ ROBOCACHE_HD FrameDraws frame_draws(const TransformParams& p, const ImageDraw& d
 
 // ---- Geometry: where an output pixel comes from ----
 
-// The nearest whole number, midway the even one; of up to 2^51.
+// The nearest integer, ties to even, for magnitudes up to 2^51.
 ROBOCACHE_HD double nearest_whole(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
-// Rows or columns. Pixels [from_first, from_first + from) of the frame are resized to `to`, the first of which is pixel
-// `placed` of the resized frame; output pixel i is its pixel i + first, at the edges the last one there.
+// The plan of rows or of columns. Pixels [from_first, from_first + from) of the frame are resized to `to` pixels, the
+// first of which is pixel `placed` of the resized frame. Output pixel i is pixel i + first of that, clamped to its
+// edges.
 struct AxisPlan {
   int32_t from_first, from, to, placed, sized, first;
   int32_t from_terms, to_terms;  // from : to in lowest terms
 };
 
-// Which of the `to` pixels an output pixel is, -1 for black.
+// The index among the `to` pixels of an output pixel, or -1 for black.
 ROBOCACHE_HD int32_t resized_at(const AxisPlan& axis, int32_t i) {
   int32_t at = i + axis.first;
   at = at < 0 ? 0 : at < axis.sized ? at : axis.sized - 1;
@@ -92,7 +93,7 @@ ROBOCACHE_HD void set_lowest_terms(AxisPlan& axis) {
   axis.to_terms = axis.to / a;
 }
 
-// floor(from * to_other / from_other), at least 1: a side that keeps the frame's proportion.
+// floor(from * to_other / from_other), at least 1: a side that keeps the frame's proportions.
 ROBOCACHE_HD int32_t in_proportion(int32_t from, int32_t to_other, int32_t from_other) {
   const auto side = static_cast<int32_t>(static_cast<int64_t>(from) * to_other / from_other);
   return side > 0 ? side : 1;
@@ -119,7 +120,7 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
   AxisPlan& y = plan.rows;
   AxisPlan& x = plan.columns;
   if (p.fit != ImageFit::kStretch) {
-    // Whether the width says how large the whole frame can be, or how large it must be.
+    // Whether the width limits the size of the whole frame, or requires it.
     const bool by_width = static_cast<int64_t>(x.from) * y.to >= static_cast<int64_t>(y.from) * x.to;
     if (by_width == (p.fit == ImageFit::kPad)) {
       y.to = in_proportion(y.from, x.to, x.from);
@@ -129,7 +130,7 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
   }
   for (int i = 0; i < 2; ++i) {
     AxisPlan& axis = *axes[i];
-    // Of a fit by cropping what is left over is cut off, half of it before.
+    // In a fit by cropping the excess is cut off, half of it in front.
     axis.placed = axis.to <= axis.sized ? (axis.sized - axis.to) / 2 : -((axis.to - axis.sized) / 2);
     const DrawnFor place = i == 0 ? DrawnFor::kRow : DrawnFor::kColumn;
     if (p.shift > 0) {
@@ -149,8 +150,8 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
   return plan;
 }
 
-// A camera's matrix, 3x3 row-major, of frames as they come: that of the same frame as it goes out. A pixel's edges are half a
-// pixel from its centre, which is a whole number; edges go to edges.
+// Adapts a camera's 3x3 row-major matrix from the frame as it comes to the frame as it goes out. A pixel's centre is a
+// whole number, its edges are half a pixel away; edges map to edges.
 ROBOCACHE_HD void planned_intrinsics(const FramePlan& plan, const double* in, double* out) {
   const AxisPlan* const axes[] = {&plan.columns, &plan.rows};  // columns are x, the matrix's first row
   for (int row = 0; row < 2; ++row) {
@@ -162,7 +163,7 @@ ROBOCACHE_HD void planned_intrinsics(const FramePlan& plan, const double* in, do
   for (int i = 6; i < 9; ++i) out[i] = in[i];
 }
 
-// Whether output pixels are pixels of the frame, all of them.
+// Whether all output pixels are pixels of the frame.
 ROBOCACHE_HD bool only_moves(const FramePlan& plan) {
   return plan.rows.from == plan.rows.to && plan.columns.from == plan.columns.to && plan.rows.to >= plan.rows.sized &&
          plan.columns.to >= plan.columns.sized;
@@ -170,11 +171,11 @@ ROBOCACHE_HD bool only_moves(const FramePlan& plan) {
 
 // ---- Resizing: bilinear, antialiased, half-pixel centres ----
 //
-// With a / b = from / to in lowest terms, pixel r of the result is centred on (2 r + 1) a / (2 b) and pixel j of the frame on
-// (2 j + 1) / 2; a tent that falls to 0 at max(a / b, 1) weighs them. Times 2 b max(a / b, 1) a weight is
-// 2 max(a, b) - |(2 j + 1) b - (2 r + 1) a|: a whole number.
+// With a / b = from / to in lowest terms, pixel r of the result is centred at (2 r + 1) a / (2 b) and pixel j of the
+// frame at (2 j + 1) / 2; the weight is a tent that falls to 0 at max(a / b, 1). Times 2 b max(a / b, 1) the weight is
+// the integer 2 max(a, b) - |(2 j + 1) b - (2 r + 1) a|.
 
-// Pixels [begin, end) of the frame's part weigh on one of the result.
+// Pixels [begin, end) of the frame's part have weights for one pixel of the result.
 struct Taps {
   int32_t begin, end;
   int32_t centre;  // (2 r + 1) a
@@ -189,7 +190,7 @@ ROBOCACHE_HD Taps taps_of(const AxisPlan& axis, int32_t r) {
   const int32_t b = axis.to_terms;
   Taps taps;
   taps.centre = (2 * r + 1) * a;
-  // Where (2 j + 1) b is above centre - reach, and where it is no longer below centre + reach.
+  // The first j with (2 j + 1) b above centre - reach, and the first with it no longer below centre + reach.
   const int32_t low = taps.centre - tap_reach(axis) - b;
   const int32_t high = taps.centre + tap_reach(axis) - b;
   taps.begin = low < 0 ? 0 : low / (2 * b) + 1;
@@ -203,13 +204,13 @@ ROBOCACHE_HD int32_t tap_weight(const AxisPlan& axis, const Taps& taps, int32_t 
   return tap_reach(axis) - (from_centre < 0 ? -from_centre : from_centre);
 }
 
-// sum / weight, rounded, midway to the even. Exact: weights are below 2^43, so that no quotient of whole numbers is closer to
-// midway than float64 tells.
+// sum / weight, rounded, ties to even. It is exact: weights are below 2^43, so no quotient of integers is closer to a
+// tie than float64 can tell.
 ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
   return static_cast<uint8_t>(static_cast<int32_t>(nearest_whole(sum / weight)));
 }
 
-// The pixel of the frame whose square the centre of pixel r of the result lies in: nearest, as depth is resized.
+// The pixel of the frame that contains the centre of the result's pixel r: nearest, as depth is resized.
 ROBOCACHE_HD int32_t nearest_tap(const AxisPlan& axis, int32_t r) {
   return (2 * r + 1) * axis.from_terms / (2 * axis.to_terms);
 }
@@ -222,19 +223,19 @@ ROBOCACHE_HD uint8_t to_byte(float x) {
   return static_cast<uint8_t>(static_cast<int32_t>((x + 0x1.8p23f) - 0x1.8p23f));
 }
 
-// The luma of ITU-R BT.601 times 2^16.
+// The luma of ITU-R BT.601, times 2^16.
 ROBOCACHE_HD int32_t luma(const uint8_t* pixel, int channels) {
   return channels == 1 ? pixel[0] << 16 : 19595 * pixel[0] + 38470 * pixel[1] + 7471 * pixel[2];
 }
 
-// What luma() of all pixels says of their mean.
+// The mean luma of all pixels, from the sum of luma().
 ROBOCACHE_HD float mean_luma(int64_t sum, int64_t pixels) {
   return static_cast<float>(static_cast<double>(sum) / (static_cast<double>(pixels) * 0x1p16));
 }
 
 ROBOCACHE_HD uint8_t brightened(uint8_t x, float factor) { return to_byte(factor * static_cast<float>(x)); }
 
-// Of contrast with the frame's mean, of saturation with the pixel's luma.
+// Blends for contrast with the frame's mean, for saturation with the pixel's luma.
 ROBOCACHE_HD uint8_t away_from(float centre, uint8_t x, float factor) {
   return to_byte(factor * (static_cast<float>(x) - centre) + centre);
 }
@@ -244,7 +245,7 @@ ROBOCACHE_HD void saturate(uint8_t* pixel, float factor) {
   for (int c = 0; c < 3; ++c) pixel[c] = away_from(grey, pixel[c], factor);
 }
 
-// The colour turned by so many sixths of the circle of hues; value and saturation of HSV stay.
+// Turns the hue by this many sixths of the circle; value and saturation of HSV stay.
 ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
   const auto red = static_cast<float>(pixel[0]);
   const auto green = static_cast<float>(pixel[1]);
@@ -262,7 +263,7 @@ ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
   hue = hue < 0 ? hue + 6 : hue;
   hue = hue >= 6 ? hue - 6 : hue;
   for (int c = 0; c < 3; ++c) {
-    // Red has its least between 2 and 4 sixths, green and blue a third of the circle on each.
+    // Red is least between 2 and 4 sixths; green and blue are a third of the circle further each.
     float place = hue + static_cast<float>(5 - 2 * c);
     place = place >= 6 ? place - 6 : place;
     const float towards = place < 4 - place ? place : 4 - place;
@@ -273,7 +274,7 @@ ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
 
 // ---- Values ----
 
-// A byte of channel c as it goes out.
+// The output value of a byte of channel c.
 template <class Out>
 ROBOCACHE_HD Out normalised(const TransformParams& p, uint8_t x, int c) {
   if constexpr (std::is_same_v<Out, uint8_t>) {
@@ -283,7 +284,7 @@ ROBOCACHE_HD Out normalised(const TransformParams& p, uint8_t x, int c) {
   }
 }
 
-// Where in the frame a resized pixel of depth is taken from.
+// The offset in the frame that a resized pixel of depth is taken from.
 ROBOCACHE_HD int64_t depth_place(const TransformParams& p, const FramePlan& plan, int32_t row, int32_t column) {
   const int64_t y = plan.rows.from_first + nearest_tap(plan.rows, row);
   return y * p.frame[1] + plan.columns.from_first + nearest_tap(plan.columns, column);

@@ -1,4 +1,5 @@
-// What an ImageTransform hands to a backend: validated, plain C. Of a pair the first is of rows, the second of columns.
+// The validated arguments of an ImageTransform for a backend, as plain C structs. In a pair, rows come first and
+// columns second.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace robocache {
 
-// Where in a loader's order a sample stands: all that its random draws depend on beside the camera.
+// The position of a sample in a loader's order: besides the camera, its random draws depend on nothing else.
 struct ImageDraw {
   uint64_t seed = 0;
   uint64_t epoch = 0;
@@ -16,7 +17,7 @@ struct ImageDraw {
 };
 
 struct TransformParams {
-  int32_t frame[2];  // pixels of a frame as it comes,
+  int32_t frame[2];  // the sizes in pixels: of a frame as it comes,
   int32_t sized[2];  // resized,
   int32_t out[2];    // and as it goes out
   int32_t channels;
@@ -30,7 +31,7 @@ struct TransformParams {
   bool crops_at_random;
   int32_t shift;
 
-  bool jitters;  // one of these, at least
+  bool jitters;  // whether there is any of these
   bool brightens, contrasts, saturates, hues;
   ImageRange brightness, contrast, saturation, hue;
 
@@ -43,18 +44,18 @@ struct TransformParams {
   uint64_t key;  // the camera's, hashed
 };
 
-// Which frame output i is: rows[i] - first_row of `pixels`, or i without rows; black where there is no such frame. Outputs
-// whose rows[i] is not in [begin, end) are another call's, and left as they are.
+// Output i is frame rows[i] - first_row of `pixels`, or frame i without rows; black if there is no such frame. Outputs
+// whose rows[i] is not in [begin, end) belong to another call and are left as they are.
 struct FrameChoice {
   const void* pixels;
   int64_t frames;  // dense
   const int64_t* rows = nullptr;
   int64_t first_row = 0;
-  bool in_order = false;  // frame i, wherever rows[i] is one at all
+  bool in_order = false;  // output i is frame i if rows[i] is a frame at all
   int64_t begin = INT64_MIN, end = INT64_MAX;
 };
 
-// Output i of [count, steps] is of sample first.sample + i / steps.
+// Output i of [count, steps] belongs to sample first.sample + i / steps.
 struct TransformBatch {
   TransformParams params;
   ImageDraw first;
@@ -66,9 +67,9 @@ struct TransformBatch {
 struct IntrinsicsBatch {
   TransformParams params;
   ImageDraw first;
-  double matrix[9];        // 3x3 row-major; 0 where the camera has none
-  const int64_t* numbers;  // [count, steps]; 0 where one is below 1
-  int64_t begin, end;      // whose matrices are another call's where their numbers are not in here
+  double matrix[9];        // 3x3 row-major; 0 if the camera has none
+  const int64_t* numbers;  // [count, steps]; a number below 1 gives 0
+  int64_t begin, end;      // matrices with numbers outside [begin, end) belong to another call
   int64_t count, steps;
   float* out;  // [count, steps, 3, 3] with per_frame, else [count, 3, 3]
 };
