@@ -612,9 +612,10 @@ def test_frames_that_do_not_decode_are_named_and_no_wrong_one_is_kept(codec, tmp
 
 
 def test_a_process_that_dies_costs_what_it_had_at_hand(tmp_path, monkeypatch):
-    monkeypatch.setattr(video, "_PROGRAM", video._PROGRAM.replace("work(", "import os; os.kill(os.getpid(), 9); work("))
+    start = video.start
+    monkeypatch.setattr(video, "start", lambda function, *arguments, **options: start(os.abort, **options))
     source = write_videos(write_set(tmp_path / "source"))
-    with pytest.raises(robocache.FileError, match=r"frame 0 does not decode: the process that decoded it died \(-9\)"):
+    with pytest.raises(robocache.FileError, match=r"frame 0 does not decode: the process that decoded it died \(-6\)"):
         robocache.ingest(source, tmp_path / "cache", jobs=2)
     report = robocache.ingest(source, tmp_path / "cache", jobs=2, on_error="skip")
     assert len(report.skipped) == 3 and report.rows["action"] == 21
