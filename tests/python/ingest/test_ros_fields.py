@@ -22,6 +22,8 @@ from ros_files import (
 )
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+import robocache
+
 # ---- numbers, texts, sequences ----
 
 
@@ -450,3 +452,45 @@ def test_foxglove_s_transforms_in_json(tmp_path):
     streams = read(path).only
     assert np.array(streams["data"].rows)[:, 0].tolist() == [1.5, 2.5, 4.5, 5.5]
     assert np.array(streams["data/map/b"].rows)[:, 0].tolist() == [0.5, 3.5]
+
+
+def test_transforms_of_a_trajectory_s_points_are_features_side_by_side(tmp_path):
+    """MultiDOFJointTrajectory: a transform a joint in each point, whatever the order of joints in a message."""
+
+    def transform(x):
+        vector = message("geometry_msgs/msg/Vector3", x=x, y=x + 0.25, z=x + 0.5)
+        rotation = message("geometry_msgs/msg/Quaternion", z=np.sin(x), w=np.cos(x))
+        return message("geometry_msgs/msg/Transform", translation=vector, rotation=rotation)
+
+    def trajectory(k, joints, points):
+        made = [
+            message(
+                "trajectory_msgs/msg/MultiDOFJointTrajectoryPoint",
+                transforms=[transform(k + point + 10.0 * (joint == "b")) for joint in joints],
+            )
+            for point in range(points)
+        ]
+        name = "trajectory_msgs/msg/MultiDOFJointTrajectory"
+        return message(name, header=header(START + k), joint_names=list(joints), points=made)
+
+    name = "trajectory_msgs/msg/MultiDOFJointTrajectory"
+    made = [trajectory(0, "ab", 1), trajectory(1, "ba", 3), trajectory(2, "ab", 0)]
+    path = write_mcap(tmp_path / "a.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(made)])})
+    found = read(path)
+    stream = found.only["/plan/points.transforms"]
+    parts = [f"translation.{axis}" for axis in "xyz"] + [f"rotation.{axis}" for axis in "xyzw"]
+    assert stream.names == [f"{joint}.{part}" for joint in "ab" for part in parts]
+    assert stream.attributes["methods"] == [[3, 7, "slerp"], [10, 14, "slerp"]]
+    assert [len(row) for row in stream.rows] == [1, 3, 0]
+    for k, row in enumerate(stream.rows):
+        for point, values in enumerate(row):
+            a, b = k + point, k + point + 10.0
+            assert values.tolist() == [
+                *(x for at in (a, b) for x in (at, at + 0.25, at + 0.5, 0, 0, np.sin(at), np.cos(at)))
+            ]
+    assert "a.mcap: /plan/points.velocities" in found.left_out
+    robocache.ingest(path, tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache").streams["/plan/points.transforms"].shape == (14,)
+    made[1].points[0].transforms = made[1].points[0].transforms[:1]
+    path = write_mcap(tmp_path / "b.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(made)])})
+    assert read(path).left_out["/plan/points.transforms"] == "records in records, of several numbers"

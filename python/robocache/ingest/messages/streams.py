@@ -157,7 +157,7 @@ class Topic:
     def _survey_records(self, leaf: Leaf, batch: Batch) -> None:
         records, _ = batch.records(leaf)
         for inner in leaf.fields:
-            if inner.kind == "numbers" and len(records):
+            if inner.kind in ("numbers", "records") and len(records):
                 self._lengths.setdefault(f"{leaf.path}.{inner.path}", Span()).add(records.counts(inner))
 
     # ---- between the passes ----
@@ -407,7 +407,50 @@ class Topic:
                 ]
                 yield place, Texts(time_ns, texts, attributes={**attributes, "encoding": "json"})
             elif inner.kind == "records":
-                self._notes.leave_out(place, "records in records")
+                of_points = (
+                    np.repeat(orders, np.diff(offsets), axis=0)
+                    if orders is not None and leaf.path == "points"
+                    else None
+                )
+                yield from self._nested(
+                    place, f"{leaf.path}.{inner.path}", inner, records, offsets, of_points, time_ns, attributes
+                )
+
+    def _nested(
+        self,
+        place: str,
+        key: str,
+        leaf: Leaf,
+        records: Batch,
+        offsets: np.ndarray,
+        orders: np.ndarray | None,
+        time_ns: np.ndarray,
+        attributes: dict[str, Any],
+    ) -> Iterator[tuple[str, Samples]]:
+        """Records in records, always as many in each, as a trajectory's transforms, one a joint: features side by side."""
+        width = self._known.facts.get((self._name, key))
+        if not self._span(key).high:
+            self._notes.leave_out(f"{self._origin.what}: {place}", "always empty")
+            return
+        if width is None:
+            self._notes.leave_out(place, "records in records, of several numbers")
+            return
+        nested, bounds = records.records(leaf)
+        scalars = [field for field in leaf.fields if field.kind == "number" and field.count is None]
+        for field in leaf.fields:
+            if field not in scalars:
+                self._notes.leave_out(f"{place}.{field.path}", "no single number in records in records")
+        joints = self._joint_names(width) if orders is not None else None
+        for group, dtype in _vectors(scalars):
+            stream = place if len(group) > 1 or _is_first(group, scalars) else f"{place}.{group[0].path}"
+            columns = [nested.numbers(field).astype(dtype, copy=False) for field in group]
+            elements = self._in_order(np.stack(columns, axis=1), bounds, orders).reshape(-1, width * len(group))
+            names = [f"{owner}.{field.path}" for owner in joints or range(width) for field in group]
+            told = self._with_methods(attributes, dtype, group, [len(group)])
+            if blocks := told.get("methods"):
+                starts = [number * len(group) for number in range(width)]
+                told = {**told, "methods": [[a + begin, a + end, how] for a in starts for begin, end, how in blocks]}
+            yield stream, Ragged(time_ns, elements, offsets, names, attributes=told)
 
     # ---- joints ----
 
