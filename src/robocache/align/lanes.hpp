@@ -244,9 +244,9 @@ class FirstLanes {
   ROBOCACHE_HD void store(const Lanes<Work, kCount>& y, T* to) const {
     T elements[kCount];
     store_lanes<kCount, Work>(y, elements);
-    Lanes<uint8_t, kCount * sizeof(T)> made;
-    __builtin_memcpy(&made, elements, sizeof(made));
-    store_part<sizeof(T)>(made, mask_, to);
+    Lanes<uint8_t, kCount * sizeof(T)> bytes;
+    __builtin_memcpy(&bytes, elements, sizeof(bytes));
+    store_part<sizeof(T)>(bytes, mask_, to);
   }
   template <int kCount, class T>
   ROBOCACHE_HD void copy(const T* from, T* to) const {

@@ -17,7 +17,7 @@ constexpr int kMostDoublings = 2;  // a block fills 1, 2 or 4 samples at once
 constexpr int kDrawLanes = kTileVectors >> kMostDoublings;
 constexpr unsigned kWarp = 0xffffffff;  // all lanes
 template <bool kCurves>
-constexpr int kBlocks = kCurves ? 4 : 8;  // of a multiprocessor
+constexpr int kBlocks = kCurves ? 4 : 8;  // on a multiprocessor
 
 // Tables, rows and batches lie in global memory. The compiler cannot know this of addresses that it loads from them.
 template <class T>
@@ -31,7 +31,7 @@ __device__ T* in_global(T* at) {
 struct alignas(16) PlainEntry {
   const char* left;  // null where there is nothing
   int64_t apart;     // 0: the one row alone
-  union {            // of the segment's work type: that of the other row, or kOneRow, or kNoRow
+  union {            // the other row's weight in the segment's work type, or kOneRow, or kNoRow
     float single_weight;
     double double_weight;
   };
@@ -43,7 +43,7 @@ constexpr int kNoRow = -2;
 struct CurveEntry : PlainEntry {
   uint8_t before, after;
   const char* around[4];  // rows 0, 1, 4, 5 of the stencil
-  union {                 // of the segment's work type
+  union {                 // in the segment's work type
     CurveWeights<float> single_weights;
     CurveWeights<double> double_weights;
   };
@@ -86,7 +86,7 @@ __device__ Work weight_of(const PlainEntry& entry) {
 
 // Rounds two numbers at once if there is an instruction for it.
 template <class Out, class Work, int kVector>
-__device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& made) {
+__device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& result) {
   if constexpr (std::is_same_v<Work, float> && kVector % 2 == 0 &&
                 (std::is_same_v<Out, BFloat16> || std::is_same_v<Out, Float16>)) {
 #pragma unroll
@@ -97,11 +97,11 @@ __device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& made) 
       } else {
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(y[e + 1]), "f"(y[e]));
       }
-      reinterpret_cast<uint32_t*>(made.x)[e / 2] = pair;
+      reinterpret_cast<uint32_t*>(result.x)[e / 2] = pair;
     }
   } else {
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) made.x[e] = rounded_once<Out>(y[e]);
+    for (int e = 0; e < kVector; ++e) result.x[e] = rounded_once<Out>(y[e]);
   }
 }
 
@@ -141,9 +141,9 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      Vector<Out, kVector> made{};
+      Vector<Out, kVector> result{};
       if constexpr (kCopy) {
-        made = a[i];
+        result = a[i];
       } else {
         // There is no branch, and only the weight decides, so no load waits for the values of the steps before it.
         const Work weight = weights[i];
@@ -155,9 +155,9 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
           if (affine) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
           if (weight == kNoRow) y[e] = 0;
         }
-        round_all<Out>(y, made);
+        round_all<Out>(y, result);
       }
-      if (step + i * steps.stride < end) *reinterpret_cast<Vector<Out, kVector>*>(to) = made;
+      if (step + i * steps.stride < end) *reinterpret_cast<Vector<Out, kVector>*>(to) = result;
       to += stride_bytes;
     }
   }
@@ -179,7 +179,7 @@ __device__ void write_plain(const WindowSegment& s, const Entry* entries, const 
   if (is_floating(s.value_dtype)) {
     with_floating(s.value_dtype, [&](auto in) {
       with_floating(s.out_dtype,
-                    [&](auto made) { write_vectors<decltype(in), decltype(made)>(s, entries, steps, out); });
+                    [&](auto result) { write_vectors<decltype(in), decltype(result)>(s, entries, steps, out); });
     });
     return;
   }
@@ -517,7 +517,7 @@ template <bool kCurves>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
-  constexpr int kTurns = 4;          // that are drawn at once; the first alone, since all wait for it
+  constexpr int kTurns = 4;          // drawn at once; the first turn is drawn alone, since all warps wait for it
   __shared__ Sample drawn[2][kTurns][1 << kMostDoublings];
   constexpr int kWarps = kThreads / kTileVectors;
   static_assert(1 << kMostDoublings <= kWarps && kTurns << kMostDoublings <= kTileVectors);

@@ -94,7 +94,7 @@ struct Group : WindowTables {
 struct Picks {
   int64_t* left;
   int64_t* right;  // another row than `left` if the two are mixed
-  double* weight;  // of `right`, for mixtures only
+  double* weight;  // the share of `right`, for mixtures only
 
   Picks from(int64_t step) const { return {left + step, right + step, weight + step}; }
   bool is_nothing(int64_t step) const { return left[step] < 0; }

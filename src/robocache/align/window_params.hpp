@@ -22,7 +22,7 @@ struct WindowSegment {
   int64_t features;
   int64_t row_bytes;       // from a row of values to the next
   int64_t step_bytes;      // from a step of the batch to the next
-  int64_t first_delta_ns;  // of the first step
+  int64_t first_delta_ns;  // the first step's
   int64_t max_gap_ns;      // below 0: none
   int64_t tolerance_ns;    // below 0: none
   int64_t out_offset;      // bytes from the batch's start to sample 0's first value of this segment
@@ -34,7 +34,7 @@ struct WindowSegment {
   FileRows file;  // its offset that of the segment's first feature; for the CPU alone
   int32_t steps;
   int32_t vector;        // elements handled at once: 1, 2 or 4; divides features
-  int32_t vectors;       // of a step
+  int32_t vectors;       // in a step
   int32_t lanes;         // vectors of a step beside each other in a tile
   int32_t lane_share;    // 65536 / lanes, rounded up: lane * lane_share / 65536 is the step that it works at
   int32_t tile_steps;    // steps of a tile
@@ -130,9 +130,9 @@ struct WindowPlan {
   WindowSource first;           // the only source, or the first of `sources`
   const WindowSource* sources;  // null where there is one
   int32_t group_count;          // the most that a source has
-  int32_t most_picks;           // of a group
+  int32_t most_picks;           // in a group
   int32_t most_moments;
-  int64_t sample_bytes;    // of a sample's windows, in the source where it is most
+  int64_t sample_bytes;    // the most bytes of a sample's windows in any source
   bool curved;             // whether a segment is_curved()
   bool has_constants;      // whether a source has any
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it

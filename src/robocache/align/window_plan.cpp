@@ -26,7 +26,7 @@ struct Draft {
   };
 
   std::vector<WindowSegment> segments;
-  std::vector<Steps> steps;  // of each segment
+  std::vector<Steps> steps;  // one for each segment
   int32_t picks = 0;
   int32_t strips = 0;
 };
@@ -40,7 +40,7 @@ void append_bytes(const std::vector<T>& entries, std::vector<char>& bytes) {
 // Completes a group: the clocks of its segments, each once, and the times that their steps aim at, each once a clock.
 WindowGroup finished(Draft& draft, DeviceTables& tables) {
   std::vector<WindowClock> clocks;
-  std::vector<std::map<int64_t, std::vector<WindowSlot>>> aims;  // of each clock
+  std::vector<std::map<int64_t, std::vector<WindowSlot>>> aims;  // one for each clock
   for (size_t at = 0; at < draft.segments.size(); ++at) {
     WindowSegment& segment = draft.segments[at];
     const Draft::Steps& asked = draft.steps[at];

@@ -26,7 +26,7 @@ struct WindowStream {
   DType out_dtype;          // rows.dtype, or both are floating
   const void* scale;        // [features] of the work type on the device, or null
   const void* shift;        // the same
-  int64_t out_features;     // of a row in the batch; features that the stream lacks are 0
+  int64_t out_features;     // in a row of the batch; features that the stream lacks are 0
   int64_t out_offset;       // bytes from the batch's start to the array [samples, steps, out_features] of out_dtype
   int64_t pad_offset;       // to is_pad, bool [samples, steps]; below 0: none
   int64_t age_offset = -1;  // to ages, int64 [samples, steps]; below 0: none

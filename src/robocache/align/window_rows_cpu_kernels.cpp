@@ -67,7 +67,7 @@ struct Brackets {
   int64_t before[kMost];  // the last row at or before the moment, counted from the episode's first
   int64_t since[kMost];   // from that row to the moment
   int64_t gap[kMost];     // and to the next row
-  double weight[kMost];   // of the next row
+  double weight[kMost];   // the next row's share
   int64_t hit[kMost];     // 1 where the moment is taken to be on the row, 2 on the next row, else 0
 };
 
@@ -91,14 +91,14 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
   const int64_t n = rows.rows;
   if (n < kSeenRows || !is_near(moments, count, rows, anchor_ns, snap_ns)) return false;
   int64_t* const targets = found.since;
-  int64_t* const looked_at = found.before;  // of the rows that are seen, the first
+  int64_t* const looked_at = found.before;  // the first of the rows that are compared
   for (int64_t k = 0; k < count; ++k) {
     const int64_t target = anchor_ns + moments[k].delta_ns;
     const int64_t first = guess_row(rows, target) - kSeenRows / 2 + 1;
     targets[k] = target;
     looked_at[k] = first < 0 ? 0 : first < n - kSeenRows ? first : n - kSeenRows;
   }
-  int64_t drift = 0;  // of the rows from where their times alone say
+  int64_t drift = 0;  // the distance of the rows from those that their times suggest
   int64_t latest = 0;
   bool differ = true;
   for (int64_t k = 0; k < count; ++k) {
@@ -218,7 +218,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
   const Picks picks = item.picks();
   item.wanted.clear();
   struct Stream {
-    const char* values;  // of the episode's first row
+    const char* values;  // the episode's first row
     const char* wanted;  // up to where they are
     bool* is_pad;
     int64_t* age;
@@ -233,7 +233,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
       wanted = end;
     }
   };
-  Stream streams[kMaxGroupSegments];  // of each segment
+  Stream streams[kMaxGroupSegments];  // one for each segment
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
     const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);

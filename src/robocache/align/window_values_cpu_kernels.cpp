@@ -95,9 +95,9 @@ void write_columns(const WindowSegment& s, const char* values, const Picks& pick
 void write_rows(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
                 Wanted& asked) {
   with_floating(s.value_dtype, [&](auto in) {
-    with_floating(s.out_dtype, [&](auto made) {
+    with_floating(s.out_dtype, [&](auto element) {
       using In = decltype(in);
-      using Out = decltype(made);
+      using Out = decltype(element);
       constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(WorkType<In>));
       s.scale == nullptr ? write_columns<kCount, false, In, Out>(s, values, picks, count, out, asked)
                          : write_columns<kCount, true, In, Out>(s, values, picks, count, out, asked);

@@ -43,7 +43,7 @@ class Camera {
     Frames frames;
     ImageTransform transform;  // from frames as they are stored to the batch
     FrameShape shape;          // as they are stored
-    int64_t first_number;      // of the stream's first row
+    int64_t first_number;      // the number of the stream's first row
     bool again;                // an earlier source draws from the same rows: their numbers are the same
     // Decoded frames are kept at this size where it is smaller; `resize` leads to it, and `of_resized` on to the batch.
     std::optional<FrameResize> resized;
@@ -56,7 +56,7 @@ class Camera {
     }
   };
 
-  struct Memory {  // of a thread
+  struct Memory {  // scratch memory of a thread
     std::vector<uint8_t> file, stored, frame;
   };
 

@@ -121,7 +121,7 @@ class Feed {
   std::atomic<int64_t> bad_frames_{0};           // found by the host
   std::vector<Staging> stagings_;                // used in turn; empty: no batch is made ahead
   size_t begun_ = 0;                             // batches
-  OwnedCudaStream side_;                         // of the copies
+  OwnedCudaStream side_;                         // runs the copies
   WorkQueue queue_;                              // destroyed first: its work uses the members above
 };
 

@@ -1,4 +1,4 @@
-// The kinds of keys that are frames.
+// The kinds of keys of frames.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -58,7 +58,7 @@ class FramesKey : public BatchKey {
   int64_t* numbers(const BatchMemory& batch) const { return reinterpret_cast<int64_t*>(batch.memory + number_offset_); }
   bool* is_pad(const BatchMemory& batch) const { return reinterpret_cast<bool*>(batch.memory + pad_offset()); }
   char* out(const BatchMemory& batch) const { return batch.memory + out_offset_; }
-  // Of a step, or of its sample; null where this step writes none.
+  // The matrix of a step, or of its sample; null if this step writes none.
   float* intrinsics(const BatchMemory& batch, int64_t sample, int64_t step) const {
     const bool per_frame = asked().images->per_frame;
     if (intrinsics_offset_ < 0 || (step > 0 && !per_frame)) return nullptr;
@@ -74,7 +74,7 @@ class FramesKey : public BatchKey {
   int64_t intrinsics_offset_ = -1;  // below 0: none
 };
 
-// The host decodes the frames: for a CUDA device what it aligns, on the CPU all.
+// The host decodes the frames: in stage() for a CUDA device, in launch() on the CPU.
 class HostFramesKey final : public FramesKey {
  public:
   using FramesKey::FramesKey;

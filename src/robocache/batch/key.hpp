@@ -31,13 +31,13 @@ namespace robocache {
 
 // A part of the memory that keys reserve. The first three lie in this order in a batch.
 enum class Part : uint8_t {
-  kDevice,  // what the loader's device fills: on the CPU everything
-  kHost,    // what the host fills for a CUDA device, and copies there
+  kDevice,  // filled by the loader's device: on the CPU everything
+  kHost,    // filled by the host for a CUDA device, and copied there
   kPacked,  // files of frames that the host copies for a CUDA device to decode
   kAhead,   // outside the batch, on a CUDA device: files of the next batch's frames, copied there from pinned memory
 };
 
-// What the host makes for a CUDA device.
+// The host's part of a batch for a CUDA device.
 struct HostPart {
   std::vector<StagedCopy> copies;   // from host memory into the batch
   std::vector<PackedJpegs> packed;  // one for each key; used by packed frames
@@ -46,7 +46,7 @@ struct HostPart {
 
 // A batch while it is filled.
 struct BatchMemory {
-  char* memory;  // where offsets count from
+  char* memory;  // offsets count from here
   int64_t count;
   ImageDraw first;                   // the random draws of sample 0
   std::span<const int64_t> anchors;  // given ones, or empty
@@ -79,8 +79,8 @@ class BatchKey {
   virtual void stage(const BatchMemory&, HostPart&) const {}
 
   // When all plans have run: fills the frames, on CUDA queued on `stream`. `scratch` has scratch_bytes(), and `ahead` is null or
-  // what fetch() copied for this batch. Returns the number of frames that did not decode and are padding; of those that a
-  // device decodes, bad_frames_on_device() tells later. Throws FrameError, FileError, DeviceError.
+  // what fetch() copied for this batch. Returns the number of frames that did not decode and are padding; bad_frames_on_device() counts
+  // those that a device decodes. Throws FrameError, FileError, DeviceError.
   virtual int64_t launch(const BatchMemory&, const HostPart&, void* /*scratch*/, const void* /*ahead*/,
                          CudaStream) const {
     return 0;
@@ -98,7 +98,7 @@ class BatchKey {
   const LoaderOptions& options() const { return streams_.options(); }
   const StreamRequest& asked() const { return options().streams[request_]; }
   int64_t steps() const { return static_cast<int64_t>(asked().delta_timestamps.size()); }
-  std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // of a sample's array with rows of this shape
+  std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // the shape of a sample's array of such rows
   int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;
   void reserve_marks(BatchLayout& layout);
   int64_t pad_offset() const { return pad_offset_; }
@@ -116,6 +116,6 @@ class BatchKey {
 
 // The key of a request, of the kind that its tier and the loader's device ask for. Throws DeviceError, OutOfMemory.
 std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request);
-std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);  // of a camera's request
+std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);  // for a camera's request
 
 }  // namespace robocache

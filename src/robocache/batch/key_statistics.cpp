@@ -54,7 +54,7 @@ std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size
 }
 
 std::string lesser_spread_note(const LoaderOptions& options) {
-  constexpr int kMost = 8;  // that are named
+  constexpr int kMost = 8;  // features that the note names
   std::string features;
   int count = 0;
   for (size_t source = 0; source < options.sources.size(); ++source) {

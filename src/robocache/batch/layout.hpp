@@ -19,11 +19,11 @@ namespace robocache {
 struct BatchArray {
   std::string name;
   DType dtype;
-  std::vector<int64_t> shape;  // of one sample
+  std::vector<int64_t> shape;  // the axes of one sample
   int64_t offset;              // bytes from the batch's start; 256-byte aligned
 };
 
-// A range of a batch's bytes that the host has made.
+// A range of a batch's bytes that the host has filled.
 struct StagedCopy {
   int64_t offset = 0;  // from the batch's start
   int64_t bytes = 0;

@@ -298,25 +298,25 @@ struct Loader::Impl {
   }
 
   LoaderOptions options;
-  EpisodesOfRanks episodes_of_ranks;  // where each rank has its own
+  EpisodesOfRanks episodes_of_ranks;  // with shard_episodes
   LoaderStreams streams;
   BatchLayout layout;
   DeviceTables tables;
   DeviceTables host_tables{Device{}};
-  std::vector<std::unique_ptr<BatchKey>> keys;  // of each request
+  std::vector<std::unique_ptr<BatchKey>> keys;  // one for each request
   std::vector<Source> sources;
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
   int64_t source_offset = -1;     // below 0: none
-  int64_t host_offset = 0;        // of the host's part,
-  int64_t packed_offset = 0;      // and in it of the files that it sends along
+  int64_t host_offset = 0;        // the start of the host's part,
+  int64_t packed_offset = 0;      // and in it the start of the files
   bool aligns_on_device = false;  // or on the CPU
   Aligner on_device, on_host, on_device_ahead;
   Mixture mixture{};
   Mixture host_mixture{};
   OrderFingerprint fingerprint;
   mutable std::mutex scratch_mutex;  // held while a batch that uses scratch or ahead is queued
-  DeviceBuffer scratch;              // where a device decodes frames
+  DeviceBuffer scratch;              // a device decodes frames here
   mutable CudaEvent scratch_used;
   mutable std::optional<FramesAhead> ahead;  // destroyed first: its queued work reads everything above
 };
@@ -406,7 +406,7 @@ int64_t Loader::fill_device(const BatchPosition& position, const HostPart& part,
                             CudaStream stream) const {
   WindowBatch batch = impl_->batch_at(position, samples_at(position), impl_->on_device);
   batch.memory = memory;
-  impl_->check_damage();  // of batches before
+  impl_->check_damage();  // for earlier batches
   return impl_->run_device(batch, part, Impl::draw_of(position, batch), stream, position);
 }
 

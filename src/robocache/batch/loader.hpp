@@ -39,7 +39,7 @@ namespace robocache {
 struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t samples = 0;  // of the epoch that all ranks together have had before
+  int64_t samples = 0;  // drawn before by all ranks together, in this epoch
 
   bool operator==(const BatchPosition&) const = default;
 };
@@ -56,8 +56,8 @@ class Loader {
   Loader(Loader&&) noexcept;
 
   const LoaderOptions& options() const;  // with nothing left out
-  int64_t anchors() const;               // of all sources
-  int64_t samples() const;  // that all ranks together draw in an epoch: one for each anchor, or as weights say
+  int64_t anchors() const;               // in all sources
+  int64_t samples() const;  // drawn by all ranks together in an epoch: one for each anchor, or as weights say
   int64_t steps_per_epoch() const;
   size_t batch_bytes() const;
   const std::vector<BatchArray>& arrays() const;

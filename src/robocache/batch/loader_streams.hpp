@@ -21,7 +21,7 @@ namespace robocache {
 struct Placement {
   std::string key;
   Tier tier;
-  int64_t bytes;    // of all its sources' streams; of decoded frames the pixels
+  int64_t bytes;    // the sum over all sources; decoded frames count as pixels
   std::string why;  // for people
 };
 
@@ -83,10 +83,10 @@ class LoaderStreams {
   // For each source and request, the stream; and for frames that the device decodes from memory, its clock on the device.
   std::vector<std::vector<std::shared_ptr<const ResidentStream>>> streams_;
   std::vector<std::vector<std::shared_ptr<const ResidentClock>>> frame_clocks_;
-  std::vector<std::unique_ptr<Camera>> cameras_;  // of each request
+  std::vector<std::unique_ptr<Camera>> cameras_;  // one for each request
   std::vector<Placement> placements_;
-  std::vector<bool> is_fetched_;      // of each request
-  int64_t device_bytes_left_ = 0;     // of the budget
+  std::vector<bool> is_fetched_;      // one for each request
+  int64_t device_bytes_left_ = 0;     // left in the budget
   std::vector<int64_t> row_numbers_;  // 1, 2, ... up to the most rows of a camera
   const int64_t* row_numbers_on_device_ = nullptr;
   DeviceTables tables_;

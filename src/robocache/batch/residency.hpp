@@ -25,7 +25,7 @@ struct MemoryBudget {
 };
 
 struct MemoryBytes {
-  int64_t device = 0;  // of a CUDA device; 0 for the CPU, whose memory is the host's
+  int64_t device = 0;  // on a CUDA device; 0 for the CPU, whose memory is the host's
   int64_t host = 0;
 };
 
@@ -40,7 +40,7 @@ MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryB
 // A key of the batch. Keys that draw from the same streams go together, and their bytes count once.
 struct ResidencyRequest {
   std::string key;                // for errors and for people
-  int64_t bytes = 0;              // of all its sources' values
+  int64_t bytes = 0;              // the values of all its sources
   std::optional<Tier> tier = {};  // none: auto
   // For a camera: the bytes of its frames as pixels, or none if they are stored as pixels; and whether stored frames must stay
   // in their files.

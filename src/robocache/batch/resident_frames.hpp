@@ -74,7 +74,7 @@ class ResidentFrames {
   int64_t first_row() const { return rows_.begin; }
   int64_t rows() const { return rows_.end - rows_.begin; }
   bool is_decoded() const { return wanted_.tier == Tier::kDecoded; }
-  FrameShape shape() const { return shape_; }  // of a decoded frame
+  FrameShape shape() const { return shape_; }  // a decoded frame's
 
   // On a CUDA device: frames that its kernels decode, or null; then pixels() are those of rows(), dense.
   const ResidentJpegs* jpegs() const { return jpegs_ ? &*jpegs_ : nullptr; }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMostAnchors = 2048;
 constexpr int64_t kFewestAnchors = 64;
-constexpr int64_t kMostTargets = 65536;  // of a key
+constexpr int64_t kMostTargets = 65536;  // for a key
 
 // The counts of a key.
 struct Found {
@@ -25,8 +25,8 @@ struct Found {
   int64_t padding = 0;
   int64_t outside = 0;  // the recording, of these
   int64_t valid = 0;
-  int64_t between = 0;                // of the valid ones, those that are no row
-  std::vector<int64_t> durations_ns;  // of the anchors' episodes
+  int64_t between = 0;                // valid ones between two rows
+  std::vector<int64_t> durations_ns;  // how long the anchors' episodes last
   int64_t anchor_ns = 0;              // the first anchor that has a step between rows
   double delta = 0;                   // and that step
 };

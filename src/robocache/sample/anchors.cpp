@@ -67,22 +67,22 @@ void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorEp
 }
 
 Anchors Anchors::of_ticks(const StreamClock& clock, std::span<const int64_t> episodes, const AnchorEdges& edges) {
-  Anchors made;
-  made.tick_ns_ = clock.time_ns;
+  Anchors result;
+  result.tick_ns_ = clock.time_ns;
   for (const int64_t episode : episodes) {
     const EpisodeRows& rows = clock.episodes[episode];
-    made.add(episode, rows.rows, edges, {.origin = rows.begin},
-             [&](int64_t k) { return clock.time_ns[rows.begin + k]; });
+    result.add(episode, rows.rows, edges, {.origin = rows.begin},
+               [&](int64_t k) { return clock.time_ns[rows.begin + k]; });
   }
-  made.finish();
-  return made;
+  result.finish();
+  return result;
 }
 
 Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
                          const AnchorEdges& edges) {
   constexpr int64_t kMostTicks = int64_t{1} << 53;
-  Anchors made;
-  made.period_ns_ = kNsPerSecond / hz;
+  Anchors result;
+  result.period_ns_ = kNsPerSecond / hz;
   for (const int64_t episode : episodes) {
     bool any = false;
     int64_t start_ns = 0;
@@ -103,19 +103,19 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
     };
     const uint64_t span_ns = ns_between(end_ns, start_ns);
     if (span_ns > uint64_t{INT64_MAX}) refuse("episodes of less than 2^63 ns");
-    const double ticks = static_cast<double>(span_ns) / made.period_ns_;
-    if (!(ticks < static_cast<double>(kMostTicks - made.anchors_))) refuse("at most 2^53 ticks in all");
+    const double ticks = static_cast<double>(span_ns) / result.period_ns_;
+    if (!(ticks < static_cast<double>(kMostTicks - result.anchors_))) refuse("at most 2^53 ticks in all");
     // It is one more than the quotient, since a tick that is rounded down to the last row counts.
     auto last = static_cast<int64_t>(ticks) + 1;
-    while (last > 0 && !(static_cast<double>(last) * made.period_ns_ < 0x1p63 &&
-                         clock_tick_ns(last, made.period_ns_) <= static_cast<int64_t>(span_ns))) {
+    while (last > 0 && !(static_cast<double>(last) * result.period_ns_ < 0x1p63 &&
+                         clock_tick_ns(last, result.period_ns_) <= static_cast<int64_t>(span_ns))) {
       --last;
     }
-    made.add(episode, last + 1, edges, {.origin = start_ns},
-             [&](int64_t k) { return start_ns + clock_tick_ns(k, made.period_ns_); });
+    result.add(episode, last + 1, edges, {.origin = start_ns},
+               [&](int64_t k) { return start_ns + clock_tick_ns(k, result.period_ns_); });
   }
-  made.finish();
-  return made;
+  result.finish();
+  return result;
 }
 
 // Builds a table with about as many buckets as episodes, so that the search in a bucket takes a step or two.

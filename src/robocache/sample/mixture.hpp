@@ -75,9 +75,9 @@ struct Draw {
 // One source's part.
 struct MixtureSource {
   int64_t first_anchor;  // among those of all sources
-  int64_t first_slot;    // of a block; with weights
+  int64_t first_slot;    // in a block; with weights
   uint64_t reciprocal;   // (2^64 - 1) / order.n, rounded down; with weights
-  Order order;           // of its own anchors, not keyed; with weights
+  Order order;           // the order of its own anchors, without a key; with weights
 
   // The permutation of the source's anchors that a draw belongs to, and its index there.
   struct Round {
@@ -104,15 +104,15 @@ struct MixtureSource {
 
 // Plain, so that it can be handed to a kernel; the table lies on the kernel's device.
 struct Mixture {
-  int64_t anchors;  // of all sources
+  int64_t anchors;  // in all sources
   int64_t samples;  // draws an epoch; without weights all anchors
   int32_t sources;
   bool weighted;
   const MixtureSource* table;  // [sources + 1]: the last is the end of the others
-  Order order;                 // of all anchors; with weights not keyed
+  Order order;                 // the order of all anchors; with weights without a key
   uint64_t seed;
   uint64_t turns_seed;  // the seed's hash, which the hashes of blocks are made from
-  uint64_t first_draw;  // of the epoch; with weights
+  uint64_t first_draw;  // the epoch's first draw; with weights
 
   // The same mixture at an epoch.
   Mixture at_epoch(uint64_t of_seed, int64_t epoch) const {

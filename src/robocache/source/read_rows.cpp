@@ -40,7 +40,7 @@ void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
       got = ::preadv2(file.descriptor, &rest, 1, offset, RWF_NOWAIT);
       cached = got == static_cast<ssize_t>(left);
       if (!cached) wishes.store(kWishes, std::memory_order_relaxed);
-      if (got <= 0) continue;  // the end too, which is told by the read that waits
+      if (got <= 0) continue;  // at the end of the file too: the read that waits reports it
     } else {
       got = ::pread(file.descriptor, at, left, offset);
     }

@@ -121,7 +121,7 @@ class ResidentStream {
   cache::FileDescriptor file_;
   StreamRows rows_;
   int64_t row_bytes_;
-  std::vector<int64_t> blob_offsets_;  // of the rows in memory, if they are blobs
+  std::vector<int64_t> blob_offsets_;  // for the rows in memory, if they are blobs
   int64_t first_blob_ = 0;             // the first of these rows
 };
 

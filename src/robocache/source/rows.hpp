@@ -40,7 +40,7 @@ struct RowSpan {
 // Rows in a file that is read with pread. A read of a file that was cut short is short, where a mapping would end the process.
 struct FileRows {
   int32_t descriptor = -1;  // open for reading while the owner of the rows lives; below 0: they are in memory
-  int64_t offset = 0;       // of row 0, in bytes
+  int64_t offset = 0;       // the first byte of row 0
 };
 
 // The values of a stream, with a row for each row of its clock.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -451,6 +452,36 @@ TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
   EXPECT_LE(memories.asked(), most_memories(1));
   if (interrupts == 0 && device().is_cuda()) GTEST_SKIP() << "NOT TESTED: this host was never waited for";
   EXPECT_GT(interrupts, 0);
+}
+
+// With reuse, the copies into a batch's memory wait for the work that was queued before and reads the old batch there.
+TEST_P(FeedTest, CopiesWaitForWhatReadsTheMemory) {
+  if (!device().is_cuda()) GTEST_SKIP() << "nothing is queued on the CPU";
+  const auto from = loader();
+  const OwnedCudaStream consumer(device());
+  Memories memories(device());
+  Feed feed(from, {.prefetch = 1, .reuse = true});
+  BatchPosition position;
+  const auto first = feed.next(position, memories.allocate(), consumer.get());
+  ASSERT_TRUE(first);
+  const DeviceBuffer large(device(), size_t{256} << 20);
+  const PinnedBuffer away(device(), large.bytes());
+  const PinnedBuffer read(device(), from->batch_bytes());
+  const auto copy = [&](const PinnedBuffer& to, const void* data) {
+    check_cuda(cuda_backend().copy_to_host(0, to.data(), data, to.bytes(), consumer.get().handle), "copy");
+  };
+  for (int i = 0; i < 20; ++i) copy(away, large.data());  // about a tenth of a second
+  copy(read, first->memory.get());
+  for (int step = 0; step < 3; ++step) {
+    position = behind(*from, position);
+    ASSERT_TRUE(feed.next(position, memories.allocate(), consumer.get()));
+  }
+  consumer.wait();
+  for (const auto& [name, bytes] : expected({})) {
+    const auto array = std::ranges::find(from->arrays(), name, &BatchArray::name);
+    EXPECT_EQ(std::memcmp(static_cast<const char*>(read.data()) + array->offset, bytes.data(), bytes.size()), 0)
+        << name;
+  }
 }
 
 // A loader of its own cache, whose file then ends within the last episode.
