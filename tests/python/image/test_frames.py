@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -221,6 +222,51 @@ def test_every_kind_of_png(rng, height, width, depth, color, count, interlaced):
 def test_take_refuses_pngs_by_what_is_wrong(file, text):
     with pytest.raises(robocache.FrameError, match=rf"frames\[0\]: PNG.*{text}"):
         frames.take([file])
+
+
+def with_data(*parts, between=b""):
+    """A grey PNG of 3 x 2 whose IDAT chunks have these contents, with `between` after the first of them."""
+    file = png_file(np.zeros((2, 3, 1)), 8, 0)
+    chunks = [png_chunk(b"IDAT", part) for part in parts]
+    return file[: file.index(b"IDAT") - 4] + between.join(chunks[:2]) + b"".join(chunks[2:]) + png_chunk(b"IEND", b"")
+
+
+ROWS = b"\0abc\0def"
+
+
+def deflated(**options):
+    deflate = zlib.compressobj(**options)
+    return deflate.compress(ROWS) + deflate.flush()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (with_data(), "does not inflate"),
+        (with_data(b""), "does not inflate"),
+        (with_data(zlib.compress(ROWS)[:-1]), "does not inflate"),  # all rows are there, their checksum is not
+        (with_data(zlib.compress(ROWS)[:-5]), "does not inflate"),
+        (with_data(zlib.compress(ROWS)[:-4] + b"\0\0\0\0"), "does not inflate"),
+        (with_data(deflated(zdict=ROWS)), "does not inflate"),
+        (with_data(deflated(wbits=-15)), "does not inflate"),
+        (with_data(zlib.compress(ROWS) + b"\0"), "bytes behind the end of the data"),
+        (with_data(zlib.compress(ROWS), b"\0"), "bytes behind the end of the data"),
+        (with_data(zlib.compress(ROWS[:-1])), "expected 8 bytes of pixels, got 7"),
+        (with_data(zlib.compress(ROWS + b"\0")), "more pixels than its header says"),
+        (with_data(zlib.compress(ROWS + bytes(10**6))), "more pixels than its header says"),
+        (with_data(*(zlib.compress(ROWS)[i : i + 9] for i in (0, 9)), between=png_chunk(b"teXt", b"")), "another IDAT"),
+    ],
+)
+def test_take_refuses_pngs_whose_data_is_not_one_zlib_stream_of_all_rows(file, text):
+    with pytest.raises(robocache.FrameError, match=rf"frames\[0\]: PNG.*{text}.*, at byte \d+"):
+        frames.take([file])
+
+
+def test_data_may_be_cut_into_chunks_anywhere():
+    packed = zlib.compress(ROWS)
+    for cut in range(len(packed) + 1):
+        taken = frames.take([with_data(packed[:cut], packed[cut:], b"")])
+        np.testing.assert_array_equal(decoded(taken)[0, ..., 0], [list(b"abc"), list(b"def")])
 
 
 def test_unknown_chunks_that_may_be_skipped_are():
