@@ -6,12 +6,10 @@ import argparse
 import io
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -25,7 +23,7 @@ from .doctor import doctor, report, terminal
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .export import export
 from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
-from .ingest.registry import find_format, given_options, option_names
+from .ingest.registry import find_format, given_options
 from .installation import check_installation, memory_available
 from .loader import Loader
 from .self_test import self_test
@@ -100,7 +98,7 @@ def _run(argv: list[str] | None) -> int:
         _command.begin()
         return int(_COMMANDS[arguments.command](arguments))
     except (Error, OSError) as error:
-        message = printable(_in_words_of_the_command_line(" ".join(str(error).split()), arguments))
+        message = printable(" ".join(str(error).split()))
         stopped = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
         stopped = stopped and "--" not in message  # where the error asks for an option, to skip would keep nothing
         message += " (--on-error skip passes over it by name)" * stopped
@@ -118,25 +116,6 @@ def _run(argv: list[str] | None) -> int:
         if as_json:
             _print_error(error, "interrupted", _INTERRUPTED)
         return _INTERRUPTED
-
-
-def _in_words_of_the_command_line(message: str, arguments: argparse.Namespace) -> str:
-    """What Python writes as overwrite=True, video=False, frames='by-index' is --overwrite, --no-video, --frames by-index."""
-    known = vars(arguments).keys() | option_names()
-
-    def option(keyword: re.Match[str]) -> str:
-        name, value, text = keyword.groups()
-        if name not in known:
-            return keyword[0]
-        flag = f"--{'no-' * (value == 'False')}{name.replace('_', '-')}"
-        return flag if text is None else f"{flag} {text}"
-
-    def asked(said: re.Match[str]) -> str:
-        name = "method" if said[2] == "methods" else said[2]  # there one at a time
-        return f"{said[1]}--{name.replace('_', '-')}" if name in known else said[0]
-
-    message = re.sub(r"\b(\w+)=(True|False|'([\w-]+)')", option, message)
-    return re.sub(r"(\b(?:say|name) [^;:]*\bwith )(\w+)\b(?! \(--)", asked, message)
 
 
 # ---- commands ----
@@ -176,15 +155,9 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(report.to_dict())
     else:
-        left_out, skipped = (
-            [replace(it, reason=_in_words_of_the_command_line(it.reason, arguments)) for it in omissions]
-            for omissions in (report.left_out, report.skipped)
-        )
         given = arguments.given if arguments.command == "ingest" else None
         console = Console()
-        lines = overview.ingest_lines(
-            replace(report, left_out=left_out, skipped=skipped), dataset.open(report.cache), console.width, given
-        )
+        lines = overview.ingest_lines(report, dataset.open(report.cache), console.width, given)
         overview.show(lines, console)
     return _SKIPPED if report.skipped else _DONE
 
@@ -347,17 +320,15 @@ def _doctor(arguments: argparse.Namespace) -> int:
             },
             **given_options(arguments),
         )
-    given = [replace(it, message=_in_words_of_the_command_line(it.message, arguments)) for it in found.findings]
-    shown = replace(found, findings=given)
     if arguments.html:
         try:
-            _write_page(Path(arguments.html), shown.html())
+            _write_page(Path(arguments.html), found.html())
         except OSError as error:
             raise FileError(f"{arguments.html}: {error.strerror or error}") from error
     if arguments.json:
         _print_json(found.to_dict())
     else:
-        terminal.show(shown, Console(), lines=arguments.lines)
+        terminal.show(found, Console(), lines=arguments.lines)
         if arguments.html:
             _say(f"report: {arguments.html}")
     worst = found.counts["error"] + (found.counts["warning"] if arguments.strict else 0)

@@ -168,9 +168,9 @@ def end(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """At most two lines, the second one indented."""
+    """At most three lines, indented but for the first."""
     lines = textwrap.wrap(
-        printable(text), width, max_lines=2, placeholder=" ...", subsequent_indent="  ", break_on_hyphens=False
+        printable(text), width, max_lines=3, placeholder=" ...", subsequent_indent="  ", break_on_hyphens=False
     )
     return [end(line, width) for line in lines]
 

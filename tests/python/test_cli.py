@@ -15,7 +15,6 @@ from unittest.mock import Mock
 import numpy as np
 import PIL.Image
 import pytest
-from robocache._arguments import make_parser
 from robocache.ingest import IngestReport
 from robocache.ingest.recording import Omission
 
@@ -143,7 +142,7 @@ def test_what_would_have_helped_a_skipped_one_is_named_as_on_the_command_line(ca
         capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--time-unit", "ns", "--on-error", "skip"
     )
     said = " ".join(out.split())
-    assert code == 3 and "--repair drop leaves such rows out" in said and "repair=" not in said
+    assert code == 3 and "repair='drop' (--repair drop) leaves them out" in said
 
 
 def test_a_cache_is_no_source(capsys, cache, tmp_path):
@@ -173,7 +172,7 @@ def test_an_existing_cache_is_refused_unless_overwrite(capsys, cache, tmp_path):
     code, _, err = run(capsys, "ingest", tmp_path / "logs", cache)
     assert code == 1
     assert str(cache) in err
-    assert "--overwrite replaces a cache" in err and "=True" not in err
+    assert "overwrite=True (--overwrite) replaces a cache" in err
     assert run(capsys, "ingest", tmp_path / "logs", cache, "--overwrite")[0] == 0
 
 
@@ -603,10 +602,7 @@ def test_an_option_to_give_is_named_as_on_the_command_line(capsys, tmp_path):
     (tmp_path / "logs/meta").mkdir()
     (tmp_path / "logs/meta/info.json").write_text("{}")
     code, _, err = run(capsys, "ingest", tmp_path / "logs", tmp_path / "new")
-    assert code == 1 and err.endswith("; say which with --format\n")
-    given = make_parser().parse_args(["ingest", "bag", "cache"])
-    for said in ("name a folder of .msg files with", "say which with"):
-        assert cli._in_words_of_the_command_line(f"{said} definitions", given) == f"{said} --definitions"
+    assert code == 1 and err.endswith("; say which with format (--format)\n")
 
 
 def test_what_a_cache_or_a_name_does_not_allow_is_one_line(capsys, cache, tmp_path):

@@ -93,7 +93,9 @@ def doctor(
                 ingest(place, cache, progress=progress, **{**options, "on_error": "skip"})
             except FileError as error:
                 if str(made) in str(error):  # no fault of the source
-                    raise FileError(f"{error}; name another folder for the temporary cache with work") from error
+                    raise FileError(
+                        f"{error}; name another folder for the temporary cache with work (--work)"
+                    ) from error
                 report = Report(str(place), robocache_version=_version())
                 report.add([source.unreadable(place.name, str(error))])
                 return report
@@ -102,7 +104,7 @@ def doctor(
         if isinstance(error, FileError):
             raise
         raise FileError(
-            f"{folder}: {error.strerror or error}; name another folder for the temporary cache with work"
+            f"{folder}: {error.strerror or error}; name another folder for the temporary cache with work (--work)"
         ) from error
     report.path, report.manifest_crc32 = str(place), None
     return report

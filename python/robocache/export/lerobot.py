@@ -297,7 +297,7 @@ def _plan(
         fps, reason = _common_rate(dataset, kept, numbers)
         if reason is None:
             return fps, None
-        problems.arguments.append(f"fps: {reason}; say how many rows a second with fps, such as {fps}")
+        problems.arguments.append(f"fps: {reason}; say how many rows a second with fps (--fps), such as {fps}")
     methods = {name: asked.get(name) or _own_method(stream) for name, stream in kept.items()}
     lacking: dict[str, str] = {}
     for number in numbers:
@@ -321,7 +321,7 @@ def _plan(
         examples = ", ".join(f"{name}={method}" for name, method in usual.items())
         problems.arguments.append(
             f"methods: the stamps of {', '.join(usual)} are not those of the rows; say how they are brought to them with "
-            f"methods, such as {examples}"
+            f"methods (--method), such as {examples}"
         )
     return fps, methods
 

@@ -28,7 +28,7 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
     if cache.provenance.get("lerobot", {}).get("index_columns"):
         raise ArgumentError(f"append: {cache.path} has the index columns of one LeRobot dataset, expected none")
     if getattr(settings, "index_columns", False):
-        raise ArgumentError("append: goes without index_columns=True, which count within one dataset")
+        raise ArgumentError("append: goes without index_columns=True (--index-columns), which count within one dataset")
 
 
 def joined_provenance(source: Path, cache: Dataset, told: Mapping[str, Any]) -> dict[str, Any]:

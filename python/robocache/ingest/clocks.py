@@ -34,7 +34,7 @@ _UNSET = {0: "0", -1: "-1"}
 _SINCE_2001_NS = 10**18
 
 _WAYS_OUT = (
-    "repair='sort' brings its rows in order, 'drop' leaves out those before the latest stamp, "
+    "repair='sort' (--repair sort) brings its rows in order, 'drop' leaves out those before the latest stamp, "
     "'split' begins an episode there"
 )
 
@@ -292,7 +292,7 @@ class Order:
         if len(own) > 1 or (any(own) and any(clock.told for clock in self._clocks.values())):
             counts = ", ".join(f"{name!r} {count}" for name, count in runs.items())
             raise ArgumentError(
-                f"repair='split' takes recordings whose streams all begin again equally often; rising runs of each: {counts}"
+                f"repair='split' (--repair split) takes recordings whose streams all begin again equally often; rising runs of each: {counts}"
             )
         for name, count in runs.items():
             if count > 1:
@@ -378,7 +378,7 @@ class Order:
         found = ", ".join(f"{words[int(v)]} in {n} rows" for v, n in zip(values, counts, strict=True))
         raise ArgumentError(
             f"stream {name!r}: row {first_row + row} is at {words[int(time_ns[row])]} ns, which is no time among stamps as "
-            f"{real} ns (here: {found}); repair='drop' leaves such rows out"
+            f"{real} ns (here: {found}); repair='drop' (--repair drop) leaves them out"
         )
 
     def _sorted(self, name: str, clock: _Clock) -> Iterator[Samples]:

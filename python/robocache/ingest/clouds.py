@@ -173,7 +173,7 @@ def _find_bin_columns(folder: Path, clouds: list[Path], options: CloudOptions) -
         return fitting[0]
     raise SourceError(
         f"{files[0]}: points of {' or '.join(map(str, fitting)) or 'neither 4 nor 5'} float32, by the sizes of the files; "
-        "say which with bin_columns"
+        "say which with bin_columns (--bin-columns)"
     )
 
 
@@ -212,7 +212,7 @@ def _read_clock(
         return clouds, np.zeros(1, np.int64), "none"
     raise SourceError(
         f"{folder}: {len(clouds)} clouds without a clock: neither {' nor '.join(_STAMP_FILES)} is there, nor have all names "
-        "a stamp; say how many a second with rate_hz"
+        "a stamp; say how many a second with rate_hz (--rate-hz)"
     )
 
 

@@ -628,7 +628,7 @@ def _find_pair(begin: _Begin, asked: bool) -> None:
             low, high = beyond.min(), beyond.max()
             what = f"{low:.0f}, below 0" if low < 0 else f"{high:.0f}, more than a second"
             raise SourceError(
-                f"{begin.file}: {names} look like one stamp, but the latter has {what}; say which is the clock with time_column"
+                f"{begin.file}: {names} look like one stamp, but the latter has {what}; say which is the clock with time_column (--time-column)"
             )
     if len(found) > 1:
         names = ", ".join(sorted({begin.names[number] for pair in found for number in pair}))

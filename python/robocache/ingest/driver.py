@@ -554,7 +554,7 @@ class Driver:
             if self._work.repair == "split":
                 if RUN_COLUMN in metadata:
                     raise ArgumentError(
-                        f"repair='split' counts in a column {RUN_COLUMN!r}, which the metadata have; a mapping renames theirs"
+                        f"repair='split' (--repair split) counts in a column {RUN_COLUMN!r}, which the metadata have; a mapping renames theirs"
                     )
                 metadata[RUN_COLUMN] = 0
             with self._writer.episode(**metadata) as episode:

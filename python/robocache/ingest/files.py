@@ -24,7 +24,7 @@ _AHEAD_BYTES = 64 << 20
 # In folders that this package writes.
 _MARKS = {"manifest.json", "writer.lock", "lock", "plan.json"}
 
-_OUTSIDE = "a symlink out of the source; follow_links=True follows it"
+_OUTSIDE = "a symlink out of the source (--follow-links)"
 # A folder of the Hugging Face Hub's cache in which the files of a revision are links to blobs/ beside snapshots/.
 _SNAPSHOT = re.compile(r"(.*/(?:datasets|models|spaces)--[^/]+)/snapshots/[^/]+(?:/|$)")
 

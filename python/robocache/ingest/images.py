@@ -72,7 +72,9 @@ def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
     """Frames ``[n, H, W, C]`` as they are stored; uint8 where they are to be resized."""
     if storage.size is not None:
         if images.dtype != np.uint8:
-            raise Error(f"frames of {images.dtype} are not resized; image_size='keep' takes them as they are")
+            raise Error(
+                f"frames of {images.dtype} are not resized; image_size='keep' (--image-size keep) takes them as they are"
+            )
         images = image_batch(images, size=storage.size, fit=storage.fit, dtype="uint8", layout="hwc")
     return frames.encode(images, codec=storage.codec, quality=storage.quality)
 

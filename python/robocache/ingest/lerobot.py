@@ -353,7 +353,7 @@ def _read_images(
             found = DepthImages(name, episode.what, episode.where, episode.time_ns, episode.clock, read, depth[name])
             frames = found.stored(kinds, notes)
             if frames is not None and options.image_size != "keep":
-                notes.leave_out(name, "depth is not resized; image_size='keep' takes it as it is")
+                notes.leave_out(name, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is")
         else:
             images_of_colour = Images(name, episode.what, episode.where, episode.time_ns, episode.clock, read)
             frames = images_of_colour.stored(options, kinds, notes)
@@ -430,7 +430,9 @@ def _open_videos(
     except ImportError as error:
         if (error.name or "").startswith("robocache"):
             raise
-        raise Error(f"{', '.join(cameras)}: {error}; pip install av, or leave cameras out with video=False") from error
+        raise Error(
+            f"{', '.join(cameras)}: {error}; pip install av, or leave cameras out with video=False (--no-video)"
+        ) from error
     return Videos(source, cameras, episodes, fps, options, kinds, notes)
 
 

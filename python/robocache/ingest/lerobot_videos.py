@@ -159,7 +159,9 @@ class Videos(VideoFrames):
                 storage = self._storage if depth is None else self._storage.of_depth
                 resized = storage.resized(view.height, view.width)
                 if depth is not None and self._storage.size is not None:
-                    self._notes.leave_out(view.camera, "depth is not resized; image_size='keep' takes it as it is")
+                    self._notes.leave_out(
+                        view.camera, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is"
+                    )
                 chunks = (
                     self.chunks(f"{episode.what}: {view.camera}", view.path, view.tickets, episode.time_ns[view.rows])
                     if view.path is not None
@@ -188,7 +190,9 @@ class Videos(VideoFrames):
         if name is None:
             raise SourceError(f"{episode.where}: {self._source}/meta does not say which file of {camera} has it")
         if name not in self._files[camera]:
-            raise SourceError(f"{self._source}: no {name}.mp4 of {camera} in videos/; video=False leaves cameras out")
+            raise SourceError(
+                f"{self._source}: no {name}.mp4 of {camera} in videos/; video=False (--no-video) leaves cameras out"
+            )
         index = self._index(camera, self._files[camera][name])
         view.path, view.frames = index.path, len(index)
         self._kinds.check(camera, f"{index.width}x{index.height}", index.path)
@@ -219,7 +223,7 @@ class Videos(VideoFrames):
             if here > 1:
                 raise SourceError(
                     f"{index.path}: {here} episodes begin at {start_s:g} s by videos/{camera}/from_timestamp in {self._source}/meta: "
-                    "expected frames of its own for each; video=False leaves cameras out"
+                    "expected frames of its own for each; video=False (--no-video) leaves cameras out"
                 )
             bounds = (np.array([start_s, following[0] if following else np.inf]) - half_s) * 1e9
             begin, end = np.searchsorted(index.time_ns, bounds).tolist()
@@ -232,7 +236,7 @@ class Videos(VideoFrames):
                     raise SourceError(
                         f"{index.path}: {len(index)} rows and as many frames that drift: its frames begin {off_s:+.4f} s off "
                         f"videos/{camera}/from_timestamp in {self._source}/meta, so that those of another episode are nearer; "
-                        "frames='by-index' gives row k frame k"
+                        "frames='by-index' (--frames by-index) gives row k frame k"
                     )
                 begin, end = first, behind
         if self._by_index:
@@ -262,7 +266,7 @@ class Videos(VideoFrames):
             first, last = (index.time_ns[[begin, end - 1]] - time_ns[[0, -1]]) / 1e9
             return SourceError(
                 f"{index.path}: {counts} that drift: the first frame is {first:+.4f} s off its row, the last {last:+.4f} s; "
-                f"frames='by-index' gives row k frame k"
+                f"frames='by-index' (--frames by-index) gives row k frame k"
             )
         if index.declared > len(index):
             counts += f", of {index.declared} that the file's header names"

@@ -136,7 +136,7 @@ def find_format(source: Path) -> Format:
     if not found:
         others = "".join(f"; format {name!r}: {why}" for name, why in broken.items())
         if listing.outside:
-            others = f"; {listing.outside[0]}: a symlink out of the source; follow_links=True follows it{others}"
+            others = f"; {listing.outside[0]}: a symlink out of the source (--follow-links){others}"
         if not files:
             where = f"beside a cache, {listing.caches[0]}" if listing.caches else "in an empty folder"
             raise FileError(f"{source}: expected recordings of a known format, found none {where}{others}")
@@ -150,11 +150,11 @@ def find_format(source: Path) -> Format:
         there = f" among {len(files)} file{'s' * (len(files) != 1)} ({names})" if files != [source] else ""
         raise FileError(
             f"{source}: expected recordings of a known format, found none{there}; `robocache ingest --help` tells how each "
-            f"looks; where files have other names, say which it is with format: {', '.join(FORMATS)}{others}"
+            f"looks; where files have other names, say which it is with format (--format): {', '.join(FORMATS)}{others}"
         )
     if len(found) > 1:
         claims = " and ".join(f"{entry.name} ({sign.relative_to(source.parent)})" for entry, sign in found)
-        raise FileError(f"{source}: looks like {claims}; say which with format")
+        raise FileError(f"{source}: looks like {claims}; say which with format (--format)")
     return found[0][0]
 
 

@@ -179,5 +179,5 @@ def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
         return by_period
     raise SourceError(
         f"{file}: {stamps[0]:.16g} and on in steps of {period:.6g} could be of several units; "
-        "say which with time_unit (s, ms, us or ns)"
+        "say which with time_unit (--time-unit): s, ms, us or ns"
     )

@@ -47,7 +47,7 @@ def ingest_with_workers(
     folder = cache.with_name(f"{cache.name}.shards")
     marker = folder / "merged"
     if os.path.lexists(cache) and not overwrite and not folder.exists():
-        raise FileError(f"{cache}: it exists already; overwrite=True replaces a cache")
+        raise FileError(f"{cache}: it exists already; overwrite=True (--overwrite) replaces a cache")
     with _locked(folder) as lock:
         try:
             made = _resumed(work, folder, workers)
@@ -59,7 +59,7 @@ def ingest_with_workers(
             finished = is_readable(marker) and marker.read_text() == str(os.stat(cache).st_ino)
             remove(folder)
             if not finished:
-                raise FileError(f"{cache}: it exists already; overwrite=True replaces a cache")
+                raise FileError(f"{cache}: it exists already; overwrite=True (--overwrite) replaces a cache")
             return _report_of(work, cache, time.perf_counter() - started)
         try:
             _convert_all(made, workers, progress, lock)

@@ -45,7 +45,7 @@ void check_target(const std::string& path, bool overwrite) {
   check_outside_caches(path);
   std::error_code error;
   if (!fs::exists(fs::symlink_status(path, error))) return;
-  if (!overwrite) throw FileError(path + ": it exists already; overwrite=True replaces a cache");
+  if (!overwrite) throw FileError(path + ": it exists already; overwrite=True (--overwrite) replaces a cache");
   if (!is_cache(path)) throw FileError(path + ": expected a cache to overwrite, got something else; it stays as it is");
 }
 

@@ -497,7 +497,7 @@ def test_rows_out_of_order_are_a_finding(logs, capsys):
     assert [(f.code, f.stream, f.row) for f in found] == [("times-out-of-order", "imu", 100)]
     assert found[0].file.startswith(str(logs)) and "repair" in found[0].message
     code, out, _ = run(capsys, "doctor", logs)
-    assert code == 1 and "--repair sort brings its rows" in " ".join(out.split()) and "repair=" not in out
+    assert code == 1 and "repair='sort' (--repair sort) brings its rows" in " ".join(out.split())
     assert run(capsys, "doctor", logs, "--repair", "sort")[0] == 0
     mended = robocache.doctor(logs, repair="sort")
     assert [(f.severity, f.code, f.stream) for f in mended.findings] == [("note", "repaired", "imu")]
@@ -541,7 +541,7 @@ def test_no_room_for_the_temporary_cache(logs, tmp_path, capsys):
     with pytest.raises(robocache.FileError, match="name another folder for the temporary cache with work"):
         robocache.doctor(logs, work=tmp_path / "missing")
     assert cli.main(["doctor", str(logs), "--work", str(tmp_path / "missing")]) == 1
-    assert "name another folder for the temporary cache with --work" in capsys.readouterr().err
+    assert "name another folder for the temporary cache with work (--work)" in capsys.readouterr().err
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limit[1]))
     try:

@@ -186,7 +186,7 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
     with pytest.raises(robocache.ArgumentError, match=r"'mode' \(100 Hz, 90 rows\)|'pose' \(500 Hz, 500 rows\)"):
         robocache.export(cache, tmp_path / "out", to="lerobot")
     with pytest.raises(
-        robocache.ArgumentError, match=r"the stamps of top are not .* with methods, such as top=nearest"
+        robocache.ArgumentError, match=r"the stamps of top are not .* with methods .--method., such as top=nearest"
     ):
         robocache.export(cache, tmp_path / "out", to="lerobot", fps=20)
     methods = {"mode": "previous", "top": "nearest"}  # of a pose the stream says it itself
@@ -392,10 +392,10 @@ def test_on_the_command_line(rng, tmp_path, capsys):
     command = ["export", str(cache), str(tmp_path / "out"), "--to", "lerobot"]
     assert main(command) == 2
     told = capsys.readouterr().err
-    assert re.search(r"say how many rows a second with --fps, such as \d+; \(2\)", told)
-    assert told.endswith("say how they are brought to them with --method, such as mode=previous, top=nearest\n")
+    assert re.search(r"say how many rows a second with fps \(--fps\), such as \d+; \(2\)", told)
+    assert told.endswith("say how they are brought to them with methods (--method), such as mode=previous, top=nearest\n")
     assert main([*command, "--fps", "20"]) == 2
-    assert "with --method, such as top=nearest\n" in capsys.readouterr().err
+    assert "with methods (--method), such as top=nearest\n" in capsys.readouterr().err
     assert main([*command, "--fps", "20", "--method", "previous", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == {"pose": 18, "mode": 18, "top": 18}
     assert main(["export", str(cache), str(tmp_path / "mcap"), "--to", "mcap", "--streams", "pose", "mode"]) == 0
@@ -526,7 +526,7 @@ def test_one_refusal_has_all_that_is_missing(tmp_path):
         )
     for words in (
         "(1) rename: cameras are features of their own, got 'top'",
-        "have other stamps; say how many rows a second with fps, such as 30",
+        "have other stamps; say how many rows a second with fps (--fps), such as 30",
         "arm=linear, imu=linear, mode=previous, top=nearest, reward=linear",
         "video: top: expected frames of even height and width, as H.264 has them, got 5x8",
         "(5) reward: no rows in 1 of 2 episodes (1)",

@@ -131,7 +131,7 @@ def test_droid_a_list_of_stamps_says_whose_a_frame_is(rng, tmp_path):
 def test_droid_without_video(rng, tmp_path):
     streams, notes, _ = droid_video(rng, tmp_path, range(6), video=False)
     assert "observation/image/ext1" not in streams
-    assert left_out(notes)["observation/image/ext1"] == "video; left out with video=False"
+    assert left_out(notes)["observation/image/ext1"] == "video; left out with video=False (--no-video)"
 
 
 def test_droid_faults_are_named(rng, tmp_path):

@@ -233,7 +233,7 @@ def test_a_snapshot_of_the_hub_leads_to_the_blobs_of_its_own_repository_alone(rn
     link.resolve().rename(other)
     link.unlink()
     link.symlink_to(other)
-    refused(source, tmp_path / "cache", str(link), "out of the source", "follow_links=True")
+    refused(source, tmp_path / "cache", str(link), "out of the source", "--follow-links")
     assert robocache.ingest(source, tmp_path / "cache", follow_links=True).rows["action"] == 20
 
 
@@ -275,7 +275,7 @@ def test_a_source_that_vanishes_midway(rng, tmp_path):
 # ---- folders ----
 
 
-LEADS_OUT = "a symlink out of the source; follow_links=True follows it"
+LEADS_OUT = "a symlink out of the source (--follow-links)"
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_every_route_follows_links_alike(follow_links, linked_logs, tmp_path, ca
     assert main(["convert", str(tmp_path / "plan2"), "--shard", "0"]) == 0
     assert main(["merge", str(tmp_path / "plan2"), str(tmp_path / "c")]) == 0
     assert main(["ingest", str(linked_logs), str(tmp_path / "d"), *option]) == 0
-    assert ("out of the source; --follow-links" in capsys.readouterr().out) == (not follow_links)
+    assert ("out of the source (--follow-links)" in capsys.readouterr().out) == (not follow_links)
     assert rows("c") == rows("d") == wanted
     assert main(["ingest", str(linked_logs), "--dry-run", "--json", *option]) == 0
     found = json.loads(capsys.readouterr().out)

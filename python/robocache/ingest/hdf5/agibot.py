@@ -163,7 +163,7 @@ def _read_streams(
                 yield from Column(key, what, tree.where(key), dataset, own, notes).samples(options, kinds)
     if not options.video:
         for camera in episode.videos:
-            notes.leave_out(f"videos/{camera}", "video; left out with video=False")
+            notes.leave_out(f"videos/{camera}", "video; left out with video=False (--no-video)")
     elif videos is not None:
         begun = []
         for camera, video in sorted(episode.videos.items()):

@@ -44,5 +44,5 @@ def open_videos(
     except ImportError as error:
         if (error.name or "").startswith("robocache"):
             raise
-        raise Error(f"{root}: {error}; pip install av, or leave cameras out with video=False") from error
+        raise Error(f"{root}: {error}; pip install av, or leave cameras out with video=False (--no-video)") from error
     return Videos(options, kinds, notes)

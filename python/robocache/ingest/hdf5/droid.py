@@ -195,7 +195,9 @@ def _read_streams(
                 yield from column.samples(options, kinds)
         if not options.video:
             for name in recordings:
-                notes.leave_out(episode.stream(f"observation/image/{name}"), "video; left out with video=False")
+                notes.leave_out(
+                    episode.stream(f"observation/image/{name}"), "video; left out with video=False (--no-video)"
+                )
         elif videos is not None:
             yield from _read_cameras(episode, recordings, videos, notes)
 

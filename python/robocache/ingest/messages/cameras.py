@@ -219,7 +219,9 @@ class Camera:
                 stored, resized = encode(pixels, storage), storage.resized(height, width)
             elif storage.size is not None:
                 what = "depth" if unit else encoding
-                origin.notes.leave_out(origin.name, f"{what} is not resized; image_size='keep' takes it as it is")
+                origin.notes.leave_out(
+                    origin.name, f"{what} is not resized; image_size='keep' (--image-size keep) takes it as it is"
+                )
                 continue
             else:
                 stored, resized = self._as_it_is(pixels, storage), None
@@ -348,7 +350,9 @@ class Camera:
         origin = self._origin
         storage = Storage.of(origin.known.options)
         if storage.size is not None:
-            origin.notes.leave_out(origin.name, "depth is not resized; image_size='keep' takes it as it is")
+            origin.notes.leave_out(
+                origin.name, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is"
+            )
             return
         lost: dict[int, object] = {}
         for file, number, stamp in zip(files, numbers, time_ns, strict=True):

@@ -97,7 +97,7 @@ class TopicClock:
         if before != clock and clock == "log_time":
             raise SourceError(
                 f"{self._origin.where}: {name}: {path} is no clock here, but was it in a recording before; "
-                "stamp='log' takes the log times of all"
+                "stamp='log' (--stamp log) takes the log times of all"
             )
         self.source = before
         notes.see("clocks", name, before)

@@ -231,7 +231,7 @@ class _Choice:
         if self.decoder is None and (best := self._best()):
             raise Error(
                 f"its definition changed between distributions of ROS, and the messages fit that of {' and that of '.join(best)}; "
-                "name a folder of .msg files with definitions"
+                "name a folder of .msg files with definitions (--definitions)"
             )
         self.decoder = self.decoder or next(iter(self._decoders.values()))
 

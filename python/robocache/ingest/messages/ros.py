@@ -104,7 +104,7 @@ def _leaves(
     if next(messages, None) is None:
         raise Error(f"more than {MAX_LEAVES} messages in messages, of which one is {name}")
     if name not in definitions:
-        raise Error(f"no definition of {name}: name a folder of .msg files with definitions")
+        raise Error(f"no definition of {name}: name a folder of .msg files with definitions (--definitions)")
     leaves: list[Leaf] = []
     inside = (*inside, name)
     if not definitions[name] and ros == 2:
