@@ -1,4 +1,4 @@
-// Methods by blocks of features, as callers say them and as segments need them.
+// Turns methods by blocks of features, as callers give them, into runs, as segments need them.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ struct FeatureBlock {
   InterpolationMethod method;
 };
 
-// The features [0, features) in runs, in their order: what `named` says, the others by `method`. A pose becomes its
-// position and its rotation, neighbours of one method become one run, so a slerp run is of one or more quaternions. One
-// run, empty, where there are no features.
+// Returns the features [0, features) as runs in their order: those in `named` with their methods, the others with `method`.
+// A pose becomes its position and its rotation. Neighbours with one method become one run, so a slerp run holds one or more
+// quaternions. Without features there is one empty run.
 //
 // Throws ArgumentError naming `method` or `methods` where blocks overlap, are empty or outside the features, where slerp
 // is not 4 or pose not 7 features wide.

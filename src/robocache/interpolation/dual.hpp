@@ -1,5 +1,5 @@
-// Numbers that carry their derivatives with respect to N variables: functions of curve.hpp and rotation.hpp run on them as
-// they run on float64, and give the derivatives along with the value.
+// Numbers that carry their derivatives by N variables. The functions of the methods run on them as on float64 and give the
+// derivatives along with the value.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ struct Dual {
     return made;
   }
 
-  // f(x) of which this is the value and `slope` the derivative at x.
+  // f(x), where `value` is the value of f at x and `slope` its derivative there.
   ROBOCACHE_HD static Dual chain(double value, double slope, const Dual& x) {
     Dual made;
     made.value = value;
@@ -61,7 +61,7 @@ struct Dual {
   ROBOCACHE_HD friend bool operator==(const Dual& x, const Dual& y) { return x.value == y.value; }
 };
 
-// The functions of number.hpp and rotation.hpp.
+// The functions of number.hpp and methods/slerp.hpp.
 template <int N>
 ROBOCACHE_HD Dual<N> multiply_add(const Dual<N>& x, const Dual<N>& y, const Dual<N>& z) {
   return x * y + z;

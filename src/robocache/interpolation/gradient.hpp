@@ -11,7 +11,7 @@
 
 namespace robocache {
 
-// The bracket whose slope moves a target's value with the times; `gap` is 0 where none does.
+// The two samples whose slope moves a target's value when the times move; `gap` is 0 if nothing moves it.
 struct Bracket {
   int64_t left;
   int64_t right;
@@ -39,7 +39,7 @@ ROBOCACHE_HD Bracket bracket_of(const Times& times, int64_t n, const PickRule<Cl
   return bracket;
 }
 
-// Gradients of clocks and targets of different units: how many units of the stream's clock a unit of the targets is.
+// How many units of the stream's clock are one unit of the targets: a gradient by targets has the targets' unit.
 ROBOCACHE_HD double clock_units_per_target_unit(const Interpolation& call, const Segment& s) {
   return s.clock_dtype == DType::kInt64 && call.target_dtype != DType::kInt64 ? 1e9 : 1.0;
 }

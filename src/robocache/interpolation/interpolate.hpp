@@ -1,7 +1,7 @@
-// The engine under resample and fuse: every segment of a call, brought to its targets.
+// The engine of resample and fuse: computes every segment of a call at the targets.
 //
-// On CUDA the work is queued on `stream` as one kernel and not waited for; on the CPU it is done on return, on the pool's
-// threads. `segments` is read before the call returns. Throws DeviceError. Nothing is checked here: the operations do.
+// On CUDA it queues one kernel on `stream` and does not wait; on the CPU the threads of the pool do the work before it
+// returns. It reads `segments` before it returns. Throws DeviceError. It checks nothing: the operations do that.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace robocache {
 
-// The most segments of a call: they travel as a kernel's arguments.
+// The most segments of a call: they are passed as a kernel's arguments.
 constexpr int32_t kMaxSegments = 112;
 
 void interpolate(const Interpolation& call, Device device, CudaStream stream);

@@ -5,14 +5,14 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// A block is a tile of one row's targets in one segment. It copies a window of the row's clock to shared memory; a thread
-// finds a target's samples there, or in the row itself where the window missed them; then all write features of any
-// target.
+// A block takes a tile of one row's targets in one segment. It copies a window of the row's clock to shared memory. Each
+// thread finds the samples of one target there, or in the row itself if the window missed them. Then all threads write
+// features of any target.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
 constexpr int64_t kBlocksWanted = 3;  // of a multiprocessor
 
-// How a thread moves features: one by one with any stride, neighbours one by one, or a vector of so many bytes of the values.
+// How a thread moves features: one by one with any stride, neighbours one by one, or as vectors of 8 or 16 bytes.
 enum class Width : uint8_t { kOne, kNeighbour, k8Bytes, k16Bytes };
 
 struct Plan {
@@ -23,7 +23,7 @@ struct Plan {
   Width width;
 };
 
-// By value among the kernel's arguments.
+// Passed by value as the kernel's arguments.
 template <int kCapacity>
 struct AnyCall {
   Interpolation call;
@@ -32,7 +32,7 @@ struct AnyCall {
   Plan plans[kCapacity];
 };
 
-// ---- What a tile's targets take, in shared memory ---------------------------------------------------------------------
+// ---- The entries of a tile's targets, in shared memory ----------------------------------------------------------------
 
 template <class Work>
 struct PlainEntry {
@@ -51,7 +51,7 @@ struct CurveEntry : PlainEntry<Work> {
 template <bool kCurves, class Work>
 using Entry = std::conditional_t<kCurves, CurveEntry<Work>, PlainEntry<Work>>;
 
-// A row's clock, a stretch of which stands in shared memory.
+// A row's clock, with a copy of one stretch in shared memory.
 template <class Clock>
 struct WindowedRow {
   ClockRow<Clock> row;
@@ -64,14 +64,14 @@ struct WindowedRow {
   }
 };
 
-// By the whole block: fills the tile's entries.
+// Fills the tile's entries; the whole block calls it.
 template <bool kCurves, class Work, class Clock>
 __device__ void find(const Interpolation& call, const Segment& s, const Plan& plan, int64_t batch, int64_t first,
                      int32_t count, Clock* window, Entry<kCurves, Work>* entries) {
   const ClockRow<Clock> row{static_cast<const Clock*>(s.times) + batch * s.times_batch, s.times_sample};
   const auto n = static_cast<int32_t>(row_length(s, batch));
   const auto i = static_cast<int32_t>(threadIdx.x);
-  const auto [begin, size] = placed(plan.window, first, n);
+  const auto [begin, size] = window_range(plan.window, first, n);
   for (int32_t at = i; at < kMostTimes; at += kThreads) window[at] = at < size ? row[begin + at] : latest<Clock>();
   __syncthreads();
   if (i >= count) return;
@@ -114,7 +114,7 @@ __device__ void find_by_clock(const Interpolation& call, const Segment& s, const
 
 // ---- Features in and out ----------------------------------------------------------------------------------------------
 
-// kCount neighbours at once.
+// Loads kCount neighbours at once.
 template <class T, int kCountOf, class WorkOf>
 struct VectorSource {
   using Work = WorkOf;
@@ -126,7 +126,7 @@ struct VectorSource {
   }
 };
 
-// kCount neighbours one by one, of any type that the work type stands for, with any stride.
+// Loads kCount features one by one, of any type whose work type is Work, with any stride.
 template <int kCountOf, class WorkOf>
 struct ScalarSource {
   using Work = WorkOf;
@@ -144,7 +144,7 @@ struct ScalarSource {
   }
 };
 
-// Neighbours, in pieces of 16 bytes at most.
+// Stores neighbours in pieces of at most 16 bytes.
 template <class Out, int kCount, class Work>
 __device__ void store_vector(Out* to, const Work (&y)[kCount]) {
   constexpr int kPiece = kCount * static_cast<int>(sizeof(Out)) <= 16 ? kCount : 16 / static_cast<int>(sizeof(Out));
@@ -221,7 +221,7 @@ __device__ void make(const Segment& s, const TargetEntry& entry, const char* val
   }
 }
 
-// Items of `vectors` a target, dealt to the block's threads; visit(target, vector).
+// Deals `vectors` items of each target to the block's threads: visit(target, vector).
 template <class Visit>
 __device__ void for_each_item(int32_t count, int32_t vectors, const Visit& visit) {
   if (vectors == 0) return;
@@ -263,7 +263,7 @@ __device__ void write_features(const Segment& s, int64_t batch, int64_t first, i
   });
 }
 
-// Integers and bool that stay what they are.
+// Copies integers and bool without converting them.
 template <class T, class TargetEntry>
 __device__ void copy_features(const Segment& s, int64_t batch, int64_t first, int32_t count,
                               const TargetEntry* entries) {
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __gr
     const Segment& s = any.segments[low];
     const Plan& plan = any.plans[low];
     const int64_t within = block - plan.first_block;
-    // A division of 32 bits but for the largest calls.
+    // All but the largest calls divide in 32 bits.
     const int64_t batch =
         within <= INT32_MAX ? static_cast<uint32_t>(within) / plan.tiles_per_row : within / plan.tiles_per_row;
     const int64_t first = (within - batch * plan.tiles_per_row) * plan.tile;
@@ -407,7 +407,7 @@ cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
     Plan& plan = any.plans[i];
     plan.width = width_of(s);
     curves = curves || is_curved(s.method);
-    // Smaller tiles until every multiprocessor has several, but not so small that threads have nothing to do.
+    // Tiles shrink until every multiprocessor has several, but not so far that threads have nothing to do.
     const int64_t bytes = plan.width == Width::k16Bytes ? 16 : plan.width == Width::k8Bytes ? 8 : 0;
     const int64_t vectors = bytes == 0 ? s.features : s.features * dtype_size(s.value_dtype) / bytes;
     int64_t tile = kMaxTile;

@@ -41,7 +41,7 @@ void interpolate_backward(const Interpolation& call, std::span<SegmentGradient> 
     return;
   }
   InterpolateRowsBackward* const rows = ROBOCACHE_SELECT_ISA(interpolate_rows_backward);
-  // A row's sums belong to one thread: they come out the same whatever the number of threads.
+  // One thread owns a row's sums, so the number of threads does not change them.
   parallel_for(call.batch, 1, [&](int64_t begin, int64_t end) { rows(call, gradients.data(), begin, end); });
 }
 

@@ -1,7 +1,7 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 //
-// What knows no clock, and what no clock's loop gains by, is kept out of line: inlined it would be compiled for each clock
-// and work type anew, which takes minutes under a sanitizer.
+// Functions that do not depend on the clock's type are not inlined: the compiler would compile them again for each clock
+// and work type, which takes minutes under a sanitizer.
 #include <cstdint>
 #include <type_traits>
 
@@ -31,7 +31,7 @@ void add_share(Work factor, const Work* gradient, int64_t n, Work* to, int64_t s
   }
 }
 
-// One target of one row, with what the pieces of its features add up to.
+// One target of one row, and the sums over the pieces of its features.
 template <class Work>
 struct Target {
   const Segment& s;
@@ -167,7 +167,7 @@ void for_each_lanes(int64_t features, const Body& body) {
   for (; d < features; ++d) body(std::integral_constant<int, 1>{}, d);
 }
 
-// The slopes of a row, by its table.
+// Computes the slopes of a row from its table.
 [[gnu::noinline]] void sweep_features(const Segment& s, const SegmentGradient& g, int64_t batch) {
   const SplineRow* const table = g.spline.table + batch * s.samples;
   const int64_t row = batch * s.samples * s.features;
@@ -180,7 +180,7 @@ void for_each_lanes(int64_t features, const Body& body) {
   });
 }
 
-// What came to the slopes goes to the values and to the table.
+// Turns the gradient by the slopes into that by the values and by the table.
 template <class Work>
 [[gnu::noinline]] void sweep_features_backward(const Segment& s, const SegmentGradient& g, int64_t batch,
                                                int64_t length) {
@@ -209,7 +209,7 @@ template <class Work>
   });
 }
 
-// Before a row's targets: its slopes, and nothing that has come to them yet.
+// Runs before a row's targets: computes the slopes and clears the gradients by slopes and table.
 template <class Clock>
 [[gnu::noinline]] void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
                                     int64_t batch, int64_t length) {
@@ -220,7 +220,7 @@ template <class Clock>
   sweep_features(s, g, batch);
 }
 
-// After them, and after what came to the slopes has gone on: what came to the table goes to the times.
+// Runs after sweep_features_backward: turns the gradient by the table into that by the times.
 template <class Clock>
 [[gnu::noinline]] void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
                                   int64_t batch, int64_t length) {

@@ -22,7 +22,7 @@ __device__ Work load(DType dtype, const void* data, int64_t offset) {
   return x;
 }
 
-// A target of a row, found.
+// The samples that a target takes.
 template <class Work>
 struct Found {
   Pick<Work> picked;
@@ -70,10 +70,10 @@ __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, in
   }
 }
 
-// ---- Methods. Each says, of a target that takes a mixture:
-//   kFeatures  features that go together          kRows      samples that it may take from
-//   kSums      numbers, the same for all features, through which it depends on the times
-//   kInFlight  targets whose gradients are loaded before the first is used
+// ---- Kinds of methods. Each says of a target that takes a mixture:
+//   kFeatures  how many features belong together   kRows      how many samples it may take from
+//   kSums      how many numbers, the same for all features, connect it with the times
+//   kInFlight  how many targets' gradients are loaded before the first is used
 
 template <class Method>  // linear or angle
 struct Pairs {
@@ -220,7 +220,7 @@ struct LocalCurves : Curves {
   }
 };
 
-// Its slopes and what comes to them are in memory: they depend on the whole row.
+// The slopes and the gradient by them are in memory, because they depend on the whole row.
 struct Cubics : Curves {
   static constexpr int kRows = 2;
 
@@ -263,8 +263,8 @@ struct Cubics : Curves {
 
 // ---- Values -----------------------------------------------------------------------------------------------------------
 
-// Sums of one feature at the samples that a thread added to last. They leave for memory when others come, so every entry
-// is summed in the order of the targets, as on the CPU.
+// Sums of one feature at the samples that a thread added to last. A new sample writes the oldest sum back to memory, so
+// every entry is summed in the order of the targets, as on the CPU.
 template <int kKept, class Work>
 class RecentSums {
  public:
@@ -306,8 +306,8 @@ class RecentSums {
   Work sums_[kKept]{};
 };
 
-// A thread owns one column (a feature, or the four of a rotation) of a range of a row's samples and goes through all the
-// row's targets: no two threads add to one entry, and the order of the targets is kept.
+// A thread owns one column (a feature, or the four of a rotation) of a range of a row's samples and visits all targets of
+// the row. So no two threads add to one entry, and the order of the targets is kept.
 struct Ownership {
   int64_t columns;       // of a block, one a thread
   int64_t column_tiles;  // blocks side by side
@@ -337,11 +337,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t begin = works ? range * own.range_length : 0;
     const int64_t end = works ? begin + own.range_length : 0;
     const auto owns = [&](int64_t row) { return begin <= row && row < end; };
-    // For a cubic the values' gradient may be wanted no further than for the times.
+    // A cubic without a gradient by values still needs the one by the slopes, for the times.
     const bool adds = g.values != nullptr;
     Work* const first_sum =
         adds ? static_cast<Work*>(g.values) + batch * g.values_batch + feature * g.values_feature : nullptr;
-    // Neighbouring targets take from neighbouring samples, which stay in registers; four features would need too many.
+    // Neighbouring targets take from neighbouring samples, whose sums stay in registers; four features need too many.
     constexpr int kKept = Method::kRows;
     RecentSums<kKept, Work> sums(first_sum, g.values_sample);
     constexpr bool kSlopes = std::is_same_v<Method, Cubics>;
@@ -405,7 +405,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Times ------------------------------------------------------------------------------------------------------------
 
-// A warp a target: the sums over the features in a fixed order, those over targets in any.
+// A warp handles a target. The sums over features have a fixed order, those over targets have not.
 template <class Work, class Method>
 __global__ void __launch_bounds__(kThreads)
     times_gradient_kernel(const __grid_constant__ Interpolation call, const __grid_constant__ Segment s,
@@ -458,9 +458,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// ---- Splines: before the targets the slopes, after them what came to these --------------------------------------------
+// ---- Splines: the slopes before the targets, the gradient by the slopes after them --------------------------------------
 
-// A thread a feature of a row.
+// A thread handles a feature of a row.
 template <class Work>
 __global__ void __launch_bounds__(kThreads)
     spline_sweep_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
@@ -492,7 +492,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A thread a row.
+// A thread handles a row.
 __global__ void __launch_bounds__(kThreads)
     spline_table_backward_kernel(const __grid_constant__ Segment s, const __grid_constant__ SegmentGradient g,
                                  int64_t rows) {
@@ -520,7 +520,7 @@ cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGra
     own.columns = columns < kThreads ? columns : kThreads;
     own.column_tiles = divided_up(columns, own.columns);
     own.ranges = kThreads / own.columns;
-    // More blocks a row until every multiprocessor has some; each searches the row's targets again.
+    // A row gets more blocks until every multiprocessor has some; each block searches the row's targets again.
     const int64_t others = call.batch * own.column_tiles;
     const int64_t wanted = divided_up(kBlocksWanted * multiprocessors(device), others);
     const int64_t most = divided_up(s.samples, own.ranges * 16);

@@ -24,7 +24,7 @@ void mix_row(const T* a, const T* b, Work w, T* out, int64_t n) {
 }
 
 #ifdef __F16C__
-// The compiler does not vectorise float16 conversions by itself.
+// The compiler does not vectorise the conversion of float16.
 inline void mix_row(const Float16* a, const Float16* b, float w, Float16* out, int64_t n) {
   const __m256 weight = _mm256_set1_ps(w);
   int64_t d = 0;
@@ -130,7 +130,7 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
   for (int64_t first = 0; first < s.features; first += kPiece) {
     const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
     if (picked.kind == PickKind::kAbsent) {
-      // Integers have no NaN: theirs is 0, scaled or not.
+      // Integers have no NaN: an absent one is 0, even if it would be scaled.
       for (int64_t d = 0; d < n; ++d) y[d] = is_floating(s.value_dtype) ? absent_value<Work>() : Work(0);
     } else {
       load_piece(s.value_dtype, a, first, s.values_feature, n, y);
@@ -180,7 +180,7 @@ void write_mixture(const Segment& s, const Stencil<int64_t>& stencil, const Curv
 
 // ---- the rows ----------------------------------------------------------------------------------------------------------
 
-// The entries [begin, end) of one segment's [batch, targets_count].
+// Fills the entries [begin, end) of one segment's [batch, targets_count].
 template <class Work, class Clock>
 void segment_entries(const Interpolation& call, const Segment& s, int64_t begin, int64_t end) {
   const PickRule<Clock> rule = rule_of<Clock>(s);

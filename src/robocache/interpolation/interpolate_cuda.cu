@@ -5,11 +5,12 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// A block is a tile of one row's targets. Each thread finds a target's samples; then all write vectors of any target. So a
-// value waits for two trips to memory. For most calls the kernel is over before its instructions have all been fetched:
-// what is rare stands apart. Tuned on an H200.
-// A thread's next kAtOnce targets, whose samples are all on their way before the first is used. What is past the last
-// target reads as that does and is not written.
+// A block takes a tile of one row's targets. Each thread finds the samples of one target; then all threads write vectors of
+// any target. So a value waits for two trips to memory. Most calls end before the GPU has fetched all instructions, so rare
+// cases have functions of their own. Tuned on an H200.
+
+// Writes a thread's next kAtOnce targets; it loads all their samples before it uses the first. Past the last target it
+// reads the last target again and writes nothing.
 template <int kAtOnce, class T, int kVector, class Work>
 __device__ void write_targets(const TileCall& call, const Vector<T, kVector>* from, const TileEntry<Work>* entries,
                               int32_t first, int32_t count, Vector<T, kVector>* to) {
@@ -41,7 +42,8 @@ __device__ void write_targets(const TileCall& call, const Vector<T, kVector>* fr
   }
 }
 
-// The tile's targets. A thread keeps its place in the rows and goes from target to target, `groups` of them abreast.
+// Writes the tile's targets. A thread keeps its vector of the row and steps from target to target; `groups` of threads
+// work side by side.
 template <class T, int kVector, class Work>
 __device__ void write_tile(const TileCall& call, const T* values, const TileEntry<Work>* entries, int32_t count,
                            T* out) {
@@ -49,7 +51,7 @@ __device__ void write_tile(const TileCall& call, const T* values, const TileEntr
   constexpr int kAtOnce = sizeof(V) == 16 ? 4 : 8;
   const TiledSegment& of = call.of;
   const Lanes& lanes = call.lanes;
-  const auto [group, lane] = place_in(lanes);
+  const auto [group, lane] = lane_of_thread(lanes);
   if (group >= lanes.groups) return;
   for (int32_t v = lane; v < of.vectors; v += lanes.width) {
     const auto* const from = reinterpret_cast<const V*>(stepped(values, v, of.value_vector));
@@ -62,8 +64,8 @@ __device__ void write_tile(const TileCall& call, const T* values, const TileEntr
   }
 }
 
-// A tile of the rows from `batch` on, as many as a block takes, in vectors of so many elements; 0: as many as its segment
-// is made of.
+// Runs a tile of the rows from `batch` on, as many as a block takes. kVector is the number of elements in a vector; 0: that
+// of the segment.
 template <bool kLong, class T, int kVector, class Clock>
 __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   using Entry = TileEntry<WorkType<T>>;
@@ -85,7 +87,7 @@ __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   }
 }
 
-// kBlocks: of a multiprocessor, at least.
+// kBlocks: the least number of blocks on a multiprocessor.
 template <class T, int kVector, class Clock, int kBlocks>
 __global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(const __grid_constant__ TileCall call) {
   for (int64_t batch = int64_t{blockIdx.y} * call.cut.rows; batch < call.cut.batch;
@@ -95,7 +97,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(const __gri
   }
 }
 
-// Segments side by side in one launch, each with blocks of its own; a long one goes so by itself too.
+// Segments side by side in one launch, each with its own blocks. A single segment that is_long goes this way, too.
 struct TileCalls {
   uint32_t blocks[kMostTiledCalls];
   TileCall calls[kMostTiledCalls];
@@ -125,7 +127,7 @@ cudaError_t launch_one(const TileCall& one, int64_t blocks_at_once, cudaStream_t
   });
 }
 
-// Blocks are shared out by what there is to copy; the largest segment takes those that the others leave, and begins first.
+// Each segment gets blocks in proportion to its bytes; the largest gets the rest and begins first.
 template <class T, class Clock>
 cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int device, cudaStream_t stream) {
   int64_t work = 0;

@@ -1,4 +1,4 @@
-// What the kernels of interpolate have in common. Included by *_cuda.cu alone.
+// Code that the kernels of interpolate share. Only *_cuda.cu files include it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,24 +14,24 @@
 
 namespace robocache::interpolation_cuda {
 
-// Any call, in one launch: segments of different methods, element types, clocks and widths.
+// Runs any call in one launch: segments of different methods, element types, clocks and widths.
 cudaError_t launch_any(const Interpolation& call, int device, cudaStream_t stream);
 
 // ---- A row's clock ----------------------------------------------------------------------------------------------------
 
-struct Place {
+struct WindowRange {
   int32_t begin, size;
 };
 
-// Where in a row of n samples the window of the tile that begins with target `first` stands.
+// The part of a row of n samples that the window covers, for the tile whose first target is `first`.
 template <class Index>
-__device__ Place placed(const Window& window, Index first, int32_t n) {
+__device__ WindowRange window_range(const Window& window, Index first, int32_t n) {
   if (window.size >= n) return {0, n};
   const auto even = static_cast<int32_t>(static_cast<float>(first) * window.samples_per_target) - window.margin;
   return {even < 0 ? 0 : (even < n - window.size ? even : n - window.size), window.size};
 }
 
-// Fills a window where the row has no more samples.
+// The time that fills a window after the row's last sample.
 template <class Clock>
 __device__ Clock latest() {
   if constexpr (std::is_same_v<Clock, int64_t>) {
@@ -41,8 +41,8 @@ __device__ Clock latest() {
   }
 }
 
-// The last of `span` ascending times at or before `target`, or 0; `span` is a power of two. Few instructions and a short
-// chain of them: kMostTimes are looked at in three places at once, by steps that are constants. kLong: of more too.
+// The index of the last of `span` ascending times at or before `target`, or 0; `span` is a power of two. The search has few
+// instructions in a short chain: for kMostTimes it compares three times at once, with constant steps. kLong allows more.
 template <bool kLong, class Clock>
 __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
   static_assert(kLog2MostTimes % 2 == 0);
@@ -65,13 +65,13 @@ __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
 
 // ---- Features ---------------------------------------------------------------------------------------------------------
 
-// Neighbours that one instruction moves.
+// Neighbouring elements that one instruction moves.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount) Vector {
   T x[kCount];
 };
 
-// One instruction for two values.
+// Rounds two values by one instruction.
 __device__ inline uint32_t packed_pair(float low, float high, BFloat16) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -83,7 +83,7 @@ __device__ inline uint32_t packed_pair(float low, float high, Float16) {
   return packed;
 }
 
-// Returns body(elements of a vector of so many bytes).
+// Returns body(the number of elements in a vector of `bytes`).
 template <class T, class Body>
 ROBOCACHE_HD auto with_vector(int32_t bytes, const Body& body) {
   constexpr int kSize = sizeof(T);
@@ -97,14 +97,14 @@ ROBOCACHE_HD auto with_vector(int32_t bytes, const Body& body) {
   return body(std::integral_constant<int, 1>{});
 }
 
-// `at` + index * stride bytes of global memory: one instruction.
+// The address `at` + index * stride_bytes in global memory, by one instruction.
 template <class V>
 __device__ V* stepped(V* at, int32_t index, int32_t stride_bytes) {
   const int64_t offset = int64_t{index} * int64_t{stride_bytes};
   return static_cast<V*>(__cvta_global_to_generic(reinterpret_cast<uintptr_t>(at) + static_cast<uintptr_t>(offset)));
 }
 
-// In the type of the arithmetic.
+// Converts to the work type.
 template <class Work, class T, int kVector>
 __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
   if constexpr (std::is_same_v<T, BFloat16> && kVector % 2 == 0) {  // the upper of two is one instruction away
@@ -120,7 +120,7 @@ __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
   }
 }
 
-// Rounded to their type, kVector of them.
+// Rounds kVector values to their type.
 template <class T, int kVector, class Work>
 __device__ Vector<T, kVector> packed(const Work* y) {
   Vector<T, kVector> made;

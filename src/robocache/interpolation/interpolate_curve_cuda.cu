@@ -33,7 +33,7 @@ struct WeighedEntry : TileEntry<float> {
 template <class Method>
 using CurveEntry = std::conditional_t<Method::kWeighs, WeighedEntry, TileEntry<float>>;
 
-// By the general rule, on the row itself.
+// Applies the general rule to the row itself.
 template <class Method, class Clock>
 __device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<float, int32_t> picked,
                                           WeighedEntry& entry) {
@@ -46,8 +46,8 @@ __device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<floa
 template <class Method, class Clock>
 __device__ void set_weighed(const Lookup<Clock>& at, const Pick<float, int32_t>& picked, WeighedEntry& entry) {
   constexpr int kReach = Method::kReach;
-  const int32_t low = picked.left - at.place.begin;
-  if (picked.right == picked.left + 1 && low >= kReach && low + kReach + 2 < at.place.size) {
+  const int32_t low = picked.left - at.range.begin;
+  if (picked.right == picked.left + 1 && low >= kReach && low + kReach + 2 < at.range.size) {
     Clock t[2 * kReach + 3];  // one more, which shows that the last has another time
     bool apart = true;
 #pragma unroll
@@ -124,14 +124,14 @@ __device__ __noinline__ Vector<T, 16 / sizeof(T)> vector_at_end(const CurveEntry
   return curve_vector<T, Method, false>(entry, from, stride);
 }
 
-// A thread keeps its place in the rows and goes from target to target, `groups` of them abreast.
+// A thread keeps its vector of the row and steps from target to target; `groups` of threads work side by side.
 template <class T, class Method>
 __device__ void write_tile(const TileCall& call, const char* values, char* out, const CurveEntry<Method>* entries,
                            int32_t count) {
   using V = Vector<T, 16 / sizeof(T)>;
   const TiledSegment& of = call.of;
   const Lanes& lanes = call.lanes;
-  const auto [group, lane] = place_in(lanes);
+  const auto [group, lane] = lane_of_thread(lanes);
   if (group >= lanes.groups) return;
   for (int32_t v = lane; v < of.vectors; v += lanes.width) {
     const char* const from = values + v * 16;

@@ -1,5 +1,5 @@
-// How CUDA takes a call of interpolate: by which of its kernels, and how targets are cut into blocks. Decided on the host in
-// plain C++, so that a test can ask whether a call goes the way that it was made for. No result depends on it.
+// Chooses the CUDA kernel for a call of interpolate, and cuts the targets into blocks. The host decides in plain C++, so a
+// test can check which kernel a call takes. No result depends on it.
 #pragma once
 
 #include <algorithm>
@@ -14,19 +14,19 @@ inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // ---- The window of a row's clock --------------------------------------------------------------------------------------
 
-// A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks ran evenly.
-// What it misses is looked up in the row itself.
+// A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks were even. A
+// target that the window misses is searched for in the row itself.
 constexpr int32_t kLog2MostTimes = 10;
 constexpr int32_t kMostTimes = 1 << kLog2MostTimes;  // of kAny
 constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // of kTiles: 32 KB
 
 struct Window {
   float samples_per_target;
-  int32_t size;    // samples; 0: what would be needed does not fit, and every target is looked up in the row itself
-  int32_t margin;  // of those, before the even place of the tile's first target
+  int32_t size;    // samples; 0: the window does not fit, and every target is searched for in the row itself
+  int32_t margin;  // how many of them lie before the even index of the tile's first target
 };
 
-// A window reaches beyond the even place on each side: clocks stray by less, most of them.
+// A window reaches beyond the even index on each side; most clocks stray by less.
 inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t most) {
   Window made{};
   made.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
@@ -39,15 +39,15 @@ inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t 
 
 // ---- Which way -----------------------------------------------------------------------------------------------------
 
-// kTiles and kCurve are made for the usual calls, kAny takes every call.
+// kTiles and kCurve serve the usual calls, kAny takes every call.
 enum class Way : uint8_t {
   kTiles,  // linear and the steps
   kCurve,  // one segment of another method without slopes, in rows that are made of vectors of 16 bytes
   kAny
 };
 
-// What kTiles and kCurve take, whatever the method: floating values as they are, both clocks of one type, strides that one
-// instruction multiplies.
+// Whether kTiles or kCurve can take a segment, whatever its method: floats that keep their type, both clocks of one type,
+// strides that one instruction multiplies.
 inline bool is_tiled(const Interpolation& call, const Segment& s) {
   const auto small = [](int64_t stride) { return stride >= -(int64_t{1} << 26) && stride <= int64_t{1} << 26; };
   return call.targets_count < int64_t{1} << 31 && is_floating(s.value_dtype) && s.value_dtype == s.out_dtype &&
@@ -57,7 +57,7 @@ inline bool is_tiled(const Interpolation& call, const Segment& s) {
          small(call.targets_target);
 }
 
-// The widest vector, in bytes, that rows and output of a segment are made of.
+// The widest vector, in bytes, that divides the rows and the output of a segment.
 inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
   if (s.values_feature != 1 || s.out_feature != 1) return static_cast<int32_t>(size);
@@ -73,7 +73,7 @@ inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
 
 constexpr int32_t kMostTiledCalls = 32;  // segments side by side in one launch
 
-// The way of a segment by itself.
+// The way of a segment that is alone in its call.
 inline Way way_of(const Interpolation& call, const Segment& s) {
   return with_method(s.method, [&](auto method) {
     using Method = decltype(method);
@@ -82,7 +82,7 @@ inline Way way_of(const Interpolation& call, const Segment& s) {
   });
 }
 
-// A call of 2^31 blocks or more goes by kAny after all.
+// launch_tiles still gives a call of 2^31 blocks or more to kAny.
 inline Way choose_way(const Interpolation& call) {
   if (call.segment_count > kMostTiledCalls) return Way::kAny;
   for (int32_t i = 0; i < call.segment_count; ++i) {
@@ -94,18 +94,17 @@ inline Way choose_way(const Interpolation& call) {
   return Way::kTiles;
 }
 
-// ---- Tiles of targets, a block for each: what kTiles and kCurve have in common ----------------------------------------
+// ---- Tiles of targets, a block for each: shared by kTiles and kCurve --------------------------------------------------
 
 constexpr int kTileThreads = 256;
 constexpr int kTimesPerThread = kMostTimes / kTileThreads;
-constexpr int kMaxTile = 2 * kTileThreads;  // targets
-constexpr int64_t kBlocksAtOnce = 4;        // of a multiprocessor
-constexpr int64_t kMostWork =
-    kTileThreads * 8;  // of a tile, in vectors of 16 bytes: blocks of even length end together
+constexpr int kMaxTile = 2 * kTileThreads;       // targets
+constexpr int64_t kBlocksAtOnce = 4;             // of a multiprocessor
+constexpr int64_t kMostWork = kTileThreads * 8;  // of a tile, in vectors of 16 bytes: equal blocks end together
 constexpr int64_t kLeastWork = kTileThreads * 2;
-constexpr int64_t kLeastTile = 64;  // targets: of narrow rows too, idle multiprocessors cost more than idle threads
+constexpr int64_t kLeastTile = 64;  // targets, of narrow rows too: idle multiprocessors cost more than idle threads
 
-// A segment as these kernels get it: what every block reads stands together.
+// A segment as these kernels get it; the fields that every block reads come first.
 struct TiledSegment {
   const void* times;
   const void* values;
@@ -120,11 +119,11 @@ struct TiledSegment {
   int32_t vectors;                     // of a row
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
-  bool only_mix;  // linear and nothing else asked for: a target between two samples is their mixture
+  bool only_mix;  // no step, causal or max_gap: a target between two samples is always their mixture
   Segment segment;
 };
 
-// How the targets of a call are cut.
+// How the targets of a call are cut into tiles.
 struct Tiling {
   const void* targets;
   int64_t targets_batch;
@@ -133,18 +132,18 @@ struct Tiling {
   int32_t target_stride;  // in bytes
   int32_t tile;           // targets
   int32_t tiles;          // of a row
-  int32_t rows;           // of a block: of short rows it takes several, which lie one after the other
+  int32_t rows;           // of a block: it takes several short rows that lie one after the other
 };
 
-// Threads side by side on a row, and so many such groups, each on a row of its own.
+// `width` threads work side by side on a row, and `groups` such groups each on their own row.
 struct Lanes {
   int32_t width;
   int32_t groups;
   uint32_t reciprocal;  // of width, times 2^16
 };
 
-// For rows of so many vectors: a row in a few passes, so that few threads stay idle, but each of 128 bytes at least: passes
-// share the sectors where they meet.
+// Lanes for rows of `vectors`. A wide row takes a few passes, so that few threads stay idle; a pass has at least 128 bytes,
+// because neighbouring passes read the same sectors at their border.
 inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
   int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
   if (best > kTileThreads / 4) {
@@ -188,12 +187,12 @@ inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
   return made;
 }
 
-// What a target's features cost to copy, in vectors of 16 bytes.
+// The cost of copying a target's features, in vectors of 16 bytes.
 inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
 
-// Cuts a call's rows into tiles that a block has room for, so many that all of so many blocks run at once, but none of
-// fewer targets than `worth_a_block` or kLeastTile, and smaller still where that makes the window of the clock fit. Of short
-// rows that lie one after the other a block takes as many as fit and make it worth, until about all blocks run at once.
+// Cuts a call's rows into tiles for blocks that have `room`. There are enough tiles that all of `blocks` run at once, but
+// none has fewer targets than `worth_a_block` or kLeastTile, unless only a smaller tile makes the clock's window fit. A
+// block takes several short rows that lie one after the other, as many as fit and pay, until about all blocks run at once.
 inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
                         int64_t blocks, int64_t times) {
   const Segment& s = of.segment;
@@ -208,7 +207,7 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
   const int64_t least = divided_up(targets, room);
   const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
   int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
-  // For a few targets a tile, looking them up in the row itself is quicker: such tiles stay large.
+  // For a few targets a tile, a search in the row itself is quicker: such tiles stay large.
   if (window_of(s.samples, targets, 16, kMostTimes).size > 0) {
     while (window_of(s.samples, targets, divided_up(targets, tiles), times).size == 0) {
       tiles = std::min(targets, 2 * tiles);
@@ -235,18 +234,18 @@ struct TileCall {
   TiledSegment of;
 };
 
-// Bytes of shared memory for a block's windows: two times more than a window, which are read and mean nothing.
+// Bytes of shared memory for a block's windows, and for two times behind them that are read and have no meaning.
 inline size_t window_bytes(const TileCall& made) {
   return static_cast<size_t>((made.cut.rows << made.of.log2_span) + 2) * dtype_size(made.of.segment.clock_dtype);
 }
 
-// Whether a block's windows hold more than kMostTimes, or its tile more than a target a thread: two pay where there are few
-// blocks anyway.
+// Whether a block's windows hold more than kMostTimes, or its tile more than one target a thread. That pays if there are
+// few blocks.
 inline bool is_long(const TileCall& made) {
   return made.of.log2_span > kLog2MostTimes || made.cut.rows * made.cut.tile > kTileThreads;
 }
 
-// `blocks`: of how many the segment may consist to run at once; `most`: targets that a block has room for.
+// `blocks`: how many blocks of the segment can run at once; `most`: how many targets a block has room for.
 inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t blocks, int64_t most = kMaxTile) {
   TileCall made{};
   made.of = tiled_segment(call, s);

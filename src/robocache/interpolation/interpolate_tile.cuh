@@ -1,5 +1,4 @@
-// Tiles of targets, a block for each: what the kernels that are made for the usual calls have in common. Included by
-// *_cuda.cu alone.
+// Tiles of targets, a block for each: code that the kernels for the usual calls share. Only *_cuda.cu files include it.
 #pragma once
 
 #include "robocache/core/launch_cuda.cuh"
@@ -11,17 +10,17 @@ namespace robocache::interpolation_cuda {
 // The call is one segment of Way::kCurve.
 cudaError_t launch_curve(const Interpolation& call, int64_t blocks_at_once, cudaStream_t stream);
 
-// A thread's place among them: thread = group * width + lane. A division of a number below 256, by its reciprocal.
-struct LanePlace {
+// thread = group * width + lane. The division of a number below 256 multiplies by the reciprocal.
+struct LaneIndex {
   int32_t group, lane;
 };
 
-__device__ inline LanePlace place_in(const Lanes& lanes) {
+__device__ inline LaneIndex lane_of_thread(const Lanes& lanes) {
   const auto group = static_cast<int32_t>(threadIdx.x * lanes.reciprocal >> 16);
   return {group, static_cast<int32_t>(threadIdx.x) - group * lanes.width};
 }
 
-// What a target takes, in shared memory.
+// The samples that a target takes, in shared memory.
 template <class Work>
 struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
   int32_t left;  // samples of the row
@@ -30,13 +29,13 @@ struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
   int32_t kind;  // of PickKind; 32 bits wide, so that a float entry is one load
 };
 
-// A block for each tile of each row, or of so many rows.
+// A block for each tile of each row, or of cut.rows rows.
 inline dim3 grid_of(const Tiling& cut) {
   return {static_cast<unsigned>(cut.tiles),
           static_cast<unsigned>(std::min<int64_t>(divided_up(cut.batch, cut.rows), 65535))};
 }
 
-// Of the rows from `batch` on, what a block's tile is.
+// A block's tile, in the rows from `batch` on.
 struct Tile {
   int64_t batch;
   int32_t first;  // target
@@ -53,20 +52,20 @@ __device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) 
   return {batch, 0, taken, taken * cut.tile};
 }
 
-// A target, and where its samples are to be found.
+// A target, and where to search for its samples.
 template <class Clock>
 struct Lookup {
   const Clock* row;
   const Clock* window;  // of its row, in shared memory
-  Place place;
+  WindowRange range;
   int32_t n;      // samples of the row
   int32_t r;      // its row, of the block's
   int32_t index;  // in the tile
   Clock target;
 };
 
-// By the whole block: brings the windows of its rows' clocks to shared memory (window_bytes), then visit(i, lookup) for
-// every target of the tile. kLong: as is_long says.
+// The whole block calls it: it copies the windows of its rows' clocks to shared memory (window_bytes), then calls
+// visit(i, lookup) for every target of the tile. kLong: the result of is_long.
 template <bool kLong, class Clock, class Visit>
 __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& tile, const Visit& visit) {
   extern __shared__ double window_memory[];
@@ -81,10 +80,10 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
   const auto thread = static_cast<int32_t>(threadIdx.x);
   wait_for_work_before();
   const int32_t n = of.lengths == nullptr ? of.samples : static_cast<int32_t>(row_length(of.segment, tile.batch));
-  const Place place = placed(of.window, tile.first, n);
-  const Clock* const from = row + place.begin;
+  const WindowRange range = window_range(of.window, tile.first, n);
+  const Clock* const from = row + range.begin;
   for (int32_t at = kMostTimes + thread; kLong && at < 1 << of.log2_span; at += kTileThreads) {
-    if (at < place.size) {
+    if (at < range.size) {
       __pipeline_memcpy_async(window + at, from + at, sizeof(Clock));
     } else {
       window[at] = latest<Clock>();
@@ -95,14 +94,14 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
 #pragma unroll
     for (int u = 0; u < kTimesPerThread; ++u) {
       const int32_t at = thread + u * kTileThreads;
-      kept[u] = at < place.size ? from[at] : latest<Clock>();
+      kept[u] = at < range.size ? from[at] : latest<Clock>();
     }
   } else {
 #pragma unroll
     for (int u = 0; u < kTimesPerThread; ++u) {
       const int32_t r = (thread + u * kTileThreads) >> of.log2_span;
       const int32_t at = (thread + u * kTileThreads) & ((1 << of.log2_span) - 1);
-      kept[u] = at < place.size && r < tile.rows ? row[r * of.times_batch + at] : latest<Clock>();
+      kept[u] = at < range.size && r < tile.rows ? row[r * of.times_batch + at] : latest<Clock>();
     }
   }
   static_assert(kMaxTile == 2 * kTileThreads);
@@ -121,13 +120,13 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
   for (int32_t i = thread; i < tile.count; i += kLong ? kTileThreads : kMaxTile) {
     const int32_t r = row_of(i);
     visit(i,
-          Lookup<Clock>{row + r * of.times_batch, window + (r << of.log2_span), place, n, r, i - r * cut.tile, target});
+          Lookup<Clock>{row + r * of.times_batch, window + (r << of.log2_span), range, n, r, i - r * cut.tile, target});
     target = other;
   }
 }
 
-// By the general rule, on the row itself, the last sample at or before the target being in [low, high). Seven probes at
-// once: a trip to memory for three steps of bisection.
+// Applies the general rule to the row itself; the last sample at or before the target is in [low, high). It probes seven
+// times at once: one trip to memory for three steps of bisection.
 template <class Work, class Clock>
 __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, const Clock* row, int32_t n, Clock target,
                                                           int32_t low, int32_t high) {
@@ -145,16 +144,16 @@ __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, cons
   return pick<Work>(ClockRow<Clock>{row, 1}, n, target, rule_of<Clock>(s), low);
 }
 
-// Nearly always the target's samples lie inside the window and it is their mixture or a hit.
+// Nearly always the target's samples lie inside the window, and it is their mixture or a hit.
 template <bool kLong, class Work, class Clock>
 __device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& of, const Lookup<Clock>& at) {
   const int32_t low = search<kLong>(at.window, 1 << of.log2_span, at.target);
   const Clock before = at.window[low];
   const Clock after = at.window[low + 1];
   const Clock next = at.window[low + 2];
-  // Where the window ends with the row, nothing can come after its last sample.
-  const int32_t known = at.place.size + (at.place.begin + at.place.size == at.n ? 1 : 0);
-  const int32_t row = at.place.begin + low;
+  // If the window ends with the row, nothing follows its last sample.
+  const int32_t known = at.range.size + (at.range.begin + at.range.size == at.n ? 1 : 0);
+  const int32_t row = at.range.begin + low;
   if (of.only_mix && low + 2 < known && before < at.target && at.target < after && after < next) {
     return {row, row + 1,
             weight_of<Clock, Work>(later_minus_earlier(at.target, before), later_minus_earlier(after, before)),
@@ -171,7 +170,7 @@ __device__ void write_valid(const TiledSegment& of, const Tile& tile, const Look
   of.valid[(tile.batch + at.r) * of.segment.valid_batch + (tile.first + at.index) * of.segment.valid_target] = valid;
 }
 
-// What a target takes, in samples from the block's first row on.
+// The samples that a target takes, counted from the block's first row.
 template <bool kLong, class Work, class Clock>
 __device__ TileEntry<Work> entry_of(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at) {
   const Pick<Work, int32_t> picked = pick_from_window<kLong, Work>(of, at);

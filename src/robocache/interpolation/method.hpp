@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <string_view>
-#include <utility>
 #include <variant>
 
+#include "robocache/core/fields.hpp"
 #include "robocache/core/host_device.hpp"
 
 namespace robocache {
@@ -32,32 +32,42 @@ enum class InterpolationMethod : uint8_t {
   kPose
 };
 
-// In the order of the enumerators.
-inline constexpr std::pair<std::string_view, InterpolationMethod> kMethodNames[]{
-    {"linear", InterpolationMethod::kLinear},     {"nearest", InterpolationMethod::kNearest},
-    {"previous", InterpolationMethod::kPrevious}, {"next", InterpolationMethod::kNext},
-    {"pchip", InterpolationMethod::kPchip},       {"akima", InterpolationMethod::kAkima},
-    {"cubic", InterpolationMethod::kCubic},       {"angle", InterpolationMethod::kAngle},
-    {"slerp", InterpolationMethod::kSlerp},       {"pose", InterpolationMethod::kPose}};
+template <>
+struct EnumNames<InterpolationMethod> {
+  static constexpr std::string_view names[] = {"linear", "nearest", "previous", "next",  "pchip",
+                                               "akima",  "cubic",   "angle",    "slerp", "pose"};
+};
 
 // Outside the samples: hold the end one, NaN, or continue the curve in a straight line.
 enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
+template <>
+struct EnumNames<Extrapolate> {
+  static constexpr std::string_view names[] = {"clamp", "nan", "linear"};
+};
 
 // The two conditions that a C2 spline still lacks.
 enum class Boundary : uint8_t { kNotAKnot, kNatural };
+template <>
+struct EnumNames<Boundary> {
+  static constexpr std::string_view names[] = {"not-a-knot", "natural"};
+};
 
 ROBOCACHE_HD constexpr bool is_step(InterpolationMethod method) {
   return method == InterpolationMethod::kNearest || method == InterpolationMethod::kPrevious ||
          method == InterpolationMethod::kNext;
 }
 
-// By name: those of kMethodNames; "clamp", "nan", "linear"; "not-a-knot", "natural". Throw ArgumentError that lists them.
-InterpolationMethod interpolation_method_from_name(std::string_view name, std::string_view argument = "method");
-Extrapolate extrapolate_from_name(std::string_view name, std::string_view argument = "extrapolate");
-Boundary boundary_from_name(std::string_view name, std::string_view argument = "bc_type");
-
-std::string_view method_name(InterpolationMethod method);
-std::string_view boundary_name(Boundary boundary);
+// Throw ArgumentError that lists the names.
+inline InterpolationMethod interpolation_method_from_name(std::string_view name, std::string_view argument = "method") {
+  return value_of<InterpolationMethod>(name, argument);
+}
+inline Extrapolate extrapolate_from_name(std::string_view name, std::string_view argument = "extrapolate") {
+  return value_of<Extrapolate>(name, argument);
+}
+inline Boundary boundary_from_name(std::string_view name, std::string_view argument = "bc_type") {
+  return value_of<Boundary>(name, argument);
+}
+inline std::string_view method_name(InterpolationMethod method) { return name_of(method); }
 
 // In the clock's unit: seconds, or for int64 clocks whole nanoseconds.
 using Duration = std::variant<int64_t, double>;

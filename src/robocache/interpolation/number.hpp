@@ -71,7 +71,7 @@ ROBOCACHE_HD T from_work(Work x) {
   }
 }
 
-// The value of a target with nothing there.
+// The value of a target that takes no sample.
 template <class T>
 ROBOCACHE_HD T absent_value() {
   if constexpr (std::is_void_v<WorkType<T>>) {
@@ -135,7 +135,7 @@ ROBOCACHE_HD float round_to_odd(double x) {
 #endif
 }
 
-// One rounding from the work type to the output's.
+// Rounds once from the work type to the output's type.
 template <class Out, class Work>
 ROBOCACHE_HD Out rounded_once(Work x) {
   if constexpr (std::is_same_v<Work, double> && (std::is_same_v<Out, Float16> || std::is_same_v<Out, BFloat16>)) {

@@ -1,4 +1,5 @@
-// Which samples a target takes, and in what proportion. Shared by the CPU loop, the CUDA kernel and the loader's windows.
+// Says which samples a target takes, and in what proportion. The CPU loop, the CUDA kernels and the Loader's windows share
+// this.
 #pragma once
 
 #include <cmath>
@@ -12,7 +13,7 @@
 
 namespace robocache {
 
-// Differences of a clock: its own type, and for int64 the magnitude as uint64, which cannot overflow.
+// The type of a clock's differences: its own, or for int64 the magnitude as uint64, which cannot overflow.
 template <class Clock>
 using ClockDifference = std::conditional_t<std::is_same_v<Clock, int64_t>, uint64_t, Clock>;
 
@@ -40,7 +41,8 @@ struct ClockRow {
   ROBOCACHE_HD Clock operator[](int64_t i) const { return data[i * stride]; }
 };
 
-// The last i in [0, n) with times[i] <= t, or -1. Ascending times; `hint` is where to look first and changes nothing else.
+// The last i in [0, n) with times[i] <= t, or -1. Times ascend. The search starts at `hint`, which does not change the
+// result.
 template <class Times, class Clock, class Index>
 ROBOCACHE_HD Index last_at_or_before(const Times& times, Index n, Clock t, Index hint) {
   Index low = hint < 0 ? 0 : (hint < n ? hint : n - 1);
@@ -71,7 +73,7 @@ ROBOCACHE_HD Index last_at_or_before(const Times& times, Index n, Clock t, Index
   return low;
 }
 
-// What a target takes: one sample, a mixture of two, or nothing.
+// A target takes one sample, a mixture of two, or nothing.
 enum class PickKind : uint8_t { kAbsent, kOne, kMix };
 
 template <class Work, class Index = int64_t>
@@ -83,7 +85,7 @@ struct Pick {
   bool valid;
 };
 
-// What the caller asked for, in a clock's type.
+// The caller's options, in a clock's type.
 template <class Clock>
 struct PickRule {
   ClockDifference<Clock> max_gap;
@@ -100,7 +102,7 @@ ROBOCACHE_HD Pick<Work, Index> pick_one(Index row, bool valid) {
   return {row, row, Work(0), PickKind::kOne, valid};
 }
 
-// What a target takes, once `before` is known: the last sample at or before it, or -1. n >= 1 and the target is no NaN.
+// The samples that a target takes. `before` is the last sample at or before it, or -1. n >= 1 and the target is not NaN.
 template <class Work, class Clock, class Times, class Index>
 ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
                                          Index before) {
@@ -124,7 +126,7 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
     const Index first = early ? last_at_or_before(times, n, times[0], Index{0}) : 0;
     const Index end = early ? (first < 0 ? 0 : first) : before;
     if (rule.extrapolate != Extrapolate::kLinear) return refused(end);
-    // The end bracket; its samples are the last of their times. With one time only, or NaN, there is none: hold.
+    // The end bracket; its samples are the last of their times. A row with one time only, or with NaN, has none: hold.
     if (early) {
       if (end + 1 >= n) return pick_one<Work>(end, false);
       const Index right = last_at_or_before(times, n, times[end + 1], end + 1);
@@ -158,8 +160,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);
 }
 
-// The same from the start. `hint` is where to look first; on return, the last sample at or before the target (0 if none):
-// the next one's hint.
+// Searches, too. The search starts at `hint`; on return it is the last sample at or before the target (0 if there is none),
+// which is the hint for the next target.
 template <class Work, class Clock, class Times, class Index>
 ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
                                     Index& hint) {
@@ -169,7 +171,7 @@ ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, c
   return pick_from<Work>(times, n, target, rule, before);
 }
 
-// One feature of a target: a copy keeps every bit.
+// Computes one feature of a target; a copy keeps every bit.
 template <class T, class Work, class Index>
 ROBOCACHE_HD T mix(const Pick<Work, Index>& pick, T a, T b) {
   if constexpr (std::is_void_v<WorkType<T>>) {

@@ -1,4 +1,4 @@
-// What an operation hands to either backend: validated, plain C. Strides count elements.
+// The description of a call that an operation passes to either backend: validated, plain C. Strides count elements.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ union PerFeature {
   const void* array;
 };
 
-// Features of one stream that one method brings to the call's targets.
+// Features of one stream, which one method computes at the call's targets.
 struct Segment {
   const void* values;
   int64_t values_batch, values_sample, values_feature;
@@ -67,7 +67,7 @@ struct Interpolation {
   DType target_lengths_dtype;
 };
 
-// The samples of a row: never more than there are, whatever the caller says.
+// The number of samples in a row: never more than there are, whatever `lengths` holds.
 ROBOCACHE_HD int64_t row_length(const Segment& s, int64_t batch) {
   const int64_t length = length_at(s.lengths, s.lengths_dtype, batch * s.lengths_batch, s.samples);
   return length < 0 ? 0 : (length < s.samples ? length : s.samples);
@@ -80,7 +80,7 @@ ROBOCACHE_HD bool works_in_double(const Segment& s) {
          (!is_floating(s.value_dtype) && is_floating(s.out_dtype) && dtype_size(s.value_dtype) >= 4);
 }
 
-// A feature's number of a segment's scale or shift.
+// The number that a feature has in a segment's scale or shift.
 template <class Work>
 ROBOCACHE_HD Work number_of(const PerFeature& numbers, bool per_feature, int64_t feature) {
   return per_feature ? static_cast<const Work*>(numbers.array)[feature] : static_cast<Work>(numbers.all);
@@ -112,7 +112,7 @@ struct StreamTarget {
   bool exists;  // not NaN and not past `target_lengths`
 };
 
-// int64 nanoseconds nearest to x, which is no NaN; what int64 cannot hold becomes its end.
+// The int64 nearest to x, which is not NaN; beyond int64 it is the nearer end of int64.
 ROBOCACHE_HD int64_t nearest_ns(double x) {
   if (x >= 0x1p63) return INT64_MAX;
   if (x < -0x1p63) return INT64_MIN;
@@ -125,7 +125,7 @@ ROBOCACHE_HD int64_t saturating_add(int64_t x, int64_t y) {
   return x + y;
 }
 
-// Target `index` of a row in the stream's clock type, moved by the stream's offset: where on its stamps to look.
+// Target `index` of a row on the stream's stamps: in the type of its clock, moved by its offset.
 template <class Clock>
 ROBOCACHE_HD StreamTarget<Clock> target_on(const Interpolation& call, const Segment& s, int64_t batch, int64_t index) {
   const int64_t at = batch * call.targets_batch + index * call.targets_target;
@@ -154,7 +154,7 @@ ROBOCACHE_HD StreamTarget<Clock> target_on(const Interpolation& call, const Segm
   }
 }
 
-// Target minus the sample used, in the targets' unit.
+// Writes the target's time minus that of the sample used, in the targets' unit.
 template <class Clock>
 ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t batch, int64_t index, bool exists,
                             Clock target, Clock used) {
@@ -171,7 +171,7 @@ ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t
     const Clock difference = target == used ? Clock(0) : target - used;  // infinity on infinity is a hit
     seconds = static_cast<double>(difference);
     exists = exists && seconds == seconds;
-    // The least int64 says that there is none.
+    // The least int64 means that there is none.
     if (exists && call.target_dtype == DType::kInt64) {
       ns = nearest_ns(seconds * 1e9);
       if (ns == INT64_MIN) ns = -INT64_MAX;

@@ -1,10 +1,10 @@
-// The C2 spline through all samples of a row: its slope at each of them, which curve.hpp's cubic_at starts from.
+// The C2 spline through all samples of a row: computes its slope at each of them, for methods/cubic.hpp.
 //
-// A row's samples are those of distinct times (of one time the last), in units of the row's span: slopes are value per
-// span. They solve a tridiagonal system, in float64 whatever the work type, that depends on the times alone but for its
-// right side: spline_table makes the factors of a row, spline_sweep goes down and up one or more features with them. What a
-// sample passes on falls by half and more to each next one, so CUDA solves a row in pieces that overlap; a NaN reaches every
-// slope of its feature all the same. Two samples give a straight line, three a parabola, unless natural.
+// Of several samples with one time only the last counts. Times are in units of the row's span, so slopes are values per
+// span. They solve a tridiagonal system, always in float64. Only its right side depends on the values: spline_table
+// computes the factors of a row from the times, spline_sweep goes down and up one or more features with them. The influence
+// of a sample falls by at least half with each further sample, so CUDA solves a row in pieces that overlap. A NaN still
+// reaches every slope of its feature. Two samples give a straight line, three a parabola, unless natural.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +22,25 @@
 
 namespace robocache {
 
-// Bytes of memory that a cubic segment's slopes take while they are made and used, a multiple of 16. 0 where it never
-// mixes (causal).
+// Bytes of memory that a cubic segment needs for its slopes, a multiple of 16. 0 for a causal segment, which never mixes.
 int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
 
-// Makes the slopes of the cubic segments in `workspace` (contiguous, 16-byte aligned, on `device`, alive until the segments
-// have been interpolated) and points their `slopes` at them. On CUDA queued on `stream`, as three kernels a segment. Throws
-// ArgumentError where it is missing or too small, DeviceError.
+// Computes the slopes of the cubic segments in `workspace` and points their `slopes` at them. The workspace is contiguous,
+// 16-byte aligned, on `device`, and stays alive until the segments have been interpolated. CUDA queues three kernels a
+// segment on `stream`. Throws ArgumentError if the workspace is missing or too small, DeviceError.
 void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
                   CudaStream stream);
 
-// A sample that counts: slope = before * (y - y_previous) + after * (y_next - y) - carry * (slope so far of the previous),
-// and on the way back, less back * slope of the next. At the row's ends `before` and `after` take the two differences
-// nearest to that end, and `back` (first) or `carry` (last) the neighbour's slope. The first one's `carry` is their number.
+// The factors of a sample that counts. On the way down slope = before * (y - y_previous) + after * (y_next - y) - carry *
+// (the previous sample's slope so far); on the way up back * (the next sample's slope) is subtracted. At the row's ends
+// `before` and `after` belong to the two differences nearest to that end, and `back` (first) or `carry` (last) to the
+// neighbour's slope. The first sample's `carry` is the number of samples that count.
 struct SplineRow {
   double before, after, carry, back;
   int64_t row;  // in the row of samples; the last is the row's last
 };
 
-// What both launches of CUDA take, plain C.
+// The arguments of both launches on CUDA, plain C.
 struct SplineCall {
   Segment segment;
   int64_t batch;
@@ -48,8 +48,8 @@ struct SplineCall {
   void* slopes;
 };
 
-// What the equation of one sample makes of the table: a and b are the gaps before and after it, `back` that of the sample
-// before. The first equation fills the first sample's entries too, the last the last one's.
+// The entries that the equation of one sample adds to the table. The first equation also fills the entries of the first
+// sample, the last equation those of the last sample.
 template <class Scalar>
 struct SplineStep {
   Scalar before, after, carry, back;
@@ -57,8 +57,10 @@ struct SplineStep {
   Scalar last_before, last_after, last_carry;
 };
 
+// a and b are the gaps before and after the sample, `back` is the factor of the sample before.
+//
 // The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends' slopes
-// have been eliminated by what `boundary` says of them. Scalar is float64, or a number type over it.
+// have been eliminated by `boundary`'s conditions. Scalar is float64, or a number type over it.
 template <class Scalar>
 ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
                                             Boundary boundary) {
@@ -123,9 +125,10 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
   return made;
 }
 
-// The entries [begin, end) of the interior samples, and with the first and the last interior one those of the row's ends;
-// `warm` samples before `begin` are gone through too, since a factor depends on the one before it. table[0].carry becomes
-// `count`, the samples that count, whose rows are there already. gap_after(e) is the time to the next, in spans of the row.
+// Fills the entries [begin, end) of the interior samples; the first and the last interior sample fill those of the row's
+// ends. It starts `warm` samples before `begin`, because a factor depends on the one before it. table[0].carry becomes
+// `count`, the number of samples that count; their rows are in the table already. gap_after(e) is the time to the next
+// sample, in spans of the row.
 template <class GapAfter>
 ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64_t begin, int64_t end, int64_t warm,
                                  Boundary boundary, SplineRow* table) {
@@ -156,7 +159,7 @@ ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64
   }
 }
 
-// n >= 1 samples; fills the first entries of `table`.
+// Fills the first entries of `table` for n >= 1 samples.
 template <class Times, class Clock>
 ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
   const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
@@ -170,10 +173,10 @@ ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, B
   spline_factors(gap_after, count, 1, count, 0, boundary, table);
 }
 
-// The slopes of the samples [begin, end) of those that count, of kLanes neighbouring features. It goes down from `overlap`
-// samples before them and up from as many behind them: what lies farther away is left out. value(row, lane) is a sample;
-// kept(e, lane), in the work type, takes what is known on the way down, slope(e, lane) the slope, perhaps in one place.
-// Returns whether a NaN came down.
+// Computes the slopes of the samples [begin, end) among those that count, for kLanes neighbouring features. It goes down
+// from `overlap` samples before them and up from as many behind them, and ignores samples farther away. value(row, lane) is
+// a sample; kept(e, lane), in the work type, stores the slope on the way down, slope(e, lane) the final one; both may be the
+// same memory. Returns whether it found a NaN on the way down.
 template <int kLanes, class Value, class Kept, class Slope>
 ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begin, int64_t end, int64_t overlap,
                                const Value& value, const Kept& kept, const Slope& slope) {
@@ -238,7 +241,7 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   return spoiled;
 }
 
-// A whole row: `slopes` has one for each sample, of which those that do not count stay unwritten.
+// Computes the slopes of a whole row; those of samples that do not count stay unwritten.
 template <int kLanes, class T, class Work>
 ROBOCACHE_HD void spline_sweep_row(const SplineRow* table, const T* values, int64_t values_sample,
                                    int64_t values_feature, Work* slopes, int64_t slopes_sample) {

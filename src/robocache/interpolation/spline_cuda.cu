@@ -4,8 +4,8 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// What a sample passes on up and down its row falls by half and more from each to the next. So a row is solved in pieces,
-// each of which begins before itself and ends behind itself: what lies farther away no longer counts. Only a NaN goes on.
+// The influence of a sample falls by at least half with each further sample. So a row is solved in pieces, each of which
+// starts before its first sample and ends after its last; samples farther away do not change the result. Only a NaN does.
 constexpr int kWarp = 32;
 constexpr int kTableThreads = 128;
 constexpr int kRun = 16;        // samples of a thread's piece of the table
@@ -14,7 +14,7 @@ constexpr int kPiece = 128;     // samples of a piece and of one overlap
 template <class Work>
 constexpr int kOverlap = sizeof(Work) * 8;
 
-// By the whole block: the rows that count, in their order, into the table. Returns how many.
+// Writes the rows that count into the table, in their order, and returns their number; the whole block calls it.
 template <class Clock>
 __device__ int32_t set_rows(const ClockRow<Clock>& times, int32_t n, SplineRow* table) {
   __shared__ int32_t of_warp[kTableThreads / kWarp];
@@ -37,7 +37,7 @@ __device__ int32_t set_rows(const ClockRow<Clock>& times, int32_t n, SplineRow* 
   return total;
 }
 
-// A block a row. The last entry's `back` will say whether a value is NaN.
+// A block handles a row. The last entry's `back` will say whether a value is NaN.
 template <class Clock>
 __global__ void __launch_bounds__(kTableThreads) table_kernel(const __grid_constant__ SplineCall call) {
   const Segment& s = call.segment;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kTableThreads) table_kernel(const __grid_const
   }
 }
 
-// A warp a piece of a row, a thread a feature of it: neighbours read neighbours.
+// A warp handles a piece of a row and each thread a feature, so neighbouring threads read neighbours.
 template <class T, class Work, int kWarps = 8 / sizeof(Work)>
 __global__ void __launch_bounds__(kWarps* kWarp) sweep_kernel(const __grid_constant__ SplineCall call) {
   constexpr int kOwn = kPiece - kOverlap<Work>;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) sweep_kernel(const __grid_const
   if (spoiled) table[static_cast<int64_t>(table[0].carry) - 1].back = 1;
 }
 
-// A NaN reaches every slope of its feature: a block a row, which has nothing to do in nearly all.
+// Writes NaN to every slope of a feature that holds one. A block handles a row; nearly all rows have nothing to do.
 template <class T, class Work>
 __global__ void __launch_bounds__(kTableThreads) spread_nan_kernel(const __grid_constant__ SplineCall call) {
   const Segment& s = call.segment;

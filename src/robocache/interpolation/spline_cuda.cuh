@@ -1,4 +1,4 @@
-// The slopes of cubic segments on CUDA, for values and for gradients. Included by *_cuda.cu alone.
+// Computes the slopes of cubic segments on CUDA, for values and for gradients. Only *_cuda.cu files include it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,7 +7,7 @@
 
 namespace robocache::interpolation_cuda {
 
-// Of the segment's work type, or in float64 whatever that is.
+// The slopes have the segment's work type, or always float64 for `in_double`.
 cudaError_t launch_splines(const SplineCall& call, bool in_double, cudaStream_t stream);
 
 }  // namespace robocache::interpolation_cuda

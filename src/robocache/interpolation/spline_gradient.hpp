@@ -1,8 +1,8 @@
-// The gradient of a C2 spline's slopes: spline.hpp's sweep, backwards, and its table, backwards. Shared by the CPU loop and
-// the CUDA kernels; in float64.
+// The gradient of a C2 spline's slopes: spline.hpp's sweep and table, backwards. The CPU loop and the CUDA kernels share
+// it, in float64.
 //
-// What arrives at the slopes of one feature goes back through the sweep to the feature's values and to the numbers of the
-// table, which all features share; what all features together leave there goes back to the times, once a row.
+// The gradient by the slopes of one feature goes back through the sweep to the feature's values and to the table, which all
+// features share. The sum over the features in the table goes back to the times, once a row.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace robocache {
 
-// The gradient with respect to a SplineRow.
+// The gradient by a SplineRow.
 struct SplineRowGradient {
   double before, after, carry, back;
 };
@@ -72,7 +72,7 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
       sum.before += share_of(step(e - 1, lane), x);
       sum.after += share_of(step(e, lane), x);
       if (e == 1) continue;
-      // What the sweep had at the sample before, on its way down.
+      // The slope so far of the sample before, on the way down.
       const double carried = slope(e - 1, lane) + table[e - 1].back * slope(e, lane);
       sum.carry -= share_of(carried, x);
       of_slope(e - 1, lane) -= table[e].carry * x;

@@ -78,7 +78,7 @@ std::string duration_text(const Duration& duration) {
                                                    : number_text(std::get<double>(duration));
 }
 
-// What the method of some features asks of the other arguments.
+// Checks the other arguments against the method of some features.
 void check_method(InterpolationMethod method, DType values, const InterpolationOptions& options,
                   const ArgumentsOf& of) {
   const bool step = is_step(method);
@@ -99,7 +99,7 @@ void check_method(InterpolationMethod method, DType values, const InterpolationO
   }
 }
 
-// Whether one method brings all features, in one run.
+// Whether one method computes all features, in one run.
 bool has_one_method(const InterpolationOptions& options) {
   return options.methods.empty() && options.method != InterpolationMethod::kSlerp &&
          options.method != InterpolationMethod::kPose;
@@ -165,7 +165,7 @@ Segment stream_segment(const TensorView& values, const TensorView& times, const 
     check_lengths(*lengths, "lengths", shape.batch, shape.samples, of);
   }
   if (values.device.is_cuda()) {
-    // The kernel counts a row's samples and a tile's vectors in 32 bits, sums of two included.
+    // The kernels count a row's samples and a tile's vectors, and sums of two of them, in 32 bits.
     constexpr int64_t kMostSamples = int64_t{1} << 30;
     constexpr int64_t kMostFeatures = int64_t{1} << 23;
     if (shape.samples > kMostSamples) {
@@ -236,12 +236,12 @@ void append_segments(const Segment& stream, const InterpolationOptions& options,
 }
 
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments, const ArgumentsOf& of) {
-  if (options.boundary == Boundary::kNotAKnot) return;  // the default, which nobody need have asked for
+  if (options.boundary == Boundary::kNotAKnot) return;  // the default: the caller may not have set it
   const auto takes_it = [&](const Segment& s) {
     return s.method == InterpolationMethod::kCubic && s.boundary == options.boundary;
   };
   if (std::any_of(segments.begin(), segments.end(), takes_it)) return;
-  refuse(of("bc_type"), ": goes with 'cubic', got '", boundary_name(options.boundary), "' with '",
+  refuse(of("bc_type"), ": goes with 'cubic', got '", name_of(options.boundary), "' with '",
          method_name(options.method), "'");
 }
 

@@ -1,5 +1,5 @@
-// The checks that the operations on streams share, beyond those of core/arguments.hpp, and what of a Segment follows from
-// a stream's own arguments.
+// The checks that the operations on streams share, beyond those of core/arguments.hpp. They turn a stream's arguments into
+// a Segment.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,7 @@
 
 namespace robocache {
 
-template <>
-struct EnumNames<InterpolationMethod> {
-  static constexpr std::string_view names[] = {"linear", "nearest", "previous", "next",  "pchip",
-                                               "akima",  "cubic",   "angle",    "slerp", "pose"};
-};
-template <>
-struct EnumNames<Extrapolate> {
-  static constexpr std::string_view names[] = {"clamp", "nan", "linear"};
-};
-template <>
-struct EnumNames<Boundary> {
-  static constexpr std::string_view names[] = {"not-a-knot", "natural"};
-};
-
-// How one stream is brought to the targets.
+// How to compute one stream at the targets.
 struct InterpolationOptions {
   InterpolationMethod method = InterpolationMethod::kLinear;
   std::vector<FeatureBlock> methods = {};  // features of another method; see blocks.hpp
@@ -51,11 +37,11 @@ struct InterpolationOptions {
   }
 };
 
-// A clock is [N] for every row or [B, N]; `length` is the letter of its last extent.
+// Refuses a clock that is neither [N], for every row, nor [B, N]; `length` is the letter of its last extent.
 void check_clock(const TensorView& clock, std::string_view argument, const char* length, bool batched, int64_t batch,
                  const ArgumentsOf& of = {});
 
-// Into both forms; the clock takes the one it needs. Nothing where there is none.
+// Sets a duration in both forms; the clock uses the one that it needs. `has` is false if there is none.
 void set_duration(const std::optional<Duration>& duration, std::string_view argument, DType clock, bool& has,
                   double& seconds, uint64_t& ns, const ArgumentsOf& of = {});
 
@@ -68,7 +54,7 @@ struct StreamShape {
 };
 StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& of = {});
 
-// Bytes that the slopes of the stream's cubic features take: see make_splines in spline.hpp. 0 where there are none.
+// Bytes that the slopes of the stream's cubic features need: see make_splines in spline.hpp. 0 without cubic features.
 int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
                                const ArgumentsOf& of = {});
 
@@ -80,29 +66,31 @@ int64_t stream_gradient_workspace_bytes(const TensorView& values, const Interpol
 void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
                         int64_t targets, int64_t last, const ArgumentsOf& of = {});
 
-// A segment of all the stream's samples and features, checked; its methods and where its results go are still to come.
+// Checks the arguments and returns a segment of all the stream's samples and features. Its methods and its output follow
+// later.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});
 
-// Its features come out as those of `out`, [B, T, D] or [T, D], from `first` on.
+// Sets the stream's output: the features of `out`, [B, T, D] or [T, D], from `first` on.
 void place_out(Segment& stream, const TensorView& out, int64_t first);
 
-// That segment with the place of its results, as one for each run of features of one method. Valid and age go with the
-// first.
+// Appends a segment for each run of features with one method. Valid and age belong to the first.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
 
-// Refuses a bc_type of which none of the call's segments is a cubic by it: one value for several streams passes where one
-// of them takes it.
+// Refuses a bc_type other than the default if no cubic segment of the call uses it. A value for several streams passes if
+// one of them uses it.
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments, const ArgumentsOf& of = {});
 
-// A call on these targets, which have been checked; its segments are still to come.
+// A call on these targets, which have been checked. Its segments follow later.
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch);
 
-// Where the gradient of a segment's stream, [batch, samples, features], is added to: dense, of the work type.
+// Checks the array that the gradient by a segment's values is added to: [batch, samples, features], dense, of the work
+// type.
 void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
                       int64_t features, Device device, const ArgumentsOf& of = {});
 
-// Where that of a clock is, row by row: dense float64 [batch, N]; null where there is none. int64 clocks have no gradient.
+// Checks the array that the gradient by a clock is added to, row by row: dense float64 [batch, N]. Returns null if there is
+// none. int64 clocks have no gradient.
 double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
                        int64_t batch, const ArgumentsOf& of = {});
 

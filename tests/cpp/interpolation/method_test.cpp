@@ -31,7 +31,7 @@ TEST(Names, ComeBackOrAreRefusedWithTheKnownOnes) {
   EXPECT_EQ(extrapolate_from_name("linear"), Extrapolate::kLinear);
   EXPECT_EQ(boundary_from_name("natural"), Boundary::kNatural);
   EXPECT_EQ(boundary_from_name("not-a-knot"), Boundary::kNotAKnot);
-  for (const char* name : {"not-a-knot", "natural"}) EXPECT_EQ(boundary_name(boundary_from_name(name)), name);
+  for (const char* name : {"not-a-knot", "natural"}) EXPECT_EQ(name_of(boundary_from_name(name)), name);
   const std::string refused = refusal([] { interpolation_method_from_name("spline"); });
   EXPECT_TRUE(refused.starts_with("method: expected 'linear', 'nearest', ")) << refused;
   EXPECT_TRUE(refused.ends_with(" or 'pose', got 'spline'")) << refused;

@@ -31,7 +31,7 @@ void set_offset(Segment& s, const std::optional<Duration>& offset, const Argumen
   s.offset_ns = static_cast<int64_t>(std::min<uint64_t>(ns, std::numeric_limits<int64_t>::max()));
 }
 
-// One of scale and shift into its place in the segment.
+// Sets scale or shift of the segment.
 void set_numbers(const std::optional<FeatureNumbers>& numbers, double where_missing, const Segment& s,
                  const TensorView& values, std::string_view argument, const ArgumentsOf& of, PerFeature& into,
                  bool& per_feature) {
@@ -64,11 +64,11 @@ void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf
   set_numbers(stream.shift, 0, s, stream.values, "shift", of, s.shift, s.shift_per_feature);
 }
 
-// A tensor to write to overlaps nothing that is read, and no element of it another.
+// Refuses an output that overlaps an input or whose own elements overlap.
 void check_memory(const TensorView& out, std::string_view argument, const ArgumentsOf& of,
                   std::span<const FuseStream> streams, const TensorView& target_times,
                   const std::optional<TensorView>& target_lengths) {
-  if (out.numel() == 0) return;  // touches none, whatever its address and strides
+  if (out.numel() == 0) return;  // it touches no memory, whatever its address and strides
   check_elements_apart(out, argument, of);
   if (overlaps(out, target_times)) refuse(of(argument), ": overlaps target_times");
   if (target_lengths && overlaps(out, *target_lengths)) refuse(of(argument), ": overlaps target_lengths");
@@ -133,7 +133,7 @@ struct FuseCall {
   Interpolation interpolation;
 };
 
-// `out` is what the call writes or, named so, the gradient with respect to it; whose memory it is, is not checked.
+// `out` is the output or the gradient by it, with that name. Overlaps are not checked here.
 void prepare(std::span<const FuseStream> streams, const TensorView& target_times, std::span<const TensorView> out,
              const char* out_name, const std::optional<TensorView>& target_lengths,
              const std::optional<TensorView>& valid, const std::optional<TensorView>& age, FuseCall& call) {

@@ -1,4 +1,4 @@
-// fuse_multimodal: sensors that tick on their own clocks to one row of features per target time, in one launch.
+// fuse_multimodal: combines sensors with their own clocks into one row of features per target time, in one launch.
 //
 //   streams       1 to kMaxSegments of them, each with
 //     values        [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
@@ -30,9 +30,9 @@
 // counts from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of the
 // stream's clock. Where no sample is used: NaN, or the least int64; an int64 age beyond int64 is held at +-(2^63 - 1).
 //
-// By linear, the steps and angle the same bits on the CPU and on CUDA. Work is queued on `stream` as one kernel and not waited
-// for; before it, two more for each run of cubic features. Nothing is allocated on the device. A number as scale or shift
-// costs nothing, an array is read once a target.
+// linear, the steps and angle give the same bits on the CPU and on CUDA. The call queues one kernel on `stream`, and before
+// it two more for each run of cubic features, and does not wait. It allocates nothing on the device. A number as scale or
+// shift costs nothing, an array is read once a target.
 //
 // Throws ArgumentError, ArgumentTypeError (each names stream and argument: "streams['imu'].times: expected ..."),
 // DeviceError.
@@ -68,7 +68,7 @@ namespace robocache {
 using FeatureNumbers = std::variant<double, TensorView>;
 
 struct FuseStream {
-  std::string_view name = {};  // for errors; a stream without one goes by its place
+  std::string_view name = {};  // for errors; a stream without a name is named by its index
   TensorView values;
   TensorView times;
   std::optional<TensorView> lengths = {};
@@ -85,7 +85,7 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
                      const std::optional<TensorView>& age = std::nullopt,
                      const std::optional<TensorView>& workspace = std::nullopt);
 
-// The gradient: adds to each array what a gradient with respect to `out` means there, as resample.hpp says of one stream.
+// Adds the gradient to each array, from the gradient by `out`, as resample.hpp says for one stream.
 // A target's gradient is in the targets' unit, whatever the streams' clocks; scale, shift and offset get none.
 struct FuseGradient {
   std::optional<TensorView> values = {};  // dense [B, S, D], the stream's work type

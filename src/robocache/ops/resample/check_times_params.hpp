@@ -1,4 +1,4 @@
-// What check_times hands to CUDA: validated, plain C. Strides count elements.
+// The arguments of check_times on CUDA: validated, plain C. Strides count elements.
 #pragma once
 
 #include <cstdint>

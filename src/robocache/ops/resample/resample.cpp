@@ -37,7 +37,7 @@ struct Prepared {
   Interpolation interpolation;
 };
 
-// `out` is what the call writes or, named so, the gradient with respect to it; whose memory it is, is not checked.
+// `out` is the output or the gradient by it, with that name. Overlaps are not checked here.
 void prepare(const ResampleCall& call, const TensorView& out, const char* out_name,
              const std::optional<TensorView>& valid, Prepared& prepared) {
   const TensorView& values = call.values;

@@ -1,4 +1,4 @@
-// resample_trajectories: samples on their own clock to values at the times you ask for.
+// resample_trajectories: computes values at the times you ask for from samples on their own clock.
 //
 //   values          [B, S, D] or [S, D]   float64/32/16, bfloat16; integers and bool for the step methods
 //   times           [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, duplicates allowed
@@ -85,8 +85,8 @@ struct ResampleOutputs {
 };
 ResampleOutputs resample_outputs(const ResampleCall& call);
 
-// The gradient: adds to each array what a gradient with respect to `out` means there. What it is at every edge stands in
-// interpolation/interpolate_backward.hpp.
+// Adds the gradient to each array, from the gradient by `out`. interpolation/interpolate_backward.hpp says what it is at
+// every edge.
 //
 //   out_gradient      [B, T, D] or [T, D]   the dtype of values, strides free
 //   values_gradient   [B, S, D]             float64 for float64 values, else float32: rounded by whoever asked
