@@ -16,8 +16,8 @@ struct Range {
   int64_t begin, end;
 };
 
-// The part of a row that an image may see: no voxel outside has its centre on it. dx and dy say where the row is from the
-// sensor.
+// The part of a row that an image may see: no voxel outside that part has its centre on the image. dx and dy are the row's
+// offset from the sensor.
 Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double dy) {
   const VoxelGrid& grid = p.grid;
   const double first_dz = voxel_centre(grid, 2, 0) - s.origin[2];
@@ -31,7 +31,7 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
                                 std::abs(grid.origin[2]) + std::abs(s.origin[2]));
   double first = 0;
   double last = count - 1;
-  // Of the points with a c.x + b c.y + e c.z >= 0.
+  // Keeps the points with a c.x + b c.y + e c.z >= 0.
   const auto keep = [&](double a, double b, double e) {
     const double here = a * c[0] + b * c[1] + e * c[2] + slack * (std::abs(a) + std::abs(b) + std::abs(e));
     const double slope = a * step[0] + b * step[1] + e * step[2];
@@ -43,7 +43,7 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
       last = std::min(last, -here / slope + 1);
     }
   };
-  // Pixels reach half a pixel around their centres; a whole one is left.
+  // A pixel reaches half a pixel around its centre; the margin is a whole one.
   keep(0, 0, 1);
   keep(s.fx, 0, s.cx + 1);
   keep(-s.fx, 0, static_cast<double>(p.columns) - s.cx);
@@ -53,13 +53,13 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
   return {static_cast<int64_t>(first), static_cast<int64_t>(last) + 1};
 }
 
-// What a call's images say of some voxels of a row.
+// The measurements of a call's images for some voxels of a row.
 struct RowSums {
   int64_t quanta[kTogether] = {};  // of TsdfSum
   int32_t counts[kTogether] = {};
 };
 
-// Rule 32 for those of a row's voxels, from `begin` on, that float32 was not sure of.
+// Applies rule 32 to the voxels of a row, from `begin` on, that float32 could not decide.
 void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, double dx, double dy, int64_t begin,
                   const int32_t* which, int count, RowSums& sums, int64_t place) {
   double x[kTogether];

@@ -55,7 +55,7 @@ void check_depth(const TensorView& depth, const std::optional<double>& scale) {
   }
 }
 
-// An array of numbers for each sensor, [...] or [K, ...]; `expected` says it in words.
+// Checks an array of numbers for each sensor, [...] or [K, ...]; `expected` is the shape in words.
 TsdfNumbers checked_numbers(const TensorView& numbers, const char* name, Device device, bool right_shape,
                             const std::string& expected) {
   if (numbers.device.is_cuda() && numbers.device != device) {
@@ -131,7 +131,7 @@ TsdfNumbers cameras_of(const TensorView& cameras, Device device, bool several, i
   refuse("intrinsics: expected ", expected, ", got ", number_text(check.got), " at ", std::to_string(place));
 }
 
-// What of the sensors lies on the host, checked.
+// Checks the sensors' numbers that are on the host.
 std::vector<TsdfSensor> sensors_of(const TsdfNumbers* poses, const TsdfNumbers* cameras, int64_t count) {
   std::vector<TsdfSensor> sensors(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
@@ -148,7 +148,7 @@ std::vector<TsdfSensor> sensors_of(const TsdfNumbers* poses, const TsdfNumbers* 
   return sensors;
 }
 
-// A number of metres as the float32 of the grid can hold it.
+// Checks that the grid's float32 can hold a number of metres.
 void check_length(double metres, const char* name) {
   if (!(metres > 0 && std::isnormal(static_cast<float>(metres)))) {
     refuse(name, ": expected metres above 0 within float32, got ", number_text(metres));
@@ -217,9 +217,9 @@ int64_t bytes_of_sums(const TensorView& grid, bool depth) {
   return depth ? 0 : grid.numel() * static_cast<int64_t>(sizeof(TsdfSum));
 }
 
-// Images are looked over first where that is little beside looking at all voxels.
+// The kernel finds the ranges of images first if that is cheap compared with visiting all voxels.
 int64_t bytes_of_ranges(const TensorView& grid, const TensorView& measured, bool depth) {
-  constexpr int64_t kLeastVoxels = int64_t{1} << 22;  // of all images: below, a launch more takes longer than it spares
+  constexpr int64_t kLeastVoxels = int64_t{1} << 22;  // of all images: below, one more launch costs more than it saves
   if (!depth || !grid.device.is_cuda() || (measured.ndim != 2 && measured.ndim != 3) || measured.numel() == 0) return 0;
   const int64_t sensors = measured.ndim == 3 ? measured.shape[0] : 1;
   if (grid.numel() < std::max(measured.numel(), kLeastVoxels) / sensors) return 0;
@@ -296,8 +296,8 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
     integrate_tsdf_cpu(p, sensors.data());
     return;
   }
-  // Numbers that lie on the host already, in the sensors, are null. The memory is for sensors that the parameters do not
-  // hold.
+  // Numbers that are already in `sensors`, on the host, are null. The memory holds the sensors that do not fit into the
+  // parameters.
   using Launch = int(const TsdfParams*, const TsdfSensor*, const TsdfNumbers* poses, const TsdfNumbers* cameras,
                      void* sensor_memory, int32_t device, void* stream);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_integrate_tsdf"));

@@ -1,4 +1,4 @@
-// integrate_tsdf: what range sensors measured into a grid of truncated signed distances, in place (rule 32 of
+// integrate_tsdf: adds measurements of range sensors to a grid of truncated signed distances, in place (rule 32 of
 // docs/rules.md).
 //
 //   grid            [X, Y, Z]               float32 metres, positive in front of the surface; updated
@@ -37,9 +37,9 @@
 // 0, all is finite. On the CPU anything else is refused. Numbers that lie on a device are read there, when the work runs:
 // a sensor of which any is wrong measures nothing then, and the others do.
 //
-// Work is queued on `stream` and not waited for; nothing is allocated. Memory is touched where rays pass alone; depth images
-// touch the voxels they measure. On CUDA points take three kernels, depth images one, or two for large grids; more than 8
-// sensors, and such as lie there, one more every 8.
+// The call queues work on `stream`, does not wait and allocates nothing. It touches only memory where rays pass; depth
+// images touch only the voxels that they measure. On CUDA points take three kernels, depth images one, or two for large
+// grids. More than 8 sensors, and sensors in device memory, take one more for every 8.
 //
 // Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError; nothing is written then.
 //
@@ -76,8 +76,8 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
                     const TsdfOptions& options, CudaStream stream,
                     const std::optional<TensorView>& workspace = std::nullopt);
 
-// Bytes of workspace for a call with these; depends on shapes and devices alone. Throws nothing: what is wrong with the
-// arguments, the call says.
+// Bytes of workspace for a call with these arguments; they depend on shapes and devices alone. It throws nothing: the call
+// reports wrong arguments.
 int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured, const TensorView& T_world_sensor,
                              const std::optional<TensorView>& intrinsics);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kThreads = 128;
 
-// Of tiles for depth images; see below.
+// The sizes of tiles for depth images; see below.
 constexpr int kEach = 4;                           // voxels of a thread, along z: 16 bytes of the grid
 constexpr int kTileX = 4, kTileY = 4, kTileZ = 8;  // of a warp
 static_assert(kTileX * kTileY * kTileZ == 32 * kEach);
@@ -23,7 +23,7 @@ struct SensorBatch {
   TsdfView views[kSensorsInParams];  // of depth images
 };
 
-// What free space leaves of a voxel that nothing was known of.
+// The voxel that results from free space alone.
 struct TsdfFree {
   float distance, most_weight;
 };
@@ -42,7 +42,7 @@ static_assert(sizeof(TsdfCall) <= 4096);
 
 __device__ const TsdfSensor* sensors_of(const TsdfCall& call) { return call.many ? call.many : call.few.sensors; }
 
-// Of `kOne` sensor in the parameters, which instructions read there, or of any.
+// The sensor: kOne says that it is the only one and in the parameters, from which instructions read directly.
 template <bool kOne>
 __device__ const TsdfSensor& sensor_of(const TsdfCall& call, int64_t sensor) {
   return kOne ? call.few.sensors[0] : sensors_of(call)[sensor];
@@ -53,7 +53,7 @@ __device__ const TsdfView& view_of(const TsdfCall& call, int64_t sensor) {
   return kOne ? call.few.views[0] : call.many ? call.many_views[sensor] : call.few.views[sensor];
 }
 
-// Of the whole grid, and of the tiles with what quads begin before them.
+// Bounds of the whole grid, and of the tiles including the voxels before them that quads begin at.
 __host__ __device__ TsdfView view_of(const TsdfParams& p, const TsdfSensor& sensor, int most_ahead) {
   const int64_t first[3] = {0, 0, -most_ahead};
   const int64_t extent[3] = {p.grid.shape[0], p.grid.shape[1], p.grid.shape[2] + most_ahead};
@@ -75,7 +75,7 @@ __device__ void along_my_rays(const TsdfCall& call, const Visit& visit) {
   }
 }
 
-// With what of them lies here; `first` is the place of the batch.
+// Stores the sensors with those of their numbers that are on the device; `first` is the index of the batch's first sensor.
 __global__ void store_sensors(const __grid_constant__ SensorBatch batch, const TsdfNumbers poses,
                               const TsdfNumbers cameras, const TsdfParams p, int most_ahead, TsdfSensor* sensors,
                               TsdfView* views, int64_t first) {
@@ -121,7 +121,7 @@ __global__ void update_on_rays(const __grid_constant__ TsdfCall call) {
   const TsdfParams& p = call.params;
   along_my_rays(call, [&](const int64_t cell[3], double) {
     TsdfSum& sum = p.sums[cell_index(p, cell)];
-    // Past the first-level cache, where another ray's exchange would not show.
+    // Reads past the first-level cache, which does not show another ray's exchange.
     if (__ldcg(&sum.count) == 0) return;
     const int32_t rays = atomicExch(&sum.count, 0);  // the first to come updates the voxel
     if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], {sum.quanta, rays});
@@ -139,13 +139,13 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
 
 // ---- Depth images ----
 //
-// A warp takes a tile of voxels, where what some cells of the image measured does not say that it is of none of them.
-// float32 says of most voxels of the others what an image measured, and float64 without divisions of most of the rest
-// (tsdf_glance.hpp), all voxels of a thread side by side; rule 32 itself is asked for few.
+// A warp takes a tile of voxels, unless the ranges of the image's cells show that it measured none of them. For most voxels
+// float32 decides what an image measured, and for most of the rest float64 without divisions (tsdf_glance.hpp), all voxels
+// of a thread side by side. Few voxels need rule 32 itself.
 
 constexpr int kWarps = kThreads / 32;
 
-// What the cells of all images measured, a block's at a time.
+// Finds the ranges of the cells of all images, one block of cells at a time.
 constexpr unsigned kRangeThreads = 512;
 
 template <class Depth>
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p)
         least = measured ? fminf(least, one) : least;
         most = measured ? fmaxf(most, one) : most;
       }
-      // What is not below 0 is in the order of its bits.
+      // Floats that are not below 0 have the order of their bits.
       least = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(least)));
       most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
       if (lane == 0) least_cells[cell / kEdge][cell % kEdge] = {least, most};
@@ -229,9 +229,9 @@ __device__ float guess_inverse_root(float x) {
   return y;
 }
 
-// What rule 32 itself takes would not leave registers enough for the rest: it is apart, in calls.
+// Rule 32 itself needs so many registers that the rest would lack them, so it is in functions that are not inlined.
 
-// Of the pixel that a voxel falls on, as the image holds it: 0 for none.
+// The depth of a voxel's pixel in the image's unit; 0 for none.
 template <class Depth>
 __device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor& exact, const Depth* image, int x,
                                           int y, int z) {
@@ -244,7 +244,7 @@ __device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor&
 
 constexpr int64_t kNone = INT64_MIN;
 
-// What a voxel whose depth is known adds to TsdfSum: kNone for no measurement.
+// The quanta that a voxel with a known depth adds to TsdfSum; kNone for no measurement.
 __device__ __noinline__ int64_t exact_quanta(const TsdfParams& p, const TsdfSensor& exact, int x, int y, int z,
                                              float depth) {
   const double sdf = depth_distance(p, seen_from(p, exact, {x, y, z}), depth_in_metres(p, depth));
@@ -257,7 +257,7 @@ __device__ __noinline__ float2 update_exactly(const TsdfParams& p, float distanc
   return {distance, weight};
 }
 
-// One instruction, which a compiler that knows all terms of the sum does not find.
+// One instruction; the compiler does not find it when it knows all terms of the sum.
 template <class Depth>
 __device__ const Depth* pixel_at(const Depth* image, int32_t place) {
   size_t at;
@@ -301,7 +301,7 @@ __device__ Quad quad_of(const TsdfCall& call, const Place& tile, unsigned lane) 
 
 __device__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
-// Adds what an image measured of a lane's voxels. `free`: all that it measured there is free space.
+// Adds an image's measurements of a lane's voxels. `free`: it measured only free space there.
 template <class Depth, bool kOne>
 __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const Quad& quad, int32_t* counts,
                           int64_t* quanta) {
@@ -384,10 +384,9 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
 }
 
-// Whether what free space alone leaves of a voxel is known without float64: of one that nothing was known of, and of one that
-// it has left before at `free`, the truncation in float32, which stays there: the mean of that and of the truncation, less
-// than half a unit in the last place beside it, is nearer to it than half of one, for weights and counts within these
-// bounds, whose sum is a double.
+// Whether free space alone updates a voxel without float64. It does for an unseen voxel, and for one that already holds
+// `free`, the truncation in float32: the mean of that and of the truncation, which differs by less than half a unit in the
+// last place, rounds to `free` again. The weights and counts are within these bounds, so that their sum is a double.
 __device__ bool is_free_again(const TsdfFree& free, int32_t count, float distance, float weight) {
   constexpr float kLeast = 0x1p-6f, kMost = 0x1p24f;
   constexpr int32_t kMostCount = 1 << 12;
@@ -395,7 +394,7 @@ __device__ bool is_free_again(const TsdfFree& free, int32_t count, float distanc
   return (!(weight > 0) & (count == 1)) | (there & (weight >= kLeast) & (weight <= kMost) & (count < kMostCount));
 }
 
-// A lane's voxels, by their measurements.
+// Updates a lane's voxels by their measurements.
 __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_t* counts, const int64_t* quanta) {
   const TsdfParams& p = call.params;
   const auto distances = quad.distances;
@@ -463,13 +462,13 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   }
 }
 
-// The tiles of a warp, from this one on along z. All its lanes.
+// Handles the tiles of a warp, from this one on along z. All its lanes call it.
 template <class Depth, bool kOne>
 __device__ void integrate_tiles(const TsdfCall& call, Place tile) {
   const TsdfParams& p = call.params;
   const unsigned lane = threadIdx.x % 32;
   const auto sensors = kOne ? 1 : static_cast<unsigned>(p.sensors);
-  // A lane each looks what a sensor says of a tile: all sensors at once, or one tile is all there is.
+  // Each lane checks one sensor and one tile: all sensors at once, unless there is only one tile.
   const int at_once_log2 = 5 - call.tiles_log2;
   const unsigned at_once = 1u << at_once_log2;
   unsigned unknown = 0;
@@ -484,7 +483,7 @@ __device__ void integrate_tiles(const TsdfCall& call, Place tile) {
         const int z = tile.z + static_cast<int>(lane >> at_once_log2) * kTileZ;
         BoxVerdict says = BoxVerdict::kNone;
         if (sensor < sensors && z < p.grid.shape[2] + call.most_ahead) says = BoxVerdict::kUnknown;
-        // Of one image without ranges it would take as long as to look at it.
+        // For one image without ranges the check takes as long as the tile itself.
         if (says == BoxVerdict::kUnknown && (!kOne || p.ranges != nullptr)) {
           const int64_t cells = cell_blocks(p.columns) * cell_blocks(p.rows) * kCellsInBlock;
           says = box_verdict(p, view_of<kOne>(call, sensor), p.ranges ? p.ranges + sensor * cells : nullptr,
@@ -503,7 +502,7 @@ __device__ void integrate_tiles(const TsdfCall& call, Place tile) {
       if ((quad.inside >> i & 1) == 0) counts[i] = 0;
     }
     if ((counts[0] | counts[1] | counts[2] | counts[3]) != 0) update_quad(call, quad, counts, quanta);
-    // The next tile that any sensor says anything of.
+    // The next tile that any sensor measures.
     bit += at_once;
     const unsigned rest = bit < 32 ? (unknown | free) >> bit : 0;
     if (rest == 0) break;
@@ -527,7 +526,7 @@ __global__ void __launch_bounds__(kThreads, 6) integrate_images(const __grid_con
   }
 }
 
-// By how many voxels at most quads begin before their tile, so that they are aligned: -1 if they cannot be.
+// The most voxels by which quads begin before their tile so that they are aligned; -1 if they cannot be aligned.
 int most_ahead(const TsdfParams& p) {
   const int64_t* const d = p.distance_strides;
   const int64_t* const w = p.weight_strides;
@@ -537,7 +536,7 @@ int most_ahead(const TsdfParams& p) {
   return at % sizeof(float4) == 0 && d[0] % kEach == 0 && d[1] % kEach == 0 ? 0 : kEach - 1;
 }
 
-// With the sensors in place.
+// Launches the call once the sensors are stored.
 cudaError_t launch_call(const TsdfCall& call, cudaStream_t stream) {
   const TsdfParams& p = call.params;
   const int64_t* shape = p.grid.shape;
@@ -581,7 +580,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_integrate_t
   const TsdfParams& p = *params;
   TsdfCall call{};
   call.params = p;
-  // Of a warp as many tiles as its lanes look at together, but so few that warps fill the device.
+  // A warp takes as many tiles as its lanes can check together, but so few that there are warps enough for the device.
   call.most_ahead = std::max(most_ahead(p), 0);
   call.quads = most_ahead(p) >= 0;
   const int64_t tiles = blocks_for(p.grid.shape[2] + call.most_ahead, kTileZ) *

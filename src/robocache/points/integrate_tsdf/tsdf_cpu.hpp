@@ -9,7 +9,7 @@ namespace robocache {
 
 void integrate_tsdf_cpu(const TsdfParams& params, const TsdfSensor* sensors);
 
-// All depth images on the rows [begin, end) of the grid; a row is the voxels of one x and y.
+// Integrates all depth images into the rows [begin, end) of the grid; a row is the voxels of one x and y.
 using DepthRows = void(const TsdfParams& params, const TsdfSensor* sensors, int64_t begin, int64_t end);
 
 namespace baseline {

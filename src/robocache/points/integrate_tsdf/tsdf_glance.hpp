@@ -1,6 +1,6 @@
-// What float32 is sure of about a depth image and a voxel: that it says nothing of the voxel, or that the voxel lies in
-// free space. Every bound here holds for the numbers that rule 32 makes in float64, so that a glance never changes a bit;
-// what it is not sure of, rule 32 decides. Both backends share it.
+// Quick tests in float32 of a depth image and a voxel: the image does not measure the voxel, or the voxel lies in free
+// space. Every bound here holds for the float64 numbers of rule 32, so a test never changes a bit. Where a test cannot
+// decide, rule 32 does. Both backends share this file.
 #pragma once
 
 #include <bit>
@@ -14,14 +14,14 @@
 
 namespace robocache {
 
-// Of a box of voxels and a sensor.
+// The numbers of a box of voxels and a sensor.
 struct TsdfGlance {
   float at[3];       // the first voxel's centre, in the camera's frame
-  float step[3][3];  // what a voxel further along each axis adds to that
+  float step[3][3];  // the difference to the next voxel along each axis
   float fx, fy, cx, cy;
   float depth_scale;
   float error;          // of a coordinate in that frame, in the box
-  float least_z;        // what is nearer than this is looked at; infinity: nothing is sure
+  float least_z;        // nearer voxels are always examined; infinity: the tests decide nothing
   float pixel_error;    // of a pixel: this over z,
   float pixel_slack;    // and this
   float sure_distance;  // more in front or behind than this and depth * kDepthError is far more than the truncation
@@ -67,7 +67,7 @@ ROBOCACHE_HD TsdfGlance glance_at(const TsdfParams& p, const TsdfSensor& s, cons
     errors[k] = 0x1p-24 * (along + 5 * farthest) + 0x1p-46 * far;
   }
   const double error = larger(larger(errors[0], errors[1]), errors[2]);
-  // The farthest from the principal point that a pixel within two of the image is.
+  // The greatest distance from the principal point of a pixel that is at most two pixels outside the image.
   const double columns = static_cast<double>(p.columns);
   const double rows = static_cast<double>(p.rows);
   const double aside =
@@ -82,7 +82,7 @@ ROBOCACHE_HD TsdfGlance glance_at(const TsdfParams& p, const TsdfSensor& s, cons
   // x / z is off by (its error + that of z |x / z|) / z; 1 / z, the product, fx and the sum round.
   g.pixel_error = static_cast<float>(1.03 * (larger(s.fx * errors[0], s.fy * errors[1]) + aside * errors[2]));
   g.pixel_slack = static_cast<float>(2.6 * 0x1p-23 * aside + 0x1p-23 * highest);
-  // Within these nothing here under- or overflows, and pixels can be told apart.
+  // Within these bounds nothing here under- or overflows, and neighbouring pixels differ.
   const double farthest_place =
       rows * std::abs(static_cast<double>(p.row_stride)) + columns * std::abs(static_cast<double>(p.column_stride));
   const bool sane = reach > 1e-15 && reach < 1e15 && s.fx < 1e15 && s.fy < 1e15 && highest < 0x1p20 &&
@@ -92,14 +92,14 @@ ROBOCACHE_HD TsdfGlance glance_at(const TsdfParams& p, const TsdfSensor& s, cons
   return g;
 }
 
-// Of a sensor, what a kernel reads for each box of voxels.
+// The numbers of a sensor that a kernel reads for each box of voxels.
 struct alignas(16) TsdfView {
   TsdfGlance glance;
   float middle[3];  // of the first box, in the camera's frame
   float half[3];    // what a box extends from there along each axis of that frame, and more than the error of both
 };
 
-// For boxes of `extent` voxels, anywhere within what the glance is of.
+// The view for boxes of `extent` voxels anywhere within the outer box.
 ROBOCACHE_HD TsdfView view_of(const TsdfGlance& g, const int extent[3]) {
   TsdfView view{g, {}, {}};
   for (int k = 0; k < 3; ++k) {
@@ -114,8 +114,8 @@ ROBOCACHE_HD TsdfView view_of(const TsdfGlance& g, const int extent[3]) {
   return view;
 }
 
-// What depth images measured is found beforehand for square cells of kLeastCell pixels a side, twice and four times that:
-// 16, 4 and 1 of them to a block of kBlockCell.
+// The ranges of a depth image are found beforehand for square cells of kLeastCell pixels a side, of twice and of four times
+// that: 16, 4 and 1 of them in a block of kBlockCell.
 inline constexpr int32_t kLeastCellLog2 = 4;
 inline constexpr int32_t kCellSizes = 3;
 inline constexpr int32_t kBlockCellLog2 = kLeastCellLog2 + kCellSizes - 1;
@@ -124,13 +124,13 @@ inline constexpr int64_t kCellsInBlock = 16 + 4 + 1;
 
 ROBOCACHE_HD int64_t cell_blocks(int64_t pixels) { return (pixels + kBlockCell - 1) >> kBlockCellLog2; }
 
-// Where the range of a cell of an image lies: of a size, the cells of all blocks are row-major.
+// The index of a cell's range: the cells of one size, of all blocks, are row-major.
 ROBOCACHE_HD int64_t cell_place(int64_t blocks_across, int64_t blocks_down, int32_t size, int64_t row, int64_t column) {
   const int64_t before = size == 0 ? 0 : size == 1 ? 16 : 20;
   return before * blocks_across * blocks_down + row * (blocks_across << (kCellSizes - 1 - size)) + column;
 }
 
-// What the pixels from one to another measured, or more than that: both are on the image.
+// A range that includes the measurements of all pixels between two corners, which are on the image.
 ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells, int32_t top, int32_t left,
                                      int32_t bottom, int32_t right) {
   int32_t size = 0;
@@ -151,15 +151,14 @@ ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells
   return all;
 }
 
-// What an image says of all voxels of a box: that it measured none of them, that those whose pixel measured anything lie in
-// free space, or nothing.
+// What an image shows about all voxels of a box: it measured none, every measured one lies in free space, or unknown.
 enum class BoxVerdict { kNone, kFree, kUnknown };
 
-// Of the box whose first voxel is at x, y, z. `cells` are the image's; null: not known.
+// Tests the box whose first voxel is at x, y, z. `cells` are the image's ranges; null: unknown.
 ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, const TsdfRange* cells, float x, float y,
                                     float z) {
   const TsdfGlance& g = view.glance;
-  // Where nothing is sure all is looked at, but by a pose of NaN.
+  // If the test decides nothing, every voxel is examined, except for a pose of NaN.
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (!(g.least_z < kInfinity)) return g.at[2] == g.at[2] ? BoxVerdict::kUnknown : BoxVerdict::kNone;
   float low[3];
@@ -177,7 +176,7 @@ ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, c
   const float right = std::fma(g.fx, high[0] * (high[0] < 0 ? least_inverse : most_inverse), g.cx);
   const float top = std::fma(g.fy, low[1] * (low[1] < 0 ? most_inverse : least_inverse), g.cy);
   const float bottom = std::fma(g.fy, high[1] * (high[1] < 0 ? least_inverse : most_inverse), g.cy);
-  // Pixels reach half a pixel around their centres; a whole one is left.
+  // A pixel reaches half a pixel around its centre; the margin is a whole one.
   const auto columns = static_cast<float>(p.columns);
   const auto rows = static_cast<float>(p.rows);
   if ((right < -1) | (left > columns) | (bottom < -1) | (top > rows)) return BoxVerdict::kNone;
@@ -203,21 +202,21 @@ ROBOCACHE_HD float plus_product(float a, float b, float sum) {
 #endif
 }
 
-// The pixel that a voxel falls on, where that is sure; it may be none of the image.
+// The pixel of a voxel, if float32 can tell; it may lie outside the image.
 struct Glimpse {
   int32_t column, row;
   int32_t sure;  // 0 or 1; vector code knows no members of one byte
 };
 
-// Of a point in the camera's frame, to g.error; `inverse` is 1 / z to 2^-23 of it.
+// Finds the pixel of a point in the camera's frame, which is exact to g.error; `inverse` is 1 / z to 2^-23 of it.
 ROBOCACHE_HD Glimpse glimpse(const TsdfGlance& g, float x, float y, float z, float inverse) {
   constexpr float kMagic = 0x1.8p23f;  // added, it leaves the nearest whole number in the last bits
   const float u = plus_product(g.fx, x * inverse, g.cx);
   const float v = plus_product(g.fy, y * inverse, g.cy);
   const float column = u + kMagic;
   const float row = v + kMagic;
-  // So far from a whole number it is still sure which one is nearest. NaN never is, nor is what magic does not reach:
-  // doubt is more than half a pixel there.
+  // Up to this distance from a whole number, the nearest one is certain. NaN is never certain, nor is a number beyond the
+  // reach of kMagic: the doubt is more than half a pixel there.
   const float certain = plus_product(-g.pixel_error, inverse, 0.5f - g.pixel_slack);
   const int32_t sure = int32_t{z >= g.least_z} & int32_t{std::abs(u - (column - kMagic)) <= certain} &
                        int32_t{std::abs(v - (row - kMagic)) <= certain};  // without branches, for vectors
@@ -225,12 +224,12 @@ ROBOCACHE_HD Glimpse glimpse(const TsdfGlance& g, float x, float y, float z, flo
           std::bit_cast<int32_t>(row) - std::bit_cast<int32_t>(kMagic), sure};
 }
 
-// What an image says of a voxel, if anything: 0 or 1.
+// What an image shows about a voxel; each member is 0 or 1.
 struct Verdict {
   int32_t free, doubtful;
 };
 
-// What `depth`, as the image holds it, says of a voxel at z.
+// Tests a voxel at z against `depth`, which is in the image's unit.
 ROBOCACHE_HD Verdict verdict(const TsdfGlance& g, bool space_carving, float z, float depth) {
   const float metres = depth * g.depth_scale;
   const float ahead = metres - z;
@@ -241,29 +240,29 @@ ROBOCACHE_HD Verdict verdict(const TsdfGlance& g, bool space_carving, float z, f
 
 // ---- Float64 without divisions and roots ----
 //
-// Those of rule 32 are rounded correctly, which takes long and waits for itself. Without that each of the below is off by
-// less than 2^-48 of it, and mostly nothing depends on the rest.
+// Rule 32 rounds divisions and roots correctly, which is slow and a long chain of instructions. Each function below is off
+// by less than 2^-48 of the result, and mostly nothing depends on the rest.
 
 struct Refined {
   double value;
   bool sure;  // to 2^-51 of it
 };
 
-// 1 / sqrt(x), of which `guess` knows the first digits.
+// 1 / sqrt(x); `guess` has the first digits.
 ROBOCACHE_HD Refined inverse_root(double x, float guess) {
   const auto y = static_cast<double>(guess);
   const double off = std::fma(-x * y, y, 1.0);
   return {std::fma(y * off, std::fma(0.375, off, 0.5), y), std::abs(off) < 0x1p-18};
 }
 
-// 1 / x, likewise.
+// 1 / x; `guess` has the first digits.
 ROBOCACHE_HD Refined inverse_of(double x, float guess) {
   const auto y = static_cast<double>(guess);
   const double off = std::fma(-x, y, 1.0);
   return {std::fma(y, std::fma(off, off, off), y), std::abs(off) < 0x1p-18};
 }
 
-// As find_pixel, if that is sure, and true then. guess(x) knows the first digits of 1 / x.
+// Does what find_pixel does, and returns true, if the result is certain. guess(x) has the first digits of 1 / x.
 template <class Guess>
 ROBOCACHE_HD bool find_pixel_if_sure(const TsdfSensor& s, Projected& c, const Guess& guess) {
   const Refined inverse = inverse_of(c.z, guess(static_cast<float>(c.z)));
@@ -276,14 +275,14 @@ ROBOCACHE_HD bool find_pixel_if_sure(const TsdfSensor& s, Projected& c, const Gu
          (std::abs(u) + std::abs(s.cx) < 0x1p24) & (std::abs(v) + std::abs(s.cy) < 0x1p24);
 }
 
-// What a measurement adds to TsdfSum, if that is sure.
+// The quanta that a measurement adds to TsdfSum, if they are certain.
 struct Addend {
   int64_t quanta;
   int32_t count;
   bool sure;
 };
 
-// Of a depth in metres, above 0, and a voxel before the camera; guess(x) knows the first digits of 1 / sqrt(x).
+// For a depth in metres, above 0, and a voxel in front of the camera; guess(x) has the first digits of 1 / sqrt(x).
 template <class Guess>
 ROBOCACHE_HD Addend addend_of(const TsdfParams& p, const Projected& c, double depth, const Guess& guess) {
   // The ray's length over z is square / sqrt(square z^2): one root, and no division.
@@ -300,7 +299,7 @@ ROBOCACHE_HD Addend addend_of(const TsdfParams& p, const Projected& c, double de
   return {within ? static_cast<int64_t>(whole) - p.free_quanta : 0, counts ? 1 : 0, sure};
 }
 
-// As update_voxel, if the mean is sure in float32, and true then. guess(x) knows the first digits of 1 / x.
+// Does what update_voxel does, and returns true, if the mean in float32 is certain. guess(x) has the first digits of 1 / x.
 template <class Guess>
 ROBOCACHE_HD bool update_if_sure(const TsdfParams& p, float& distance, float& weight, const TsdfSum& sum,
                                  const Guess& guess) {

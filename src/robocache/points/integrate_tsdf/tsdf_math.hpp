@@ -1,4 +1,4 @@
-// Rule 32 for one ray and for one voxel: what both backends share, to the bit.
+// Rule 32 for one ray and for one voxel. Both backends share it and give the same bits.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@
 
 namespace robocache {
 
-// The nearest whole number, midway the even one, without a call of the C library. Beyond 2^51 some number as large.
+// The nearest whole number, midway the even one, without a call of the C library. Beyond 2^51 it is any number as large.
 ROBOCACHE_HD double nearest_even(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 ROBOCACHE_HD double voxel_centre(const VoxelGrid& grid, int axis, int64_t n) {
@@ -25,7 +25,7 @@ struct TsdfRay {
   double range;
 };
 
-// False for what is no measurement.
+// False if it is no measurement.
 ROBOCACHE_HD bool tsdf_ray(const TsdfSensor& sensor, const double p[3], TsdfRay& ray) {
   const double* r = sensor.rotation;
   for (int axis = 0; axis < 3; ++axis) {
@@ -40,8 +40,8 @@ ROBOCACHE_HD bool tsdf_ray(const TsdfSensor& sensor, const double p[3], TsdfRay&
   return true;
 }
 
-// How far along the ray it crosses plane n of an axis, which is between voxels n - 1 and n. A ray along the plane has always
-// been past those at or below it, and never comes to the others. Never descending in the order of travel.
+// The distance at which the ray crosses plane n of an axis, which lies between voxels n - 1 and n. A ray parallel to the
+// plane is always past the planes at or below it and never reaches the others. Distances never fall in the order of travel.
 ROBOCACHE_HD double plane_crossing(const TsdfRay& ray, const VoxelGrid& grid, int axis, int64_t n) {
   const double plane = grid.origin[axis] + static_cast<double>(n) * grid.size[axis];
   const double d = ray.direction[axis];
@@ -54,7 +54,7 @@ ROBOCACHE_HD double centre_along(const TsdfRay& ray, const VoxelGrid& grid, int 
   return (voxel_centre(grid, axis, n) - ray.origin[axis]) * ray.direction[axis];
 }
 
-// Where the walk along a ray is on one axis.
+// The state of the walk along a ray on one axis.
 struct AxisWalk {
   int64_t cell;
   int64_t step;   // 1 or -1
@@ -73,7 +73,7 @@ ROBOCACHE_HD void start_walk(const TsdfRay& ray, const VoxelGrid& grid, int axis
   const double guess =
       std::floor((ray.origin[axis] + distance * ray.direction[axis] - grid.origin[axis]) / grid.size[axis]);
   stand_at(ray, grid, axis, static_cast<int64_t>(guess < last ? guess > 0 ? guess : 0 : last), walk);
-  // The guess is off by its rounding; the crossings decide.
+  // The guess has a rounding error; the crossings decide.
   while (plane_crossing(ray, grid, axis, walk.step > 0 ? walk.cell : walk.cell + 1) > distance) {
     stand_at(ray, grid, axis, walk.cell - walk.step, walk);
   }
@@ -84,8 +84,8 @@ ROBOCACHE_HD void start_walk(const TsdfRay& ray, const VoxelGrid& grid, int axis
 // Calls visit(cell of x, y, z, sdf, not above truncation) for every voxel that the ray updates, from the sensor on.
 template <class Visit>
 ROBOCACHE_HD void for_each_measured(const TsdfRay& ray, const TsdfParams& p, const Visit& visit) {
-  // A voxel's centre is less than half a diagonal along the ray from any part of the ray in that voxel; with a quarter
-  // more, rounding has no say in who is asked.
+  // Along the ray, a voxel's centre is less than half a diagonal from any part of the ray in that voxel. With a quarter
+  // more, rounding does not change which voxels are tested.
   const double reach = p.truncation + 1.25 * p.half_diagonal;
   double begin = p.space_carving || ray.range < reach ? 0 : ray.range - reach;
   double end = ray.range + reach;
@@ -109,7 +109,7 @@ ROBOCACHE_HD void for_each_measured(const TsdfRay& ray, const TsdfParams& p, con
     double next = walk[0].leaves < walk[1].leaves ? walk[0].leaves : walk[1].leaves;
     next = walk[2].leaves < next ? walk[2].leaves : next;
     if (!(next < end)) return;
-    // Through an edge or a corner along several axes at once: the voxels beside it have no length of the ray.
+    // Through an edge or a corner the ray steps along several axes at once: it has no length in the voxels beside it.
     for (int axis = 0; axis < 3; ++axis) {
       if (walk[axis].leaves > next) continue;
       do {
@@ -138,13 +138,13 @@ ROBOCACHE_HD void for_each_measured(const TsdfParams& p, const TsdfSensor* senso
 
 // ---- Depth images: the pixel that a voxel falls on ----
 
-// Where a point falls: in the camera's frame, and on which pixel, which may be none.
+// A point in the camera's frame, and its pixel, which may lie outside the image.
 struct Projected {
   double x, y, z;
   double column, row;
 };
 
-// A voxel's centre in the camera's frame, by what of it lies along each axis from the sensor. The pixel is not found yet.
+// A voxel's centre in the camera's frame, from its offsets along each axis from the sensor. The pixel is not set.
 ROBOCACHE_HD Projected seen_from(const TsdfSensor& s, double dx, double dy, double dz) {
   const double* r = s.rotation;
   Projected c;
@@ -175,13 +175,13 @@ ROBOCACHE_HD float depth_at(const TsdfParams& p, int64_t place) {
                                     : static_cast<float>(static_cast<const uint16_t*>(p.measured)[place]);
 }
 
-// In metres: 0 for no measurement.
+// The depth in metres; 0 for no measurement.
 ROBOCACHE_HD double depth_in_metres(const TsdfParams& p, float depth) {
   const double metres = p.depth_scale * static_cast<double>(depth);
   return metres > 0 && metres < HUGE_VAL ? metres : 0;
 }
 
-// What the pixel measured that a voxel falls on, likewise.
+// The depth of a voxel's pixel in metres; 0 for no measurement.
 ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Projected& c) {
   if (!is_on_image(p, c)) return 0;
   const int64_t place = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
@@ -189,7 +189,7 @@ ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Proj
   return depth_in_metres(p, depth_at(p, place));
 }
 
-// How far the surface at that depth is from the voxel, not above truncation: NaN for no measurement.
+// The distance of the surface at that depth from the voxel, at most the truncation; NaN for no measurement.
 ROBOCACHE_HD double depth_distance(const TsdfParams& p, const Projected& c, double depth) {
   const double sdf = (depth - c.z) * std::sqrt((c.x * c.x + c.y * c.y) + c.z * c.z) / c.z;
   const bool counts = (depth > 0) & (sdf >= -p.truncation) & ((sdf <= p.truncation) | p.space_carving);
@@ -202,7 +202,7 @@ ROBOCACHE_HD int64_t in_quanta(const TsdfParams& p, double metres) {
   return static_cast<int64_t>(nearest_even(metres * p.quanta_per_metre));
 }
 
-// The double nearest to n; unlike a cast there are vectors of it before AVX-512.
+// The double nearest to n; unlike a cast, the compiler can vectorise it without AVX-512.
 ROBOCACHE_HD double as_double(int64_t n) {
   const auto bits = static_cast<uint64_t>(n);
   const auto high = std::bit_cast<double>((bits >> 32) ^ 0x4530000080000000u);         // 2^84 + 2^63 and the high half
@@ -215,7 +215,7 @@ struct TsdfMean {
   double sum, total;
 };
 
-// `sum` holds a measurement at least.
+// `sum` holds at least one measurement.
 ROBOCACHE_HD TsdfMean mean_with(const TsdfParams& p, float distance, float weight, const TsdfSum& sum) {
   const bool seen = weight > 0;  // NaN is not
   const double before = seen ? static_cast<double>(weight) : 0;

@@ -1,4 +1,4 @@
-// What integrate_tsdf hands to a backend: validated, plain C. Strides count elements.
+// The arguments that integrate_tsdf passes to a backend: validated, plain C. Strides count elements.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ struct TsdfNumbers {
   int64_t sensor_stride, row_stride, column_stride;
 };
 
-// What the rays of a call say of a voxel, on one line of the cache.
+// The measurements that a call's rays add to a voxel, on one line of the cache.
 struct alignas(16) TsdfSum {
   int64_t quanta;  // the sum of the measurements, each less the truncation, so that free space adds nothing
   int32_t count;
 };
 
-// The least and the most that some pixels measured, as the image holds it: infinity and 0 where none did.
+// The least and the greatest depth of some pixels, in the image's unit; infinity and 0 if none measured.
 struct TsdfRange {
   float least, most;
 };
@@ -56,16 +56,16 @@ struct TsdfParams {
   int64_t free_quanta;      // of the truncation
   double max_weight;        // infinity: none
 
-  // For points, of each voxel, row-major. Not cleared yet: everywhere, or in the voxels that rays update, whichever are
-  // fewer.
+  // For points: the sums of each voxel, row-major. The kernels clear them everywhere, or only in the voxels that rays
+  // update, whichever are fewer.
   TsdfSum* sums;
   bool clear_everywhere;
 
-  // For depth images on CUDA, kCellsInBlock for each block of each image, to be found; null: none.
+  // For depth images on CUDA: kCellsInBlock ranges for each block of each image, which a kernel finds; null: none.
   TsdfRange* ranges;
 };
 
-// Sensors that travel with a kernel's parameters, which are at most 4 KB.
+// The most sensors in a kernel's parameters, which have at most 4 KB.
 inline constexpr int64_t kSensorsInParams = 8;
 
 }  // namespace robocache

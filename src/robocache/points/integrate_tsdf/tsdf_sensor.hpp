@@ -1,5 +1,5 @@
-// What a pose and a camera must be, wherever their numbers lie: on the host they are refused, on a device such a sensor
-// measures nothing.
+// Checks of a pose and a camera, on the host and on the device. The host refuses wrong numbers; on the device a sensor with
+// wrong numbers measures nothing.
 #pragma once
 
 #include <cmath>
@@ -24,7 +24,7 @@ struct SensorCheck {
   int i = 0, j = 0;  // of kColumns
 };
 
-// Of the row-major 4x4 of a sensor; sets rotation and origin.
+// Sets rotation and origin from a sensor's row-major 4x4 matrix.
 ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t place, TsdfSensor& sensor) {
   double t[4][4];
   for (int i = 0; i < 4; ++i) {
@@ -34,7 +34,7 @@ ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t place, Tsdf
     }
   }
   if (t[3][0] != 0 || t[3][1] != 0 || t[3][2] != 0 || t[3][3] != 1) return {SensorFault::kLastRow};
-  // Poses come with few digits and in float32; a scale or a mirror is another matter.
+  // Poses often have few digits, or are float32; a scale or a mirror differs by more.
   constexpr double kRounding = 1e-3;
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j < 3; ++j) {
@@ -52,7 +52,7 @@ ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t place, Tsdf
   return {};
 }
 
-// Of a 3x3 camera matrix, or fx, fy, cx, cy.
+// Sets the camera from a 3x3 matrix, or from fx, fy, cx, cy.
 ROBOCACHE_HD SensorCheck read_camera(const TsdfNumbers& cameras, int64_t place, TsdfSensor& sensor) {
   const auto k = [&](int row, int column) { return number_at(cameras, place, row, column); };
   if (cameras.is_matrix) {

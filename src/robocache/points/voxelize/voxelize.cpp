@@ -16,7 +16,7 @@ constexpr std::string_view kModeNames[kVoxelModes] = {"occupancy", "occupancy_bi
                                                       "max",       "first",          "last"};
 
 bool takes_fill(VoxelMode mode) { return mode >= VoxelMode::kMean; }
-// As a refusal names what was asked for: "'count' and 'sum'".
+// The requested modes in words, for an error: "'count' and 'sum'".
 std::string modes_text(const VoxelizeOptions& options) {
   std::string text;
   for (const VoxelMode mode : options.modes) {
@@ -27,7 +27,7 @@ std::string modes_text(const VoxelizeOptions& options) {
 
 bool is_sum(VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; }
 
-// The number of bytes, refused where it is beyond int64.
+// The number of bytes; refuses one beyond int64.
 int64_t product(std::initializer_list<int64_t> factors) {
   int64_t made = 1;
   for (const int64_t factor : factors) {
@@ -72,7 +72,7 @@ void set_modes(const PointArguments& arguments, const VoxelizeOptions& options, 
   }
 }
 
-// The fill as floats of that dtype hold it, so that whoever writes it rounds nothing.
+// The fill rounded to floats of that dtype, so that writing it does not round again.
 double rounded_fill(double fill, DType dtype) {
   if (!std::isfinite(fill) || dtype == DType::kFloat64) return fill;
   if (dtype == DType::kFloat32 || !is_floating(dtype)) return static_cast<double>(static_cast<float>(fill));
@@ -138,7 +138,7 @@ struct VoxelizeCall {
   VoxelReduction reduction{};
 };
 
-// The call, checked; where its results go is still to come.
+// Checks the call; its outputs follow later.
 VoxelizeCall prepare(const PointArguments& arguments, const VoxelizeOptions& options) {
   VoxelizeCall call;
   call.points = check_points(arguments);
@@ -181,7 +181,7 @@ void check_result(const TensorView& out, std::string_view argument, const Tensor
   check_dense(out, argument);
 }
 
-// Of a call with one mode, checked.
+// Checks a call with one mode.
 VoxelizeCall prepare_backward(const PointArguments& arguments, const VoxelizeOptions& options) {
   VoxelizeCall call = prepare(arguments, options);
   if (call.reduction.output_count != 1 || !takes_features(options.modes[0])) {

@@ -1,4 +1,4 @@
-// voxelize_pointcloud: points into a dense grid of voxels, any number of results in one pass.
+// voxelize_pointcloud: reduces points into a dense grid of voxels, with any number of results in one pass.
 //
 //   points         [N, 3 + C] or [B, N, 3 + C]   float32 or float64: x, y, z; C columns of features where none are given
 //   features       [N, F] or [B, N, F], or none  float64/32/16, bfloat16, bool, integers of 8 to 32 bits, int64
@@ -33,7 +33,7 @@
 //
 // A voxel's bits depend on its own points alone. They are the same on every run, thread count, GPU, and on the CPU.
 //
-// Work is queued on `stream` and not waited for; on CUDA nothing is allocated. Throws ArgumentError, ArgumentTypeError
+// The call queues work on `stream` and does not wait; on CUDA it allocates nothing. Throws ArgumentError, ArgumentTypeError
 // (each names the argument), DeviceError.
 //
 //   std::vector<float> points{0.1f, 0.2f, 0.3f,  0.4f, 0.1f, 0.2f,  -1, 0, 0};
@@ -75,10 +75,10 @@ std::string_view voxel_mode_name(VoxelMode mode);
 // The dtype of that mode's out, for features of `features` or none. Throws ArgumentError where the mode needs them.
 DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features);
 
-// What the out of each mode must be: dense views without memory.
+// The outputs that each mode needs, as dense views without memory.
 std::vector<TensorView> voxelize_outputs(const PointArguments& arguments, const VoxelizeOptions& options);
 
-// And what `dropped` must be.
+// The view that `dropped` must have.
 TensorView voxelize_dropped(const PointArguments& arguments);
 
 int64_t voxelize_workspace_bytes(const PointArguments& arguments, const VoxelizeOptions& options);
@@ -88,13 +88,13 @@ void voxelize_pointcloud(const PointArguments& arguments, const VoxelizeOptions&
                          const std::optional<TensorView>& dropped = std::nullopt,
                          const std::optional<TensorView>& workspace = std::nullopt);
 
-// What that hands to the engine, checked: which way it goes, voxels/reduce_way.hpp tells.
+// The checked call that the engine gets; voxels/reduce_way.hpp says which way it takes.
 VoxelReduction voxelize_reduction(const PointArguments& arguments, const VoxelizeOptions& options,
                                   const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped,
                                   const std::optional<TensorView>& workspace);
 
-// The gradient with respect to the features, of one mode of those that have features: adds what a gradient with respect to
-// its out means. Which points get it stands in voxels/reduce_backward.hpp.
+// Adds the gradient by the features, from the gradient by the output of one mode that takes features.
+// voxels/reduce_backward.hpp says which points get it.
 //
 //   arguments          as of the call, with features of floats
 //   options            as of the call, `modes` the one mode

@@ -5,7 +5,7 @@
 namespace robocache::sparse_cuda {
 namespace {
 
-// A thread for each piece of a row of the output, so that neighbours write side by side.
+// Each thread copies a piece of a row of the output, so that neighbours write side by side.
 template <class Piece, class Index>
 __global__ void __launch_bounds__(kThreads)
     gather(const __grid_constant__ GatherCall call, Index pieces_a_row, Index pieces) {
@@ -42,7 +42,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_gather_rows
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const auto stream = static_cast<cudaStream_t>(stream_handle);
-  // The widest piece that every row begins with and consists of.
+  // The widest piece that divides every row and its address.
   const auto bytes = static_cast<uint64_t>(call->element_bytes);
   const uint64_t alignment = reinterpret_cast<uintptr_t>(call->data) | reinterpret_cast<uintptr_t>(call->out) |
                              static_cast<uint64_t>(call->columns) * bytes |

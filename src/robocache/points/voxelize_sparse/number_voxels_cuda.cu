@@ -7,7 +7,7 @@
 //   limit         with max_voxels of several clouds: which of each cloud's go through
 //   count_points  where the largest count is asked for
 //
-// What a voxel's slot is depends on which rows come first, but no result does: rows look their slot up, and the row it
+// The slot of a voxel depends on which rows run first, but no result does: rows remember their slot, and the row that it
 // keeps is a minimum.
 #include <algorithm>
 #include <cub/block/block_scan.cuh>
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Slots are claimed once and never given back, and all that a slot ever holds are rows of one voxel: so whichever of its
-// rows is read here tells whether the slot is this cell's.
+// A slot is claimed once, and all rows that it ever holds are of one voxel. So any of its rows that is read here shows
+// whether the slot belongs to this cell.
 __device__ uint32_t find_or_claim(const SparseCall& call, const Numbering& n, const SparseCell& cell, uint32_t row) {
   const uint64_t hash = hash_of(cell);
   uint32_t tag = static_cast<uint32_t>(hash >> 32);
@@ -104,7 +104,7 @@ __device__ uint32_t find_or_claim(const SparseCall& call, const Numbering& n, co
       if (!cell_of_row(call, row_of_slot(seen), other)) continue;
       if (!same_cell(call, other, row_of_slot(seen), cell, row)) continue;
     }
-    // The tags are equal, so that the lesser word is that of the lesser row.
+    // The tags are equal, so the lesser word has the lesser row.
     if (row < row_of_slot(seen)) atomicMin(n.table + slot, mine);
     return slot;
   }
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
   n.slot_of_row[row] = slot;
 }
 
-// Reads the row of a slot alone: in `number` the other half is being written.
+// Reads only the row of a slot: `number` writes the other half at the same time.
 __device__ bool is_first_row(const Numbering& n, int64_t row) {
   if (row >= n.rows) return false;
   const uint32_t slot = n.slot_of_row[row];

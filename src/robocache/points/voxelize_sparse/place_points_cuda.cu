@@ -2,10 +2,10 @@
 //
 //   key, sort          for another order than that of insertion: the voxels in that order
 //   describe           coords; each voxel's list of rows, with its first row in front
-//   assign             the voxel of each row; puts the row into its voxel's list, or its priority to the test
-//   choose             what the lists say: which rows are kept, which one is the random one
+//   assign             the voxel of each row; adds the row to its voxel's list, or compares its priority
+//   choose             reads from the lists which rows are kept, or which one is the random one
 //
-// Long lists are not kept by assign: rows are sorted by their voxels instead.
+// For long lists, rows are sorted by their voxels instead.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
@@ -26,8 +26,8 @@ struct Placing {
   bool sorted;         // rows are sorted instead
   Word* keys[2];       // [voxels]
   WideKey* wide_keys[2];
-  int32_t* insertions[2];   // [voxels]; the second: the place of each voxel in the order of insertion
-  int32_t* place;           // [voxels] the voxel of each such place
+  int32_t* insertions[2];   // [voxels]; the second: the index of each voxel in the order of insertion
+  int32_t* place;           // [voxels] the voxel with each such index
   uint32_t* list;           // [voxels, P] rows, kNoRow behind the last
   Word* least;              // [voxels]
   uint32_t* row_voxels[2];  // [rows]
@@ -117,13 +117,13 @@ cudaError_t placing_of(const SparseCall& call, const Numbering& n, Placing& p, i
   return cudaSuccess;
 }
 
-// Voxels in the call's arrays that are voxels.
+// The number of voxels in the call's arrays.
 __device__ int64_t found_voxels(const SparseCall& call, const Numbering& n) {
   const int64_t voxels = n.sizes->sizes.voxels;
   return voxels < call.voxels ? voxels : call.voxels;
 }
 
-// The cell of the voxel that is `place`-th in the order of insertion, and its first row.
+// The cell and the first row of the voxel that has index `place` in the order of insertion.
 __device__ int32_t first_row_of(const SparseCall& call, const Numbering& n, int64_t place, SparseCell& cell) {
   const int32_t row = n.first_row[insertion_of_voxel(call, n, place)];
   cloud_of_row(call, n, row, cell.cloud);
@@ -194,13 +194,13 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = thread; i < call.voxels * most; i += step) call.rows_of_voxel[i] = -1;
 }
 
-// Puts a row into its voxel's ascending list of the least P rows, which begins with the voxel's first row.
+// Inserts a row into its voxel's ascending list of the least P rows, which begins with the voxel's first row.
 //
-// Each place keeps the least row that was ever offered to it, and what it gives up, or never takes, is offered to the next
-// one. So no row is lost before the end of the list; and the k-th least row never gets behind place k, since it only goes
-// on from a place that holds a lesser row, and by the same argument the i-th least is never behind place i < k. Hence each
-// of the least P rows ends in a place of its own no further than its rank: in its rank's. That holds as well for a place
-// that is passed by because a lesser row was seen there: places only fall.
+// Each entry keeps the least row that it was ever offered. A row that it gives up, or does not take, is offered to the next
+// entry. So no row is lost before the end of the list. The k-th least row never gets behind entry k: it only moves on from
+// an entry with a lesser row, and by the same argument the i-th least row is never behind entry i < k. So each of the least
+// P rows ends in its own entry, at most at its rank, which is its rank. This also holds for an entry that is skipped
+// because a lesser row was seen there: the row in an entry only falls.
 __device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_t* count) {
   const auto seen = [&](int64_t place) { return *static_cast<const volatile uint32_t*>(list + place); };
   if (most == 1 || seen(most - 1) < row) return;
@@ -208,7 +208,7 @@ __device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_
   while (place < most - 1 && seen(place) < row) ++place;
   for (; place < most; ++place) {
     const uint32_t before = atomicMin(list + place, row);
-    if (before == kNoRow) {  // once for each place
+    if (before == kNoRow) {  // once for each entry
       if (count != nullptr) atomicAdd(count, 1);
       return;
     }
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// With lists: which rows are in them. Of priorities: whose is the least.
+// With lists: finds which rows are in them. With priorities: finds the row with the least.
 __global__ void __launch_bounds__(kThreads)
     choose(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
            const __grid_constant__ Placing p) {

@@ -1,6 +1,5 @@
-// What voxelize_sparse and voxel_downsample hand to a backend: validated, plain C.
-//
-// A call goes in the steps of sparse_steps.hpp.
+// The arguments that voxelize_sparse and voxel_downsample pass to a backend: validated, plain C. A call runs in the steps
+// of sparse_steps.hpp.
 #pragma once
 
 #include <cstdint>
@@ -64,8 +63,8 @@ struct GatherCall {
   void* out;
 };
 
-// Which of a voxel's points `random` takes: the one with the least of this. The upper half is splitmix64's hash of (seed,
-// row), the lower the row, so that no two are equal.
+// `random` takes the point of a voxel with the least priority. The upper half is splitmix64's hash of (seed, row), the lower
+// half the row, so no two are equal.
 ROBOCACHE_HD uint64_t sample_priority(uint64_t seed, int64_t row) {
   const auto mixed = [](uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -76,7 +75,7 @@ ROBOCACHE_HD uint64_t sample_priority(uint64_t seed, int64_t row) {
   return (hash & 0xffffffff00000000u) | static_cast<uint64_t>(row);
 }
 
-// A cell of a cloud, as int32 numbers it. Of a wide call the low halves of x, y, z: same_cell compares the rest.
+// A cell of a cloud in int32. In a wide call it holds the low halves of x, y, z: same_cell compares the rest.
 struct SparseCell {
   int32_t cloud, x, y, z;
 };
@@ -116,14 +115,14 @@ ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell&
   return true;
 }
 
-// Where a row begins, in elements. Rows are fewer than 2^31.
+// The offset of a row in elements. There are fewer than 2^31 rows.
 ROBOCACHE_HD int64_t row_place(int64_t rows, int64_t cloud_stride, int64_t row_stride, int64_t row) {
   if (row < rows) return row * row_stride;  // of one cloud, or ragged, every row
   const auto cloud = static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(rows));
   return cloud * cloud_stride + (row - cloud * rows) * row_stride;
 }
 
-// Fills x, y, z of the cell that a row lies in; false where there is none.
+// Sets x, y, z of the cell that a row lies in; false if it lies in none.
 ROBOCACHE_HD bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& cell) {
   const Clouds& c = call.clouds;
   const int64_t place = row_place(c.rows, c.cloud_stride, c.row_stride, row);
@@ -131,7 +130,7 @@ ROBOCACHE_HD bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& c
                                     : sparse_cell(call, static_cast<const double*>(c.points) + place, cell);
 }
 
-// wide_cell of a row.
+// The wide_cell of a row.
 ROBOCACHE_HD bool wide_cell_of_row(const SparseCall& call, int64_t row, int64_t (&cell)[3]) {
   const Clouds& c = call.clouds;
   const int64_t offset = row_place(c.rows, c.cloud_stride, c.row_stride, row);
@@ -150,7 +149,7 @@ ROBOCACHE_HD bool same_cell(const SparseCall& call, const SparseCell& a, int64_t
   return of_a[0] == of_b[0] && of_a[1] == of_b[1] && of_a[2] == of_b[2];
 }
 
-// A row of call.coords, where they are asked for.
+// Writes a row of call.coords, if they are requested.
 ROBOCACHE_HD void write_coords(const SparseCall& call, int64_t voxel, const SparseCell& cell) {
   if (call.coords == nullptr) return;
   int32_t* coords = call.coords + voxel * (call.batched ? 4 : 3);
@@ -182,7 +181,7 @@ ROBOCACHE_HD uint64_t spread_bits(uint64_t x) {
   return (x | x << 2) & 0x1249249249249249;
 }
 
-// Compares as `order` does: first by high, then by low.
+// Compares by `high`, then by `low`: the order that `order` asks for.
 struct SparseKey {
   uint64_t high, low;
 };

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kGrain = 16384;  // rows to look up that are worth waking a thread for
 constexpr uint32_t kFree = UINT32_MAX;
 
-// The rows of cloud b that are points, by their place in all arrays of rows.
+// The rows of cloud b that are points, by their index in all arrays of rows.
 RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
   const auto [begin, end] = points_of_cloud(clouds, b);
   const int64_t first = clouds.offsets != nullptr ? 0 : b * clouds.rows;
@@ -35,14 +35,14 @@ struct Numbering {
   int32_t* first_row;
 };
 
-// Cells by the rows that were first in them.
+// A hash table of cells, by the row that was first in each.
 class FirstRows {
  public:
   FirstRows() : slots_(1024, kFree) {}
 
   void prefetch(const FoundCell& found) const { __builtin_prefetch(&slots_[found.hash & (slots_.size() - 1)]); }
 
-  // The first row that lay in the cell, which is this one where none has before.
+  // The first row in the cell, which is this row if there was none before.
   int32_t operator()(const SparseCall& call, const FoundCell& found) {
     uint64_t at = found.hash & (slots_.size() - 1);
     for (; slots_[at] != kFree; at = (at + 1) & (slots_.size() - 1)) {
@@ -89,7 +89,7 @@ struct Parts {
   std::vector<uint32_t> begins;  // [blocks, parts + 1], within the block
 };
 
-// Rows [first, last) of all, which are a block; `number` becomes kAsBefore or -1, but of what went to the parts.
+// Deals the rows [first, last), which are a block. `number` becomes kAsBefore or -1 for rows that go to no part.
 void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
   const auto found = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(last - first));
   int64_t count = 0;
@@ -113,7 +113,7 @@ void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* nu
   uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1);
   std::fill_n(begins, parts.count() + 1, 0u);
   std::fill(number + first, number + last, -1);
-  // What lies where the row before does, as in the order of a scan many rows do, goes to no part.
+  // A row in the same cell as the row before goes to no part; in scan order that is frequent.
   const auto heads = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
   int64_t all_heads = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -134,12 +134,12 @@ void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* nu
     const FoundCell& f = found[heads[static_cast<size_t>(i)]];
     cells[begins[parts.part_of(f)]++] = f;
   }
-  // Each begin has gone to its end, which is the next one's begin.
+  // Each begin has moved to its end, which is the begin of the next.
   std::copy_backward(begins, begins + parts.count(), begins + parts.count() + 1);
   begins[0] = 0;
 }
 
-// Whether a row has a cell by int64 and none by int32. A row with a voxel (`number`) has one by int32.
+// Whether a row has a cell in int64 but not in int32. A row with a voxel (`number`) has one in int32.
 bool has_cell_beyond(const SparseCall& call, const int32_t* number) {
   std::atomic<bool> beyond = false;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
@@ -162,8 +162,8 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
   return static_cast<int64_t>(sizeof(SparseSizes)) + 2 * row_count(call.clouds) * static_cast<int64_t>(sizeof(int32_t));
 }
 
-// A part's cells lie in no other, so that a thread finds the first row of each of them by itself. Voxels are numbered by the
-// order of those.
+// The cells of a part are in no other part, so one thread finds the first row of each of them. Voxels are numbered by the
+// order of those rows.
 void number_voxels_cpu(const SparseCall& call) {
   const Numbering made(call);
   const int64_t all = row_count(call.clouds);
@@ -237,7 +237,7 @@ std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numberi
   return cells;
 }
 
-// The places of `voxels` voxels in the order of insertion, in the order that the call asks for.
+// The indices of `voxels` voxels in the order of insertion, sorted by the order that the call asks for.
 std::vector<int32_t> sorted_insertions(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
   struct Keyed {
     SparseKey key;

@@ -5,14 +5,14 @@
 
 namespace robocache {
 
-// Where a row's point lies.
+// The cell of a row's point.
 struct FoundCell {
   SparseCell cell;
   uint32_t hash;  // of hash_of
   int32_t row;    // -1: in no cell
 };
 
-// Of rows [first, first + count) of a cloud. Built once for each instruction set (core/cpu_isa.hpp).
+// Finds the cells of rows [first, first + count) of a cloud. Built once for each instruction set (core/cpu_isa.hpp).
 using CellsOfRows = void(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, FoundCell* found);
 namespace baseline {
 CellsOfRows cells_of_rows;

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kTogether = 256;
 
-// sparse_cell along one axis, of points at a time that become vector code (which, inlined, they do for one axis of three).
+// sparse_cell along one axis, for several points at a time, which becomes vector code. (Inlined, only one axis of three
+// does.)
 template <class Real>
 [[gnu::noinline]] void find_along_axis(const Real* __restrict position, Real origin, Real size, int32_t first,
                                        int32_t last, Real upper, int32_t* __restrict cell,

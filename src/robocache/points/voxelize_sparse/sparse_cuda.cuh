@@ -1,8 +1,8 @@
-// What the CUDA steps of sparse_steps.hpp share. Included by *_cuda.cu alone.
+// Code that the CUDA steps of sparse_steps.hpp share. Only *_cuda.cu files include it.
 //
-// Rows of one voxel meet in a hash table of 64-bit slots. While voxels are sought a slot is (tag, row): the tag is of the
-// voxel's cell, the row the least that has come by. Later it is (insertion, row): the voxel's place in the
-// order of insertion, which is that of the voxels' first rows, and its first row.
+// A hash table of 64-bit slots finds the rows of one voxel. At first a slot is (tag, row): a tag of the voxel's cell, and
+// the least row so far. Later it is (insertion, row): the voxel's index in the order of insertion, which is that of the
+// voxels' first rows, and its first row.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct DeviceSizes {
   int64_t inserted;  // voxels before max_voxels
 };
 
-// What number_voxels leaves in call.numbering.
+// The content of call.numbering after number_voxels.
 struct Numbering {
   int64_t rows;
   int64_t most;      // voxels there can be
@@ -46,7 +46,7 @@ struct Numbering {
   int32_t* counts;           // [most] where the largest count is asked for
 };
 
-// `bytes`, if not null, gets the size of it.
+// `bytes`, if not null, is set to its size.
 Numbering numbering_of(const SparseCall& call, int64_t* bytes);
 
 // The last i in [0, count) with ascending[i] <= value, or 0.

@@ -1,7 +1,7 @@
-// What voxelize_sparse and voxel_downsample are made of, on either device. Calls have been checked.
+// The steps of voxelize_sparse and voxel_downsample, on either device. Calls have been checked.
 //
-// number_voxels finds the voxels, in the order of insertion, that of their first rows; place_points names the voxel of each
-// point and the points of each voxel; then gather_rows or reduce_rows makes the features.
+// number_voxels finds the voxels in the order of insertion, which is that of their first rows. place_points finds the voxel
+// of each point and the points of each voxel. Then gather_rows or reduce_rows computes the features.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ void place_points(SparseCall& call, const Allocate& allocate, Device device, Cud
 
 void gather_rows(const GatherCall& call, Device device, CudaStream stream);
 
-// [count, columns] of the rows that `row` names.
+// Copies the rows in `row` into [count, columns].
 TensorView gather_rows(const Clouds& clouds, const Features& features, const int32_t* row,
                        std::initializer_list<int64_t> shape, const Allocate& allocate, Device device,
                        CudaStream stream);
 
-// [voxels, F] of the features of the rows whose entry in `kept` names a voxel; their number goes to `counts` [voxels].
+// Reduces the features of the rows whose entry in `kept` is a voxel into [voxels, F]; `counts` [voxels] gets their number.
 TensorView reduce_rows(const Clouds& clouds, const Features& features, VoxelMode mode, const int32_t* kept,
                        int64_t voxels, int32_t* counts, const Allocate& allocate, Device device, CudaStream stream);
 
-// x, y, z and what follows in a row, as features.
+// Takes x, y, z and the columns behind them as features.
 Features columns_of(const TensorView& points, int64_t columns);
 
 }  // namespace robocache

@@ -16,8 +16,8 @@ struct VoxelGrid {
   int64_t shape[3];  // voxels along x, y, z; 0 and more
 };
 
-// floor((p - origin) / size) by true division, all in Real, which is the points' own type: float32 points take origin and
-// size rounded to float32. False where p is not finite, or the quotient too far out for int64.
+// floor((p - origin) / size) by true division, all in Real, the points' own type: float32 points use origin and size
+// rounded to float32. False if p is not finite or int64 cannot hold the quotient.
 template <class Real>
 ROBOCACHE_HD bool voxel_coordinate(Real p, Real origin, Real size, int64_t& coordinate) {
   const Real quotient = std::floor((p - origin) / size);
@@ -26,7 +26,7 @@ ROBOCACHE_HD bool voxel_coordinate(Real p, Real origin, Real size, int64_t& coor
   return true;
 }
 
-// The voxel's place in one cloud's grid, (x * Y + y) * Z + z, or -1 for a point outside or not finite.
+// The voxel's index in one cloud's grid, (x * Y + y) * Z + z, or -1 for a point outside or not finite.
 template <class Real>
 ROBOCACHE_HD int64_t voxel_cell(const Real p[3], const VoxelGrid& grid) {
   int64_t cell = 0;

@@ -1,4 +1,4 @@
-// The points of a call, as plain C: what both backends and every operation on points read.
+// The points of a call, in plain C. Both backends and every operation on points read them.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Clouds {
   DType offsets_dtype;
 };
 
-// A row is named by its place in all arrays of rows: b * rows + row, or, ragged, the row itself.
+// A row is numbered by its index in all arrays of rows: b * rows + row, or, ragged, the row itself.
 ROBOCACHE_HD int64_t row_count(const Clouds& clouds) {
   return clouds.offsets ? clouds.rows : clouds.count * clouds.rows;
 }
@@ -35,8 +35,8 @@ struct RowRange {
   int64_t end;
 };
 
-// The rows of cloud b that are points, as its strides number them: from 0, or, ragged, in the array. Of lengths and offsets
-// that have been checked, as they are on the CPU.
+// The rows of cloud b that are points, as its strides count them: from 0, or, ragged, in the array. The lengths and offsets
+// have been checked, as they are on the CPU.
 inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
   if (clouds.offsets != nullptr) {
     return {integer_at(clouds.offsets, clouds.offsets_dtype, b),
@@ -45,7 +45,7 @@ inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
   return {0, length_at(clouds.lengths, clouds.lengths_dtype, b, clouds.rows)};
 }
 
-// The features beside the points, row for row.
+// The features of the points, a row each.
 struct Features {
   const void* data;
   DType dtype;

@@ -1,5 +1,4 @@
-// What the dtypes of features are worked on as, what their sums and means come out as, and what a cell without points
-// holds.
+// The types for arithmetic on features, the types of their sums and means, and the value of a cell without points.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +46,7 @@ inline constexpr DType kFeatureDType = std::is_same_v<T, Float16>    ? DType::kF
                                        : std::is_same_v<T, double>   ? DType::kFloat64
                                                                      : DType::kInt64;
 
-// The call's fill as an output of T.
+// The call's fill in the type T of an output.
 template <class T>
 ROBOCACHE_HD T fill_of(const VoxelReduction& call) {
   if constexpr (std::is_integral_v<T>) {

@@ -1,5 +1,5 @@
-// Sums and means that do not depend on the order of what is added: the scalar rules that both backends share (rule 28
-// of docs/rules.md).
+// Sums and means that do not depend on the order of the addends: the scalar rules that both backends share (rule 28 of
+// docs/rules.md).
 //
 // A feature becomes a whole number of quanta, the nearest, ties to even; whole numbers are added as int64; the result is
 // rounded once. The quantum is 2^exponent, of each cell and feature its own: with m the largest finite |feature| there,
@@ -11,8 +11,8 @@
 // a cell may have, and nothing at all where the exponent is the dtype's least. float16 goes by e = 16 whatever it holds,
 // and so is exact up to 2^22 points. Integers are whole numbers as they are, exponent 0.
 //
-// What is not finite leaves a mark beside the sum: NaN wins, infinities of both signs are NaN, one of them stays. A sum
-// of 0 is +0.
+// A feature that is not finite sets a mark beside the sum: NaN wins, infinities of both signs are NaN, one of them stays. A
+// sum of 0 is +0.
 #pragma once
 
 #include <bit>
@@ -111,8 +111,8 @@ ROBOCACHE_HD double power_of_two(int32_t exponent) {
                                                  : uint64_t{1} << (exponent + 1074));
 }
 
-// What a feature is multiplied by to count quanta: first * second, which are two because 2^1074 is no double. Where the
-// features are of 32 bits and less, second is 1 and the float of to_quanta leaves it out.
+// A feature times first * second is its number of quanta. There are two factors because 2^1074 is not a double. For features
+// of at most 32 bits second is 1, and the float version of to_quanta leaves it out.
 struct QuantumScale {
   double first;
   double second;
@@ -146,10 +146,9 @@ ROBOCACHE_HD int64_t to_quanta(Real feature, QuantumScale scale) {
 
 // ---- A quantum that was given, and int64 features ----
 //
-// Here a sum may overflow. The true sum of the whole numbers counts, whatever is passed on the way: beyond int64 it is
-// NaN, as is any sum with a feature that is itself beyond int64 in quanta, beside an infinity too. Next to the sum, which
-// wraps, the cell keeps the sum of the features' `coarse` parts: 0 for all features below 2^30 quanta, so there is nothing
-// to add for most.
+// Here a sum may overflow. The true sum of the whole numbers counts, not the partial sums: beyond int64 it is NaN, as is any
+// sum with a feature that is itself beyond int64 in quanta, beside an infinity too. Next to the sum, which wraps, the cell
+// keeps the sum of the features' `coarse` parts. That part is 0 for features below 2^30 quanta, so most add nothing.
 // (The sum of int64 features, an int64, wraps as numpy's does; their mean is NaN where the sum overflows.)
 
 // False where the feature is beyond int64: the cell then has a kHasNan.

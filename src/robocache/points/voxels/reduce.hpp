@@ -1,8 +1,9 @@
-// Points and their features into voxels: the engine of the dense grid, and of the sparse one once voxels have numbers.
+// Reduces points and their features into voxels: the engine of the dense grid, and of the sparse one once voxels have
+// numbers.
 //
-// A call names the cell of every row, either by a grid (cell.hpp) or by an array, and any number of outputs, one a mode;
-// each cell's result depends on the rows of that cell alone, not on their order (first and last aside), on threads or on
-// the device: both backends give the same bits. See ops/voxelize/voxelize.hpp for what the modes mean.
+// A call gives the cell of every row, by a grid (cell.hpp) or by an array, and any number of outputs, one a mode. Each
+// cell's result depends on the rows of that cell alone, not on their order (except first and last), on threads or on the
+// device: both backends give the same bits. points/voxelize/voxelize.hpp says what the modes mean.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ inline constexpr int kVoxelModes = 9;
 
 constexpr bool takes_features(VoxelMode mode) { return mode >= VoxelMode::kSum; }
 
-// Of a mode that takes features of that dtype.
+// The dtype of a mode's output for features of that dtype.
 DType reduced_dtype(VoxelMode mode, DType features);
 
 struct VoxelOutput {
@@ -46,7 +47,7 @@ struct VoxelReduction {
   bool by_grid;                // the cell of cloud b is b * X * Y * Z + voxel_cell by `grid`; else as cell_of_row says
   int32_t output_count;
   VoxelOutput outputs[kVoxelModes];
-  // What a cell without points holds in mean, min, max, first and last; the other modes hold 0 there.
+  // The value of a cell without points in mean, min, max, first and last; in the other modes it is 0.
   double fill;
   int64_t fill_integer;      // the same for integer outputs
   int32_t quantum_exponent;  // sums go by multiples of 2^this; kOwnQuantum: each cell's and feature's own
@@ -56,7 +57,7 @@ struct VoxelReduction {
 };
 inline constexpr int32_t kOwnQuantum = INT32_MIN;
 
-// Bytes of workspace on that device. Depends on shapes, strides, dtypes, modes and the quantum, not on any memory.
+// Bytes of workspace on that device. They depend on shapes, strides, dtypes, modes and the quantum, not on any memory.
 int64_t reduce_workspace_bytes(const VoxelReduction& call, Device device);
 
 // Queues the work on `stream` and does not wait for it. The call has been checked.

@@ -1,6 +1,6 @@
-// The gradient of reduce_into_voxels with respect to the features, one mode at a time: the sum's to every point of a voxel,
-// the mean's to each divided by their number, that of min, max, first and last to one point of the voxel, the first of
-// those that tie. Nothing is added up across points, so the bits do not depend on the order of the work.
+// The gradient of reduce_into_voxels by the features, one mode at a time. Every point of a voxel gets the gradient of sum,
+// and that of mean divided by their number. One point of the voxel gets that of min, max, first and last: the first of
+// those that tie. Nothing is added across points, so the bits do not depend on the order of the work.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct VoxelGradient {
 // Whether the gradient of that mode goes to one point of a voxel.
 ROBOCACHE_HD bool goes_to_one(VoxelMode mode) { return mode >= VoxelMode::kMin; }
 
-// Where `chosen` starts, before rows are tried on it: the least wins, of last the greatest.
+// The initial value of `chosen`: the least row wins, for last the greatest.
 ROBOCACHE_HD int32_t no_row(VoxelMode mode) { return mode == VoxelMode::kLast ? -1 : INT32_MAX; }
 
 template <class T>
@@ -40,11 +40,11 @@ using FeatureGradient = std::conditional_t<std::is_same_v<T, double>, double, fl
 template <class T>
 ROBOCACHE_HD bool may_take(const VoxelGradient& call, T feature, int64_t place) {
   if (call.mode != VoxelMode::kMin && call.mode != VoxelMode::kMax) return true;
-  // As min and max compare: -0 is not 0, NaN is NaN.
+  // Compares like min and max: -0 is not 0, NaN equals NaN.
   return min_key(to_feature_work(feature)) == min_key(to_feature_work(static_cast<const T*>(call.made)[place]));
 }
 
-// What the row with that number in its cloud gets.
+// The gradient that a row gets, by its number in its cloud.
 template <class T>
 ROBOCACHE_HD FeatureGradient<T> gradient_of(const VoxelGradient& call, int64_t row, int64_t cell, int64_t place) {
   if (goes_to_one(call.mode) && call.chosen[place] != row) return 0;

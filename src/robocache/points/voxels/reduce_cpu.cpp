@@ -1,6 +1,6 @@
-// Rows go to tiles of neighbouring cells first, block by block and each block by itself, so that their order stays and
-// nothing is shared; then a tile belongs to one thread, which finds the rows of every block for it. What a thread adds up
-// lies in its cache, and no result depends on who did it.
+// First each block of rows is sorted into tiles of neighbouring cells, by itself, so that the order of rows stays and
+// threads share nothing. Then one thread takes a tile, with its rows from every block. Its sums fit into the cache, and no
+// result depends on which thread did it.
 #include "robocache/points/voxels/reduce_cpu.hpp"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Buffer<T> uninitialized(int64_t count) {
   return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
 }
 
-// Cells that share nothing with others, and the rows that may lie in them: a cloud's grid, or all of a call whose cells
+// Cells that share nothing with others, and the rows that may lie in them: a cloud's grid, or the whole call if its cells
 // were given.
 struct Domain {
   int64_t first_cell;  // its place in the outputs
@@ -126,8 +126,8 @@ Partition<Local> partition(const VoxelReduction& call, const Domain& domain, boo
   return made;
 }
 
-// Bits of the tile's cells into words of 32 along z. Words at its ends may hold bits of its neighbours too, and are 0
-// before.
+// Writes the bits of the tile's cells into words of 32 along z. Words at its ends may also hold bits of its neighbours, and
+// have been cleared.
 void write_bits(const VoxelGrid& grid, const Domain& domain, int64_t first, int64_t cells, const bool* occupied,
                 uint32_t* words) {
   const int64_t depth = grid.shape[2];
@@ -168,7 +168,7 @@ struct Outputs {
   bool of_features = false;
 };
 
-// What a thread needs for one tile after the other.
+// The memory that a thread uses for one tile after the other.
 struct TileMemory {
   Buffer<uint32_t> starts;
   Buffer<bool> occupied;
@@ -199,7 +199,7 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
   }
 
   if (outputs.of_features) {
-    // Rows by cell: counted, then each put where its cell's begin, which thereby moves to the next cell's.
+    // Sorts rows by cell: counts them, then writes each at the begin of its cell, which moves on to the next cell's begin.
     if (!memory.starts) memory.starts = uninitialized<uint32_t>(tile_cells + 1);
     uint32_t* const starts = memory.starts.get();
     std::fill_n(starts, cells + 1, 0u);
@@ -240,7 +240,7 @@ template <class Cell, class Local>
 void reduce_domain_as(const VoxelReduction& call, const Outputs& outputs, const Domain& domain) {
   const Partition<Local> rows = partition<Cell, Local>(call, domain, outputs.of_features);
   if (call.output_count == 0) return;
-  // Tiles differ in their points by far: a thread takes the next one when it is done, a few at a time where all are small.
+  // Tiles differ much in their points: a thread takes the next one when it is done, a few at a time if all are small.
   const int64_t grain = std::clamp<int64_t>(rows.tiles / (int64_t{16} * num_threads()), 1, 16);
   parallel_for(rows.tiles, grain, [&](int64_t begin, int64_t end) {
     TileMemory memory;
@@ -312,7 +312,7 @@ void reduce_into_voxels_cpu(const VoxelReduction& call) {
   const auto reduce_clouds = [&](int64_t begin, int64_t end) {
     for (int64_t cloud = begin; cloud < end; ++cloud) reduce_domain(call, outputs, domain_of_cloud(call, cloud));
   };
-  // With clouds enough for all threads each takes whole ones: the loops inside then run on it alone.
+  // With enough clouds for all threads, each takes whole clouds: the loops inside then run on that thread alone.
   if (call.clouds.count >= int64_t{2} * num_threads()) {
     parallel_for(call.clouds.count, 1, reduce_clouds);
   } else {

@@ -22,7 +22,7 @@ struct RowAddresses {
   }
 };
 
-// Cells of a domain are told by 32 bits where they fit; all ones is no cell.
+// Cells of a domain have 32 bits if they fit; all ones is no cell.
 template <class Cell>
 inline constexpr Cell kNoCell = static_cast<Cell>(-1);
 
@@ -40,7 +40,7 @@ struct VoxelTile {
   RowAddresses features;
 };
 
-// Everything that needs features: sum, mean, min, max, first and last of the tile's cells.
+// Computes every output that needs features: sum, mean, min, max, first and last of the tile's cells.
 using ReduceTile = void(const VoxelReduction& call, const VoxelTile& tile);
 
 namespace baseline {

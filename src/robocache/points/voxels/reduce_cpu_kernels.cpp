@@ -78,11 +78,11 @@ struct CellFeatures {
   int64_t points;
   int64_t offset;  // of the first feature in its row
 
-  // Those of its i-th point.
+  // The features of its i-th point.
   const T* row_at(int64_t i) const { return reinterpret_cast<const T*>(tile.features[rows[i]]) + offset; }
 };
 
-// Sums in fixed point, as fixed_point.hpp has it.
+// Sums in fixed point, by fixed_point.hpp.
 template <class T, int kWidth>
 struct FixedPointSums {
   int64_t sum[kWidth] = {};
@@ -179,8 +179,8 @@ struct FixedPointSums {
   }
 };
 
-// Most sums need none of that: where the features' exponents are near enough, float64 holds the exact sum, which is then
-// the fixed-point sum as well. Digits that a feature of T has:
+// Most sums do not need that: if the features' exponents are near enough, float64 holds the exact sum, which is then also
+// the fixed-point sum. The number of digits of a feature of T:
 template <class T>
 inline constexpr int32_t kDigits = 64;  // float64 and int64: no
 template <>
@@ -345,7 +345,7 @@ void reduce_features(const VoxelReduction& call, const VoxelTile& tile) {
     const uint32_t* const rows = tile.rows + tile.starts[cell];
     const int64_t points = tile.starts[cell + 1] - tile.starts[cell];
     if (points == 0) continue;
-    // Rows of a cell lie anywhere: those of the next few cells are asked for now.
+    // The rows of a cell lie anywhere, so those of the next few cells are prefetched.
     for (const uint32_t* ahead = rows + 16; ahead < std::min(rows + 16 + points, end); ++ahead) {
       __builtin_prefetch(tile.features[*ahead], 0, 3);
     }

@@ -1,5 +1,5 @@
-// Which way the CUDA engine takes a call (the CPU has one). No result depends on it, but tests do: they ask whether a cloud
-// went the way that it was made for.
+// Chooses the way of the CUDA engine for a call (the CPU has one way). No result depends on it, but tests check which way a
+// cloud went.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ enum class ReduceWay : int32_t {
 };
 
 // ---- What sizes say: whether a way would serve. ----
-// A device that lacks room for it, and memory that is not aligned, leave a later one.
+// If the device lacks room for it, or memory is not aligned, a later way is taken.
 
 inline constexpr int64_t kFewRows = int64_t{1} << 20;
 
@@ -29,7 +29,7 @@ bool any_output(const VoxelReduction& call, Is is) {
                      [&](const VoxelOutput& output) { return is(output.mode); });
 }
 
-// Few points are in their cells before two kernels could have partitioned them.
+// Few points reach their cells sooner than two kernels could partition them.
 inline bool suits_packed(const VoxelReduction& call) {
   const int64_t rows = row_count(call.clouds);
   return call.by_grid && rows > 0 && rows <= kFewRows && call.cells < int64_t{1} << 31 &&
@@ -39,7 +39,7 @@ inline bool suits_packed(const VoxelReduction& call) {
 inline bool suits_bits(const VoxelReduction& call) {
   const int64_t rows = row_count(call.clouds);
   if (call.cells == 0 || call.cells > int64_t{1} << 24 || call.output_count == 0) return false;
-  // Fewer are marked by tiles before the bits of all blocks are put together.
+  // Tiles mark fewer points sooner than the bits of all blocks could be combined.
   if (rows <= kFewRows || rows < 2 * call.cells) return false;
   // A word of 32 voxels along z is one of 32 cells where none straddles the ends of z.
   const bool straddles = call.grid.shape[2] % 32 != 0;
@@ -69,7 +69,7 @@ inline bool goes_wide(const Features& f) {
   return f.count % kWide == 0 && f.count <= int64_t{32} * kWide && f.row_stride % kWide == 0;
 }
 
-// Of calls that suit tiles: which of the two serves better, a sample on the device says.
+// For calls that suit tiles: a sample on the device decides which of the two is better.
 inline bool suits_chunks(const VoxelReduction& call) {
   const Features& f = call.features;
   const bool sums =
@@ -77,15 +77,14 @@ inline bool suits_chunks(const VoxelReduction& call) {
   const bool others = any_output(call, [](VoxelMode mode) { return mode > VoxelMode::kMean; });
   if (!sums || others || !is_floating(f.dtype) || f.dtype == DType::kFloat64 || !goes_wide(f)) return false;
   if (call.quantum_exponent != kOwnQuantum && std::abs(call.quantum_exponent) > 126) return false;
-  // Few rows are over sooner by tiles alone. Arrays over all cells are the price: about what the features take in float32.
+  // Few rows are quicker by tiles alone. The price is arrays over all cells: about the size of the features in float32.
   const int64_t rows = row_count(call.clouds);
   return rows > kFewRows && rows >= 4 * call.cells && call.cells * f.count < int64_t{1} << 32;
 }
 
 // ---- What was done. ----
 
-// The way that a call went, which reduce_into_voxels was given and whose workspace nobody has touched since. Waits for the
-// device.
+// The way that a call to reduce_into_voxels went; its workspace must be unchanged since. Waits for the device.
 ReduceWay reduce_way_taken(const VoxelReduction& call, int32_t device, CudaStream stream);
 
 }  // namespace robocache

@@ -11,7 +11,7 @@
 
 namespace robocache {
 
-// What a call says of its points:
+// The arguments of a call for its points:
 //
 //   points         [N, 3 + C] or [B, N, 3 + C]   float32 or float64: x, y, z, and C columns that are the features where
 //                                                `features` is none
@@ -21,7 +21,7 @@ namespace robocache {
 //                                                the next; with [N, 3 + C] alone
 //
 // The columns of a row lie side by side, other strides are free, 0 included; lengths and offsets are dense. All on one
-// device. On CUDA lengths and offsets are not looked at: that would wait for the device.
+// device. On CUDA lengths and offsets are not checked: that would wait for the device.
 struct PointArguments {
   TensorView points;
   std::optional<TensorView> features = {};
@@ -38,13 +38,13 @@ struct PointClouds {
 // Refuses more than 2^31 - 1 rows a cloud: how many points a voxel has is an int32.
 PointClouds check_points(const PointArguments& arguments);
 
-// What is written must not overlap what is read.
+// Refuses outputs that overlap inputs.
 void check_apart(const TensorView& out, std::string_view argument, const PointArguments& arguments);
 
-// Positive and finite in the points' type, as the cell rule takes it.
+// Refuses sizes that are not positive and finite in the points' type, which the cell rule uses.
 void check_voxel_size(const double (&size)[3], DType points);
 
-// Finite in the points' type, as the cell rule takes it.
+// Refuses numbers that are not finite in the points' type, which the cell rule uses.
 void check_origin(const double (&origin)[3], std::string_view argument, DType points);
 
 }  // namespace robocache

@@ -1,4 +1,4 @@
-// The features of a cell by a few threads, or by a warp: the general way, for every mode and dtype.
+// Reduces the features of a cell by a few threads, or by a warp: the general way, for every mode and dtype.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct Wanted {
   bool ends;  // first or last
 };
 
-// The rows of a cell, as those threads see them that share it: thread `index` of `step` takes every step-th.
+// The rows of a cell, dealt to the threads that share it: thread `index` of `step` takes every step-th.
 struct CellRows {
   const uint32_t* rows;
   uint32_t points;
@@ -24,7 +24,7 @@ struct CellRows {
   uint32_t step;
 };
 
-// A group is 2^lane_bits neighbouring threads that take a feature each.
+// A group is 2^lane_bits neighbouring threads, each with a feature.
 struct Group {
   int lane_bits;
 
@@ -47,7 +47,7 @@ struct FeatureColumn {
   }
 };
 
-// Loads kHeld values of a thread's, those of row `at` of the cell and every step-th after it, as many as there are.
+// Loads up to kHeld values of a thread: of row `at` of the cell and every step-th after it.
 template <class T>
 __device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, uint32_t at,
                             FeatureWork<T> (&values)[kHeld]) {
@@ -57,7 +57,7 @@ __device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column
   }
 }
 
-// Calls body(value) for each of a thread's rows; `values` holds the first, and keeps them where that is all.
+// Calls body(value) for each row of a thread; `values` holds the first ones, and keeps them if there are no more.
 template <class T, class Body>
 __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld],
                                Body body) {
@@ -74,13 +74,13 @@ __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& col
   if (cell.index + kHeld * cell.step < cell.points) load_values(cell, column, cell.index, values);
 }
 
-// A feature of a cell, and the first and last of its rows, as far as one thread has seen them or several put together.
+// A feature of a cell, and the first and last of its rows, as seen by one thread or combined from several.
 template <class T>
 struct Found : CellFeature<T> {
   uint32_t first = ~0u;
   uint32_t last = 0;
 
-  // Puts together what the groups of a warp found; every group gets it.
+  // Combines the results of the groups of a warp; every group gets the result.
   __device__ void merge_in_warp(unsigned lanes) {
     for (unsigned d = lanes; d < 32; d *= 2) {
       this->sum += __shfl_xor_sync(~0u, this->sum, d);
@@ -116,7 +116,7 @@ struct Found : CellFeature<T> {
     last = merged.last;
   }
 
-  // Everything but the sum.
+  // Finds everything except the sum.
   __device__ void look_at(const CellRows& rows, const FeatureColumn<T>& column, const Wanted& wanted,
                           FeatureWork<T> (&values)[kHeld]) {
     if (wanted.looks || wanted.extremes) {
@@ -136,7 +136,7 @@ struct Found : CellFeature<T> {
     }
   }
 
-  // The sum, once what the cell's quantum goes by is known; `points` are all of the cell's.
+  // Adds the sum, once the cell's quantum is known; `points` is the number of all its points.
   __device__ void add_up(const VoxelReduction& call, const CellRows& rows, uint32_t points,
                          const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld]) {
     const Quantum quantum(this->quantum(call, points));
@@ -164,7 +164,7 @@ __device__ FeatureColumn<T> column_of(const VoxelReduction& call, int64_t featur
 
 enum class Team { kGroup, kWarp };
 
-// A feature of a cell with points; each group has one of its own, and the groups of a warp share the rows.
+// Reduces a feature of a cell with points. Each group has its own cell; the groups of a warp share the rows of one.
 template <class T, Team kTeam>
 __device__ void reduce_feature(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
                                const CellRows& rows, int64_t cell, int64_t feature, bool writes, unsigned lanes) {
@@ -181,7 +181,7 @@ __device__ void reduce_feature(const VoxelReduction& call, const Outputs& output
   if (writes) found.write_all(call, outputs, column, cell * call.features.count + feature, rows.points);
 }
 
-// All features of a cell by a group, or by all groups of a warp.
+// Reduces all features of a cell by a group, or by all groups of a warp.
 template <class T, Team kTeam>
 __device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
                             const CellRows& rows, int64_t cell, Group group) {
@@ -203,7 +203,7 @@ inline Wanted wanted_of(const VoxelReduction& call, const Outputs& outputs) {
   return wanted;
 }
 
-// A group for so many threads' worth of features.
+// The group for `threads` features.
 inline Group group_of(int64_t threads) {
   return {static_cast<int>(std::bit_width(static_cast<unsigned>(std::min<int64_t>(threads, 32)) - 1))};
 }

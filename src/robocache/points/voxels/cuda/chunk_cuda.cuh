@@ -15,8 +15,8 @@ inline constexpr uint32_t kCleared = 0x80000000u;
 
 __device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
 
-// What Chunk::ordered says of a row: where it is in shared memory, and whether a segment begins with it (not said where
-// all groups begin).
+// An entry of Chunk::ordered: the row's offset in shared memory, and whether a segment begins with it (not set if all groups
+// begin).
 struct OrderedRow {
   uint32_t bits;
 
@@ -38,7 +38,7 @@ struct Chunk {
       uint32_t cells[kSlots];
       uint32_t tallies[kSlots];  // rows; then segment << 16 | where it starts in `ordered`
     } table;
-    // Where the rows come sorted: the biased exponents of 1 / the quantum.
+    // In the order of the sorted rows: the biased exponents of 1 / the quantum.
     uint8_t exponents[kChunkRows][kSlabFeatures];
   };
   uint32_t ordered[kChunkRows];  // rows by segment, as OrderedRow; after the last the row of zeros
@@ -48,7 +48,7 @@ struct Chunk {
   uint32_t segments;
   uint32_t rows;  // that are in a cell
 
-  // All of what follows by all threads.
+  // All threads call all of the following.
 
   __device__ void clear() {
     static_assert(kSlots == 4 * kChunkThreads);
@@ -56,7 +56,7 @@ struct Chunk {
     reinterpret_cast<uint4*>(table.tallies)[threadIdx.x] = make_uint4(0, 0, 0, 0);
   }
 
-  // Of four neighbouring rows of each thread's: rank among the rows of the cell << 16 | slot, kNoCell where in none.
+  // For four neighbouring rows of each thread: rank among the rows of the cell << 16 | slot; kNoCell if in no cell.
   __device__ void tally(const uint32_t (&cells)[4], uint32_t (&entries)[4]) {
     uint32_t found[4];
     bool open[4];
@@ -84,8 +84,8 @@ struct Chunk {
     for (int i = 0; i < 4; ++i) entries[i] = cells[i] == kNoCell ? kNoCell : found[i] << 16 | entries[i];
   }
 
-  // From the cells of four neighbouring rows of each thread's; row i will be at slab + i * row_bytes. Calls count(k,
-  // cell, rows) for each segment, the k-th of its thread's.
+  // Sorts by the cells of four neighbouring rows of each thread; row i will be at slab + i * row_bytes. Calls
+  // count(k, cell, rows) for each segment, the k-th of its thread.
   template <class Count>
   __device__ void sort(const uint32_t (&cells)[4], uint32_t features, uint32_t slab, uint32_t row_bytes, Count count) {
     uint32_t entries[4];

@@ -14,7 +14,7 @@ namespace {
 
 // ---- Whether this way serves ----
 
-// A block looks at one chunk, and clears its part of the counts.
+// A block samples one chunk, and clears its part of the counts.
 template <bool kFast>
 __global__ void __launch_bounds__(kChunkThreads)
     sample_chunks(const __grid_constant__ VoxelReduction call, const __grid_constant__ ChunkSums plan,
@@ -85,7 +85,7 @@ __device__ void load_shared(uint32_t address, T& value) {
   value = std::bit_cast<T>(bits);
 }
 
-// Atomic operations without a result, at base[place]. (nvcc makes ones with a result of atomicAdd and atomicMax here.)
+// Atomic operations without a result, at base[place]. (nvcc generates operations with a result for atomicAdd and atomicMax.)
 __device__ void add_at(Word* base, uint32_t place, int64_t value) {
   asm volatile("{.reg .u64 at; mad.wide.u32 at, %1, 8, %0; red.relaxed.gpu.global.add.u64 [at], %2;}" ::"l"(base),
                "r"(place), "l"(value)
@@ -104,13 +104,13 @@ __device__ float larger(float most, float x) {
   return larger;
 }
 
-// Of a row in shared memory.
+// Reads a feature vector of a row in shared memory.
 template <class T>
 constexpr uint32_t kRowBytes = kSlabFeatures * sizeof(T);
 template <class T>
 constexpr uint32_t kSlabBytes = (kChunkRows + 1) * kRowBytes<T>;
 
-// Begins to bring the features from `feature` on of a chunk's rows to shared memory, 1 or 2 vectors, and zeros after
+// Begins to copy the features of a chunk's rows, from `feature` on, to shared memory: 1 or 2 vectors, and zeros behind
 // them.
 template <class T>
 __device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, int64_t feature, int vectors,
@@ -155,13 +155,13 @@ __device__ void touch(const VoxelReduction& call, const ChunkSums& plan, uint32_
   plan.touched[atomicAdd(&plan.scan_order->touched, 1u)] = cell;
 }
 
-// Sorts a chunk and counts its rows. When a warp is through, the sums of its segments in memory are clear.
+// Sorts a chunk and counts its rows. When a warp is done, the sums of its segments in memory are clear.
 __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Chunk& chunk, const uint32_t (&cells)[4],
                            uint32_t slab, uint32_t row_bytes) {
   uint32_t before[Chunk::kMine] = {kCleared, kCleared, kCleared, kCleared};
   chunk.sort(cells, static_cast<uint32_t>(call.features.count), slab, row_bytes,
              [&](int k, uint32_t cell, uint32_t rows) { before[k] = atomicAdd(plan.counts + cell, rows); });
-  // Nobody waits for others before all that it has to clear is.
+  // Clear everything before the first barrier.
   const uint32_t* const mine = chunk.table.cells + threadIdx.x * Chunk::kMine;
   bool waits = false;
 #pragma unroll
@@ -179,14 +179,14 @@ __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Ch
   __threadfence();
 }
 
-// Four of a chunk's, to each thread its own.
+// Four exponents of a chunk, for each thread its own.
 template <class Four, class Each>
 __device__ Four& four_of(Each* of_rows) {
   static_assert(sizeof(Four) == 4 * sizeof(Each));
   return reinterpret_cast<Four*>(of_rows)[threadIdx.x];
 }
 
-// Four of Chunk::ordered by the numbers of their rows in the chunk, 16 bits each, and back.
+// Packs four entries of Chunk::ordered into the numbers of their rows in the chunk, 16 bits each, and back.
 template <class T>
 __device__ uint2 packed(uint4 ordered, uint32_t slab) {
   const auto row = [&](uint32_t bits) { return (OrderedRow(bits).place() - slab) / kRowBytes<T> | bits >> 31 << 15; };
@@ -200,7 +200,7 @@ __device__ uint4 unpacked(uint2 rows, uint32_t slab) {
   return {ordered(rows.x), ordered(rows.x >> 16), ordered(rows.y), ordered(rows.y >> 16)};
 }
 
-// The exponents of a chunk's segments, of the features of the slab from `feature` on, to shared memory.
+// Copies the exponents of a chunk's segments, for the features of the slab from `feature` on, to shared memory.
 __device__ void bring_exponents(const uint8_t* exponents, uint32_t feature, int vectors, Chunk& chunk) {
   constexpr uint32_t kAhead = 4;
   const int bits = vectors - 1;
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
   const auto count = static_cast<uint32_t>(call.features.count);
   const auto vectors_at = [&](uint32_t feature) { return count - feature > kWide ? 2 : 1; };
 
-  // What the next chunk begins with is loaded ahead.
+  // The first data of the next chunk are loaded ahead.
   float points[12];
   uint2 ordered;
   uint4 places;
@@ -374,7 +374,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
     }
     __syncthreads();
   }
-  // Of a quantum that was given, a part of a feature counts as coarse beyond.
+  // With a given quantum, the part of a feature beyond this bound counts as coarse.
   constexpr float kBound = kPass == Pass::kAddGiven ? 0x1p30f : std::numeric_limits<float>::infinity();
   if (!(most < kBound)) plan.scan_order->tiles_serve = 1;
 }
@@ -385,7 +385,7 @@ constexpr int kThreads = 256;
 constexpr int kWriteBlocks = 6;  // to a multiprocessor
 static_assert(kWriteBlocks % 3 == 0);
 
-// Calls body(cell, feature) for the first of each kWide features of the touched cells. By `blocks` blocks.
+// Calls body(cell, feature) for the first of each kWide features of the touched cells; `blocks` blocks share them.
 template <class Body>
 __device__ void for_each_touched(const ChunkSums& plan, Group group, uint32_t count, uint32_t block, uint32_t blocks,
                                  Body body) {
@@ -441,7 +441,7 @@ __device__ void write_touched(const VoxelReduction& call, const ChunkSums& plan,
   });
 }
 
-// What cells without rows hold, and what needs no sums.
+// Writes the cells without rows, and the outputs that need no sums.
 __device__ void write_others(const VoxelReduction& call, const ChunkSums& plan, const Outputs& outputs,
                              const Fills& fills, uint32_t block, uint32_t blocks) {
   const int64_t first = int64_t{block} * kThreads + threadIdx.x;
@@ -471,7 +471,7 @@ __global__ void __launch_bounds__(kThreads, kWriteBlocks)
                const __grid_constant__ Outputs outputs, const __grid_constant__ Fills fills, Group group) {
   wait_for_work_before();
   if (plan.scan_order->tiles_serve) return;
-  // Sums are waited for, memory for what is filled: both go on at once.
+  // Summing waits for latency, filling for bandwidth: both run at the same time.
   const uint32_t third = blockIdx.x / 3;
   const uint32_t thirds = gridDim.x / 3;
   if (blockIdx.x % 3 == 0) {

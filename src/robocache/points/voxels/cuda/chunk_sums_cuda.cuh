@@ -1,11 +1,10 @@
 // Sums and means of clouds in scan order, whose neighbouring rows share cells: a block sorts a chunk of neighbouring
-// rows by cell, brings their features to shared memory as they lie, and adds what the chunk has of a cell, a segment,
-// to int64 sums in memory at once. Tiles would gather the features from anywhere.
+// rows by cell, copies their features to shared memory in their order, and adds the chunk's rows of a cell, a segment, to
+// int64 sums in memory in one step. Tiles would gather the features from anywhere.
 //
-// Which of the two ways serves is found on the device, from a sample of the chunks; the kernels of the other return at
-// once. This way does what most calls need, and gives up where a feature is not finite, or float32 cannot count its
-// quanta: above 2^30 given ones, and where a cell's own is below 2^-126, its largest magnitude below some 2^-64. Then
-// tiles do it all.
+// The device chooses between the two ways from a sample of the chunks; the kernels of the other return at once. This way
+// does what most calls need. It gives up if a feature is not finite, or if float32 cannot count its quanta: above 2^30 given
+// quanta, or if a cell's own quantum is below 2^-126, that is its largest magnitude below some 2^-64. Then tiles do it all.
 #pragma once
 
 #include <cstdint>
@@ -41,15 +40,15 @@ struct ChunkSums {
   uint32_t* totals;    // [chunks] segments << 16 | rows
 };
 
-// Whether a call that goes by tiles may go this way on that device. Depends on what sizes the workspace alone.
+// Whether a call that suits tiles may go this way on that device. It depends only on what decides the workspace's size.
 bool may_sum_by_chunks(const VoxelReduction& call, int device);
 
-// Whether its memory is aligned for that.
+// Whether its memory is aligned for this way.
 bool has_fast_sums(const VoxelReduction& call, const TilePlan& tiles);
 
 ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts);
 
-// The tiles' kernels come after it, and look at `scan_order`.
+// The tiles' kernels run after it, and read `scan_order`.
 cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan, const TilePlan& tiles, int device,
                               cudaStream_t stream);
 

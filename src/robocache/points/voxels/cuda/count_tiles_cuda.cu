@@ -5,7 +5,7 @@ namespace {
 
 constexpr int kCountThreads = 1024;
 
-// Counts, where a Count is 32 bits; where it is a byte, it only tells whether there is a row.
+// Counts if Count has 32 bits; if it is a byte, it only marks whether there is a row.
 template <class Count>
 __global__ void __launch_bounds__(kCountThreads, 2)
     count_tiles(const __grid_constant__ TilePlan plan, const __grid_constant__ Outputs outputs, int64_t cells) {

@@ -1,5 +1,5 @@
-// Sums and means of neighbouring float features, kWide at a time to a thread: the case that most calls are. What it cannot
-// do, because a feature is not finite or its quantum out of range, it leaves to the general way (cell_features_cuda.cuh).
+// Sums and means of neighbouring float features, kWide at a time for a thread: the most frequent case. If a feature is not
+// finite or its quantum out of range, it leaves the cell to the general way (cell_features_cuda.cuh).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace robocache::voxels_cuda {
 
-// So many features of a row, or of a cell's in an output; aligned as a whole.
+// kWide features of a row, or of a cell in an output; aligned as a whole.
 template <class T>
 struct alignas(kWide * sizeof(T)) FeatureVector {
   T of[kWide];
@@ -23,8 +23,8 @@ __device__ FeatureVector<T> load_vector(const VoxelReduction& call, uint32_t row
   return *reinterpret_cast<const FeatureVector<T>*>(data + offset);
 }
 
-// Whether a call goes this way: calls fast(T{}, std::bool_constant<own quantum>{}), or general(). A group of at most 32
-// threads has all features of a row.
+// Calls fast(T{}, std::bool_constant<own quantum>{}) if a call goes this way, else general(). A group of at most 32 threads
+// holds all features of a row.
 template <class Fast, class General>
 cudaError_t with_fast_sums(const VoxelReduction& call, const TilePlan& plan, const Wanted& wanted, Fast fast,
                            General general) {
@@ -60,8 +60,8 @@ struct HeldVectors {
     load(cell.index, rows);
   }
 
-  // Calls body(j, value) for each feature of each row of the thread's. Where it is called `again`, the first are held
-  // again after it.
+  // Calls body(j, value) for each feature of each row of the thread. With `again`, the first ones are held again
+  // afterwards.
   template <class Body>
   __device__ void for_each(bool again, Body body) {
     const uint32_t batch = kVectors * cell.step;
@@ -98,8 +98,8 @@ struct HeldVectors {
   }
 };
 
-// The largest exponents above of a cell's features, kNoExponent of zeros; false where one is not finite. All threads of a
-// team get both; those of a warp share the rows.
+// Finds the largest exponent_above of a cell's features, kNoExponent for zeros; false if one is not finite. All threads of a
+// team get both; the threads of a warp share the rows.
 template <class T, Team kTeam>
 __device__ bool look_fast(HeldVectors<T>& values, bool again, unsigned lanes, int32_t (&above)[kWide]) {
   uint32_t magnitudes[kWide] = {};
@@ -117,7 +117,7 @@ __device__ bool look_fast(HeldVectors<T>& values, bool again, unsigned lanes, in
   return kTeam == Team::kWarp ? __all_sync(~0u, finite) : finite;
 }
 
-// The features in quanta; false, and nothing said, where float32 cannot.
+// Adds the features in quanta; false if float32 cannot count them, and then the sums are undefined.
 template <class T, bool kOwn, Team kTeam>
 __device__ bool add_fast(HeldVectors<T>& values, unsigned lanes, const int32_t (&exponents)[kWide],
                          int64_t (&sums)[kWide]) {
@@ -156,7 +156,7 @@ __device__ int32_t exponent_of(const VoxelReduction& call, bool own, int32_t abo
                      least_exponent(kFeatureDType<T>));
 }
 
-// What a feature of a cell of at most kMostByFloat64 points comes to; `place` is cell * F + feature.
+// Writes the sum and mean of a feature of a cell with at most kMostByFloat64 points; `place` is cell * F + feature.
 template <class T>
 __device__ void store_sum(const Outputs& outputs, int64_t place, uint32_t points, int32_t exponent, int64_t sum) {
   if (T* const totals = outputs.as<T>(VoxelMode::kSum)) totals[place] = rounded_sum<T>(sum, exponent);
@@ -165,7 +165,7 @@ __device__ void store_sum(const Outputs& outputs, int64_t place, uint32_t points
   }
 }
 
-// The same of kWide of them.
+// Writes kWide of them.
 template <class T>
 __device__ void store_sums(const Outputs& outputs, int64_t place, uint32_t points, const int32_t (&exponents)[kWide],
                            const int64_t (&sums)[kWide]) {

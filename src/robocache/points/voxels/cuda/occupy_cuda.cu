@@ -15,8 +15,8 @@ constexpr int kMergeThreads = 256;
 constexpr int kMergeWords = 128;  // of a block
 static_assert(kMergeWords * 32 == kMergeThreads * 16);
 
-// The bits of a grid, 32 cells a word. The first `common` words both blocks of a pair have; of those after them one has
-// the even, one the odd.
+// The bits of a grid, 32 cells a word. Both blocks of a pair hold the first `common` words; of the words behind them one
+// block holds the even, the other the odd.
 struct BitPlan {
   int64_t rows;
   int words;
@@ -52,7 +52,7 @@ __device__ uint4 load_from_the_other(uint32_t address) {
                : "r"(address));
   return four;
 }
-// What each block of the pair wrote to shared memory before it arrives the other sees after it has waited.
+// After the wait, each block of the pair sees what the other wrote to shared memory before it arrived.
 __device__ void arrive_at_pair() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ void wait_for_pair() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 #endif
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kMarkThreads)
   }
   for (int i = threadIdx.x; i < plan.shared_out() / 2; i += kMarkThreads)
     bits[common + 2 * i + rank] = held[common + i];
-  // Until the other has read this one's.
+  // Waits until the other block has read this one's words.
   asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kMarkThreads)
 // Four cells of four bits, a byte each.
 __device__ uint32_t spread(uint32_t four) { return (four & 1) | (four & 2) << 7 | (four & 4) << 14 | (four & 8) << 21; }
 
-// Puts together what the pairs have.
+// Combines the bits of all pairs.
 __global__ void __launch_bounds__(kMergeThreads)
     write_occupied(const __grid_constant__ BitPlan plan, bool* occupancy, uint32_t* bits, int64_t cells, bool aligned) {
   constexpr int kWarps = kMergeThreads / 32;
@@ -169,7 +169,7 @@ BitPlan plan_for(const VoxelReduction& call, int device) {
 bool goes_by_bits(const VoxelReduction& call, int device) {
   if (!suits_bits(call)) return false;
   const BitPlan plan = plan_for(call, device);
-  // What is marked in the other block takes longer.
+  // A mark in the other block takes longer.
   if (plan.pairs == 0 || plan.shared_out() / 2 > plan.words / 8) return false;
   const DeviceGuard guard(device);
   return guard.code() == cudaSuccess && runs_code_for_90(reinterpret_cast<const void*>(mark_cells<true>), device);
@@ -184,7 +184,7 @@ cudaError_t reduce_by_bits(const VoxelReduction& call, int device, cudaStream_t 
   BitPlan plan = plan_for(call, device);
   plan.bits = static_cast<uint32_t*>(call.workspace);
   const auto kernel = is_fast(call) ? mark_cells<true> : mark_cells<false>;
-  // Always the same: other threads may launch the kernel with more at the same time.
+  // It always sets the same number: other threads may launch the kernel with more at the same time.
   cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(most_shared_bytes(device)));
   if (code != cudaSuccess) return code;

@@ -9,8 +9,8 @@
 
 namespace robocache::voxels_cuda {
 
-// What the cells of packed float32 points of one cloud are found with: the quotient by a multiplication, within `error`
-// of the true one for a point in the grid; where that leaves a doubt of the cell, by the division.
+// The numbers that find the cells of packed float32 points of one cloud. A multiplication gives the quotient, within `error`
+// of the true one for a point in the grid; if that leaves the cell in doubt, the division decides.
 struct FastGrid {
   float origin[3];
   float size[3];

@@ -6,8 +6,8 @@ namespace {
 
 // ---- Rows to tiles ----
 
-// Sorts the rows of a chunk by tile. A key is a place in its tile and, as a uint32, the row in its chunk << 16. Each
-// tile's keys are filled up to a multiple of four, so that four are read at once.
+// Sorts the rows of a chunk by tile. A key is an index in its tile and, as a uint32, the row in its chunk << 16. The keys of
+// each tile are padded to a multiple of four, so that four are read at once.
 template <class Key, int kThreads, int kRows, bool kFast>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     partition_rows(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -95,7 +95,7 @@ cudaError_t partition(const VoxelReduction& call, const TilePlan& plan, cudaStre
 }  // namespace
 
 cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
-  // As partition_threads and rows_of_chunk say.
+  // The numbers of partition_threads and rows_of_chunk.
   if (plan.features) {
     return plan.few ? partition<uint32_t, 1024, 4>(call, plan, stream)
                     : partition<uint32_t, 1024, 16>(call, plan, stream);

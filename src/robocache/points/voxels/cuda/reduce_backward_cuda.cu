@@ -8,7 +8,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// One feature of one row for each thread: neighbours read and write side by side, and share the row's voxel.
+// Each thread handles one feature of one row: neighbours read and write side by side, and share the row's voxel.
 struct FeaturePlace {
   int64_t row;   // in its cloud; ragged: in the array
   int64_t cell;  // of all clouds, or -1

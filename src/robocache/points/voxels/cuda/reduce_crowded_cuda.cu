@@ -1,6 +1,6 @@
-// Crowded cells. A warp takes a cell of one piece as a whole. Of the others' pieces it first looks for what the cell's
-// quantum goes by, then, in another kernel, adds up; both are put together in global memory. Where there is nothing to look
-// for, the second does it all.
+// Cells with many rows. A warp takes a cell of one piece as a whole. A cell of several pieces takes two kernels: the first
+// finds what the cell's quantum depends on, the second adds. Both combine the pieces in global memory. If nothing has to be
+// found, the second kernel does it all.
 #include "robocache/points/voxels/cuda/fast_sums_cuda.cuh"
 
 namespace robocache::voxels_cuda {
@@ -46,7 +46,7 @@ __device__ void reduce_piece(const VoxelReduction& call, const TilePlan& plan, c
   }
 }
 
-// `is_first` of the two kernels to take pieces, which takes the cells of one.
+// `is_first`: this is the first of the two kernels, which also takes the cells of one piece.
 template <class T, bool kAdd>
 __global__ void __launch_bounds__(kCrowdThreads)
     reduce_crowded(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kCrowdThreads)
   });
 }
 
-// Where fast sums cannot: rare, and kept out of the way. Takes all features of the piece.
+// For pieces that fast sums cannot do: rare, so not inlined. It takes all features of the piece.
 template <class T, bool kAdd>
 __device__ __noinline__ void reduce_piece_generally(const VoxelReduction& call, const TilePlan& plan,
                                                     const Outputs& outputs, const Wanted& wanted, Group group,
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
       can = can && add_fast<T, kOwn, Team::kWarp>(values, group.lanes(), exponents, sums);
       if (!can) break;
       if (is_one_piece) {
-        // All groups know all four: each stores some.
+        // All groups have all four results: each stores some.
         for (unsigned j = group.of_warp(); is_one && j < kWide; j += group.per(32)) {
           int32_t exponent = exponents[0];
           int64_t sum = sums[0];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
   });
 }
 
-// Of the cells of several pieces.
+// Writes the cells of several pieces.
 template <class T>
 __global__ void __launch_bounds__(kCrowdThreads)
     write_merged(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,

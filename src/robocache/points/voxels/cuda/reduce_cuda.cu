@@ -1,10 +1,10 @@
-// The CUDA engine: occupancy by bits and the rest by tiles where they serve (occupy_cuda.cuh, tiles_cuda.cuh), else, for
-// every mode, dtype and grid, by atomic operations whose result does not depend on their order, on arrays over all cells:
+// The CUDA engine. It does occupancy by bits and the rest by tiles where they fit (occupy_cuda.cuh, tiles_cuda.cuh). Every
+// other mode, dtype and grid takes atomic operations on arrays over all cells, whose result does not depend on their order:
 //
 //   locate      names the cell of each row; counts, occupies
-//   gather      what a sum needs to know of its cell beforehand, minima and maxima, first and last rows
-//   add         the features, in quanta
-//   finish      one rounding, for each cell and feature
+//   gather      finds what a sum needs to know of its cell beforehand, minima and maxima, first and last rows
+//   add         adds the features, in quanta
+//   finish      rounds once, for each cell and feature
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/workspace_parts.hpp"
 #include "robocache/points/voxels/cuda/occupy_cuda.cuh"
@@ -19,7 +19,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int32_t kExponentBias = -kNoExponent;  // so that an exponent of none is 0
 
-// Where a call's work goes; null where no output needs it.
+// The arrays of a call; null if no output needs them.
 struct Work {
   int64_t rows;
   int64_t* cell_of_row;  // -1 where in none
@@ -54,8 +54,8 @@ __global__ void locate(const __grid_constant__ VoxelReduction call, const __grid
   }
 }
 
-// The same where only counts and occupancy are asked for, four rows a thread. clear_grids comes before it and begins its
-// work when all work before is done: points can be read while it clears.
+// Computes only counts and occupancy, four rows a thread. clear_grids runs before it and starts when all earlier work is
+// done, so this kernel can read points while clear_grids clears.
 __global__ void __launch_bounds__(kThreads)
     count_packed(const __grid_constant__ VoxelReduction call, const __grid_constant__ FastGrid grid, int64_t rows,
                  int32_t* counts, bool* occupancy) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Vectors of 16 bytes, and what is left of them at the end.
+// Clears vectors of 16 bytes, and the rest at the end.
 template <class T>
 __device__ void clear(T* grid, int64_t cells, int64_t first, int64_t step) {
   constexpr int64_t kTogether = 16 / sizeof(T);
@@ -117,7 +117,7 @@ __device__ void for_each_feature(const VoxelReduction& call, const Work& work, B
   }
 }
 
-// atomicMax and atomicMin that spare the write where nothing would change, which is most often.
+// atomicMax and atomicMin that skip the write if nothing would change, which is the most frequent case.
 template <class Integer>
 __device__ void raise(Integer* to, Integer value) {
   if (*static_cast<volatile Integer*>(to) < value) atomicMax(to, value);
@@ -141,7 +141,7 @@ __global__ void gather(const __grid_constant__ VoxelReduction call, const __grid
   });
 }
 
-// What is known of a place before its sum is.
+// What is known about a cell's feature before its sum.
 template <class T>
 __device__ CellFeature<T> known(const Work& work, int64_t place) {
   CellFeature<T> found;

@@ -7,10 +7,10 @@ namespace {
 
 enum class Way { kGeneral, kGivenSums, kOwnSums };
 
-// Fast sums have more under way with fewer threads of more registers.
+// Fast sums keep more loads in flight with fewer threads of more registers.
 constexpr int tile_threads(Way way) { return way == Way::kGeneral ? 512 : 256; }
 
-// Where fast sums cannot: rare, and kept out of the way.
+// For cells that fast sums cannot do: rare, so not inlined.
 template <class T>
 __device__ __noinline__ void reduce_generally(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
                                               const CellRows& rows, int64_t cell, int64_t feature) {
@@ -19,14 +19,14 @@ __device__ __noinline__ void reduce_generally(const VoxelReduction& call, const 
   }
 }
 
-// Counts a crowded cell among what a tile puts in the lists.
+// Counts a cell with many rows among the tile's entries for the lists.
 __device__ void count_crowded(Filled& filled, uint32_t points) {
   atomicAdd(&filled.crowded, 1u);
   atomicAdd(&filled.pieces, pieces_of(points));
   if (points > kPiece) atomicAdd(&filled.merged, 1u);
 }
 
-// From how much a tile puts in the lists to where. By one thread.
+// Turns the number of a tile's list entries into their offsets. One thread calls it.
 __device__ void reserve(const TilePlan& plan, Filled& filled) {
   filled.rows = atomicAdd(&plan.filled->rows, filled.rows);
   filled.crowded = atomicAdd(&plan.filled->crowded, filled.crowded);
@@ -47,7 +47,7 @@ __device__ void list_crowded(const TilePlan& plan, Filled& filled, const FilledC
   for (uint32_t i = 0; i < pieces; ++i) plan.crowded_of_piece[crowded.first_piece + i] = place;
 }
 
-// A cell of less than kCrowd rows, by a group.
+// Reduces a cell of less than kCrowd rows by a group.
 template <class T, Way kWay>
 __device__ void reduce_few(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted, Group group,
                            const CellRows& rows, int64_t cell) {

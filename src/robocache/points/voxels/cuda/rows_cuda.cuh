@@ -1,4 +1,4 @@
-// What the kernels of the CUDA engine share: rows, their cells and features, and where results go.
+// Code that the kernels of the CUDA engine share: rows, their cells and features, and the outputs.
 #pragma once
 
 #include <bit>
@@ -87,7 +87,7 @@ struct Outputs {
   }
 };
 
-// What a feature is multiplied by to count quanta, where float32 can do that.
+// The factor that turns a feature into quanta, if float32 can do that.
 struct Quantum {
   int32_t exponent;
   float factor;  // 2^-exponent where float32 holds it, else 0
@@ -96,7 +96,7 @@ struct Quantum {
       : exponent(power), factor(power > -127 && power < 127 ? std::bit_cast<float>((127 - power) << 23) : 0) {}
 };
 
-// A feature of one cell: what is found in its rows, and what comes of it.
+// A feature of one cell: what its rows contain, and the results.
 template <class T>
 struct CellFeature {
   using Value = FeatureWork<T>;
@@ -150,7 +150,7 @@ struct CellFeature {
     }
   }
 
-  // By the cell's own quantum; where the cell has marks the sum does not count.
+  // With the cell's own quantum; if the cell has marks the sum is ignored.
   __device__ void add_own(Value value, const Quantum& quantum) {
     if constexpr (kFloats) {
       if (std::is_same_v<Value, float> && quantum.factor != 0) {
@@ -183,7 +183,7 @@ struct CellFeature {
     if (kFloats || sizeof(T) == 8) coarse_sum += coarse(quanta);
   }
 
-  // Of a cell with points.
+  // For a cell with points.
   __device__ FeatureSum<T> total(const VoxelReduction& call, int64_t points) const {
     if constexpr (kFloats) {
       const uint32_t all = all_marks(call);
@@ -208,7 +208,7 @@ struct CellFeature {
   __device__ T max() const { return from_key(greatest); }
 
  private:
-  // That it overflowed, too.
+  // Adds the mark of an overflow.
   __device__ uint32_t all_marks(const VoxelReduction& call) const {
     const bool may_overflow = call.quantum_exponent != kOwnQuantum || !kFloats;
     return may_overflow && sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;
@@ -220,7 +220,7 @@ struct CellFeature {
   }
 };
 
-// Every output but first and last, of a feature of a cell with points; `place` is cell * F + feature.
+// Writes every output except first and last, for a feature of a cell with points; `place` is cell * F + feature.
 template <class T>
 __device__ void store_found(const VoxelReduction& call, const Outputs& outputs, const CellFeature<T>& found,
                             int64_t place, int64_t points) {
@@ -232,7 +232,7 @@ __device__ void store_found(const VoxelReduction& call, const Outputs& outputs, 
   if (T* const max = outputs.as<T>(VoxelMode::kMax)) max[place] = found.max();
 }
 
-// Every output of a feature of a cell without points.
+// Writes every output for a feature of a cell without points.
 template <class T>
 __device__ void store_nothing(const VoxelReduction& call, const Outputs& outputs, int64_t place) {
   if (auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum)) total[place] = {};

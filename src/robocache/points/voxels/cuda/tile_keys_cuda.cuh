@@ -1,4 +1,4 @@
-// How a block reads the keys of its tile, and sorts by their counts.
+// Functions by which a block reads the keys of its tile and sorts by their counts.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How a call by tiles is cut up, and its steps, each queued on the stream.
+// The plan of a call by tiles, and its steps, each queued on the stream.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Tiling {
   __host__ __device__ int tiles() const { return 1 << (line_bits - row_bits); }
   __host__ __device__ int tile_cells() const { return kLineCells << row_bits; }
   __host__ __device__ int place_bits() const { return row_bits + 5; }
-  // In a key that only fills up.
+  // Marks a key that is padding.
   __device__ uint32_t no_place() const { return 1u << place_bits(); }
 
   // Tile << place_bits | place in it.
@@ -32,7 +32,7 @@ struct Tiling {
   }
 };
 
-// What the warps that share a crowded cell put together of one feature.
+// The combined result of one feature from the warps that share a cell with many rows.
 struct Merged {
   Word sum;
   Word coarse_sum;
@@ -71,7 +71,7 @@ struct Runs {
   uint32_t places[kRuns];  // of a key's four in TilePlan::keys, less its number
 };
 
-// Where there are features, so that the places of a tile's cells can lie where its runs were.
+// With features, so that the indices of a tile's cells can reuse the memory of its runs.
 inline constexpr int kMostPlaceBits = 13;
 static_assert(sizeof(uint16_t) << kMostPlaceBits <= sizeof(Runs));
 
@@ -84,7 +84,7 @@ struct Filled {
   uint32_t merged;
 };
 
-// What a sample of a cloud's chunks tells of its order, and whether tiles serve (chunk_sums_cuda.cuh).
+// What a sample of a cloud's chunks shows about its order, and whether tiles serve (chunk_sums_cuda.cuh).
 struct alignas(16) ScanOrder {
   static constexpr int kSamples = 64;
 
@@ -95,14 +95,14 @@ struct alignas(16) ScanOrder {
   uint32_t tiles_serve;  // because few neighbours share cells, or sums by chunks were given up
   uint32_t touched;      // cells
 
-  // Whether neighbours share cells. By whole warps.
+  // Whether neighbours share cells; whole warps call it.
   __device__ bool is_scan() const {
     const uint4 two = reinterpret_cast<const uint4*>(samples)[threadIdx.x % 32];
     return __reduce_add_sync(~0u, two.y + two.w) < __reduce_add_sync(~0u, two.x + two.z) / 2;
   }
 };
 
-// How a call is cut up.
+// How a call is divided into chunks and tiles.
 struct TilePlan {
   int64_t rows;
   Tiling tiling;
@@ -127,7 +127,7 @@ struct TilePlan {
 
   __device__ bool serves() const { return !scan_order || scan_order->tiles_serve; }
 
-  // Of a block's shared memory: to partition a chunk, and to work out a tile.
+  // Bytes of a block's shared memory: to partition a chunk, and to reduce a tile.
   int64_t bytes_to_partition() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
   int64_t bytes_of_tile() const {
     const int64_t cells = tiling.tile_cells();
@@ -139,14 +139,14 @@ struct TilePlan {
 inline int partition_threads(const TilePlan& plan) { return plan.few || plan.features ? 1024 : 512; }
 inline int rows_of_chunk(const TilePlan& plan) { return partition_threads(plan) * (plan.few ? 4 : 16); }
 
-// The most shared memory that a block of these kernels can ask for on that device; 0 where that cannot be learned.
+// The most shared memory that a block of these kernels can ask for on that device; 0 if the driver does not say.
 int64_t most_shared_bytes(int device);
 
 template <class... Parameters>
 cudaError_t launch_tile_kernel(void (*kernel)(Parameters...), int blocks, int threads, int64_t shared_bytes,
                                cudaStream_t stream, const Parameters&... arguments) {
   if (shared_bytes > 47 * 1024) {  // and what kernels declare
-    // Always the same: other threads may launch the kernel with more at the same time.
+    // It always sets the same number: other threads may launch the kernel with more at the same time.
     int device = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess) {
@@ -159,13 +159,13 @@ cudaError_t launch_tile_kernel(void (*kernel)(Parameters...), int blocks, int th
                            static_cast<size_t>(shared_bytes), stream, arguments...);
 }
 
-// Each chunk's rows by tile: plan.keys and plan.table.
+// Sorts each chunk's rows by tile into plan.keys and plan.table.
 cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
 
-// Counts and occupancy.
+// Computes counts and occupancy.
 cudaError_t launch_count_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
 
-// Everything, where outputs need features; the crowded cells are left to the next.
+// Computes everything if outputs need features, except cells with many rows, which the next step takes.
 cudaError_t launch_reduce_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
 cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& plan, int device, cudaStream_t stream);
 

@@ -83,7 +83,7 @@ bool outputs_aligned(const VoxelReduction& call) {
 bool goes_by_tiles(const VoxelReduction& call, int device) {
   if (!suits_tiles(call)) return false;
   const TilePlan plan = plan_for(call, device).tiles;
-  // Places are numbers of 13 bits, or of 15 to count; beyond that, very many tiles need more than a block has.
+  // Indices have 13 bits, or 15 to count; beyond that, very many tiles need more memory than a block has.
   return plan.tiling.place_bits() <= (plan.features ? kMostPlaceBits : 15) &&
          std::max(plan.bytes_to_partition(), plan.bytes_of_tile()) <= most_shared_bytes(device);
 }
