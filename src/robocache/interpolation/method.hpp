@@ -5,7 +5,7 @@
 #include <string_view>
 #include <variant>
 
-#include "robocache/core/fields.hpp"
+#include "robocache/core/enum_names.hpp"
 #include "robocache/core/host_device.hpp"
 
 namespace robocache {
