@@ -159,10 +159,8 @@ class Files:
                 robocache.open(Path(folder) / "cache"),
                 batch_size=len(self.each),
                 delta_timestamps={"camera": None},
-                residency="device",
+                memory=robocache.Memory(residency="device", prefetch=0, reuse_buffers=True),
                 shuffle=False,
-                prefetch=0,
-                reuse_buffers=True,
                 device="cpu",
             )
 
@@ -322,9 +320,8 @@ class Recording:
             self.dataset,
             batch_size=batch_size,
             delta_timestamps=options.pop("windows", windows),
-            images=robocache.ImageOptions(**images),
-            residency={f"camera_{i}": tier for i in range(cameras)},
-            dtype="bfloat16",
+            default=robocache.Window(images=robocache.ImageOptions(**images), dtype="bfloat16"),
+            memory=robocache.Memory(residency={f"camera_{i}": tier for i in range(cameras)}),
             device=device,
             framework="torch",
             **options,

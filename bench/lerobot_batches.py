@@ -57,8 +57,8 @@ class Source:
                 "observation.state": None,
                 **self.windows(),
             },
-            images=robocache.ImageOptions(size=(SIZE, SIZE)),
-            residency=dict.fromkeys(self.cameras[:cameras], tier),
+            default=robocache.Window(images=robocache.ImageOptions(size=(SIZE, SIZE))),
+            memory=robocache.Memory(residency=dict.fromkeys(self.cameras[:cameras], tier)),
             device=device,
             framework="torch",
         )

@@ -66,10 +66,9 @@ def make_loader(dataset: robocache.Dataset | list[robocache.Source], batch_size:
         dataset,
         batch_size=batch_size,
         delta_timestamps={name: [k * PERIOD_NS / 1e9 for k in range(STEPS)] for name in STREAMS},
-        anchor=ANCHOR,
-        normalize=dict.fromkeys(STREAMS, "mean_std"),
-        stats_of="dataset",  # as its peers, in the mixture too
-        dtype="bfloat16",
+        anchors=ANCHOR,
+        default=robocache.Window(normalize="mean_std", dtype="bfloat16"),
+        normalization=robocache.Normalization(stats_of="dataset"),  # as its peers, in the mixture too
         device=device,
         framework="torch",
         seed=0,

@@ -25,8 +25,8 @@ RATE_HZ = 50
 BATCH_SIZES = [64, 256, 1024]
 WAYS = {
     "robocache": {},
-    "robocache, prefetch 0": {"prefetch": 0},
-    "robocache, reuse_buffers": {"reuse_buffers": True},
+    "robocache, prefetch 0": {"memory": robocache.Memory(prefetch=0)},
+    "robocache, reuse_buffers": {"memory": robocache.Memory(reuse_buffers=True)},
 }
 
 AIMS = {f"batch {size}": {"faster_than": {"torch gather": 3}} for size in (64, 256)}

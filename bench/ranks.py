@@ -51,17 +51,19 @@ PREDICTED = {
 # ---- A rank ----
 
 
-def make_loader(dataset: robocache.Dataset, batch_size: int, device: str, **place: int) -> robocache.Loader:
+def make_loader(
+    dataset: robocache.Dataset, batch_size: int, device: str, ranks: robocache.Ranks | None = None
+) -> robocache.Loader:
     return robocache.Loader(
         dataset,
         batch_size=batch_size,
         delta_timestamps={name: [k * PERIOD_S for k in range(STEPS)] for name in STREAMS},
-        anchor="feature",
-        normalize="mean_std",
+        anchors="feature",
+        default=robocache.Window(normalize="mean_std"),
         device=device,
         framework="torch",
         seed=0,
-        **place,
+        ranks=ranks,
     )
 
 
@@ -72,7 +74,7 @@ def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
     share is made up by the epoch's first.
     """
     ranks = dist.get_world_size()
-    alone = iter(make_loader(dataset, ranks * batch_size, device, rank=0, world_size=1))
+    alone = iter(make_loader(dataset, ranks * batch_size, device, robocache.Ranks(rank=0, world_size=1)))
     compared, seen, first = 0, [], None
     for batch in make_loader(dataset, batch_size, device):
         mine = torch.stack([batch["episode_index"], batch["time_ns"]])

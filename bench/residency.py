@@ -129,9 +129,8 @@ class Files:
         return robocache.Loader(
             self.dataset,
             batch_size=batch_size,
-            methods=method,
-            anchor="vision",
-            dtype="bfloat16",
+            default=robocache.Window(method=method, dtype="bfloat16"),
+            anchors="vision",
             device=device,
             framework="torch",
             snap_s=0,
@@ -141,13 +140,15 @@ class Files:
     def wide(self, device: str, asked: str, tier: str):
         """The same of the wide stream alone, in large batches."""
         window = [k * ASKED[asked][0] / 1e9 for k in range(STEPS)]
-        return self.loader(device, asked, BATCH_SIZE, delta_timestamps={"vision": window}, residency=tier)
+        return self.loader(
+            device, asked, BATCH_SIZE, delta_timestamps={"vision": window}, memory=robocache.Memory(residency=tier)
+        )
 
     def over_budget(self, device: str, batch_size: int = FILES_BATCH_SIZE):
         """A loader that is given a quarter of the memory that the recording would take."""
         kinds = ("device", "host") if device == "cuda" else ("host",)
         budget = {kind: self.bytes // 4 // len(kinds) for kind in kinds}
-        loader = self.loader(device, batch_size=batch_size, memory_budget=budget)
+        loader = self.loader(device, batch_size=batch_size, memory=robocache.Memory(budget=budget))
         tiers = {placement.key: placement.tier for placement in loader.explain()}
         if tiers["vision"] != "mapped":
             raise AssertionError(f"expected the wide stream to stay in its file, got {tiers}")
@@ -281,7 +282,11 @@ def batch_us(batches: Iterator, ahead: int, most: int, seconds: float, device: s
 
 def run_files(files: Files, state: str, options: argparse.Namespace, case: dict) -> None:
     device, workers = options.device, options.workers
-    loader = files.over_budget(device) if state != "in memory" else files.loader(device, residency="device")
+    loader = (
+        files.over_budget(device)
+        if state != "in memory"
+        else files.loader(device, memory=robocache.Memory(residency="device"))
+    )
     case["explained"] = str(loader.explain())
     windows, batch = files.windows(), next(loader)
     verified = verify(batch, windows)
@@ -377,7 +382,7 @@ def run_steps(files: Files, tier: str, batch_size: int, quick: bool, case: dict)
     if tier.startswith("mapped"):
         loader = files.over_budget("cuda", batch_size)
     else:
-        loader = files.loader("cuda", batch_size=batch_size, residency=tier)
+        loader = files.loader("cuda", batch_size=batch_size, memory=robocache.Memory(residency=tier))
     batches, rounds, count = endless(loader), 2 if quick else 7, 5 if quick else 60
     step = Step(1.0 if quick else STEP_MS)
     again = itertools.repeat(next(batches))

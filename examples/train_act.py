@@ -21,6 +21,7 @@ from torch import nn
 import robocache
 
 RESIZED, CROPPED = (108, 108), (96, 96)  # height, width
+IMAGES = robocache.ImageOptions(size=RESIZED, crop=CROPPED, crop_at="random", mean="imagenet", std="imagenet")
 CHUNK = 16  # actions predicted at once
 STATE, ACTION = "observation.state", "action"
 
@@ -82,8 +83,7 @@ def make_loader(options):
         batch_size=options.batch_size,
         device=options.device,
         delta_timestamps={ACTION: [k / fps for k in range(CHUNK)]},
-        images=robocache.ImageOptions(size=RESIZED, crop=CROPPED, crop_at="random", mean="imagenet", std="imagenet"),
-        normalize="mean_std",
+        default=robocache.Window(normalize="mean_std", images=IMAGES),
     )
 
 

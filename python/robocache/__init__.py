@@ -27,10 +27,12 @@ from .ops.resample import check_times, resample_trajectories
 from .ops.voxel_downsample import voxel_downsample
 from .ops.voxelize import voxelize_pointcloud
 from .ops.voxelize_sparse import SparseVoxels, voxelize_sparse
-from .sources import Source
+from .options import Anchors, Memory, Normalization, Ranks, Window
+from .sources import Mixture, Source
 from .writer import ReencodedWarning, Writer
 
 __all__ = [
+    "Anchors",
     "ArgumentError",
     "ArgumentTypeError",
     "Dataset",
@@ -43,11 +45,16 @@ __all__ = [
     "LeRobotDataset",
     "Loader",
     "LoaderWarning",
+    "Memory",
     "MissingStreamError",
+    "Mixture",
     "NormStatsWarning",
+    "Normalization",
+    "Ranks",
     "ReencodedWarning",
     "Source",
     "SparseVoxels",
+    "Window",
     "Writer",
     "check_installation",
     "check_times",

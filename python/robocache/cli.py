@@ -26,6 +26,7 @@ from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge
 from .ingest.registry import find_format, given_options
 from .installation import check_installation, memory_available
 from .loader import Loader
+from .options import Window
 from .self_test import self_test
 
 _BATCH, _BATCHES_HELD = 1024, 4  # of a loader: those made ahead, the one that is used, and what makes them
@@ -351,16 +352,17 @@ def _bench(arguments: argparse.Namespace) -> int:
     rate_hz = arguments.rate_hz or slowest.rate_hz or 1.0
     # How long a batch takes is asked for, at any steps: also at those between the rows of a nominal clock.
     floats = {name for name, stream in streams.items() if stream.kind == "numbers" and "float" in stream._dtype}
-    nominal = {name: "linear" for name in sorted(floats) if streams[name].clock == "nominal"}
+    nominal = {name for name in floats if streams[name].clock == "nominal"}
 
     def make_loader(batch_size: int) -> Loader:
         return Loader(
             opened,
             batch_size=batch_size,
-            delta_timestamps={name: [step / rate_hz for step in range(arguments.steps)] for name in streams},
-            methods=nominal,
-            normalize="mean_std",
-            dtype=arguments.dtype,
+            delta_timestamps={
+                name: Window.steps(rate_hz, horizon=arguments.steps, method="linear" if name in nominal else None)
+                for name in streams
+            },
+            default=Window(normalize="mean_std", dtype=arguments.dtype),
             device=arguments.device,
         )
 

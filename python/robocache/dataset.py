@@ -516,7 +516,7 @@ class Dataset:
         Example:
             >>> parts = ds.split({"train": 0.5, "val": 0.5})
             >>> stats = ds.statistics(parts["train"])
-            >>> validation = robocache.Loader(ds, episodes=parts["val"], norm_stats=stats, normalize="mean_std", batch_size=4,
+            >>> validation = robocache.Loader(ds, episodes=parts["val"], normalization=robocache.Normalization(norm_stats=stats), batch_size=4,
             ...                               delta_timestamps={"action": [0.0]})
         """
         chosen = np.arange(self._episodes) if episodes is None else listed(whole, "episodes", episodes, np.int64)

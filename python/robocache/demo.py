@@ -19,6 +19,7 @@ from rich.progress import track
 from .dataset import Dataset, open
 from .errors import ArgumentError, Error
 from .loader import Loader
+from .options import Window
 from .picture import pyplot
 from .writer import Writer
 
@@ -82,7 +83,9 @@ def run(
     dataset = open(cache)
     _draw(dataset, plt, picture)
 
-    loader = Loader(dataset, batch_size=_BATCH_SIZE, delta_timestamps=_WINDOW, normalize="mean_std", seed=seed)
+    loader = Loader(
+        dataset, batch_size=_BATCH_SIZE, delta_timestamps=_WINDOW, default=Window(normalize="mean_std"), seed=seed
+    )
     windows = NumpyWindows(dataset, cast(str, loader.anchor))
     difference = _largest_difference(windows, next(loader))
     say = partial(console.print, highlight=False, soft_wrap=True)

@@ -34,8 +34,11 @@ from .ingest.driver import check_source, checked_path
 from .ingest.files import check_file, fingerprint, is_cache, is_readable, is_source
 from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
 from .ingest.recording import SourceError, ranges
-from .loader import Loader, LoaderWarning, _copied, _Iteration
+from .loader import Loader, LoaderWarning, _Iteration
+from .loader_options import as_anchors, as_window
 from .ops._call import listed, whole
+from .options import Memory, Ranks, Window, copied
+from .sources import selected
 from .tasks import TaskTexts
 
 if TYPE_CHECKING:
@@ -49,11 +52,8 @@ __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadat
 
 # How far off a frame LeRobot lets an offset be.
 _TOLERANCE_S = 1e-4
-# Options of a loader that, given as one value for all, are for all that LeRobot calls features: its index columns come as
-# they are. The first are for floats alone, the second for frames too.
-_OF_FLOATS, _OF_PIXELS, _OF_FEATURES = ("methods", "normalize"), ("dtype",), ("offset",)
-# Options that may make padding of a key's value at the frame itself.
-_MAKES_PADDING = ("tolerance_s", "max_gap_s", "offset")
+# Fields of a window that may make padding of a key's value at the frame itself.
+_MAKES_PADDING = ("tolerance_s", "max_gap_s", "offset_s")
 # Of a map-style dataset, in one call of the engine; frames are large.
 _ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
 # Runs of episodes that a warning names.
@@ -263,12 +263,12 @@ class LeRobotLoader(Loader):
         self,
         dataset: Dataset,
         *,
-        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
-        episodes: Sequence[int] | None = None,
+        delta_timestamps: Mapping[str, Window | Sequence[float]] | None = None,
+        episodes: Any = None,
         video: bool = True,
         **options: Any,
     ) -> None:
-        delta_timestamps, episodes = _copied(delta_timestamps), _copied(episodes)
+        delta_timestamps, episodes = copied(delta_timestamps), copied(episodes)
         given = {"delta_timestamps": delta_timestamps, "episodes": episodes, "video": video, **options}
         if not isinstance(delta_timestamps, Mapping | None):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")
@@ -288,16 +288,10 @@ class LeRobotLoader(Loader):
         features = {name: stream for name, stream in streams.items() if name not in INDEX_COLUMNS}
         cameras = [name for name, stream in features.items() if stream.frames is not None]
         kinds = {name: stream.dtype for name, stream in features.items() if name not in cameras}
-        floats = [name for name, dtype in kinds.items() if dtype.kind == "f"]
-        of_pixels = floats if _is_float64(options.get("dtype")) else [*floats, *cameras]
-        for names, of in ((_OF_FLOATS, floats), (_OF_PIXELS, of_pixels), (_OF_FEATURES, features)):
-            for name in names:
-                if options.get(name) is not None and not isinstance(options[name], Mapping):
-                    options[name] = dict.fromkeys(of, options[name])
-        methods = options.get("methods") or {}
-        by_frames = [name for name, x in streams.items() if x.clock == "nominal" and name not in methods]
-        windows = {}
-        for name, x in (delta_timestamps or {}).items():
+        default = options.pop("default", None) or Window()
+        windows = {name: _with_default(name, stream, default) for name, stream in streams.items()}
+        asked = []
+        for name, window in (delta_timestamps or {}).items():
             if name in told["cameras"] and not video:
                 raise errors.ArgumentError(
                     f"delta_timestamps: expected no camera with video=False, got {name!r}; leave it out, or ask for video=True"
@@ -306,39 +300,51 @@ class LeRobotLoader(Loader):
                 raise errors.ArgumentError(
                     f"delta_timestamps: expected keys that {dataset.path} has, got the camera {name!r}, of which there is no file"
                 )
-            if x is not None or name not in streams:
-                windows[name] = _on_frames(x, told["fps"]) if name in by_frames else x
-        chosen = range(len(dataset)) if episodes is None else _places(dataset, episodes)
-        if options.get("where") is not None:
-            found = set(dataset.select(options["where"]))
-            chosen = [place for place in chosen if place in found]
+            own = as_window(name, window)
+            if own.offsets is not None or name not in streams:
+                asked.append(name)
+            windows[name] = _over(own, windows.get(name, Window()))
+        by_frames = [name for name, x in streams.items() if x.clock == "nominal" and windows[name].method is None]
+        for name in asked:
+            if name in by_frames:
+                windows[name] = dataclasses.replace(
+                    windows[name], offsets=_on_frames(windows[name].offsets, told["fps"])
+                )
+        found = selected(dataset, "episodes", episodes)
+        chosen = (
+            range(len(dataset)) if episodes is None else found if found is not episodes else _places(dataset, episodes)
+        )
         options.setdefault("missing", "drop")
         complete = _with_every_key(dataset, chosen, list(streams)) if options["missing"] == "drop" else list(chosen)
         masked = _lacking_frames(dataset, complete, cameras)
         self._warn_of_masks(dataset, masked)
-        asked = [options[name] for name in _MAKES_PADDING if options.get(name) is not None]
-        of_options = [name for given in asked for name in (given if isinstance(given, Mapping) else features)]
-        of_options += [name for name, x in features.items() if (np.diff(x.row_offsets)[complete] == 0).any()]
-        _limit_age(options, [name for name in masked if name in by_frames or name not in windows], told["fps"])
+        padded = [name for name in features if any(getattr(windows[name], x) is not None for x in _MAKES_PADDING)]
+        padded += [name for name, x in features.items() if (np.diff(x.row_offsets)[complete] == 0).any()]
+        for name in masked:  # a frame of another row is none of this one's
+            if windows[name].tolerance_s is None and (name in by_frames or name not in asked):
+                windows[name] = dataclasses.replace(windows[name], tolerance_s=0.5 / told["fps"])
         if options.get("on_bad_frame") == "pad":
             masked |= {name: {} for name in cameras}
-        masked |= {name: {} for name in of_options}
-        if options.get("anchor_hz") is None and options.get("anchor") is None:
+        masked |= {name: {} for name in padded}
+        anchors = as_anchors(options.pop("anchors", None))
+        if anchors.rate_hz is None and anchors.stream is None:
             # Each row is drawn, whichever cameras have a frame there.
-            options["anchor"] = next((name for name, stream in streams.items() if stream.frames is None), None)
+            first = next((name for name, stream in streams.items() if stream.frames is None), None)
+            anchors = dataclasses.replace(anchors, stream=first)
         super().__init__(
             dataset,
-            delta_timestamps={**dict.fromkeys(streams), **windows},
+            delta_timestamps=windows,
+            anchors=anchors,
             episodes=None if len(complete) == len(dataset) and episodes is None else complete,
             **options,
         )
-        self._arguments = {name: _copied(x) for name, x in given.items() if name != "stream"}
+        self._arguments = {name: copied(x) for name, x in given.items()}
         self._subtasks: TaskTexts | None = None
         if self._tasks is not None:
             self._tasks.empty = ""
             if "subtasks" in told and "subtask_index" in dataset.streams:
                 self._subtasks = TaskTexts([dataset], "subtask_index", empty="")
-        one_step = [name for name in streams if name not in windows]
+        one_step = [name for name in streams if name not in asked]
         self._extra = ["time_ns", *(f"{name}_age" for name in one_step)]
         self._extra += [f"{name}_is_pad" for name in one_step if name not in masked]
         self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]
@@ -390,10 +396,6 @@ def _read_json(path: Path) -> Any:
     if path.exists():
         check_file(path)
     return json.loads(path.read_text("utf-8-sig"))
-
-
-def _is_float64(dtype: Any) -> bool:
-    return dtype is not None and not isinstance(dtype, Mapping) and _lib.dtype_name(dtype) == "float64"
 
 
 def _on_frames(seconds: Any, fps: float) -> Any:
@@ -467,11 +469,24 @@ def _lacking_frames(dataset: Dataset, episodes: Sequence[int], cameras: Sequence
     return lacking
 
 
-def _limit_age(options: dict[str, Any], cameras: Sequence[str], fps: float) -> None:
-    """A frame of another row is none of this one's: what is more than half a period off is padding."""
-    tolerance = options.get("tolerance_s")
-    if cameras and (tolerance is None or isinstance(tolerance, Mapping)):
-        options["tolerance_s"] = {**dict.fromkeys(cameras, 0.5 / fps), **(tolerance or {})}
+def _with_default(name: str, stream: Any, default: Window) -> Window:
+    """A stream's window where nothing is said of it: LeRobot's index columns come as they are, integers without what is for
+    floats, and frames never as float64."""
+    if name in INDEX_COLUMNS:
+        return Window()
+    window = dataclasses.replace(default, images=default.images if stream.frames is not None else None)
+    if stream.frames is None and stream.dtype.kind != "f":
+        window = dataclasses.replace(window, method=None, normalize=None, dtype=None)
+    if stream.frames is not None:
+        dtype = None if default.dtype is None or _lib.dtype_name(default.dtype) == "float64" else default.dtype
+        window = dataclasses.replace(window, method=None, normalize=None, dtype=dtype)
+    return window
+
+
+def _over(own: Window, default: Window) -> Window:
+    """What a window says, and the default where it says nothing."""
+    said = {field.name: getattr(own, field.name) for field in dataclasses.fields(Window)}
+    return dataclasses.replace(default, **{name: value for name, value in said.items() if value is not None})
 
 
 # ---- LeRobot's dataset ----
@@ -663,7 +678,7 @@ class LeRobotDataset(_MapStyle):
     Random crops and colours of `images` are new each time an item is given, in every epoch of a DataLoader, with workers and
     with persistent ones; torch.manual_seed says which they are there. A key has its ``<key>_is_pad`` where it is a window, and
     without one where its frames may be missing (``on_bad_frame="pad"``, rows of a video without a frame) or `tolerance_s`,
-    `max_gap_s` or `offset` was given for it. Errors come through workers as what they are, such as :class:`FrameError`.
+    `max_gap_s` or `offset_s` was given for it. Errors come through workers as what they are, such as :class:`FrameError`.
 
     Args:
         path, cache, on_error, frames, video, follow_links: as for :meth:`Loader.from_lerobot`.
@@ -671,7 +686,7 @@ class LeRobotDataset(_MapStyle):
         episodes: LeRobot's numbers of those to take; their frames stay in the order of the files.
         repo_id, revision: what ``meta`` says of them.
         device: where the tensors are; a DataLoader's workers need ``"cpu"``.
-        options: more of :class:`Loader`'s, such as `dtype` and `methods`.
+        options: more of :class:`Loader`'s, such as `default`.
 
     Attributes:
         meta: a :class:`LeRobotMetadata`.
@@ -691,7 +706,7 @@ class LeRobotDataset(_MapStyle):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        delta_timestamps: Mapping[str, Window | Sequence[float]] | None = None,
         episodes: Sequence[int] | None = None,
         *,
         cache: str | os.PathLike[str] | None = None,
@@ -704,10 +719,10 @@ class LeRobotDataset(_MapStyle):
         device: str = "cpu",
         **options: Any,
     ) -> None:
-        for name in ("where", "edges", "drop_n_last", "anchor", "anchor_hz", "shard_episodes", "shuffle", "batch_size"):
+        for name in ("anchors", "shuffle", "batch_size"):
             if name in options:
                 raise errors.ArgumentError(f"{name}: goes with Loader.from_lerobot; here every frame is an item")
-        for name in ("task_text", "framework", "rank", "world_size"):
+        for name in ("task_text", "framework", "ranks"):
             if name in options:
                 raise errors.ArgumentError(
                     f"{name}: expected none, got {options[name]!r}: items are torch's, with their task"
@@ -747,11 +762,10 @@ class LeRobotDataset(_MapStyle):
             shuffle=False,
             framework="torch",
             device=device,
-            rank=0,  # which items, whoever asks for them says, on every rank
-            world_size=1,
+            ranks=Ranks(rank=0, world_size=1),  # the caller says which items, on every rank
             video=video,
-            # Of a DataLoader's workers each would have a copy of the frames.
-            **{"prefetch": 0, "residency": dict.fromkeys(self.meta.camera_keys, "mapped"), **options},
+            # Each of a DataLoader's workers would have its own copy of the frames.
+            **{"memory": Memory(prefetch=0, residency=dict.fromkeys(self.meta.camera_keys, "mapped")), **options},
         )
         self._calls = 0  # of __getitems__ since set_epoch
         self.num_frames = self._loader.num_anchors

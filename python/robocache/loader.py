@@ -23,18 +23,16 @@ from .affine import AffineOf
 from .dataset import Dataset
 from .doctor.report import enforce
 from .explanation import Explanation, Placement
-from .image_options import ImageOptions
-from .loader_options import library_options
+from .loader_options import open_loader
 from .meter import Meter
-from .norm_stats import MIN_SPREAD
 from .ops._call import Array, listed, truth, whole
-from .sources import Source, as_sources
+from .options import Anchors, Memory, Normalization, Ranks, Window, copied
+from .sources import Mixture, Source, as_sources
 from .tasks import TaskTexts
 
 if TYPE_CHECKING:
     import torch
 
-_open = _lib.function("loader_open")
 _describe = _lib.function("loader_describe")
 _next = _lib.function("loader_next")
 _slot = _lib.function("loader_slot")
@@ -52,21 +50,14 @@ _memory.release_gil = _array.release_gil = _arrays.release_gil = False
 _Place = tuple[int, int, int, int]  # seed, epoch, samples, memory
 
 
-def _copied(value: Any) -> Any:
-    """What can be read again, and is not changed from elsewhere."""
-    if isinstance(value, Mapping):
-        return {key: _copied(x) for key, x in value.items()}
-    return (
-        list(value) if isinstance(value, list | Iterator) else value.copy() if isinstance(value, np.ndarray) else value
-    )
-
-
 def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """This process among those that share the batches: as given, as torch.distributed knows, or as torchrun says."""
     if (rank is None) != (world_size is None):
-        raise errors.ArgumentError(f"rank, world_size: expected both or neither, got {rank!r} and {world_size!r}")
+        raise errors.ArgumentError(
+            f"ranks: expected both rank and world_size or neither, got {rank!r} and {world_size!r}"
+        )
     if rank is not None:
-        return whole("rank", rank), whole("world_size", world_size)
+        return whole("ranks.rank", rank), whole("ranks.world_size", world_size)
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -80,7 +71,7 @@ def _of_environment(name: str) -> int:
         return int(os.environ[name])
     except ValueError:
         raise errors.ArgumentError(
-            f"{name}: expected an int in the environment, got {os.environ[name]!r}; rank= and world_size= go before it"
+            f"{name}: expected an int in the environment, got {os.environ[name]!r}; ranks=Ranks(rank=, world_size=) goes before it"
         ) from None
 
 
@@ -97,91 +88,36 @@ class Loader:
     agree between CPU and CUDA within the bounds of docs/rules.md. What a batch is, at length: docs/loader.md.
 
     Args:
-        dataset: from :func:`robocache.open`, the path that it opens, or a list of :class:`Source` to mix.
+        dataset: from :func:`robocache.open`, the path that it opens, or a :class:`Mixture` (a list of :class:`Source`).
         batch_size: samples a batch, B; of each rank.
-        delta_timestamps: for each key wanted, the offsets in seconds from the sample's anchor, T of them, or None for the
-            anchor's own value without an axis of steps. A key is a stream's name, unless its source renames it. Any
-            offsets: they need not lie on the recording's grid, unless its clock is nominal and `methods` says nothing
-            (then nothing was recorded between its ticks, and moments between them are refused).
-        rate_hz, history, horizon: a second way to say `delta_timestamps`: steps of 1/`rate_hz` seconds, `history` of
-            them ending at the anchor, `horizon` of them starting at it; ``{key: steps}``, or an int: `horizon` then
-            is for the keys whose first name part is ``action`` or ``actions``, `history` for all others.
-        anchor: the stream whose ticks are the anchors; by default the slowest one asked for that has more than one row an
-            episode.
-        anchor_hz: or anchors at this rate over the span that all streams asked for cover in an episode.
-        edges: ``"pad"``: anchors whose window reaches over an end of the recording are drawn, and what lies outside is
-            padding; ``"drop"``: they are not.
-        drop_n_last: anchors at the end of each episode that are not drawn, after `edges`.
-        episodes: indices of the episodes to draw from; default all.
-        where: or those that :meth:`Dataset.select` finds; with `episodes`, those of them.
-        missing: episodes without any row of a key, though its source has the stream: ``"pad"``: they are drawn, the values are
-            0 and padding, and a :class:`LoaderWarning` counts them; ``"drop"``: they are not drawn; ``"error"``: they are
-            refused.
-        methods: ``"linear"`` (default for floats), ``"nearest"``, ``"previous"`` (default for integers and bool),
-            ``"next"``, ``"pchip"``, ``"akima"``, ``"angle"`` (radians, the shorter way round), ``"slerp"`` (4 features, a
-            quaternion) or ``"pose"`` (7, x, y, z and a quaternion), as in :func:`resample_trajectories`: one for all
-            keys, or ``{key: method}``, where ``[(slice, method), ...]`` names features of a row, counted
-            row-major, and leaves the others the default: ``{"arm": [(slice(3, 7), "slerp")]}``. Keys that it does not name, of
-            None all, go by their stream's own ``attributes["methods"]`` where the cache has them.
-        max_gap_s: values interpolated across a longer gap are marked in ``is_pad``; one for all, or ``{key: s}``, as
-            are the next three.
-        tolerance_s: of ``"nearest"``, ``"previous"`` and ``"next"``: a sample farther than this is padding. Whoever wants an
-            error instead calls :meth:`check_tolerance`.
-        offset: latency in seconds: what is stamped t was taken at t - `offset`. Anchors ignore it.
-        causal: never use a sample later than the moment asked for: every method then holds the last one.
+        delta_timestamps: ``{key: Window}``: the keys of the batch and what each holds. Offsets alone, in seconds from the
+            sample's anchor, are ``Window(offsets)``; None is ``Window()``, the anchor's own value. A key is a stream's name,
+            unless its source renames it.
+        default: a :class:`Window` without offsets: what the keys' own windows leave out.
+        anchors: an :class:`Anchors`: which moments are drawn; or the name of the stream whose ticks they are.
+        episodes: the episodes to draw from: their indices, or a condition as :meth:`Dataset.select` takes it. None: all.
+        missing: episodes without any row of a key, though its source has the stream: ``"pad"``: they are drawn, the values
+            are 0 and padding, and a :class:`LoaderWarning` counts them; ``"drop"``: they are not drawn; ``"error"``: they
+            are refused.
+        normalization: a :class:`Normalization`: by which statistics the windows' ``normalize`` works. :meth:`normalize` does
+            the same to any array, and :meth:`unnormalize` undoes it.
         return_age: give ``<key>_age`` too.
-        task_text: give ``task`` too, a list of str: the text of the task that holds at the sample's anchor, by the stream that is
-            the task's, else by the episode's column ``task`` or ``tasks``; None where none holds. Or the name of another stream
-            of texts, or of numbers that have texts, as ``"subtask_index"``. On CUDA that waits for the batch.
-        normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"`` or ``"q10_q90"`` (the last three to [-1, 1]) by the
-            statistics of the episodes that are drawn from: one for all floating streams, or ``{key: mode}``. :meth:`normalize`
-            does the same to any array, and
-            :meth:`unnormalize` undoes it.
-        norm_stats: ``{key: statistics}`` to normalise by instead, such as what :meth:`Dataset.statistics`, :func:`merge_stats`
-            and :func:`load_norm_stats` give; keys that it lacks keep their own.
-        stats_of: whose rows the statistics are of where none are given: ``"selection"``: of the episodes that `episodes`, `where` and
-            ``missing="drop"`` leave; ``"dataset"``: of all episodes.
-        constant: what normalising does to a feature that never changes: ``"center"`` only centres it, ``"lerobot"`` and
-            ``"openpi"`` give the numbers that those give.
-        min_spread: a feature whose spread (its std, or half the distance of the two ends) is less is not scaled either; a
-            :class:`LoaderWarning` names those that do change. 0 scales them.
-        images: what becomes of a camera's frames: an :class:`ImageOptions` for all of them, or ``{key: ImageOptions}``; by
-            default pixels from 0 to 1, channels first, as large as they are stored.
-        findings: what the doctor found in a cache (:func:`robocache.doctor`; nothing is looked for here): ``"warn"``: errors are a
-            :class:`DoctorWarning`; ``"strict"``: they are refused, and so is a cache that no doctor has seen as it is; None: not
-            looked at.
-        on_bad_frame: ``"error"``: one that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding, and
-            :attr:`bad_frames` counts it.
-        dtype: of the floating streams and of frames: float32, float64 (frames: float32), float16 or bfloat16; or
-            ``{key: dtype}``. Integers and bool keep theirs.
-        device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``; by default torch's current CUDA device where robocache and torch can
-            both use it, else the CPU.
-        residency: where the rows lie that batches are made of: ``"device"``, its memory; ``"pinned"``, the host's, which the
-            same kernel reads across the link; ``"mapped"``, the cache's files, read ahead by threads of the host; or
-            ``"auto"``, the first of these that `memory_budget` has room for, the largest streams moving down first. Frames of
-            cameras lie there as they are stored; with ``"decoded"`` as pixels in the device's memory, and with ``"auto"``
-            too where that has room left. One for all keys, or ``{key: tier}``. On the CPU the first two are one copy in
-            memory. :meth:`explain` says what was chosen; the batches are the same.
-        memory_budget: bytes, or a share of what is free (a float, at most 1): of the device's memory, on the CPU of the
-            host's; or ``{"device": ..., "host": ...}``. Default half of each, for the host of what its control group leaves.
-        prefetch: batches made ahead by a thread, on the CPU whole, on CUDA of what is read from files; 0 for none. Of JPEGs in
-            pinned memory those of the next batch are copied ahead.
-        reuse_buffers: a batch takes the memory of the one before it: whoever keeps batches copies them.
-        stream: a torch.cuda.Stream that makes batches one ahead, beside what torch's current one does; by default the current
-            one makes them when they are asked for.
-        temperature: instead of weights: sources weigh as their number of anchors to the power 1/`temperature`.
-        samples_per_epoch: with weights or a temperature: draws an epoch; default the number of all anchors.
-        pad_features: streams of one key may differ in width between sources: rows are filled with 0 up to the widest.
-        rename: ``{stream: key}`` for all sources that have the stream and do not rename it themselves.
-        snap_s: a target closer than this to a sample is that sample.
-        seed, shuffle, drop_last: the order, and whether the last samples of an epoch, too few for a batch of every rank, are
-            left out.
-        rank, world_size: this process among those that share each global batch of world_size * B samples; by default what
-            torch.distributed has been initialised with, else torchrun's ``RANK`` and ``WORLD_SIZE``, else 0 of 1.
-        shard_episodes: each rank keeps and draws from episodes of its own, neighbours, about as many bytes as any other: for a
-            dataset that is larger than one device. The order is another one then, which depends on `world_size`: a rank's
-            permutation of its own anchors, of which an epoch takes as many as the rank with the fewest has.
+        snap_s: a target closer than this to a sample is that sample, in seconds.
+        task_text: give ``task`` too, a list of str: the text of the task that holds at the sample's anchor, by the stream that
+            is the task's, else by the episode's column ``task`` or ``tasks``; None where none holds. Or the name of another
+            stream of texts, or of numbers that have texts, as ``"subtask_index"``. On CUDA that waits for the batch.
+        on_bad_frame: ``"error"``: a frame that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding,
+            and :attr:`bad_frames` counts it.
+        findings: what the doctor found in a cache (:func:`robocache.doctor`; the loader does not look itself): ``"warn"``:
+            errors are a :class:`DoctorWarning`; ``"strict"``: they are refused, and so is a cache that no doctor has seen as it
+            is; None: not looked at.
+        device: ``"cpu"`` or ``"cuda"``/``"cuda:N"``. None: torch's current CUDA device where robocache and torch can both use
+            it, else the CPU.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"`` (CPU only).
+        seed, shuffle: the order.
+        drop_last: whether the last samples of an epoch, too few for a batch of every rank, are left out.
+        memory: a :class:`Memory`: where the rows lie, and how far ahead batches are made.
+        ranks: a :class:`Ranks`: this process among those that share each global batch.
 
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
     `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the moment asked for
@@ -207,7 +143,7 @@ class Loader:
         device: where the batches are: ``"cpu"`` or ``"cuda:N"``.
         num_anchors: moments that can be drawn.
         num_samples: samples an epoch, of all ranks together.
-        anchor: the stream whose ticks are the anchors, or None under `anchor_hz` or of several sources.
+        anchor: the stream whose ticks are the anchors, or None with a rate or several sources.
         batch_size, dataset, rank, world_size: as they were given or found.
         seed, epoch, samples: the place in the order: `samples` of the epoch's have been given, by all ranks together;
             :meth:`load_state_dict` moves it.
@@ -223,7 +159,8 @@ class Loader:
         FileError: what ``findings="strict"`` refuses.
 
     Example:
-        >>> loader = robocache.Loader(ds, batch_size=256, rate_hz=50, history={"observation.state": 2}, horizon={"action": 16})
+        >>> windows = {"observation.state": Window.steps(50, history=2), "action": Window.steps(50, horizon=16)}
+        >>> loader = robocache.Loader(ds, batch_size=256, delta_timestamps=windows, default=Window(normalize="mean_std"))
         >>> next(loader)["action"].shape
         torch.Size([256, 16, 7])
     """
@@ -232,73 +169,42 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset | str | os.PathLike[str] | Source | Sequence[Source],
+        dataset: Dataset | str | os.PathLike[str] | Source | Sequence[Source] | Mixture,
         *,
         batch_size: int,
-        delta_timestamps: Mapping[str, Sequence[float] | None] | None = None,
-        rate_hz: float | None = None,
-        history: int | Mapping[str, int] | None = None,
-        horizon: int | Mapping[str, int] | None = None,
-        anchor: str | None = None,
-        anchor_hz: float | None = None,
-        edges: str = "pad",
-        drop_n_last: int = 0,
-        episodes: Sequence[int] | None = None,
-        where: Any = None,
+        delta_timestamps: Mapping[str, Window | Sequence[float] | None],
+        default: Window | None = None,
+        anchors: Anchors | str | None = None,
+        episodes: Any = None,
         missing: str = "pad",
-        methods: str | Mapping[str, str | Sequence[tuple[slice, str]]] | None = None,
-        max_gap_s: float | Mapping[str, float] | None = None,
-        tolerance_s: float | Mapping[str, float] | None = None,
-        offset: float | Mapping[str, float] | None = None,
-        causal: bool | Mapping[str, bool] | None = None,
+        normalization: Normalization | None = None,
         return_age: bool = False,
-        task_text: bool | str = False,
-        normalize: str | Mapping[str, str] | None = None,
-        norm_stats: Mapping[str, Any] | None = None,
-        stats_of: str = "selection",
-        constant: str = "center",
-        min_spread: float = MIN_SPREAD,
-        images: ImageOptions | Mapping[str, ImageOptions] | None = None,
-        findings: str | None = "warn",
-        on_bad_frame: str = "error",
-        dtype: Any = "float32",
-        device: str | torch.device | None = None,
-        residency: str | Mapping[str, str] = "auto",
-        memory_budget: float | Mapping[str, float] | None = None,
-        prefetch: int = 2,
-        reuse_buffers: bool = False,
-        stream: torch.cuda.Stream | None = None,
-        temperature: float | None = None,
-        samples_per_epoch: int | None = None,
-        pad_features: bool = False,
-        rename: Mapping[str, str] | None = None,
         snap_s: float = 1e-6,
+        task_text: bool | str = False,
+        on_bad_frame: str = "error",
+        findings: str | None = "warn",
+        device: str | torch.device | None = None,
+        framework: str | None = None,
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
-        rank: int | None = None,
-        world_size: int | None = None,
-        shard_episodes: bool = False,
-        framework: str | None = None,
+        memory: Memory | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "dataset", "stream")}
+        given = {name: value for name, value in locals().items() if name not in ("self", "dataset")}
         # Copies: what the caller changes later is not what this loader was asked for.
-        self._arguments = {name: _copied(x) for name, x in given.items()}
+        self._arguments = {name: copied(x) for name, x in given.items()}
         sources, mixture = as_sources(dataset)
-        self.dataset = sources if mixture else sources[0].dataset
+        self.dataset = sources[0].dataset if mixture is None else mixture
         enforce((source.dataset.path for source in sources), findings)
         self._torch = self._framework(framework)
         self.device = self._device_name(device)
-        self.rank, self.world_size = _place_in_world(rank, world_size)
-        options = library_options(
-            sources,
-            self._arguments,
-            mixture=mixture,
-            device=self.device,
-            rank=self.rank,
-            world_size=self.world_size,
+        self._memory, ranks = memory or Memory(), ranks or Ranks()
+        self._shards = ranks.shard_episodes
+        self.rank, self.world_size = _place_in_world(ranks.rank, ranks.world_size)
+        self._handle = open_loader(
+            sources, mixture, self._arguments, device=self.device, rank=self.rank, world_size=self.world_size
         )
-        self._handle = _open(options, whole("prefetch", prefetch), truth("reuse_buffers", reuse_buffers))
         described = json.loads(_describe(self._handle))
         self.batch_size = whole("batch_size", batch_size)
         self.num_anchors: int = described["anchors"]
@@ -319,11 +225,13 @@ class Loader:
             warn(note, LoaderWarning, stacklevel=2)
         self._affine_of = AffineOf(self._handle, described["keys"])
         self._placements = [Placement(**placement) for placement in described["placements"]]
-        self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if reuse_buffers else None
-        self._stream = self._given_stream(stream)
+        self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None
+        self._stream = self._given_stream(self._memory.stream)
         self._ahead: tuple[Any, ...] | None = None
-        if stream is not None and reuse_buffers:
-            raise errors.ArgumentError("stream: goes without reuse_buffers, since its batches are made one ahead")
+        if self._stream is not None and self._memory.reuse_buffers:
+            raise errors.ArgumentError(
+                "memory.stream: goes without reuse_buffers, since its batches are made one ahead"
+            )
         self.meter = Meter()
         # A handler of a signal that comes while a batch is made may ask for the state.
         self._lock = threading.RLock()
@@ -350,8 +258,8 @@ class Loader:
         cls,
         path: str | os.PathLike[str],
         *,
-        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
-        episodes: Sequence[int] | None = None,
+        delta_timestamps: Mapping[str, Window | Sequence[float]] | None = None,
+        episodes: Any = None,
         cache: str | os.PathLike[str] | None = None,
         on_error: str = "stop",
         frames: str | None = None,
@@ -366,20 +274,20 @@ class Loader:
 
         Args:
             path: the dataset's folder (v2.0, v2.1 or v3.0).
-            delta_timestamps: for each key that shall be a window, its offsets in seconds from the frame; where `methods`
-                does not name the key they must be frames (within 1e-4 s), as LeRobot has it.
-            episodes: LeRobot's numbers of the episodes to draw from; default all.
+            delta_timestamps: for each key that shall be a window, its offsets in seconds from the frame, or a :class:`Window`;
+                without a method of its own the offsets must be frames (within 1e-4 s), as LeRobot has it. ``Window(dtype=...)``
+                without offsets is the frame's own value.
+            episodes: LeRobot's numbers of the episodes to draw from, or a condition as :meth:`Dataset.select` takes it; default all.
             cache: where the cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache
                 folder ($XDG_CACHE_HOME, else ~/.cache).
             on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``. An episode without
                 the video of a camera is not drawn.
             frames: which frame of a video is a row's, as for :func:`robocache.ingest`: ``"by-time"`` or ``"by-index"``; None: as
                 the cache has them, by time where it is made.
-            video: give the cameras too, as LeRobot does: float32 from 0 to 1, channels first, unless `images` says otherwise.
+            video: give the cameras too, as LeRobot does: float32 from 0 to 1, channels first, unless a window's `images` says otherwise.
             follow_links: follow symlinks that lead out of the folder, as for :func:`robocache.ingest`. Those of a snapshot of
                 the Hugging Face Hub are followed anyway.
-            options: `batch_size` and all others of :class:`Loader`. `methods`, `normalize`, `dtype` and `offset`, given as
-                one value for all keys, leave LeRobot's index columns alone.
+            options: `batch_size` and all others of :class:`Loader`. `default` leaves LeRobot's index columns alone.
 
         Each batch is a dict: of each key in `delta_timestamps` ``<key>`` ``[B, T, ...]`` and ``<key>_is_pad`` ``[B, T]`` bool;
         of every other one ``<key>`` ``[B, ...]``, the frame's own, of a camera that lacks frames of some rows with
@@ -443,9 +351,9 @@ class Loader:
         if stream is None:
             return None
         if self._torch is None or not isinstance(stream, self._torch.cuda.Stream):
-            raise errors.ArgumentTypeError(f"stream: expected a torch.cuda.Stream, got {stream!r}")
+            raise errors.ArgumentTypeError(f"memory.stream: expected a torch.cuda.Stream, got {stream!r}")
         if str(stream.device) != self.device:
-            raise errors.ArgumentError(f"stream: expected one of {self.device}, got one of {stream.device}")
+            raise errors.ArgumentError(f"memory.stream: expected one of {self.device}, got one of {stream.device}")
         return stream
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -707,7 +615,7 @@ class Loader:
             place[key] = whole(key, state.get(key))
             if not 0 <= place[key] <= largest:
                 raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
-        if self._arguments.get("shard_episodes") and place["samples"] % self.world_size:
+        if self._shards and place["samples"] % self.world_size:
             raise errors.ArgumentError(
                 f"samples: expected a multiple of the {self.world_size} ranks that have episodes of their own, "
                 f"got {place['samples']}"
@@ -734,9 +642,7 @@ class Loader:
             what = f"of another order of the same {now[0]} anchors"
         ways = []
         if not (anchors and selection):
-            ways.append(
-                "episodes (after robocache append name those of before), where, anchor, anchor_hz, edges, drop_n_last"
-            )
+            ways.append("episodes (after robocache append name those of before), anchors")
         if not order:
             ways.append("shuffle, weights, temperature, samples_per_epoch, shard_episodes")
         raise errors.ArgumentError(

@@ -1,10 +1,12 @@
-"""What a loader is asked for, as the library takes it: every argument checked, one value for all keys or one a key."""
+"""A loader's arguments as the library takes them: one JSON, and the arrays that go with it. The library checks the values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -12,214 +14,238 @@ from . import _lib, errors
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats
 from .ops._call import listed, number, truth, whole
-from .sources import Keys, Source, own_methods, resolved
+from .options import Anchors, Memory, Normalization, Ranks, Window
+from .sources import Keys, Mixture, Source, own_methods, resolved
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-_options = _lib.function("loader_options")
-_set_all = _lib.function("loader_set_all")
-_add_source = _lib.function("loader_add_source")
-_add_rename = _lib.function("loader_add_rename")
-_add_stream = _lib.function("loader_add_stream")
-_add_method = _lib.function("loader_add_method")
-_add_images = _lib.function("loader_add_images")
-_add_norm_stats = _lib.function("loader_add_norm_stats")
-
-_Value = TypeVar("_Value")
+_open = _lib.function("loader_open")
 
 
-def library_options(
+def open_loader(
     sources: Sequence[Source],
+    mixture: Mixture | None,
     given: Mapping[str, Any],
     *,
-    mixture: bool,
     device: str,
     rank: int,
     world_size: int,
 ) -> Any:
-    """What the library opens a loader with.
+    """The library's loader.
 
     Args:
         given: the arguments of :class:`robocache.Loader` by name.
-        mixture: whether sources were given, rather than a dataset.
+        mixture: None for one dataset.
         device, rank, world_size: as they were found.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
     """
-    _check_together(given)
-    episodes, rename = given["episodes"], given["rename"]
-    if mixture and episodes is not None:
-        raise errors.ArgumentError(f"episodes: each Source has its own, got {episodes!r}")
-    names = [f"sources[{place}]." if mixture else "" for place in range(len(sources))]
-    sources = resolved(sources, names, episodes, given["where"], rename)
+    names = [f"sources[{index}]." if mixture is not None else "" for index in range(len(sources))]
+    if mixture is not None and given["episodes"] is not None:
+        raise errors.ArgumentError(f"episodes: each Source has its own, got {given['episodes']!r}")
+    sources = resolved(sources, names, given["episodes"])
     keys = Keys(sources)
-    for name in rename or {}:
-        if not any(name in source.dataset.streams for source in sources):
-            raise keys.missing("rename", name)
-    options = _options(
-        mixture,
-        whole("batch_size", given["batch_size"]),
-        _given(_lib.text, "anchor", given["anchor"]),
-        _given(_number, "anchor_hz", given["anchor_hz"]),
-        _lib.text("edges", given["edges"]),
-        whole("drop_n_last", given["drop_n_last"]),
-        _given(_number, "temperature", given["temperature"]),
-        _given(whole, "samples_per_epoch", given["samples_per_epoch"]),
-        _number("snap_s", given["snap_s"]),
-        truth("shuffle", given["shuffle"]),
-        truth("drop_last", given["drop_last"]),
-        device,
-        rank,
-        world_size,
-        truth("return_age", given["return_age"]),
-        truth("pad_features", given["pad_features"]),
-        *_budget(given["memory_budget"], device),
-        _lib.text("constant", given["constant"]),
-        truth("shard_episodes", given["shard_episodes"]),
-        _lib.text("on_bad_frame", given["on_bad_frame"]),
-        _lib.text("missing", given["missing"]),
-        _lib.text("stats_of", given["stats_of"]),
-        _number("min_spread", given["min_spread"]),
-    )
-    _add_stats(options, False, "norm_stats", given["norm_stats"], keys)
-    for source, name in zip(sources, names, strict=True):
-        # The library borrows the memory of arrays during a call.
-        chosen = _given_list(whole, f"{name}episodes", source.episodes, np.int64)
-        _add_source(
-            options,
-            source.dataset._handle,
-            _given(_number, f"{name}weight", source.weight),
-            None if chosen is None else _lib.from_numpy(chosen),
-            _given(_lib.text, f"{name}anchor", source.anchor),
-        )
-        for renamed, key in (source.rename or {}).items():
-            _add_rename(options, _lib.text(f"{name}rename", renamed), _lib.text(f"{name}rename", key))
-        _add_stats(options, True, f"{name}norm_stats", source.norm_stats, keys)
-    _add_streams(options, keys, given)
-    return options
-
-
-def _check_together(given: Mapping[str, Any]) -> None:
-    """Raises where arguments go with others, or not with them."""
-    delta_timestamps, rate_hz = given["delta_timestamps"], given["rate_hz"]
-    if (delta_timestamps is None) == (rate_hz is None):
+    anchors = as_anchors(given["anchors"])
+    normalization = _of_type("normalization", given["normalization"], Normalization)
+    memory = _of_type("memory", given["memory"], Memory)
+    ranks = _of_type("ranks", given["ranks"], Ranks)
+    default = _of_type("default", given["default"] or Window(), Window)
+    if default.offsets is not None or isinstance(default.method, list | tuple):
         raise errors.ArgumentError(
-            "delta_timestamps: expected either delta_timestamps or rate_hz with history or horizon, got "
-            + ("neither" if rate_hz is None else f"both, rate_hz={rate_hz!r}")
+            f"default: expected no offsets and one method, which all keys share, got {default!r}"
         )
-    if rate_hz is None and not (given["history"] is None and given["horizon"] is None):
-        raise errors.ArgumentError("history, horizon: go with rate_hz, got delta_timestamps")
-    if delta_timestamps is not None and not isinstance(delta_timestamps, Mapping):
-        raise errors.ArgumentTypeError(f"delta_timestamps: expected {{stream: seconds}}, got {delta_timestamps!r}")
-    if given["normalize"] is None:
-        asked = {
-            "norm_stats": given["norm_stats"] is not None,
-            "constant": given["constant"] != "center",
-            "stats_of": given["stats_of"] != "selection",
-            "min_spread": given["min_spread"] != MIN_SPREAD,
-        }
-        for argument in (argument for argument, is_asked in asked.items() if is_asked):
-            raise errors.ArgumentError(f"{argument}: goes with normalize=, got none: nothing would be normalised")
+    windows = _windows(given["delta_timestamps"], keys)
+    residency = memory.residency
+    of_all, of_keys = (
+        (None, residency) if isinstance(residency, Mapping) else (_lib.text("memory.residency", residency), {})
+    )
+    for key in of_keys:
+        if key not in keys:
+            raise keys.missing("memory.residency", key)
+    request = {
+        "batch_size": whole("batch_size", given["batch_size"]),
+        "anchors.stream": _given(_lib.text, "anchors.stream", anchors.stream),
+        "anchors.rate_hz": _given(_number, "anchors.rate_hz", anchors.rate_hz),
+        "anchors.edges": _lib.text("anchors.edges", anchors.edges),
+        "anchors.drop_n_last": whole("anchors.drop_n_last", anchors.drop_n_last),
+        "missing": _lib.text("missing", given["missing"]),
+        "return_age": truth("return_age", given["return_age"]),
+        "snap_s": _number("snap_s", given["snap_s"]),
+        "on_bad_frame": _lib.text("on_bad_frame", given["on_bad_frame"]),
+        "shuffle": truth("shuffle", given["shuffle"]),
+        "drop_last": truth("drop_last", given["drop_last"]),
+        "normalization.stats_of": _lib.text("normalization.stats_of", normalization.stats_of),
+        "normalization.constant": _lib.text("normalization.constant", normalization.constant),
+        "normalization.min_spread": _number("normalization.min_spread", normalization.min_spread),
+        "memory.residency": of_all,
+        "memory.budget": _budget(memory.budget, device),
+        "device": device,
+        "ranks.rank": rank,
+        "ranks.world_size": world_size,
+        "ranks.shard_episodes": truth("ranks.shard_episodes", ranks.shard_episodes),
+        "mixture": mixture is not None,
+        **{f"default.{name}": value for name, value in _fields("default", default).items()},
+        "windows": [_window(key, window, default, keys, of_keys.get(key)) for key, window in windows.items()],
+        "sources": [
+            {
+                "weight": _given(_number, f"{name}weight", source.weight),
+                "anchor": _given(_lib.text, f"{name}anchor", source.anchor),
+                "rename": {
+                    _lib.text(f"{name}rename", stream): _lib.text(f"{name}rename", key)
+                    for stream, key in (source.rename or {}).items()
+                },
+            }
+            for source, name in zip(sources, names, strict=True)
+        ],
+    }
+    if mixture is not None:
+        request["temperature"] = _given(_number, "temperature", mixture.temperature)
+        request["samples_per_epoch"] = _given(whole, "samples_per_epoch", mixture.samples_per_epoch)
+        request["pad_features"] = truth("pad_features", mixture.pad_features)
+    _check_normalization(normalization, [default, *windows.values()])
+    if default.images is not None and not keys.cameras.intersection(windows):
+        raise errors.ArgumentError("default.images: goes with a camera in the batch, got none")
+    arrays: list[Any] = [len(sources)]
+    for source, name in zip(sources, names, strict=True):
+        episodes = source.episodes
+        arrays += (
+            source.dataset._handle,
+            None if episodes is None else listed(whole, f"{name}episodes", episodes, np.int64),
+        )
+    arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys)
+    for index, (source, name) in enumerate(zip(sources, names, strict=True)):
+        arrays += _stats(index, f"{name}norm_stats", source.norm_stats, keys)
+    prefetch, reuse = whole("memory.prefetch", memory.prefetch), truth("memory.reuse_buffers", memory.reuse_buffers)
+    # The library borrows the memory of arrays during the call.
+    borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    return _open(prefetch, reuse, json.dumps(request), *borrowed)
 
 
-def _budget(given: Any, device: str) -> tuple[Any, Any]:
+def as_anchors(given: Any) -> Anchors:
+    return Anchors(stream=given) if isinstance(given, str) else _of_type("anchors", given or Anchors(), Anchors)
+
+
+def as_window(key: str, given: Any) -> Window:
+    """A key's entry of `delta_timestamps`: a Window, or its offsets alone."""
+    return given if isinstance(given, Window) else Window(given)
+
+
+def _of_type(name: str, given: Any, kind: Any) -> Any:
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise errors.ArgumentTypeError(f"{name}: expected a {kind.__name__}, got {given!r}")
+    return given
+
+
+def _windows(given: Any, keys: Keys) -> dict[str, Window]:
+    if not isinstance(given, Mapping):
+        raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: offsets or Window}}, got {given!r}")
+    return {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in given.items()}
+
+
+def _window(key: str, window: Window, default: Window, keys: Keys, residency: Any) -> dict[str, Any]:
+    name = f"delta_timestamps['{key}']"
+    one_step = window.offsets is None
+    offsets = [0.0] if one_step else listed(_real, name, window.offsets, np.float64).tolist()
+    fields = _fields(name, window)
+    blocks, asked = window.method if isinstance(window.method, list | tuple) else [], True
+    if window.method is None and default.method is None and key in keys.numbers:
+        blocks, asked = own_methods(key, keys.numbers[key]), False
+    images = window.images or (default.images if key in keys.cameras else None)
+    if images is not None and images.dtype is None:
+        dtype = fields["dtype"] or _given(_dtype, "default.dtype", default.dtype)
+        images = replace(images, dtype="float32" if dtype == "float64" and window.dtype is None else dtype)
+    return fields | {
+        "key": key,
+        "offsets_s": [_json_number(offset) for offset in offsets],
+        "one_step": one_step,
+        "methods": [[begin, end, method] for begin, end, method in _slices(f"{name}.method", blocks, keys.get(key, 0))],
+        "method_asked": asked,
+        "images": None if images is None else json.loads(images.to_json()),
+        "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
+    }
+
+
+def _fields(name: str, window: Window) -> dict[str, Any]:
+    """What a window says of values, but for features' methods and images."""
+    if window.images is not None and not isinstance(window.images, ImageOptions):
+        raise errors.ArgumentTypeError(f"{name}.images: expected ImageOptions, got {window.images!r}")
+    method = None if isinstance(window.method, list | tuple) else window.method
+    return {
+        "method": _given(_lib.text, f"{name}.method", method),
+        "normalize": _given(_lib.text, f"{name}.normalize", window.normalize),
+        "max_gap_s": _given(_number, f"{name}.max_gap_s", window.max_gap_s),
+        "offset_s": _given(_number, f"{name}.offset_s", window.offset_s),
+        "causal": _given(truth, f"{name}.causal", window.causal),
+        "tolerance_s": _given(_number, f"{name}.tolerance_s", window.tolerance_s),
+        "dtype": _given(_dtype, f"{name}.dtype", window.dtype),
+    }
+
+
+def _check_normalization(normalization: Normalization, windows: Sequence[Window]) -> None:
+    if any(window.normalize not in (None, "none") for window in windows):
+        return
+    asked = {
+        "norm_stats": normalization.norm_stats is not None,
+        "constant": normalization.constant != "center",
+        "stats_of": normalization.stats_of != "selection",
+        "min_spread": normalization.min_spread != MIN_SPREAD,
+    }
+    for name in (name for name, is_asked in asked.items() if is_asked):
+        raise errors.ArgumentError(f"normalization.{name}: goes with a Window that has normalize=, got none")
+
+
+def _budget(given: Any, device: str) -> dict[str, Any]:
     """Bytes or shares of the device's memory and the host's."""
     if not isinstance(given, Mapping):
         given = {"device" if device.startswith("cuda") else "host": given}
     for of in given:
         if of not in ("device", "host"):
-            raise errors.ArgumentError(f"memory_budget: expected 'device' and 'host', got {of!r}")
-    budget = [_given(number, "memory_budget", given.get(of)) for of in ("device", "host")]
-    return budget[0], budget[1]
+            raise errors.ArgumentError(f"memory.budget: expected 'device' and 'host', got {of!r}")
+    return {of: _given(_json_share, "memory.budget", value) for of, value in given.items()}
 
 
-def _add_stats(options: Any, of_source: bool, name: str, given: Any, keys: Keys) -> None:
+def _stats(source: int, name: str, given: Any, keys: Keys) -> list[Any]:
     """Statistics for keys of the batch."""
     if given is None:
-        return
+        return []
     if not isinstance(given, Mapping):
         raise errors.ArgumentTypeError(f"{name}: expected {{key: statistics}}, got {given!r}")
     if not any(key in keys for key in given):
         got = ", ".join(map(str, given))
         raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {got}")
+    arrays: list[Any] = []
     for key, of_key in given.items():
         if key in keys:
             stats = as_stats(f"{name}[{key!r}]", of_key)
             fields = {field: array for field, array in stats._asdict().items() if array is not None}
             table = np.stack([array.ravel() for array in fields.values()])
-            _add_norm_stats(options, of_source, key, ",".join(fields), _lib.from_numpy(table))
+            arrays += source, key, ",".join(fields), table
+    return arrays
 
 
-def _add_streams(options: Any, keys: Keys, given: Mapping[str, Any]) -> None:
-    """What the arguments say of the batch's keys."""
-    delta_timestamps: Mapping[str, Any] | None = given["delta_timestamps"]
-    plain: Any = given["methods"]
-    slices: dict[str, Any] = {}
-    if isinstance(plain, Mapping):
-        slices = {key: by for key, by in plain.items() if isinstance(by, list | tuple)}
-        plain = {key: None if key in slices else by for key, by in plain.items()}
-    histories = _PerKey(keys, "history", given["history"], whole)
-    horizons = _PerKey(keys, "horizon", given["horizon"], whole)
-    others = [
-        _PerKey(keys, "methods", plain, _lib.text),
-        _PerKey(keys, "normalize", given["normalize"], _lib.text),
-        _PerKey(keys, "max_gap_s", given["max_gap_s"], _number),
-        _PerKey(keys, "offset", given["offset"], _number),
-        _PerKey(keys, "causal", given["causal"], truth),
-        _PerKey(keys, "tolerance_s", given["tolerance_s"], _number),
-        dtypes := _PerKey(keys, "dtype", given["dtype"], _dtype),
-        _PerKey(keys, "residency", given["residency"], _lib.text),
-    ]
-    images = _PerKey(keys, "images", given["images"], _images)
-    rate_hz = _given(_number, "rate_hz", given["rate_hz"])
-    _set_all(options, rate_hz, histories.of_all, horizons.of_all, *(option.of_all for option in others))
-    named: Any = delta_timestamps
-    if named is None:
-        named = [*histories.named, *horizons.named, *(key for key in keys if key not in keys.ragged)]
-    for key in images.named:
-        if delta_timestamps is not None and key not in delta_timestamps:
-            raise errors.ArgumentError(f"images: expected keys of delta_timestamps, got {key!r}")
-    if images.of_all is not None and not keys.cameras.intersection(named):
-        raise errors.ArgumentError("images: goes with a camera in the batch, got none")
-    for key in dict.fromkeys(named):
-        argument = f"delta_timestamps['{key}']"
-        offsets = None if delta_timestamps is None else delta_timestamps[key]
-        one_step = delta_timestamps is not None and offsets is None
-        seconds = np.zeros(1) if one_step else _given_list(_number, argument, offsets, np.float64)
-        _add_stream(
-            options,
-            _lib.text("delta_timestamps", key),
-            None if seconds is None else _lib.from_numpy(seconds),
-            one_step,
-            histories.of(key),
-            horizons.of(key),
-            *(option.of(key) for option in others),
-        )
-        blocks, asked = slices.get(key, []), True
-        if key in keys.numbers and (plain is None or (isinstance(plain, Mapping) and key not in plain)):
-            blocks, asked = own_methods(key, keys.numbers[key]), False
-        for begin, end, method in _slices(f"methods['{key}']", blocks, keys.get(key, 0)):
-            _add_method(options, begin, end, method, asked)
-        of_key = images.of(key)
-        if of_key is None and key in keys.cameras:
-            of_key = images.of_all
-        if of_key is not None:
-            if of_key.dtype is None:
-                of_all = "float32" if dtypes.of_all == "float64" else dtypes.of_all
-                of_key = replace(of_key, dtype=dtypes.of(key) or of_all)
-            _add_images(options, of_key.to_json())
+# ---- one value ----
 
 
-# ---- one argument ----
+def _number(name: str, value: Any) -> Any:
+    return _json_number(_real(name, value))
 
 
-def _number(name: str, value: Any) -> float:
+def _real(name: str, value: Any) -> float:
     try:
         return float(number(name, value))
     except OverflowError:
         raise errors.ArgumentError(f"{name}: expected a number that float64 holds, got {value!r}") from None
+
+
+def _json_number(value: float) -> Any:
+    """JSON has no infinity and no NaN: they go as text."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _json_share(name: str, value: Any) -> Any:
+    share = number(name, value)
+    return whole(name, share) if isinstance(share, int) else _json_number(share)
 
 
 def _dtype(name: str, value: Any) -> str:
@@ -229,33 +255,8 @@ def _dtype(name: str, value: Any) -> str:
         raise errors.ArgumentTypeError(f"{name}: expected a dtype or its name, got {value!r}") from None
 
 
-def _given(convert: Callable[[str, Any], _Value], name: str, value: Any) -> _Value | None:
+def _given(convert: Any, name: str, value: Any) -> Any:
     return None if value is None else convert(name, value)
-
-
-def _given_list(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: type) -> npt.NDArray[Any] | None:
-    return None if values is None else listed(convert, name, values, dtype)
-
-
-def _images(name: str, value: Any) -> ImageOptions:
-    if not isinstance(value, ImageOptions):
-        raise errors.ArgumentTypeError(f"{name}: expected ImageOptions, got {value!r}")
-    return value
-
-
-class _PerKey:
-    """An option that is one value for all keys of the batch, or ``{key: value}``."""
-
-    def __init__(self, keys: Keys, name: str, given: Any, convert: Callable[[str, Any], Any]) -> None:
-        self._name, self._convert = name, convert
-        self.named: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
-        for key in self.named:
-            if key not in keys:
-                raise keys.missing(name, key)
-        self.of_all = None if isinstance(given, Mapping) else _given(convert, name, given)
-
-    def of(self, key: str) -> Any:
-        return _given(self._convert, f"{self._name}['{key}']", self.named.get(key))
 
 
 def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:

@@ -128,7 +128,8 @@ def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
     Example:
         >>> norm_stats = robocache.merge_stats([kitchen.stats, garage.stats])
         >>> loader = robocache.Loader(
-        ...     kitchen, batch_size=64, delta_timestamps={"action": [0.0]}, normalize="mean_std", norm_stats=norm_stats
+        ...     kitchen, batch_size=64, delta_timestamps={"action": [0.0]}, default=robocache.Window(normalize="mean_std"),
+        ...     normalization=robocache.Normalization(norm_stats=norm_stats),
         ... )
     """
     if isinstance(stats, Mapping | str) or not isinstance(stats, Iterable) or getattr(stats, "ndim", 1) == 0:

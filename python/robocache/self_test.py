@@ -28,6 +28,7 @@ from .ops.resample import resample_trajectories
 from .ops.voxel_downsample import voxel_downsample
 from .ops.voxelize import voxelize_pointcloud
 from .ops.voxelize_sparse import voxelize_sparse
+from .options import Anchors, Window
 from .writer import Writer
 
 _ANSWERS = Path(__file__).with_suffix(
@@ -269,10 +270,10 @@ def _loaders(device: str) -> Iterator[_Case]:
     augmented = ImageOptions(size=(16, 20), crop=(12, 12), brightness=0.2, hue=0.05, mean="imagenet", std="imagenet")
     cases: dict[str, tuple[Any, dict[str, Any]]] = {
         "windows": (windows, {"return_age": True}),
-        "normalised": (windows, {"normalize": "mean_std", "dtype": "float16"}),
-        "causal": (windows, {"causal": True, "anchor_hz": 17.0, "max_gap_s": 0.5}),
+        "normalised": (windows, {"default": Window(normalize="mean_std", dtype="float16")}),
+        "causal": (windows, {"default": Window(causal=True, max_gap_s=0.5), "anchors": Anchors(rate_hz=17.0)}),
         "camera": (camera, {}),
-        "camera augmented": (camera, {"images": augmented}),
+        "camera augmented": (camera, {"default": Window(images=augmented)}),
     }
     with tempfile.TemporaryDirectory() as folder:
         recording = _recording(Path(folder))

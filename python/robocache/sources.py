@@ -20,8 +20,7 @@ class Source:
     Args:
         dataset: from :func:`robocache.open`, or the path that it opens. Several sources may be of one.
         weight: its share of the draws, in any unit: all sources of a loader have one, or none.
-        episodes: indices of the episodes to draw from; default all.
-        where: or those that :meth:`Dataset.select` finds; with `episodes`, those of them.
+        episodes: the episodes to draw from: their indices, or a condition as :meth:`Dataset.select` takes it. None: all.
         rename: ``{stream: key}``: the batch's key that a stream fills, where it is not its own name.
         norm_stats: ``{key: statistics}`` to normalise by instead of the dataset's own.
         anchor: the stream or key whose ticks are the anchors, where the loader's does not serve.
@@ -29,8 +28,7 @@ class Source:
 
     dataset: Dataset
     weight: float | None = None
-    episodes: Sequence[int] | None = None
-    where: Any = None
+    episodes: Any = None
     rename: Mapping[str, str] | None = None
     norm_stats: Mapping[str, Any] | None = None
     anchor: str | None = None
@@ -41,8 +39,7 @@ class Source:
             self,
             dataset: Dataset | str | os.PathLike[str],
             weight: float | None = None,
-            episodes: Sequence[int] | None = None,
-            where: Any = None,
+            episodes: Sequence[int] | Mapping[str, Any] | Any = None,
             rename: Mapping[str, str] | None = None,
             norm_stats: Mapping[str, Any] | None = None,
             anchor: str | None = None,
@@ -57,74 +54,85 @@ class Source:
     def __repr__(self) -> str:
         """Without what is None; of lists and statistics how many they are, or whose."""
         told = [repr(self.dataset)]
-        told += [
-            f"{name}={x!r}"
-            for name in ("weight", "where", "rename", "anchor")
-            if (x := getattr(self, name)) is not None
-        ]
-        told += [] if self.episodes is None else [f"{len(self.episodes)} episodes"]
+        told += [f"{name}={x!r}" for name in ("weight", "rename", "anchor") if (x := getattr(self, name)) is not None]
+        if self.episodes is not None:
+            counted = hasattr(self.episodes, "__len__") and not isinstance(self.episodes, Mapping)
+            told.append(f"{len(self.episodes)} episodes" if counted else f"episodes={self.episodes!r}")
         told += [] if self.norm_stats is None else [f"norm_stats of {', '.join(self.norm_stats)}"]
         return f"robocache.Source({', '.join(told)})"
 
 
-def as_sources(dataset: Any) -> tuple[list[Source], bool]:
-    """The sources, and whether they were given as such."""
+@dataclass(frozen=True)
+class Mixture:
+    """Several sources, drawn as one: what a :class:`Loader` takes in place of a dataset.
+
+    Without weights each anchor of all sources is drawn once an epoch. With weights each source has its exact share of every
+    65,536 draws and goes through its own anchors, round after round, whatever the epochs. A list of sources is a Mixture too.
+
+    Args:
+        sources: a :class:`Source` each.
+        temperature: instead of weights: sources weigh as their number of anchors to the power 1/`temperature`.
+        samples_per_epoch: with weights or a temperature: draws an epoch. None: the number of all anchors.
+        pad_features: streams of one key may differ in width between sources: rows are filled with 0 up to the widest.
+    """
+
+    sources: Sequence[Source]
+    temperature: float | None = None
+    samples_per_epoch: int | None = None
+    pad_features: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.sources, list):  # what the caller adds later is no part of it
+            object.__setattr__(self, "sources", list(self.sources))
+
+
+def as_sources(dataset: Any) -> tuple[list[Source], Mixture | None]:
+    """The sources, and the mixture that they were given as; None for one dataset."""
     if isinstance(dataset, Dataset | str | os.PathLike):
-        return [Source(dataset)], False
+        return [Source(dataset)], None
     if isinstance(dataset, Source):
         dataset = [dataset]
-    if not isinstance(dataset, list | tuple) or not dataset:
+    mixture = dataset if isinstance(dataset, Mixture) else Mixture(dataset)
+    sources = mixture.sources
+    if not isinstance(sources, list | tuple) or not sources:
         raise errors.ArgumentTypeError(
-            f"dataset: expected what robocache.open() gave, a path, or a list of Source, got {type(dataset).__name__}"
+            "dataset: expected what robocache.open() gave, a path, a Mixture or a list of Source, got "
+            f"{type(sources).__name__}"
         )
-    for place, source in enumerate(dataset):
+    for index, source in enumerate(sources):
         if not isinstance(source, Source):
-            raise errors.ArgumentTypeError(f"sources[{place}]: expected a Source, got {type(source).__name__}")
+            raise errors.ArgumentTypeError(f"sources[{index}]: expected a Source, got {type(source).__name__}")
         if not isinstance(source.dataset, Dataset):
             raise errors.ArgumentTypeError(
-                f"sources[{place}].dataset: expected what robocache.open() gave, got {type(source.dataset).__name__}"
+                f"sources[{index}].dataset: expected what robocache.open() gave, got {type(source.dataset).__name__}"
             )
-    return list(dataset), True
+    return list(sources), mixture
 
 
-def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any, where: Any, rename: Any) -> list[Source]:
-    """The sources with what holds for all of them: their episodes listed, what they are called in errors before it."""
+def resolved(sources: Sequence[Source], names: Sequence[str], episodes: Any) -> list[Source]:
+    """The sources with their episodes listed: `episodes` for a source that says nothing. `names` precede errors."""
+    for source, name in zip(sources, names, strict=True):
+        if source.rename is not None and not isinstance(source.rename, Mapping):
+            raise errors.ArgumentTypeError(f"{name}rename: expected {{stream: key}}, got {source.rename!r}")
     return [
         replace(
             source,
-            episodes=_episodes(source, episodes, where, name),
-            rename=_renamed(source, rename, name),
+            episodes=selected(
+                source.dataset, f"{name}episodes", episodes if source.episodes is None else source.episodes
+            ),
         )
         for source, name in zip(sources, names, strict=True)
     ]
 
 
-def _episodes(source: Source, episodes: Sequence[int] | None, where: Any, name: str) -> Sequence[int] | None:
-    """The episodes to draw from: those listed, of them those that every filter finds."""
-    chosen = source.episodes if source.episodes is not None else episodes
-    for argument, condition in ((f"{name}where", source.where), ("where", where)):
-        if condition is None:
-            continue
-        found = source.dataset.select(condition)
-        if chosen is None:
-            chosen = found
-        else:
-            kept = set(found)
-            chosen = [episode for episode in chosen if episode in kept]
-        if not chosen:
-            raise errors.ArgumentError(
-                f"{argument}: expected to be true of an episode to draw from, got none of {source.dataset.path}"
-            )
-    return chosen
-
-
-def _renamed(source: Source, rename: Any, name: str) -> dict[str, str]:
-    """What a source's streams are called in the batch, where that is not their name."""
-    for argument, given in ((f"{name}rename", source.rename), ("rename", rename)):
-        if given is not None and not isinstance(given, Mapping):
-            raise errors.ArgumentTypeError(f"{argument}: expected {{stream: key}}, got {given!r}")
-    of_all = {stream: key for stream, key in (rename or {}).items() if stream in source.dataset.streams}
-    return {**of_all, **(source.rename or {})}
+def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
+    """The episodes as indices: a condition's are those that :meth:`Dataset.select` finds."""
+    if episodes is None or not (isinstance(episodes, Mapping) or type(episodes).__module__.startswith("pyarrow")):
+        return episodes
+    found = dataset.select(episodes)
+    if not found:
+        raise errors.ArgumentError(f"{name}: expected a condition true of an episode, got none of {dataset.path}")
+    return found
 
 
 class Keys(dict[str, int]):
@@ -158,7 +166,7 @@ def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:
         other = stream.attributes.get("methods", [])
         if other != said:
             raise errors.ArgumentError(
-                f"methods: expected those of '{key}', since the attributes of its sources differ: {said} and {other}"
+                f"delta_timestamps['{key}'].method: expected one, since the attributes of its sources differ: {said} and {other}"
             )
     blocks = []
     for block in said if isinstance(said, list) else [said]:
@@ -168,6 +176,6 @@ def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:
             case _:
                 raise errors.ArgumentError(
                     f"stream '{streams[0].name}': attributes['methods']: expected [[start, stop, method], ...], got "
-                    f"{said!r}; methods= goes before it"
+                    f"{said!r}; method= of its Window goes before it"
                 )
     return blocks

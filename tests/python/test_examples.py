@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flat_options import from_lerobot
 from PIL import Image
 from scipy.interpolate import PchipInterpolator
 
@@ -305,7 +306,7 @@ def test_what_was_trained_runs_without_the_dataset(seen_by_a_camera, train, fold
     torch.testing.assert_close(again, actions)
     # By hand: the loader normalises the state and the middle of the frame, and takes the actions back to their own unit.
     images = robocache.ImageOptions(size=(108, 108), crop=(96, 96), crop_at="center", mean="imagenet", std="imagenet")
-    loader = robocache.Loader.from_lerobot(
+    loader = from_lerobot(
         seen_by_a_camera, cache="cache", batch_size=1, shuffle=False, device="cpu", images=images, normalize="mean_std"
     )
     saved = torch.load("arm.pt", weights_only=True)

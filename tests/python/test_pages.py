@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
+from flat_options import flat_loader
 from robocache._arguments import make_parser
 
 import robocache
@@ -23,16 +24,16 @@ RUN_HERE = {
     "doctor": ['report = robocache.doctor("cache")'],
     "export": ['report = robocache.export("cache"'],
     "format": ['offsets = np.load("streams/camera.top', "points, offsets = (np.load("],
-    "images": ["loader = robocache.Loader(", 'with robocache.Writer("recorded")', "# openpi: 224 x 224"],
+    "images": ["images = robocache.ImageOptions(", 'with robocache.Writer("recorded")', "# openpi: 224 x 224"],
     "ingest": ["report = robocache.ingest("],
     "ingest-clouds": ["_, clouds = "],
     "loader": [
         "import pyarrow.compute as pc",
         "parts = ds.split(",
-        'loader = robocache.Loader(ds, ..., residency="auto")',
-        "loader = robocache.Loader(ds, ..., prefetch=2)",
-        'loader = robocache.Loader(ds, framework="numpy", reuse_buffers=True',
-        "loader = robocache.Loader(ds, batch_size=256, normalize=",
+        "memory = robocache.Memory(residency=",
+        "loader = robocache.Loader(ds, ..., memory=robocache.Memory(prefetch=2))",
+        'loader = robocache.Loader(ds, framework="numpy", memory=robocache.Memory(reuse_buffers=True)',
+        "from robocache import Window",
         "def clouds_at(",
         "stats = ds.statistics(",
         "stats = robocache.merge_stats(",
@@ -155,14 +156,14 @@ def test_loader_which_episodes(names):
 
 def test_loader_where_rows_lie(names):
     names["given"]["delta_timestamps"]["observation.lidar"] = [0.0]
-    run("loader", 'loader = robocache.Loader(ds, ..., residency="auto")', names)
+    run("loader", "memory = robocache.Memory(residency=", names)
     assert "mapped" in str(names["loader"].explain())
 
 
 @pytest.mark.cuda
 def test_loader_buffers(names, cuda):
     names["given"]["device"] = cuda
-    run("loader", "loader = robocache.Loader(ds, ..., prefetch=2)", names)
+    run("loader", "loader = robocache.Loader(ds, ..., memory=robocache.Memory(prefetch=2))", names)
     assert next(names["loader"])["action"].shape == (16, 2, 7)
 
 
@@ -170,8 +171,8 @@ def test_loader_with_jax(names):
     """numpy stands in for JAX: what a step was given is as it was when the epoch is over."""
     names |= {"jnp": np, "state": [], "step": lambda state, action: [*state, action]}
     names["given"]["device"] = "cpu"
-    run("loader", 'loader = robocache.Loader(ds, framework="numpy", reuse_buffers=True', names)
-    plain = robocache.Loader(names["ds"], framework="numpy", **names["given"])
+    run("loader", 'loader = robocache.Loader(ds, framework="numpy", memory=robocache.Memory(reuse_buffers=True)', names)
+    plain = flat_loader(names["ds"], framework="numpy", **names["given"])
     assert len(names["state"]) == len(plain)
     assert all(map(np.array_equal, names["state"], [batch["action"] for batch in plain]))
 
@@ -179,7 +180,7 @@ def test_loader_with_jax(names):
 def test_loader_normalisation(names):
     names["given"] = {"delta_timestamps": {"action": [0.0], "observation.state": [0.0]}, "device": "cpu"}
     names["policy"] = lambda state: state
-    run("loader", "loader = robocache.Loader(ds, batch_size=256, normalize=", names)
+    run("loader", "from robocache import Window", names)
     assert names["action"].shape == (256, 1, 7)
 
 
@@ -234,7 +235,7 @@ def test_loader_statistics(names, tmp_path):
 
 def test_images(names):
     names["ds"] = robocache.open("filmed")
-    run("images", "loader = robocache.Loader(", names)
+    run("images", "images = robocache.ImageOptions(", names)
     assert names["batch"]["observation.images.top"].shape == (64, 2, 3, 224, 224)
     depth = np.zeros((240, 24, 32), np.uint16)
     names |= {"depth": depth, "jpegs": [jpeg(frame) for frame in names["frames"]]}

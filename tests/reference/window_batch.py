@@ -65,9 +65,9 @@ def window_batch(
     *,
     dtypes,
     shapes,
-    methods=None,
+    method=None,
     max_gap_s=None,
-    offset=None,
+    offset_s=None,
     causal=None,
     tolerance_s=None,
     return_age=False,
@@ -82,8 +82,8 @@ def window_batch(
     anchors: [(index into episodes, anchor time in ns)], one a sample of the batch.
     delta_timestamps: dict stream -> offsets in seconds, or None: the anchor alone, without an axis of steps.
     dtypes, shapes: dict stream -> of the recording's values.
-    methods: a name, or dict stream -> a name, or [(slice, name), ...] of the features, row-major.
-    max_gap_s, offset, tolerance_s, causal: seconds, seconds, seconds, bool; or dict stream -> them.
+    method: a name, or dict stream -> a name, or [(slice, name), ...] of the features, row-major.
+    max_gap_s, offset_s, tolerance_s, causal: seconds, seconds, seconds, bool; or dict stream -> them.
     normalize: dict stream -> mode, with stats: dict stream -> an object with the fields of `Stats`.
     Returns {stream: [B, T, *shape] or a Window of them, stream + "_is_pad": bool [B, T], with return_age stream + "_age":
     int64 [B, T], "time_ns": int64 [B], "episode_index": int64 [B]}.
@@ -98,12 +98,12 @@ def window_batch(
         out_type = np.dtype(dtype) if is_floating(stored) else stored
         mode = (normalize or {}).get(stream)
         features = int(np.prod(shapes[stream], dtype=int))
-        runs = _runs(_said(methods, stream, default_method(stored)), features, default_method(stored))
+        runs = _runs(_said(method, stream, default_method(stored)), features, default_method(stored))
         size = len(anchors), len(deltas), features
         out, is_pad = np.zeros(size, out_type), np.ones(size[:2], bool)
         exact, bound, period = np.zeros(size), np.zeros(size), np.zeros(size)
         age = np.full(size[:2], -(2**63), np.int64)
-        late, held = _said(offset, stream, 0), _said(causal, stream, False)
+        late, held = _said(offset_s, stream, 0), _said(causal, stream, False)
         gap, tolerance = _said(max_gap_s, stream, None), _said(tolerance_s, stream, None)
         for row, (episode, anchor_ns) in enumerate(anchors):
             if stream not in episodes[episode] or len(episodes[episode][stream][0]) == 0:
@@ -112,13 +112,13 @@ def window_batch(
             values = np.asarray(values).reshape(len(time_ns), features)
             deltas_ns = [round(delta * 1e9) + round(late * 1e9) for delta in deltas]
             targets = [min(max(int(anchor_ns) + delta, -(2**63)), 2**63 - 1) for delta in deltas_ns]
-            for begin, end, method in runs:
+            for begin, end, by in runs:
                 part = row, slice(None), slice(begin, end)
                 x, exact[part], bound[part], pad, ages = _window(
                     np.asarray(time_ns),
                     values[:, begin:end],
                     targets,
-                    method=method,
+                    method=by,
                     max_gap_ns=None if gap is None else round(gap * 1e9),
                     snap_ns=snap_s * 1e9,
                     causal=held,
@@ -126,7 +126,7 @@ def window_batch(
                 )
                 if begin == 0:
                     is_pad[row], age[row] = pad, ages
-                period[part] = 2 * np.pi if method == "angle" else 0
+                period[part] = 2 * np.pi if by == "angle" else 0
                 if is_floating(stored):
                     work = x.dtype
                     u = float(np.finfo(work).eps) / 2
@@ -146,7 +146,7 @@ def window_batch(
                     bound[part] = np.where(bound[part] > 0, bound[part] + rounding, 0)
                 out[part] = x
         steps = size[:1] if asked is None else size[:2]
-        curved = any(method not in EXACT for _, _, method in runs)
+        curved = any(by not in EXACT for _, _, by in runs)
         arrays = [part.reshape(*steps, *shapes[stream]) for part in (out, exact, bound, period)]
         batch[stream] = Window(*arrays) if curved else arrays[0]
         batch[stream + "_is_pad"] = is_pad.reshape(steps)

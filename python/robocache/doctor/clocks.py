@@ -508,7 +508,7 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
                 expected=len(count),
                 advice="Nothing was said in them, or it was lost: look whether they need it."
                 if text
-                else "A batch of them has zeros and is_pad there; draw from the others with episodes= or where=.",
+                else "A batch of them has zeros and is_pad there; draw from the others with episodes=.",
             )
 
 

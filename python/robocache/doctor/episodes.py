@@ -41,7 +41,7 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
             episode=episode,
             value=float(spans[episode]),
             expected=math.exp(middle),
-            advice="Cut off, or left running: look at it; where='duration_s' draws from the others.",
+            advice="Cut off, or left running: look at it; a condition on duration_s as episodes= draws from the others.",
         )
 
 
@@ -68,7 +68,7 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
                 f"the same values in splits {', '.join(sorted(parts))}: episodes {ranges(group)}",
                 episode=group[0],
                 count=len(group) - 1,
-                advice="What is validated on was trained on. Keep one of them: episodes= or where= of the loader.",
+                advice="What is validated on was trained on. Keep one of them: episodes= of the loader.",
             )
         else:
             yield Finding(

@@ -227,7 +227,7 @@ def _near_constant(of: Scan) -> Iterator[Finding]:
             value=float(spread[features].max()),
             expected=MIN_SPREAD,
             advice="Flicker of a sensor at rest, which normalising only centres; of data in so large a unit, the loader's "
-            "min_spread=0 scales it.",
+            "Normalization(min_spread=0) scales it.",
         )
 
 
@@ -364,7 +364,7 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
         "note",
         "angle-wrap",
         "an angle that goes once around",
-        "Interpolating goes the long way there: give the loader methods={...: 'angle'}.",
+        "Interpolating goes the long way there: give its Window method='angle'.",
     ),
     "step": (
         "note",
@@ -446,7 +446,7 @@ def _rotations(of: Scan) -> Iterator[Finding]:
             f"{feature_names(of.stream, list(range(block, block + 4)))}",
             **of.clock.place(row),
             count=number,
-            advice="The same rotation, but linear interpolation and regression break there: methods={...: 'slerp'}, or one sign.",
+            advice="The same rotation, but linear interpolation and regression break there: method='slerp', or one sign.",
         )
 
 

@@ -44,7 +44,8 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
       shape_ = result;
       dtype_ = source->transform.dtype();
     } else if (result != shape_) {
-      refuse("images['", key_, "'].size: expected one that brings all sources' frames to one shape, got ",
+      refuse("delta_timestamps['", key_,
+             "'].images.size: expected one that brings all sources' frames to one shape, got ",
              shape_string(shape_.data(), static_cast<int>(shape_.size())), " and ",
              shape_string(result.data(), static_cast<int>(result.size())));
     }

@@ -32,7 +32,7 @@ void Feed::Epoch::go_on() {
 Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
     : loader_(std::move(loader)), reuse_(options.reuse), fetches_(options.prefetch > 0) {
   if (options.prefetch < 0 || options.prefetch > 32) {
-    refuse("prefetch: expected from 0 to 32 batches, got ", std::to_string(options.prefetch));
+    refuse("memory.prefetch: expected from 0 to 32 batches, got ", std::to_string(options.prefetch));
   }
   // A wait for files can be interrupted because the queue's thread reads them: with prefetch 0 too.
   const bool is_ahead = is_cuda() ? loader_->host_bytes() > 0 : options.prefetch > 0 && !loader_->is_small();

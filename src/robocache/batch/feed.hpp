@@ -78,7 +78,7 @@ class Feed {
   // DeviceBuffer. Throws what next() throws.
   Epoch epoch(const BatchPosition& from = {}, CudaStream stream = {});
 
-  // With LoaderOptions::pad_bad_frames, the number of frames so far that did not decode and are padding. Frames that a CUDA
+  // With BadFrame::kPad, the number of frames so far that did not decode and are padding. Frames that a CUDA
   // device decodes count when it has done so. Any thread may call this.
   int64_t bad_frames() const { return bad_frames_ + loader_->bad_frames_on_device(); }
 

@@ -124,7 +124,7 @@ class DeviceFramesKey : public FramesKey {
   }
 
   void check_damage() const override {
-    if (options().pad_bad_frames) return;
+    if (options().on_bad_frame == BadFrame::kPad) return;
     const int64_t found = bad_frames_on_device();
     if (damage_reported_.exchange(found) == found) return;
     const int64_t number = static_cast<const volatile JpegDamage*>(damage_.data())->row;
@@ -141,7 +141,7 @@ class DeviceFramesKey : public FramesKey {
 
   JpegMarks marks(const BatchMemory& batch) const {
     return {.first_row = 1,
-            .is_pad = options().pad_bad_frames ? is_pad(batch) : nullptr,
+            .is_pad = options().on_bad_frame == BadFrame::kPad ? is_pad(batch) : nullptr,
             .found = static_cast<JpegDamage*>(damage_.on_device())};
   }
 
@@ -219,7 +219,7 @@ class PackedFramesKey final : public DeviceFramesKey {
       std::atomic<int64_t> refused{0};
       const auto refuse = [&](int64_t i, const FrameError& error) {
         const File& file = files[static_cast<size_t>(i)];
-        if (!options().pad_bad_frames) throw camera_.bad_frame(*file.source, file.row, error.what());
+        if (options().on_bad_frame == BadFrame::kError) throw camera_.bad_frame(*file.source, file.row, error.what());
         ++refused;
         numbers(batch)[i] = 0;
         is_pad(batch)[i] = true;

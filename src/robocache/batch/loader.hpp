@@ -73,7 +73,7 @@ class Loader {
   // from position.samples on. The epoch's first draws fill up an uneven last share.
   // On CUDA this queues one kernel on `stream`, and does not wait; it allocates only for streams in files. Throws DeviceError,
   // FileError for a stream in a file, and FrameError for a frame that does not decode.
-  // Returns the number of frames that did not decode and are padding, with pad_bad_frames. Frames that a CUDA device decodes are
+  // Returns the number of frames that did not decode and are padding, with BadFrame::kPad. Frames that a CUDA device decodes are
   // not in it.
   int64_t fill(const BatchPosition& position, void* memory, CudaStream stream) const;
 
@@ -107,7 +107,7 @@ class Loader {
   // The tier of each key's rows.
   const std::vector<Placement>& placements() const;
 
-  // With pad_bad_frames, the number of frames so far that a CUDA device could not decode and that are padding.
+  // With BadFrame::kPad, the number of frames so far that a CUDA device could not decode and that are padding.
   int64_t bad_frames_on_device() const;
 
   // Identifies the order of the draws: it differs for another dataset, selection or order settings (batch/fingerprint.hpp). A

@@ -70,7 +70,8 @@ void LoaderStreams::make_cameras() {
       if (stream) from.emplace(options_.sources[source].dataset, *stream, nullptr, part_of(source, *stream));
     }
     const StreamRequest& asked = options_.streams[request];
-    cameras_[request] = std::make_unique<Camera>(asked.stream, frames, *asked.images, options_.pad_bad_frames);
+    cameras_[request] =
+        std::make_unique<Camera>(asked.stream, frames, *asked.images, options_.on_bad_frame == BadFrame::kPad);
     numbers = std::max(numbers, cameras_[request]->numbers());
   }
   row_numbers_.resize(static_cast<size_t>(numbers));
@@ -110,8 +111,8 @@ std::vector<Residency> LoaderStreams::decide() {
     if (camera != nullptr) {
       const std::string why = cuda ? camera->not_for_device() : "";
       if (!why.empty() && (asked.tier == Tier::kDevice || asked.tier == Tier::kPinned)) {
-        refuse("residency['", asked.key, "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ", why,
-               ", got '", tier_name(*asked.tier), "'");
+        refuse("memory.residency['", asked.key, "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ",
+               why, ", got '", tier_name(*asked.tier), "'");
       }
       asked.stays_in_files = !why.empty();
       asked.decoded_bytes = camera->bytes(options_.device, Tier::kDecoded);

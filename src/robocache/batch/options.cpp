@@ -15,9 +15,9 @@
 namespace robocache {
 namespace {
 
-// "methods['action']".
-std::string of_stream(std::string_view argument, const StreamRequest& request) {
-  return std::string(argument) + "['" + request.stream + "']";
+// "delta_timestamps['action'].method", or without a field the whole window.
+std::string of_stream(const StreamRequest& request, std::string_view field = "") {
+  return "delta_timestamps['" + request.stream + "']" + (field.empty() ? "" : "." + std::string(field));
 }
 
 // The key that a stream of a source fills.
@@ -77,29 +77,30 @@ void check_call(const LoaderOptions& options) {
     refuse("batch_size: expected from 1 to 2^31 - 1, got ", std::to_string(options.batch_size));
   }
   if (!is_floating(options.dtype)) {
-    refuse("dtype: expected float64, float32, float16 or bfloat16, got ", dtype_name(options.dtype));
+    refuse("default.dtype: expected float64, float32, float16 or bfloat16, got ", dtype_name(options.dtype));
   }
   if (!(options.snap_s >= 0)) refuse("snap_s: expected 0 or more, got ", number_text(options.snap_s));
   checked_ns(options.snap_s, "snap_s");
   if (options.anchor_hz) {
     if (!options.anchor.empty()) {
-      refuse("anchor: goes without anchor_hz, got '", options.anchor, "' and ", number_text(*options.anchor_hz));
+      refuse("anchors.stream: goes without anchors.rate_hz, got '", options.anchor, "' and ",
+             number_text(*options.anchor_hz));
     }
     if (!(*options.anchor_hz >= 1e-9 && *options.anchor_hz <= 1e9)) {  // a tick in 31 years to one a ns
-      refuse("anchor_hz: expected a rate from 1e-9 to 1e9, got ", number_text(*options.anchor_hz));
+      refuse("anchors.rate_hz: expected a rate from 1e-9 to 1e9, got ", number_text(*options.anchor_hz));
     }
   }
   if (!(options.min_spread >= 0 && options.min_spread <= HUGE_VAL) || std::isinf(options.min_spread)) {
-    refuse("min_spread: expected a finite number, 0 or more, got ", number_text(options.min_spread));
+    refuse("normalization.min_spread: expected a finite number, 0 or more, got ", number_text(options.min_spread));
   }
   if (options.drop_n_last < 0) {
-    refuse("drop_n_last: expected 0 or more, got ", std::to_string(options.drop_n_last));
+    refuse("anchors.drop_n_last: expected 0 or more, got ", std::to_string(options.drop_n_last));
   }
   if (options.world_size < 1 || options.world_size > INT32_MAX) {
-    refuse("world_size: expected from 1 to 2^31 - 1, got ", std::to_string(options.world_size));
+    refuse("ranks.world_size: expected from 1 to 2^31 - 1, got ", std::to_string(options.world_size));
   }
   if (options.rank < 0 || options.rank >= options.world_size) {
-    refuse("rank: expected in [0, ", std::to_string(options.world_size), "), got ", std::to_string(options.rank));
+    refuse("ranks.rank: expected in [0, ", std::to_string(options.world_size), "), got ", std::to_string(options.rank));
   }
   if (options.device.is_cuda() && options.device.index >= cuda_device_count()) {
     cuda_backend();  // throws the reason where there is none at all
@@ -108,80 +109,10 @@ void check_call(const LoaderOptions& options) {
   }
 }
 
-// ---- rate_hz, history, horizon as delta_timestamps ---------------------------------------------------------------------
-
-void check_steps(const std::optional<int64_t>& steps, const std::string& name) {
-  if (steps && *steps < 1) refuse(name, ": expected at least 1 step, got ", std::to_string(*steps));
-}
-
-// Whether a horizon for all is meant for this stream, and a history is not.
-bool is_action(std::string_view stream) {
-  const std::string_view first = stream.substr(0, stream.find('.'));
-  return first == "action" || first == "actions";
-}
-
-// A number of steps for all keys that no key takes: who asked for it would miss them in the batch.
-void check_taken(const char* argument, const std::optional<int64_t>& steps, bool is_taken, const char* expected,
-                 const std::vector<StreamRequest>& asked) {
-  if (!steps || is_taken) return;
-  std::vector<std::string> keys;
-  for (const StreamRequest& request : asked) keys.push_back(request.stream);
-  refuse(argument, ": expected a key ", expected, ", got ", listed(keys), "; ", argument,
-         "={key: ", std::to_string(*steps), "} names others");
-}
-
-// The requests that have steps, those with a history first.
-std::vector<StreamRequest> grid_requests(const LoaderOptions& options) {
-  const double rate_hz = *options.rate_hz;
-  if (!(rate_hz > 0 && rate_hz <= HUGE_VAL) || std::isinf(rate_hz)) {
-    refuse("rate_hz: expected a finite rate above 0, got ", number_text(rate_hz));
-  }
-  check_steps(options.history, "history");
-  check_steps(options.horizon, "horizon");
-  std::vector<StreamRequest> asked = options.streams;
-  for (const SourceRequest& source : options.sources) {
-    for (const Stream& stream : source.dataset->streams()) {
-      if (stream.ragged) continue;
-      const std::string key = key_of(source, stream.name);
-      const auto named = [&](const StreamRequest& request) { return request.stream == key; };
-      if (std::none_of(asked.begin(), asked.end(), named)) asked.push_back({.stream = key, .delta_timestamps = {}});
-    }
-  }
-  const auto acts = [](const StreamRequest& request) { return is_action(request.stream); };
-  check_taken("history", options.history, !std::all_of(asked.begin(), asked.end(), acts),
-              "that is no action, which horizon= is for", asked);
-  check_taken("horizon", options.horizon, std::any_of(asked.begin(), asked.end(), acts),
-              "whose name's first part is 'action' or 'actions'", asked);
-  std::vector<StreamRequest> past;
-  std::vector<StreamRequest> future;
-  for (StreamRequest& request : asked) {
-    if (!request.delta_timestamps.empty()) {
-      refuse(of_stream("delta_timestamps", request), ": goes without rate_hz, got both");
-    }
-    check_steps(request.history, of_stream("history", request));
-    check_steps(request.horizon, of_stream("horizon", request));
-    if (!request.history && !is_action(request.stream)) request.history = options.history;
-    if (!request.horizon && is_action(request.stream)) request.horizon = options.horizon;
-    if (!request.history && !request.horizon) continue;
-    for (int64_t k = 1 - request.history.value_or(1); k < request.horizon.value_or(1); ++k) {
-      request.delta_timestamps.push_back(static_cast<double>(k) / rate_hz);
-    }
-    auto& to = request.history ? past : future;
-    request.history.reset();
-    request.horizon.reset();
-    to.push_back(std::move(request));
-  }
-  if (past.empty() && future.empty()) {
-    refuse("history, horizon: expected steps of at least one stream beside rate_hz, got none");
-  }
-  past.insert(past.end(), future.begin(), future.end());
-  return past;
-}
-
 // ---- one stream --------------------------------------------------------------------------------------------------------
 
 void check_methods(const StreamRequest& request, const Stream& stream) {
-  const std::string name = of_stream("methods", request);
+  const std::string name = of_stream(request, "method");
   const auto check = [&](InterpolationMethod method) {
     if (method == InterpolationMethod::kCubic) {
       refuse(name, ": 'cubic' looks at a whole recording, not at a window: expected another method, such as 'akima'");
@@ -191,10 +122,10 @@ void check_methods(const StreamRequest& request, const Stream& stream) {
                   "; use 'previous', 'nearest' or 'next'");
     }
     if (*request.causal && method == InterpolationMethod::kNext) {
-      refuse(of_stream("causal", request), ": 'next' looks at a later sample; expected another method");
+      refuse(of_stream(request, "causal"), ": 'next' looks at a later sample; expected another method");
     }
     if (request.tolerance_s && !is_step(method)) {
-      refuse(of_stream("tolerance_s", request), ": goes with 'previous', 'nearest' or 'next', got '",
+      refuse(of_stream(request, "tolerance_s"), ": goes with 'previous', 'nearest' or 'next', got '",
              method_name(method), "'; max_gap_s is for what lies between two samples");
     }
   };
@@ -213,18 +144,18 @@ void check_methods(const StreamRequest& request, const Stream& stream) {
 void complete_camera(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   for (const Stream* const other : streams) {
     if (other->frames) continue;
-    refuse(of_stream("delta_timestamps", request), ": expected frames in all sources, got numbers in one");
+    refuse(of_stream(request), ": expected frames in all sources, got numbers in one");
   }
   const auto chooses = [](std::optional<InterpolationMethod> method) {
     return method == InterpolationMethod::kPrevious || method == InterpolationMethod::kNearest;
   };
   if (!request.method) request.method = chooses(options.method) ? options.method : InterpolationMethod::kPrevious;
   if (!chooses(request.method) || !request.methods.empty()) {
-    refuse(of_stream("methods", request), ": expected 'previous' or 'nearest' for a camera, got ",
+    refuse(of_stream(request, "method"), ": expected 'previous' or 'nearest' for a camera, got ",
            request.methods.empty() ? "'" + std::string(method_name(*request.method)) + "'" : "methods of slices");
   }
   if (request.normalize && *request.normalize != Normalize::kNone) {
-    refuse(of_stream("normalize", request), ": expected none for a camera, whose mean and std stand in images=");
+    refuse(of_stream(request, "normalize"), ": expected none for a camera, whose mean and std stand in images=");
   }
   request.normalize = Normalize::kNone;
   if (!request.images) {
@@ -246,11 +177,11 @@ void check_grid(const LoaderOptions& options, const StreamRequest& request, cons
   for (const double delta : request.delta_timestamps) {
     const double ns = (delta + latency) * kNsPerSecond;
     if (std::abs(ns - std::nearbyint(ns / period_ns) * period_ns) <= kOffGridNs) continue;
-    refuse(of_stream("delta_timestamps", request), ": ", number_text(delta), " s",
+    refuse(of_stream(request), ": ", number_text(delta), " s",
            latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is no multiple of the stream's ",
            number_text(period_ns / kNsPerSecond),
            " s, and its clock is nominal: nothing was recorded there; expected offsets "
-           "that are, or methods=, such as ",
+           "that are, or method=, such as ",
            method_proposal(request), ", to make values between rows");
   }
 }
@@ -261,74 +192,70 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
   const bool camera = stream.frames.has_value();
   const bool floating = is_floating(stream.dtype);
   if (request.delta_timestamps.empty()) {
-    refuse(of_stream("delta_timestamps", request), ": expected at least one offset, got none");
-  }
-  if (request.history || request.horizon) {
-    refuse(of_stream(request.history ? "history" : "horizon", request), ": goes with rate_hz, got none");
+    refuse(of_stream(request), ": expected at least one offset, got none");
   }
   for (const Stream* const other : streams) {
     if (other->ragged) {
-      refuse(of_stream("delta_timestamps", request), ": expected rows of one size, which a batch is made of, got ",
+      refuse(of_stream(request), ": expected rows of one size, which a batch is made of, got ",
              *other->ragged == Ragged::kText
                  ? "text; task_text='" + request.stream + "' gives the text at each anchor"
                  : "ragged rows; 'Clouds beside a batch' in docs/loader.md gathers a batch's from Dataset.streams");
     }
     if (camera) continue;
     if (other->frames) {
-      refuse(of_stream("delta_timestamps", request), ": expected numbers in all sources, got frames in one");
+      refuse(of_stream(request), ": expected numbers in all sources, got frames in one");
     }
     if (other->dtype != stream.dtype && !(floating && is_floating(other->dtype))) {
-      refuse_type(of_stream("delta_timestamps", request), ": expected one dtype in all sources, got ",
-                  dtype_name(stream.dtype), " and ", dtype_name(other->dtype));
+      refuse_type(of_stream(request), ": expected one dtype in all sources, got ", dtype_name(stream.dtype), " and ",
+                  dtype_name(other->dtype));
     }
     if (other->shape == stream.shape) continue;
     const std::string got = ", got " + shape_string(stream.shape.data(), static_cast<int>(stream.shape.size())) +
                             " and " + shape_string(other->shape.data(), static_cast<int>(other->shape.size()));
     if (!options.pad_features) {
-      refuse(of_stream("delta_timestamps", request),
-             ": expected rows of one shape in all sources, or pad_features=True", got);
+      refuse(of_stream(request), ": expected rows of one shape in all sources, or pad_features=True", got);
     }
     if (other->shape.size() != 1 || stream.shape.size() != 1) {
-      refuse(of_stream("delta_timestamps", request), ": pad_features expects rows of one axis", got);
+      refuse(of_stream(request), ": pad_features expects rows of one axis", got);
     }
   }
   if (stream.shape.size() + 2 > static_cast<size_t>(kMaxDims)) {
-    refuse(of_stream("delta_timestamps", request), ": expected rows of at most ", std::to_string(kMaxDims - 2),
-           " dimensions, got ", std::to_string(stream.shape.size()));
+    refuse(of_stream(request), ": expected rows of at most ", std::to_string(kMaxDims - 2), " dimensions, got ",
+           std::to_string(stream.shape.size()));
   }
 
   if (!request.max_gap_s) request.max_gap_s = options.max_gap_s;
   if (request.max_gap_s && !(*request.max_gap_s >= 0)) {
-    refuse(of_stream("max_gap_s", request), ": expected 0 or more, got ", number_text(*request.max_gap_s));
+    refuse(of_stream(request, "max_gap_s"), ": expected 0 or more, got ", number_text(*request.max_gap_s));
   }
   if (!request.tolerance_s) request.tolerance_s = options.tolerance_s;
   if (request.tolerance_s && !(*request.tolerance_s >= 0)) {
-    refuse(of_stream("tolerance_s", request), ": expected 0 or more, got ", number_text(*request.tolerance_s));
+    refuse(of_stream(request, "tolerance_s"), ": expected 0 or more, got ", number_text(*request.tolerance_s));
   }
   if (!request.offset_s) request.offset_s = options.offset_s;
-  const int64_t offset_ns = checked_ns(*request.offset_s, of_stream("offset", request));
+  const int64_t offset_ns = checked_ns(*request.offset_s, of_stream(request, "offset_s"));
   for (const double delta : request.delta_timestamps) {
-    const int64_t delta_ns = checked_ns(delta, of_stream("delta_timestamps", request));
+    const int64_t delta_ns = checked_ns(delta, of_stream(request));
     if (std::abs(delta_ns) > INT64_MAX / 2 - std::abs(offset_ns)) {
-      refuse(of_stream("offset", request), ": expected less than 146 years together with delta_timestamps, got ",
+      refuse(of_stream(request, "offset_s"), ": expected less than 146 years together with delta_timestamps, got ",
              number_text(*request.offset_s));
     }
   }
   if (!request.causal) request.causal = options.causal;
   if (!request.residency) request.residency = options.residency;
   if (camera) return complete_camera(options, streams, request);
-  if (request.images) refuse(of_stream("images", request), ": expected a camera's key, got one of numbers");
+  if (request.images) refuse(of_stream(request, "images"), ": expected a camera's key, got one of numbers");
   if (!request.method) request.method = options.method;
   if (!request.method) request.method = floating ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
   for (const Stream* const other : streams) check_methods(request, *other);
 
   if (!request.normalize) request.normalize = floating ? options.normalize : Normalize::kNone;
   if (!floating && *request.normalize != Normalize::kNone) {
-    refuse_type(of_stream("normalize", request), ": expected a floating stream, got ", dtype_name(stream.dtype));
+    refuse_type(of_stream(request, "normalize"), ": expected a floating stream, got ", dtype_name(stream.dtype));
   }
   if (!request.dtype) request.dtype = floating ? options.dtype : stream.dtype;
   if (*request.dtype != stream.dtype && !(floating && is_floating(*request.dtype))) {
-    refuse_type(of_stream("dtype", request), ": expected ", floating ? "a floating dtype" : dtype_name(stream.dtype),
+    refuse_type(of_stream(request, "dtype"), ": expected ", floating ? "a floating dtype" : dtype_name(stream.dtype),
                 ", got ", dtype_name(*request.dtype));
   }
 }
@@ -359,8 +286,8 @@ std::string anchor_of(const LoaderOptions& options, size_t place) {
   const std::string& asked = own ? source.anchor : options.anchor;
   if (!asked.empty()) {
     if (const auto found = stream_of(source, asked)) return streams[static_cast<size_t>(*found)].name;
-    refuse(own ? source_name(options, place) : "", "anchor: no stream '", asked, "' in ", source.dataset->path(),
-           "; there are ", listed(keys_of(source)));
+    refuse(own ? source_name(options, place) : "", own ? "anchor" : "anchors.stream", ": no stream '", asked, "' in ",
+           source.dataset->path(), "; there are ", listed(keys_of(source)));
   }
   // What has about one row an episode, such as a calibration, comes after all others; what has a rate of 0 though it has more,
   // since most of its stamps are repeated, is the fastest of these.
@@ -505,12 +432,12 @@ void judge_missing(LoaderOptions& options, size_t place, std::string& note) {
   std::erase_if(needs, [](const Need& need) { return need.is_anchor; });
   if (!needs.empty()) {
     add_to_note(note, name + "missing: " + counted(needs, asked) +
-                          ": the values are 0 there and is_pad is true; missing='drop' or where=" + where_there(needs) +
-                          " leaves these episodes out");
+                          ": the values are 0 there and is_pad is true; missing='drop' or episodes=" +
+                          where_there(needs) + " leaves these episodes out");
   }
   if (!anchors.empty()) {
-    add_to_note(note, name + "anchor: " + counted(anchors, asked) +
-                          ", whose rows are the anchors: these episodes are not drawn; anchor= names another stream");
+    add_to_note(note, name + "anchors: " + counted(anchors, asked) +
+                          ", whose rows are the anchors: these episodes are not drawn; anchors= names another stream");
   }
 }
 
@@ -534,32 +461,13 @@ void check_together(const LoaderOptions& options) {
       const auto other = std::find_if(options.streams.begin(), options.streams.end(),
                                       [&](const StreamRequest& request) { return request.stream == name; });
       if (other != options.streams.end() && is_camera(*other) && all(*other) == all(camera)) continue;
-      refuse(of_stream("images", camera), ".together: expected cameras of the batch that name each other, got '", name,
+      refuse(of_stream(camera, "images"), ".together: expected cameras of the batch that name each other, got '", name,
              "'");
     }
   }
 }
 
 }  // namespace
-
-Edges edges_from_name(std::string_view name) {
-  if (name == "pad") return Edges::kPad;
-  if (name == "drop") return Edges::kDrop;
-  refuse("edges: expected 'pad' or 'drop', got '", name, "'");
-}
-
-Missing missing_from_name(std::string_view name) {
-  if (name == "pad") return Missing::kPad;
-  if (name == "drop") return Missing::kDrop;
-  if (name == "error") return Missing::kError;
-  refuse("missing: expected 'pad', 'drop' or 'error', got '", name, "'");
-}
-
-StatsOf stats_of_from_name(std::string_view name) {
-  if (name == "selection") return StatsOf::kSelection;
-  if (name == "dataset") return StatsOf::kDataset;
-  refuse("stats_of: expected 'selection' or 'dataset', got '", name, "'");
-}
 
 std::string source_name(const LoaderOptions& options, size_t source) {
   return options.mixture ? "sources[" + std::to_string(source) + "]." : "";
@@ -605,11 +513,6 @@ int64_t checked_ns(double seconds, std::string_view argument) {
 LoaderOptions complete_options(LoaderOptions options) {
   check_call(options);
   for (size_t place = 0; place < options.sources.size(); ++place) check_source(options, place);
-  if (options.rate_hz) {
-    options.streams = grid_requests(options);
-  } else if (options.history || options.horizon) {
-    refuse(options.history ? "history" : "horizon", ": goes with rate_hz, got none");
-  }
   if (options.streams.empty()) refuse("delta_timestamps: expected at least one stream, got none");
   std::set<std::string_view> seen;
   for (const StreamRequest& request : options.streams) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/fields.hpp"
 #include "robocache/image/options.hpp"
 #include "robocache/interpolation/blocks.hpp"
 #include "robocache/interpolation/method.hpp"
@@ -25,10 +27,8 @@ namespace robocache {
 // all.
 struct StreamRequest {
   std::string stream;                    // the key: a stream's name, unless its source renames it
-  std::vector<double> delta_timestamps;  // seconds from the anchor, any order, at least one; none with rate_hz
+  std::vector<double> delta_timestamps;  // seconds from the anchor, any order, at least one
   bool one_step = false;                 // delta_timestamps is one offset, and arrays have no axis of steps
-  std::optional<int64_t> history = {};   // with rate_hz: steps that end at the anchor
-  std::optional<int64_t> horizon = {};   // with rate_hz: steps that begin at it
   std::optional<InterpolationMethod> method = {};
   std::vector<FeatureBlock> methods = {};  // of some of a row's features, counted row-major; the others by `method`
   bool method_asked = true;                // whether a person asked for `methods`, not the stream's own attributes
@@ -40,6 +40,16 @@ struct StreamRequest {
   std::optional<DType> dtype = {};                    // floats: any floating one; integers and bool keep their own
   std::optional<std::optional<Tier>> residency = {};  // where its rows lie; none of either: chosen by memory_budget
   std::optional<ImageOptions> images = {};            // of a camera: what becomes of its frames
+
+  static constexpr auto fields() {
+    using Self = StreamRequest;
+    return std::tuple(
+        Field{"key", &Self::stream}, Field{"offsets_s", &Self::delta_timestamps}, Field{"one_step", &Self::one_step},
+        Field{"method", &Self::method}, Field{"methods", &Self::methods}, Field{"method_asked", &Self::method_asked},
+        Field{"normalize", &Self::normalize}, Field{"max_gap_s", &Self::max_gap_s}, Field{"offset_s", &Self::offset_s},
+        Field{"causal", &Self::causal}, Field{"tolerance_s", &Self::tolerance_s}, Field{"dtype", &Self::dtype},
+        Field{"images", &Self::images});
+  }
 };
 
 // What is drawn from: episodes of a dataset.
@@ -56,8 +66,13 @@ struct SourceRequest {
   // the same.
   std::optional<std::vector<int64_t>> selection = {};
 
-  // Of complete options: the place of each request's stream, where it is there.
+  // Of complete options: the index of each request's stream, where it is there.
   std::vector<std::optional<int64_t>> streams = {};
+
+  // What is text: datasets, episodes and statistics are the caller's, renames are names of their own.
+  static constexpr auto fields() {
+    return std::tuple(Field{"weight", &SourceRequest::weight}, Field{"anchor", &SourceRequest::anchor});
+  }
 };
 
 // Anchors whose window reaches over an end of the recording.
@@ -66,8 +81,10 @@ enum class Edges : uint8_t {
   kDrop,  // are not drawn
 };
 
-// "pad", "drop". Throws ArgumentError.
-Edges edges_from_name(std::string_view name);
+template <>
+struct EnumNames<Edges> {
+  static constexpr std::string_view names[] = {"pad", "drop"};
+};
 
 // Episodes without any row of a stream that the batch takes. A source that has no such stream at all does not count.
 enum class Missing : uint8_t {
@@ -76,8 +93,10 @@ enum class Missing : uint8_t {
   kError,  // are refused
 };
 
-// "pad", "drop", "error". Throws ArgumentError.
-Missing missing_from_name(std::string_view name);
+template <>
+struct EnumNames<Missing> {
+  static constexpr std::string_view names[] = {"pad", "drop", "error"};
+};
 
 // Whose rows the statistics are of that normalise, where none are given.
 enum class StatsOf : uint8_t {
@@ -85,20 +104,29 @@ enum class StatsOf : uint8_t {
   kDataset,    // of all episodes of its dataset
 };
 
-// "selection", "dataset". Throws ArgumentError.
-StatsOf stats_of_from_name(std::string_view name);
+template <>
+struct EnumNames<StatsOf> {
+  static constexpr std::string_view names[] = {"selection", "dataset"};
+};
+
+// A frame of a camera that does not decode.
+enum class BadFrame : uint8_t {
+  kError,  // throws
+  kPad,    // is black and padding
+};
+
+template <>
+struct EnumNames<BadFrame> {
+  static constexpr std::string_view names[] = {"error", "pad"};
+};
 
 struct LoaderOptions {
   std::vector<SourceRequest> sources;  // at least one
   bool mixture = false;                // whether dataset_index, the place of a sample's source, is in the batch
 
   std::vector<StreamRequest> streams;
-  // A second way to say delta_timestamps: steps of 1 / rate_hz seconds, for every key of the sources that has a number of
-  // steps, its request's or this one. The window of both is their union: the anchor is in it once.
-  std::optional<double> rate_hz;
-  std::optional<int64_t> history;  // of keys whose name's first part, up to a dot, is not "action" or "actions"
-  std::optional<int64_t> horizon;  // of those where it is
 
+  // What a request leaves out:
   std::optional<InterpolationMethod> method;  // linear for floats; integers and bool: previous
   Normalize normalize = Normalize::kNone;     // of floating streams
   std::optional<double> max_gap_s;
@@ -114,7 +142,7 @@ struct LoaderOptions {
   double min_spread = kMinSpread;         // a spread below it counts as none
   std::optional<Tier> residency;          // where rows lie; none: chosen by memory_budget
   MemoryBudget memory_budget;
-  bool pad_bad_frames = false;  // a frame that does not decode is black and padding, not an error
+  BadFrame on_bad_frame = BadFrame::kError;
 
   int64_t batch_size = 1;           // of each rank
   std::string anchor;               // a key or stream whose ticks are drawn; empty: the slowest of the batch's, rule 48
@@ -132,6 +160,27 @@ struct LoaderOptions {
   bool shard_episodes = false;  // each rank has episodes of its own, and an order of them
   Device device;
 
+  // The names are those of the arguments in Python, with which errors begin.
+  static constexpr auto fields() {
+    using Self = LoaderOptions;
+    return std::tuple(
+        Field{"mixture", &Self::mixture}, Field{"windows", &Self::streams}, Field{"default.method", &Self::method},
+        Field{"default.normalize", &Self::normalize}, Field{"default.max_gap_s", &Self::max_gap_s},
+        Field{"default.offset_s", &Self::offset_s}, Field{"default.causal", &Self::causal},
+        Field{"default.tolerance_s", &Self::tolerance_s}, Field{"default.dtype", &Self::dtype},
+        Field{"return_age", &Self::return_age}, Field{"pad_features", &Self::pad_features},
+        Field{"normalization.stats_of", &Self::stats_of}, Field{"normalization.constant", &Self::constant},
+        Field{"normalization.min_spread", &Self::min_spread}, Field{"memory.residency", &Self::residency},
+        Field{"memory.budget", &Self::memory_budget}, Field{"on_bad_frame", &Self::on_bad_frame},
+        Field{"batch_size", &Self::batch_size}, Field{"anchors.stream", &Self::anchor},
+        Field{"anchors.rate_hz", &Self::anchor_hz}, Field{"anchors.edges", &Self::edges},
+        Field{"missing", &Self::missing}, Field{"anchors.drop_n_last", &Self::drop_n_last},
+        Field{"temperature", &Self::temperature}, Field{"samples_per_epoch", &Self::samples_per_epoch},
+        Field{"snap_s", &Self::snap_s}, Field{"shuffle", &Self::shuffle}, Field{"drop_last", &Self::drop_last},
+        Field{"ranks.rank", &Self::rank}, Field{"ranks.world_size", &Self::world_size},
+        Field{"ranks.shard_episodes", &Self::shard_episodes}, Field{"device", &Self::device});
+  }
+
   // Of complete options: what a person has to know before training, a text each.
   std::vector<std::string> notes = {};
   std::string dropped = {};  // which episodes Missing::kDrop left out, or ""
@@ -141,6 +190,10 @@ struct LoaderOptions {
 // that say their streams, episodes, and the anchor unless anchor_hz is given. Throws ArgumentError, ArgumentTypeError, and
 // DeviceError for a device that is not there.
 LoaderOptions complete_options(LoaderOptions options);
+
+// Options from the JSON of their fields; what is not there, or null, keeps its default. `sources` are the caller's: datasets,
+// episodes and statistics are no text. Throws ArgumentError and ArgumentTypeError that name the field.
+LoaderOptions loader_options_from_json(std::string_view json, std::vector<SourceRequest> sources);
 
 // Whether a key is a camera's: its rows are frames. Of complete options.
 bool is_camera(const StreamRequest& request);
@@ -154,7 +207,7 @@ inline constexpr double kOffGridNs = 1e5;
 // "sources[2].", or nothing where there is one that the caller did not name so.
 std::string source_name(const LoaderOptions& options, size_t source);
 
-// What methods= may say of a key to make values between rows: the stream's own methods where it has some, as Python writes them.
+// What a window's method may be to make values between rows: the stream's own methods where it has some, as Python writes them.
 std::string method_proposal(const StreamRequest& request);
 
 // Of complete options, from the anchor to what a stream stamps with the moments that are asked for.

@@ -55,10 +55,10 @@ void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams,
     });
     if (first == anchors.anchors) continue;
     visit(first, [&](int64_t episode, int64_t target, uint64_t distance) {
-      refuse(source_name(options, source), "tolerance_s['", asked.stream, "']: expected a sample within ",
-             number_text(*asked.tolerance_s), " s of every target in the recording, got one ",
-             number_text(static_cast<double>(distance) / kNsPerSecond), " s away in episode ", std::to_string(episode),
-             " at ", std::to_string(target), " ns");
+      refuse(source_name(options, source), "delta_timestamps['", asked.stream,
+             "'].tolerance_s: expected a sample within ", number_text(*asked.tolerance_s),
+             " s of every target in the recording, got one ", number_text(static_cast<double>(distance) / kNsPerSecond),
+             " s away in episode ", std::to_string(episode), " at ", std::to_string(target), " ns");
     });
   }
 }

@@ -130,17 +130,18 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     if (2 * found.padding > found.steps) add_to_note(padding_note, name + padding_text(asked, stream, found));
     if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
     const std::string period = seconds(stream.findings.period_ns / kNsPerSecond);
-    const std::string ways = "ticks and offsets on its rows, or methods=, such as 'previous' or " +
+    const std::string ways = "ticks and offsets on its rows, or method=, such as 'previous' or " +
                              method_proposal(asked) + ", to say which values";
     if (!options.anchor_hz && from.dataset->stream(from.anchor).clock != Clock::kNominal) {
-      add_to_note(made_up_note, name + "methods['" + asked.stream + "']: " + percent(found.between, found.valid) +
+      add_to_note(made_up_note, name + "delta_timestamps['" + asked.stream +
+                                    "'].method: " + percent(found.between, found.valid) +
                                     " of the values are made between rows, " + period +
                                     " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
-                                    from.anchor + "'; methods= says which values are wanted, and ends this warning");
+                                    from.anchor + "'; method= says which values are wanted, and ends this warning");
       continue;
     }
     refuse(
-        name, options.anchor_hz ? "anchor_hz: " : "anchor: ",
+        name, options.anchor_hz ? "anchors.rate_hz: " : "anchors.stream: ",
         options.anchor_hz ? "ticks of " + number_text(*options.anchor_hz) + " Hz" : "the rows of '" + from.anchor + "'",
         " are not on the rows of '", asked.stream, "', ", period,
         " apart, whose clock is nominal: nothing was recorded between them (such as ", seconds(found.delta),

@@ -46,23 +46,12 @@ struct BatchHandle {
   int64_t samples;
 };
 
-// Options on their way to a loader.
-struct LoaderOptionsHandle {
-  static constexpr const char* kTypeKey = "robocache.LoaderOptions";
-  LoaderOptions options;
-};
-
 // A dense array that Python made for the call.
 template <class T>
 std::vector<T> numbers(const Args& args, int i, const char* name) {
   const TensorView array = args.tensor(i, name);
   const T* const first = static_cast<const T*>(array.data);
   return {first, first + array.numel()};
-}
-
-// What a call says of a stream, by the argument's name and the stream's.
-std::string of_stream(const char* argument, std::string_view stream) {
-  return std::string(argument) + "['" + std::string(stream) + "']";
 }
 
 // Memory for batches, of the call's framework.
@@ -74,146 +63,33 @@ auto allocator(const Loader& loader) {
   };
 }
 
-bool pads_bad_frames(std::string_view name) {
-  if (name == "pad") return true;
-  if (name == "error") return false;
-  throw ArgumentError("on_bad_frame: expected 'error' or 'pad', got '" + std::string(name) + "'");
-}
-
-// Bytes, or a share of what is free.
-MemoryShare memory_share(const Args& args, int i, const MemoryShare& otherwise) {
-  if (args.is_none(i)) return otherwise;
-  if (args.is_integer(i)) return args.integer(i, "memory_budget");
-  return args.real(i, "memory_budget");
+// Arguments from `at` on: how many sources there are, and the dataset and the int64 episodes, or None, of each.
+std::vector<SourceRequest> sources_from(const Args& args, int& at) {
+  std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(at++, "sources")));
+  for (SourceRequest& source : sources) {
+    source.dataset = args.object<DatasetHandle>(at++, "dataset").dataset;
+    if (!args.is_none(at)) source.episodes = numbers<int64_t>(args, at, "episodes");
+    ++at;
+  }
+  return sources;
 }
 
 }  // namespace
 
-// (mixture, batch_size, anchor, anchor_hz, edges, drop_n_last, temperature, samples_per_epoch, snap_s, shuffle, drop_last,
-// device, rank, world_size, return_age, pad_features, bytes or share of the device's memory, the same of the host's,
-// constant, shard_episodes, on_bad_frame, missing, stats_of, min_spread) -> options; None is what is left out
-ROBOCACHE_FFI(loader_options, args, result) {
-  LoaderOptions options;
-  options.mixture = args.boolean(0, "mixture");
-  options.batch_size = args.integer(1, "batch_size");
-  if (!args.is_none(2)) options.anchor = args.string(2, "anchor");
-  options.anchor_hz = optional_real(args, 3, "anchor_hz");
-  options.edges = edges_from_name(args.string(4, "edges"));
-  options.drop_n_last = args.integer(5, "drop_n_last");
-  options.temperature = optional_real(args, 6, "temperature");
-  options.samples_per_epoch = optional_integer(args, 7, "samples_per_epoch");
-  options.snap_s = args.real(8, "snap_s");
-  options.shuffle = args.boolean(9, "shuffle");
-  options.drop_last = args.boolean(10, "drop_last");
-  options.device = device_from_name(args.string(11, "device"));
-  options.rank = args.integer(12, "rank");
-  options.world_size = args.integer(13, "world_size");
-  options.return_age = args.boolean(14, "return_age");
-  options.pad_features = args.boolean(15, "pad_features");
-  options.memory_budget.device = memory_share(args, 16, options.memory_budget.device);
-  options.memory_budget.host = memory_share(args, 17, options.memory_budget.host);
-  options.constant = constant_from_name(args.string(18, "constant"));
-  options.shard_episodes = args.boolean(19, "shard_episodes");
-  options.pad_bad_frames = pads_bad_frames(args.string(20, "on_bad_frame"));
-  options.missing = missing_from_name(args.string(21, "missing"));
-  options.stats_of = stats_of_from_name(args.string(22, "stats_of"));
-  options.min_spread = args.real(23, "min_spread");
-  result.set_object(LoaderOptionsHandle{std::move(options)});
-}
-
-// (options, rate_hz, history, horizon, method, normalize, max_gap_s, offset, causal, tolerance_s, dtype, residency): what
-// holds for all keys; None is what is left out
-ROBOCACHE_FFI(loader_set_all, args, result) {
-  LoaderOptions& options = args.object<LoaderOptionsHandle>(0, "options").options;
-  options.rate_hz = optional_real(args, 1, "rate_hz");
-  options.history = optional_integer(args, 2, "history");
-  options.horizon = optional_integer(args, 3, "horizon");
-  if (!args.is_none(4)) options.method = interpolation_method_from_name(args.string(4, "methods"), "methods");
-  if (!args.is_none(5)) options.normalize = normalize_from_name(args.string(5, "normalize"));
-  options.max_gap_s = optional_real(args, 6, "max_gap_s");
-  if (!args.is_none(7)) options.offset_s = args.real(7, "offset");
-  if (!args.is_none(8)) options.causal = args.boolean(8, "causal");
-  options.tolerance_s = optional_real(args, 9, "tolerance_s");
-  if (!args.is_none(10)) options.dtype = dtype_from_name(args.string(10, "dtype"));
-  if (!args.is_none(11)) options.residency = tier_from_name(args.string(11, "residency"));
-}
-
-// (options, dataset, weight, int64 episodes, anchor); None is what is left out
-ROBOCACHE_FFI(loader_add_source, args, result) {
-  SourceRequest source;
-  source.dataset = args.object<DatasetHandle>(1, "dataset").dataset;
-  source.weight = optional_real(args, 2, "weight");
-  if (!args.is_none(3)) source.episodes = numbers<int64_t>(args, 3, "episodes");
-  if (!args.is_none(4)) source.anchor = args.string(4, "anchor");
-  args.object<LoaderOptionsHandle>(0, "options").options.sources.push_back(std::move(source));
-}
-
-// (options, stream, key): of the source added last
-ROBOCACHE_FFI(loader_add_rename, args, result) {
-  args.object<LoaderOptionsHandle>(0, "options")
-      .options.sources.back()
-      .rename.emplace_back(args.string(1, "rename"), args.string(2, "rename"));
-}
-
-// (options, key, float64 delta_timestamps, whether without an axis of steps, history, horizon, method, normalize, max_gap_s,
-// offset, causal, tolerance_s, dtype, residency); None is what is left out
-ROBOCACHE_FFI(loader_add_stream, args, result) {
-  StreamRequest request;
-  request.stream = args.string(1, "stream");
-  const auto named = [&](const char* argument) { return of_stream(argument, request.stream); };
-  if (!args.is_none(2)) request.delta_timestamps = numbers<double>(args, 2, "delta_timestamps");
-  request.one_step = args.boolean(3, "delta_timestamps");
-  request.history = optional_integer(args, 4, named("history").c_str());
-  request.horizon = optional_integer(args, 5, named("horizon").c_str());
-  if (!args.is_none(6)) {
-    const std::string name = named("methods");
-    request.method = interpolation_method_from_name(args.string(6, name.c_str()), name);
-  }
-  if (!args.is_none(7)) {
-    const std::string name = named("normalize");
-    request.normalize = normalize_from_name(args.string(7, name.c_str()), name);
-  }
-  request.max_gap_s = optional_real(args, 8, named("max_gap_s").c_str());
-  request.offset_s = optional_real(args, 9, named("offset").c_str());
-  if (!args.is_none(10)) request.causal = args.boolean(10, named("causal").c_str());
-  request.tolerance_s = optional_real(args, 11, named("tolerance_s").c_str());
-  if (!args.is_none(12)) {
-    const std::string name = named("dtype");
-    request.dtype = dtype_from_name(args.string(12, name.c_str()), name);
-  }
-  if (!args.is_none(13)) {
-    const std::string name = named("residency");
-    request.residency = tier_from_name(args.string(13, name.c_str()), name);
-  }
-  args.object<LoaderOptionsHandle>(0, "options").options.streams.push_back(std::move(request));
-}
-
-// (options, whether of the source added last, key, names of fields, float64 [fields, features]): statistics for a key
-ROBOCACHE_FFI(loader_add_norm_stats, args, result) {
-  LoaderOptions& options = args.object<LoaderOptionsHandle>(0, "options").options;
-  auto& by_key = args.boolean(1, "norm_stats") ? options.sources.back().norm_stats : options.norm_stats;
-  by_key[std::string(args.string(2, "norm_stats"))] = norm_stats(args, 3);
-}
-
-// (options, begin, end, method, whether a person asked for it): features of the stream added last
-ROBOCACHE_FFI(loader_add_method, args, result) {
-  StreamRequest& request = args.object<LoaderOptionsHandle>(0, "options").options.streams.back();
-  const InterpolationMethod method =
-      interpolation_method_from_name(args.string(3, "methods"), of_stream("methods", request.stream));
-  request.methods.push_back({args.integer(1, "methods"), args.integer(2, "methods"), method});
-  request.method_asked = args.boolean(4, "methods");
-}
-
-// (options, JSON of ImageOptions): of the stream added last
-ROBOCACHE_FFI(loader_add_images, args, result) {
-  StreamRequest& request = args.object<LoaderOptionsHandle>(0, "options").options.streams.back();
-  request.images = image_options_from_json(args.string(1, "images"), of_stream("images", request.stream) + ".");
-}
-
-// (options, prefetch, reuse_buffers) -> loader
+// (prefetch, reuse_buffers, JSON of the options, the sources as sources_from has them; then of each key of given statistics
+// the source or -1, the key, the names of the fields and float64 [fields, features]) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
-  const FeedOptions feeding{.prefetch = args.integer(1, "prefetch"), .reuse = args.boolean(2, "reuse_buffers")};
-  auto loader = std::make_shared<const Loader>(args.object<LoaderOptionsHandle>(0, "options").options);
+  const FeedOptions feeding{.prefetch = args.integer(0, "memory.prefetch"),
+                            .reuse = args.boolean(1, "memory.reuse_buffers")};
+  int at = 3;
+  std::vector<SourceRequest> sources = sources_from(args, at);
+  LoaderOptions options = loader_options_from_json(args.string(2, "options"), std::move(sources));
+  for (; at < args.count(); at += 4) {
+    const int64_t source = args.integer(at, "norm_stats");
+    auto& by_key = source < 0 ? options.norm_stats : options.sources[static_cast<size_t>(source)].norm_stats;
+    by_key[std::string(args.string(at + 1, "norm_stats"))] = norm_stats(args, at + 2);
+  }
+  auto loader = std::make_shared<const Loader>(std::move(options));
   auto feed = std::make_shared<Feed>(loader, feeding);
   auto whole = tensors_of(*loader, loader->options().batch_size);
   result.set_object(

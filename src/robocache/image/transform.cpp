@@ -154,7 +154,7 @@ char* scratch_of(size_t bytes) {
 
 ImageTransform::ImageTransform(const FrameShape& from, const ImageOptions& options, std::string_view key,
                                std::optional<double> unit_m) {
-  const std::string of = key.empty() ? "" : "images['" + std::string(key) + "'].";
+  const std::string of = key.empty() ? "" : "delta_timestamps['" + std::string(key) + "'].images.";
   check_image_options(options, of);
   check_frame(from, unit_m, of);
   check_colour(from, options, of);

@@ -24,7 +24,7 @@ class ImageTransform {
  public:
   // Frames are uint8 of 1 or 3 channels, or depth of 1 channel: uint16, which needs `unit_m`, the metres of one unit,
   // or float32 in metres. `key` names the camera, for the draws. Throws ArgumentError, ArgumentTypeError that name the
-  // option: "crop", or with a key "images['key'].crop".
+  // option: "crop", or with a key "delta_timestamps['key'].images.crop".
   ImageTransform(const FrameShape& from, const ImageOptions& options, std::string_view key,
                  std::optional<double> unit_m = {});
 

@@ -19,7 +19,7 @@ void check_width(const char* argument, const FeatureBlock& block) {
   if (block.end - block.begin == width) return;
   throw ArgumentError(std::string(argument) + ": '" + std::string(method_name(block.method)) + "' expects " +
                       std::to_string(width) + " features, got " + std::to_string(block.end - block.begin) +
-                      (slerp ? "; name each quaternion in methods=" : "; name each pose in methods="));
+                      (slerp ? "; name each quaternion by its slice" : "; name each pose by its slice"));
 }
 
 }  // namespace

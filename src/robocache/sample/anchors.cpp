@@ -97,7 +97,7 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
     }
     if (!any || end_ns < start_ns) continue;
     const auto refuse = [&](const std::string& expected) {
-      throw ArgumentError("anchor_hz: expected " + expected + ", got " + number_text(hz) + " Hz over the " +
+      throw ArgumentError("anchors.rate_hz: expected " + expected + ", got " + number_text(hz) + " Hz over the " +
                           number_text(static_cast<double>(ns_between(end_ns, start_ns)) / kNsPerSecond) +
                           " s of episode " + std::to_string(episode));
     };

@@ -580,7 +580,7 @@ TEST(Feed, RefusesMoreOrLessThanItCanMakeAhead) {
   EXPECT_TRUE(Feed(loader, {.prefetch = 32}).next({}, memories.allocate(), {}));
   for (const int64_t bad : {-1, 33}) {
     expect_refused<ArgumentError>([&] { Feed(loader, {.prefetch = bad}); },
-                                  "prefetch: expected from 0 to 32 batches, got " + std::to_string(bad));
+                                  "memory.prefetch: expected from 0 to 32 batches, got " + std::to_string(bad));
   }
 }
 

@@ -18,41 +18,53 @@ namespace {
 
 // ---- Steps of a rate ----
 
-TEST(GridOptions, AreTheOffsetsOfHistoryAndHorizon) {
-  CacheWriter writer;
-  writer.begin_episode();
-  for (const char* stream : {"state", "action", "action.gripper", "actions", "camera"}) {
-    writer.append(stream, F32{}, {0, 1000}, {1, 2});
-  }
-  writer.end_episode();
-  const auto dataset = writer.dataset();
-  const auto windows = [&](LoaderOptions asked) {
-    asked.sources = {{.dataset = dataset}};
-    std::vector<std::pair<std::string, std::vector<double>>> found;
-    const LoaderOptions complete = complete_options(std::move(asked));
-    for (const StreamRequest& request : complete.streams) {
-      found.emplace_back(request.stream, request.delta_timestamps);
+TEST(LoaderOptionsJson, ReadsEveryKindOfField) {
+  const LoaderOptions options = loader_options_from_json(R"({
+    "batch_size": 8, "anchors.edges": "drop", "memory.residency": "mapped", "memory.budget": {"host": 1000, "device": 0.25},
+    "default.normalize": "mean_std", "default.dtype": "float16", "snap_s": 2e-6, "missing": null,
+    "windows": [{"key": "arm", "offsets_s": [-0.5, 0], "methods": [[3, 7, "slerp"]], "tolerance_s": "inf",
+                 "residency": "auto", "images": {"shift": 3}}],
+    "sources": [{"weight": 2, "anchor": "arm", "rename": {"qpos": "arm"}}]})",
+                                                         std::vector<SourceRequest>(1));
+  EXPECT_EQ(options.batch_size, 8);
+  EXPECT_EQ(options.edges, Edges::kDrop);
+  EXPECT_EQ(options.missing, Missing::kPad);
+  EXPECT_EQ(options.residency, Tier::kMapped);
+  EXPECT_EQ(std::get<int64_t>(options.memory_budget.host), 1000);
+  EXPECT_EQ(std::get<double>(options.memory_budget.device), 0.25);
+  EXPECT_EQ(options.normalize, Normalize::kMeanStd);
+  EXPECT_EQ(options.dtype, DType::kFloat16);
+  EXPECT_EQ(options.snap_s, 2e-6);
+  const StreamRequest& window = options.streams.at(0);
+  EXPECT_EQ(window.stream, "arm");
+  EXPECT_EQ(window.delta_timestamps, (std::vector<double>{-0.5, 0}));
+  EXPECT_EQ(window.methods.at(0).end, 7);
+  EXPECT_EQ(window.tolerance_s, HUGE_VAL);
+  EXPECT_TRUE(window.residency.has_value());
+  EXPECT_FALSE(window.residency->has_value());
+  EXPECT_EQ(window.images->shift, 3);
+  EXPECT_EQ(options.sources.at(0).weight, 2);
+  EXPECT_EQ(options.sources.at(0).rename.at(0), (std::pair<std::string, std::string>("qpos", "arm")));
+}
+
+TEST(LoaderOptionsJson, RefusesByTheFieldsName) {
+  const auto expect_refused = [](const char* json, const std::string& start) {
+    try {
+      loader_options_from_json(json, {});
+      ADD_FAILURE() << "taken: " << json;
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).substr(0, start.size()), start);
     }
-    return found;
   };
-  using Windows = std::vector<std::pair<std::string, std::vector<double>>>;
-  const std::vector<double> past{-0.5, 0};
-  const std::vector<double> future{0, 0.5, 1};
-  LoaderOptions asked;
-  asked.rate_hz = 2;
-  asked.history = 2;
-  EXPECT_EQ(windows(asked), (Windows{{"state", past}, {"camera", past}}));
-  asked.horizon = 3;
-  EXPECT_EQ(
-      windows(asked),
-      (Windows{
-          {"state", past}, {"camera", past}, {"action", future}, {"action.gripper", future}, {"actions", future}}));
-  // A stream's own numbers take the place of those for all, of either kind.
-  asked.history.reset();
-  asked.streams = {{.stream = "action", .delta_timestamps = {}, .history = 2, .horizon = 1},
-                   {.stream = "camera", .delta_timestamps = {}, .horizon = 2, .method = InterpolationMethod::kNext}};
-  EXPECT_EQ(windows(asked),
-            (Windows{{"action", past}, {"camera", {0, 0.5}}, {"action.gripper", future}, {"actions", future}}));
+  expect_refused("[]", "options: expected a JSON object");
+  expect_refused("{", "options: expected a JSON object");
+  expect_refused(R"({"batch_size": 1.5})", "batch_size: expected a whole number");
+  expect_refused(R"({"anchors.edges": "cut"})", "anchors.edges: expected 'pad' or 'drop', got 'cut'");
+  expect_refused(R"({"shuffle": 1})", "shuffle: expected True or False");
+  expect_refused(R"({"windows": [{"key": "arm", "methods": [[0, 1, "cubicle"]]}]})",
+                 "delta_timestamps['arm'].method: ");
+  expect_refused(R"({"windows": [{"key": "arm", "residency": "disk"}]})", "memory.residency['arm']: ");
+  expect_refused(R"({"windows": 3})", "windows: expected a list");
 }
 
 // ---- Refusals ----
@@ -106,14 +118,15 @@ TEST_P(LoaderRefuses, RowsOfMoreDimensionsThanABatchHolds) {
 
 TEST_P(LoaderRefuses, Types) {
   when<ArgumentTypeError>([](LoaderOptions& o) { o.streams[1].method = InterpolationMethod::kLinear; },
-                          "methods['int16.2']: 'linear' expects a floating stream, got int16");
+                          "delta_timestamps['int16.2'].method: 'linear' expects a floating stream, got int16");
   when<ArgumentTypeError>([](LoaderOptions& o) { o.streams[1].normalize = Normalize::kMinMax; },
-                          "normalize['int16.2']: expected a floating stream, got int16");
+                          "delta_timestamps['int16.2'].normalize: expected a floating stream, got int16");
   when<ArgumentTypeError>([](LoaderOptions& o) { o.streams[1].dtype = DType::kFloat32; },
-                          "dtype['int16.2']: expected int16, got float32");
+                          "delta_timestamps['int16.2'].dtype: expected int16, got float32");
   when<ArgumentTypeError>([](LoaderOptions& o) { o.streams[0].dtype = DType::kInt32; },
-                          "dtype['float32.4']: expected a floating dtype, got int32");
-  when<ArgumentError>([](LoaderOptions& o) { o.dtype = DType::kInt64; }, "dtype: expected float64", "got int64");
+                          "delta_timestamps['float32.4'].dtype: expected a floating dtype, got int32");
+  when<ArgumentError>([](LoaderOptions& o) { o.dtype = DType::kInt64; }, "default.dtype: expected float64",
+                      "got int64");
 }
 
 TEST_P(LoaderRefuses, Numbers) {
@@ -124,43 +137,25 @@ TEST_P(LoaderRefuses, Numbers) {
   for (const double bad : {-1e-9, kNan}) {
     when<ArgumentError>([&](LoaderOptions& o) { o.snap_s = bad; }, "snap_s: expected 0 or more");
     when<ArgumentError>([&](LoaderOptions& o) { o.streams[0].max_gap_s = bad; },
-                        "max_gap_s['float32.4']: expected 0 or more");
+                        "delta_timestamps['float32.4'].max_gap_s: expected 0 or more");
   }
   when<ArgumentError>([](LoaderOptions& o) { o.snap_s = HUGE_VAL; }, "snap_s: ");
 }
 
-TEST_P(LoaderRefuses, StepsOfARate) {
-  const auto with_rate = [](LoaderOptions& o, double hz) {
-    o.streams = {{.stream = "float32.4", .delta_timestamps = {}}};
-    o.rate_hz = hz;
-  };
-  for (const double bad : {0.0, -1.0, kNan, HUGE_VAL}) {
-    when<ArgumentError>([&](LoaderOptions& o) { with_rate(o, bad), o.history = 1; }, "rate_hz: ");
-  }
-  when<ArgumentError>([&](LoaderOptions& o) { with_rate(o, 5); }, "history, horizon: ");
-  when<ArgumentError>([&](LoaderOptions& o) { with_rate(o, 5), o.history = 0; }, "history: ", "got 0");
-  when<ArgumentError>([&](LoaderOptions& o) { with_rate(o, 5), o.streams[0].horizon = -2; },
-                      "horizon['float32.4']: ", "got -2");
-  when<ArgumentError>([](LoaderOptions& o) { o.rate_hz = 5, o.history = 1; }, "delta_timestamps['float32.4']: ");
-  when<ArgumentError>([](LoaderOptions& o) { o.history = 1; }, "history: goes with rate_hz");
-  when<ArgumentError>([&](LoaderOptions& o) { with_rate(o, 5), o.horizon = 2; }, "horizon: expected a key whose",
-                      "horizon={key: 2}");
-}
-
 TEST_P(LoaderRefuses, Methods) {
   when<ArgumentError>([](LoaderOptions& o) { o.streams[0].method = InterpolationMethod::kCubic; },
-                      "methods['float32.4']: ", "cubic");
+                      "delta_timestamps['float32.4'].method: ", "cubic");
   when<ArgumentError>([](LoaderOptions& o) { o.streams[0].methods = {{0, 3, InterpolationMethod::kSlerp}}; },
-                      "methods['float32.4']: ", "'slerp' expects 4");
+                      "delta_timestamps['float32.4'].method: ", "'slerp' expects 4");
   when<ArgumentTypeError>([](LoaderOptions& o) { o.streams[1].methods = {{0, 1, InterpolationMethod::kAngle}}; },
-                          "methods['int16.2']: 'angle' expects a floating stream, got int16");
+                          "delta_timestamps['int16.2'].method: 'angle' expects a floating stream, got int16");
 }
 
 TEST_P(LoaderRefuses, Anchors) {
-  when<ArgumentError>([](LoaderOptions& o) { o.anchor = "no such"; }, "anchor: ", "no such");
-  when<ArgumentError>([](LoaderOptions& o) { o.anchor = "int16.2", o.anchor_hz = 10; }, "anchor: ");
+  when<ArgumentError>([](LoaderOptions& o) { o.anchor = "no such"; }, "anchors.stream: ", "no such");
+  when<ArgumentError>([](LoaderOptions& o) { o.anchor = "int16.2", o.anchor_hz = 10; }, "anchors.stream: ");
   for (const double bad : {0.0, -1.0, kNan, HUGE_VAL, 1e300, 1e-300}) {
-    when<ArgumentError>([&](LoaderOptions& o) { o.anchor_hz = bad; }, "anchor_hz: ");
+    when<ArgumentError>([&](LoaderOptions& o) { o.anchor_hz = bad; }, "anchors.rate_hz: ");
   }
   when<ArgumentError>([](LoaderOptions& o) { o.sources = {{.episodes = std::vector<int64_t>{}}}; }, "episodes: ");
   when<ArgumentError>([](LoaderOptions& o) { o.sources = {{.episodes = std::vector<int64_t>{0, 5}}}; },

@@ -86,15 +86,15 @@ TEST(DecideResidency, WhatDoesNotFitByNameIsRefusedWithBothSizes) {
   const std::vector<ResidencyRequest> requests{{"small", 30, D}, {"state", 71, D}};
   expect_refused<DeviceError>(
       [&] { decide_residency(requests, kCuda, {100, 0}, {}); },
-      "residency: 'state' as 'device' needs 71 bytes of cuda:1, the memory budget of 100 has 70 left");
+      "memory.residency: 'state' as 'device' needs 71 bytes of cuda:1, the memory budget of 100 has 70 left");
   EXPECT_EQ(tiers(decide_residency(requests, kCuda, {101, 0}, {})), (std::vector{D, D}));
   const std::vector<ResidencyRequest> pinned{{"state", 71, P}};
   expect_refused<DeviceError>(
       [&] { decide_residency(pinned, kCuda, {100, 100}, {0, 30}); },
-      "residency: 'state' as 'pinned' needs 71 bytes of host memory, the memory budget of 100 has 70 left");
+      "memory.residency: 'state' as 'pinned' needs 71 bytes of host memory, the memory budget of 100 has 70 left");
   for (const Tier tier : {D, P}) {
     const std::vector<ResidencyRequest> on_cpu{{"state", 71, tier}};
-    expect_refused<DeviceError>([&] { decide_residency(on_cpu, kCpu, {100, 70}, {}); }, "residency: 'state' as '",
+    expect_refused<DeviceError>([&] { decide_residency(on_cpu, kCpu, {100, 70}, {}); }, "memory.residency: 'state' as '",
                                 "' needs 71 bytes of host memory, the memory budget of 70 has 70 left");
   }
   const std::vector<ResidencyRequest> mapped{{"state", int64_t{1} << 60, M}};
@@ -125,7 +125,7 @@ TEST(DecideResidency, PixelsTakeWhatTheOthersLeave) {
   png.tier = X;
   EXPECT_EQ(decided({png}, kCuda, {60, 0}), (std::vector{X}));
   expect_refused<DeviceError>([&] { decided({png}, kCuda, {59, 100}); },
-                              "residency: 'camera' as 'decoded' needs 60 bytes of cuda:1");
+                              "memory.residency: 'camera' as 'decoded' needs 60 bytes of cuda:1");
   EXPECT_EQ(decide_residency(std::vector{camera(10, 61)}, kCuda, {60, 0}, {})[0].why,
             "a copy in the device's memory; pixels, 61 bytes, over budget (60 bytes of cuda:1)");
 }
@@ -179,7 +179,7 @@ TEST_F(ResidencyOnCuda, TheDevicesBudgetIsOfWhatIsFreeThere) {
 TEST(BudgetBytes, RefusesWhatIsNone) {
   for (const MemoryShare bad : {MemoryShare{int64_t{-1}}, MemoryShare{0.0}, MemoryShare{-0.5}, MemoryShare{1.5},
                                 MemoryShare{std::numeric_limits<double>::quiet_NaN()}}) {
-    expect_refused<ArgumentError>([&] { budget_bytes({0.5, bad}, kCpu, {}); }, "memory_budget: expected ");
+    expect_refused<ArgumentError>([&] { budget_bytes({0.5, bad}, kCpu, {}); }, "memory.budget: expected ");
   }
 }
 

@@ -171,7 +171,7 @@ TEST(AnchorsAtRate, CountUpTo2To53TicksAndNoFurther) {
       at_rate(episodes, hz);
       ADD_FAILURE() << hz << " Hz of " << episodes.size() << " episodes";
     } catch (const ArgumentError& error) {
-      EXPECT_TRUE(std::string(error.what()).starts_with("anchor_hz: expected ")) << error.what();
+      EXPECT_TRUE(std::string(error.what()).starts_with("anchors.rate_hz: expected ")) << error.what();
     }
   }
   // 292 years at a tick in 10 s: the last one is where it must be.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from soak import rounds
 
 import robocache
@@ -339,10 +340,8 @@ def test_a_loader_in_the_middle_of_an_epoch_goes_on(path, residency):
         "anchor": "joint",
         "residency": residency,
     }
-    expected = [
-        {key: array.copy() for key, array in b.items()} for b in robocache.Loader(robocache.open(path), **options)
-    ]
-    loader = robocache.Loader(robocache.open(path), **options)
+    expected = [{key: array.copy() for key, array in b.items()} for b in flat_loader(robocache.open(path), **options)]
+    loader = flat_loader(robocache.open(path), **options)
     batches = iter(loader)
     got = [next(batches)]
     for e in range(2, 5):
@@ -355,7 +354,7 @@ def test_a_loader_in_the_middle_of_an_epoch_goes_on(path, residency):
     check(loader.dataset)
     assert len(loader.dataset) == 2 and len(robocache.open(path)) == 5
     # As docs/loader.md has it: who goes on in another process names the episodes that there were.
-    resumed = robocache.Loader(robocache.open(path), **options, episodes=range(2))
+    resumed = flat_loader(robocache.open(path), **options, episodes=range(2))
     resumed.load_state_dict({"seed": 0, "epoch": 0, "samples": 4 * len(expected[0]["time_ns"])})
     for one, other in zip(resumed, expected[4:], strict=True):
         assert all(np.array_equal(one[key], other[key]) for key in other)

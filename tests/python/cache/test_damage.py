@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from cache_files import GROWING, append_files, header_bytes
+from flat_options import flat_loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import rounds
@@ -149,7 +150,7 @@ def test_statistics_of_a_selection_refuse_a_damaged_stream(original, copy):
     content[200] ^= 0x40
     file.write_bytes(content)
     with pytest.raises(robocache.FileError, match=f"{file}: at byte 128: expected CRC-32"):
-        robocache.Loader(
+        flat_loader(
             robocache.open(copy),
             batch_size=2,
             delta_timestamps={"joint/position": None},

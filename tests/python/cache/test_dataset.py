@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 
 import robocache
 
@@ -140,7 +141,7 @@ def test_pickle_opens_it_again(path, monkeypatch):
 def test_a_pickle_of_what_has_changed_since_is_refused(path, options):
     ds = robocache.open(path)
     options_of_loader = {"delta_timestamps": {"joint.position": [0.0]}, "batch_size": 2, "shuffle": False}
-    loader = robocache.Loader(ds, **options_of_loader, normalize="mean_std")
+    loader = flat_loader(ds, **options_of_loader, normalize="mean_std")
     saved = [pickle.dumps(ds), pickle.dumps(loader)]
     with robocache.Writer(path, **options) as w, w.episode() as ep:
         ep.append("joint.position", [0, 1], np.full((2, 2), 5, np.float32))
@@ -196,7 +197,7 @@ def test_a_bfloat16_stream_loads_without_ml_dtypes(tmp_path, monkeypatch):
         ep.append("x", [0, 1], torch.ones(2, 3, dtype=torch.bfloat16))
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     ds = robocache.open(tmp_path / "cache")
-    loader = robocache.Loader(ds, batch_size=2, delta_timestamps={"x": [0]}, normalize="min_max", framework="torch")
+    loader = flat_loader(ds, batch_size=2, delta_timestamps={"x": [0]}, normalize="min_max", framework="torch")
     assert next(loader)["x"].tolist() == [[[0, 0, 0]], [[0, 0, 0]]]
 
 

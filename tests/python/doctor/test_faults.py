@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import robots
+from flat_options import flat_loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from robocache.doctor import cameras
@@ -647,7 +648,7 @@ def test_four_numbers_of_unit_length_are_named_with_the_mapping_that_mends_them(
     assert after.attributes["methods"] == [[3, 7, "slerp"], [8, 12, "slerp"]]
     assert "quaternion-without-method" not in {f.code for f in robocache.doctor(tmp_path / "after").findings}
     # Halfway between two rows lies the rotation halfway, also where the sign turns.
-    loader = robocache.Loader(
+    loader = flat_loader(
         robocache.open(tmp_path / "after"),
         batch_size=rows - 1,
         delta_timestamps={'odd "name"': [0.01]},

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from lerobot_files import Episode, make_episodes, write_json_lines, write_lerobot
 
 import robocache
@@ -180,11 +181,11 @@ def test_rule_47_appended_texts_keep_their_numbers(tmp_path):
         (True, ["a", "b", *["pick the cup"] * 4]),
         ("subtask_index", [None, None, *["reach", "lift"] * 2]),
     ):
-        loader = robocache.Loader(
+        loader = flat_loader(
             dataset,
             batch_size=6,
             delta_timestamps={"action": None},
-            methods="previous",
+            method="previous",
             task_text=name,
             shuffle=False,
             device="cpu",

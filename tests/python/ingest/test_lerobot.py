@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from flat_options import flat_loader
 from hypothesis import given
 from hypothesis import strategies as st
 from lerobot_files import (
@@ -151,7 +152,7 @@ def texts_of(cache, **options):
     dataset = robocache.open(cache)
     found = [[] for _ in range(len(dataset))]
     stream = "action" if "action" in dataset.streams else "action.whole"
-    for batch in robocache.Loader(
+    for batch in flat_loader(
         dataset,
         **{"batch_size": 9, "delta_timestamps": {stream: None}, "task_text": True, "shuffle": False, "device": "cpu"}
         | options,

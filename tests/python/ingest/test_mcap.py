@@ -11,6 +11,7 @@ import lz4.frame
 import numpy as np
 import pytest
 import zstandard
+from flat_options import flat_loader
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -540,8 +541,8 @@ def test_rule_47_texts_of_numbers_and_of_moments_come_back(tmp_path):
     for cache in ("cache", "again", "shards"):
         dataset = robocache.open(tmp_path / cache)
         options = {"batch_size": 12, "delta_timestamps": {"action": None}, "shuffle": False, "device": "cpu"}
-        assert next(robocache.Loader(dataset, task_text=True, **options))["task"] == expected
-        assert next(robocache.Loader(dataset, task_text="said", **options))["task"] == (["now"] * 4 + [None] * 2) * 2
+        assert next(flat_loader(dataset, task_text=True, **options))["task"] == expected
+        assert next(flat_loader(dataset, task_text="said", **options))["task"] == (["now"] * 4 + [None] * 2) * 2
 
     with robocache.Writer(tmp_path / "other") as writer:
         with writer.episode() as episode:

@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import zstandard
+from flat_options import flat_loader
 from mcap.reader import make_reader
 from robocache.ingest import registry
 from robocache.ingest.messages import passes
@@ -251,7 +252,7 @@ def test_rule_47_a_topic_that_is_named_as_the_task_is_it(topic, entry, tmp_path)
     }
     if entry is None and topic == "/operator":
         with pytest.raises(robocache.ArgumentError, match="task_text: expected a stream of texts that is the task's"):
-            robocache.Loader(robocache.open(tmp_path / "cache"), **options)
+            flat_loader(robocache.open(tmp_path / "cache"), **options)
     else:
-        loader = robocache.Loader(robocache.open(tmp_path / "cache"), **options)
+        loader = flat_loader(robocache.open(tmp_path / "cache"), **options)
         assert next(loader)["task"] == ["reach", "reach", "lift", None, None]

@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from hdf5_files import write_robomimic
 from lerobot_files import Episode, write_lerobot
 from rlds_files import example, group, sequence, tensor, write_rlds
@@ -46,7 +47,7 @@ def check(dataset, turns, stream, starts, order=(0, 1, 2, 3)):
     """The stream says these blocks, and the loader gives them between rows as scipy does; `order`: of x, y, z, w in them."""
     assert dataset.streams[stream].attributes["methods"] == [[start, start + 4, "slerp"] for start in starts]
     offsets = [0.0, 0.031, 0.077]
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset, delta_timestamps={stream: offsets}, anchor=stream, batch_size=ROWS - 1, shuffle=False, dtype="float64"
     )
     values = np.asarray(next(iter(loader))[stream])[: ROWS - 1].reshape(ROWS - 1, 3, -1)
@@ -305,10 +306,10 @@ def test_a_mapping_and_the_loader_go_before_what_is_declared(turns, tmp_path):
     assert dataset.streams["/imu"].attributes["methods"] == [[0, 4, "previous"]]
     (tmp_path / "plain").mkdir()
     dataset = ingested(path, tmp_path / "plain")
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset,
         delta_timestamps={"/imu": [0.05]},
-        methods={"/imu": "linear"},
+        method={"/imu": "linear"},
         anchor="/imu",
         batch_size=8,
         shuffle=False,

@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from flat_options import from_lerobot, lerobot_dataset
 from lerobot_files import Episode, write_json_lines, write_lerobot
 from reference.lerobot import Items, assert_same_item
 from robocache.lerobot import LeRobotLoader
@@ -27,13 +28,11 @@ def assert_batch(batch, items, places=None):
 
 
 def loader_of(source, **options):
-    return robocache.Loader.from_lerobot(
-        source, **{"batch_size": 100, "task_text": True, "on_error": "skip", "video": False} | options
-    )
+    return from_lerobot(source, **{"batch_size": 100, "task_text": True, "on_error": "skip", "video": False} | options)
 
 
 def dataset_of(source, *arguments, **options):
-    return robocache.LeRobotDataset(source, *arguments, **{"on_error": "skip", "video": False} | options)
+    return lerobot_dataset(source, *arguments, **{"on_error": "skip", "video": False} | options)
 
 
 # ---- batches ----
@@ -152,7 +151,7 @@ def test_offsets_that_are_no_frames_are_refused_unless_a_method_is_asked_for(sou
         make(source, delta_timestamps=offsets)
     first, second = (np.array(row["action"], np.float32) for row in Items(source).rows[:2])
     for methods in ("linear", {"action": "linear"}):
-        made = make(source, delta_timestamps=offsets, methods=methods)
+        made = make(source, delta_timestamps=offsets, method=methods)
         action = made[0]["action"] if make is dataset_of else made.gather([0])["action"][0]
         np.testing.assert_allclose(action[1], first + 0.02 * FPS * (second - first), rtol=1e-4)
 
@@ -187,8 +186,8 @@ def test_options_for_all_leave_the_index_columns_alone(source):
         shuffle=False,
         dtype="bfloat16",
         normalize="min_max",
-        methods="nearest",
-        offset=0.01,
+        method="nearest",
+        offset_s=0.01,
         return_age=True,
     )
     for key in ("timestamp", "frame_index", "index", "episode_index", "task_index"):
@@ -212,12 +211,12 @@ def test_a_set_of_whose_cameras_there_is_no_file(rng, tmp_path):
     info = json.loads((source / "meta/info.json").read_text())
     info["features"]["observation.images.top"] = {"dtype": "video", "shape": [3, 8, 8], "names": None}
     (source / "meta/info.json").write_text(json.dumps(info))
-    for make in (robocache.LeRobotDataset, lambda source: robocache.Loader.from_lerobot(source, batch_size=4)):
+    for make in (robocache.LeRobotDataset, lambda source: from_lerobot(source, batch_size=4)):
         with pytest.raises(
             robocache.FileError, match=r"of its camera observation\.images\.top .*; video=False reads it"
         ):
             make(source)
-    dataset = robocache.LeRobotDataset(source, {"action": [0.0]}, video=False)
+    dataset = lerobot_dataset(source, {"action": [0.0]}, video=False)
     assert not [key for key in dataset[0] if key.startswith("observation.images")]
     assert dataset.meta.camera_keys == []
     assert "observation.images.top" not in dataset.meta.features

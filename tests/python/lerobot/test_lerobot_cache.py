@@ -7,10 +7,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import flat_options
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from flat_options import from_lerobot, lerobot_dataset
 from robocache.lerobot import open_cache
 from sets import made_at, open_together, write
 
@@ -75,7 +77,7 @@ def test_a_snapshot_of_the_hub_is_read_and_other_links_when_asked(source, tmp_pa
     for number, file in enumerate(sorted(snapshot.rglob("*.*"))):
         file.rename(repo / f"blobs/{number}")
         file.symlink_to(repo / f"blobs/{number}")
-    batch = next(robocache.Loader.from_lerobot(snapshot, batch_size=2, shuffle=False))
+    batch = next(from_lerobot(snapshot, batch_size=2, shuffle=False))
     moved = tmp_path / "elsewhere"
     snapshot.rename(moved)  # its links now lead out of a folder that is no snapshot
     for read in (open_cache, robocache.Loader.from_lerobot, robocache.LeRobotDataset):
@@ -83,7 +85,7 @@ def test_a_snapshot_of_the_hub_is_read_and_other_links_when_asked(source, tmp_pa
             read(moved)
     made = open_cache(moved, follow_links=True)
     assert open_cache(moved).path == made.path  # it is there: no file is read again
-    linked = next(robocache.Loader.from_lerobot(moved, batch_size=2, shuffle=False, follow_links=True))
+    linked = next(from_lerobot(moved, batch_size=2, shuffle=False, follow_links=True))
     assert linked["index"].tolist() == batch["index"].tolist() and linked["action"].equal(batch["action"])
 
 
@@ -111,9 +113,9 @@ def test_what_is_of_something_else_stays_as_it_is(source, rng, tmp_path):
 def test_a_cache_of_robocache_ingest_is_taken_as_it_is(source, tmp_path, caches):
     robocache.ingest(source, tmp_path / "cache", index_columns=True)
     made = made_at(robocache.open(tmp_path / "cache"))
-    loader = robocache.Loader.from_lerobot(source, cache=tmp_path / "cache", batch_size=4)
+    loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=4)
     assert {"index", "frame_index", "timestamp"} <= next(loader).keys()
-    assert len(robocache.LeRobotDataset(source, cache=tmp_path / "cache")) == 76
+    assert len(lerobot_dataset(source, cache=tmp_path / "cache")) == 76
     assert made_at(robocache.open(tmp_path / "cache")) == made
     assert not caches.exists() and not (tmp_path / "cache.lock").exists()
 
@@ -124,14 +126,14 @@ def test_one_without_index_columns_says_what_batches_lack(source, tmp_path):
     with pytest.warns(
         UserWarning, match="without the columns timestamp, frame_index, index, so batches lack them"
     ) as warned:
-        loader = robocache.Loader.from_lerobot(source, cache=tmp_path / "cache", batch_size=76, shuffle=False)
-    assert warned[0].filename == __file__
-    whole = robocache.Loader.from_lerobot(source, batch_size=76, shuffle=False)
+        loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=76, shuffle=False)
+    assert warned[0].filename == flat_options.__file__
+    whole = from_lerobot(source, batch_size=76, shuffle=False)
     (ours,), (theirs,) = loader, whole
     assert theirs.keys() - ours.keys() == {"index", "frame_index", "timestamp"}
     assert all(np.array_equal(ours[key], theirs[key], equal_nan=ours[key].is_floating_point()) for key in ours)
     with pytest.raises(robocache.FileError, match=r"`robocache ingest .*source CACHE --index-columns` keeps them"):
-        robocache.LeRobotDataset(source, cache=tmp_path / "cache")
+        lerobot_dataset(source, cache=tmp_path / "cache")
     assert made_at(robocache.open(tmp_path / "cache")) == made
 
 
@@ -213,9 +215,9 @@ def test_what_was_skipped_is_asked_for_again(source):
 def test_no_such_dataset(tmp_path, monkeypatch, caches):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robocache.FileError, match="hf download lerobot/pusht"):
-        robocache.Loader.from_lerobot("lerobot/pusht", batch_size=1)
+        from_lerobot("lerobot/pusht", batch_size=1)
     with pytest.raises(robocache.ArgumentTypeError, match="path"):
-        robocache.Loader.from_lerobot(3, batch_size=1)
+        from_lerobot(3, batch_size=1)
     assert not caches.exists()
 
 
@@ -242,7 +244,7 @@ def test_what_is_no_lerobot_dataset(source, tmp_path, caches):
         with pytest.raises(
             robocache.FileError, match="expected the folder of a LeRobot dataset, which has meta/info"
         ) as told:
-            robocache.Loader.from_lerobot(path, batch_size=1)
+            from_lerobot(path, batch_size=1)
         assert str(told.value).startswith(f"{path}: ")
         assert ("robocache.open" in str(told.value)) == (path.name == "cache")
     assert not caches.exists()

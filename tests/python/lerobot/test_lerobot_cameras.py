@@ -4,10 +4,12 @@ import io
 import itertools
 import json
 
+import flat_options
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from flat_options import from_lerobot, lerobot_dataset
 from lerobot_files import BOOKKEEPING, Episode, write_lerobot
 
 import robocache
@@ -49,7 +51,7 @@ def _spoil(cache, row):
 
 
 def test_a_loader_gives_each_rows_frame(source, tmp_path, device):
-    loader = robocache.Loader.from_lerobot(source, cache=tmp_path / "cache", batch_size=6, device=device)
+    loader = from_lerobot(source, cache=tmp_path / "cache", batch_size=6, device=device)
     seen = []
     for batch in loader:
         assert batch[TOP].dtype == torch.float32 and batch[TOP].shape[1:] == (3, HEIGHT, WIDTH)
@@ -62,7 +64,7 @@ def test_a_loader_gives_each_rows_frame(source, tmp_path, device):
 
 
 def test_windows_and_image_options(source, tmp_path):
-    dataset = robocache.LeRobotDataset(
+    dataset = lerobot_dataset(
         source,
         {TOP: [-2 / 30, 0.0], "action": [0.0, 1 / 30]},
         cache=tmp_path / "cache",
@@ -81,44 +83,44 @@ def test_windows_and_image_options(source, tmp_path):
 
 def test_cameras_may_be_left_out_and_fetched_later(source, tmp_path):
     cache = tmp_path / "cache"
-    without = robocache.Loader.from_lerobot(source, cache=cache, batch_size=4, video=False)
+    without = from_lerobot(source, cache=cache, batch_size=4, video=False)
     assert TOP not in next(without)
-    with_them = robocache.Loader.from_lerobot(source, cache=cache, batch_size=4)
+    with_them = from_lerobot(source, cache=cache, batch_size=4)
     assert TOP in next(with_them)
     made = cache.stat().st_mtime_ns
-    again = robocache.Loader.from_lerobot(source, cache=cache, batch_size=4)
+    again = from_lerobot(source, cache=cache, batch_size=4)
     assert TOP in next(again) and cache.stat().st_mtime_ns == made
     video = next(iter(sorted((source / "videos").rglob("*.mp4"))))
     write_video(video, [500 + k for k in range(LENGTHS[0])])
-    changed = robocache.Loader.from_lerobot(source, cache=cache, batch_size=7, shuffle=False)
+    changed = from_lerobot(source, cache=cache, batch_size=7, shuffle=False)
     assert [_shown(frame) for frame in next(changed)[TOP]] == [500 + k for k in range(7)]
 
 
 def test_what_is_in_the_cache_is_left_out_where_it_is_not_wanted(source, tmp_path):
     cache = tmp_path / "cache"
-    assert TOP in next(robocache.Loader.from_lerobot(source, cache=cache, batch_size=4))
-    assert TOP not in next(robocache.Loader.from_lerobot(source, cache=cache, batch_size=4, video=False))
-    dataset = robocache.LeRobotDataset(source, cache=cache, video=False)
+    assert TOP in next(from_lerobot(source, cache=cache, batch_size=4))
+    assert TOP not in next(from_lerobot(source, cache=cache, batch_size=4, video=False))
+    dataset = lerobot_dataset(source, cache=cache, video=False)
     assert TOP not in dataset[0] and TOP not in dataset.meta.features and dataset.meta.camera_keys == []
 
 
 @pytest.mark.parametrize("offsets", [[0.0], None])
 def test_a_camera_that_is_left_out_is_no_key(offsets, source, tmp_path):
     with pytest.raises(robocache.ArgumentError, match=f"no camera with video=False, got '{TOP}'; leave it out, or ask"):
-        robocache.LeRobotDataset(source, {TOP: offsets}, cache=tmp_path / "cache", video=False)
+        lerobot_dataset(source, {TOP: offsets}, cache=tmp_path / "cache", video=False)
 
 
 def test_a_key_that_there_is_not_is_refused_also_without_a_window(source, tmp_path):
     with pytest.raises(robocache.ArgumentError, match="no stream 'state'"):
-        robocache.LeRobotDataset(source, {"state": None}, cache=tmp_path / "cache", video=False)
+        lerobot_dataset(source, {"state": None}, cache=tmp_path / "cache", video=False)
 
 
 def test_a_cache_of_robocache_ingest_has_its_frames_as_they_are(source, tmp_path):
     robocache.ingest(source, tmp_path / "cache", image_size="32x24", image_codec="raw", jobs=1, index_columns=True)
-    batch = next(robocache.Loader.from_lerobot(source, cache=tmp_path / "cache", batch_size=4))
+    batch = next(from_lerobot(source, cache=tmp_path / "cache", batch_size=4))
     assert batch[TOP].shape == (4, 3, 24, 32)
     assert robocache.open(tmp_path / "cache").streams[TOP].frames.codec == "raw"
-    assert robocache.LeRobotDataset(source, cache=tmp_path / "cache").meta.shapes[TOP] == (24, 32, 3)
+    assert lerobot_dataset(source, cache=tmp_path / "cache").meta.shapes[TOP] == (24, 32, 3)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +135,8 @@ def test_a_cache_of_robocache_ingest_has_its_frames_as_they_are(source, tmp_path
 def test_random_crops_of_a_dataloader_are_others_in_every_epoch(source, tmp_path, options):
     """Of the same frames, without a call of set_epoch; torch's seed makes them the same again."""
     images = robocache.ImageOptions(crop=(16, 16))
-    dataset = robocache.LeRobotDataset(source, cache=tmp_path / "cache", images=images)
-    whole = robocache.LeRobotDataset(source, cache=tmp_path / "cache")
+    dataset = lerobot_dataset(source, cache=tmp_path / "cache", images=images)
+    whole = lerobot_dataset(source, cache=tmp_path / "cache")
 
     def epochs():
         dataset.set_epoch(0)
@@ -159,9 +161,9 @@ def test_random_crops_of_a_dataloader_are_others_in_every_epoch(source, tmp_path
 
 
 def test_errors_come_through_workers_as_what_they_are(source, tmp_path):
-    robocache.LeRobotDataset(source, cache=tmp_path / "cache")
+    lerobot_dataset(source, cache=tmp_path / "cache")
     _spoil(tmp_path / "cache", 3)
-    dataset = robocache.LeRobotDataset(source, cache=tmp_path / "cache")
+    dataset = lerobot_dataset(source, cache=tmp_path / "cache")
     loader = torch.utils.data.DataLoader(dataset, batch_size=2, num_workers=1)
     with pytest.raises(robocache.FrameError, match=f"stream '{TOP}', episode 0, row 3"):
         list(loader)
@@ -171,7 +173,7 @@ def test_errors_come_through_workers_as_what_they_are(source, tmp_path):
 
 
 def test_items_are_numbered_as_a_lists(source, tmp_path):
-    dataset = robocache.LeRobotDataset(source, cache=tmp_path / "cache")
+    dataset = lerobot_dataset(source, cache=tmp_path / "cache")
     assert dataset[-1]["index"] == dataset[20]["index"] == dataset[np.int64(20)]["index"] == 20
     assert [item["index"].item() for item in dataset.__getitems__([-21, torch.tensor(3), -1])] == [0, 3, 20]
     for index in (21, -22):
@@ -183,13 +185,13 @@ def test_items_are_numbered_as_a_lists(source, tmp_path):
 
 def test_masks_of_keys_without_offsets_where_an_option_may_make_padding(source, tmp_path):
     """A latency of a row: the first frames of an episode have nothing to look at."""
-    options = {"cache": tmp_path / "cache", "batch_size": 21, "shuffle": False, "methods": {"action": "previous"}}
-    batch = next(robocache.Loader.from_lerobot(source, offset={"action": -1 / 30}, **options))
+    options = {"cache": tmp_path / "cache", "batch_size": 21, "shuffle": False, "method": {"action": "previous"}}
+    batch = next(from_lerobot(source, offset_s={"action": -1 / 30}, **options))
     assert batch["action_is_pad"].tolist() == [k == 0 for n in LENGTHS for k in range(n)]
     assert f"{TOP}_is_pad" not in batch
-    batch = next(robocache.Loader.from_lerobot(source, max_gap_s=1.0, **options))
+    batch = next(from_lerobot(source, max_gap_s=1.0, **options))
     assert batch["action_is_pad"].tolist() == batch[f"{TOP}_is_pad"].tolist() == [False] * 21
-    assert "action_is_pad" not in next(robocache.Loader.from_lerobot(source, **options))
+    assert "action_is_pad" not in next(from_lerobot(source, **options))
 
 
 def test_which_frame_is_a_rows(source, tmp_path):
@@ -198,28 +200,28 @@ def test_which_frame_is_a_rows(source, tmp_path):
     write_video(drifting, [200 + k for k in range(9)], fps=20)
     cache = tmp_path / "cache"
     with pytest.raises(robocache.FileError, match=r"drift.*frames='by-index'.*; on_error='skip'"):
-        robocache.Loader.from_lerobot(source, cache=cache, batch_size=21)
-    loader = robocache.Loader.from_lerobot(source, cache=cache, batch_size=21, shuffle=False, frames="by-index")
+        from_lerobot(source, cache=cache, batch_size=21)
+    loader = from_lerobot(source, cache=cache, batch_size=21, shuffle=False, frames="by-index")
     assert [_shown(frame) for frame in next(loader)[TOP]][12:] == [200 + k for k in range(9)]
     made = cache.stat().st_mtime_ns
-    assert len(robocache.LeRobotDataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns == made
+    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns == made
     (source / "meta/info.json").touch()
-    assert len(robocache.LeRobotDataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns != made
+    assert len(lerobot_dataset(source, cache=cache)) == 21 and cache.stat().st_mtime_ns != made
     with pytest.raises(robocache.FileError, match="drift"):
-        robocache.LeRobotDataset(source, cache=cache, frames="by-time")
+        lerobot_dataset(source, cache=cache, frames="by-time")
     with pytest.raises(robocache.ArgumentError, match="frames: expected 'by-time', 'by-index' or None, got 'first'"):
-        robocache.LeRobotDataset(source, cache=cache, frames="first")
+        lerobot_dataset(source, cache=cache, frames="first")
     robocache.ingest(source, tmp_path / "theirs", frames="by-index", index_columns=True)
-    assert len(robocache.LeRobotDataset(source, cache=tmp_path / "theirs")) == 21
+    assert len(lerobot_dataset(source, cache=tmp_path / "theirs")) == 21
     with pytest.raises(
         robocache.FileError, match="its frames are by-index, asked for are by-time; it was not made here"
     ):
-        robocache.LeRobotDataset(source, cache=tmp_path / "theirs", frames="by-time")
+        lerobot_dataset(source, cache=tmp_path / "theirs", frames="by-time")
 
 
 def test_random_crops_of_items_are_the_epochs(source, tmp_path):
     images = robocache.ImageOptions(crop=(16, 16))
-    dataset = robocache.LeRobotDataset(source, cache=tmp_path / "cache", images=images)
+    dataset = lerobot_dataset(source, cache=tmp_path / "cache", images=images)
 
     def crops():
         return torch.stack([item[TOP] for item in dataset.__getitems__(range(21))])
@@ -231,7 +233,7 @@ def test_random_crops_of_items_are_the_epochs(source, tmp_path):
     dataset.set_epoch(0)
     assert torch.equal(first, crops()) and torch.equal(second, crops())
     with pytest.raises(robocache.ArgumentError, match="task_text"):
-        robocache.LeRobotDataset(source, cache=tmp_path / "cache", task_text=False)
+        lerobot_dataset(source, cache=tmp_path / "cache", task_text=False)
 
 
 def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
@@ -242,14 +244,14 @@ def test_a_camera_without_files_is_left_out_with_a_warning(source, tmp_path):
     with pytest.warns(
         UserWarning, match=rf"without frames in the cache are left out, all else is read: {planned}"
     ) as told:
-        dataset = robocache.LeRobotDataset(source, {"action": [0.0]}, cache=tmp_path / "cache")
-    assert [warning.filename for warning in told] == [__file__]
+        dataset = lerobot_dataset(source, {"action": [0.0]}, cache=tmp_path / "cache")
+    assert [warning.filename for warning in told] == [flat_options.__file__]
     assert TOP in dataset[0] and planned not in dataset[0] and dataset.meta.camera_keys == [TOP]
     with (
         pytest.warns(UserWarning),
         pytest.raises(robocache.ArgumentError, match=f"'{planned}', of which there is no file"),
     ):
-        robocache.LeRobotDataset(source, {planned: [0.0]}, cache=tmp_path / "cache")
+        lerobot_dataset(source, {planned: [0.0]}, cache=tmp_path / "cache")
 
 
 def test_depth_comes_in_metres(source, tmp_path):
@@ -270,7 +272,7 @@ def test_depth_comes_in_metres(source, tmp_path):
             cells.append({"bytes": out.getvalue(), "path": None})
         kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
         pq.write_table(table.append_column("depth", pa.array(cells, kind)), file)
-    dataset = robocache.LeRobotDataset(source, cache=tmp_path / "cache")
+    dataset = lerobot_dataset(source, cache=tmp_path / "cache")
     assert dataset.meta.depth_keys == ["depth"] and set(dataset.meta.camera_keys) == {TOP, "depth"}
     assert dataset[13]["depth"].shape == (1, 8, 6)
     np.testing.assert_allclose(dataset[13]["depth"], 1.3, rtol=1e-6)
@@ -278,7 +280,7 @@ def test_depth_comes_in_metres(source, tmp_path):
     del info["features"]["depth"]["info"]["depth_unit"]
     (source / "meta/info.json").write_text(json.dumps(info))
     with pytest.warns(UserWarning, match="depth has none, since info.json does not say the depth_unit"):
-        assert "depth" not in robocache.LeRobotDataset(source, cache=tmp_path / "cache").meta.stats
+        assert "depth" not in lerobot_dataset(source, cache=tmp_path / "cache").meta.stats
 
 
 # ---- rows without a frame ----
@@ -308,36 +310,36 @@ def assert_no_made_up_frame(batch):
 def test_episodes_without_the_video_of_a_camera_are_not_drawn(lacking, tmp_path, device):
     options = {"cache": tmp_path / "cache", "on_error": "skip", "batch_size": 14}
     with pytest.warns(UserWarning, match=rf"1 of 3 episodes lack .*are left out.*{TOP} has none in 1: 0;") as warned:
-        loader = robocache.Loader.from_lerobot(lacking, device=device, **options)
-    assert [warning.filename for warning in warned] == [__file__]
+        loader = from_lerobot(lacking, device=device, **options)
+    assert [warning.filename for warning in warned] == [flat_options.__file__]
     (batch,) = loader
     assert set(batch["episode_index"].tolist()) == {1, 2} and f"{TOP}_is_pad" not in batch
     assert [_shown(frame) for frame in batch[TOP]] == (100 * batch["episode_index"] + batch["frame_index"]).tolist()
-    every = robocache.Loader.from_lerobot(lacking, video=False, **{**options, "batch_size": 21})
+    every = from_lerobot(lacking, video=False, **{**options, "batch_size": 21})
     assert set(next(every)["episode_index"].tolist()) == {0, 1, 2}
     with pytest.warns(UserWarning, match="1 of 2 episodes"):
-        some = robocache.Loader.from_lerobot(lacking, episodes=[2, 0], **options)
+        some = from_lerobot(lacking, episodes=[2, 0], **options)
     assert some.num_samples == 9
     with pytest.raises(robocache.ArgumentError, match=rf"got none among 1: {TOP} has none in 1: 0; video=False"):
-        robocache.Loader.from_lerobot(lacking, episodes=[0], **options)
+        from_lerobot(lacking, episodes=[0], **options)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_episodes_without_a_camera_are_padded_where_that_is_asked_for(lacking, tmp_path):
     options = {"cache": tmp_path / "cache", "on_error": "skip", "missing": "pad"}
-    (batch,) = robocache.Loader.from_lerobot(lacking, batch_size=21, shuffle=False, **options)
+    (batch,) = from_lerobot(lacking, batch_size=21, shuffle=False, **options)
     assert batch[f"{TOP}_is_pad"].tolist() == [True] * 7 + [False] * 14
-    dataset = robocache.LeRobotDataset(lacking, **options)
+    dataset = lerobot_dataset(lacking, **options)
     assert (len(dataset), dataset.episodes) == (21, None)
     assert [dataset[at][f"{TOP}_is_pad"].item() for at in (6, 7)] == [True, False]
     with pytest.raises(robocache.ArgumentError, match="missing"):
-        robocache.Loader.from_lerobot(lacking, batch_size=1, **{**options, "missing": "error"})
+        from_lerobot(lacking, batch_size=1, **{**options, "missing": "error"})
 
 
 def test_items_are_of_episodes_with_every_camera(lacking, tmp_path):
     with pytest.warns(UserWarning, match="1 of 3 episodes lack") as warned:
-        dataset = robocache.LeRobotDataset(lacking, cache=tmp_path / "cache", on_error="skip")
-    assert [warning.filename for warning in warned] == [__file__]
+        dataset = lerobot_dataset(lacking, cache=tmp_path / "cache", on_error="skip")
+    assert [warning.filename for warning in warned] == [flat_options.__file__]
     assert (len(dataset), dataset.num_frames, dataset.num_episodes, dataset.episodes) == (14, 14, 2, [1, 2])
     assert dataset.absolute_to_relative_idx == {7 + place: place for place in range(14)}
     assert dataset.meta.total_episodes == 3
@@ -347,9 +349,7 @@ def test_items_are_of_episodes_with_every_camera(lacking, tmp_path):
         assert dataset.absolute_to_relative_idx[item["index"].item()] == place
         assert _shown(item[TOP]) == 100 * item["episode_index"] + item["frame_index"]
     with pytest.warns(UserWarning, match="1 of 2 episodes"):
-        assert robocache.LeRobotDataset(
-            lacking, episodes=[2, 0], cache=tmp_path / "cache", on_error="skip"
-        ).episodes == [2]
+        assert lerobot_dataset(lacking, episodes=[2, 0], cache=tmp_path / "cache", on_error="skip").episodes == [2]
 
 
 @pytest.mark.filterwarnings("ignore:.*have no frame")
@@ -361,26 +361,26 @@ def test_rows_without_a_frame_carry_a_mask(kept, source, tmp_path, device):
     shorten(source, 2, kept, 9)
     options = {"cache": tmp_path / "cache", "on_error": "skip"}
     with pytest.warns(UserWarning, match=rf"{TOP}: {9 - len(kept)} rows of episodes 2 have no frame; {TOP}_is_pad"):
-        loader = robocache.Loader.from_lerobot(source, batch_size=21, shuffle=False, device=device, **options)
+        loader = from_lerobot(source, batch_size=21, shuffle=False, device=device, **options)
     (batch,) = loader
     assert_no_made_up_frame(batch)
     assert batch[f"{TOP}_is_pad"].tolist() == [False] * 12 + [k not in kept for k in range(9)]
     with pytest.warns(UserWarning, match="have no frame"):
-        dataset = robocache.LeRobotDataset(source, {TOP: [-1 / 30, 0.0]}, **options)
+        dataset = lerobot_dataset(source, {TOP: [-1 / 30, 0.0]}, **options)
     item = dataset[12 + 4]
     assert item[f"{TOP}_is_pad"].tolist() == [3 not in kept, 4 not in kept]
     with pytest.warns(UserWarning, match="have no frame"):
-        item = robocache.LeRobotDataset(source, **options)[12 + 2]
+        item = lerobot_dataset(source, **options)[12 + 2]
     assert item[f"{TOP}_is_pad"].item() is (2 not in kept)
     robocache.ingest(source, tmp_path / "theirs", on_error="skip")
     with pytest.warns(UserWarning, match="batches lack them"):
-        theirs = robocache.Loader.from_lerobot(
+        theirs = from_lerobot(
             source, cache=tmp_path / "theirs", on_error="skip", batch_size=21, shuffle=False, device=device
         )
     assert next(theirs)[f"{TOP}_is_pad"].tolist() == batch[f"{TOP}_is_pad"].tolist()
-    padded = robocache.LeRobotDataset(source, missing="pad", **options)
+    padded = lerobot_dataset(source, missing="pad", **options)
     assert len(padded) == 21 and padded[12 + 2][f"{TOP}_is_pad"].item() is (2 not in kept)
-    alone = robocache.LeRobotDataset(source, episodes=[0, 1], **options)
+    alone = lerobot_dataset(source, episodes=[0, 1], **options)
     assert f"{TOP}_is_pad" not in alone[0]
 
 
@@ -394,14 +394,14 @@ def test_cameras_that_no_episode_has_together(source, tmp_path):
     (source / f"videos/chunk-000/{TOP}/episode_000000.mp4").unlink()
     words = rf"got none among 3: {other} has none in 2: 1-2; {TOP} has none in 1: 0;"
     with pytest.raises(robocache.ArgumentError, match=words):
-        robocache.Loader.from_lerobot(source, batch_size=1, cache=tmp_path / "cache", on_error="skip")
+        from_lerobot(source, batch_size=1, cache=tmp_path / "cache", on_error="skip")
 
 
 def test_a_frame_that_fails_later_is_masked(source, tmp_path):
     options = {"cache": tmp_path / "cache", "on_bad_frame": "pad"}
-    robocache.LeRobotDataset(source, cache=tmp_path / "cache")
+    lerobot_dataset(source, cache=tmp_path / "cache")
     _spoil(tmp_path / "cache", 3)
-    (batch,) = robocache.Loader.from_lerobot(source, batch_size=21, shuffle=False, **options)
+    (batch,) = from_lerobot(source, batch_size=21, shuffle=False, **options)
     assert batch[f"{TOP}_is_pad"].tolist() == [k == 3 for k in range(21)]
-    dataset = robocache.LeRobotDataset(source, **options)
+    dataset = lerobot_dataset(source, **options)
     assert [dataset[k][f"{TOP}_is_pad"].item() for k in (2, 3)] == [False, True]

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
+from flat_options import from_lerobot, lerobot_dataset
 from reference.lerobot import Items
 from sets import write
 
@@ -16,7 +17,7 @@ LENGTHS = (23, 1, 40, 12)
 
 
 def test_what_it_says(source):
-    meta = robocache.LeRobotDataset(source, repo_id="someone/something").meta
+    meta = lerobot_dataset(source, repo_id="someone/something").meta
     info = json.loads((source / "meta/info.json").read_text())
     assert (meta.fps, meta.robot_type, meta.root) == (30, "test_arm", source)
     assert (meta.repo_id, meta.revision) == ("someone/something", "v3.0")
@@ -33,7 +34,7 @@ def test_what_it_says(source):
 
 
 def test_what_the_dataset_itself_says(source):
-    dataset = robocache.LeRobotDataset(source, episodes=[0, 2])
+    dataset = lerobot_dataset(source, episodes=[0, 2])
     assert (dataset.fps, dataset.features) == (30, dataset.meta.features)
     assert repr(dataset) == (
         f"robocache.LeRobotDataset({str(source)!r}, 2 episodes, 63 frames at 30 fps, {len(dataset.features)} features)"
@@ -52,7 +53,7 @@ def test_what_the_dataset_itself_says(source):
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_episodes(rng, tmp_path, version):
-    episodes = robocache.LeRobotDataset(write(tmp_path / "source", rng, version)).meta.episodes
+    episodes = lerobot_dataset(write(tmp_path / "source", rng, version)).meta.episodes
     assert len(episodes) == 4
     assert episodes["dataset_from_index"] == [0, 23, 24, 64]
     assert episodes["dataset_to_index"] == [23, 24, 64, 76]
@@ -70,14 +71,14 @@ def test_episodes(rng, tmp_path, version):
 
 def test_an_episode_that_is_missing_has_no_frames(source):
     (source / "data/chunk-000/file-000.parquet").unlink()  # episodes 0 and 1
-    dataset = robocache.LeRobotDataset(source, on_error="skip")
+    dataset = lerobot_dataset(source, on_error="skip")
     assert dataset.episodes == [2, 3]
     assert (dataset.num_episodes, dataset.num_frames) == (2, 52)
     assert dataset.meta.episodes["length"] == [0, 0, 40, 12]
     assert dataset.meta.episodes["dataset_from_index"][2:] == [24, 64]
     assert dataset.absolute_to_relative_idx == {24 + at: at for at in range(52)}
     with pytest.raises(robocache.ArgumentError, match="episodes"):
-        robocache.LeRobotDataset(source, episodes=[0], on_error="skip")
+        lerobot_dataset(source, episodes=[0], on_error="skip")
 
 
 def reindex(source, index_of):
@@ -97,15 +98,15 @@ def test_an_index_that_does_not_count_the_rows_is_refused(source):
     with pytest.raises(
         robocache.FileError, match="episodes 0 and 1: expected rows of an index of their own, got 0 in both"
     ):
-        robocache.LeRobotDataset(source)
+        lerobot_dataset(source)
     reindex(source, lambda episode, frame, index: 7)
     with pytest.raises(robocache.FileError, match="episode 0: expected rows of a rising index"):
-        robocache.LeRobotDataset(source)
+        lerobot_dataset(source)
 
 
 def test_an_index_that_begins_elsewhere_is_found_here(source):
     reindex(source, lambda episode, frame, index: index + 10 if episode < 2 else index + 20)
-    dataset = robocache.LeRobotDataset(source)
+    dataset = lerobot_dataset(source)
     assert dataset.episodes == [0, 1, 2, 3]
     begin, end = (dataset.meta.episodes[name] for name in ("dataset_from_index", "dataset_to_index"))
     assert (begin, end) == ([10, 33, 44, 84], [33, 34, 84, 96])
@@ -118,14 +119,14 @@ def test_an_index_that_begins_elsewhere_is_found_here(source):
 def test_stats_are_the_datasets_own(source):
     given = {"action": {"mean": [1.0, 2.0], "std": [0.5, 0.25], "count": [76]}, "next.reward": {"mean": 3.5}}
     (source / "meta/stats.json").write_text(json.dumps(given))
-    stats = robocache.LeRobotDataset(source).meta.stats
+    stats = lerobot_dataset(source).meta.stats
     assert stats["action"]["mean"].tolist() == [1.0, 2.0]
     assert stats["action"]["std"].dtype == np.float64
     assert stats["next.reward"]["mean"].shape == (1,)
 
 
 def test_or_those_of_the_cache(source):
-    stats = robocache.LeRobotDataset(source).meta.stats
+    stats = lerobot_dataset(source).meta.stats
     action = np.array([row["action"] for row in Items(source).rows])
     np.testing.assert_allclose(stats["action"]["mean"], action.mean(0))
     np.testing.assert_allclose(stats["action"]["q99"], np.quantile(action, 0.99, axis=0))
@@ -165,7 +166,7 @@ def test_or_those_of_its_episodes_put_together_in_version_2_1(rng, tmp_path):
     lines = [json.dumps({"episode_index": number, "stats": stats}) for number, stats in enumerate(plain)]
     (source / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
     (source / "meta/stats.json").write_text("{}")  # which version 2.1 does not read
-    stats = robocache.LeRobotDataset(source).meta.stats
+    stats = lerobot_dataset(source).meta.stats
     assert_stats_of(stats, rows)
     action = np.array([row["action"] for row in Items(source).rows])
     np.testing.assert_allclose(stats["action"]["q99"], np.quantile(action, 0.99, axis=0))
@@ -173,7 +174,7 @@ def test_or_those_of_its_episodes_put_together_in_version_2_1(rng, tmp_path):
     lines[0] = "{"
     (source / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
     with pytest.raises(robocache.FileError, match=r"episodes_stats\.jsonl: line 1"):
-        _ = robocache.LeRobotDataset(source).meta.stats
+        _ = lerobot_dataset(source).meta.stats
 
 
 def test_or_those_of_the_table_of_episodes_in_version_3(source, rng):
@@ -185,7 +186,7 @@ def test_or_those_of_the_table_of_episodes_in_version_3(source, rng):
     for row, stats in zip(table, plain, strict=True):
         row.update({f"stats/{key}/{name}": x for key, of in stats.items() for name, x in of.items()})
     pq.write_table(pa.Table.from_pylist(table), file)
-    assert_stats_of(robocache.LeRobotDataset(source).meta.stats, rows)
+    assert_stats_of(lerobot_dataset(source).meta.stats, rows)
 
 
 def test_real_statistics_of_a_camera(real_data, tmp_path):
@@ -194,7 +195,7 @@ def test_real_statistics_of_a_camera(real_data, tmp_path):
     found = [line["stats"]["observation.images.cam_high"] for line in lines]
     counts = np.array([of["count"][0] for of in found])
     mean = sum(count * np.array(of["mean"]) for count, of in zip(counts, found, strict=True)) / counts.sum()
-    dataset = robocache.LeRobotDataset(source, on_error="skip", video=False, cache=tmp_path / "cache")
+    dataset = lerobot_dataset(source, on_error="skip", video=False, cache=tmp_path / "cache")
     stats = dataset.meta.stats["observation.images.cam_high"]
     assert stats["mean"].shape == (3, 1, 1) and stats["count"].tolist() == [counts.sum()]
     np.testing.assert_allclose(stats["mean"], mean, rtol=1e-6)
@@ -202,7 +203,7 @@ def test_real_statistics_of_a_camera(real_data, tmp_path):
 
 def test_tasks_are_a_table_by_text(source):
     pytest.importorskip("pandas", reason="meta.tasks is a DataFrame, as LeRobot has it")
-    tasks = robocache.LeRobotDataset(source).meta.tasks
+    tasks = lerobot_dataset(source).meta.tasks
     assert tasks.loc["task 1"]["task_index"] == 1
     assert tasks.iloc[0].name == "task 0"
 
@@ -210,11 +211,11 @@ def test_tasks_are_a_table_by_text(source):
 def test_tasks_without_pandas(source, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(robocache.Error, match=r"meta\.tasks: .*; pip install pandas"):
-        _ = robocache.LeRobotDataset(source).meta.tasks
+        _ = lerobot_dataset(source).meta.tasks
 
 
 def test_it_pickles(source):
-    meta = pickle.loads(pickle.dumps(robocache.LeRobotDataset(source).meta))
+    meta = pickle.loads(pickle.dumps(lerobot_dataset(source).meta))
     assert meta.episodes["length"] == list(LENGTHS)
 
 
@@ -225,5 +226,5 @@ def test_a_dataset_without_numbers_of_its_rows(rng, tmp_path, real_data):
     for file in source.glob("data/*/*.parquet"):
         pq.write_table(pq.read_table(file).drop_columns(["index"]), file)
     with pytest.raises(robocache.FileError, match="column index"):
-        robocache.LeRobotDataset(source)
-    assert "index" not in next(robocache.Loader.from_lerobot(source, batch_size=4))
+        lerobot_dataset(source)
+    assert "index" not in next(from_lerobot(source, batch_size=4))

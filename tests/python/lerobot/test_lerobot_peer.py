@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from flat_options import lerobot_dataset
 from reference.lerobot import assert_same_item
 from sets import windows, write, write_as_v3, write_low_dimensional
-
-import robocache
 
 MISSING = "LeRobot is not installed, nothing was compared with it: pip install 'lerobot[dataset,training]==0.6.1'"
 theirs = pytest.importorskip("lerobot.datasets.lerobot_dataset", reason=MISSING)
@@ -36,7 +35,7 @@ def source(request, rng, tmp_path, real_data, monkeypatch):
 def test_every_item(source, episodes, windowed):
     delta_timestamps = windows(source) if windowed else None
     peer = theirs.LeRobotDataset("a/b", root=source, delta_timestamps=delta_timestamps, episodes=episodes)
-    ours = robocache.LeRobotDataset(source, delta_timestamps, episodes, repo_id="a/b")
+    ours = lerobot_dataset(source, delta_timestamps, episodes, repo_id="a/b")
     assert (len(ours), ours.num_frames, ours.num_episodes) == (len(peer), peer.num_frames, peer.num_episodes)
     assert ours.episodes == peer.episodes
     assert ours.absolute_to_relative_idx == peer.absolute_to_relative_idx
@@ -45,7 +44,7 @@ def test_every_item(source, episodes, windowed):
 
 
 def test_what_is_said_of_it(source):
-    peer, ours = theirs.LeRobotDataset("a/b", root=source).meta, robocache.LeRobotDataset(source, repo_id="a/b").meta
+    peer, ours = theirs.LeRobotDataset("a/b", root=source).meta, lerobot_dataset(source, repo_id="a/b").meta
     for name in (
         "features",
         "fps",

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from flat_options import from_lerobot
 from sets import write_low_dimensional
-
-import robocache
 
 PAGE = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
 
@@ -64,9 +63,7 @@ def test_plain_torch(names):
 
 def test_lightning(names):
     pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
-    names["held_out"] = robocache.Loader.from_lerobot(
-        "pusht", delta_timestamps=names["delta_timestamps"], batch_size=50, episodes=[1]
-    )
+    names["held_out"] = from_lerobot("pusht", delta_timestamps=names["delta_timestamps"], batch_size=50, episodes=[1])
     exec(quiet(snippet("import lightning")), names)
     assert names["policy"].calls == 2 + 2 * (4 + 2)  # the sanity check, then two epochs and their validations
 
@@ -124,7 +121,7 @@ def seen(names):
 
 
 def loader_of(names, **options):
-    return robocache.Loader.from_lerobot(
+    return from_lerobot(
         "pusht", delta_timestamps=names["delta_timestamps"], **{"batch_size": 64, "device": "cpu"} | options
     )
 

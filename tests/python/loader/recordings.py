@@ -4,6 +4,7 @@ import itertools
 
 import ml_dtypes
 import numpy as np
+from flat_options import flat_loader
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
 
@@ -100,14 +101,12 @@ def expect(dataset, recording, batch, delta_timestamps, **options):
 
 def check(dataset, recording, delta_timestamps, *, batches=2, batch_size=24, device="cpu", **options):
     """The first batches of a loader against the oracle; gives the loader."""
-    loader = robocache.Loader(
-        dataset, batch_size=batch_size, delta_timestamps=delta_timestamps, device=device, **options
-    )
+    loader = flat_loader(dataset, batch_size=batch_size, delta_timestamps=delta_timestamps, device=device, **options)
     oracle_options = {
         name: value
         for name, value in options.items()
         if name
-        in ("methods", "max_gap_s", "offset", "causal", "tolerance_s", "return_age", "snap_s", "normalize", "dtype")
+        in ("method", "max_gap_s", "offset_s", "causal", "tolerance_s", "return_age", "snap_s", "normalize", "dtype")
     }
     for batch in itertools.islice(loader, batches):
         assert_batch(batch, expect(dataset, recording, batch, delta_timestamps, **oracle_options))
@@ -142,4 +141,4 @@ def assert_same_batches(one, other):
 
 def small(dataset, **options):
     options = {"batch_size": 16, "delta_timestamps": {"action": [0.0]}, "device": "cpu"} | options
-    return robocache.Loader(dataset, **options)
+    return flat_loader(dataset, **options)

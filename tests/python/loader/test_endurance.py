@@ -10,6 +10,7 @@ import resource
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from reference.compare import to_numpy
 from soak import rounds
 
@@ -38,7 +39,7 @@ WINDOWS = {"state": [-0.05, 0.0], "action": [0.0, 0.03, 0.06]}
 
 def loader_of(dataset, device="cpu", **options):
     framework = "numpy" if device == "cpu" else "torch"
-    return robocache.Loader(
+    return flat_loader(
         dataset, batch_size=16, delta_timestamps=WINDOWS, seed=3, framework=framework, device=device, **options
     )
 
@@ -54,13 +55,13 @@ def mixture_of(dataset, device="cpu", residency="auto"):
         robocache.Source(dataset, weight=2, rename={"state": "action", "action": "state"}),
         robocache.Source(dataset, weight=0.1, episodes=[4], anchor="state"),
     ]
-    return robocache.Loader(
+    return flat_loader(
         sources,
         batch_size=16,
         delta_timestamps=WINDOWS,
         edges="drop",
         drop_n_last=3,
-        offset=0.01,
+        offset_s=0.01,
         causal={"state": True},
         return_age=True,
         pad_features=True,

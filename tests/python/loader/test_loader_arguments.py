@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from recordings import assert_same_batches, batches_of, write
 
 import robocache
@@ -24,11 +25,11 @@ import robocache
         ({"delta_timestamps": {"action": [1e12]}}, ["delta_timestamps", "action"]),
         ({"delta_timestamps": {"action": 0.0}}, ["delta_timestamps", "action"]),
         ({"delta_timestamps": None}, ["delta_timestamps"]),
-        ({"methods": {"action": "cubicle"}}, ["method", "action", "cubicle", "linear", "previous"]),
-        ({"methods": {"nothing": "linear"}}, ["methods", "nothing"]),
-        ({"methods": {"mode": "linear"}, "delta_timestamps": {"mode": [0.0]}}, ["mode", "linear", "int16"]),
+        ({"method": {"action": "cubicle"}}, ["method", "action", "cubicle", "linear", "previous"]),
+        ({"method": {"nothing": "linear"}}, ["delta_timestamps", "nothing"]),
+        ({"method": {"mode": "linear"}, "delta_timestamps": {"mode": [0.0]}}, ["mode", "linear", "int16"]),
         ({"normalize": {"action": "zscore"}}, ["normalize", "action", "zscore", "mean_std", "min_max", "q01_q99"]),
-        ({"normalize": {"nothing": "mean_std"}}, ["normalize", "nothing"]),
+        ({"normalize": {"nothing": "mean_std"}}, ["delta_timestamps", "nothing"]),
         ({"anchor": "\ud800"}, ["anchor", "UTF-8", "ud800"]),
         ({"dtype": "\ud800"}, ["dtype", "UTF-8", "ud800"]),
         ({"device": "\ud800"}, ["device", "UTF-8", "ud800"]),
@@ -40,15 +41,10 @@ import robocache
         ({"dtype": "float8"}, ["dtype", "float8"]),
         ({"device": "tpu"}, ["device", "tpu"]),
         ({"anchor": "acton"}, ["anchor", "acton"]),
-        ({"anchor": "action", "anchor_hz": 10}, ["anchor", "anchor_hz"]),
-        ({"anchor_hz": 0}, ["anchor_hz"]),
-        ({"anchor_hz": -1.0}, ["anchor_hz"]),
-        ({"anchor_hz": float("nan")}, ["anchor_hz"]),
-        ({"rate_hz": 10, "history": 2}, ["rate_hz", "delta_timestamps"]),
-        ({"rate_hz": 0, "history": 2, "delta_timestamps": None}, ["rate_hz"]),
-        ({"rate_hz": 10, "delta_timestamps": None}, ["history"]),
-        ({"rate_hz": 10, "history": 0, "horizon": 2, "delta_timestamps": None}, ["history"]),
-        ({"rate_hz": 10, "history": {"acton": 1}, "delta_timestamps": None}, ["history", "acton"]),
+        ({"anchor": "action", "anchor_hz": 10}, ["anchors.stream", "anchors.rate_hz"]),
+        ({"anchor_hz": 0}, ["anchors.rate_hz"]),
+        ({"anchor_hz": -1.0}, ["anchors.rate_hz"]),
+        ({"anchor_hz": float("nan")}, ["anchors.rate_hz"]),
         ({"episodes": [7]}, ["episodes", "7"]),
         ({"episodes": [-1]}, ["episodes", "-1"]),
         ({"episodes": []}, ["episodes"]),
@@ -63,24 +59,20 @@ import robocache
         ({"seed": 2**63}, ["seed", str(2**63)]),
         ({"seed": True}, ["seed", "True"]),
         ({"snap_s": -1e-50}, ["snap_s", "-1e-50"]),
-        ({"max_gap_s": -1e-9}, ["max_gap_s['action']", "-1e-09"]),
-        ({"anchor_hz": 1e-300}, ["anchor_hz", "1e-300"]),
+        ({"max_gap_s": -1e-9}, ["delta_timestamps['action'].max_gap_s", "-1e-09"]),
+        ({"anchor_hz": 1e-300}, ["anchors.rate_hz", "1e-300"]),
         ({"max_gap_s": "0.1"}, ["max_gap_s", "'0.1'"]),
         ({"shuffle": "yes"}, ["shuffle", "yes"]),
         ({"batch_size": None}, ["batch_size", "None"]),
         ({"batch_size": True}, ["batch_size", "True"]),
         ({"episodes": 3}, ["episodes", "3"]),
-        ({"rate_hz": 10}, ["rate_hz", "10"]),
-        ({"horizon": {"action": 3}}, ["horizon", "rate_hz"]),
-        ({"rate_hz": 10, "horizon": {"action": "3"}, "delta_timestamps": None}, ["horizon['action']", "'3'"]),
-        ({"rate_hz": float("inf"), "horizon": 3, "delta_timestamps": None}, ["rate_hz", "inf"]),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
 def test_what_makes_no_sense_is_refused_by_name(dataset, options, parts):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}} | options
     with pytest.raises(robocache.Error) as caught:
-        robocache.Loader(dataset, **options)
+        flat_loader(dataset, **options)
     assert isinstance(caught.value, (ValueError, TypeError))
     for part in parts:
         assert part in str(caught.value), str(caught.value)
@@ -94,19 +86,19 @@ def test_streams_that_would_share_a_key_of_the_batch_are_refused(tmp_path, strea
     recording = [{name: (np.arange(3), np.zeros((3, 1), np.float32)) for name in [*streams, "b"]}]
     dataset = write(tmp_path / "cache", recording)
     with pytest.raises(robocache.ArgumentError, match=f"delta_timestamps: .*'{key}'") as caught:
-        robocache.Loader(dataset, batch_size=1, delta_timestamps={name: [0.0] for name in streams})
+        flat_loader(dataset, batch_size=1, delta_timestamps={name: [0.0] for name in streams})
     for name in streams:
         assert f"'{name}'" in str(caught.value)
-    robocache.Loader(dataset, batch_size=1, delta_timestamps={"b": [0.0]})
+    flat_loader(dataset, batch_size=1, delta_timestamps={"b": [0.0]})
 
 
 def test_a_path_is_the_dataset_that_it_names(dataset, tmp_path, monkeypatch):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}, "device": "cpu"}
-    expected = batches_of(robocache.Loader(dataset, **options))
+    expected = batches_of(flat_loader(dataset, **options))
     monkeypatch.chdir(Path(dataset.path).parent)
     name = Path(dataset.path).name
     for path in (dataset.path, Path(dataset.path), name):
-        loader = robocache.Loader(path, **options)
+        loader = flat_loader(path, **options)
         assert isinstance(loader.dataset, robocache.Dataset) and loader.dataset.path == dataset.path
         assert "dataset_index" not in next(copy.deepcopy(loader))
         assert repr(dataset.path) in repr(loader)
@@ -116,9 +108,9 @@ def test_a_path_is_the_dataset_that_it_names(dataset, tmp_path, monkeypatch):
         source = robocache.Source(path, episodes=[0])
         assert source.dataset.path == dataset.path
         assert dataclasses.replace(source, weight=1.0).dataset is source.dataset
-        mixture = robocache.Loader([source, robocache.Source(dataset)], **options)
+        mixture = flat_loader([source, robocache.Source(dataset)], **options)
         assert set(next(mixture)["dataset_index"].tolist()) <= {0, 1}
-    for call in (lambda path: robocache.Loader(path, **options), robocache.Source):
+    for call in (lambda path: flat_loader(path, **options), robocache.Source):
         with pytest.raises(robocache.FileError, match="nowhere"):
             call(tmp_path / "nowhere")
         with pytest.raises(
@@ -130,14 +122,14 @@ def test_a_path_is_the_dataset_that_it_names(dataset, tmp_path, monkeypatch):
 @pytest.mark.parametrize("dataset_argument", [b"bytes", None, 3, ["a path"]])
 def test_a_loader_needs_a_dataset(dataset_argument):
     with pytest.raises(robocache.ArgumentTypeError, match=r"(?i)dataset|sources"):
-        robocache.Loader(dataset_argument, batch_size=8, delta_timestamps={"action": [0.0]})
+        flat_loader(dataset_argument, batch_size=8, delta_timestamps={"action": [0.0]})
 
 
 def test_a_missing_gpu_is_said_plainly(dataset):
     if robocache.check_installation()["cuda"]["reason"] is None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(robocache.Error, match=r"(?i)cuda"):
-        robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, device="cuda")
+        flat_loader(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -145,14 +137,12 @@ def test_a_missing_gpu_is_said_plainly(dataset):
     [
         ({"delta_timestamps": ["x"]}, "delta_timestamps"),
         ({"delta_timestamps": {"x": "abc"}}, "delta_timestamps"),
-        ({"rate_hz": "5", "history": 2}, "rate_hz"),
-        ({"rate_hz": 5, "history": 2.0}, "history"),
         ({"delta_timestamps": {"x": [0]}, "episodes": [0.5]}, "episodes"),
         ({"delta_timestamps": {"x": [0]}, "dtype": object()}, "dtype"),
         ({"delta_timestamps": {"x": [0]}, "dtype": torch.tensor(0.5)}, "dtype"),
         ({"delta_timestamps": {"x": [0]}, "shuffle": "\udc80"}, "shuffle: expected True or False"),
         ({"delta_timestamps": {"x": [0]}, "drop_last": 1}, "drop_last: expected True or False"),
-        ({"delta_timestamps": {"x": [0]}, "methods": object()}, "methods"),
+        ({"delta_timestamps": {"x": [0]}, "method": object()}, "default.method"),
     ],
 )
 def test_arguments_of_another_type_are_refused_as_such(options, name, tmp_path):
@@ -160,16 +150,16 @@ def test_arguments_of_another_type_are_refused_as_such(options, name, tmp_path):
         ep.append("x", np.arange(4), np.zeros(4))
     dataset = robocache.open(tmp_path / "cache")
     with pytest.raises(robocache.ArgumentTypeError, match=name):
-        robocache.Loader(dataset, batch_size=2, **options)
+        flat_loader(dataset, batch_size=2, **options)
     with pytest.raises(robocache.ArgumentTypeError, match="dataset"):
-        robocache.Loader({}, batch_size=2, **options)
+        flat_loader({}, batch_size=2, **options)
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path):
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
         ep.append("x", np.arange(4), np.zeros(4))
     dataset = robocache.open(tmp_path / "cache")
-    robocache.Loader(
+    flat_loader(
         dataset,
         batch_size=2,
         delta_timestamps={"x": [0]},
@@ -183,19 +173,13 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
         robocache.set_num_threads(True)
 
 
-@pytest.mark.parametrize("option", ["methods", "rename"])
+@pytest.mark.parametrize("option", ["delta_timestamps", "rename"])
 def test_a_cache_of_no_streams_has_none_to_name(tmp_path, option):
     with robocache.Writer(tmp_path / "cache"):
         pass
-    options = {"methods": {"action": "linear"}} if option == "methods" else {"rename": {"action": "a"}}
-    with pytest.raises(robocache.ArgumentError, match=r"there are none$"):
-        robocache.Loader(
-            robocache.open(tmp_path / "cache"),
-            batch_size=1,
-            delta_timestamps={"action": [0.0]},
-            device="cpu",
-            **options,
-        )
+    source = robocache.Source(tmp_path / "cache", rename={"action": "a"} if option == "rename" else None)
+    with pytest.raises(robocache.ArgumentError, match=r"there are none$|rename: no stream 'action'"):
+        flat_loader([source], batch_size=1, delta_timestamps={"action": [0.0]}, device="cpu")
 
 
 def test_what_a_loader_and_its_sources_print(tmp_path):
@@ -205,7 +189,7 @@ def test_what_a_loader_and_its_sources_print(tmp_path):
                 episode.append("state", np.arange(10) * 10**8, np.zeros((10, 2), np.float32))
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 4, "delta_timestamps": {"state": [0.0]}, "device": "cpu"}
-    loader = robocache.Loader(dataset, **options)
+    loader = flat_loader(dataset, **options)
     assert repr(loader).startswith(f"robocache.Loader({dataset.path!r}, 30 samples in batches of 4 on cpu: ")
     assert "state" in repr(loader).partition("cpu: ")[2]
     sources = [
@@ -214,4 +198,4 @@ def test_what_a_loader_and_its_sources_print(tmp_path):
     ]
     assert repr(sources[0]) == f"robocache.Source({dataset!r}, weight=0.5, 2 episodes)"
     assert repr(sources[1]) == f"robocache.Source({dataset!r}, weight=1, norm_stats of state)"
-    assert "robocache.Loader(2 sources, " in repr(robocache.Loader(sources, **options))
+    assert "robocache.Loader(2 sources, " in repr(flat_loader(sources, **options))

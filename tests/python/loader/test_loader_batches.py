@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from recordings import EVERY, FLOAT_STREAMS, anchors_of, assert_same_batches, batches_of, expect, record, write
 from reference.compare import assert_same_bits, to_numpy
 
@@ -14,7 +15,7 @@ import robocache
 
 def test_the_keys_shapes_and_types_of_a_batch(dataset, device):
     deltas = {"action": [0.0, 0.02], "gripper": [0.0], "observation.feature": [-0.1, 0.0, 0.1]}
-    loader = robocache.Loader(dataset, batch_size=5, delta_timestamps=deltas, dtype="bfloat16", device=device)
+    loader = flat_loader(dataset, batch_size=5, delta_timestamps=deltas, dtype="bfloat16", device=device)
     batch = next(iter(loader))
     assert {key: (tuple(value.shape), value.dtype) for key, value in batch.items()} == {
         "action": ((5, 2, 17), torch.bfloat16),
@@ -30,7 +31,7 @@ def test_the_keys_shapes_and_types_of_a_batch(dataset, device):
 
 
 def test_a_batch_is_not_written_over_by_the_next(dataset, device):
-    loader = robocache.Loader(dataset, batch_size=16, delta_timestamps=EVERY, anchor="action", device=device)
+    loader = flat_loader(dataset, batch_size=16, delta_timestamps=EVERY, anchor="action", device=device)
     kept, copies = [], []
     for batch in loader:
         kept.append(batch)
@@ -42,7 +43,7 @@ def test_a_batch_is_not_written_over_by_the_next(dataset, device):
 
 def test_the_loader_keeps_its_dataset(rng, tmp_path, device):
     recording = record(rng, episodes=5)
-    loader = robocache.Loader(
+    loader = flat_loader(
         write(tmp_path / "cache", recording), batch_size=8, delta_timestamps={"action": [0.0]}, device=device
     )
     assert len(anchors_of(loader)) > 8
@@ -54,7 +55,7 @@ def test_same_bytes_on_any_number_of_threads(dataset):
     try:
         for threads in (1, 2, 5, 16):
             robocache.set_num_threads(threads)
-            results.append(batches_of(robocache.Loader(dataset, **options)))
+            results.append(batches_of(flat_loader(dataset, **options)))
     finally:
         robocache.set_num_threads(os.cpu_count())
     for result in results[1:]:
@@ -71,16 +72,16 @@ def test_same_bytes_on_cpu_and_cuda(dataset, cuda):
             "normalize": dict.fromkeys(FLOAT_STREAMS, "mean_std"),
             "seed": 5,
         }
-        one, other = (batches_of(robocache.Loader(dataset, device=device, **options)) for device in ("cpu", cuda))
+        one, other = (batches_of(flat_loader(dataset, device=device, **options)) for device in ("cpu", cuda))
         assert_same_batches(one, other)
 
 
 def test_torch_where_it_is_and_numpy_where_asked(dataset):
     options = {"batch_size": 8, "delta_timestamps": EVERY, "anchor": "action"}
-    by_default = next(iter(robocache.Loader(dataset, **options)))
+    by_default = next(iter(flat_loader(dataset, **options)))
     assert all(isinstance(value, torch.Tensor) for value in by_default.values())
-    as_torch = next(iter(robocache.Loader(dataset, framework="torch", **options)))
-    as_numpy = next(iter(robocache.Loader(dataset, framework="numpy", **options)))
+    as_torch = next(iter(flat_loader(dataset, framework="torch", **options)))
+    as_numpy = next(iter(flat_loader(dataset, framework="numpy", **options)))
     assert all(type(value) is np.ndarray for value in as_numpy.values())
     for key, value in as_numpy.items():
         assert_same_bits(value, to_numpy(as_torch[key]), key)
@@ -88,7 +89,7 @@ def test_torch_where_it_is_and_numpy_where_asked(dataset):
 
 
 def test_numpy_bfloat16(dataset, recording):
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset, batch_size=8, delta_timestamps={"action": [0.0, 0.011]}, dtype="bfloat16", framework="numpy"
     )
     batch = next(iter(loader))
@@ -98,7 +99,7 @@ def test_numpy_bfloat16(dataset, recording):
 
 
 def test_a_batch_is_one_kernel_launch(dataset, cuda):
-    loader = robocache.Loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
+    loader = flat_loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
     iterator = iter(loader)
     next(iterator)
     torch.cuda.synchronize()
@@ -113,7 +114,7 @@ def test_a_batch_is_one_kernel_launch(dataset, cuda):
 
 
 def test_batches_run_on_the_callers_stream_and_do_not_wait(dataset, recording, cuda):
-    loader = robocache.Loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
+    loader = flat_loader(dataset, batch_size=64, delta_timestamps=EVERY, anchor="action", device=cuda)
     iterator = iter(loader)
     next(iterator)
     torch.cuda.synchronize()
@@ -133,10 +134,10 @@ def test_batches_run_on_the_callers_stream_and_do_not_wait(dataset, recording, c
 
 def test_without_a_device_batches_are_where_a_gpu_is(dataset):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.0]}}
-    loader = robocache.Loader(dataset, **options)
+    loader = flat_loader(dataset, **options)
     there = robocache.check_installation()["cuda"]["reason"] is None and torch.cuda.is_available()
     assert loader.device == (f"cuda:{torch.cuda.current_device()}" if there else "cpu")
     assert str(next(loader)["action"].device) == loader.device
-    assert robocache.Loader(dataset, framework="numpy", **options).device == "cpu"
+    assert flat_loader(dataset, framework="numpy", **options).device == "cpu"
     for cpu in (torch.device("cpu"), torch.device("cpu", 0)):
-        assert robocache.Loader(dataset, device=cpu, **options).device == "cpu"
+        assert flat_loader(dataset, device=cpu, **options).device == "cpu"

@@ -4,12 +4,16 @@ import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from filmed import DELTAS, PERIOD_NS, smooth_frames
+from flat_options import flat_loader
 
 import robocache
+
+TESTS = Path(__file__).resolve().parents[2]
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("PIL.Image")
@@ -46,9 +50,9 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
         "seed": 6,
     }
     if codec == "png" and tier in ("device", "pinned"):
-        refused = r"residency\['top'\]: expected 'decoded', 'mapped' or 'auto' for this camera, since PNG is decoded by"
+        refused = r"memory.residency\['top'\]: expected 'decoded', 'mapped' or 'auto' for this camera, since PNG is decoded by"
         with pytest.raises(robocache.ArgumentError, match=refused):
-            robocache.Loader(sources, device=cuda, residency=tier, **options)
+            flat_loader(sources, device=cuda, residency=tier, **options)
         return
     _, expected = _batches(sources, options, device="cpu", residency="mapped")
     for more in ({"prefetch": 0}, {"prefetch": 3, "reuse_buffers": True}):
@@ -63,7 +67,7 @@ def test_every_tier_of_a_gpu_gives_the_bytes_of_the_cpu(filmed, tmp_path, cuda, 
 
 def _batches(sources, options, **more):
     """A loader, and of it two epochs and some gathered samples."""
-    loader = robocache.Loader(sources, **options, **more)
+    loader = flat_loader(sources, **options, **more)
     made = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
     return loader, [*made, {name: x.cpu() for name, x in loader.gather([10, 3, 3]).items()}]
 
@@ -205,23 +209,23 @@ def test_loaders_on_one_dataset_share_decoded_frames(filmed, tmp_path, device, c
     filmed.write(tmp_path / "cache", codec)
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": device}
-    first = robocache.Loader(dataset, **options)
+    first = flat_loader(dataset, **options)
     expected = next(first)["top"].cpu()
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     with open(file, "r+b") as to:
         to.truncate(file.stat().st_size // 4)
-    assert torch.equal(next(robocache.Loader(dataset, seed=0, **options))["top"].cpu(), expected)
-    alike = robocache.Loader(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
+    assert torch.equal(next(flat_loader(dataset, seed=0, **options))["top"].cpu(), expected)
+    alike = flat_loader(dataset, **options, images=robocache.ImageOptions(crop=(9, 9)))
     assert next(alike)["top"].shape == (36, 3, 9, 9)  # crops are drawn from the same pixels
     with pytest.raises(robocache.FileError, match=r"values\.npy: at byte"):
-        next(robocache.Loader(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
+        next(flat_loader(dataset, **options, images=robocache.ImageOptions(size=(9, 9))))
 
 
 def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     filmed.write(tmp_path / "cache", "jpeg")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "residency": "decoded", "device": "cpu"}
-    loader = robocache.Loader(robocache.open(tmp_path / "cache"), **options)
+    loader = flat_loader(robocache.open(tmp_path / "cache"), **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
     assert "one copy for all ranks of this host" in loader.explain()[0].why
@@ -229,8 +233,8 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     alike = []  # in use at once
     for fit in ("stretch", "pad"):  # as many bytes, other pixels
         resized = {**options, "images": robocache.ImageOptions(size=(9, 9), fit=fit)}
-        alike.append(robocache.Loader(loader.dataset, **resized))
-        theirs = next(robocache.Loader(loader.dataset, **{**resized, "residency": "mapped"}))
+        alike.append(flat_loader(loader.dataset, **resized))
+        theirs = next(flat_loader(loader.dataset, **{**resized, "residency": "mapped"}))
         assert torch.equal(next(alike[-1])["top"], theirs["top"])
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     mine = f"robocache-{os.getuid()}-{file.stat().st_dev}-{file.stat().st_ino}-"  # other tests run beside this one
@@ -240,7 +244,7 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
         to.write(bytes(file.stat().st_size - 1000))
     program = (
         "import hashlib, sys, robocache\n"
-        f"loader = robocache.Loader(robocache.open(sys.argv[1]), **{options!r})\n"
+        f"sys.path.insert(0, {str(TESTS)!r})\nfrom flat_options import flat_loader\nloader = flat_loader(robocache.open(sys.argv[1]), **{options!r})\n"
         "print(hashlib.sha256(next(loader)['top'].numpy().tobytes()).hexdigest())"
     )
     other = subprocess.run(
@@ -271,7 +275,7 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
     dataset = filmed.write(tmp_path / "cache", codec)
     options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2, "device": cuda, "residency": "pinned"}
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    loader = robocache.Loader(dataset, **options)
+    loader = flat_loader(dataset, **options)
     if "each rank has a copy of its own" in loader.explain()[0].why:
         pytest.skip("NOT TESTED: ranks that share memory, /dev/shm refuses")
     values = (tmp_path / "cache" / "streams" / "top" / "values.npy").stat()
@@ -283,7 +287,7 @@ def test_processes_on_one_gpu_share_one_pinned_copy(filmed, tmp_path, monkeypatc
         expected.update(batch["top"].cpu().numpy().tobytes())
     program = (
         "import hashlib, os, sys, robocache\n"
-        f"loader = robocache.Loader(robocache.open(sys.argv[1]), **{options!r})\n"
+        f"sys.path.insert(0, {str(TESTS)!r})\nfrom flat_options import flat_loader\nloader = flat_loader(robocache.open(sys.argv[1]), **{options!r})\n"
         "seen = hashlib.sha256()\n"
         "for batch in loader: seen.update(batch['top'].cpu().numpy().tobytes())\n"
         "print(seen.hexdigest())\n"
@@ -328,11 +332,11 @@ def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(filmed, tmp
         return [{name: x.cpu().clone() for name, x in batch.items()} for batch in made]
 
     for batch_size in (7, 20):
-        expected = steps(robocache.Loader(sources, batch_size=batch_size, device="cpu", **options))
-        for more in ({}, {"stream": torch.cuda.Stream()}, {"prefetch": 0}, {"memory_budget": {"device": 0}}):
+        expected = steps(flat_loader(sources, batch_size=batch_size, device="cpu", **options))
+        for more in ({}, {"stream": torch.cuda.Stream()}, {"prefetch": 0}, {"budget": {"device": 0}}):
             if "memory_budget" in more:
                 more["memory_budget"]["host"] = 2**30
-            loader = robocache.Loader(
+            loader = flat_loader(
                 sources,
                 batch_size=batch_size,
                 device=cuda,
@@ -351,7 +355,7 @@ def test_pixels_that_do_not_fit_stay_encoded(filmed, tmp_path, device):
     options = {"batch_size": 4, "delta_timestamps": {"top": None, "joint": None}, "anchor": "top", "device": device}
 
     def placement(budget, **more):
-        loader = robocache.Loader(dataset, memory_budget=budget, **{**options, **more})
+        loader = flat_loader(dataset, budget=budget, **{**options, **more})
         return next(p for p in loader.explain() if p.key == "top")
 
     files = placement(2**40, residency="device").bytes
@@ -379,12 +383,12 @@ def test_damage_that_decoding_alone_finds_is_told_in_every_tier(filmed, tmp_path
     options = {"batch_size": 4, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
     if tier == "decoded" and device != "cpu":  # found before the first batch: by name refused, else as it is stored
         with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG"):
-            robocache.Loader(dataset, residency=tier, **options)
+            flat_loader(dataset, residency=tier, **options)
         tier = "auto"
     with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: JPEG.*on_bad_frame='pad'"):
-        for batch in robocache.Loader(dataset, residency=tier, **options):
+        for batch in flat_loader(dataset, residency=tier, **options):
             torch.as_tensor(batch["top"]).cpu()
-    loader = robocache.Loader(dataset, on_bad_frame="pad", residency=tier, **options)
+    loader = flat_loader(dataset, on_bad_frame="pad", residency=tier, **options)
     if tier == "auto":
         assert loader.explain()[0].tier == "device" and "episode 1, row 3" in loader.explain()[0].why
     for epoch in range(2):  # it is no better when it is drawn again
@@ -393,7 +397,7 @@ def test_damage_that_decoding_alone_finds_is_told_in_every_tier(filmed, tmp_path
         top = torch.cat([batch["top"] for batch in batches])
         assert (top[15] == 0).all() and not (top[14] == 0).all() and not (top[16] == 0).all()
         assert device != "cpu" or loader.bad_frames == epoch + 1
-    loader = robocache.Loader(dataset, on_bad_frame="pad", residency=tier, prefetch=0, **options)
+    loader = flat_loader(dataset, on_bad_frame="pad", residency=tier, prefetch=0, **options)
     for _ in loader:
         pass
     assert loader.bad_frames == 1

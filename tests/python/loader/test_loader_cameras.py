@@ -6,6 +6,7 @@ from time import sleep
 import numpy as np
 import pytest
 from filmed import DELTAS, PERIOD_NS, Recording, smooth_frames
+from flat_options import flat_loader
 
 import robocache
 
@@ -46,7 +47,7 @@ def _expected(dataset, name, batch, deltas_s):
 
 @pytest.mark.parametrize("residency", ["auto", "decoded", "mapped"])
 def test_frames_are_those_that_the_clock_chooses(filmed_dataset, device, residency):
-    loader = robocache.Loader(
+    loader = flat_loader(
         filmed_dataset,
         batch_size=7,
         delta_timestamps={"joint": [0.0], "top": DELTAS, "wrist": DELTAS},
@@ -68,7 +69,7 @@ def test_frames_are_those_that_the_clock_chooses(filmed_dataset, device, residen
 
 
 def test_by_default_pixels_are_from_0_to_1_channels_first(filmed_dataset, device):
-    loader = robocache.Loader(
+    loader = flat_loader(
         filmed_dataset,
         batch_size=30,
         delta_timestamps={"top": None, "joint": None},
@@ -87,7 +88,7 @@ def test_by_default_pixels_are_from_0_to_1_channels_first(filmed_dataset, device
 
 def test_a_crop_is_exact_and_the_same_whatever_the_batch(filmed_dataset, device):
     def frames(batch_size, **options):
-        loader = robocache.Loader(
+        loader = flat_loader(
             filmed_dataset,
             batch_size=batch_size,
             delta_timestamps={"top": [-0.04, 0.0]},
@@ -97,7 +98,7 @@ def test_a_crop_is_exact_and_the_same_whatever_the_batch(filmed_dataset, device)
         )
         return torch.cat([batch["top"].cpu() for batch in loader]).numpy()
 
-    whole = robocache.Loader(
+    whole = flat_loader(
         filmed_dataset,
         batch_size=36,
         delta_timestamps={"top": [-0.04, 0.0]},
@@ -124,7 +125,7 @@ def test_a_crop_is_exact_and_the_same_whatever_the_batch(filmed_dataset, device)
 
 def test_every_thread_count_and_depth_of_prefetch_gives_the_same_bytes(filmed_dataset, threads):
     def batches(prefetch):
-        loader = robocache.Loader(
+        loader = flat_loader(
             filmed_dataset,
             batch_size=11,
             delta_timestamps={"top": DELTAS, "wrist": DELTAS},
@@ -155,18 +156,20 @@ def test_sources_whose_frames_differ_in_size_are_brought_to_one(filmed, tmp_path
             episode.append("joint", np.arange(4) * PERIOD_NS, np.arange(4.0))
     a, b, c = (robocache.open(tmp_path / name) for name in "abc")
     windows = {"delta_timestamps": {"joint": [0.0], "cam": [0.0]}, "batch_size": 8, "anchor": "joint", "device": device}
-    loader = robocache.Loader(
+    loader = flat_loader(
         [robocache.Source(a), robocache.Source(b)], images=robocache.ImageOptions(size=(8, 8)), **windows
     )
     assert next(loader)["cam"].shape == (8, 1, 3, 8, 8)
-    with pytest.raises(robocache.ArgumentError, match=r"images\['cam'\].size: expected .* got \[3, 20, 30\] and"):
-        robocache.Loader([robocache.Source(a), robocache.Source(b)], **windows)
+    with pytest.raises(
+        robocache.ArgumentError, match=r"delta_timestamps\['cam'\].images.size: expected .* got \[3, 20, 30\] and"
+    ):
+        flat_loader([robocache.Source(a), robocache.Source(b)], **windows)
     with pytest.raises(
         robocache.ArgumentError, match=r"expected numbers in all sources|expected frames in all sources"
     ):
-        robocache.Loader([robocache.Source(a), robocache.Source(c)], **windows)
+        flat_loader([robocache.Source(a), robocache.Source(c)], **windows)
     # A source without the camera: black.
-    loader = robocache.Loader(
+    loader = flat_loader(
         [robocache.Source(a), robocache.Source(b, rename={"cam": "other"})],
         images=robocache.ImageOptions(mean=0.5, std=0.25),
         **windows,
@@ -196,9 +199,9 @@ def test_a_frame_that_does_not_decode_is_named_or_padding(filmed, tmp_path, code
     dataset = robocache.open(tmp_path / "cache")
     options = {"batch_size": 36, "delta_timestamps": {"top": None}, "shuffle": False, "device": device}
     with pytest.raises(robocache.FrameError, match=r"stream 'top', episode 1, row 3: .*on_bad_frame='pad'"):
-        for batch in robocache.Loader(dataset, **options):
+        for batch in flat_loader(dataset, **options):
             torch.as_tensor(batch["top"]).cpu()
-    loader = robocache.Loader(dataset, on_bad_frame="pad", prefetch=0, **options)
+    loader = flat_loader(dataset, on_bad_frame="pad", prefetch=0, **options)
     batch = next(loader)
     assert batch["top_is_pad"].nonzero().tolist() == [[15]]
     assert (batch["top"][15] == 0).all() and not (batch["top"][14] == 0).all()
@@ -210,7 +213,7 @@ def test_bad_frames_are_those_of_batches_that_were_given(filmed, tmp_path, optio
     """Not of those that are made ahead, nor of those that are made and thrown away."""
     filmed.write(tmp_path / "cache", "png")  # decoded by the host, for CUDA too
     _spoil(tmp_path / "cache", "top", 15)
-    loader = robocache.Loader(
+    loader = flat_loader(
         robocache.open(tmp_path / "cache"),
         batch_size=4,
         delta_timestamps={"top": None},
@@ -236,7 +239,7 @@ def test_bad_frames_are_those_of_batches_that_were_given(filmed, tmp_path, optio
 
 def test_a_cut_file_is_an_error_where_it_is_read(filmed, tmp_path):
     filmed.write(tmp_path / "cache", "jpeg")
-    loader = robocache.Loader(
+    loader = flat_loader(
         robocache.open(tmp_path / "cache"),
         batch_size=36,
         delta_timestamps={"top": None},
@@ -260,7 +263,7 @@ def test_intrinsics_follow_the_crop(filmed, tmp_path, device):
             episode.append("top", time_ns, frames, codec="raw")
             episode.append("side", time_ns, frames, codec="raw")
     dataset = robocache.open(tmp_path / "cache")
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset,
         batch_size=4,
         delta_timestamps={"top": [0.0], "side": [0.0]},
@@ -276,24 +279,29 @@ def test_intrinsics_follow_the_crop(filmed, tmp_path, device):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"methods": {"top": "linear"}}, r"methods\['top'\]: expected 'previous' or 'nearest' for a camera"),
-        ({"normalize": {"top": "mean_std"}}, r"normalize\['top'\]: expected none for a camera"),
-        ({"images": {"joint": robocache.ImageOptions()}}, r"images\['joint'\]: expected a camera's key"),
-        ({"images": {"nothing": robocache.ImageOptions()}}, "images: no stream 'nothing'"),
-        ({"images": {"top": {"size": 3}}}, r"images\['top'\]: expected .*ImageOptions"),
-        ({"images": {"top": robocache.ImageOptions(crop=(99, 9))}}, r"images\['top'\]\.crop: .*"),
-        ({"images": {"wrist": robocache.ImageOptions()}}, "images: expected keys of delta_timestamps, got 'wrist'"),
+        (
+            {"method": {"top": "linear"}},
+            r"delta_timestamps\['top'\].method: expected 'previous' or 'nearest' for a camera",
+        ),
+        ({"normalize": {"top": "mean_std"}}, r"delta_timestamps\['top'\].normalize: expected none for a camera"),
+        (
+            {"images": {"joint": robocache.ImageOptions()}},
+            r"delta_timestamps\['joint'\].images: expected a camera's key",
+        ),
+        ({"images": {"nothing": robocache.ImageOptions()}}, "delta_timestamps: no stream 'nothing'"),
+        ({"images": {"top": {"size": 3}}}, r"delta_timestamps\['top'\].images: expected .*ImageOptions"),
+        ({"images": {"top": robocache.ImageOptions(crop=(99, 9))}}, r"delta_timestamps\['top'\].images\.crop: .*"),
         (
             {"images": robocache.ImageOptions(together=("wrist",))},
-            r"images\['top'\]\.together: expected cameras of the batch",
+            r"delta_timestamps\['top'\].images\.together: expected cameras of the batch",
         ),
-        ({"dtype": {"top": "float64"}}, r"images\['top'\]\.dtype: .*float64"),
+        ({"dtype": {"top": "float64"}}, r"delta_timestamps\['top'\].images\.dtype: .*float64"),
         ({"on_bad_frame": "ignore"}, "on_bad_frame: expected 'error' or 'pad', got 'ignore'"),
     ],
 )
 def test_what_does_not_fit_a_camera_is_refused(filmed_dataset, options, message):
     with pytest.raises(robocache.Error, match=message):
-        robocache.Loader(
+        flat_loader(
             filmed_dataset,
             batch_size=4,
             delta_timestamps={"joint": [0.0], "top": [0.0]},
@@ -304,12 +312,12 @@ def test_what_does_not_fit_a_camera_is_refused(filmed_dataset, options, message)
 
 
 def test_nearest_looks_ahead(filmed_dataset):
-    loader = robocache.Loader(
+    loader = flat_loader(
         filmed_dataset,
         batch_size=120,
         delta_timestamps={"top": None, "joint": None},
         anchor="joint",
-        methods={"top": "nearest"},
+        method={"top": "nearest"},
         images=robocache.ImageOptions(dtype="uint8", layout="hwc"),
         device="cpu",
     )
@@ -324,9 +332,9 @@ def test_nearest_looks_ahead(filmed_dataset):
 def test_state_and_gather_know_cameras(filmed_dataset, device):
     images = robocache.ImageOptions(crop=(9, 9), dtype="uint8")
     options = {"batch_size": 6, "delta_timestamps": {"top": [0.0]}, "images": images, "seed": 5, "device": device}
-    loader = robocache.Loader(filmed_dataset, **options)
+    loader = flat_loader(filmed_dataset, **options)
     batches = [batch["top"].cpu().numpy().copy() for batch in loader]
-    resumed = robocache.Loader(filmed_dataset, **options)
+    resumed = flat_loader(filmed_dataset, **options)
     resumed.load_state_dict({"seed": 5, "epoch": 0, "samples": 12})
     np.testing.assert_array_equal(next(resumed)["top"].cpu().numpy(), batches[2])
     a, b = loader.gather([3, 30]), loader.gather([30])
@@ -336,10 +344,8 @@ def test_state_and_gather_know_cameras(filmed_dataset, device):
 def test_images_without_a_camera_are_refused_and_float64_is_for_numbers(filmed_dataset):
     options = {"batch_size": 4, "device": "cpu"}
     with pytest.raises(robocache.ArgumentError, match="images: goes with a camera in the batch, got none"):
-        robocache.Loader(filmed_dataset, delta_timestamps={"joint": None}, images=robocache.ImageOptions(), **options)
-    batch = next(
-        robocache.Loader(filmed_dataset, delta_timestamps={"joint": None, "top": None}, dtype="float64", **options)
-    )
+        flat_loader(filmed_dataset, delta_timestamps={"joint": None}, images=robocache.ImageOptions(), **options)
+    batch = next(flat_loader(filmed_dataset, delta_timestamps={"joint": None, "top": None}, dtype="float64", **options))
     assert (batch["joint"].dtype, batch["top"].dtype) == (torch.float64, torch.float32)
 
 
@@ -353,7 +359,7 @@ def test_cameras_that_draw_together_are_cropped_alike(filmed, tmp_path):
     def batch(**more):
         images = robocache.ImageOptions(crop=(7, 7), **more)
         windows = {"left": None, "right": None}
-        return next(robocache.Loader(dataset, batch_size=12, delta_timestamps=windows, images=images, device="cpu"))
+        return next(flat_loader(dataset, batch_size=12, delta_timestamps=windows, images=images, device="cpu"))
 
     together, apart = batch(together=("left", "right")), batch()
     assert torch.equal(together["left"], together["right"])
@@ -367,7 +373,7 @@ def test_several_sources_of_one_dataset_and_camera(filmed_dataset, tmp_path):
         other,
         filmed_dataset,
     ]  # the last one's frames are the first one's, not those behind the second's
-    loader = robocache.Loader(
+    loader = flat_loader(
         [robocache.Source(of, episodes=[e]) for of, e in zip(of_source, (2, 0, 1), strict=True)],
         batch_size=36,
         delta_timestamps={"top": None},

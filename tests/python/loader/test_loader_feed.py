@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from recordings import assert_same_batches
 from reference.compare import assert_same_bits, to_numpy
 
@@ -17,7 +18,7 @@ FRAMEWORKS = ["torch", "numpy"]
 
 def make(dataset, device="cpu", **options):
     options = {"batch_size": 24, "delta_timestamps": WINDOWS, "anchor": "action", "device": device} | options
-    return robocache.Loader(dataset, **options)
+    return flat_loader(dataset, **options)
 
 
 def copied(batch):
@@ -80,7 +81,9 @@ def test_gather_leaves_what_is_made_ahead(dataset, device):
 
 @pytest.mark.parametrize("prefetch", [-1, 33, 2**40])
 def test_what_cannot_be_made_ahead_is_refused(dataset, device, prefetch):
-    with pytest.raises(robocache.ArgumentError, match=rf"^prefetch: expected from 0 to 32 batches, got {prefetch}"):
+    with pytest.raises(
+        robocache.ArgumentError, match=rf"^memory.prefetch: expected from 0 to 32 batches, got {prefetch}"
+    ):
         make(dataset, device, prefetch=prefetch)
 
 
@@ -93,7 +96,7 @@ def test_what_cannot_be_made_ahead_is_refused(dataset, device, prefetch):
     ],
 )
 def test_arguments_of_another_type_are_refused_as_such(dataset, device, name, value):
-    with pytest.raises(robocache.ArgumentTypeError, match=f"^{name}: "):
+    with pytest.raises(robocache.ArgumentTypeError, match=f"^memory.{name}: "):
         make(dataset, device, **{name: value})
 
 
@@ -165,17 +168,17 @@ def test_a_batch_outlives_its_loader(dataset, device):
 
 
 def test_a_stream_is_of_cuda(dataset):
-    with pytest.raises(robocache.ArgumentTypeError, match=r"^stream: expected a torch.cuda.Stream, got "):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^memory.stream: expected a torch.cuda.Stream, got "):
         make(dataset, "cpu", stream=3)
-    with pytest.raises(robocache.ArgumentTypeError, match=r"^stream: expected a torch.cuda.Stream, got "):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^memory.stream: expected a torch.cuda.Stream, got "):
         make(dataset, "cpu", framework="numpy", stream="cuda")
 
 
 def test_a_stream_goes_with_a_cuda_loader_and_without_reuse_buffers(dataset, cuda):
     stream = torch.cuda.Stream()
-    with pytest.raises(robocache.ArgumentError, match=r"^stream: expected one of cpu, got one of cuda:0"):
+    with pytest.raises(robocache.ArgumentError, match=r"^memory.stream: expected one of cpu, got one of cuda:0"):
         make(dataset, "cpu", stream=stream)
-    with pytest.raises(robocache.ArgumentError, match=r"^stream: goes without reuse_buffers"):
+    with pytest.raises(robocache.ArgumentError, match=r"^memory.stream: goes without reuse_buffers"):
         make(dataset, cuda, stream=stream, reuse_buffers=True)
 
 

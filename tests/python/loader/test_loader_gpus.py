@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from recordings import EVERY, assert_same_batches, batches_of, small, ticks_of, write
 from reference.mixture import draw
 
@@ -169,13 +170,13 @@ before, of_files = shared_by_all(), in_shared_memory()
 dist.barrier()
 dataset = robocache.open(path)
 options = dict(batch_size=64, delta_timestamps={"x": [0.0]}, seed=4)
-loader = robocache.Loader(dataset, residency="pinned", **options)
+loader = robocache.Loader(dataset, memory=robocache.Memory(residency="pinned"), **options)
 batch = next(loader)
 torch.cuda.synchronize()
 dist.barrier()
 taken = [shared_by_all() - before, in_shared_memory() - of_files]
 dist.barrier()
-assert torch.equal(batch["x"], next(robocache.Loader(dataset, residency="device", **options))["x"])
+assert torch.equal(batch["x"], next(flat_loader(dataset, residency="device", **options))["x"])
 found = {"taken": taken, "explained": str(loader.explain()), "tiers": [p.tier for p in loader.explain()]}
 found["distinct"] = len(torch.cat(gathered(batch["time_ns"])).unique())
 del loader
@@ -212,4 +213,4 @@ def test_the_second_gpu_gives_the_same_bytes(dataset, two_gpus, residency):
     for batches in taken:
         assert_same_batches(batches, wanted)
     assert torch.cuda.current_device() == before
-    assert robocache.Loader(dataset, batch_size=2, delta_timestamps={"action": [0.0]}).device == f"cuda:{before}"
+    assert flat_loader(dataset, batch_size=2, delta_timestamps={"action": [0.0]}).device == f"cuda:{before}"

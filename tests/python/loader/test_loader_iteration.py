@@ -9,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from recordings import place_of, ticks_of, write
 from reference.compare import to_numpy
 from reference.mixture import draw
@@ -45,7 +46,7 @@ def dataset(recording, tmp_path_factory):
 @pytest.fixture
 def make(dataset, device):
     def make(dataset=dataset, **options):
-        return robocache.Loader(
+        return flat_loader(
             dataset, **{"batch_size": BATCH, "delta_timestamps": {"x": [0.0]}, "device": device} | options
         )
 
@@ -370,7 +371,7 @@ def test_rule_36_a_place_does_not_depend_on_what_is_made_of_the_samples(make, da
     state = make(seed=4).state_dict()
     for options in (
         {"batch_size": 5},
-        {"delta_timestamps": {"x": [-1e-6, 0.0, 0.5]}, "methods": "previous"},
+        {"delta_timestamps": {"x": [-1e-6, 0.0, 0.5]}, "method": "previous"},
         {"rank": 1, "world_size": 3},
         {"residency": "mapped", "prefetch": 0},
         {"dtype": "float16", "normalize": "mean_std", "framework": "numpy", "device": "cpu"},

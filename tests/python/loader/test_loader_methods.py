@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import EPOCH_NS, FLOATS, check, small, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
@@ -21,7 +22,7 @@ def test_curves_and_angles_are_the_oracles(dataset, recording, device, method, d
         deltas,
         device=device,
         dtype=dtype,
-        methods=dict.fromkeys(deltas, method),
+        method=dict.fromkeys(deltas, method),
         normalize={"action": "mean_std", "observation.imu": "q01_q99"},
         max_gap_s=0.04,
         batches=1,
@@ -47,7 +48,7 @@ def test_slices_of_every_method_side_by_side(dataset, recording, device):
         recording,
         deltas,
         device=device,
-        methods=methods,
+        method=methods,
         normalize={"action": "min_max", "observation.feature": "mean_std"},
         anchor="observation.state",
         max_gap_s=0.04,
@@ -63,13 +64,13 @@ def test_rotations_of_every_type(rng, tmp_path, device, stored):
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [-0.011, 0.0, 0.0023, 0.5]}
     methods = {"x": [(slice(0, 4), "slerp"), (slice(4, 8), "slerp")]}
-    loader = robocache.Loader(
-        dataset, batch_size=50, delta_timestamps=deltas, methods=methods, dtype="float64", device=device, shuffle=False
+    loader = flat_loader(
+        dataset, batch_size=50, delta_timestamps=deltas, method=methods, dtype="float64", device=device, shuffle=False
     )
     batch = next(loader)
     anchors = [(0, int(t)) for t in times]
     expected = window_batch(
-        recording, anchors, deltas, dtypes={"x": stored}, shapes={"x": (8,)}, methods=methods, dtype=np.float64
+        recording, anchors, deltas, dtypes={"x": stored}, shapes={"x": (8,)}, method=methods, dtype=np.float64
     )
     assert_batch(batch, expected)
     turned = to_numpy(batch["x"])[:, 2, 4:]
@@ -83,11 +84,11 @@ def test_a_hit_and_what_is_outside_are_samples_bit_for_bit(rng, tmp_path, device
     times = np.arange(6) * 10**9
     values = (100 * rng.standard_normal((6, 3))).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (times, values)}])
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset,
         batch_size=6,
         delta_timestamps={"x": [-100.0, 0.0, 100.0]},
-        methods=method,
+        method=method,
         device=device,
         shuffle=False,
     )
@@ -100,7 +101,7 @@ def test_a_hit_and_what_is_outside_are_samples_bit_for_bit(rng, tmp_path, device
 def test_many_curves_are_several_groups_of_steps(dataset, recording, device, batch_size):
     deltas = {name: [0.001 * k for k in range(130)] for name in ("action", "observation.imu", "observation.tactile")}
     methods = {"action": "akima", "observation.imu": [(slice(1, 3), "pchip")]}
-    check(dataset, recording, deltas, device=device, methods=methods, batch_size=batch_size, batches=1)
+    check(dataset, recording, deltas, device=device, method=methods, batch_size=batch_size, batches=1)
 
 
 # ---- Streams of one clock ----
@@ -128,8 +129,8 @@ def test_streams_of_one_clock_take_each_its_own_rule(rng, tmp_path, device, snap
     dataset = write(tmp_path / "cache", recording)
     deltas = {"a": [0.0, -0.013, 0.02, 0.02], "b": [0.02, 0.0], "c": [-0.013, 0.0, 0.5], "d": [0.02, -0.013]}
     methods = {"a": [(slice(0, 2), "next")], "b": "slerp", "c": "nearest"}
-    loader = robocache.Loader(
-        dataset, batch_size=90, delta_timestamps=deltas, methods=methods, snap_s=snap_s, max_gap_s=0.03, device=device
+    loader = flat_loader(
+        dataset, batch_size=90, delta_timestamps=deltas, method=methods, snap_s=snap_s, max_gap_s=0.03, device=device
     )
     batch = next(loader)
     expected = window_batch(
@@ -138,7 +139,7 @@ def test_streams_of_one_clock_take_each_its_own_rule(rng, tmp_path, device, snap
         deltas,
         dtypes={name: values.dtype for name, (_, values) in recording[0].items()},
         shapes={name: values.shape[1:] for name, (_, values) in recording[0].items()},
-        methods=methods,
+        method=methods,
         snap_s=snap_s,
         max_gap_s=0.03,
     )
@@ -149,9 +150,9 @@ def test_a_stream_gives_the_same_bytes_alone_and_beside_others_of_its_clock(rng,
     dataset = write(tmp_path / "cache", on_one_clock(rng))
     deltas = {"a": [0.0, 0.011], "b": [-0.02, 0.011], "c": [0.011]}
     options = {"batch_size": 40, "anchor": "c", "seed": 3, "device": device}
-    together = next(robocache.Loader(dataset, delta_timestamps=deltas, **options))
+    together = next(flat_loader(dataset, delta_timestamps=deltas, **options))
     for name in deltas:
-        alone = next(robocache.Loader(dataset, delta_timestamps={name: deltas[name]}, **options))
+        alone = next(flat_loader(dataset, delta_timestamps={name: deltas[name]}, **options))
         for key in alone:
             assert_same_bits(to_numpy(alone[key]), to_numpy(together[key]), key)
 
@@ -162,22 +163,25 @@ def test_a_stream_gives_the_same_bytes_alone_and_beside_others_of_its_clock(rng,
 @pytest.mark.parametrize(
     ("methods", "parts"),
     [
-        ("cubic", ["methods['action']", "cubic", "akima"]),
-        ({"action": [(slice(0, 3), "cubic")]}, ["methods['action']", "cubic"]),
-        ({"action": [(slice(0, 3), "pchip"), (slice(2, 5), "akima")]}, ["methods['action']", "overlap"]),
-        ({"action": [(slice(0, 18), "pchip")]}, ["methods['action']", "slice(0, 18)"]),
-        ({"action": [(slice(0, 6, 2), "pchip")]}, ["methods['action']", "step 1", "slice(0, 6, 2)"]),
-        ({"action": [(slice(0, 3), "slerp")]}, ["methods['action']", "slerp", "4", "3"]),
-        ({"action": [(slice(0, 3), "cubicle")]}, ["methods['action']", "cubicle", "linear"]),
-        ({"action": "slerp"}, ["methods['action']", "slerp", "17"]),
-        ({"action": [("0:3", "pchip")]}, ["methods['action']", "slice", "0:3"]),
-        ({"action": ["pchip"]}, ["methods['action']", "pchip"]),
-        ({"action": 3}, ["methods['action']", "int"]),
+        ("cubic", ["delta_timestamps['action'].method", "cubic", "akima"]),
+        ({"action": [(slice(0, 3), "cubic")]}, ["delta_timestamps['action'].method", "cubic"]),
+        (
+            {"action": [(slice(0, 3), "pchip"), (slice(2, 5), "akima")]},
+            ["delta_timestamps['action'].method", "overlap"],
+        ),
+        ({"action": [(slice(0, 18), "pchip")]}, ["delta_timestamps['action'].method", "slice(0, 18)"]),
+        ({"action": [(slice(0, 6, 2), "pchip")]}, ["delta_timestamps['action'].method", "step 1", "slice(0, 6, 2)"]),
+        ({"action": [(slice(0, 3), "slerp")]}, ["delta_timestamps['action'].method", "slerp", "4", "3"]),
+        ({"action": [(slice(0, 3), "cubicle")]}, ["delta_timestamps['action'].method", "cubicle", "linear"]),
+        ({"action": "slerp"}, ["delta_timestamps['action'].method", "slerp", "17"]),
+        ({"action": [("0:3", "pchip")]}, ["delta_timestamps['action'].method", "slice", "0:3"]),
+        ({"action": ["pchip"]}, ["delta_timestamps['action'].method", "pchip"]),
+        ({"action": 3}, ["delta_timestamps['action'].method", "int"]),
     ],
 )
 def test_methods_that_make_no_sense_are_refused_by_name(dataset, methods, parts):
     with pytest.raises(robocache.Error) as caught:
-        small(dataset, methods=methods)
+        small(dataset, method=methods)
     assert isinstance(caught.value, (ValueError, TypeError))
     for part in parts:
         assert part in str(caught.value), str(caught.value)
@@ -186,5 +190,5 @@ def test_methods_that_make_no_sense_are_refused_by_name(dataset, methods, parts)
 def test_whole_numbers_take_steps_alone(dataset):
     options = {"delta_timestamps": {"mode": [0.0]}}
     for methods in ("angle", {"mode": [(slice(0, 1), "pchip")]}):
-        with pytest.raises(robocache.ArgumentTypeError, match=r"methods\['mode'\].*int16"):
-            small(dataset, methods=methods, **options)
+        with pytest.raises(robocache.ArgumentTypeError, match=r"delta_timestamps\['mode'\].method.*int16"):
+            small(dataset, method=methods, **options)

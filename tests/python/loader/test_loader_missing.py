@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from flat_options import flat_loader
 from recordings import anchors_of, write
 
 import robocache
@@ -33,16 +34,16 @@ def quiet(*args, **options):
     """A loader that has nothing to say."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
-        return robocache.Loader(*args, **options)
+        return flat_loader(*args, **options)
 
 
 def test_rule_48_episodes_without_a_key_are_padding_and_one_warning_counts_them(partly, device):
     with pytest.warns(LoaderWarning) as said:
-        loader = robocache.Loader(partly, batch_size=80, delta_timestamps=WINDOWS, anchor="state", device=device)
+        loader = flat_loader(partly, batch_size=80, delta_timestamps=WINDOWS, anchor="state", device=device)
     assert len(said) == 1
     text = str(said[0].message)
     assert "missing: 2 of 5 episodes have no row of 'camera'" in text
-    assert "anchor: 1 of 5 episodes have no row of 'state'" in text
+    assert "anchors: 1 of 5 episodes have no row of 'state'" in text
     assert "missing='drop'" in text and "pc.field('rows.camera') > 0" in text
     batch = next(loader)
     absent = np.isin(np.asarray(batch["episode_index"].cpu()), [1, 3])
@@ -62,23 +63,23 @@ def test_rule_48_drop_leaves_episodes_out(partly, device):
 def test_rule_48_error_names_what_is_missing(partly):
     wanted = r"^missing: 1 of 5 episodes have no row of 'state', 2 none of 'camera'; the first is episode 4"
     with pytest.raises(robocache.ArgumentError, match=wanted):
-        robocache.Loader(partly, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
+        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
     quiet(partly, batch_size=8, delta_timestamps=WINDOWS, missing="error", episodes=[0, 2])
     with pytest.raises(robocache.ArgumentError, match=r"missing: expected 'pad', 'drop' or 'error', got 'skip'"):
-        robocache.Loader(partly, batch_size=8, delta_timestamps=WINDOWS, missing="skip")
+        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, missing="skip")
 
 
 def test_rule_48_drop_that_leaves_no_episode_is_refused(partly):
     with pytest.raises(
         robocache.ArgumentError, match=r"^missing: 2 of 2 episodes have no row of 'camera'; expected an"
     ):
-        robocache.Loader(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", episodes=[1, 3])
+        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", episodes=[1, 3])
 
 
 def test_rule_48_where_finds_the_episodes_that_have_rows(partly):
     there = (pc.field("rows.camera") > 0) & (pc.field("rows.state") > 0)
     assert partly.select(there) == [0, 2]
-    by_where = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, where=there, shuffle=False)
+    by_where = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=there, shuffle=False)
     dropped = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, missing="drop", shuffle=False)
     assert anchors_of(by_where) == anchors_of(dropped)
 
@@ -88,28 +89,30 @@ def test_rule_37_a_source_without_the_key_is_drawn_with_a_warning(partly, tmp_pa
     blind = write(tmp_path / "blind", episodes_with("state", "state"))
     sources = [Source(blind), Source(partly, episodes=[0, 1, 2])]
     with pytest.warns(LoaderWarning) as said:
-        robocache.Loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
+        flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
     (text,) = (str(warning.message) for warning in said)
     absent = "sources[0].missing: no stream for 'camera': in all of its 2 episodes the values are 0 and is_pad is true"
     assert text.startswith(absent) and "rename=" in text
     assert "sources[1].missing: 1 of 3 episodes have no row of 'camera'" in text
     with pytest.warns(LoaderWarning, match=r"sources\[0\].missing: no stream for 'camera'") as said:
-        loader = robocache.Loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="drop")
+        loader = flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="drop")
     assert loader.num_anchors == 80 and len(said) == 1 and "sources[1]" not in str(said[0].message)
     with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].missing: 1 of 3 episodes"):
-        robocache.Loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
+        flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state", missing="error")
 
 
 def test_rule_48_a_renamed_stream_is_called_by_its_key_and_selected_by_its_name(partly):
     windows = {"state": None, "top": None}
     with pytest.warns(LoaderWarning, match=r"no row of 'top'.*field\('rows.camera'\)"):
-        robocache.Loader(partly, batch_size=8, delta_timestamps=windows, rename={"camera": "top"}, anchor="state")
+        flat_loader(
+            [robocache.Source(partly, rename={"camera": "top"})], batch_size=8, delta_timestamps=windows, anchor="state"
+        )
 
 
 def test_rule_48_anchors_of_a_clock(partly, tmp_path, device):
     """An episode of either stream is drawn; one of neither is not, and is nothing to warn of."""
     with pytest.warns(LoaderWarning, match=r"1 of 5 episodes have no row of 'state', 2 none of 'camera'"):
-        robocache.Loader(partly, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10, device=device)
+        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10, device=device)
     loader = quiet(partly, batch_size=8, delta_timestamps=WINDOWS, anchor_hz=10, missing="drop", device=device)
     assert {episode for episode, _ in anchors_of(loader)} == {0, 2}
     aborted = write(tmp_path / "aborted", [*episodes_with("state camera", "state camera"), {}])
@@ -124,7 +127,7 @@ def test_rule_48_edges_that_drop_such_episodes_anyway_are_no_warning(partly):
 def test_rule_48_ranks_drop_the_same_and_one_of_them_warns(partly):
     options = {"batch_size": 4, "delta_timestamps": WINDOWS, "anchor": "state", "world_size": 2}
     with pytest.warns(LoaderWarning):
-        robocache.Loader(partly, rank=0, **options)
+        flat_loader(partly, rank=0, **options)
     quiet(partly, rank=1, **options)
     drawn = [
         {episode for episode, _ in anchors_of(quiet(partly, rank=rank, missing="drop", shard_episodes=True, **options))}
@@ -136,7 +139,7 @@ def test_rule_48_ranks_drop_the_same_and_one_of_them_warns(partly):
 def test_rule_48_one_warning_is_for_all_sources_and_a_copy_does_not_say_it_again(partly, tmp_path):
     sources = [Source(partly), Source(partly, episodes=[0, 1])]
     with pytest.warns(LoaderWarning) as said:
-        loader = robocache.Loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
+        loader = flat_loader(sources, batch_size=8, delta_timestamps=WINDOWS, anchor="state")
     assert len(said) == 1
     assert "sources[0].missing: 2 of 5" in str(said[0].message) and "sources[1].missing: 1 of 2" in str(said[0].message)
     with warnings.catch_warnings():
@@ -156,7 +159,7 @@ def test_rule_48_offsets_that_are_rows_instead_of_seconds_are_said(tmp_path, dev
     dataset = ten_hz(tmp_path)
     windows = {"state": None, "action": list(range(length))}
     with pytest.warns(LoaderWarning) as said:
-        loader = robocache.Loader(dataset, batch_size=300, delta_timestamps=windows, device=device)
+        loader = flat_loader(dataset, batch_size=300, delta_timestamps=windows, device=device)
     text = str(said[0].message)
     share = float(np.asarray(next(loader)["action_is_pad"].cpu()).mean())
     assert len(said) == 1 and share > 0.5
@@ -183,15 +186,15 @@ def test_rule_48_padding_is_told_for_what_it_is(tmp_path):
     dataset = ten_hz(tmp_path)
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.03, 0.04]}}
     with pytest.warns(LoaderWarning, match=r"'action'\]: 100% of the steps are padding.*tolerance_s"):
-        robocache.Loader(dataset, methods="nearest", tolerance_s=0.01, **options)
+        flat_loader(dataset, method="nearest", tolerance_s=0.01, **options)
     with pytest.warns(LoaderWarning, match=r"max_gap_s"):
-        robocache.Loader(dataset, max_gap_s=0.05, **options)
+        flat_loader(dataset, max_gap_s=0.05, **options)
 
 
 def test_rule_48_padding_counts_episodes_that_have_the_key_alone(partly):
     """What is missing altogether has a warning of its own."""
     with pytest.warns(LoaderWarning) as said:
-        robocache.Loader(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=[0, 1, 3])
+        flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=[0, 1, 3])
     assert [str(w.message).partition(":")[0] for w in said] == ["missing"]
 
 
@@ -200,7 +203,7 @@ def test_rule_48_padding_of_one_source_is_told_by_its_name(tmp_path, partly):
     sources = [Source(partly, episodes=[0, 2]), Source(long)]
     options = {"batch_size": 8, "anchor": "state"}
     with pytest.warns(LoaderWarning, match=r"^sources\[0\].delta_timestamps\['state'\]: 7\d(.\d)?% of") as said:
-        robocache.Loader(sources, delta_timestamps={"state": [k / 5 for k in range(20)]}, **options)
+        flat_loader(sources, delta_timestamps={"state": [k / 5 for k in range(20)]}, **options)
     assert "sources[1]" not in str(said[0].message)
 
 
@@ -209,6 +212,6 @@ def test_rule_48_a_look_at_many_anchors_finds_their_share(tmp_path):
     dataset = ten_hz(tmp_path, episodes=200, count=41)
     windows = {"action": [k / 10 for k in range(101)]}
     with pytest.warns(LoaderWarning) as said:
-        loader = robocache.Loader(dataset, batch_size=200 * 41, delta_timestamps=windows, device="cpu")
+        loader = flat_loader(dataset, batch_size=200 * 41, delta_timestamps=windows, device="cpu")
     told = float(str(said[0].message).split("]: ")[1].split("%")[0])
     assert abs(told - 100 * float(np.asarray(next(loader)["action_is_pad"]).mean())) < 2

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import FLOAT_STREAMS, check, random_values, small, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.normalisation import ENDS, MODES, PERCENTS
@@ -22,7 +23,7 @@ def test_a_constant_feature_is_normalised_to_a_finite_value(tmp_path, device):
     values = np.stack([np.full(50, 3.5), np.arange(50)], 1).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(50) * 10**8, values)}])
     for mode in MODES:
-        loader = robocache.Loader(
+        loader = flat_loader(
             dataset, batch_size=50, delta_timestamps={"x": [0.0]}, normalize={"x": mode}, device=device
         )
         got = to_numpy(next(iter(loader))["x"])
@@ -38,7 +39,7 @@ def normalised_rows(dataset, recording, mode, device):
     The statistics are those of every row. At a time that is there twice both anchors see the last of its rows. The bound
     is on float32's rounding of scale, shift and result, each by at most 2^-24 of its term.
     """
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset,
         batch_size=32,
         delta_timestamps={"action": [0.0]},
@@ -110,8 +111,8 @@ def test_a_batch_is_what_normalize_makes_of_the_raw_one(dataset, device, mode, c
     for names, dtype in ((keys, "float32"), (["observation.imu"], "float64")):
         arguments = {"batch_size": 200, "delta_timestamps": dict.fromkeys(names, DELTAS), "seed": 8, "dtype": dtype}
         arguments |= {"device": device, "framework": framework}
-        raw = next(robocache.Loader(dataset, **arguments))
-        loader = robocache.Loader(dataset, normalize=mode, constant=constant, **arguments)
+        raw = next(flat_loader(dataset, **arguments))
+        loader = flat_loader(dataset, normalize=mode, constant=constant, **arguments)
         batch = next(loader)
         for key in names:
             present = there(dataset, batch, key)
@@ -150,8 +151,8 @@ def test_a_sources_norm_stats_go_before_the_loaders_and_those_before_the_caches(
     of_source = {"state": stats_about(1.0, 2.0)}
     of_loader = {"state": stats_about(-3.0, 4.0), "action": stats_about(7.0, 0.5)}
     sources = [robocache.Source(arms[0], norm_stats=of_source), robocache.Source(arms[1])]
-    raw = next(robocache.Loader(sources, **arguments))
-    loader = robocache.Loader(sources, normalize="mean_std", norm_stats=of_loader, **arguments)
+    raw = next(flat_loader(sources, **arguments))
+    loader = flat_loader(sources, normalize="mean_std", norm_stats=of_loader, **arguments)
     batch = next(loader)
     index = to_numpy(batch["dataset_index"])
     assert set(index.tolist()) == {0, 1}
@@ -193,11 +194,11 @@ def test_a_sources_norm_stats_go_before_the_loaders_and_those_before_the_caches(
 def test_statistics_that_make_no_sense_are_refused_by_name(arms, options, error, part):
     options = {"normalize": "mean_std", **options}
     with pytest.raises(error, match=part):
-        robocache.Loader(arms[0], batch_size=4, delta_timestamps={"action": [0.0]}, device="cpu", **options)
+        flat_loader(arms[0], batch_size=4, delta_timestamps={"action": [0.0]}, device="cpu", **options)
 
 
 def test_a_key_that_is_not_normalised_stays_and_one_that_is_none_is_refused(arms, device):
-    loader = robocache.Loader(
+    loader = flat_loader(
         arms[0],
         batch_size=4,
         delta_timestamps={"action": [0.0], "state": [0.0]},
@@ -214,5 +215,5 @@ def test_a_key_that_is_not_normalised_stays_and_one_that_is_none_is_refused(arms
 
 def test_statistics_that_would_not_be_used_are_refused(dataset):
     for options in ({"norm_stats": dataset.stats}, {"constant": "lerobot"}):
-        with pytest.raises(robocache.ArgumentError, match="goes with normalize="):
+        with pytest.raises(robocache.ArgumentError, match="goes with a Window"):
             small(dataset, **options)

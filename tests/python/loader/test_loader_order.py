@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import EVERY, anchors_of, assert_same_batches, batches_of, check, place_of, small, ticks_of, write
 
 import robocache
@@ -27,7 +28,7 @@ def test_an_epoch_holds_every_anchor_once(dataset, recording, device):
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 100, 255, 256, 257, 1000, 4099])
 def test_the_order_is_a_bijection_for_any_number_of_anchors(tmp_path, device, rows):
     recording = [{"x": (np.arange(rows) * 1000, np.zeros((rows, 1), np.float32))}]
-    loader = robocache.Loader(
+    loader = flat_loader(
         write(tmp_path / "cache", recording),
         batch_size=64,
         delta_timestamps={"x": [0.0]},
@@ -41,9 +42,7 @@ def test_the_order_is_a_bijection_for_any_number_of_anchors(tmp_path, device, ro
 def test_the_order_is_well_mixed(tmp_path):
     rows = 20_000
     recording = [{"x": (np.arange(rows), np.zeros((rows, 1), np.float32))}]
-    loader = robocache.Loader(
-        write(tmp_path / "cache", recording), batch_size=1000, delta_timestamps={"x": [0.0]}, snap_s=0
-    )
+    loader = flat_loader(write(tmp_path / "cache", recording), batch_size=1000, delta_timestamps={"x": [0.0]}, snap_s=0)
     orders = [np.array([t for _, t in anchors_of(loader)]) for _ in range(2)]
     for order in orders:
         # Of a random permutation of n: mean |position - value| is n/3, neighbours are uncorrelated (std 1/sqrt(n)).
@@ -166,7 +165,7 @@ def test_a_state_is_of_plain_ints_whatever_the_arguments_are(dataset):
 def test_a_pickled_loader_goes_on_where_it_was(dataset, start_method):
     options = {
         "delta_timestamps": {"action": [0.0, 0.1]},
-        "methods": {"action": [(slice(0, 3), "pchip")]},
+        "method": {"action": [(slice(0, 3), "pchip")]},
         "normalize": "mean_std",
         "episodes": np.array([0, 2, 3]),
         "seed": 5,

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 
 import robocache
 
@@ -24,29 +25,21 @@ def dataset(tmp_path):
 
 def loader(dataset, **options):
     options = {"batch_size": 4, "device": "cpu", "framework": "numpy", "shuffle": False, "dtype": "float64", **options}
-    return robocache.Loader(dataset, **options)
+    return flat_loader(dataset, **options)
 
 
 @pytest.mark.parametrize(("stream", "what"), [("lidar", "ragged rows"), ("said", "text")])
-@pytest.mark.parametrize(
-    "asked", [lambda s: {"delta_timestamps": {"pose": [0.0], s: [0.0]}}, lambda s: {"rate_hz": 10, "history": {s: 2}}]
-)
-def test_they_are_refused_by_name(dataset, stream, what, asked):
+def test_they_are_refused_by_name(dataset, stream, what):
     with pytest.raises(
         robocache.ArgumentError, match=rf"delta_timestamps\['{stream}'\]: expected rows of one size.*{what}"
     ):
-        loader(dataset, **asked(stream))
+        loader(dataset, delta_timestamps={"pose": [0.0], stream: [0.0]})
 
 
 def test_a_source_of_which_one_fills_a_key_is_refused(dataset):
     sources = [robocache.Source(dataset), robocache.Source(dataset, rename={"pose": "other", "lidar": "pose"})]
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['pose'\]: expected rows of one size"):
         loader(sources, delta_timestamps={"pose": [0.0]})
-
-
-def test_a_history_for_all_leaves_them_out(dataset):
-    batch = next(loader(dataset, rate_hz=10, history=2))
-    assert [name for name in batch if "_is_pad" not in name and name in dataset.streams] == ["pose", "heading"]
 
 
 def test_their_clock_may_be_the_anchors(dataset):
@@ -63,15 +56,15 @@ def same(a, b):
 def test_a_streams_own_methods_are_its_default(dataset):
     said = {"pose": [(slice(3, 7), "slerp")], "heading": "angle"}
     by_default = next(loader(dataset, delta_timestamps=DELTAS))
-    assert same(by_default, next(loader(dataset, delta_timestamps=DELTAS, methods=said)))
+    assert same(by_default, next(loader(dataset, delta_timestamps=DELTAS, method=said)))
     assert np.allclose(np.linalg.norm(by_default["pose"][..., 3:], axis=-1), 1)
     assert np.all(np.abs(by_default["heading"]) > 3)  # the shorter way round
 
 
 def test_the_callers_methods_go_before_them(dataset):
-    linear = next(loader(dataset, delta_timestamps=DELTAS, methods="linear"))
+    linear = next(loader(dataset, delta_timestamps=DELTAS, method="linear"))
     assert np.all(np.abs(linear["heading"]) < 1e-9)
-    of_one = next(loader(dataset, delta_timestamps=DELTAS, methods={"heading": "linear"}))
+    of_one = next(loader(dataset, delta_timestamps=DELTAS, method={"heading": "linear"}))
     by_default = next(loader(dataset, delta_timestamps=DELTAS))
     assert np.array_equal(of_one["heading"], linear["heading"])
     assert np.array_equal(of_one["pose"], by_default["pose"])
@@ -88,12 +81,14 @@ def test_methods_that_cannot_be_are_refused_where_they_are_used(tmp_path, method
     ds = robocache.open(tmp_path / "odd")
     with pytest.raises(robocache.ArgumentError, match=r"stream 'x': attributes\['methods'\]: expected \[\[start, stop"):
         loader(ds, delta_timestamps={"x": [0.0]})
-    loader(ds, delta_timestamps={"x": [0.0]}, methods="linear")
+    loader(ds, delta_timestamps={"x": [0.0]}, method="linear")
     loader(ds, delta_timestamps={"y": [0.0]})
 
 
 def test_sources_that_differ_in_methods_are_refused(dataset):
     sources = [robocache.Source(dataset), robocache.Source(dataset, rename={"pose": "x", "heading": "pose"})]
-    with pytest.raises(robocache.ArgumentError, match="methods: expected those of 'pose', since the attributes"):
+    with pytest.raises(
+        robocache.ArgumentError, match=r"delta_timestamps\['pose'\].method: expected one, since the attributes"
+    ):
         loader(sources, delta_timestamps={"pose": [0.0]}, pad_features=True)
-    loader(sources, delta_timestamps={"pose": [0.0]}, pad_features=True, methods={"pose": "linear"})
+    loader(sources, delta_timestamps={"pose": [0.0]}, pad_features=True, method={"pose": "linear"})

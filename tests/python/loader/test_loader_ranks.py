@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from recordings import EVERY, anchors_of, assert_same_batches, batches_of, place_of, small, ticks_of, write
 from reference.compare import to_numpy
 from reference.mixture import draw
@@ -101,7 +102,7 @@ def test_rule_36_an_epoch_is_filled_up_as_torchs_distributed_sampler_does(
     for rank in range(world_size):
         options = {"batch_size": batch_size, "delta_timestamps": {"x": None}, "snap_s": 0, "device": device}
         options |= {"shuffle": False, "rank": rank, "world_size": world_size}
-        loader = robocache.Loader(dataset, **options)
+        loader = flat_loader(dataset, **options)
         sampler = DistributedSampler(range(rows), world_size, rank, shuffle=False)
         of_torch = list(DataLoader(range(rows), batch_size, sampler=sampler))
         batches = [to_numpy(batch["time_ns"]).tolist() for batch in loader]
@@ -112,7 +113,7 @@ def test_rule_36_an_epoch_is_filled_up_as_torchs_distributed_sampler_does(
         if rows >= batch_size * world_size:
             sampler = DistributedSampler(range(rows), world_size, rank, drop_last=True)
             of_torch = DataLoader(range(rows), batch_size, sampler=sampler, drop_last=True)
-            assert len(robocache.Loader(dataset, drop_last=True, **options)) == len(of_torch)
+            assert len(flat_loader(dataset, drop_last=True, **options)) == len(of_torch)
     assert ours == theirs
 
 
@@ -176,10 +177,10 @@ def test_rule_36_a_mixture_goes_on_with_other_ranks(dataset, recording, device):
     ]
     ticks = [ticks_of(recording, "action", [0, 1, 2]), ticks_of(recording, "action", [5])]
     options = {"delta_timestamps": {"action": None}, "samples_per_epoch": 301, "device": device}
-    first = robocache.Loader(sources, batch_size=16, rank=3, world_size=4, **options)
+    first = flat_loader(sources, batch_size=16, rank=3, world_size=4, **options)
     next(first)
     for rank in range(2):
-        loader = robocache.Loader(sources, batch_size=8, rank=rank, world_size=2, **options)
+        loader = flat_loader(sources, batch_size=8, rank=rank, world_size=2, **options)
         loader.load_state_dict(first.state_dict())
         for batch, positions in zip(loader, shared_out(301, 64, 8, rank, 2, False), strict=True):
             columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
@@ -200,8 +201,8 @@ def test_rule_36_a_state_of_steps_still_loads(plain, step):
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"rank": 1}, "rank, world_size: expected both"),
-        ({"world_size": 2}, "rank, world_size: expected both"),
+        ({"rank": 1}, "ranks: expected both"),
+        ({"world_size": 2}, "ranks: expected both"),
         ({"rank": 2, "world_size": 2}, r"rank: expected in \[0, 2\), got 2"),
         ({"rank": -1, "world_size": 2}, r"rank: .*got -1"),
         ({"rank": 0, "world_size": 0}, "world_size: .*got 0"),
@@ -388,8 +389,8 @@ import robocache
 
 path, state, log = sys.argv[1:]
 sources = [robocache.Source(robocache.open(path), weight=w, episodes=e) for w, e in ((2, [0, 1, 2]), (1, [4]))]
-loader = robocache.Loader(sources, batch_size=8, delta_timestamps={"x": [0.0]}, samples_per_epoch=100, seed=5,
-                          rank=1, world_size=2, framework="numpy", device="cpu")
+loader = robocache.Loader(robocache.Mixture(sources, samples_per_epoch=100), batch_size=8, delta_timestamps={"x": [0.0]},
+                          seed=5, ranks=robocache.Ranks(rank=1, world_size=2), framework="numpy", device="cpu")
 with open(log, "w") as lines:
     number = 0
     while True:
@@ -430,11 +431,11 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(plain, tmp_path):
             run.send_signal(signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL
         number, saved = json.loads(state.read_text())
-        wanted = batches_from(robocache.Loader(sources, seed=5, **options), number + 40)
+        wanted = batches_from(flat_loader(sources, seed=5, **options), number + 40)
         came = [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
         assert number <= len(came)
         assert came[: len(wanted)] == wanted[: len(came)]
-        resumed = robocache.Loader(sources, **options)
+        resumed = flat_loader(sources, **options)
         resumed.load_state_dict(saved)
         assert batches_from(resumed, 40) == wanted[number:]
 

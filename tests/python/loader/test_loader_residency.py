@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from recordings import EVERY, STREAMS, assert_same_batches, batches_of, write
 from reference.compare import to_numpy
 
@@ -26,25 +27,30 @@ LOADERS = {
     "normalised": {"delta_timestamps": EVERY, "normalize": "mean_std", "dtype": "bfloat16", "max_gap_s": 0.05},
     "curves": {
         "delta_timestamps": {"observation.state": [-0.03, 0.0, 0.011], "action": [0.0, 0.5], "observation.imu": [0.0]},
-        "methods": {"observation.state": "pchip", "action": "akima"},
+        "method": {"observation.state": "pchip", "action": "akima"},
     },
     "slices": {
         "delta_timestamps": {"action": [0.0, 0.013], "observation.state": [0.0]},
-        "methods": {
+        "method": {
             "action": [(slice(3, 7), "slerp"), (slice(0, 1), "angle"), (slice(7, 14), "pose"), (slice(14, 16), "next")],
             "observation.state": "nearest",
         },
         "tolerance_s": {"observation.state": 0.02},
     },
-    "one_step": {"delta_timestamps": dict.fromkeys(STREAMS), "causal": True, "offset": 0.004},
-    "at_a_rate": {"rate_hz": 37, "history": 3, "horizon": 40, "anchor_hz": 21, "edges": "drop"},
+    "one_step": {"delta_timestamps": dict.fromkeys(STREAMS), "causal": True, "offset_s": 0.004},
+    "at_a_rate": {
+        "delta_timestamps": {
+            **{name: robocache.Window.steps(37, history=3) for name in STREAMS},
+            "action": robocache.Window.steps(37, horizon=40),
+        },
+        "anchor_hz": 21,
+        "edges": "drop",
+    },
 }
 
 
 def loader_on(dataset, device, residency="auto", windows=WINDOWS, **options):
-    return robocache.Loader(
-        dataset, batch_size=24, delta_timestamps=windows, device=device, residency=residency, **options
-    )
+    return flat_loader(dataset, batch_size=24, delta_timestamps=windows, device=device, residency=residency, **options)
 
 
 def tiers_of(loader):
@@ -65,7 +71,7 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
 
     def batches(residency, device=device, **more):
         options_of_it = {"batch_size": 24, "seed": 4, "device": device, **options, **more}
-        return batches_of(robocache.Loader(dataset, residency=residency, **options_of_it), 5)
+        return batches_of(flat_loader(dataset, residency=residency, **options_of_it), 5)
 
     expected = batches("device")
     of_files = batches("device", device="cpu") if curved else expected  # rule 39: what is mapped is made on the CPU
@@ -74,21 +80,21 @@ def test_every_tier_gives_the_same_bytes(dataset, device, name):
         assert_same_batches(batches("auto", prefetch=prefetch), expected)
         assert_same_batches(batches("mapped", prefetch=prefetch), of_files)
     if device == "cpu" or not curved:
-        assert_same_batches(batches("auto", memory_budget={"device": 0, "host": 30_000}), expected)
+        assert_same_batches(batches("auto", budget={"device": 0, "host": 30_000}), expected)
 
 
 @pytest.mark.parametrize("options", [LOADERS[name] for name in ALIKE])
 def test_every_mixture_of_tiers_gives_the_cpus_bytes(dataset, device, options):
-    expected = batches_of(robocache.Loader(dataset, batch_size=24, device="cpu", **options), 3)
+    expected = batches_of(flat_loader(dataset, batch_size=24, device="cpu", **options), 3)
     for turn in range(3):
         tiers = {key: ("device", "pinned", "mapped")[(place + turn) % 3] for place, key in enumerate(STREAMS)}
-        loader = robocache.Loader(dataset, batch_size=24, device=device, residency=tiers, **options)
+        loader = flat_loader(dataset, batch_size=24, device=device, residency=tiers, **options)
         if device == "cuda":
             assert tiers_of(loader) == tiers
         assert_same_batches(batches_of(loader, 3), expected)
         indices = [loader.num_anchors - 1, 0, 7, 7]
         one = {key: to_numpy(x) for key, x in loader.gather(indices).items()}
-        plain = robocache.Loader(dataset, batch_size=24, device="cpu", **options)
+        plain = flat_loader(dataset, batch_size=24, device="cpu", **options)
         assert_same_batches([one], [{key: to_numpy(x) for key, x in plain.gather(indices).items()}])
 
 
@@ -115,8 +121,8 @@ def test_a_mixture_whose_sources_differ(rng, tmp_path, device, residency):
         "pad_features": True,
         "normalize": {"state": "min_max"},
     }
-    expected = batches_of(robocache.Loader(sources, device="cpu", residency="device", **arguments), 6)
-    loader = robocache.Loader(sources, device=device, residency={"state": residency, "tick": "device"}, **arguments)
+    expected = batches_of(flat_loader(sources, device="cpu", residency="device", **arguments), 6)
+    loader = flat_loader(sources, device=device, residency={"state": residency, "tick": "device"}, **arguments)
     assert_same_batches(batches_of(loader, 6), expected)
     state = loader.explain()[0]
     assert (state.key, state.bytes) == ("state", 3 * 50 * (7 * 8 + 3 * 2))
@@ -126,11 +132,11 @@ def test_a_mixture_whose_sources_differ(rng, tmp_path, device, residency):
 
 
 def test_on_the_cpu_rows_are_copied_to_memory(dataset):
-    for residency in ("auto", "device", "pinned", None):
+    for residency in ("auto", "device", "pinned"):
         tiers = tiers_of(loader_on(dataset, "cpu", residency))
         assert set(tiers.values()) == {"pinned" if residency == "pinned" else "device"}
     assert set(tiers_of(loader_on(dataset, "cpu", "mapped")).values()) == {"mapped"}
-    assert tiers_of(robocache.Loader(dataset, batch_size=4, delta_timestamps=WINDOWS, device="cpu")) == dict.fromkeys(
+    assert tiers_of(flat_loader(dataset, batch_size=4, delta_timestamps=WINDOWS, device="cpu")) == dict.fromkeys(
         KEYS, "device"
     )
 
@@ -163,7 +169,7 @@ def test_auto_moves_the_largest_down_first(dataset):
         room = room_for(whole, keys[moved:], clocks)
         for short in (0, 1):
             down = min(moved + short, 3)
-            tiers = tiers_of(loader_on(dataset, "cpu", memory_budget=room - short))
+            tiers = tiers_of(loader_on(dataset, "cpu", budget=room - short))
             assert [tiers[key] for key in keys] == ["mapped"] * down + ["device"] * (3 - down), (moved, short)
 
 
@@ -172,19 +178,19 @@ def test_auto_goes_from_the_device_to_pinned_memory_to_files(dataset, cuda):
     whole = loader_on(dataset, cuda)
     clocks = clocks_of(dataset, keys)
     device, host = room_for(whole, ["mode"], clocks), room_for(whole, ["observation.state"], clocks)
-    loader = loader_on(dataset, cuda, memory_budget={"device": device, "host": host})
+    loader = loader_on(dataset, cuda, budget={"device": device, "host": host})
     assert tiers_of(loader) == {"action": "mapped", "observation.state": "pinned", "mode": "device"}
     assert_same_batches(batches_of(loader), batches_of(loader_on(dataset, "cpu")))
-    assert set(tiers_of(loader_on(dataset, cuda, memory_budget=0)).values()) == {"pinned"}
-    assert set(tiers_of(loader_on(dataset, cuda, memory_budget={"device": 0, "host": 0})).values()) == {"mapped"}
+    assert set(tiers_of(loader_on(dataset, cuda, budget=0)).values()) == {"pinned"}
+    assert set(tiers_of(loader_on(dataset, cuda, budget={"device": 0, "host": 0})).values()) == {"mapped"}
 
 
 def test_a_budget_is_bytes_or_a_share(dataset, device):
     for budget in (1.0, np.float32(0.25), 10**9, np.int64(10**9), {"host": 0.5}, {"device": 0.5, "host": 10**9}, {}):
-        assert set(tiers_of(loader_on(dataset, device, memory_budget=budget)).values()) == {"device"}
+        assert set(tiers_of(loader_on(dataset, device, budget=budget)).values()) == {"device"}
     # A one is a byte, and a share so small has no room either.
     for budget in (1, 0, 1e-9):
-        loader = loader_on(dataset, device, memory_budget={"device": budget, "host": budget})
+        loader = loader_on(dataset, device, budget={"device": budget, "host": budget})
         assert set(tiers_of(loader).values()) == {"mapped"}
 
 
@@ -192,35 +198,38 @@ def test_a_budget_is_bytes_or_a_share(dataset, device):
 def test_what_was_asked_for_and_does_not_fit_is_refused_with_both_sizes(dataset, device, residency):
     budget = {"device": 20_000, "host": 20_000}
     with pytest.raises(robocache.DeviceError) as refusal:
-        loader_on(dataset, device, {"action": residency}, memory_budget=budget)
+        loader_on(dataset, device, {"action": residency}, budget=budget)
     [action] = [p for p in loader_on(dataset, device).explain() if p.key == "action"]
     where = r"cuda:\d+" if device == "cuda" and residency == "device" else "host memory"
     assert re.match(
-        rf"residency: 'action' as '{residency}' needs {action.bytes} bytes of {where}, the memory budget of 20000 "
-        r"has \d+ left; a larger memory_budget or residency='auto' may do",
+        rf"memory.residency: 'action' as '{residency}' needs {action.bytes} bytes of {where}, the memory budget of 20000 "
+        r"has \d+ left; a larger memory.budget or residency='auto' may do",
         str(refusal.value),
     )
-    loader_on(dataset, device, {"action": "auto"}, memory_budget=budget)
+    loader_on(dataset, device, {"action": "auto"}, budget=budget)
 
 
 REFUSED = [
-    ({"residency": "disk"}, ["residency: expected 'auto', 'decoded', 'device', 'pinned' or 'mapped', got 'disk'"]),
-    ({"residency": {"action": "Device"}}, ["residency['action']: expected 'auto'", "got 'Device'"]),
-    ({"residency": {"actions": "device"}}, ["residency: no stream 'actions'", "observation.state, "]),
-    ({"memory_budget": 0.0}, ["memory_budget: expected bytes, an int, or a share in (0, 1]"]),
-    ({"memory_budget": 1.5}, ["memory_budget: expected bytes, an int, or a share in (0, 1]", "1.5"]),
-    ({"memory_budget": float("nan")}, ["memory_budget: expected", "nan"]),
-    ({"memory_budget": -1}, ["memory_budget: expected at least 0 bytes, got -1"]),
-    ({"memory_budget": {"gpu": 0.5}}, ["memory_budget: expected 'device' and 'host', got 'gpu'"]),
+    (
+        {"residency": "disk"},
+        ["memory.residency: expected 'auto', 'decoded', 'device', 'pinned' or 'mapped', got 'disk'"],
+    ),
+    ({"residency": {"action": "Device"}}, ["memory.residency['action']: expected 'auto'", "got 'Device'"]),
+    ({"residency": {"actions": "device"}}, ["memory.residency: no stream 'actions'", "observation.state, "]),
+    ({"budget": 0.0}, ["memory.budget: expected bytes, an int, or a share in (0, 1]"]),
+    ({"budget": 1.5}, ["memory.budget: expected bytes, an int, or a share in (0, 1]", "1.5"]),
+    ({"budget": float("nan")}, ["memory.budget: expected", "nan"]),
+    ({"budget": 2**70}, ["memory.budget: expected a whole number of 64 bits"]),
+    ({"budget": -1}, ["memory.budget: expected at least 0 bytes, got -1"]),
+    ({"budget": {"gpu": 0.5}}, ["memory.budget: expected 'device' and 'host', got 'gpu'"]),
 ]
 MISTYPED = [
-    ({"residency": 3}, "residency"),
-    ({"residency": ["device"]}, "residency"),
-    ({"memory_budget": "half"}, "memory_budget"),
-    ({"memory_budget": True}, "memory_budget"),
-    ({"memory_budget": [1]}, "memory_budget"),
-    ({"memory_budget": 2**70}, "memory_budget"),
-    ({"memory_budget": {"host": "all"}}, "memory_budget"),
+    ({"residency": 3}, "memory.residency"),
+    ({"residency": ["device"]}, "memory.residency"),
+    ({"budget": "half"}, "memory.budget"),
+    ({"budget": True}, "memory.budget"),
+    ({"budget": [1]}, "memory.budget"),
+    ({"budget": {"host": "all"}}, "memory.budget"),
 ]
 
 
@@ -241,7 +250,7 @@ def test_arguments_of_another_type_are_refused_as_such(dataset, device, options,
 
 
 def test_explain_is_a_list_and_a_table(dataset):
-    explained = loader_on(dataset, "cpu", {"mode": "mapped"}, memory_budget=30_000).explain()
+    explained = loader_on(dataset, "cpu", {"mode": "mapped"}, budget=30_000).explain()
     assert [placement.key for placement in explained] == KEYS
     for key, tier, size, why in explained:
         stream = dataset.streams[key]
@@ -311,7 +320,7 @@ def used_mib(device):
 def test_loaders_on_one_dataset_share_its_rows_until_the_last_goes(wide, device):
     def make(**options):
         options = {"batch_size": 8, "delta_timestamps": {"wide": [0.0]}, "device": device, "prefetch": 0} | options
-        return robocache.Loader(wide, **options)
+        return flat_loader(wide, **options)
 
     next(make(batch_size=4, episodes=[0]))
     before = used_mib(device)
@@ -330,7 +339,7 @@ def test_loaders_on_one_dataset_share_its_rows_until_the_last_goes(wide, device)
 
 
 def test_a_mapped_key_takes_no_memory(wide, device):
-    loader = robocache.Loader(wide, batch_size=8, delta_timestamps={"wide": [0.0]}, device=device, residency="mapped")
+    loader = flat_loader(wide, batch_size=8, delta_timestamps={"wide": [0.0]}, device=device, residency="mapped")
     next(loader)
     before = used_mib(device)
     for _ in itertools.islice(loader, 50):

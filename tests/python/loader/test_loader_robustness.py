@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import assert_same_batches, place_of, record, write
 from reference.compare import to_numpy
 from soak import rounds
@@ -35,7 +36,7 @@ WAYS = [
 
 def make(dataset, device="cpu", **options):
     options = {"batch_size": 24, "delta_timestamps": WINDOWS, "anchor": "action", "device": device} | options
-    return robocache.Loader(dataset, **options)
+    return flat_loader(dataset, **options)
 
 
 def forever(loader):
@@ -152,11 +153,11 @@ def test_ctrl_c_ends_a_wait_at_once_and_the_loader_goes_on(tmp_path, threads):
     dataset = write(tmp_path / "cache", [{"pose": (times, poses)}])
 
     def slow(prefetch):
-        return robocache.Loader(
+        return flat_loader(
             dataset,
             batch_size=200,
             delta_timestamps={"pose": np.linspace(0, 1, 8000).tolist()},
-            methods="pose",
+            method="pose",
             device="cpu",
             framework="numpy",
             prefetch=prefetch,
@@ -266,8 +267,8 @@ import robocache
 
 dataset = robocache.open(sys.argv[1])
 windows = {"observation.state": [-0.05, 0.0], "action": [0.0, 0.021], "mode": None}
-loader = robocache.Loader(dataset, batch_size=24, delta_timestamps=windows, anchor="action", device="cpu",
-                          framework="numpy", residency=sys.argv[2], prefetch=3)
+loader = robocache.Loader(dataset, batch_size=24, delta_timestamps=windows, anchors="action", device="cpu", framework="numpy",
+                          memory=robocache.Memory(residency=sys.argv[2], prefetch=3))
 digest = hashlib.sha256()
 for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), int(sys.argv[3])):
     for key in sorted(batch):

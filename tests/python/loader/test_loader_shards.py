@@ -4,6 +4,7 @@ import collections
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import anchors_of, assert_same_batches, batches_of, place_of, ticks_of, write
 from reference.compare import to_numpy
 
@@ -19,7 +20,7 @@ def recorded(rng, lengths, width=3):
 
 def ranks_of(source, world_size, **options):
     options = {"batch_size": 8, "delta_timestamps": {"x": [0.0, 1e-6]}, "shard_episodes": True} | options
-    return [robocache.Loader(source, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    return [flat_loader(source, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
 
 
 @pytest.mark.parametrize("tier", ["device", "pinned", "mapped"])
@@ -51,7 +52,7 @@ def test_values_are_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
     """Of a rank's episodes alone lies less in memory, at other addresses."""
     recording = recorded(rng, (40, 30, 50, 45))
     dataset = write(tmp_path / "cache", recording)
-    whole = robocache.Loader(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device)
+    whole = flat_loader(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device)
     values = {}
     for batch in [next(whole)]:
         for episode, time, x in zip(*(to_numpy(batch[key]) for key in ("episode_index", "time_ns", "x")), strict=True):
@@ -100,7 +101,7 @@ def test_a_rank_without_anchors_is_refused(rng, tmp_path):
     for rank in range(4):  # all of them: none is left to wait for the others
         for source, options in ((dataset, {}), (weighted, {"samples_per_epoch": 100})):
             with pytest.raises(robocache.ArgumentError, match=r"anchor: expected a tick .* episodes of rank \d"):
-                robocache.Loader(
+                flat_loader(
                     source,
                     batch_size=8,
                     delta_timestamps={"x": [0.0]},

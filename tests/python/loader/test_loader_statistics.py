@@ -11,6 +11,7 @@ import warnings
 import ml_dtypes
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import write
 
 import robocache
@@ -67,7 +68,7 @@ def spread_of(stats, mode):
 
 
 def windowed(dataset, **options):
-    return robocache.Loader(
+    return flat_loader(
         dataset,
         **{"batch_size": 4096, "delta_timestamps": {"action": None}, "shuffle": False, "device": "cpu", **options},
     )
@@ -116,12 +117,16 @@ def test_rule_49_statistics_of_all_of_none_and_of_a_condition(dataset, recording
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "selected",
-    [{"episodes": range(9)}, {"where": {"task": "task 0"}}, {"episodes": [8, 1, 1, 4], "where": {"task": "task 0"}}],
+    [
+        {"episodes": range(9)},
+        {"episodes": {"task": "task 0"}},
+        {"episodes": [8, 1, 1, 4]},
+    ],
     ids=str,
 )
 def test_rule_49_a_loader_normalises_by_what_it_draws(dataset, recording, mode, selected):
     loader = windowed(dataset, normalize=mode, **selected)
-    drawn = [8, 4] if len(selected) == 2 else list(selected.get("episodes", [0, 2, 4, 6, 8]))
+    drawn = [0, 2, 4, 6, 8] if isinstance(selected["episodes"], dict) else list(selected["episodes"])
     stats = dataset.statistics(drawn)["action"]
     assert_statistics(stats, rows_of(recording, drawn))
     rows = np.concatenate([recording[e]["action"][1] for e in drawn if recording[e]])
@@ -139,12 +144,12 @@ def test_rule_49_the_dataset_or_given_statistics_where_asked(dataset, recording)
         assert_normalised_by(loader, stats["action"], "mean_std", rows)
     with pytest.raises(robocache.ArgumentError, match="stats_of: expected 'selection' or 'dataset', got 'all'"):
         windowed(dataset, normalize="mean_std", stats_of="all")
-    with pytest.raises(robocache.ArgumentError, match="stats_of: goes with normalize="):
+    with pytest.raises(robocache.ArgumentError, match="stats_of: goes with a Window"):
         windowed(dataset, stats_of="dataset")
 
 
 def test_rule_49_sources_normalise_each_by_its_own_selection(dataset, recording):
-    sources = [Source(dataset, episodes=[0, 1]), Source(dataset, where={"task": "task 0"}), Source(dataset)]
+    sources = [Source(dataset, episodes=[0, 1]), Source(dataset, episodes={"task": "task 0"}), Source(dataset)]
     loader = windowed(sources, normalize="mean_std")
     batch = next(loader)
     for place, episodes in enumerate(([0, 1], [0, 2, 4, 6, 8], range(10))):
@@ -302,7 +307,7 @@ def test_rule_38_a_spread_below_min_spread_is_not_scaled(rng, tmp_path, mode, co
     dataset, values = flickering(rng, tmp_path, [1e-7, 2e-5, 1.0], dtype, names=["wrist", "elbow", "base"])
     options = {"batch_size": 500, "delta_timestamps": {"state": None}, "shuffle": False, "device": device}
     with pytest.warns(LoaderWarning) as said:
-        loader = robocache.Loader(dataset, normalize=mode, constant=constant, dtype="float64", **options)
+        loader = flat_loader(dataset, normalize=mode, constant=constant, dtype="float64", **options)
     assert len(said) == 1
     for part in ("min_spread", "2 in all", "'state'[0] (wrist)", "'state'[1] (elbow)", "below 0.0001", "min_spread=0"):
         assert part in str(said[0].message)
@@ -328,13 +333,11 @@ def test_rule_38_min_spread_of_0_scales_what_there_is_and_says_nothing(rng, tmp_
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
         options = {"batch_size": 500, "delta_timestamps": {"state": None}, "normalize": "mean_std", "shuffle": False}
-        got = np.asarray(
-            next(robocache.Loader(dataset, min_spread=0, dtype="float64", device="cpu", **options))["state"]
-        )
-        robocache.Loader(dataset, min_spread=0.9e-5, **options)
+        got = np.asarray(next(flat_loader(dataset, min_spread=0, dtype="float64", device="cpu", **options))["state"])
+        flat_loader(dataset, min_spread=0.9e-5, **options)
     np.testing.assert_allclose(got, (values - values.mean(0)) / values.std(0), atol=1e-6)
     with pytest.warns(LoaderWarning, match=r"below 0.5"):
-        robocache.Loader(dataset, min_spread=0.5, **options)
+        flat_loader(dataset, min_spread=0.5, **options)
 
 
 def test_rule_38_what_is_constant_or_given_by_others_is_judged_alike(rng, tmp_path):
@@ -342,10 +345,10 @@ def test_rule_38_what_is_constant_or_given_by_others_is_judged_alike(rng, tmp_pa
     options = {"batch_size": 8, "delta_timestamps": {"state": None}, "normalize": "mean_std"}
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
-        robocache.Loader(dataset, **options)
+        flat_loader(dataset, **options)
     given = {"state": {"mean": [0.0, 0.0], "std": [1.0, 1e-6]}}
     with pytest.warns(LoaderWarning, match=r"'state'\[1\] 1e-06"):
-        loader = robocache.Loader(dataset, norm_stats=given, **options)
+        loader = flat_loader(dataset, norm_stats=given, **options)
     assert loader.normalize("state", np.float32([[0, 0.5]]))[0, 1] == 0.5
 
 
@@ -354,6 +357,6 @@ def test_rule_38_a_min_spread_that_is_none_is_refused(rng, tmp_path, wrong):
     dataset, _ = flickering(rng, tmp_path, [1.0])
     options = {"batch_size": 8, "delta_timestamps": {"state": None}}
     with pytest.raises(robocache.ArgumentError, match="min_spread: expected a finite number"):
-        robocache.Loader(dataset, normalize="mean_std", min_spread=wrong, **options)
-    with pytest.raises(robocache.ArgumentError, match="min_spread: goes with normalize="):
-        robocache.Loader(dataset, min_spread=0.0, **options)
+        flat_loader(dataset, normalize="mean_std", min_spread=wrong, **options)
+    with pytest.raises(robocache.ArgumentError, match="min_spread: goes with a Window"):
+        flat_loader(dataset, min_spread=0.0, **options)

@@ -5,11 +5,10 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import EPOCH_NS, EVERY, FLOAT_STREAMS, FLOATS, STREAMS, check, write
 from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
-
-import robocache
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
@@ -21,7 +20,7 @@ def test_every_batch_is_the_oracles(dataset, recording, device, dtype):
         device=device,
         dtype=dtype,
         anchor="observation.state",
-        methods={"gripper": "previous", "observation.tactile": "nearest", "mode": "next"},
+        method={"gripper": "previous", "observation.tactile": "nearest", "mode": "next"},
         normalize={"observation.state": "mean_std", "action": "min_max", "observation.imu": "q01_q99"},
         max_gap_s=0.04,
         seed=3,
@@ -33,7 +32,7 @@ def test_every_batch_is_the_oracles(dataset, recording, device, dtype):
 def test_every_step_and_linear(dataset, recording, device, method):
     names = FLOAT_STREAMS if method == "linear" else STREAMS
     deltas = {name: [-0.11, 0.0, 0.02] for name in names}
-    check(dataset, recording, deltas, device=device, methods=dict.fromkeys(names, method), batches=1)
+    check(dataset, recording, deltas, device=device, method=dict.fromkeys(names, method), batches=1)
 
 
 def test_whole_numbers_and_bool_keep_their_type_and_hold_the_previous(dataset, recording, device):
@@ -80,7 +79,7 @@ def test_every_width(rng, tmp_path, device, features, stored):
     deltas = {"x": [0.0, 0.0125, 0.1]}
     for dtype in ("bfloat16", "float32"):
         options = {"normalize": {"x": "mean_std"}, "dtype": dtype}
-        loader = robocache.Loader(dataset, batch_size=16, delta_timestamps=deltas, device=device, **options)
+        loader = flat_loader(dataset, batch_size=16, delta_timestamps=deltas, device=device, **options)
         batch = next(iter(loader))
         anchors = zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
         expected = window_batch(
@@ -101,7 +100,7 @@ def test_float64_becomes_bfloat16_in_one_rounding(tmp_path, device):
     # Just above the middle of two bfloat16 values: a stop at float32 would forget by how much.
     values = np.full((4, 1), 1.0 + 2.0**-8 + 2.0**-40)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(4) * 10**9, values)}])
-    loader = robocache.Loader(dataset, batch_size=4, delta_timestamps={"x": [0.0]}, dtype="bfloat16", device=device)
+    loader = flat_loader(dataset, batch_size=4, delta_timestamps={"x": [0.0]}, dtype="bfloat16", device=device)
     assert (next(iter(loader))["x"].float() == 1.0 + 2.0**-7).all()
 
 
@@ -114,11 +113,11 @@ def test_a_recording_of_nominal_30_hz_gives_its_own_frames(tmp_path, device):
     deltas = {"frame": [k / 30 for k in range(-20, 21)]}
     options = {"batch_size": frames, "delta_timestamps": deltas, "shuffle": False, "device": device}
     for method in ("previous", "next", "nearest", "linear"):
-        batch = next(iter(robocache.Loader(dataset, methods={"frame": method}, **options)))
+        batch = next(iter(flat_loader(dataset, method={"frame": method}, **options)))
         wanted = np.arange(frames)[:, None] + np.arange(-20, 21)
         np.testing.assert_array_equal(to_numpy(batch["frame"])[..., 0], wanted.clip(0, frames - 1))
         np.testing.assert_array_equal(to_numpy(batch["frame_is_pad"]), (wanted < 0) | (wanted >= frames))
-    unsnapped = next(iter(robocache.Loader(dataset, methods={"frame": "previous"}, snap_s=0, **options)))
+    unsnapped = next(iter(flat_loader(dataset, method={"frame": "previous"}, snap_s=0, **options)))
     assert (to_numpy(unsnapped["frame"])[30:60, :, 0] != wanted[30:60]).any()
 
 
@@ -133,12 +132,12 @@ def snapped(tmp_path, device, offsets_ns, **options):
         }
     ]
     dataset = write(tmp_path / "cache", recording)
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset,
         batch_size=1,
         delta_timestamps={"b": [0.0]},
         anchor="a",
-        methods={"b": "previous"},
+        method={"b": "previous"},
         device=device,
         drop_last=False,
         **options,
@@ -169,7 +168,7 @@ def test_no_snap(tmp_path, device):
 
 def test_outside_holds_the_edge_sample_and_is_padded(dataset, recording, device):
     deltas = {"observation.state": [-100.0, 0.0, 100.0]}
-    loader = robocache.Loader(dataset, batch_size=16, delta_timestamps=deltas, device=device)
+    loader = flat_loader(dataset, batch_size=16, delta_timestamps=deltas, device=device)
     for batch in itertools.islice(loader, 3):
         assert to_numpy(batch["observation.state_is_pad"]).tolist() == [[True, False, True]] * 16
         for row, episode in enumerate(to_numpy(batch["episode_index"])):
@@ -179,7 +178,7 @@ def test_outside_holds_the_edge_sample_and_is_padded(dataset, recording, device)
 
 def test_a_missing_stream_is_zero_after_normalisation(dataset, recording, device):
     deltas = {"observation.imu": [0.0], "mode": [0.0]}
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset,
         batch_size=8,
         delta_timestamps=deltas,
@@ -200,7 +199,7 @@ def test_a_nan_of_the_data_stays_in_its_own_entries(tmp_path, device):
     recording = [{"x": (np.arange(10) * 10**8, values), "y": (np.arange(10) * 10**8, np.zeros((10, 1), np.float32))}]
     dataset = write(tmp_path / "cache", recording)
     deltas = {"x": [0.0, 0.05]}
-    loader = robocache.Loader(dataset, batch_size=10, delta_timestamps=deltas, anchor="y", shuffle=False, device=device)
+    loader = flat_loader(dataset, batch_size=10, delta_timestamps=deltas, anchor="y", shuffle=False, device=device)
     found = np.argwhere(np.isnan(to_numpy(next(iter(loader))["x"]))).tolist()
     assert found == [[3, 1, 1], [4, 0, 1], [4, 1, 1]]
 
@@ -212,8 +211,8 @@ def test_targets_beyond_int64_are_its_ends(tmp_path, device):
         recording = [{"x": (np.array(times), np.arange(len(times), dtype=np.float32)[:, None])}]
         dataset = write(tmp_path / str(times[0]), recording)
         deltas = {"x": [-4e9, -1e-9, 0.0, 1e-9, 4e9]}
-        loader = robocache.Loader(
-            dataset, batch_size=3, delta_timestamps=deltas, device=device, shuffle=False, methods="previous", snap_s=0
+        loader = flat_loader(
+            dataset, batch_size=3, delta_timestamps=deltas, device=device, shuffle=False, method="previous", snap_s=0
         )
         expected = window_batch(
             recording,
@@ -221,7 +220,7 @@ def test_targets_beyond_int64_are_its_ends(tmp_path, device):
             deltas,
             dtypes={"x": np.float32},
             shapes={"x": (1,)},
-            methods={"x": "previous"},
+            method={"x": "previous"},
             snap_s=0,
         )
         assert_batch(next(loader), expected)

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 
 import robocache
 
@@ -23,7 +24,7 @@ def kitchen(tmp_path):
 
 def _loader(*datasets, **options):
     sources = [robocache.Source(dataset) for dataset in datasets]
-    return robocache.Loader(
+    return flat_loader(
         sources[0].dataset if len(sources) == 1 else sources,
         batch_size=4,
         delta_timestamps={"joint": None},
@@ -68,13 +69,13 @@ def test_what_has_no_tasks_is_refused(kitchen, tmp_path):
         assert all(text is None for text, plain in zip(batch["task"], of_plain.tolist(), strict=True) if plain)
     named = _write(tmp_path / "named", [{"task": "x"}], stream="task")
     with pytest.raises(robocache.ArgumentError, match="task_text: the batch's key 'task'"):
-        robocache.Loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=True)
+        flat_loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=True)
     with pytest.raises(robocache.ArgumentTypeError, match="task_text: expected True or False, got 1"):
-        robocache.Loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=1)
+        flat_loader(named, batch_size=1, delta_timestamps={"task": None}, task_text=1)
     with pytest.raises(
         robocache.ArgumentError, match=r"task_text: expected a stream 'joint' of texts, .*kitchen, got none"
     ):
-        robocache.Loader(kitchen, batch_size=1, delta_timestamps={"joint": None}, task_text="joint")
+        flat_loader(kitchen, batch_size=1, delta_timestamps={"joint": None}, task_text="joint")
 
 
 def test_one_text_in_the_column_tasks(tmp_path):
@@ -106,7 +107,7 @@ def _write_moments(path, episodes, attributes=None, stream="said", tables=None):
 def _all(dataset, device="cpu", **options):
     """By episode the texts of its rows."""
     found = [[] for _ in range(len(dataset))]
-    for batch in robocache.Loader(
+    for batch in flat_loader(
         dataset,
         **{"batch_size": 5, "delta_timestamps": {"joint": None}, "task_text": True, "shuffle": False, "device": device}
         | options,
@@ -143,7 +144,7 @@ def test_rule_47_a_text_holds_from_its_stamp_to_the_next(tmp_path, device):
         ["wipe"] * 3,
         [None] * 2,
     ]
-    loader = robocache.Loader(
+    loader = flat_loader(
         dataset, batch_size=4, delta_timestamps={"joint": None}, task_text="said", shuffle=False, device=device
     )
     assert loader.gather([3, 0, 1])["task"] == ["lift", None, "reach"]

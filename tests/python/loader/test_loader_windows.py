@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import (
     EPOCH_NS,
     EVERY,
@@ -37,20 +38,25 @@ CURVES = ["linear", "pchip", "akima", "angle"]
     "options",
     [
         {},
-        {"offset": 0.0131},
-        {"offset": -0.0131},
-        {"offset": {"action": -0.04, "observation.imu": 0.0021, "mode": 0.3, "button": 1e-9}},
+        {"offset_s": 0.0131},
+        {"offset_s": -0.0131},
+        {"offset_s": {"action": -0.04, "observation.imu": 0.0021, "mode": 0.3, "button": 1e-9}},
         {"causal": True},
         {"causal": True, "max_gap_s": 0.015},
-        {"causal": {"action": True, "mode": False, "observation.imu": True}, "methods": {"observation.imu": "pchip"}},
-        {"causal": True, "methods": "nearest", "tolerance_s": 0.012},
+        {"causal": {"action": True, "mode": False, "observation.imu": True}, "method": {"observation.imu": "pchip"}},
+        {"causal": True, "method": "nearest", "tolerance_s": 0.012},
         {"max_gap_s": {"action": 0.021, "mode": 0.3, "observation.feature": 0}},
-        *({"methods": method, "tolerance_s": 0.004} for method in STEPS),
-        *({"methods": method, "tolerance_s": 0} for method in STEPS),
-        {"tolerance_s": {"mode": 0.05, "action": 0.003, "ticks": 0}, "methods": {"action": "nearest", "ticks": "next"}},
-        {"methods": "previous", "tolerance_s": 0.03, "max_gap_s": 0.03, "offset": 0.02, "causal": True},
-        {"methods": {"action": [(slice(0, 7), "pose"), (slice(7, 11), "slerp"), (slice(12, 14), "previous")]}},
-        {"methods": {"action": [(slice(3, 7), "slerp")]}, "max_gap_s": 0.03, "offset": 0.004, "causal": {"mode": True}},
+        *({"method": method, "tolerance_s": 0.004} for method in STEPS),
+        *({"method": method, "tolerance_s": 0} for method in STEPS),
+        {"tolerance_s": {"mode": 0.05, "action": 0.003, "ticks": 0}, "method": {"action": "nearest", "ticks": "next"}},
+        {"method": "previous", "tolerance_s": 0.03, "max_gap_s": 0.03, "offset_s": 0.02, "causal": True},
+        {"method": {"action": [(slice(0, 7), "pose"), (slice(7, 11), "slerp"), (slice(12, 14), "previous")]}},
+        {
+            "method": {"action": [(slice(3, 7), "slerp")]},
+            "max_gap_s": 0.03,
+            "offset_s": 0.004,
+            "causal": {"mode": True},
+        },
     ],
     ids=str,
 )
@@ -63,7 +69,7 @@ def random_options(rng):
     """Of every stream something else, or one thing for all."""
     every = rng.random() < 0.3
     methods = rng.choice(STEPS) if every else {}
-    options = {name: {} for name in ("offset", "causal", "tolerance_s", "max_gap_s")}
+    options = {name: {} for name in ("offset_s", "causal", "tolerance_s", "max_gap_s")}
     for name in STREAMS:
         kinds = [*STEPS, *(CURVES if name in FLOAT_STREAMS else [])]
         method = methods if every else rng.choice(kinds)
@@ -74,12 +80,12 @@ def random_options(rng):
         if method in STEPS and rng.random() < 0.5:
             options["tolerance_s"][name] = float(rng.choice([0, 0.003, 0.011, 0.05]))
         if rng.random() < 0.5:
-            options["offset"][name] = float(rng.choice([-0.02, 0.0, 0.0073, 0.5]))
+            options["offset_s"][name] = float(rng.choice([-0.02, 0.0, 0.0073, 0.5]))
         if rng.random() < 0.5:
             options["max_gap_s"][name] = float(rng.choice([0.006, 0.022, 0.2]))
     return {
         **options,
-        "methods": str(methods) if every else methods,
+        "method": str(methods) if every else methods,
         "snap_s": float(rng.choice([0, 1e-6, 0.002, 0.03])),
         "dtype": str(rng.choice(["float32", "float64", "float16", "bfloat16"])),
         "normalize": {name: "mean_std" for name in FLOAT_STREAMS if rng.random() < 0.3},
@@ -108,7 +114,7 @@ def test_none_is_the_anchor_without_an_axis_of_steps(dataset, recording, device)
     for key in ("button", "action_is_pad", "action_age"):
         assert batch[key].shape == (24,)
     one_step = {name: [0.0] if at is None else at for name, at in deltas.items()}
-    again = next(itertools.islice(robocache.Loader(dataset, batch_size=24, delta_timestamps=one_step, **options), 2, 3))
+    again = next(itertools.islice(flat_loader(dataset, batch_size=24, delta_timestamps=one_step, **options), 2, 3))
     for name in ("action", "observation.feature", "button"):
         for part in ("", "_is_pad", "_age"):
             np.testing.assert_array_equal(to_numpy(batch[name + part]), to_numpy(again[name + part])[:, 0])
@@ -125,8 +131,8 @@ def of_rows(tmp_path, device, rows_ns, anchors_ns, deltas=(0.0,), **options):
             "at": (EPOCH_NS + np.array(anchors_ns, np.int64), np.zeros(len(anchors_ns), np.float32)),
         }
     ]
-    options = {"anchor": "at", "methods": "previous", "return_age": True, "shuffle": False} | options
-    loader = robocache.Loader(
+    options = {"anchor": "at", "method": "previous", "return_age": True, "shuffle": False} | options
+    loader = flat_loader(
         write(tmp_path / "cache", recording),
         batch_size=len(anchors_ns),
         delta_timestamps={"x": list(deltas)},
@@ -151,7 +157,7 @@ def test_rule_33_age_is_the_target_less_the_sample_used(tmp_path, device):
     [("previous", 0, 400), ("nearest", 0, 400), ("next", 1, -600), ("linear", 0.4, 400), ("akima", None, 400)],
 )
 def test_rule_33_age_of_every_kind_of_method(tmp_path, device, method, value, age):
-    values, _, ages = of_rows(tmp_path, device, [1000, 2000, 3000], [1400], methods=method, snap_s=0)
+    values, _, ages = of_rows(tmp_path, device, [1000, 2000, 3000], [1400], method=method, snap_s=0)
     assert ages == [[age]]
     if value is not None:
         assert values == [[np.float32(value)]]
@@ -164,7 +170,7 @@ def test_rule_33_age_where_there_is_no_sample_is_the_least_int64(tmp_path, devic
         {"a": (np.array([5]), np.ones(1)), "b": (np.array([7]), np.ones(1))},
         {"a": (np.array([6]), np.ones(1))},
     ]
-    loader = robocache.Loader(
+    loader = flat_loader(
         write(tmp_path / "lacking", recording),
         batch_size=2,
         delta_timestamps={"b": [0.0, 1e-9]},
@@ -185,7 +191,7 @@ def test_rule_23_an_age_beyond_int64_is_held_at_its_ends(tmp_path, device):
             "at": (np.array([LEAST, 0, most]), np.zeros(3, np.float32)),
         }
     ]
-    loader = robocache.Loader(
+    loader = flat_loader(
         write(tmp_path / "cache", recording),
         batch_size=3,
         delta_timestamps={"early": None, "late": None},
@@ -201,11 +207,11 @@ def test_rule_23_an_age_beyond_int64_is_held_at_its_ends(tmp_path, device):
 
 def test_rule_33_latency_moves_what_is_taken_and_not_the_anchors(tmp_path, device):
     # What is stamped t was taken at t - 300 ns: at 1000 the row stamped 1300.
-    values, is_pad, age = of_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset=300e-9, snap_s=0)
+    values, is_pad, age = of_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset_s=300e-9, snap_s=0)
     assert values == [[1], [2], [2]]
     assert age == [[0], [0], [1]]
     assert is_pad == [[False], [False], [True]]
-    values, _, _ = of_rows(tmp_path / "back", device, [1000, 1300, 2300], [1300], offset={"x": -300e-9}, snap_s=0)
+    values, _, _ = of_rows(tmp_path / "back", device, [1000, 1300, 2300], [1300], offset_s={"x": -300e-9}, snap_s=0)
     assert values == [[0]]
 
 
@@ -216,7 +222,7 @@ def test_rule_33_a_sample_as_far_as_the_tolerance_is_valid(tmp_path, device):
         "nearest": [False, False, True, True, False],
         "next": [True, True, True, True, False],
     }.items():
-        options = {"methods": method, "tolerance_s": 300e-9, "snap_s": 0}
+        options = {"method": method, "tolerance_s": 300e-9, "snap_s": 0}
         values, is_pad, age = of_rows(tmp_path / method, device, [1000, 2000], anchors, **options)
         assert [row[0] for row in is_pad] == padded
         assert [[abs(x[0]) > 300] for x in age] == is_pad
@@ -227,7 +233,7 @@ def test_causal_uses_nothing_later_than_the_target(dataset, recording, device):
     """The rows behind the target may hold anything."""
     options = {"device": device, "causal": True, "snap_s": 0, "anchor": "mode", "batch_size": 20, "return_age": True}
     for method in ["linear", "nearest", "previous", "pchip"]:
-        by_method = {"methods": dict.fromkeys(FLOAT_STREAMS, method)}
+        by_method = {"method": dict.fromkeys(FLOAT_STREAMS, method)}
         deltas = {name: [-0.1, 0.0, 0.1] for name in FLOAT_STREAMS}
         loader = check(dataset, recording, deltas, **options, **by_method)
         for batch in loader:
@@ -239,17 +245,23 @@ def test_causal_uses_nothing_later_than_the_target(dataset, recording, device):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"causal": True, "methods": "next"}, ["causal['action']", "next"]),
-        ({"causal": {"action": True}, "methods": {"action": [(slice(0, 2), "next")]}}, ["causal['action']", "next"]),
+        ({"causal": True, "method": "next"}, ["delta_timestamps['action'].causal", "next"]),
+        (
+            {"causal": {"action": True}, "method": {"action": [(slice(0, 2), "next")]}},
+            ["delta_timestamps['action'].causal", "next"],
+        ),
         ({"causal": "yes"}, ["causal", "'yes'"]),
-        ({"causal": {"acton": True}}, ["causal", "acton"]),
-        ({"tolerance_s": 0.1}, ["tolerance_s['action']", "linear", "max_gap_s"]),
-        ({"tolerance_s": -0.1, "methods": "nearest"}, ["tolerance_s['action']", "-0.1"]),
-        ({"tolerance_s": float("nan"), "methods": "nearest"}, ["tolerance_s['action']", "nan"]),
-        ({"tolerance_s": {"acton": 0.1}}, ["tolerance_s", "acton"]),
-        ({"offset": float("inf")}, ["offset['action']", "inf"]),
-        ({"offset": {"action": 4.6e9}, "delta_timestamps": {"action": [4.6e9]}}, ["offset['action']", "146 years"]),
-        ({"offset": {"action": "late"}}, ["offset['action']", "'late'"]),
+        ({"causal": {"acton": True}}, ["delta_timestamps", "acton"]),
+        ({"tolerance_s": 0.1}, ["delta_timestamps['action'].tolerance_s", "linear", "max_gap_s"]),
+        ({"tolerance_s": -0.1, "method": "nearest"}, ["delta_timestamps['action'].tolerance_s", "-0.1"]),
+        ({"tolerance_s": float("nan"), "method": "nearest"}, ["delta_timestamps['action'].tolerance_s", "nan"]),
+        ({"tolerance_s": {"acton": 0.1}}, ["delta_timestamps", "acton"]),
+        ({"offset_s": float("inf")}, ["delta_timestamps['action'].offset_s", "inf"]),
+        (
+            {"offset_s": {"action": 4.6e9}, "delta_timestamps": {"action": [4.6e9]}},
+            ["delta_timestamps['action'].offset_s", "146 years"],
+        ),
+        ({"offset_s": {"action": "late"}}, ["delta_timestamps['action'].offset_s", "'late'"]),
         ({"edges": "cut"}, ["edges", "'cut'", "'pad'", "'drop'"]),
         ({"edges": None}, ["edges", "None"]),
         ({"drop_n_last": -1}, ["drop_n_last", "-1"]),
@@ -289,16 +301,14 @@ def nominal(tmp_path_factory):
 
 
 def on_clock(nominal, device, deltas, **options):
-    return robocache.Loader(
-        nominal, batch_size=8, delta_timestamps=deltas, device=device, **{"anchor": "state", **options}
-    )
+    return flat_loader(nominal, batch_size=8, delta_timestamps=deltas, device=device, **{"anchor": "state", **options})
 
 
 @pytest.mark.parametrize("key", ["action", "state", "count"])
 def test_rule_33_offsets_off_a_nominal_clock_are_refused(nominal, device, key):
     with pytest.raises(robocache.ArgumentError) as caught:
         on_clock(nominal, device, {key: [k / 50 for k in range(16)]})
-    for part in (f"delta_timestamps['{key}']", "0.02", "0.0666", "nominal", "methods="):
+    for part in (f"delta_timestamps['{key}']", "0.02", "0.0666", "nominal", "method="):
         assert part in str(caught.value)
 
 
@@ -315,14 +325,14 @@ def test_rule_33_offsets_on_a_nominal_clock_are_rows(nominal, device):
 @pytest.mark.parametrize(
     ("deltas", "options"),
     [
-        ({"action": [0.02]}, {"methods": "linear"}),
-        ({"action": [0.02]}, {"methods": {"action": "previous"}}),
-        ({"action": [0.02]}, {"methods": {"action": [(slice(0, 1), "nearest")]}}),
-        ({"action": [0.02]}, {"anchor_hz": 15, "anchor": None, "methods": "nearest"}),
-        ({"action": [0.02]}, {"anchor": "slow", "methods": {"action": "linear"}}),
-        ({"action": [0.0]}, {"offset": 0.02, "methods": "linear"}),
-        ({"action": [0.0]}, {"offset": 0.02, "causal": True}),
-        ({"count": [0.0]}, {"offset": 0.02}),
+        ({"action": [0.02]}, {"method": "linear"}),
+        ({"action": [0.02]}, {"method": {"action": "previous"}}),
+        ({"action": [0.02]}, {"method": {"action": [(slice(0, 1), "nearest")]}}),
+        ({"action": [0.02]}, {"anchor_hz": 15, "anchor": None, "method": "nearest"}),
+        ({"action": [0.02]}, {"anchor": "slow", "method": {"action": "linear"}}),
+        ({"action": [0.0]}, {"offset_s": 0.02, "method": "linear"}),
+        ({"action": [0.0]}, {"offset_s": 0.02, "causal": True}),
+        ({"count": [0.0]}, {"offset_s": 0.02}),
         ({"arm": [0.02]}, {}),
         ({"count": [0.02]}, {"anchor_hz": 50, "anchor": None}),
     ],
@@ -334,7 +344,7 @@ def test_rule_33_values_between_rows_are_made_for_who_asks(nominal, device, delt
 
 def test_rule_33_a_method_for_another_stream_is_none_for_this_one(nominal, device):
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
-        on_clock(nominal, device, {"action": [0.02], "state": [0.0]}, methods={"state": "nearest"})
+        on_clock(nominal, device, {"action": [0.02], "state": [0.0]}, method={"state": "nearest"})
 
 
 def test_rule_33_a_nominal_clock_of_one_source_is_enough(nominal, dataset, device):
@@ -346,10 +356,10 @@ def test_rule_33_a_nominal_clock_of_one_source_is_enough(nominal, dataset, devic
 
 
 def test_rule_33_a_rate_that_is_not_the_clocks_is_refused(nominal, device):
-    options = {"batch_size": 8, "anchor": "state", "device": device, "horizon": {"action": 4}}
     with pytest.raises(robocache.ArgumentError, match=r"delta_timestamps\['action'\].*nominal"):
-        robocache.Loader(nominal, rate_hz=50, **options)
-    assert next(robocache.Loader(nominal, rate_hz=15, **options))["action"].shape == (8, 4, 1)
+        on_clock(nominal, device, {"action": robocache.Window.steps(50, horizon=4)})
+    loader = on_clock(nominal, device, {"action": robocache.Window.steps(15, horizon=4)})
+    assert next(loader)["action"].shape == (8, 4, 1)
 
 
 # ---- Edges ----
@@ -369,7 +379,7 @@ def ticks_at(recording, streams, hz):
     return ticks
 
 
-def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset=0.0, snap_s=1e-6):
+def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset_s=0.0, snap_s=1e-6):
     """Of these ticks, episode by episode, what is drawn: by looking at every target of every stream."""
     snap_ns = round(snap_s * 1e9)
 
@@ -379,7 +389,7 @@ def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset=0.0, s
                 return False
             time_ns = recording[episode][name][0]
             for delta in asked:
-                target = anchor + round(delta * 1e9) + round(offset * 1e9)
+                target = anchor + round(delta * 1e9) + round(offset_s * 1e9)
                 first, last = int(time_ns[0]), int(time_ns[-1])
                 if not (first <= target <= last or min(abs(target - first), abs(target - last)) < snap_ns):
                     return False
@@ -427,7 +437,7 @@ def test_rule_34_what_is_drawn_is_what_brute_force_finds(dataset, recording, dev
 @pytest.mark.parametrize("snap_s", [0, 1e-6, 0.011])
 def test_rule_34_edges_know_latency_and_snap(dataset, recording, device, offset, snap_s):
     ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
-    options = {"edges": "drop", "drop_n_last": 2, "offset": offset, "snap_s": snap_s}
+    options = {"edges": "drop", "drop_n_last": 2, "offset_s": offset, "snap_s": snap_s}
     wanted = drawn(recording, ticks, WINDOWS, **options)
     loader = small(dataset, delta_timestamps=WINDOWS, anchor="action", shuffle=False, device=device, **options)
     assert anchors_of(loader) == wanted
@@ -439,7 +449,7 @@ def test_rule_34_snap_counts_at_the_edges_to_the_nanosecond(tmp_path, device, of
     anchors = np.arange(1, 5) * 10**9
     rows = np.array([10**9 + off_ns, 2 * 10**9, 4 * 10**9 - off_ns])
     recording = [{"at": (anchors, np.zeros(4)), "x": (rows, np.zeros(3))}]
-    loader = robocache.Loader(
+    loader = flat_loader(
         write(tmp_path / "cache", recording),
         batch_size=4,
         delta_timestamps={"x": None},
@@ -490,7 +500,7 @@ def first_too_far(recording, ticks, deltas, tolerance_s, method):
 def test_check_tolerance_names_the_first(dataset, recording, device, method, tolerance_s):
     deltas = {"observation.imu": [-0.01, 0.0], "observation.state": [0.0, 0.033]}
     ticks = [(e, int(t)) for e, rows in enumerate(recording) for t in rows.get("action", ([],))[0]]
-    options = {"methods": method, "tolerance_s": tolerance_s, "snap_s": 0, "delta_timestamps": deltas}
+    options = {"method": method, "tolerance_s": tolerance_s, "snap_s": 0, "delta_timestamps": deltas}
     loader = small(dataset, anchor="action", device=device, **options)
     found = first_too_far(recording, ticks, deltas, tolerance_s, method)
     assert (found is None) == (tolerance_s > 1)
@@ -501,7 +511,7 @@ def test_check_tolerance_names_the_first(dataset, recording, device, method, tol
     with pytest.raises(robocache.ArgumentError) as caught:
         loader.check_tolerance()
     message = str(caught.value)
-    assert f"tolerance_s['{name}']" in message
+    assert f"delta_timestamps['{name}'].tolerance_s" in message
     assert f"in episode {episode} at {target} ns" in message
     away = float(re.search(r"got one ([^ ]+) s away", message).group(1))
     np.testing.assert_allclose(away, distance / 1e9, rtol=1e-5)
@@ -511,24 +521,24 @@ def test_check_tolerance_looks_past_the_first_anchors_and_at_what_is_asked_alone
     rows = np.concatenate([np.arange(20_000), 20_000 + 5 + np.arange(5000)]) * 1000
     recording = [{"x": (rows, np.zeros(25_000)), "at": (np.arange(25_000) * 1000, np.zeros(25_000))}]
     dataset = write(tmp_path / "cache", recording)
-    options = {"anchor": "at", "batch_size": 8, "delta_timestamps": {"x": [0.0]}, "methods": "previous", "snap_s": 0}
+    options = {"anchor": "at", "batch_size": 8, "delta_timestamps": {"x": [0.0]}, "method": "previous", "snap_s": 0}
     options["device"] = device
-    robocache.Loader(dataset, **options).check_tolerance()  # none asked for
-    robocache.Loader(dataset, tolerance_s=5e-6, **options).check_tolerance()
+    flat_loader(dataset, **options).check_tolerance()  # none asked for
+    flat_loader(dataset, tolerance_s=5e-6, **options).check_tolerance()
     with pytest.raises(robocache.ArgumentError, match=r"2e-06 s away in episode 0 at 20001000 ns"):
-        robocache.Loader(dataset, tolerance_s=1e-6, **options).check_tolerance()
+        flat_loader(dataset, tolerance_s=1e-6, **options).check_tolerance()
     mixed = [robocache.Source(dataset), robocache.Source(dataset, anchor="x")]
-    with pytest.raises(robocache.ArgumentError, match=r"^sources\[0\]\.tolerance_s\['x'\]"):
-        robocache.Loader(mixed, tolerance_s=1e-6, **options).check_tolerance()
+    with pytest.raises(robocache.ArgumentError, match=r"^sources\[0\]\.delta_timestamps\['x'\].tolerance_s"):
+        flat_loader(mixed, tolerance_s=1e-6, **options).check_tolerance()
     options.pop("anchor")
-    robocache.Loader(dataset, tolerance_s=0, anchor="x", **options).check_tolerance()
+    flat_loader(dataset, tolerance_s=0, anchor="x", **options).check_tolerance()
 
 
 def test_check_tolerance_names_the_first_whoever_finds_one_first(tmp_path, device, threads):
     """Too far from anchor 4090 on, which a thread that begins behind it sees at once."""
     rows = np.append(np.arange(4090), 10**6) * 1000
     recording = [{"x": (rows, np.zeros(len(rows))), "at": (np.arange(12_000) * 1000, np.zeros(12_000))}]
-    options = {"delta_timestamps": {"x": [0.0] * 64}, "anchor": "at", "methods": "previous", "tolerance_s": 5e-7}
+    options = {"delta_timestamps": {"x": [0.0] * 64}, "anchor": "at", "method": "previous", "tolerance_s": 5e-7}
     loader = small(write(tmp_path / "cache", recording), snap_s=0, device=device, **options)
     threads(4)
     for _ in range(5):
@@ -609,12 +619,10 @@ def test_the_last_row_of_a_time_is_the_one(tmp_path, device):
     for method, causal in itertools.product([*STEPS, "linear"], [False, True]):
         if method == "next" and causal:
             continue
-        options = {"methods": method, "causal": causal, "max_gap_s": 1e-5, "return_age": True, "snap_s": 0}
+        options = {"method": method, "causal": causal, "max_gap_s": 1e-5, "return_age": True, "snap_s": 0}
         if method in STEPS:
             options["tolerance_s"] = 5e-6
-        loader = robocache.Loader(
-            dataset, batch_size=8, delta_timestamps=deltas, shuffle=False, device=device, **options
-        )
+        loader = flat_loader(dataset, batch_size=8, delta_timestamps=deltas, shuffle=False, device=device, **options)
         expected = window_batch(
             recording, [(0, int(t)) for t in time_ns], deltas, dtypes={"x": np.float32}, shapes={"x": ()}, **options
         )
@@ -635,11 +643,11 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
         for name, values in {"state": state, "action": action, "code": code}.items():
             episode.append(name, times, values)
     steps = {"state": [-1, 0], "action": [*range(10)], "code": code_steps}
-    loader = robocache.Loader(
+    loader = flat_loader(
         robocache.open(tmp_path / "cache"),
         batch_size=64,
         delta_timestamps={name: [k * period / 1e9 for k in of] for name, of in steps.items()},
-        methods={"state": [(slice(0, 1), "linear")], "code": "previous"},
+        method={"state": [(slice(0, 1), "linear")], "code": "previous"},
         anchor="state",
         dtype="float64",
         shuffle=False,
@@ -673,24 +681,24 @@ def test_rows_on_the_frames_of_one_clock(tmp_path, device, rng, code_steps):
         (
             {"action": None},
             {"anchor_hz": 10},
-            ["anchor_hz: ticks of 10 Hz", "'action'", "0.06667 s", "nominal", "methods="],
+            ["anchors.rate_hz: ticks of 10 Hz", "'action'", "0.06667 s", "nominal", "method="],
         ),
-        ({"action": [0.02]}, {"anchor_hz": 15}, ["anchor_hz", "'action'"]),
-        ({"action": [0.0]}, {"anchor_hz": 15, "offset": 0.01}, ["anchor_hz", "'action'"]),
-        ({"action": [0.0, 0.02]}, {"anchor": "slow"}, ["anchor: the rows of 'slow'", "'action'", "methods="]),
-        ({"slow": [0.0]}, {"anchor": "state"}, ["anchor: the rows of 'state'", "'slow'", "0.2 s"]),
+        ({"action": [0.02]}, {"anchor_hz": 15}, ["anchors.rate_hz", "'action'"]),
+        ({"action": [0.0]}, {"anchor_hz": 15, "offset_s": 0.01}, ["anchors.rate_hz", "'action'"]),
+        ({"action": [0.0, 0.02]}, {"anchor": "slow"}, ["anchors.stream: the rows of 'slow'", "'action'", "method="]),
+        ({"slow": [0.0]}, {"anchor": "state"}, ["anchors.stream: the rows of 'state'", "'slow'", "0.2 s"]),
         (
             {"action": [0.0]},
-            {"anchor": "state", "offset": {"action": 0.013}},
+            {"anchor": "state", "offset_s": {"action": 0.013}},
             ["delta_timestamps['action']", "0.013 s"],
         ),
-        ({"action": [0.0]}, {"anchor_hz": 15, "causal": False, "max_gap_s": 1, "offset": -0.03}, ["anchor_hz"]),
+        ({"action": [0.0]}, {"anchor_hz": 15, "causal": False, "max_gap_s": 1, "offset_s": -0.03}, ["anchors.rate_hz"]),
     ],
     ids=str,
 )
 def test_rule_33_no_anchors_make_values_between_the_rows_of_a_nominal_clock(nominal, device, deltas, options, parts):
     with pytest.raises(robocache.ArgumentError) as caught:
-        robocache.Loader(nominal, batch_size=8, delta_timestamps=deltas, device=device, **options)
+        flat_loader(nominal, batch_size=8, delta_timestamps=deltas, device=device, **options)
     for part in parts:
         assert part in str(caught.value), str(caught.value)
 
@@ -701,15 +709,15 @@ def test_rule_33_no_anchors_make_values_between_the_rows_of_a_nominal_clock(nomi
         ({"action": [0.0, 1 / 15]}, {"anchor_hz": 15}, 1),
         ({"action": [0.0, 1 / 15]}, {"anchor_hz": 5}, 3),
         ({"action": [0.0, 1 / 15]}, {"anchor": "slow"}, 3),
-        ({"action": [0.0, 1 / 15]}, {"anchor": "state", "offset": 2 / 15}, 1),
+        ({"action": [0.0, 1 / 15]}, {"anchor": "state", "offset_s": 2 / 15}, 1),
     ],
     ids=str,
 )
 def test_rule_33_ticks_on_the_rows_of_a_nominal_clock_are_rows(nominal, device, deltas, options, step):
-    loader = robocache.Loader(
+    loader = flat_loader(
         nominal, batch_size=8, delta_timestamps=deltas, device=device, shuffle=False, snap_s=1e-5, **options
     )
-    shift = 2 if "offset" in options else 0
+    shift = 2 if "offset_s" in options else 0
     rows = np.arange(8)[:, None] * step + np.arange(2) + shift
     np.testing.assert_array_equal(to_numpy(next(loader)["action"])[..., 0], rows)
 
@@ -723,10 +731,10 @@ def test_rule_33_a_rate_whose_ticks_are_off_the_rows_now_and_then_is_refused(tmp
     options = {"batch_size": 8, "delta_timestamps": {"a": None, "b": None}, "device": device}
     for anchors in ({"anchor_hz": 30}, {"anchor": "b"}):
         with pytest.raises(robocache.ArgumentError, match=r"not on the rows of 'a', 0.05 s apart"):
-            robocache.Loader(made, **options, **anchors)
+            flat_loader(made, **options, **anchors)
     with pytest.raises(robocache.ArgumentError, match=r"the rows of 'a' are not on the rows of 'b'"):
-        robocache.Loader(made, **options)
-    robocache.Loader(made, methods="previous", **options)
+        flat_loader(made, **options)
+    flat_loader(made, method="previous", **options)
 
 
 def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked_for(tmp_path, device):
@@ -737,16 +745,18 @@ def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked
             episode.append("action", time_ns, np.tile(np.float32([0, 0, 0, 1, 5]), (40, 1)))
     made = robocache.open(tmp_path / "cache")
     with pytest.raises(robocache.ArgumentError, match=r"ticks of 15 Hz .*\[\(slice\(0, 4\), 'slerp'\)\]"):
-        robocache.Loader(made, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
+        flat_loader(made, batch_size=8, delta_timestamps={"action": None}, anchor_hz=15, device=device)
     with pytest.raises(robocache.ArgumentError, match=r"0.02 s is no multiple.*\[\(slice\(0, 4\), 'slerp'\)\]"):
-        robocache.Loader(made, batch_size=8, delta_timestamps={"action": [0.02]}, device=device)
+        flat_loader(made, batch_size=8, delta_timestamps={"action": [0.02]}, device=device)
 
 
 def test_rule_33_values_of_a_nominal_clock_for_recorded_anchors_are_said(nominal, device):
     options = {"batch_size": 8, "delta_timestamps": {"action": [0.02], "arm": [0.0]}, "anchor": "arm", "device": device}
-    with pytest.warns(robocache.LoaderWarning, match=r"methods\['action'\]: 100% of the values are made between rows"):
-        robocache.Loader(nominal, **options)
+    with pytest.warns(
+        robocache.LoaderWarning, match=r"delta_timestamps\['action'\].method: 100% of the values are made between rows"
+    ):
+        flat_loader(nominal, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error", robocache.LoaderWarning)
-        robocache.Loader(nominal, methods={"action": "linear"}, **options)
-        robocache.Loader(nominal, **options | {"delta_timestamps": {"action": [1 / 15 - 1e-9]}})
+        flat_loader(nominal, method={"action": "linear"}, **options)
+        flat_loader(nominal, **options | {"delta_timestamps": {"action": [1 / 15 - 1e-9]}})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flat_options import flat_loader
 from recordings import write
 from reference import normalisation as oracle
 from reference.compare import assert_same_bits
@@ -144,7 +145,7 @@ def test_what_is_no_list_of_statistics_is_refused(dataset, tmp_path):
     with pytest.raises(robocache.ArgumentTypeError, match="stats: expected a list"):
         robocache.merge_stats(np.array(1.0))
     with pytest.raises(robocache.ArgumentError, match=r"norm_stats: expected statistics of .*, got of 5"):
-        robocache.Loader(
+        flat_loader(
             dataset, batch_size=2, delta_timestamps={"action": [0.0]}, normalize="mean_std", norm_stats={5: {"mean": 0}}
         )
     with pytest.raises(robocache.ArgumentError, match="path: expected UTF-8 that is not empty"):

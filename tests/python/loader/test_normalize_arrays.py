@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from flat_options import flat_loader
 from reference import normalisation as oracle
 from reference.arithmetic import fma, round_to
 from reference.compare import assert_same_bits, to_numpy
@@ -147,10 +148,10 @@ def test_what_the_loader_gives_raw_becomes_what_it_gives_normalised(dataset, dev
         "batch_size": 64,
         "delta_timestamps": {stream: [-0.013, 0.0, 0.07]},
         "device": device,
-        "methods": "nearest",
+        "method": "nearest",
     }
-    raw = next(robocache.Loader(dataset, dtype=str(recorded.dtype), **arguments))
-    batch = next(robocache.Loader(dataset, dtype=dtype, normalize={stream: mode}, **arguments))
+    raw = next(flat_loader(dataset, dtype=str(recorded.dtype), **arguments))
+    batch = next(flat_loader(dataset, dtype=dtype, normalize={stream: mode}, **arguments))
     affine = Affine.of(dataset.stats[stream], mode, shape=recorded.shape, dtype=str(recorded.dtype))
     work = torch.float64 if recorded.dtype == np.float64 else torch.float32
     made = to_numpy(affine.normalize(raw[stream].to(work)))

@@ -1,0 +1,191 @@
+"""What a loader is asked for, in values: what a batch holds (Window), which moments it draws (Anchors), how values are
+normalised (Normalization), where rows lie (Memory) and who takes part (Ranks)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import errors
+from .image_options import ImageOptions
+from .norm_stats import MIN_SPREAD
+from .ops._call import number, whole
+
+if TYPE_CHECKING:
+    import torch
+
+
+def copied(value: Any) -> Any:
+    """The value as it is now: what the caller changes later is not what was asked for. An iterator becomes a list."""
+    if isinstance(value, Mapping):
+        return {key: copied(x) for key, x in value.items()}
+    if isinstance(value, list | Iterator):
+        return list(value)
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+@dataclass(frozen=True)
+class Window:
+    """The steps of one key of the batch, and how its values come to them.
+
+    What is None is as the loader's `default` says; what that leaves None too is as stated here.
+
+    Args:
+        offsets: seconds from the sample's anchor, one a step, in any order; `<key>` is ``[B, T, ...]``. None: the value at the
+            anchor, ``[B, ...]``. They need not lie on the recording's grid, unless its clock is nominal and no method is
+            given: nothing was recorded between its ticks, so other moments are refused.
+        method: ``"linear"`` (floats), ``"previous"`` (integers, bool, cameras), ``"nearest"``, ``"next"``, ``"pchip"``,
+            ``"akima"``, ``"angle"`` (radians, the shorter way round), ``"slerp"`` (4 features, a quaternion) or ``"pose"``
+            (7: x, y, z and a quaternion), as in :func:`resample_trajectories`. ``[(slice, method), ...]`` gives some features
+            of a row, counted row-major, their own method. None: the stream's own ``attributes["methods"]``, else the first two.
+        offset_s: the sensor's latency in seconds: what is stamped t was taken at t - `offset_s`. Anchors ignore it. None: 0.
+        causal: never use a sample later than the moment asked for: every method then holds the last one. None: False.
+        max_gap_s: a value interpolated across a longer gap, in seconds, is padding. None: no limit.
+        tolerance_s: for ``"nearest"``, ``"previous"`` and ``"next"``: a sample farther away, in seconds, is padding;
+            :meth:`Loader.check_tolerance` raises instead. None: no limit.
+        normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"``, ``"q10_q90"`` (the last three to [-1, 1]) or ``"none"``.
+            :class:`Normalization` says by which statistics. None: not normalised.
+        dtype: of a floating key: float32, float64, float16 or bfloat16, of frames all but float64. Integers and bool keep
+            theirs. None: float32.
+        images: a camera's: what becomes of its frames. None: pixels from 0 to 1, channels first, as large as they are stored.
+
+    Example:
+        >>> Window([-0.1, 0.0], method="nearest", normalize="mean_std")
+        Window(offsets=[-0.1, 0.0], method='nearest', normalize='mean_std')
+    """
+
+    offsets: Sequence[float] | None = None
+    method: str | Sequence[tuple[slice, str]] | None = None
+    offset_s: float | None = None
+    causal: bool | None = None
+    max_gap_s: float | None = None
+    tolerance_s: float | None = None
+    normalize: str | None = None
+    dtype: Any = None
+    images: ImageOptions | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", copied(self.offsets))
+        object.__setattr__(self, "method", copied(self.method))
+
+    @classmethod
+    def steps(cls, rate_hz: float, *, history: int = 0, horizon: int = 0, **options: Any) -> Window:
+        """Steps of 1/`rate_hz` seconds: `history` of them that end at the anchor, and `horizon` that begin at it.
+
+        With both the anchor is there once. `options` are the others of :class:`Window`.
+
+        Raises:
+            ArgumentError: `rate_hz` is not above 0, or there are no steps.
+
+        Example:
+            >>> Window.steps(50, history=2).offsets
+            [-0.02, 0.0]
+        """
+        rate = float(number("rate_hz", rate_hz))
+        if not 0 < rate < float("inf"):
+            raise errors.ArgumentError(f"rate_hz: expected a finite rate above 0, got {rate_hz!r}")
+        for name, steps in (("history", history), ("horizon", horizon)):
+            if whole(name, steps) < 0:
+                raise errors.ArgumentError(f"{name}: expected 0 or more steps, got {steps}")
+        if not history and not horizon:
+            raise errors.ArgumentError("history, horizon: expected at least one step, got none")
+        return cls([k / rate for k in range(1 - max(history, 1), max(horizon, 1))], **options)
+
+    def __repr__(self) -> str:
+        """Without what is None."""
+        given = {name: value for name, value in self.__dict__.items() if value is not None}
+        return f"Window({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchors:
+    """Which moments can be drawn.
+
+    Args:
+        stream: the stream or key whose ticks they are. None: the slowest of the batch's that has more than one row an episode.
+        rate_hz: instead of a stream: ticks of this rate over the span that all streams asked for cover in an episode.
+        edges: moments whose window reaches over an end of the recording: ``"pad"``: they are drawn, and what lies outside is
+            padding; ``"drop"``: they are not drawn.
+        drop_n_last: moments at the end of each episode that are not drawn, after `edges`.
+    """
+
+    stream: str | None = None
+    rate_hz: float | None = None
+    edges: str = "pad"
+    drop_n_last: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalization:
+    """By which statistics ``normalize`` works.
+
+    Args:
+        norm_stats: ``{key: statistics}``, such as :meth:`Dataset.statistics`, :func:`merge_stats` and :func:`load_norm_stats`
+            give. Keys that it lacks keep their own.
+        stats_of: the rows whose statistics they are where none are given: ``"selection"``: those of the episodes drawn from;
+            ``"dataset"``: all.
+        constant: what becomes of a feature that never changes: ``"center"`` only centres it; ``"lerobot"`` and ``"openpi"`` give
+            the numbers that those give.
+        min_spread: a feature whose spread (its std, or half the distance of the two ends) is less is only centred; a
+            :class:`LoaderWarning` names those that do change. 0 scales them.
+    """
+
+    norm_stats: Mapping[str, Any] | None = None
+    stats_of: str = "selection"
+    constant: str = "center"
+    min_spread: float = MIN_SPREAD
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm_stats", copied(self.norm_stats))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Where the rows lie that batches are made of, and how far ahead batches are made. The batches are the same.
+
+    Args:
+        residency: ``"device"``: in the device's memory; ``"pinned"``: in the host's, which the same kernel reads across the
+            link; ``"mapped"``: in the cache's files, read ahead by threads; ``"auto"``: the first of these that `budget` has
+            room for, the largest streams moving down first. A camera's frames lie there as they are stored; ``"decoded"``:
+            as pixels in the device's memory, which ``"auto"`` takes too where there is room left. One for all keys, or
+            ``{key: tier}``. On the CPU the first two are one copy in memory. :meth:`Loader.explain` says what was chosen.
+        budget: bytes, or a share of what is free (a float, at most 1): of the device's memory, on the CPU of the host's; or
+            ``{"device": ..., "host": ...}``. None: half of each.
+        prefetch: batches that a thread makes ahead: on the CPU whole, on CUDA what is read from files. 0: none.
+        reuse_buffers: a batch takes the memory of the one before it; copy what you keep.
+        stream: a torch.cuda.Stream that makes batches one ahead, beside torch's current one. None: the current one makes them
+            when they are asked for.
+    """
+
+    residency: str | Mapping[str, str] = "auto"
+    budget: float | Mapping[str, float] | None = None
+    prefetch: int = 2
+    reuse_buffers: bool = False
+    stream: torch.cuda.Stream | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "residency", copied(self.residency))
+        object.__setattr__(self, "budget", copied(self.budget))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "stream": None}  # which is of one process
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process among those that share each global batch of `world_size` * B samples.
+
+    Args:
+        rank, world_size: None: as torch.distributed has been initialised, else torchrun's ``RANK`` and ``WORLD_SIZE``, else 0
+            of 1.
+        shard_episodes: each rank keeps and draws from episodes of its own, about as many bytes as any other: for a dataset
+            larger than one device. The order then depends on `world_size`: a permutation of the rank's own anchors, of which
+            an epoch takes as many as the rank with the fewest has.
+    """
+
+    rank: int | None = None
+    world_size: int | None = None
+    shard_episodes: bool = False
