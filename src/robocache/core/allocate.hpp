@@ -1,9 +1,10 @@
-// Whose memory a call works in, one of two ways.
+// The memory that a call works in comes in one of two ways.
 //
-// Where the sizes follow from the arguments, the caller brings everything: the outputs, and a workspace of as many bytes as
-// the operation's *_workspace_bytes says (checked_workspace in core/arguments.hpp). Nothing is allocated.
+// If the sizes follow from the arguments, the caller provides the outputs and a workspace of the size that the
+// operation's *_workspace_bytes returns (checked_workspace in core/arguments.hpp). Nothing is allocated.
 //
-// Where they are known only on the way, the caller brings an Allocate, for the answer and for what is needed meanwhile.
+// If the sizes are only known during the call, the caller provides an Allocate, for the results and for temporary
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@
 
 namespace robocache {
 
-// Dense memory on the call's device, aligned to 256 on CUDA and to 64 on the CPU, its content free. It must stay until the
-// queued work is done. What it throws is the caller's.
+// Returns contiguous memory on the call's device, aligned to 256 on CUDA and to 64 on the CPU, with any content. It
+// must stay until the queued work is done. What it throws goes to the caller.
 using Allocate = std::function<TensorView(DType dtype, std::initializer_list<int64_t> shape)>;
 
-// A workspace; null where no bytes are needed.
+// A workspace; null if no bytes are needed.
 inline void* allocate_bytes(const Allocate& allocate, int64_t bytes) {
   return bytes > 0 ? allocate(DType::kUInt8, {bytes}).data : nullptr;
 }

@@ -9,7 +9,7 @@
 namespace robocache {
 
 std::string number_text(double number) {
-  if (std::isnan(number)) return "nan";  // whatever its sign
+  if (std::isnan(number)) return "nan";  // for either sign
   const double magnitude = std::fabs(number);
   const bool plain = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
   std::array<char, 32> text{};
@@ -69,7 +69,7 @@ void check_lengths(const TensorView& lengths, std::string_view argument, int64_t
     refuse(of(argument), ": expected [", std::to_string(batch), "], got ",
            shape_string(lengths.shape.data(), lengths.ndim));
   }
-  if (lengths.device.is_cuda()) return;  // cut to what there is in the kernel: reading them here would wait
+  if (lengths.device.is_cuda()) return;  // the kernel cuts them to what there is, because reading them here would wait
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
     if (length < 0 || length > most) {

@@ -1,4 +1,4 @@
-// The checks of arguments that all operations share. Each refusal is an ArgumentError or ArgumentTypeError that names the
+// The checks of arguments that all operations share. Each throws an ArgumentError or ArgumentTypeError that names the
 // argument, what was expected and what came.
 #pragma once
 
@@ -26,10 +26,11 @@ template <class... Parts>
   throw ArgumentTypeError(text);
 }
 
-// A number in a refusal: the fewest digits that read back as it, as Python prints them; "0.1", "1e-50", "100000", "-inf".
+// Prints a number for an error message, as Python does: with the fewest digits that read back as the same number;
+// "0.1", "1e-50", "100000", "-inf".
 std::string number_text(double number);
 
-// Whose arguments they are, spelled out only in a refusal: "times" of a call with one stream; of several
+// The name of an argument, spelled out only for an error: "times" in a call with one stream; with several streams
 // "streams['imu'].times" or, without a name, "streams[2].times".
 struct ArgumentsOf {
   std::string_view stream = {};
@@ -38,11 +39,11 @@ struct ArgumentsOf {
   std::string operator()(std::string_view argument) const;
 };
 
-// `like` is the argument whose device it is.
+// `like` names the argument whose device is expected.
 void check_device(const TensorView& tensor, std::string_view argument, Device device, const ArgumentsOf& of = {},
                   std::string_view like = "values");
 
-// Refuses another shape than that of `expected`, which needs no memory.
+// Refuses a shape other than that of `expected`, which needs no memory.
 void check_shape(const TensorView& tensor, std::string_view argument, const TensorView& expected,
                  const ArgumentsOf& of = {});
 
@@ -50,21 +51,22 @@ void check_shape(const TensorView& tensor, std::string_view argument, const Tens
 void check_expected(const TensorView& tensor, std::string_view argument, const TensorView& expected,
                     const ArgumentsOf& of = {}, std::string_view like = "values");
 
-// Refuses gaps and every order but the C-contiguous one.
+// Refuses everything but C-contiguous tensors.
 void check_dense(const TensorView& tensor, std::string_view argument, const ArgumentsOf& of = {});
 
-// [B] int32/int64 in [0, most]; on CUDA the values are not looked at: that would wait for the device.
+// Checks lengths: [B] int32 or int64 in [0, most]. On CUDA it does not read the values, because that would wait for the
+// device.
 void check_lengths(const TensorView& lengths, std::string_view argument, int64_t batch, int64_t most,
                    const ArgumentsOf& of = {});
 
-// Whether two tensors reach into one another's range of addresses; never where one of them is empty.
+// Whether the address ranges of two tensors overlap; false if one of them is empty.
 bool overlaps(const TensorView& a, const TensorView& b);
 
-// The memory of a workspace, refused where it is less than so many bytes, not dense, not aligned to so many, or lies
-// elsewhere; null where no bytes are needed.
+// The memory of a workspace. Refuses one that is too small, not contiguous, not aligned, or on another device. Null if
+// no bytes are needed.
 void* checked_workspace(const std::optional<TensorView>& workspace, int64_t bytes, int64_t alignment, Device device);
 
-// Refuses a tensor to write to whose elements share memory.
+// Refuses an output whose elements share memory.
 void check_elements_apart(const TensorView& out, std::string_view argument, const ArgumentsOf& of = {});
 
 }  // namespace robocache

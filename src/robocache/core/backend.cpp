@@ -76,7 +76,7 @@ const Plugin& plugin() {
   return opened;
 }
 
-// Rows are drawn from anywhere, and huge pages spare each visit a walk through the tables of small ones.
+// Rows are drawn at random, and huge pages make the address translation of each access cheaper.
 constexpr size_t kHugePage = size_t{1} << 21;
 
 std::align_val_t host_alignment(size_t bytes) { return std::align_val_t{bytes < kHugePage ? 64 : kHugePage}; }
@@ -85,7 +85,7 @@ void* allocate_host(size_t bytes) {
   void* const memory = ::operator new(bytes, host_alignment(bytes), std::nothrow);
   if (memory == nullptr)
     throw OutOfMemory("allocating " + std::to_string(bytes) + " bytes of host memory: out of memory");
-  if (bytes >= kHugePage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a wish
+  if (bytes >= kHugePage) ::madvise(memory, bytes, MADV_HUGEPAGE);  // a hint, which the kernel may ignore
   return memory;
 }
 

@@ -1,8 +1,9 @@
-// The CUDA plugin, librobocache_cuda.so: opened when first asked for, so that the CPU library needs no driver.
+// The CUDA plugin, librobocache_cuda.so. It is opened when CUDA is first asked for, so that the CPU library needs no
+// driver.
 //
-// The boundary is plain C: this table, and one launcher a kernel found by name. No C++ type crosses it. Both libraries
-// hold a hash of all that crosses, made by the build (cmake/RobocacheBackendAbi.cmake); a plugin of another hash, so of
-// another build, is refused before anything of it is read.
+// The boundary is plain C: this table, and one launcher for each kernel, found by name. No C++ type crosses it. Both
+// libraries hold a hash of everything that crosses, made by the build (cmake/RobocacheBackendAbi.cmake). A plugin with
+// another hash, and so of another build, is refused before anything of it is read.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ struct CudaDeviceInfo {
 // Every function returns 0 or a cudaError_t; error_text explains it. `device` is made current only for the call.
 struct CudaBackend {
   int32_t runtime_version;  // CUDA runtime the plugin was built with, as 13000
-  int32_t out_of_memory;    // the code that says so
+  int32_t out_of_memory;    // the code for it
   int (*driver_version)(int32_t* version);
   int (*device_count)(int32_t* count);
   int (*device_info)(int32_t device, CudaDeviceInfo* info);
@@ -34,13 +35,13 @@ struct CudaBackend {
   int (*copy_from_host)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
   int (*copy_to_host)(int32_t device, void* to, const void* from, size_t bytes, void* stream);
   int (*synchronize)(int32_t device, void* stream);
-  // Host memory that every device reaches: allocated so, or someone's made so.
+  // Host memory that every device can access: newly allocated, or the caller's.
   int (*allocate_pinned)(int32_t device, size_t bytes, void** memory);
   int (*release_pinned)(int32_t device, void* memory);
   int (*register_host)(int32_t device, void* memory, size_t bytes);
   int (*unregister_host)(int32_t device, void* memory);
   int (*pinned_on_device)(int32_t device, void* memory, void** on_device);
-  // One that does not wait for the default stream, and whose kernels go before others that have not begun.
+  // A stream that does not wait for the default stream. Its kernels take precedence over others that have not begun.
   int (*create_stream)(int32_t device, void** stream);
   int (*destroy_stream)(int32_t device, void* stream);
   int (*create_event)(int32_t device, void** event);
@@ -51,24 +52,24 @@ struct CudaBackend {
   const char* (*error_text)(int code);
 };
 
-// The plugin's table, or null; the reason why not is in cuda_unavailable_reason(). Looked for beside this library and
-// at $ROBOCACHE_CUDA_LIBRARY, once.
+// The plugin's table, or null; cuda_unavailable_reason() then says why. It is looked for once, beside this library and
+// at $ROBOCACHE_CUDA_LIBRARY.
 const CudaBackend* cuda_backend_or_null();
 const std::string& cuda_unavailable_reason();
 
-// Number of usable CUDA devices; 0 without plugin, driver or device (the reason as above).
+// The number of usable CUDA devices; 0 without plugin, driver or device.
 int cuda_device_count();
 
 // The table; throws DeviceError with the reason.
 const CudaBackend& cuda_backend();
 
-// Throws DeviceError "WHAT: TEXT" if code is not 0, OutOfMemory where the code says that.
+// Throws DeviceError "WHAT: TEXT" if `code` is not 0, or OutOfMemory if it says that.
 void check_cuda(int code, const char* what);
 
-// A launcher the plugin exports as `name`; throws DeviceError.
+// The launcher that the plugin exports as `name`. Throws DeviceError.
 void* cuda_symbol(const char* name);
 
-// Memory on a device that this object owns; CPU memory is 64-byte aligned. Freed with it.
+// Owns memory on a device; CPU memory is 64-byte aligned.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -81,7 +82,7 @@ class DeviceBuffer {
   size_t bytes() const { return bytes_; }
   void* data() const { return data_; }
 
-  // Copies host memory to the start of this buffer and returns when it is there.
+  // Copies host memory to the start of this buffer and returns when the copy is complete.
   void fill_from_host(const void* from, size_t bytes);
 
  private:
@@ -90,8 +91,8 @@ class DeviceBuffer {
   void* data_ = nullptr;
 };
 
-// Host memory that the kernels of `device` read and write across the link, and that copies to it do not stage: pinned,
-// for every other CUDA device too. For the CPU plain memory. 64-byte aligned, freed with it.
+// Owns pinned host memory: the kernels of `device` access it across the link, and copies to the device need no staging.
+// It is pinned for every other CUDA device too. For the CPU it is plain memory. 64-byte aligned.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
@@ -111,8 +112,7 @@ class PinnedBuffer {
   void* on_device_ = nullptr;
 };
 
-// Makes host memory that someone else owns pinned as long as it lives: mapped files of /dev/shm, say. For the CPU it
-// does nothing.
+// Pins the caller's host memory, such as a mapped file of /dev/shm, while it lives. Does nothing for the CPU.
 class HostRegistration {
  public:
   HostRegistration() = default;
@@ -129,7 +129,7 @@ class HostRegistration {
   void* on_device_ = nullptr;
 };
 
-// A CUDA stream of its own, which the default stream does not wait for, nor it for that one. On the CPU none.
+// Owns a CUDA stream that does not synchronise with the default stream. On the CPU there is none.
 class OwnedCudaStream {
  public:
   OwnedCudaStream() = default;
@@ -139,14 +139,14 @@ class OwnedCudaStream {
   ~OwnedCudaStream();  // what is queued on it still runs
 
   CudaStream get() const { return stream_; }
-  void wait() const;  // for all that is queued on it
+  void wait() const;  // until everything queued on it is done
 
  private:
   Device device_;
   CudaStream stream_;
 };
 
-// A mark in a CUDA stream. One that was never recorded has been reached, and so has every one on the CPU.
+// A mark in a CUDA stream. A mark that was never recorded counts as reached, and so do all marks on the CPU.
 class CudaEvent {
  public:
   CudaEvent() = default;
@@ -155,9 +155,9 @@ class CudaEvent {
   CudaEvent& operator=(CudaEvent&& other) noexcept;
   ~CudaEvent();
 
-  void record(CudaStream stream);           // behind all that is queued on it; forgets where it was before
-  void make_wait(CudaStream stream) const;  // what is queued on it from now on runs after the mark
-  void wait() const;                        // the calling thread
+  void record(CudaStream stream);           // after everything queued on it; replaces the earlier mark
+  void make_wait(CudaStream stream) const;  // work queued on it from now on runs after the mark
+  void wait() const;                        // blocks the calling thread
 
  private:
   Device device_;

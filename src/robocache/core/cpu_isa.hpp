@@ -5,12 +5,12 @@ namespace robocache {
 
 enum class CpuIsa { kBaseline, kV3, kV4 };
 
-// The newest that this processor runs, capped by ROBOCACHE_CPU_ISA=baseline|v3|v4. No result depends on it.
+// The newest one that this processor runs, limited by ROBOCACHE_CPU_ISA=baseline|v3|v4. No result depends on it.
 CpuIsa cpu_isa();
 
 }  // namespace robocache
 
-// baseline::f, v3::f or v4::f; off x86-64 there is only baseline, whose fma is the processor's own.
+// baseline::f, v3::f or v4::f. Processors other than x86-64 have only baseline, whose fma is the processor's own.
 #ifdef __x86_64__
 #define ROBOCACHE_SELECT_ISA(f)                                 \
   (::robocache::cpu_isa() == ::robocache::CpuIsa::kV4   ? v4::f \

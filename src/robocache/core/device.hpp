@@ -1,4 +1,4 @@
-// Where memory lies.
+// The device that memory belongs to.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ std::string device_name(Device device);
 // The inverse; "cuda" is "cuda:0". Throws ArgumentError.
 Device device_from_name(std::string_view name);
 
-// A CUDA stream as its raw handle (cudaStream_t); the default one is null. Work on the CPU has none.
+// A CUDA stream as its raw handle (cudaStream_t); null is the default stream. Work on the CPU has none.
 struct CudaStream {
   void* handle = nullptr;
 };

@@ -8,7 +8,7 @@
 
 namespace robocache {
 
-// Keeps the copies alive; put() says where a kernel on the device finds one.
+// Keeps the copies alive; put() returns the address that a kernel on the device reads.
 class DeviceTables {
  public:
   explicit DeviceTables(Device device) : device_(device) {}

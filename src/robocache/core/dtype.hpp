@@ -1,4 +1,4 @@
-// Element types of tensors, and the two 16-bit floats that C++20 has no type for.
+// The element types of tensors, and the two 16-bit floats that C++20 has no type for.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ enum class DType : uint8_t {
   kFloat64,
 };
 
-// Bytes of one element.
+// The bytes of one element.
 ROBOCACHE_HD constexpr int64_t dtype_size(DType dtype) {
   switch (dtype) {
     case DType::kBool:

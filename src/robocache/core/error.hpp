@@ -1,4 +1,4 @@
-// Typed errors. Every refusal names the argument or file, what was expected and what came.
+// Typed errors. Each message names the argument or file, what was expected and what came.
 #pragma once
 
 #include <stdexcept>
@@ -24,14 +24,14 @@ class ArgumentTypeError : public Error {
   using Error::Error;
 };
 
-// A file is missing, damaged or cannot be written; the message starts with its path and, where there is one, the byte
+// A file is missing, damaged or cannot be written. The message begins with its path and, if there is one, the byte
 // offset or row (Python: also an OSError).
 class FileError : public Error {
  public:
   using Error::Error;
 };
 
-// An encoded frame is none, is damaged, or is not of the codec or shape it should be (Python: also a ValueError).
+// An encoded frame is damaged, is no frame, or has another codec or shape than expected (Python: also a ValueError).
 class FrameError : public Error {
  public:
   using Error::Error;
@@ -43,7 +43,7 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
-// Memory does not suffice: of a device, or pinned or shared memory of the host.
+// There is not enough memory on a device, or not enough pinned or shared memory on the host.
 class OutOfMemory : public DeviceError {
  public:
   using DeviceError::DeviceError;

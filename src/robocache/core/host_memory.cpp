@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-// The number in a file of one; none where it says "max", or is not there.
+// The number in a file that holds one; none if it says "max" or is missing.
 std::optional<int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   int64_t value = 0;
@@ -24,7 +24,7 @@ std::optional<int64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-// "name 123" and "name: 123 kB", a line each.
+// Reads lines such as "name 123" and "name: 123 kB".
 std::map<std::string, int64_t> numbers_in(const std::string& path) {
   std::map<std::string, int64_t> numbers;
   std::ifstream file(path);
@@ -40,18 +40,19 @@ std::map<std::string, int64_t> numbers_in(const std::string& path) {
   return numbers;
 }
 
-// Names of a version's files in a group's folder.
+// The file names of a version in a group's folder.
 struct Version {
   std::vector<const char*> limits;
   const char* usage;
-  std::vector<const char*> page_cache;  // of memory.stat: pages of files, which give way
+  std::vector<const char*> page_cache;  // of memory.stat: pages of files, which the kernel can drop
 };
 
 const Version kVersion1{
     {"memory.limit_in_bytes"}, "memory.usage_in_bytes", {"total_active_file", "total_inactive_file"}};
 const Version kVersion2{{"memory.max", "memory.high"}, "memory.current", {"active_file", "inactive_file"}};
 
-// Where a version's groups are mounted, and which of them is mounted there: in a container not always the outermost.
+// Where the groups of a version are mounted, and which group is mounted there: in a container that is not always the
+// outermost one.
 struct Mount {
   std::string point;
   std::string group;
@@ -79,10 +80,10 @@ std::optional<Mount> mount_of(const std::string& mountinfo, bool version1) {
 struct Group {
   const Version* version;
   std::string top;     // the folder of the outermost group that can be seen
-  std::string inside;  // from there to the process's: "" or "/a/b"
+  std::string inside;  // from there to the process's group: "" or "/a/b"
 };
 
-// A line of /proc/self/cgroup: "4:memory:/a/b" of version 1, which rules where it has memory, or "0::/a/b" of version
+// A line of /proc/self/cgroup: "4:memory:/a/b" in version 1, which applies if it lists memory, or "0::/a/b" in version
 // 2.
 std::optional<Group> group_of_process(const std::string& root) {
   std::optional<std::string> paths[2];
@@ -99,7 +100,7 @@ std::optional<Group> group_of_process(const std::string& root) {
     std::optional<std::string>& path = paths[version1 ? 0 : 1];
     const std::optional<Mount> mount = mount_of(root + "/proc/self/mountinfo", version1);
     if (!path || !mount) continue;
-    // Of what is mounted the process may be told a path from further out.
+    // The process may see a path that begins outside of what is mounted.
     if (mount->group != "/" && (*path + "/").starts_with(mount->group + "/")) path->erase(0, mount->group.size());
     Group group{version1 ? &kVersion1 : &kVersion2, root + mount->point, *path == "/" ? "" : *path};
     if (!std::ifstream(group.top + group.inside + "/cgroup.procs")) group.inside = "";

@@ -1,4 +1,4 @@
-// How much of the host's memory this process may take.
+// The memory of the host that this process may take.
 #pragma once
 
 #include <cstdint>
@@ -6,18 +6,18 @@
 
 namespace robocache {
 
-// Of the tightest of the control groups that the process is in (version 1 or 2, each with all those around it), or of
-// the machine where none is tighter.
+// The limit of the tightest control group that the process is in, including all outer groups (version 1 or 2), or the
+// machine's if none is tighter.
 struct HostMemory {
   int64_t limit_bytes = 0;
-  int64_t free_bytes = 0;  // of the limit, what nothing holds but the page cache, which gives way
+  int64_t free_bytes = 0;  // the part of the limit that is free or only holds page cache
   std::string limited_by;  // the control group's folder, or "the machine"
 
   int64_t used_bytes() const { return limit_bytes - free_bytes; }
 };
 
-// Reads /proc and the control groups' files anew. Throws FileError where there is no /proc/meminfo. `root`: where /proc
-// and /sys are looked for.
+// Reads /proc and the control groups' files each time. Throws FileError if there is no /proc/meminfo. `root` is the
+// folder of /proc and /sys.
 HostMemory host_memory(const std::string& root = "");
 
 }  // namespace robocache

@@ -1,4 +1,4 @@
-// What every launcher does around its kernel. Included by *_cuda.cu alone.
+// What every launcher does around its kernel. Only *_cuda.cu files include it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,24 +10,25 @@
 
 namespace robocache {
 
-using Word = unsigned long long;  // what atomic operations on 64 bits take
+using Word = unsigned long long;  // the type of 64-bit atomic operations
 
-// 0 where it cannot be learned.
+// Returns 0 if it cannot be learned.
 inline int device_attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
   return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
 }
 
-// What launches size themselves by. The runtime keeps it at hand; where it cannot be learned, the launch says why.
+// The properties that launches size themselves by. The runtime caches them; if they cannot be learned, the launch
+// reports why.
 inline int multiprocessors(int device) { return std::max(1, device_attribute(cudaDevAttrMultiProcessorCount, device)); }
 
-// Blocks of `of_each` items, at most `most` of them.
+// The number of blocks of `of_each` items, at most `most`.
 inline unsigned blocks_for(int64_t items, int64_t of_each, int64_t most = INT32_MAX) {
   return static_cast<unsigned>(std::min((items + of_each - 1) / of_each, most));
 }
 
-// Makes a device current and restores the caller's. Forgets an error that an earlier call has already reported, such as
-// an allocation that failed: cudaGetLastError() would blame the launch that follows for it.
+// Makes a device current and restores the caller's. Clears an error that an earlier call has already reported, such as
+// a failed allocation; otherwise cudaGetLastError() would report it for the launch that follows.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -52,9 +53,9 @@ class DeviceGuard {
   bool changed_ = false;
 };
 
-// Whether the current device runs code that was compiled for compute capability 9.0 or later: a later GPU may run code for
-// an earlier one, which waits for nothing and knows no clusters. All kernels are built for the same GPUs, so what holds for
-// `kernel` is asked once a device.
+// Whether the current device runs code compiled for compute capability 9.0 or later. A later GPU may run code for an
+// earlier one, which has no programmatic dependent launch and no clusters. All kernels are compiled for the same GPUs,
+// so one `kernel` answers for all, once a device.
 inline bool runs_code_for_90(const void* kernel, int device) {
   enum : uint8_t { kNotAsked, kNo, kYes };
   static std::atomic<uint8_t> answers[64]{};
@@ -68,10 +69,10 @@ inline bool runs_code_for_90(const void* kernel, int device) {
   return yes;
 }
 
-// Launches a kernel that may begin while the one before it on the stream still ends (programmatic dependent launch, from
-// code for 9.0 on): it calls wait_for_work_before() before it touches memory. What the kernel before does not write
-// may be read earlier where that one lets others begin only after its own wait. In clusters of several blocks (from 9.0,
-// too) those reach each other's shared memory.
+// Launches a kernel that may begin before the kernel ahead of it on the stream has ended (programmatic dependent
+// launch, in code for 9.0 and later). It must call wait_for_work_before() before it touches memory. Memory that the
+// kernel ahead does not write may be read earlier, if that kernel releases this one only after its own wait. Blocks of
+// a cluster (also 9.0 and later) can access each other's shared memory.
 template <class... Parameters>
 cudaError_t launch_clusters(void (*kernel)(Parameters...), unsigned cluster, dim3 blocks, unsigned threads,
                             size_t shared_bytes, cudaStream_t stream, const Parameters&... arguments) {
@@ -103,7 +104,7 @@ cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsign
   return launch_clusters(kernel, 1, blocks, threads, shared_bytes, stream, arguments...);
 }
 
-// Lets the kernel after this one begin as soon as this one's last blocks run; it waits for their results all the same.
+// Lets the next kernel begin as soon as this one's last blocks run; it still waits for their results.
 __device__ inline void let_work_after_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

@@ -1,4 +1,4 @@
-// The hash that draws are made of: random numbers without state, the same on every device.
+// The hash behind all random draws: random numbers without state, the same on every device.
 #pragma once
 
 #include <cstdint>

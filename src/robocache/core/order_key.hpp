@@ -1,9 +1,9 @@
-// Features as unsigned integers in the order of min and max: the scalar rule that both backends share (rule 27 of
-// docs/rules.md). -0 is below +0.
+// Maps features to unsigned integers in the order of min and max, for both backends (rule 27 of docs/rules.md). -0 is
+// below +0.
 //
-// NaN wins: max_key puts it above everything and min_key below, so that the largest of a cell's max_keys, and the least of
-// its min_keys, turn back into the result. Starting from 0 and from ~0 does no harm, but does not tell an empty cell from
-// one that holds the least, or greatest, integer.
+// NaN wins: max_key puts it above everything and min_key below everything, so that the largest max_key of a cell, or
+// its least min_key, gives the result. The neutral starts are 0 and ~0; they do not tell an empty cell from one with
+// the least, or greatest, integer.
 #pragma once
 
 #include <bit>
@@ -26,7 +26,7 @@ ROBOCACHE_HD uint64_t order_key(double x) {
   return bits ^ (bits >> 63 ? ~uint64_t{0} : 0x8000000000000000u);
 }
 
-// Of float, double, or an integer of 32 or 64 bits; smaller types go as float or int32_t.
+// Takes float, double, or an integer of 32 or 64 bits; convert smaller types to float or int32_t.
 template <class T>
 ROBOCACHE_HD auto max_key(T x) -> decltype(order_key(x)) {
   return x != x ? ~decltype(order_key(x)){0} : order_key(x);
@@ -36,7 +36,7 @@ ROBOCACHE_HD auto min_key(T x) -> decltype(order_key(x)) {
   return x != x ? decltype(order_key(x)){0} : order_key(x);
 }
 
-// The inverse of all three; 0 and ~0 are NaN where T has one.
+// The inverse of all three; 0 and ~0 give NaN if T has one.
 ROBOCACHE_HD void from_order_key(uint32_t key, int32_t& x) { x = static_cast<int32_t>(key ^ 0x80000000u); }
 ROBOCACHE_HD void from_order_key(uint32_t key, uint32_t& x) { x = key; }
 ROBOCACHE_HD void from_order_key(uint64_t key, uint64_t& x) { x = key; }

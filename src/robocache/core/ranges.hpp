@@ -1,5 +1,5 @@
-// What a thread takes its ranges of a parallel_ranges() from (core/thread_pool.hpp). Virtual: whoever takes them may be built for
-// another instruction set than whoever gives them.
+// The ranges that a thread takes of a parallel_ranges() (core/thread_pool.hpp). The functions are virtual, because the
+// caller may be compiled for another instruction set than the pool.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace robocache {
 
 class Ranges {
  public:
-  // The next one, where any is left for this thread; else both stay as they are.
+  // Returns the next range, if any is left for this thread; else leaves both arguments as they are.
   virtual bool next(int64_t& begin, int64_t& end) = 0;
 
  protected:

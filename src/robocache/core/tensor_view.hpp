@@ -13,7 +13,7 @@ namespace robocache {
 
 inline constexpr int kMaxDims = 8;
 
-// Owns nothing: the memory must outlive every use. Strides count elements and may be 0 or negative.
+// It owns nothing: the memory must outlive every use. Strides count elements and may be 0 or negative.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -28,7 +28,7 @@ struct TensorView {
   int64_t numel() const;
   bool is_contiguous() const;
 
-  // The addresses this view can touch, as [first byte, one past the last byte); equal when it has no elements.
+  // The addresses that this view can touch: [first byte, one past the last byte); equal if it has no elements.
   std::array<uintptr_t, 2> extent() const;
 
   // "[2, 10, 16] float32 on cpu", for error messages.

@@ -23,7 +23,7 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// Waking a sleeping thread takes longer than a short range: the caller looks for the end of the others' so long before it sleeps.
+// Waking a sleeping thread takes longer than a short range, so the caller polls this long before it sleeps.
 constexpr auto kBriefly = std::chrono::microseconds(30);
 
 thread_local bool inside_range = false;
@@ -31,7 +31,7 @@ thread_local const std::atomic<bool>* cancelled_by = nullptr;
 
 bool is_true(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(std::memory_order_relaxed); }
 
-// Marks this thread as working on a range: a call from there runs on it alone.
+// Marks this thread as working on a range: a call from there runs on this thread alone.
 class InsideRange {
  public:
   InsideRange() { inside_range = true; }
@@ -116,10 +116,10 @@ class ThreadPool {
 #endif
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    // A worker that has not woken up yet is not waited for: nothing is left for it.
+    // A worker that has not woken up yet is not waited for, because no range is left for it.
     open_ = false;
     done_.wait(lock, [this] { return busy_ == 0; });
-    // The pool keeps no reference: the exception is the caller's alone.
+    // The pool keeps no reference to the exception: the caller owns it.
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     if (is_true(cancelled_by)) throw Cancelled();
   }
@@ -164,7 +164,7 @@ class ThreadPool {
     } while (own.took_one);
   }
 
-  // Calls in a row come within microseconds, and to wake a sleeping thread can take longer than its share of the work.
+  // Calls often follow each other within microseconds, and waking a thread can take longer than its share of the work.
   void await_briefly(uint64_t seen) const {
     const auto until = SteadyClock::now() + std::chrono::microseconds(50);
     while (posted_.load(std::memory_order_acquire) == seen && SteadyClock::now() < until) {
@@ -197,7 +197,7 @@ class ThreadPool {
     try {
       for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { worker(); });
     } catch (const std::system_error&) {
-      // The system gives no more threads: those that started share the work, or the caller does all of it.
+      // The system gives no more threads: the threads that started share the work with the caller.
     }
   }
 
@@ -223,15 +223,15 @@ class ThreadPool {
   std::atomic<int> busy_{0};  // workers inside the job
   bool open_ = false;         // workers may still join it
   uint64_t generation_ = 0;
-  std::atomic<uint64_t> posted_{0};  // generation_, for those who do not hold the lock
+  std::atomic<uint64_t> posted_{0};  // generation_, for threads that do not hold the lock
   bool stopping_ = false;
   std::exception_ptr error_;
 };
 
 ThreadPool* pool = nullptr;
 
-// A forked child has no workers and may hold locks that nobody will release: it gets a pool of its own, and the
-// parent's stays behind as it was.
+// A forked child has no workers and may hold locks that no thread will release: it gets a new pool, and the parent's is
+// left as it was.
 void replace_pool_in_child() { pool = new ThreadPool(pool->threads()); }
 
 ThreadPool& the_pool() {

@@ -1,4 +1,4 @@
-// From a dtype to the C++ type of its elements.
+// Calls a function with the C++ type of a dtype's elements.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace robocache {
 
-// Returns body(T{}) with the element type of `dtype`, a floating one.
+// Returns body(T{}) with the element type of `dtype`, which is a floating-point type.
 template <class Body>
 ROBOCACHE_HD auto with_floating(DType dtype, const Body& body) {
   switch (dtype) {
@@ -26,7 +26,7 @@ ROBOCACHE_HD auto with_floating(DType dtype, const Body& body) {
   }
 }
 
-// The same with any element type; bool goes as uint8, 0 or 1.
+// The same for any element type; bool becomes uint8, 0 or 1.
 template <class Body>
 ROBOCACHE_HD auto with_type(DType dtype, const Body& body) {
   switch (dtype) {
