@@ -1,4 +1,4 @@
-"""Temporary files and folders that outlive no process: the next process that makes one removes what a killed process left."""
+"""Temporary files and folders. If a process is killed, the next process that creates one removes what was left."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LOCK = "robocache.lock"
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text file that appears only when it is complete; until then a file of that name stays as it is.
+    """Writes a text file that appears only when it is complete; until then an older file of that name stays.
 
-    The text goes into ``NAME.random.partial``, which is locked while this process lives. Such files whose lock is free are
+    The text goes into ``NAME.random.partial``, which stays locked while this process lives. Partial files without a lock are
     removed first.
 
     Raises:
@@ -34,7 +34,7 @@ def write_whole(path: Path, text: str) -> None:
     with partial.open("x", encoding="utf-8") as file:
         try:
             _lock(file.fileno())
-            if not partial.exists():  # another process took it for a dead one's before it was locked
+            if not partial.exists():  # another process removed it before it was locked
                 return write_whole(path, text)
             file.write(text)
             file.flush()
@@ -45,12 +45,12 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def temporary_folder(prefix: str, where: Path) -> Iterator[Path]:
-    """A new folder ``where/PREFIXrandom`` with the modes that the umask gives, removed at the end of the block.
+    """Creates a folder in ``where/PREFIXrandom``, with the mode of the umask, and removes it at the end of the block.
 
-    It holds a file that is locked while this process lives. Folders of that prefix whose lock is free are removed first.
+    A file in it stays locked while this process lives. Folders of that prefix without a lock are removed first.
 
     Raises:
-        OSError: the folder cannot be made.
+        OSError: the folder cannot be created.
     """
     for left in where.glob(f"{glob.escape(prefix)}*/{_LOCK}"):
         with suppress(OSError), _free(left, left.parent):
@@ -60,20 +60,20 @@ def temporary_folder(prefix: str, where: Path) -> Iterator[Path]:
         with (home / _LOCK).open("x") as lock:
             _lock(lock.fileno())
             folder = home / "folder"
-            folder.mkdir()  # mkdtemp's own folder is closed to other users, whatever the umask
+            folder.mkdir()  # other users cannot read mkdtemp's folder, whatever the umask
             yield folder
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
 def _lock(file: int) -> None:
-    with suppress(OSError):  # a file system without locks: then no process removes what is left, either
+    with suppress(OSError):  # on a file system without locks nothing is ever removed
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
 @contextmanager
 def _free(lock: Path, left: Path) -> Iterator[None]:
-    """Holds a dead process's lock on what it left. Raises OSError where the process lives, or another user's did."""
+    """Locks what a dead process left. Raises OSError if the process still lives, or if it was another user's."""
     if left.lstat().st_uid != os.geteuid() or not stat.S_ISREG(lock.lstat().st_mode):
         raise PermissionError(lock)
     with lock.open("r+") as opened:

@@ -1,4 +1,4 @@
-"""Statistics to normalise by: merged over datasets, read from LeRobot's and openpi's files and written to them."""
+"""Merges statistics of datasets, and reads and writes them as LeRobot's and openpi's files."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .ingest.recording import naming
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# A spread below it counts as none when values are normalised, unless a loader is told another.
+# Normalisation treats a smaller spread as 0, unless the loader sets another limit.
 MIN_SPREAD = 1e-4
 
-# What share of the rows, in percent, is at or below each.
+# The percentage of rows at or below each field.
 _PERCENTS = {"min": 0, "q01": 1, "q10": 10, "q50": 50, "q90": 90, "q99": 99, "max": 100}
 _QUANTILES = [field for field in _PERCENTS if field.startswith("q")]
 
@@ -34,18 +34,18 @@ _OPENPI = "mean", "std", "q01", "q99"
 
 
 class NormStatsWarning(UserWarning):
-    """Statistics that may not be of what they will be used for."""
+    """The statistics may describe other values than those they will normalise."""
 
 
-# ---- Statistics as they are given ------------------------------------------------------------------------------------
+# ---- Statistics as arguments -----------------------------------------------------------------------------------------
 
 
 def as_stats(name: str, value: Any) -> Stats:
-    """Given statistics of one key as float64 arrays of one shape; the fields that they lack are None.
+    """Converts statistics of one key to float64 arrays of one shape; missing fields are None.
 
     Args:
-        name: whose they are, as an error says it.
-        value: a :class:`Stats`, a dict of its fields, or an object that has some of them, as openpi's. `count` may be
+        name: the argument's name, for errors.
+        value: a :class:`Stats`, a dict of its fields, or an object with such attributes, as in openpi. `count` may be
             one number for all features.
 
     Raises:
@@ -99,7 +99,7 @@ def _fields(stats: Stats) -> list[str]:
 
 
 def _chosen(keys: Mapping[str, str] | None, there: Iterable[str]) -> dict[str, str]:
-    """{ours: theirs}, by default all that are there."""
+    """Returns {ours: theirs}; by default every key, under its own name."""
     if keys is None:
         return {key: key for key in there}
     if not isinstance(keys, Mapping):
@@ -138,26 +138,28 @@ def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
     stats = list(stats)
     if not stats:
         raise errors.ArgumentError("stats: expected those of one dataset at least, got none")
-    for place, of_keys in enumerate(stats):
-        if not isinstance(of_keys, Mapping):
+    for index, by_key in enumerate(stats):
+        if not isinstance(by_key, Mapping):
             raise errors.ArgumentTypeError(
-                f"stats[{place}]: expected {{key: statistics}}, such as dataset.stats, got {type(of_keys).__name__}"
+                f"stats[{index}]: expected {{key: statistics}}, such as dataset.stats, got {type(by_key).__name__}"
             )
-        for key, value in of_keys.items():
-            name = f"stats[{place}][{key!r}]"
+        for key, value in by_key.items():
+            name = f"stats[{index}][{key!r}]"
             parts.setdefault(key, {})[name] = as_stats(name, value)
-    return {key: _merged(of_key) for key, of_key in parts.items()}
+    return {key: _merged(parts_of_key) for key, parts_of_key in parts.items()}
 
 
 def _merged(parts: Mapping[str, Stats]) -> Stats:
-    """Of one key, by where each part came from."""
+    """Merges the parts of one key, each by its name in errors."""
     (first, head), *others = parts.items()
     if not others:
         return head
     shape = next(array for array in head if array is not None).shape
     for name, part in parts.items():
         got = next(array for array in part if array is not None).shape
-        if got != shape and not math.prod(got) == math.prod(shape) == 1:  # one number is () or, LeRobot's way, [1]
+        if (
+            got != shape and not math.prod(got) == math.prod(shape) == 1
+        ):  # a scalar may have the shape () or, as in LeRobot, [1]
             raise errors.ArgumentError(f"{name}: expected the shape {shape} of {first}, got {got}")
         if part.count is None:
             raise errors.ArgumentError(
@@ -172,14 +174,14 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
         there = columns["count"][:, d] > 0
         column = {field: columns[field][there, d] for field in common}
         with np.errstate(invalid="ignore", over="ignore"):  # infinite ends and means
-            of_feature = _merged_feature(column)
-        for field, number in of_feature.items():
+            merged_feature = _merged_feature(column)
+        for field, number in merged_feature.items():
             merged[field][d] = number
     return Stats(**{field: numbers.reshape(shape) for field, numbers in merged.items()})
 
 
 def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
-    """Of one feature, with a number a part in each field, no count being 0."""
+    """Merges one feature: each field has one number per part, and every count is above 0."""
     merged = {"count": math.fsum(parts["count"])}
     if not merged["count"]:
         return merged
@@ -200,14 +202,14 @@ def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, floa
 
 
 def _sum(terms: npt.NDArray[np.float64]) -> float:
-    """Rounded once, whatever their order; numpy's where fsum would raise for an infinity."""
+    """Returns a sum rounded once, in any order. With an infinity, for which fsum would raise, numpy sums."""
     return math.fsum(terms) if np.isfinite(terms).all() else float(terms.sum())
 
 
 class _Evenly:
-    """The rows of all parts, those of each lying evenly between its neighbouring knots: known percents of its rows.
+    """The rows of all parts, as if the rows of a part were spread evenly between its knots (its known percentiles).
 
-    What is beyond the outermost finite knot lies on it.
+    Rows beyond the outermost finite knot count as on it.
     """
 
     def __init__(self, knots: Mapping[int, npt.NDArray[np.float64]], counts: npt.NDArray[np.float64]) -> None:
@@ -218,7 +220,7 @@ class _Evenly:
         self._counts = counts
 
     def quantile(self, percent: int) -> float:
-        """The least value with that percent of the rows at or below it, NaN where no knot is finite."""
+        """Returns the least value with that percentage of the rows at or below it; NaN if no knot is finite."""
         values = np.unique(self._knots)
         if not len(values):
             return math.nan
@@ -239,7 +241,7 @@ class _Evenly:
         return min(value, before + (value - before) * ((wanted - at_before) / (below - at_before)))
 
     def _below(self, value: float, side: str) -> float:
-        """A hundred times the number of rows below a value, with side="right" those on it too."""
+        """Returns 100 times the number of rows below a value; with side="right", at or below it."""
         passed = (self._knots <= value if side == "right" else self._knots < value).sum(1)
         last = self._knots.shape[1] - 1
         left, right = np.clip(passed - 1, 0, last), np.clip(passed, 0, last)
@@ -260,18 +262,18 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
     Args:
         path: LeRobot's `meta/stats.json` (v2.0, v2.1, v3.0) or `meta/episodes_stats.jsonl` (v2.1: merged as in
             :func:`merge_stats`), openpi's `norm_stats.json`, or the dataset's or asset's folder.
-        keys: ``{ours: theirs}``: the keys to load, and our names for them; by default all, as they are called.
+        keys: ``{ours: theirs}``: the keys to load and their new names; by default all keys, under their own names.
 
     Returns:
         dict: by key, a :class:`Stats` in the file's shapes (LeRobot has `[1]` for one number); missing fields are None. openpi's
         may be padded with zeros to its model's width: a loader accepts that.
 
     Warns:
-        NormStatsWarning: openpi's statistics of actions: they are of its transforms' output, often actions less the state
+        NormStatsWarning: openpi's statistics of actions describe its transforms' output, often actions minus the state
             (DeltaActions).
 
     Raises:
-        FileError: no such file, or something else in it; naming file and key.
+        FileError: the file is missing or holds something else; the error names file and key.
         ArgumentError: `keys` names a missing key.
 
     Example:
@@ -310,7 +312,7 @@ def _file_of(path: Path) -> Path:
 
 
 def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
-    """Statistics by key as the file has them, with the line of each where there are several; and whether they are openpi's."""
+    """Returns (line, statistics by key) for each table in the file, and whether the file is openpi's."""
     check_file(file)
     text = file.read_bytes().decode("utf-8-sig")
     try:
@@ -353,10 +355,10 @@ def save_norm_stats(
         stats: by key, such as ``dataset.stats`` or a result of :func:`merge_stats`.
         format: ``"lerobot"``: every field, one number as `[1]`, the largest `count` of a key's features; ``"openpi"``: mean, std,
             and q01 and q99 if there, for keys of one dimension.
-        keys: ``{ours: theirs}``: the keys to write, and their names in the file; by default all, as they are called.
+        keys: ``{ours: theirs}``: the keys to write and their names in the file; by default all keys, under their own names.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the key, what was expected and what came; nothing was written.
+        ArgumentError, ArgumentTypeError: the error names the key, what was expected and what came; nothing was written.
         FileError: the file cannot be written.
 
     Example:

@@ -1,4 +1,4 @@
-"""Checks of cameras: a few frames of each are decoded; that frames repeat shows in the files' bytes."""
+"""Checks of cameras. A few frames of each are decoded; repeated frames are found by the bytes of their files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .report import Finding
 from .streams import Clock, Survey
 
 SAMPLED = 24  # frames of each camera that are decoded
-BLANK_RANGE = 4  # of the values 0 to 255: a frame that spans no more has no picture in it
+BLANK_RANGE = 4  # a frame whose values (0 to 255) span no more is blank
 FROZEN_ROWS, FROZEN_S = 10, 1.0
-MOVING = 0.5
+MOVING = 0.5  # a stream moves if at least this share of its rows changes
 SMALLEST = 16  # pixels on a side
-_BYTES = 1 << 24  # of frames that are decoded, or compared, together
+_BYTES = 1 << 24  # frames are decoded and compared in parts of about this size
 
 
 def check_frames(survey: Survey) -> Iterator[Finding]:
-    """Frames that do not decode, or show nothing, among 24 that lie evenly over all episodes."""
+    """Finds frames that do not decode or are blank, among 24 frames spread evenly over all episodes."""
     for camera in survey.cameras:
         if not camera.rows:
             continue
@@ -36,7 +36,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                     "error",
                     "undecodable-frame",
                     str(pixels),
-                    **clock.place(row),
+                    **clock.locate(row),
                     advice="The file was changed after ingest: robocache inspect --verify says where; ingest anew.",
                 )
                 continue
@@ -54,7 +54,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                 "warning",
                 "blank-frames",
                 f"{len(blank)} of {len(rows)} frames looked at show {'black' if level < 16 else 'one colour'} and nothing else",
-                **clock.place(row),
+                **clock.locate(row),
                 count=len(blank),
                 value=len(blank) / len(rows),
                 expected=0.0,
@@ -63,23 +63,23 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
 
 
 def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
-    """Frames that repeat for 10 rows and 1 s while numbers of the episode change."""
+    """Finds frames that repeat for at least 10 rows and 1 s while numbers of the episode change."""
     for camera in survey.cameras:
         clock = survey.clocks[camera.name]
         if camera.name in survey.blank:
-            continue  # check_frames tells of it
+            continue  # check_frames reports it
         for begin, end in _repeats(camera, clock):
             time = camera.time_ns
             seconds = int(time[end - 1] - time[begin]) / 1e9
             if seconds < FROZEN_S or not _moves(survey, clock, begin, end):
                 continue
-            place = clock.place(begin)
+            location = clock.locate(begin)
             yield Finding(
                 "warning",
                 "frozen-frames",
                 f"the same picture in {end - begin} frames, {seconds:.3g} s, while the robot moves",
-                **place,
-                end_row=place["row"] + end - begin,
+                **location,
+                end_row=location["row"] + end - begin,
                 value=seconds,
                 expected=FROZEN_S,
                 advice="The camera or its driver stood still: leave the episode out, or cut it there.",
@@ -87,7 +87,7 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
 
 
 def check_pictures(survey: Survey) -> Iterator[Finding]:
-    """Numbers that are pictures: uint8 of at least 16 x 16 with 1 or 3 channels."""
+    """Finds streams of numbers that look like pictures: uint8 of at least 16 x 16 with 1 or 3 channels."""
     for stream in survey.numbers:
         shape = stream.shape
         if stream.dtype == np.uint8 and len(shape) == 3 and min(shape[:2]) >= SMALLEST and shape[2] in (1, 3):
@@ -101,9 +101,9 @@ def check_pictures(survey: Survey) -> Iterator[Finding]:
 
 
 def _decode(camera: Stream, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray | FrameError]]:
-    """These frames, many at once, which threads do."""
-    some = max(_BYTES // max(math.prod(camera.shape) * camera.dtype.itemsize, 1), 1)
-    for part in np.split(rows, range(some, len(rows), some)):
+    """Decodes frames, many at once so that threads share the work."""
+    step = max(_BYTES // max(math.prod(camera.shape) * camera.dtype.itemsize, 1), 1)
+    for part in np.split(rows, range(step, len(rows), step)):
         frames: Sequence[np.ndarray | FrameError]
         try:
             frames = camera[part]
@@ -120,22 +120,22 @@ def _decode_one(camera: Stream, row: int) -> np.ndarray | FrameError:
 
 
 def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
-    """First row and one behind the last of each run of equal frames within an episode; of raw frames every 16th pixel of every
-    16th line."""
+    """Yields [begin, end) of each run of equal frames within an episode. Of raw frames, every 16th pixel of every 16th line
+    is compared."""
     values = camera.values
     within = np.ones(camera.rows + 1, bool)
     within[camera.row_offsets] = False
     if not isinstance(values, EncodedFrames):
-        some = values[:, ::16, ::16]
-        step = max(_BYTES // max(some[:1].nbytes, 1), 1)
+        sampled = values[:, ::16, ::16]
+        step = max(_BYTES // max(sampled[:1].nbytes, 1), 1)
         for at in range(1, camera.rows, step):
-            part = some[at - 1 : at + step].reshape(-1, some[0].size)
+            part = sampled[at - 1 : at + step].reshape(-1, sampled[0].size)
             within[at : at + step][: len(part) - 1] &= (part[1:] == part[:-1]).all(1)
         yield from _runs(within)
         return
     sizes = np.diff(values.offsets)
     within[1 : camera.rows] &= sizes[1:] == sizes[:-1]
-    # Files of one size are rare, and many of them in a row more so.
+    # Only files of one size are compared, because long runs of one size are rare.
     for begin, end in _runs(within):
         files = [values.file(row) for row in range(begin, end)]
         same = [np.array_equal(one, other) for one, other in pairwise(files)]
@@ -143,26 +143,26 @@ def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
 
 
 def _runs(same: np.ndarray) -> Iterator[tuple[int, int]]:
-    """First row and one behind the last of runs, by which rows are as the row before; the first is none, nor what is behind all."""
+    """Yields [begin, end) of long runs. ``same[i]`` says that row i equals row i - 1; the first and last entries are false."""
     edges = np.flatnonzero(same[1:] != same[:-1])
     ends = zip(edges[::2].tolist(), (edges[1::2] + 1).tolist(), strict=True)
     yield from ((begin, end) for begin, end in ends if end - begin >= FROZEN_ROWS)
 
 
 def _moves(survey: Survey, clock: Clock, begin: int, end: int) -> bool:
-    """Whether a stream of numbers changes in that time; true where there is none that could tell."""
+    """Whether a stream of numbers changes in that time; true if the episode has no such stream."""
     episode, time = int(clock.episode_of(begin)), clock.stream.time_ns
-    told = False
+    has_numbers = False
     for stream in survey.floats:
         rows = slice(*stream.row_offsets[episode : episode + 2].tolist())
         if rows.stop - rows.start < 2:
             continue
-        told = True
+        has_numbers = True
         low, high = np.searchsorted(stream.time_ns[rows], time[[begin, end - 1]]) + rows.start
         values = stream.values[low:high].reshape(int(high - low), -1)
         if len(values) > 2 and (np.diff(values, axis=0) != 0).any(1).mean() >= MOVING:
             return True
-    return not told
+    return not has_numbers
 
 
 CHECKS = (check_frames, check_frozen_frames, check_pictures)

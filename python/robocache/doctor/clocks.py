@@ -12,24 +12,24 @@ from ..provenance import ingests
 from .report import Finding
 from .streams import Clock, Survey, ranges
 
-# All periods are against the stream's median period P. What a gap and a burst are stands in src/robocache/cache/scan_clock.hpp.
-RATE_WARNING, RATE_ERROR = 0.01, 0.10  # the true rate against the declared one
-RATE_CHANGE = 0.05  # an episode's rate against the stream's, in episodes of 20 periods and more
-JITTER_NOTE, JITTER_WARNING = 0.10, 0.30  # root mean square of (period - P), gaps aside, in P
+# P is the stream's median period. src/robocache/cache/scan_clock.hpp defines gaps and bursts.
+RATE_WARNING, RATE_ERROR = 0.01, 0.10  # relative difference of the true rate from the declared one
+RATE_CHANGE = 0.05  # relative difference of an episode's rate from the stream's, in episodes of at least 20 periods
+JITTER_NOTE, JITTER_WARNING = 0.10, 0.30  # root mean square of (period - P) without gaps, in P
 GAP_PERIODS, LONG_GAP_PERIODS = 1.5, 10
-STALL_PERIODS = 3  # by which a stream's gap may be longer than the time in which none has a row
-LOST_WARNING = 0.01  # of the stream's time, in gaps
-DUPLICATES_WARNING = 0.001  # of the rows
-BURST_WARNING = 0.01  # of the rows
-UNCOVERED_PERIODS, UNCOVERED_S = 10, 0.2  # what a stream may lack at an episode's ends: the larger of the two
-UNCOVERED_NOTE, UNCOVERED_WARNING = 0.02, 0.10  # and of the episode
-NEAR_ZERO_NS, TODAY_NS = 10**15, 10**18  # stamps below are no dates (12 days), those above are (2001)
-_ROWS = 1 << 22  # that are looked at together
+STALL_PERIODS = 3  # a stream's gap may exceed the recorder's stall by this many P
+LOST_WARNING = 0.01  # share of the stream's time that lies in gaps
+DUPLICATES_WARNING = 0.001  # share of the rows
+BURST_WARNING = 0.01  # share of the rows
+UNCOVERED_PERIODS, UNCOVERED_S = 10, 0.2  # a stream may lack the larger of the two at an episode's ends
+UNCOVERED_NOTE, UNCOVERED_WARNING = 0.02, 0.10  # share of the episode
+NEAR_ZERO_NS, TODAY_NS = 10**15, 10**18  # smaller stamps are no dates (12 days), larger ones are dates (2001)
+_CHUNK_ROWS = 1 << 22
 DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50
 
 
 def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
-    """The stamps are index / rate: the recording's own clock is lost."""
+    """Finds streams with stamps of index / rate: the recording's own clock is lost."""
     names = [name for name, clock in survey.clocks.items() if clock.stream.clock == "nominal"]
     if names:
         listed = "all streams" if len(names) == len(survey.clocks) else ", ".join(names)
@@ -44,7 +44,7 @@ def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
 
 
 def check_declared_rate(survey: Survey) -> Iterator[Finding]:
-    """The rate that the source says, against rows a second, gaps and bursts aside."""
+    """Compares the declared rate with the measured rows a second, without gaps and bursts."""
     for name, clock in survey.distinct.items():
         declared, true = survey.declared_rate_hz(clock.stream), clock.true_rate_hz
         if declared is None or not clock.steady:
@@ -63,7 +63,7 @@ def check_declared_rate(survey: Survey) -> Iterator[Finding]:
 
 
 def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
-    """Episodes whose rate is another than the stream's."""
+    """Finds episodes whose rate differs from the stream's."""
     for name, clock in survey.distinct.items():
         if not clock.steady:
             continue
@@ -88,7 +88,7 @@ def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
 
 
 def check_steadiness(survey: Survey) -> Iterator[Finding]:
-    """Streams without a steady rate, and the jitter of those with one."""
+    """Finds streams without a steady rate, and jitter in the others."""
     for name, clock in survey.distinct.items():
         if not clock.steady:
             if clock.stream.rows >= 20:
@@ -117,9 +117,11 @@ def check_steadiness(survey: Survey) -> Iterator[Finding]:
 
 @dataclass
 class _Gaps:
-    """Periods over 1.5 P of one stream: the rows behind them, their episodes, where they begin, how long they are in ns.
+    """The gaps of one stream, periods over 1.5 P.
 
-    stalls: which of them are the recorder's rather than this stream's.
+    rows: the row after each gap.
+    begins, lengths: in ns.
+    stalls: whether the recorder stalled, so that the gap is not this stream's own.
     """
 
     name: str
@@ -132,7 +134,7 @@ class _Gaps:
 
 
 def check_gaps(survey: Survey) -> Iterator[Finding]:
-    """Finds periods over 1.5 P: one finding a stream; over 10 P one an episode; where all streams stall at once, one a stall."""
+    """Finds gaps over 1.5 P, one finding a stream; gaps over 10 P, one an episode; and stalls of all streams, one each."""
     found = [
         _gaps(name, clock)
         for name, clock in survey.distinct.items()
@@ -146,44 +148,44 @@ def check_gaps(survey: Survey) -> Iterator[Finding]:
 def _gaps(name: str, clock: Clock) -> _Gaps:
     time, offsets = clock.stream.time_ns, clock.stream.row_offsets
     rows = []
-    for at in range(1, clock.stream.rows, _ROWS):
-        part = time[at - 1 : at + _ROWS]
+    for at in range(1, clock.stream.rows, _CHUNK_ROWS):
+        part = time[at - 1 : at + _CHUNK_ROWS]
         rows.append(at + np.flatnonzero(np.diff(part) > GAP_PERIODS * clock.period_ns))
-    behind = np.concatenate(rows) if rows else np.empty(0, np.int64)
-    behind = behind[~np.isin(behind, offsets)]  # what lies between two episodes is no gap
-    begins = time[behind - 1]
-    lengths = (time[behind] - begins).astype(np.float64)
-    return _Gaps(name, clock, behind, clock.episode_of(behind), begins, lengths, np.zeros(len(behind), bool))
+    after = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    after = after[~np.isin(after, offsets)]  # the time between two episodes is no gap
+    begins = time[after - 1]
+    lengths = (time[after] - begins).astype(np.float64)
+    return _Gaps(name, clock, after, clock.episode_of(after), begins, lengths, np.zeros(len(after), bool))
 
 
 def _stalls(survey: Survey, found: list[_Gaps]) -> Iterator[Finding]:
-    """Times of over 10 P in which no stream has a row and several have a gap: the recorder's, not theirs."""
+    """Finds times of over 10 P in which several streams have a gap and no stream has a row: the recorder stalled."""
     if len(found) < 2:
         return
-    which = np.concatenate([np.full(len(gaps.rows), place) for place, gaps in enumerate(found)])
+    which = np.concatenate([np.full(len(gaps.rows), index) for index, gaps in enumerate(found)])
     at = np.concatenate([np.arange(len(gaps.rows)) for gaps in found])
-    episodes, begins = (np.concatenate([getattr(gaps, of) for gaps in found]) for of in ("episodes", "begins"))
+    episodes, begins = (np.concatenate([getattr(gaps, name) for gaps in found]) for name in ("episodes", "begins"))
     ends = begins + np.concatenate([gaps.lengths for gaps in found]).astype(np.int64)
     order = np.lexsort((begins, episodes))
     group: list[int] = []
-    for place in [*order.tolist(), -1]:
-        if group and (place < 0 or episodes[place] != episodes[group[0]] or begins[place] >= ends[group].min()):
+    for gap in [*order.tolist(), -1]:
+        if group and (gap < 0 or episodes[gap] != episodes[group[0]] or begins[gap] >= ends[group].min()):
             yield from _stall(survey, found, which[group], at[group], int(begins[group].max()), int(ends[group].min()))
             group = []
-        group.append(place)
+        group.append(gap)
 
 
 def _stall(
     survey: Survey, found: list[_Gaps], which: np.ndarray, at: np.ndarray, begin: int, end: int
 ) -> Iterator[Finding]:
-    """The finding of one time that gaps have in common, where it is the recorder's."""
-    # A gap that goes far beyond what it has in common with the others has a reason of its own.
+    """Yields a finding if the time that these gaps share, [begin, end), is a stall of the recorder."""
+    # A gap that is much longer than the shared time has its own cause.
     same = [
         found[w].lengths[a] - (end - begin) <= STALL_PERIODS * found[w].clock.period_ns
         for w, a in zip(which.tolist(), at.tolist(), strict=True)
     ]
     which, at = which[same], at[same]
-    there = [found[place] for place in dict.fromkeys(which.tolist())]
+    there = [found[stream] for stream in dict.fromkeys(which.tolist())]
     if len(there) < 2 or end - begin <= LONG_GAP_PERIODS * min(gaps.clock.period_ns for gaps in there):
         return
     episode = int(there[0].episodes[at[0]])
@@ -192,12 +194,12 @@ def _stall(
         time = clock.stream.time_ns[slice(*clock.stream.row_offsets[episode : episode + 2])]
         low, high = np.searchsorted(time, begin, side="right"), np.searchsorted(time, end, side="left")
         if high > low:
-            return  # another one has rows meanwhile
+            return  # another stream has rows in this time
         ticks = clock.steady and clock.stream.clock == "recorded" and len(time) and time[0] <= begin and time[-1] >= end
         if ticks and end - begin > GAP_PERIODS * clock.period_ns and clock not in [gaps.clock for gaps in there]:
             return
-    for place, row in zip(which.tolist(), at.tolist(), strict=True):
-        found[place].stalls[row] = True
+    for stream, gap in zip(which.tolist(), at.tolist(), strict=True):
+        found[stream].stalls[gap] = True
     names = [gaps.name for gaps in there]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     yield Finding(
@@ -226,7 +228,7 @@ def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
             "gap",
             f"{_count(number, 'gap')} of 1.5 to 10 periods of {_ms(clock.period_ns)}, the longest {_ms(lengths[worst])}; all "
             f"gaps together lose {lost_ns / 1e9:.3g} s, {lost:.2%} of the time{survey.also(gaps.name)}",
-            **clock.place(int(rows[worst])),
+            **clock.locate(int(rows[worst])),
             count=number,
             value=float(lengths[worst]),
             expected=clock.period_ns,
@@ -235,13 +237,13 @@ def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
     for episode in np.unique(episodes[long]).tolist():
         those = np.flatnonzero(long & (episodes == episode))
         worst = int(those[np.argmax(lengths[those])])
-        place = clock.place(int(rows[worst]))
+        location = clock.locate(int(rows[worst]))
         yield Finding(
             "warning",
             "long-gap",
             f"{_count(len(those), 'gap')} of over 10 periods of {_ms(clock.period_ns)}, the longest {_ms(lengths[worst])} before "
-            f"row {place['row']}{survey.also(gaps.name)}",
-            **place,
+            f"row {location['row']}{survey.also(gaps.name)}",
+            **location,
             count=len(those),
             value=float(lengths[worst]),
             expected=clock.period_ns,
@@ -250,7 +252,7 @@ def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
 
 
 def check_duplicates(survey: Survey) -> Iterator[Finding]:
-    """Rows with the stamp of the row before."""
+    """Finds rows with the stamp of the row before."""
     for name, clock in survey.distinct.items():
         number = clock.stream.findings["duplicates"]
         if not number:
@@ -260,7 +262,7 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
             "warning" if share > DUPLICATES_WARNING else "note",
             "repeated-stamp",
             f"{_count(number, 'row')} with the stamp of the row before, {share:.2%} of {name}{survey.also(name)}",
-            **clock.place(clock.periods.first_zero_row),
+            **clock.locate(clock.periods.first_zero_row),
             count=number,
             value=share,
             expected=0.0,
@@ -269,20 +271,20 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
 
 
 def check_bursts(survey: Survey) -> Iterator[Finding]:
-    """Rows that follow closely: three periods or more under P / 4 in a row."""
+    """Finds bursts: three or more periods under P / 4 in a row."""
     for name, clock in survey.distinct.items():
         if not clock.steady:
             continue
         bursts, rows, longest, at = clock.periods.bursts
         if bursts:
-            place = clock.place(at)
+            location = clock.locate(at)
             yield Finding(
                 "warning" if rows > BURST_WARNING * clock.stream.rows else "note",
                 "burst",
                 f"{_count(bursts, 'burst')} of rows less than a quarter of {_ms(clock.period_ns)} apart, the longest of "
                 f"{longest + 1} rows{survey.also(name)}",
-                **place,
-                end_row=place["row"] + longest + 1,
+                **location,
+                end_row=location["row"] + longest + 1,
                 count=bursts,
                 value=longest + 1,
                 advice="They were held back on their way and stamped on arrival: use the sensor's own stamps, or an offset.",
@@ -290,7 +292,7 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
 
 
 def check_simulation_time(survey: Survey) -> Iterator[Finding]:
-    """Clocks that begin near 0, beside others that are dates, or in recordings of ROS."""
+    """Finds clocks that begin near 0 beside clocks of dates, or in ROS recordings."""
     near = [name for name, clock in survey.distinct.items() if _near_zero(clock)]
     dates = [
         name for name, clock in survey.distinct.items() if clock.stream.rows and int(clock.stream.time_ns[0]) > TODAY_NS
@@ -316,15 +318,15 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
             count=len(near),
             advice="As it should be, where it was simulated: rates and gaps are of the simulation. Rows of one stamp are its ticks.",
         )
-    reasons = [(what, reason) for told in ingests(survey.dataset.provenance) for what, reason in told.left_out]
-    told = [what for what, reason in reasons if " as the clock" in what and _OFF_BY_A_DATE.search(reason)]
-    if told and not near:
+    reasons = [(what, reason) for ingest in ingests(survey.dataset.provenance) for what, reason in ingest.left_out]
+    topics = [what for what, reason in reasons if " as the clock" in what and _OFF_BY_A_DATE.search(reason)]
+    if topics and not near:
         yield Finding(
             "note",
             "simulation-time",
-            f"{_count(len(told), 'topic')} whose own stamps begin near 0 while the bag's log times are dates, as of use_sim_time: the "
+            f"{_count(len(topics), 'topic')} whose own stamps begin near 0 while the bag's log times are dates, as of use_sim_time: the "
             "log time is their clock",
-            count=len(told),
+            count=len(topics),
             advice="Where a simulator made them, --stamp header takes the stamps of the simulation.",
         )
 
@@ -338,9 +340,9 @@ def _near_zero(clock: Clock) -> bool:
 
 
 def check_coverage(survey: Survey) -> Iterator[Finding]:
-    """Streams that begin after the others of their episode, end before them, or have no moment in common with them."""
+    """Finds streams that begin late, end early, or share no moment with the other streams of their episode."""
     steady = {name: clock for name, clock in survey.distinct.items() if clock.steady}
-    for near in (True, False):  # between simulation time and wall time lies no coverage
+    for near in (True, False):  # simulation time and wall time cannot be compared
         yield from _coverage(survey, {name: clock for name, clock in steady.items() if _near_zero(clock) == near})
 
 
@@ -354,7 +356,7 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
     for episode in np.flatnonzero(there.sum(0) >= 2).tolist():
         within = np.flatnonzero(there[:, episode])
         begins, ends = first[within, episode], last[within, episode]
-        # Held against the one with most others around it, of those the longest.
+        # The reference is the stream that overlaps most others; among equals, the longest.
         common = (begins[:, None] <= ends) & (ends[:, None] >= begins)
         main = int(np.lexsort((ends - begins, common.sum(1)))[-1])
         apart = (begins > ends[main]) | (ends < begins[main])
@@ -399,10 +401,10 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
 
 
 def check_drift(survey: Survey) -> Iterator[Finding]:
-    """Streams of one rate that have row for row the same moments, and whose stamps run away from each other.
+    """Finds two streams of one rate with the same number of rows whose stamps drift apart.
 
-    The lag of row i is the difference of the two stamps; a line through the lags by least squares is drift where it moves by
-    half a period and more over the episode, and by 8 times what the lags scatter around it.
+    The lag of row i is the difference of the two stamps. A line is fitted to the lags by least squares. It is drift if it
+    moves over the episode by more than half a period and by more than 8 times the scatter of the lags around it.
     """
     steady = [(name, clock) for name, clock in survey.distinct.items() if clock.steady]
     compared: list[tuple[str, Clock]] = []
@@ -440,15 +442,15 @@ def _drift(name: str, clock: Clock, other: str, reference: Clock) -> Iterator[Fi
 
 
 def check_frame_counts(survey: Survey) -> Iterator[Finding]:
-    """Cameras against the streams of the same rate: as many frames as rows.
+    """Compares the frames of a camera with the rows of streams of the same rate.
 
-    By one they may differ where each has its own clock.
+    The numbers may differ by one if each stream has its own clock.
     """
-    met: list[str] = []
+    compared: list[str] = []
     for camera in survey.cameras:
         clock = survey.clocks[camera.name]
         for name, other in survey.sensors.items():
-            if name == camera.name or name in met or not other.period_ns or not clock.period_ns:
+            if name == camera.name or name in compared or not other.period_ns or not clock.period_ns:
                 continue
             if abs(clock.period_ns / other.period_ns - 1) > 0.02 or other.stream.kind == "arrays":
                 continue
@@ -470,7 +472,7 @@ def check_frame_counts(survey: Survey) -> Iterator[Finding]:
                 )
             if len(unequal):
                 break
-        met.append(camera.name)
+        compared.append(camera.name)
 
 
 def check_missing_streams(survey: Survey) -> Iterator[Finding]:

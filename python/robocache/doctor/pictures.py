@@ -117,7 +117,7 @@ def _strip(clock: Clock) -> Strip:
             continue  # a finding says so
         small = as_picture(cast(FrameFormat, camera.frames).color_space, _smaller(frame))
         encoded = frames.encode(small[None], "jpeg", 80).data
-        place = clock.place(row)
+        place = clock.locate(row)
         found.append((place["episode"], place["row"], base64.b64encode(encoded.tobytes()).decode()))
     return Strip(camera.name, found)
 

@@ -1,4 +1,4 @@
-"""What the checks share: which streams there are, where a row is, and periods and rows a part at a time."""
+"""The base of the checks: the streams of a cache, their clocks and periods, and the locations of rows."""
 
 from __future__ import annotations
 
@@ -14,40 +14,44 @@ from .. import _lib
 from ..dataset import Dataset, Stream
 from ..ingest import recording
 
-# Of a steady clock, at least this share of the periods is within half of the median.
+# A clock is steady if at least this share of its periods is within half a median period of the median.
 _STEADY = 0.8
-_KEPT_BYTES = 1 << 28
-EDGES = np.geomspace(0.05, 20, 53)  # of a histogram of periods, in median periods
+_KEPT_BYTES = 1 << 28  # up to this much stays mapped
+EDGES = np.geomspace(0.05, 20, 53)  # the edges of histograms of periods, in median periods
 
 _scan_clock, _array_of = _lib.function("scan_clock"), _lib.function("array_of")
 index_of = _lib.function("dataset_index_of")
 
 
 class Periods:
-    """The result of a pass over a stream's stamps: the periods from each row to the next of its episode, P their median.
+    """The periods of a stream: the time from each row to the next row of its episode. P is their median.
 
     Attributes:
-        moving: how many are over 0.
-        lost_ns: the sum of what those over 1.5 P exceed P by.
+        moving: the number of periods over 0.
+        lost_ns: the sum of (period - P) over all periods above 1.5 P.
         first_zero_row: the first row with the stamp of the row before.
-        short_gaps: how many are of 1.5 to 10 P, the longest, and the row after it.
-        bursts: how often 3 or more are below P / 4 in a row, how many these are together and in the longest, and its first row.
-        regular: by episode how many are within P / 2 of P, and their sum.
-        long_gaps: by episode how many are over 10 P, the longest, and the row after it.
-        parts: float64 ``[240, 4]``: number, least, largest and sum in as many parts of the rows.
-        histogram: how many over 0 lie between `EDGES`, those beyond in the outer ones; zeros the others.
-        long_gap_rows: the rows after the first 400 that are over 10 P.
+        short_gaps: periods of 1.5 to 10 P: their number, the longest, and the row after the longest.
+        bursts: runs of 3 or more periods below P / 4: the number of runs, the periods in all of them, the periods in the
+            longest, and the first row of the longest.
+        regular: for each episode, the number of periods within P / 2 of P, and their sum.
+        long_gaps: for each episode, the number of periods over 10 P, the longest, and the row after the longest.
+        parts: float64 ``[240, 4]``: the number, minimum, maximum and sum of the periods in each of 240 parts of the rows.
+        histogram: the number of periods over 0 between `EDGES`; the outer bins include all beyond.
+        zeros: the number of periods of 0.
+        long_gap_rows: the rows after the first 400 periods over 10 P.
     """
 
     def __init__(self, stream: Stream) -> None:
         handle = stream._dataset
-        made = _scan_clock(handle, index_of(handle, stream.name), _lib.from_numpy(EDGES))
-        facts, episodes, self.parts, histogram, rows = (_lib.to_numpy(_array_of(made, None, at)) for at in range(5))
-        told = [int(x) for x in facts[0].tolist()]
-        self.moving, self.zeros, self.first_zero_row = told[0], told[2], told[3]
+        scan = _scan_clock(handle, index_of(handle, stream.name), _lib.from_numpy(EDGES))
+        facts, episodes, self.parts, histogram, rows = (
+            _lib.to_numpy(_array_of(scan, None, index)) for index in range(5)
+        )
+        numbers = [int(x) for x in facts[0].tolist()]
+        self.moving, self.zeros, self.first_zero_row = numbers[0], numbers[2], numbers[3]
         self.lost_ns = float(facts[0, 1])
-        self.short_gaps = told[4], float(facts[0, 5]), told[6]
-        self.bursts = told[7], told[8], told[9], told[10]
+        self.short_gaps = numbers[4], float(facts[0, 5]), numbers[6]
+        self.bursts = numbers[7], numbers[8], numbers[9], numbers[10]
         self.regular = episodes[:, 0].astype(np.int64), episodes[:, 1]
         self.long_gaps = episodes[:, 2:].tolist()
         self.histogram = histogram[:, 0].astype(np.int64)
@@ -59,9 +63,9 @@ class Clock:
     """The stamps of one stream.
 
     Attributes:
-        stream: whose.
-        like: the clock of a stream with the same stamps, where there is one before this.
-        period_ns: the median period; 0 where there is none.
+        stream: the stream.
+        like: the clock of an earlier stream with the same stamps, if any.
+        period_ns: the median period; 0 if there is none.
     """
 
     stream: Stream
@@ -73,13 +77,13 @@ class Clock:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """int64 ``[episodes]``."""
+        """The number of rows, int64 ``[episodes]``."""
         rows: np.ndarray = np.diff(self.stream.row_offsets)
         return rows
 
     @cached_property
     def first_ns(self) -> np.ndarray:
-        """int64 ``[episodes]``; 0 where there are no rows, as of `last_ns`."""
+        """The first stamps, int64 ``[episodes]``; 0 for an episode without rows. `last_ns` has the last stamps."""
         return self._at(self.stream.row_offsets[:-1])
 
     @cached_property
@@ -105,13 +109,13 @@ class Clock:
 
     @cached_property
     def steady(self) -> bool:
-        """Whether it ticks at one rate, so that a gap is one."""
+        """Whether the clock has one rate, so that a long period is a gap."""
         moving = self.periods.moving
         return self.period_ns > 0 and moving >= 2 and bool(self.periods.regular[0].sum() >= _STEADY * moving)
 
     @property
     def true_rate_hz(self) -> float:
-        """Rows a second, without gaps and bursts; 0.0 without rows. With coarse stamps it is more exact than the median's."""
+        """Rows a second, without gaps and bursts; 0.0 without rows. With coarse stamps it is more exact than 1 / P."""
         number, total = self.periods.regular
         return float(1e9 * number.sum() / total.sum()) if total.sum() > 0 else 0.0
 
@@ -120,8 +124,8 @@ class Clock:
         episodes: np.ndarray = np.searchsorted(self.stream.row_offsets, rows, side="right") - 1
         return episodes
 
-    def place(self, row: int) -> dict[str, Any]:
-        """Where a row of the stream is, in the words of a finding."""
+    def locate(self, row: int) -> dict[str, Any]:
+        """Returns stream, episode and row in the episode, as fields of a finding."""
         episode = int(self.episode_of(row))
         row_in_episode = int(row - self.stream.row_offsets[episode])
         return {"stream": self.stream.name, "episode": episode, "row": row_in_episode}
@@ -129,12 +133,12 @@ class Clock:
 
 @dataclass
 class Survey:
-    """A cache on its way through the checks.
+    """A cache that is checked.
 
     Attributes:
         dataset: the cache.
         splits: lists of episodes that must have nothing in common, by name.
-        blank: cameras that show one colour at their beginning and end, as far as that was looked at.
+        blank: cameras whose first and last frames show one colour, once checked.
     """
 
     dataset: Dataset
@@ -151,7 +155,7 @@ class Survey:
 
     @cached_property
     def sensors(self) -> dict[str, Clock]:
-        """Streams that are sampled: numbers, clouds and frames; text comes when it comes."""
+        """Streams with a rate: numbers, clouds and frames, but not text."""
         return {name: clock for name, clock in self.clocks.items() if clock.stream.kind != "text"}
 
     @cached_property
@@ -161,21 +165,21 @@ class Survey:
 
     @cached_property
     def _shared(self) -> dict[str, list[str]]:
-        """By the first sensor on a clock, the others on it."""
+        """For the first sensor on each clock, the other sensors on it."""
         alike: dict[int, list[str]] = {}
         for name, clock in self.sensors.items():
             alike.setdefault(id(clock.like or clock), []).append(name)
         return {first: others for first, *others in alike.values()}
 
     def also(self, name: str) -> str:
-        """An addition to a message about a clock that several streams share."""
+        """Returns the end of a message, which names the other streams on the clock."""
         others = self._shared[name]
         more = f" and {len(others) - 4} more" if len(others) > 4 else ""
         return f"; {', '.join(others[:4])}{more} on the same clock" if others else ""
 
     @cached_property
     def numbers(self) -> list[Stream]:
-        """Streams of numbers, as many in each row."""
+        """Streams with a fixed number of values in each row."""
         return [stream for stream in self.dataset.streams.values() if stream.kind == "numbers"]
 
     @cached_property
@@ -188,21 +192,21 @@ class Survey:
 
     @cached_property
     def _kept(self) -> set[str]:
-        """Streams of numbers that may stay in memory once they were read."""
+        """The names of streams that may stay in memory after they are read."""
         sizes = np.cumsum([stream.values.nbytes for stream in self.numbers]).tolist()
         return {stream.name for stream, together in zip(self.numbers, sizes, strict=True) if together <= _KEPT_BYTES}
 
     def forget(self, stream: Stream, rows: slice) -> None:
-        """Lets go of the memory that rows of numbers took when they were read; the file has them."""
+        """Frees the memory of rows that were read from the mapped file."""
         if stream.name not in self._kept:
             _forget(stream.values[rows])
 
     def declared_rate_hz(self, stream: Stream) -> float | None:
         """The rate that the source declares for the stream."""
         source = self.dataset.provenance.get(str(self.dataset.provenance.get("format")))
-        of_source = source.get("fps") if isinstance(source, dict) else None
-        told = stream.attributes
-        for rate in (told.get("rate_hz"), told.get("fps"), of_source):
+        fps = source.get("fps") if isinstance(source, dict) else None
+        attributes = stream.attributes
+        for rate in (attributes.get("rate_hz"), attributes.get("fps"), fps):
             if isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < 1e9:
                 return float(rate)
         return None
@@ -218,19 +222,19 @@ def _same_clock(one: Stream, other: Stream) -> bool:
 
 
 def is_action(name: str) -> bool:
-    """Whether a stream holds commands, by the first part of its name; the loader's `horizon` knows them by the same."""
+    """Whether a stream holds commands, by the first part of its name. The loader's `horizon` uses the same rule."""
     return name.partition(".")[0] in ("action", "actions")
 
 
 def feature_names(stream: Stream, features: list[int], limit: int = 6) -> str:
-    """ "wrist, feature 3 and 2 more"."""
+    """Returns a list such as "wrist, feature 3 and 2 more"."""
     named = [stream.names[f] if f < len(stream.names) else f"feature {f}" for f in features[:limit]]
     more = f" and {len(features) - limit} more" if len(features) > limit else ""
     return ", ".join(named) + more
 
 
 def ranges(numbers: list[int]) -> str:
-    """The first of them, as "1-3, 7"."""
+    """Returns the first 12 ranges, such as "1-3, 7"."""
     return recording.ranges(numbers, limit=12)
 
 

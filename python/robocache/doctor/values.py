@@ -92,7 +92,7 @@ def check_arrays(survey: Survey) -> Iterator[Finding]:
                 "note",
                 "empty-rows",
                 f"{len(empty)} of {stream.rows} rows hold nothing",
-                **survey.clocks[stream.name].place(int(empty[0])),
+                **survey.clocks[stream.name].locate(int(empty[0])),
                 count=len(empty),
                 value=len(empty) / stream.rows,
                 expected=0.0,
@@ -202,7 +202,7 @@ def _not_finite(of: Scan) -> Iterator[Finding]:
             "error",
             f"{code}-value" if code == "infinite" else "nan",
             f"{number} {what} value{'s' * (number != 1)} from this row on: {feature_names(of.stream, told)}",
-            **of.clock.place(row),
+            **of.clock.locate(row),
             count=number,
             value=number,
             expected=0,
@@ -272,7 +272,7 @@ def _outside(of: Scan) -> Iterator[Finding]:
             "out-of-limits",
             f"{number} value{'s' * (number != 1)} of {feature_names(of.stream, [f])} outside of {bounds[0][f]:g} to "
             f"{bounds[1][f]:g} from this row on, by up to {worst:g}",
-            **of.clock.place(row),
+            **of.clock.locate(row),
             count=number,
             value=worst,
             expected=[float(bounds[0][f]), float(bounds[1][f])],
@@ -307,7 +307,7 @@ def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
                 frozen.setdefault((begin, end), []).append(f)
     for (begin, end), features in frozen.items():
         whole = len(features) == np.count_nonzero(moving)
-        place = of.clock.place(begin)
+        place = of.clock.locate(begin)
         if whole:
             moves = _others_move(of, begin, end, survey)
         else:
@@ -403,7 +403,7 @@ def _jumps(of: Scan) -> Iterator[Finding]:
                 severity,
                 code,
                 f"{feature_names(of.stream, [f])}: {message}, {size:+.4g}{more}",
-                **of.clock.place(row),
+                **of.clock.locate(row),
                 count=len(jumps),
                 value=size,
                 advice=advice,
@@ -432,7 +432,7 @@ def _rotations(of: Scan) -> Iterator[Finding]:
             "quaternion-norm",
             f"{number} quaternion{'s' * (number != 1)} whose length is not 1, by up to {worst:.3g}: "
             f"{feature_names(of.stream, list(range(block, block + 4)))}",
-            **of.clock.place(row),
+            **of.clock.locate(row),
             count=number,
             value=worst,
             expected=QUATERNION_NORM,
@@ -444,7 +444,7 @@ def _rotations(of: Scan) -> Iterator[Finding]:
             "quaternion-flip",
             f"the sign of all four components turns {number} time{'s' * (number != 1)}: "
             f"{feature_names(of.stream, list(range(block, block + 4)))}",
-            **of.clock.place(row),
+            **of.clock.locate(row),
             count=number,
             advice="The same rotation, but linear interpolation and regression break there: method='slerp', or one sign.",
         )

@@ -22,9 +22,9 @@ from .depth import is_tiff, read_tiff
 from .formats import CameraOptions
 from .recording import Frames, Notes, SourceError, naming, ranges
 
-# Images that are read, checked and written at once.
+# Images are read, checked and written in chunks of this many.
 _AT_ONCE = 64
-# Of these no more than so many bytes when they are decoded, one frame aside.
+# A chunk ends earlier when its decoded images exceed this many bytes.
 _PIXELS_AT_ONCE = 128 << 20
 
 
@@ -32,9 +32,9 @@ _PIXELS_AT_ONCE = 128 << 20
 class Storage:
     """How frames are stored.
 
-    codec, quality: "jpeg" of that quality, "png" or "raw".
-    size: (height, width), or None as they are.
-    fit: how they are brought to `size`.
+    codec, quality: "jpeg" with a quality, "png" or "raw".
+    size: (height, width), or None to keep the size.
+    fit: how frames are resized to `size`.
     """
 
     codec: Literal["jpeg", "png", "raw"]
@@ -53,23 +53,23 @@ class Storage:
 
     @property
     def of_depth(self) -> Storage:
-        """The same of depth, which is neither compressed with loss nor resized."""
+        """The storage of depth, which is lossless and never resized."""
         return replace(self, codec="raw" if self.codec == "raw" else "png", size=None)
 
     def resized(self, height: int, width: int) -> dict[str, Any] | None:
-        """What the cache is told of frames that were of this size."""
+        """Returns the stream's record of the resizing, for frames of this original size; None if they keep it."""
         if self.size is None:
             return None
         return {"size": list(self.size), "fit": self.fit, "from": [height, width]}
 
     def frame_bytes(self, height: int, width: int) -> int:
-        """More than a frame of that size takes when it is stored: a JPEG of quality 95 takes less than a quarter of it."""
+        """Returns an upper bound of a stored frame's bytes: a JPEG of quality 95 is smaller than a quarter of the pixels."""
         height, width = self.size or (height, width)
         return max(1, height * width * 3 // (4 if self.codec == "jpeg" else 1))
 
 
 def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
-    """Frames ``[n, H, W, C]`` as they are stored; uint8 where they are to be resized."""
+    """Encodes frames ``[n, H, W, C]`` for storage. Frames that are resized must be uint8."""
     if storage.size is not None:
         if images.dtype != np.uint8:
             raise Error(
@@ -80,7 +80,7 @@ def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
 
 
 def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarray, np.ndarray | frames.Encoded]]:
-    """The chunks of a camera with red and blue exchanged; JPEGs and PNGs are decoded and encoded again."""
+    """Yields a camera's chunks with red and blue exchanged. JPEGs and PNGs are decoded and encoded again."""
     for time_ns, images in camera.chunks:
         encoded = frames.take(images) if isinstance(images, list) else images
         is_plane = isinstance(encoded, np.ndarray) and encoded.ndim == 3  # [n, H, W]
@@ -92,8 +92,8 @@ def exchange_red_and_blue(camera: Frames, where: str) -> Iterator[tuple[np.ndarr
             continue
         rows = np.arange(len(time_ns))
         pixels = frames.decode(encoded.codec, encoded.data, encoded.offsets, encoded.shape, encoded.dtype, rows)
-        turned = np.ascontiguousarray(pixels[..., ::-1])
-        yield time_ns, frames.encode(turned, codec=encoded.codec, quality=camera.quality)
+        exchanged = np.ascontiguousarray(pixels[..., ::-1])
+        yield time_ns, frames.encode(exchanged, codec=encoded.codec, quality=camera.quality)
 
 
 class Kinds:
@@ -103,7 +103,7 @@ class Kinds:
         self._first: dict[str, tuple[str, object]] = {}
 
     def check(self, camera: str, kind: str, where: object) -> None:
-        """Raises SourceError where it is another than before, which it names too."""
+        """Raises SourceError, which names both kinds, if the kind differs from that of the camera's first frame."""
         first, there = self._first.setdefault(camera, (kind, where))
         if kind != first:
             raise SourceError(f"{where}: frames of {kind}, but of {first} in {there}")
@@ -111,12 +111,12 @@ class Kinds:
 
 @dataclass(frozen=True)
 class Images:
-    """A camera's rows in one recording that are JPEGs and PNGs, one by one.
+    """A camera's rows in one recording, each a JPEG or PNG.
 
-    camera, what, where: its name, the recording's, and what begins the message of what is wrong with it.
-    time_ns, clock: as of :class:`Rows`.
-    read: gives a row's file; a row for which it raises is skipped by name.
-    numbers: what errors call the rows, where these are a part of the source's.
+    camera, what, where: the camera's name, the recording's name, and the beginning of error messages.
+    time_ns, clock: as in :class:`Rows`.
+    read: returns a row's file; if it raises, the row is skipped and named.
+    numbers: the row numbers for errors, if these rows are a part of the source's rows.
     """
 
     camera: str
@@ -128,7 +128,7 @@ class Images:
     numbers: Sequence[int] | None = None
 
     def stored(self, options: CameraOptions, kinds: Kinds, notes: Notes) -> Frames | None:
-        """The same as they are stored; None where there is none that can be read."""
+        """Returns the frames in their stored form; None if no row can be read."""
         chunks = self._chunks(options, kinds, notes)
         first = next(chunks, None)
         if first is None:
@@ -140,7 +140,7 @@ class Images:
     def _chunks(
         self, options: CameraOptions, kinds: Kinds, notes: Notes
     ) -> Iterator[tuple[np.ndarray, frames.Encoded, dict[str, Any] | None]]:
-        """Stamps and frames, and what was done to their size."""
+        """Yields stamps, frames, and the record of their resizing."""
         storage = Storage.of(options)
         start = 0
         while start < len(self.time_ns):
@@ -166,8 +166,8 @@ class Images:
     def _take(
         self, rows: range, kinds: Kinds, lost: dict[int, SourceError]
     ) -> tuple[list[int], frames.Encoded | None, int]:
-        """Those of the rows that can be read, and their frames; the others are `lost`. Then the row that comes next: of large
-        frames not all rows are taken."""
+        """Returns the readable rows, their frames, and the next row to take; adds the other rows to `lost`. Large frames end a
+        chunk before all rows are taken."""
         files: dict[int, bytes] = {}
         pixels, stop = 0, rows.stop
         for row in rows:
@@ -177,31 +177,31 @@ class Images:
             with self._losing(row, lost):
                 file = self.read(row)
                 height, width, size = _pixels(file)
-                check_size(self._place(row), f"a frame of {width}x{height}", size)
+                check_size(self._location(row), f"a frame of {width}x{height}", size)
                 files[row] = file
                 pixels += size
         try:
             taken = frames.take(list(files.values()))
             kinds.check(self.camera, _kind(taken), self.where)
-        except Error:  # of which, one by one says
+        except Error:  # checking one by one finds the row
             sound: dict[int, bytes] = {}
             for row, file in files.items():
                 with self._losing(row, lost):
-                    kinds.check(self.camera, _kind(frames.take([file])), self._place(row))
+                    kinds.check(self.camera, _kind(frames.take([file])), self._location(row))
                     sound[row] = file
             return list(sound), frames.take(list(sound.values())) if sound else None, stop
         return list(files), taken, stop
 
     @contextmanager
     def _losing(self, row: int, lost: dict[int, SourceError]) -> Iterator[None]:
-        """Reads a row; where it cannot be read, it is lost."""
+        """Adds the row to `lost` if the block raises SourceError."""
         try:
-            with naming(self._place(row)):
+            with naming(self._location(row)):
                 yield
         except SourceError as error:
             lost[row] = error
 
-    def _place(self, row: int) -> str:
+    def _location(self, row: int) -> str:
         return f"{self.where}: {self.camera}: row {self._number(row)}"
 
     def _number(self, row: int) -> int:
@@ -209,7 +209,7 @@ class Images:
 
 
 def _pixels(file: bytes) -> tuple[int, int, int]:
-    """Height, width and bytes of a frame that a PNG or JPEG says it has; zeros of anything else, which decoding refuses."""
+    """Returns height, width and decoded bytes from the header of a PNG or JPEG; zeros for other files, which decoding refuses."""
     if file[:8] == b"\x89PNG\r\n\x1a\n" and len(file) > 25:
         width, height, depth, color = struct.unpack_from(">IIBB", file, 16)
         return height, width, height * width * {0: 1, 4: 2, 6: 4}.get(color, 3) * (1 + (depth > 8))
@@ -230,10 +230,10 @@ def _kind(encoded: frames.Encoded) -> str:
 
 @dataclass(frozen=True)
 class DepthImages:
-    """A camera's rows in one recording that are depth: TIFFs or PNGs, one by one.
+    """A depth camera's rows in one recording, each a TIFF or PNG.
 
-    camera, what, where, time_ns, clock, read: as of :class:`Images`.
-    said: what the source says: ``depth_unit``, "mm" or "m"; where there is none, uint16 are millimetres and floats metres.
+    camera, what, where, time_ns, clock, read: as in :class:`Images`.
+    said: the source's attributes. ``depth_unit`` is "mm" or "m"; without it, uint16 is millimetres and floats are metres.
     """
 
     camera: str
@@ -245,7 +245,7 @@ class DepthImages:
     said: Mapping[str, Any]
 
     def stored(self, kinds: Kinds, notes: Notes) -> Frames | None:
-        """uint16 as PNG with the unit of one, floats as they are, in metres; None where there is none that can be read."""
+        """Returns uint16 as PNGs with their unit, and floats in metres; None if no row can be read."""
         unit = self.said.get("depth_unit")
         chunks = self._chunks(unit, kinds, notes)
         first = next(chunks, None)
@@ -279,7 +279,7 @@ class DepthImages:
             yield self.time_ns[rows], frames.encode(pixels, codec=codec)
 
     def _read(self, row: int) -> np.ndarray:
-        """uint16 or float32 ``[H, W]``."""
+        """Reads a row as uint16 or float32 ``[H, W]``."""
         data = self.read(row)
         if is_tiff(data):
             return read_tiff(data)
@@ -293,9 +293,9 @@ class DepthImages:
 def store_pixels(
     time_ns: np.ndarray, pixels: np.ndarray, options: CameraOptions, clock: Literal["recorded", "nominal"]
 ) -> Frames:
-    """Frames that lie in the source as arrays ``[n, H, W]`` or ``[n, H, W, C]``, as they are stored.
+    """Encodes frames that the source has as arrays ``[n, H, W]`` or ``[n, H, W, C]``.
 
-    uint8 as the options say; uint16 as PNG and float32 as it is, which are depth and never resized.
+    uint8 follows the options. uint16 and float32 are depth, which is never resized: uint16 becomes PNG, float32 stays raw.
     """
     storage = Storage.of(options)
     if pixels.dtype != np.uint8:

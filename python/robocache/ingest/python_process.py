@@ -1,4 +1,4 @@
-"""Processes of an ingest: a Python of its own, not a fork of this one, whose threads and locks it would lack."""
+"""Starts processes of an ingest: each is a new Python, because a fork would lack this process's threads and keep its locks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .._tvm_ffi import WITHOUT_TORCH
 
 
 def start(function: Callable[..., Any], *arguments: Any, **options: Any) -> subprocess.Popen[Any]:
-    """A process that calls a function of a module of this package; `options` are those of Popen.
+    """Starts a process that calls a function of a module of this package; `options` are those of Popen.
 
-    It is in a session of its own: a Ctrl-C of the terminal is this process's alone, which then ends the other one.
+    It has its own session, so that Ctrl-C reaches this process alone, which then ends the other one.
     """
     paths = [path for path in sys.path if isinstance(path, str)]
     name = function.__name__

@@ -40,10 +40,10 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
         ends = _read_ends(store)
         episodes = list(zip([0, *ends.tolist()[:-1]], ends.tolist(), strict=True))
         attributes: dict[str, Any] = {}
-        with notes.reading(".zattrs", store.place(".zattrs")):
+        with notes.reading(".zattrs", store.where(".zattrs")):
             attributes = read_json(store, ".zattrs") or {}
         listed: dict[str, Any] = {}
-        with notes.reading(".zmetadata", store.place(".zmetadata")):
+        with notes.reading(".zmetadata", store.where(".zmetadata")):
             listed = read_json(store, ".zmetadata") or {}
         contents = find_contents(store, listed)
         _tell_of_losses(store, contents, notes)
@@ -87,28 +87,28 @@ def _read_ends(store: Store) -> np.ndarray:
     try:
         if store.read(f"{_ENDS}/zarr.json", 2**24) is not None:
             raise SourceError(
-                f"{store.place(_ENDS)}: a store of zarr v3, expected v2, as diffusion_policy and UMI write it"
+                f"{store.where(_ENDS)}: a store of zarr v3, expected v2, as diffusion_policy and UMI write it"
             )
         array = open_array(store, _ENDS, fills=False)
         if isinstance(array, str) or len(array.shape) != 1 or array.dtype.kind not in "iu":
-            raise SourceError(f"{store.place(_ENDS)}: expected whole numbers [episodes]")
+            raise SourceError(f"{store.where(_ENDS)}: expected whole numbers [episodes]")
         if not 1 <= array.shape[0] <= 2**24:
-            raise SourceError(f"{array.place}: expected 1 to {2**24} episodes, got {array.shape[0]}")
+            raise SourceError(f"{array.where}: expected 1 to {2**24} episodes, got {array.shape[0]}")
         ends = array.rows(0, array.shape[0])
         if ends.max() > 2**62:
-            raise SourceError(f"{array.place}: expected numbers of rows, got {ends.max()}")
+            raise SourceError(f"{array.where}: expected numbers of rows, got {ends.max()}")
         ends = ends.astype(np.int64)
     except SourceError as error:
         raise FileError(str(error)) from error  # nothing to skip to
     back = np.flatnonzero(np.diff(ends, prepend=0) < 0)
     if len(back):
-        raise FileError(f"{array.place}: row {back[0]}: {ends[back[0]]} is before the end of the episode before it")
+        raise FileError(f"{array.where}: row {back[0]}: {ends[back[0]]} is before the end of the episode before it")
     return ends
 
 
 def _tell_of_losses(store: Store, contents: Contents, notes: Notes) -> None:
     for key, why in contents.lost.items():
-        notes.skip(key, SourceError(f"{store.place(key)}: {why}"))
+        notes.skip(key, SourceError(f"{store.where(key)}: {why}"))
     for folder, count in contents.others.items():
         notes.leave_out(f"{folder or 'the store'}: {count} file{'s' * (count > 1)}", "no chunk of an array by name")
 
@@ -121,7 +121,7 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
             if not key.startswith(_META):
                 notes.leave_out(key, "neither in data nor in meta")
             continue
-        with notes.reading(key, store.place(key)):
+        with notes.reading(key, store.where(key)):
             array = open_array(store, key, options.missing_chunks == "fill")
             if isinstance(array, str):
                 notes.leave_out(key, array)
@@ -129,9 +129,9 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
             if said := read_json(store, f"{key}/.zattrs"):
                 notes.leave_out(f"{key}: attributes", ", ".join(sorted(said)))
             if array.shape[0] < rows:
-                raise SourceError(f"{array.place}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
+                raise SourceError(f"{array.where}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
             if array.shape[0] > rows:
-                message = f"{array.place}: {array.shape[0]} rows, of which {_ENDS} gives {rows} to episodes"
+                message = f"{array.where}: {array.shape[0]} rows, of which {_ENDS} gives {rows} to episodes"
                 notes.skip(f"{key}: rows {rows}-{array.shape[0] - 1}", SourceError(message))
             arrays.append(array)
     return arrays
@@ -147,7 +147,7 @@ def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) ->
     for key in keys:
         if not key.startswith(_META) or key == _ENDS:
             continue
-        with notes.reading(key, store.place(key)):
+        with notes.reading(key, store.where(key)):
             array = open_array(store, key, fills=False)
             if isinstance(array, str) or array.shape != (episodes,):
                 notes.leave_out(
@@ -187,7 +187,7 @@ class _Clock:
         seconds = self.stamps.rows(start, stop).reshape(-1)
         bad = np.flatnonzero(~(np.abs(seconds) < _LARGEST_S))
         if len(bad):
-            raise SourceError(f"{self.stamps.place}: row {start + bad[0]} is {seconds[bad[0]]}, expected seconds")
+            raise SourceError(f"{self.stamps.where}: row {start + bad[0]} is {seconds[bad[0]]}, expected seconds")
         whole = np.floor(seconds)  # the product alone would be rounded to 256 ns
         time_ns: np.ndarray = whole.astype(np.int64) * 10**9 + np.rint((seconds - whole) * 1e9).astype(np.int64)
         return time_ns
@@ -224,7 +224,7 @@ def _read_episode(
         clock.time_ns(first, last, start)
     for array in arrays:
         for first, last in parts(start, stop, array.row_bytes, _AT_ONCE):
-            with notes.reading(f"{what}: {_name(array)}: rows {first - start}-{last - 1 - start}", array.place):
+            with notes.reading(f"{what}: {_name(array)}: rows {first - start}-{last - 1 - start}", array.where):
                 rows, time_ns = array.rows(first, last), clock.time_ns(first, last, start)
                 yield _name(array), _samples(array, rows, first, time_ns, clock.kind, cameras, options)
 
@@ -245,7 +245,7 @@ def _samples(
         if pixels is None:
             bad = next(row for row in range(len(rows)) if _whole_pixels(rows[row]) is None)
             raise SourceError(
-                f"{array.place}: row {first + bad}: expected whole numbers 0 to 255, as in the first rows"
+                f"{array.where}: row {first + bad}: expected whole numbers 0 to 255, as in the first rows"
             )
         rows = pixels
     if rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1)):

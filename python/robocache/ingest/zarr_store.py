@@ -1,7 +1,7 @@
-"""Zarr v2, read: a tree of folders, or a zip file of one, in which an array is a description and a file a chunk.
+"""Reads Zarr v2 from a folder or a zip file. An array is a description and one file per chunk.
 
-The layout is simple, and what comes from anybody is read with care: nothing is taken to be larger than its array's
-description says, objects are never unpickled, and a chunk that is not there is told of.
+A store may come from a stranger, so nothing may be larger than its array's description says, objects are never unpickled,
+and a missing chunk is reported.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ from .files import check_file, list_files
 from .formats.zarr import EPISODE_ENDS
 from .recording import SourceError
 
-# Larger than any description.
+# No description is larger.
 _LARGEST_JSON = 2**24
-# Larger than chunks are: they are read whole.
+# A chunk is read whole, so a larger one is refused.
 _LARGEST_CHUNK = 2**28
-# What is decoded ahead.
+# The next chunk is decoded ahead if it is at most this large.
 _AHEAD_BYTES = 2**24
-# A row is put together of so many chunks at most: each is a file.
+# A row may consist of at most this many chunks, since each is a file.
 _MOST_PIECES = 2**12
 
 
-# What describes a store, its groups and its arrays.
+# The names of files that describe a store, its groups and its arrays.
 _DESCRIPTIONS = {".zarray", ".zattrs", ".zgroup", ".zmetadata"}
 _CHUNK = re.compile(r"\d+([./]\d+)*")
 
 
-# ---- where the files lie ----
+# ---- files ----
 
 
 class Store(Protocol):
-    """A tree of files by their keys, as ``data/action/.zarray``.
+    """A tree of files. A key is a path in it, such as ``data/action/.zarray``.
 
-    thread: reads chunks ahead.
+    thread: it reads chunks ahead.
     """
 
     thread: ThreadPoolExecutor
 
-    def place(self, key: str) -> str:
-        """What begins the message of whatever is wrong with it."""
+    def where(self, key: str) -> str:
+        """Returns the path of a key, with which error messages begin."""
 
     def read(self, key: str, most: int) -> bytes | None:
-        """A file's bytes; None where there is none.
+        """Returns a file's bytes; None if there is no such file.
 
         Raises:
             SourceError: it cannot be read, or has more than `most` bytes.
@@ -86,7 +86,7 @@ class Folder:
         self.thread = ThreadPoolExecutor(1, "robocache-read")
         self._root = root
 
-    def place(self, key: str) -> str:
+    def where(self, key: str) -> str:
         return str(self._root / key)
 
     def read(self, key: str, most: int) -> bytes | None:
@@ -95,7 +95,7 @@ class Folder:
             return None
         check_file(file)
         with file.open("rb") as stream:
-            # No more memory than the file takes: to ask for much, and give most of it back, takes as long as reading twice.
+            # read(most + 1) alone would allocate `most` bytes even for a small file, which doubles the time.
             content = stream.read(min(most, os.fstat(stream.fileno()).st_size) + 1)
         if len(content) > most:
             raise SourceError(f"{file}: expected at most {most} bytes, got {file.stat().st_size}")
@@ -113,7 +113,7 @@ class Zip:
     """A store in a zip file, at its root or in a folder.
 
     Raises:
-        SourceError: no zip file, or one with a member that is a symlink, or encrypted, or lies outside of it.
+        SourceError: not a zip file, or a member is a symlink, encrypted, or has a path outside the archive.
     """
 
     def __init__(self, file: Path) -> None:
@@ -136,7 +136,7 @@ class Zip:
             raise SourceError(f"{file}: expected one meta/episode_ends in it, found {len(ends)}")
         self._root = ends[0].rpartition("meta/episode_ends/")[0]
 
-    def place(self, key: str) -> str:
+    def where(self, key: str) -> str:
         return f"{self._file}: {self._root}{key}"
 
     def read(self, key: str, most: int) -> bytes | None:
@@ -144,18 +144,18 @@ class Zip:
         if entry is None:
             return None
         if entry.file_size > most:
-            raise SourceError(f"{self.place(key)}: expected at most {most} bytes, got {entry.file_size}")
+            raise SourceError(f"{self.where(key)}: expected at most {most} bytes, got {entry.file_size}")
         try:
             with self._archive.open(entry) as stream:
                 content = stream.read(entry.file_size)
                 if len(content) < entry.file_size or stream.read(1):
-                    raise SourceError(f"{self.place(key)}: expected {entry.file_size} bytes, it has another size")
+                    raise SourceError(f"{self.where(key)}: expected {entry.file_size} bytes, it has another size")
         except (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error, RuntimeError) as error:
-            raise SourceError(f"{self.place(key)}: {error}") from error
+            raise SourceError(f"{self.where(key)}: {error}") from error
         return content
 
     def files(self) -> list[str]:
-        """Those outside of the store's folder too, by their whole names: a damaged name may lead there."""
+        """Includes files outside the store's folder, by their whole names, because a damaged name may lead there."""
         return sorted(name.removeprefix(self._root) for name in self._members if not name.endswith("/"))
 
     def close(self) -> None:
@@ -164,20 +164,22 @@ class Zip:
 
 
 def read_json(store: Store, key: str) -> dict[str, Any] | None:
-    """An object; None where there is no such file.
+    """Reads a JSON object; None if there is no such file.
 
     Raises:
-        SourceError: it is something else.
+        SourceError: the file is not a JSON object.
     """
     content = store.read(key, _LARGEST_JSON)
     if content is None:
         return None
     try:
-        parsed = json.loads(content, parse_constant=lambda _: None)  # NaN, which no cache holds
+        parsed = json.loads(
+            content, parse_constant=lambda _: None
+        )  # NaN becomes None, because a cache holds no NaN in metadata
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{store.place(key)}: {error}") from error
+        raise SourceError(f"{store.where(key)}: {error}") from error
     if not isinstance(parsed, dict):
-        raise SourceError(f"{store.place(key)}: expected an object, got {parsed!r:.60}")
+        raise SourceError(f"{store.where(key)}: expected an object, got {parsed!r:.60}")
     return parsed
 
 
@@ -186,11 +188,11 @@ def read_json(store: Store, key: str) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a store's files are, by their names.
+    """The contents of a store, by the names of its files.
 
-    arrays: the keys of all arrays that have a description.
-    lost: the keys of those that have none, though chunks of them are there or the store's own list names them, and why.
-    others: files that are no array's, how many in each folder.
+    arrays: the keys of all arrays with a description.
+    lost: the reason by key for arrays without a description, of which chunks exist or which .zmetadata lists.
+    others: for each folder, the number of files that belong to no array.
     """
 
     arrays: list[str]
@@ -199,9 +201,9 @@ class Contents:
 
 
 def find_contents(store: Store, listed: dict[str, Any]) -> Contents:
-    """Goes through the names of all files: a damaged zip or copy may have lost any of them.
+    """Sorts all files by their names, because a damaged zip or copy may lack any of them.
 
-    listed: what the store's .zmetadata says.
+    listed: the content of the store's .zmetadata.
     """
     keys = store.files()
     arrays = {key.removesuffix("/.zarray") for key in keys if key.endswith("/.zarray")}
@@ -234,8 +236,8 @@ class Array:
     """An array of rows.
 
     chunks: the shape of a chunk.
-    decode: turns a chunk's bytes into what it is given, an array of that shape.
-    fill: what a chunk is full of that is not there; None where that is an error.
+    decode: decodes a chunk's bytes into an array of that shape.
+    fill: the value of missing chunks; None if a missing chunk is an error.
     """
 
     store: Store
@@ -251,19 +253,19 @@ class Array:
     _ahead: tuple[int, Future[np.ndarray]] | None = None
 
     @property
-    def place(self) -> str:
-        return self.store.place(self.key)
+    def where(self) -> str:
+        return self.store.where(self.key)
 
     @property
     def row_bytes(self) -> int:
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """``[stop - start, ...]``, in the machine's order of bytes. Chunks are decoded once where rows are read in order, and
-        the next one, unless it is large, by a thread of the store's.
+        """Returns ``[stop - start, ...]`` in the machine's byte order. Reading rows in order decodes each chunk once; a thread
+        decodes the next chunk ahead unless it is large.
 
         Raises:
-            SourceError: naming the chunk that is not there or does not decode.
+            SourceError: a chunk is missing or does not decode; the error names it.
         """
         length = self.chunks[0]
         if start // length == (stop - 1) // length and start < stop and self.dtype.isnative:
@@ -274,75 +276,76 @@ class Array:
         for number in range(start // length, -(-stop // length)):
             first, last = max(start, number * length), min(stop, (number + 1) * length)
             inside = slice(first - number * length, last - number * length)
-            out[first - start : last - start] = self._chunk_of_rows(number)[inside]  # in no variable: not two at once
+            out[first - start : last - start] = self._chunk_of_rows(number)[
+                inside
+            ]  # no variable keeps the chunk, so only one is in memory
         return out
 
     def _chunk_of_rows(self, number: int) -> np.ndarray:
-        """The rows from ``number * chunks[0]`` on, which are held until others are asked for."""
+        """Returns the rows from ``number * chunks[0]`` on, and keeps them until other rows are read."""
         if self._held is not None and self._held[0] == number:
             return self._held[1]
         is_next = number == (0 if self._held is None else self._held[0] + 1)
-        self._held = None  # not two at once
+        self._held = None  # frees the old chunk first, so only one is in memory
         ahead, self._ahead = self._ahead, None
         chunk = ahead[1].result() if ahead is not None and ahead[0] == number else self._row_of_chunks(number)
         self._held = number, chunk
         # A chunk may be wider than the rows in it.
         size = max(chunk.nbytes, math.prod(self.chunks) * self.dtype.itemsize)
         if is_next and size <= _AHEAD_BYTES and (number + 1) * self.chunks[0] < self.shape[0]:
-            with suppress(RuntimeError):  # the system gives no thread: they are read when their turn has come
+            with suppress(RuntimeError):  # the system gives no thread: the rows are read later
                 self._ahead = number + 1, self.store.thread.submit(copy_context().run, self._row_of_chunks, number + 1)
         return chunk
 
     def _row_of_chunks(self, number: int) -> np.ndarray:
-        """All chunks of the same rows, ``[chunks[0], ...]``."""
+        """Decodes all chunks of the same rows, ``[chunks[0], ...]``."""
         counts = [-(-size // chunk) for size, chunk in zip(self.shape[1:], self.chunks[1:], strict=True)]
         if all(count == 1 for count in counts):
             inside = (slice(None), *map(slice, self.shape[1:]))
             return self._chunk((number,) + (0,) * len(counts))[inside]
         out = np.empty((self.chunks[0], *self.shape[1:]), self.dtype)
-        for place in product(*map(range, counts)):
-            sides = zip(place, self.chunks[1:], strict=True)
-            there = (slice(None), *(slice(at * size, (at + 1) * size) for at, size in sides))
-            part = out[there]
-            part[...] = self._chunk((number, *place))[tuple(map(slice, part.shape))]
+        for index in product(*map(range, counts)):
+            sides = zip(index, self.chunks[1:], strict=True)
+            part = out[(slice(None), *(slice(i * size, (i + 1) * size) for i, size in sides))]
+            part[...] = self._chunk((number, *index))[tuple(map(slice, part.shape))]
         return out
 
-    def _chunk(self, place: tuple[int, ...]) -> np.ndarray:
-        key = f"{self.key}/{self.separator.join(map(str, place))}"
+    def _chunk(self, index: tuple[int, ...]) -> np.ndarray:
+        key = f"{self.key}/{self.separator.join(map(str, index))}"
         size = math.prod(self.chunks) * self.dtype.itemsize
         content = self.store.read(key, 2 * size + 2**16)
         if content is None:
             if self.fill is None:
                 raise SourceError(
-                    f"{self.store.place(key)}: no such chunk; where the writer left out those that have the fill value "
+                    f"{self.store.where(key)}: no such chunk; where the writer left out those that have the fill value "
                     "alone, missing_chunks='fill' (--missing-chunks fill) reads them so"
                 )
             return np.full(self.chunks, self.fill, self.dtype)
         out = np.empty(self.chunks if self.order == "C" else self.chunks[::-1], self.dtype)
         try:
             self.decode(content, out)
-        except Exception as error:  # a codec's own
+        except Exception as error:  # codecs raise their own types
             what = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-            raise SourceError(f"{self.store.place(key)}: {what}") from error
+            raise SourceError(f"{self.store.where(key)}: {what}") from error
         return out if self.order == "C" else out.T
 
 
 def open_array(store: Store, key: str, fills: bool) -> Array | str:
-    """An array; or why it cannot be streams, as of objects. `fills`: chunks that are not there have the fill value.
+    """Opens an array, or returns why it cannot become a stream. With `fills`, missing chunks have the fill value.
 
     Raises:
-        SourceError: its description is none of zarr v2, or of more than is read at once.
+        SourceError: its description is not zarr v2, or its chunks are too large.
     """
-    place = store.place(f"{key}/.zarray")
+    where = store.where(f"{key}/.zarray")
     description = read_json(store, f"{key}/.zarray")
     if description is None:
-        raise SourceError(f"{place}: no such file")
+        raise SourceError(f"{where}: no such file")
     if description.get("zarr_format") != 2:
-        raise SourceError(f"{place}: expected zarr_format 2, got {description.get('zarr_format')!r}")
+        raise SourceError(f"{where}: expected zarr_format 2, got {description.get('zarr_format')!r}")
     shape, chunks = (_sizes(description.get(name), lowest) for name, lowest in (("shape", 0), ("chunks", 1)))
     if shape is None or chunks is None or len(shape) != len(chunks):
         raise SourceError(
-            f"{place}: expected shape and chunks, got {description.get('shape')!r:.60}, {description.get('chunks')!r:.60}"
+            f"{where}: expected shape and chunks, got {description.get('shape')!r:.60}, {description.get('chunks')!r:.60}"
         )
     kind, filters = description.get("dtype"), description.get("filters")
     if not shape:
@@ -352,7 +355,7 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
     try:
         dtype = np.dtype(kind)
     except TypeError as error:
-        raise SourceError(f"{place}: dtype: {error}") from error
+        raise SourceError(f"{where}: dtype: {error}") from error
     if dtype.kind not in "biufUS" or dtype.itemsize == 0 or (dtype.kind == "f" and dtype.itemsize > 8):
         return f"{'objects' if dtype.hasobject else 'not numeric'}: {kind}"
     if dtype.kind in "US" and math.prod(shape[1:]) != 1:
@@ -362,29 +365,29 @@ def open_array(store: Store, key: str, fills: bool) -> Array | str:
     largest = max(math.prod(chunks), chunks[0] * math.prod(shape[1:])) * dtype.itemsize
     if largest > _LARGEST_CHUNK:
         raise SourceError(
-            f"{place}: expected chunks of at most {_LARGEST_CHUNK} bytes, got {largest} in {list(chunks)}"
+            f"{where}: expected chunks of at most {_LARGEST_CHUNK} bytes, got {largest} in {list(chunks)}"
         )
     pieces = math.prod(-(-side // chunk) for side, chunk in zip(shape[1:], chunks[1:], strict=True))
     if pieces > _MOST_PIECES:
-        raise SourceError(f"{place}: expected rows in at most {_MOST_PIECES} chunks, got {pieces} of {list(chunks)}")
+        raise SourceError(f"{where}: expected rows in at most {_MOST_PIECES} chunks, got {pieces} of {list(chunks)}")
     order, separator = description.get("order"), description.get("dimension_separator", ".")
     if order not in ("C", "F") or separator not in (".", "/"):
         raise SourceError(
-            f"{place}: expected order C or F and dimension_separator . or /, got {order!r}, {separator!r}"
+            f"{where}: expected order C or F and dimension_separator . or /, got {order!r}, {separator!r}"
         )
     compressor = description.get("compressor")
     try:
         decode = find_decoder(compressor)
         fill = None if not fills or description.get("fill_value") is None else dtype.type(description["fill_value"])
     except (TypeError, ValueError, OverflowError) as error:
-        raise SourceError(f"{place}: {error}") from error
+        raise SourceError(f"{where}: {error}") from error
     if decode is None:
         return f"compressor {compressor!r:.60}"
     return Array(store, key, shape, chunks, dtype, order, separator, decode, fill)
 
 
 def _sizes(sizes: Any, lowest: int) -> tuple[int, ...] | None:
-    """Sides of an array; None where they are none."""
+    """Returns the sizes of an array's dimensions; None if they are invalid."""
     whole = isinstance(sizes, list) and all(
         isinstance(size, int) and not isinstance(size, bool) and lowest <= size < 2**62 for size in sizes
     )
@@ -395,10 +398,10 @@ def _sizes(sizes: Any, lowest: int) -> tuple[int, ...] | None:
 
 
 def find_decoder(compressor: Any) -> Callable[[bytes, np.ndarray], None] | None:
-    """What decodes chunks of that compressor; None where nothing here does.
+    """Returns the decoder of a compressor; None if the compressor is unknown.
 
     Raises:
-        Error: the package that does is missing.
+        Error: the package that decodes it is missing.
     """
     if compressor is None:
         return _copy
@@ -416,7 +419,7 @@ def find_decoder(compressor: Any) -> Callable[[bytes, np.ndarray], None] | None:
 
 
 def _expect(size: int, out: np.ndarray) -> None:
-    """Before anything of that size is made."""
+    """Checks a declared size before memory for it is allocated."""
     if size != out.nbytes:
         raise Error(f"expected {out.nbytes} bytes in the chunk, it says {size}")
 
@@ -431,7 +434,7 @@ def _decode_blosc(content: bytes, out: np.ndarray) -> None:
         raise Error(f"expected a header of Blosc of 16 bytes, got {len(content)}")
     size, _, compressed = struct.unpack_from("<III", content, 4)
     _expect(size, out)
-    if compressed != len(content):  # it would read on
+    if compressed != len(content):  # otherwise Blosc would read beyond the end
         raise Error(f"expected {compressed} bytes, as it says, got {len(content)}")
     numcodecs.blosc.decompress(content, out)
 
@@ -444,7 +447,7 @@ def _decode_lz4(content: bytes, out: np.ndarray) -> None:
 
 
 def _decode_zstd(content: bytes, out: np.ndarray) -> None:
-    """Only frames that say their size, as numcodecs writes them."""
+    """Decodes only frames that declare their size; numcodecs writes such frames."""
     if len(content) < 5 or content[:4] != b"\x28\xb5\x2f\xfd":
         raise Error("expected a frame of Zstandard")
     flags = content[4]
@@ -467,16 +470,16 @@ def _decode_stream(make: Callable[[], Any], content: bytes, out: np.ndarray) -> 
 
 
 def _decode_image(decode: Callable[..., Any], content: bytes, out: np.ndarray) -> None:
-    """An image a chunk."""
+    """Decodes a chunk that is one image."""
     decode(content, out=out.squeeze())
 
 
 def _decode_jpeg2k(decode: Callable[..., Any], content: bytes, out: np.ndarray) -> None:
-    """The same; this decoder takes memory before it looks at what it is given."""
-    size = content.find(b"\xff\x4f\xff\x51")
-    if size < 0 or len(content) < size + 24:
+    """Checks the size first, because the JPEG 2000 decoder allocates memory before it compares the shape of `out`."""
+    start = content.find(b"\xff\x4f\xff\x51")
+    if start < 0 or len(content) < start + 24:
         raise Error("expected a JPEG 2000")
-    right, bottom, left, top = struct.unpack_from(">4I", content, size + 8)
+    right, bottom, left, top = struct.unpack_from(">4I", content, start + 8)
     shape = out.squeeze().shape
     if (bottom - top, right - left) != shape[:2]:
         raise Error(f"expected an image {list(shape)}, got {right - left}x{bottom - top}")
@@ -496,14 +499,14 @@ _IMAGES = {f"imagecodecs_{name}": f"{name}_decode" for name in ("jpegxl", "jpeg2
 
 
 def parts(start: int, stop: int, row_bytes: int, most: int) -> Iterator[tuple[int, int]]:
-    """The rows from `start` to `stop` in parts of about `most` bytes."""
+    """Yields the rows from `start` to `stop` in parts of about `most` bytes."""
     step = max(1, most // max(1, row_bytes))
     for first in range(start, stop, step):
         yield first, min(first + step, stop)
 
 
 def open_store(source: Path) -> Store:
-    """The store in a folder that it is, or in a zip file.
+    """Opens the store in a folder or a zip file.
 
     Raises:
         FileError: it cannot be opened.
@@ -511,4 +514,4 @@ def open_store(source: Path) -> Store:
     try:
         return Folder(source) if source.is_dir() else Zip(source)
     except SourceError as error:
-        raise FileError(str(error)) from error  # nothing to skip to
+        raise FileError(str(error)) from error

@@ -1,4 +1,4 @@
-"""voxel_downsample: one point for each voxel that points lie in."""
+"""voxel_downsample: returns one point for each occupied voxel."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def voxel_downsample(
     seed: int | None = None,
     origin: float | Sequence[float] = 0,
 ) -> Any:
-    """One point for each voxel that points lie in, in the order of the voxels' first points.
+    """Returns one point for each occupied voxel, in the order of the voxels' first points.
 
     Args:
         points: ``[N, 3 + C]``, float32 or float64; x, y, z first. A point that is not finite, or more than 2^62 voxels from
             `origin`, is left out.
-        features: ``[N, F]``; None: the columns 3.. of `points` are features and come out with them.
+        features: ``[N, F]``; if None, the columns 3.. of `points` are the features, and the result has them too.
         voxel_size: a number or three, in the points' unit.
         method: ``"centroid"``, the mean of points and features; ``"first"``, the first point of each voxel in input
             order; ``"random"``, one of its points by `seed`.
@@ -66,13 +66,13 @@ def voxel_downsample(
         origin: a number or three: a corner of some cell.
 
     Returns:
-        ``[M, 3 + C]``; with `features` the tuple ``([M, 3], [M, F])``. Of points' dtype, framework and device; the mean
-        of integer features is float32. The whole contract is src/robocache/points/voxelize_sparse/voxel_downsample.hpp. On
+        ``[M, 3 + C]``; with `features` the tuple ``([M, 3], [M, F])``. It has the dtype, framework and device of `points`, but
+        the mean of integer features is float32. The whole contract is src/robocache/points/voxelize_sparse/voxel_downsample.hpp. On
         CUDA the call waits for the device once, to learn M.
 
     Raises:
-        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
-        DeviceError: the device refused.
+        ArgumentError, ArgumentTypeError: the error names the argument, what was expected and what came.
+        DeviceError: the device failed.
 
     Example:
         >>> points = np.array([[0.25, 0.0, 0.0], [5.0, 5.0, 5.0], [0.75, 0.5, 0.0]])

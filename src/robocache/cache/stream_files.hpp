@@ -18,7 +18,7 @@
 
 namespace robocache::cache {
 
-// Rows to be added: their number, and what one row is.
+// Rows to be added: their number, and the dtype and shape of one row.
 struct NewRows {
   int64_t count;
   DType dtype;
@@ -55,7 +55,7 @@ struct StreamFiles {
   // Writes the numbers of rows into the headers and finishes the files. Calls `add` with each file's name and record.
   void finish(const std::function<void(const char*, FileRecord)>& add);
 
-  // Call it before the stream is destroyed without finish().
+  // Drops blocks that wait to be written. Call it before the stream is destroyed without finish().
   void forget_waiting();
 
   // Removes everything that was appended to a stream of a finished cache; does nothing to a new stream.
@@ -75,7 +75,7 @@ struct StreamFiles {
   int64_t blob_offsets_begin = 0;
   int64_t values_end;  // the size when the last episode ended
   int64_t rows = 0;
-  int64_t first_ns = 0;  // of the open episode
+  int64_t first_ns = 0;  // the first and last stamp of the open episode
   int64_t last_ns = 0;
   std::vector<int64_t> row_offsets;  // of the ended episodes: one more entry than episodes
 
@@ -88,7 +88,7 @@ struct StreamFiles {
   int64_t value_count() const;
   std::string values_header(int64_t count) const;
 
-  // Where a stream of a finished cache ended.
+  // The end of a stream in the finished cache.
   struct Ends {
     int64_t values;
     size_t episodes_plus_one;

@@ -9,9 +9,9 @@ namespace robocache {
 
 // Draws counts[p] of n things, such as episodes, for each part p. Returns the part of each thing, or -1 for none.
 //
-// The first counts[0] things in the order of a hash of (seed, index) are part 0, the next counts[1] part 1, and so on. A
-// pure function of its arguments, the same on every machine. Things that are added at the end leave that order as it is, so at
-// equal shares few of the old ones change their part.
+// A hash of (seed, index) orders the things: the first counts[0] are part 0, the next counts[1] are part 1, and so on. The
+// result depends on the arguments alone and is the same on every machine. Adding things at the end does not reorder the old
+// ones, so few of them change their part while the shares stay equal.
 //
 //   const std::vector<int64_t> part = split(dataset->num_episodes(), std::array<int64_t, 2>{90, 10}, seed);
 //

@@ -80,7 +80,7 @@ void sweep(const std::string& folder, const std::string& wanted) {
 SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::function<void(void* memory)>& fill,
                            const std::string& folder)
     : path_(path_of(folder, name, bytes)), bytes_(bytes), process_(::getpid()) {
-  // The lock is held until the memory is filled. It ends with this process at the latest.
+  // The lock is held until the memory is filled. It is released if this process dies.
   const std::string lock_path = of_user(folder) + ".lock";
   const FileDescriptor all = open_own(lock_path, O_CREAT);
   if (all.get() < 0 || !lock(all, LOCK_EX)) {
@@ -89,13 +89,13 @@ SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::fun
   }
   sweep(folder, path_);
   file_ = open_own(path_, 0);
-  // The last user may be about to remove the file: then the file has no name when that lock is released.
+  // Another process may remove the file before this one gets the lock: then the file has no name any more.
   if (file_.get() >= 0 && lock(file_, LOCK_SH) && cache::is_named(file_, path_)) {
     if (has_size(file_, bytes)) {
       map();
       return;
     }
-    ::unlink(path_.c_str());  // no process of ours gave a file of another size this name
+    ::unlink(path_.c_str());  // the name includes the size, so this file is not ours
   }
 
   struct statvfs space{};
@@ -136,7 +136,7 @@ bool SharedMemory::map() {
     why_not_ = refused(path_, "mapping it");
     return false;
   }
-  ::madvise(data, bytes_, MADV_HUGEPAGE);  // a wish
+  ::madvise(data, bytes_, MADV_HUGEPAGE);  // best effort
   data_ = data;
   return true;
 }

@@ -1,4 +1,4 @@
-"""EuRoC's folders: the sign and the options."""
+"""Recognises EuRoC folders."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import ClassVar
 
 from . import CameraOptions, Format
 
-# A sensor is a folder with both.
+# A folder with both files is a sensor.
 LOG, CALIBRATION = "data.csv", "sensor.yaml"
 
 
 @dataclass(frozen=True)
 class EurocOptions(CameraOptions):
-    """A EuRoC folder says everything itself."""
+    """There are no options of its own: a EuRoC folder describes itself."""
 
     title: ClassVar[str] = "EuRoC folder"
 
 
 def find_sensors(source: Path, files: Sequence[Path]) -> list[Path]:
-    """The folders of sensors; `source` itself is none, it is a CSV log then."""
+    """Returns the folders of sensors. `source` itself is not one, because it would be a CSV log."""
     calibrated = {file.parent for file in files if file.name == CALIBRATION}
     return [file.parent for file in files if file.name == LOG and file.parent in calibrated - {source}]
 

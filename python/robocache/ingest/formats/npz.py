@@ -1,4 +1,4 @@
-"""Motions and episodes as NumPy's .npz files, one each: the sign and the options."""
+"""Recognises motions and episodes in NumPy's .npz files, one a file."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 
 from . import Format, RateOptions
 
-# Arrays of one number that say the rate in Hz, and those that say the period in seconds.
+# Names of scalar arrays that give the rate in Hz, or the period in seconds.
 RATES = ("fps", "framerate", "frame_rate", "mocap_framerate", "mocap_frame_rate")
 PERIODS = ("dt", "timestep")
-# Files that are opened in search of one that says its rate.
-_LOOKED_AT = 4
+# At most this many files are opened to find a rate.
+_OPENED = 4
 
 
 def is_npz(file: Path) -> bool:
-    """Whether a file is taken for one, by its name."""
+    """Whether the name of a file is that of an .npz file that is not hidden."""
     return file.suffix.lower() == ".npz" and not file.name.startswith(".")
 
 
 def _find_motion(source: Path, files: Sequence[Path]) -> Path | None:
-    candidates = [file for file in files if is_npz(file)][:_LOOKED_AT]
-    return next((file for file in candidates if _says_its_rate(file)), None)
+    candidates = [file for file in files if is_npz(file)][:_OPENED]
+    return next((file for file in candidates if _has_rate(file)), None)
 
 
-def _says_its_rate(file: Path) -> bool:
+def _has_rate(file: Path) -> bool:
     try:
         with zipfile.ZipFile(file) as archive:
             names = {name.removesuffix(".npy") for name in archive.namelist()}

@@ -1,4 +1,4 @@
-"""RoboTwin's HDF5, an episode a file: the sign and the options."""
+"""Recognises RoboTwin's HDF5 files, one episode a file."""
 
 from __future__ import annotations
 

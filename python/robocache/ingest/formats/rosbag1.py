@@ -1,4 +1,4 @@
-"""ROS 1 bags: the sign."""
+"""Recognises ROS 1 bags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .mcap import MessageOptions
 
 
 def is_bag(file: Path) -> bool:
-    """Whether a file is taken for a bag, by its name."""
+    """Whether the name of a file is that of a bag that is not hidden."""
     return file.suffix.lower() == ".bag" and not file.name.startswith(".")
 
 

@@ -1,4 +1,4 @@
-"""PX4's ULog: the sign and the options."""
+"""Recognises PX4's ULog files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MAGIC = b"ULog\x01\x12\x35"
 
 @dataclass(frozen=True)
 class UlogOptions:
-    """A ULog says everything itself."""
+    """There are no options: a ULog describes itself."""
 
     title: ClassVar[str] = "PX4 ULog"
 
 
 def is_ulog(file: Path) -> bool:
-    """Whether a file in a folder is taken for a log, by its name."""
+    """Whether the name of a file is that of a log that is not hidden."""
     return file.suffix.lower() in (".ulg", ".ulog") and not file.name.startswith(".")
 
 

@@ -1,9 +1,9 @@
-"""AgiBot World: ``proprio_stats/TASK/EPISODE/proprio_stats.h5``, ``observations/TASK/EPISODE`` with videos and depth, and
-``task_info/task_TASK.json``.
+"""Reads AgiBot World: ``proprio_stats/TASK/EPISODE/proprio_stats.h5``, ``observations/TASK/EPISODE`` with videos and depth,
+and ``task_info/task_TASK.json``.
 
-The schema is what AgiBot World's description of its data says and its converters read. Of ``state/...`` and ``action/...`` each dataset has
-a row a stamp of ``timestamp``: int64 nanoseconds, of simulated episodes seconds. ``action/.../index`` are the rows at which commands were
-sent. Frame k of a video is row k's.
+The schema follows AgiBot World's description of its data and its converters. Each dataset in ``state/...`` and ``action/...`` has
+one row per stamp of ``timestamp``, which is int64 nanoseconds, or seconds in simulated episodes. ``action/.../index`` lists the
+rows at which commands were sent. Frame k of a video belongs to row k.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .columns import Clock, Column, count_rows, take_constants
 from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
 
 _MOST_ROWS = 1 << 22
-# 2001 to 2128, in nanoseconds.
+# Stamps from 2001 to 2128 are nanoseconds since 1970.
 _EPOCH_NS = (1e18, 5e18)
 _DEPTH = re.compile(r"(.+?)_?(\d+)\.png")
 
@@ -59,10 +59,10 @@ def read(source: Path, options: AgibotOptions, notes: Notes) -> Generator[Record
 
 @dataclass
 class _Episode:
-    """Where an episode's files lie.
+    """The paths of an episode's files.
 
-    info: of its task.
-    videos: by their cameras' names.
+    info: the file of its task.
+    videos: by the name of the camera.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class _Episode:
     @classmethod
     def of(cls, path: Path) -> _Episode:
         *_, task, number = ("", "", *path.resolve().parts[:-1])
-        # Some have all of an episode in one folder.
+        # Some copies keep all files of an episode in one folder.
         folders = [path.parent]
         infos = [path.parent / "task_info.json", path.parent.parent / f"task_info_{task}.json"]
         if len(path.parents) > 3:
@@ -95,14 +95,14 @@ def _listed(folder: Path) -> list[Path]:
 
 
 class _Infos:
-    """What the tasks' files say of their episodes; each is read once."""
+    """The episodes' entries in the files of their tasks; each file is read once."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._read: dict[Path, dict[str, dict[str, Any]]] = {}
 
     def of(self, episode: _Episode, what: str) -> Mapping[str, Any]:
-        """Of an episode; nothing where there is none."""
+        """Returns the entry of an episode, or an empty mapping if there is none."""
         if episode.info is None:
             self._notes.leave_out(f"{what}: task_info", "no file of its task")
             return {}
@@ -137,7 +137,7 @@ def _read_streams(
     kinds: Kinds,
     notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the file when the first is asked for; adds to the metadata."""
+    """Opens the file when the first stream is read. Adds to `metadata`."""
     path = episode.path
     with open_file(path) as file:
         if "state" not in file and "action" not in file:
@@ -176,7 +176,7 @@ def _read_streams(
 def _find_clock(
     path: Path, stamps: Dataset | None, rows: int, facts: Mapping[str, Any], options: AgibotOptions
 ) -> Clock:
-    """Its own stamps, unless it has none or the user says a rate."""
+    """Returns the file's clock. It is nominal if the file has no stamps, or if the user gives a rate."""
     if stamps is not None and options.rate_hz is None:
         where = f"{path}: /timestamp"
         if stamps.shape != (rows,) or stamps.dtype.kind not in "iuf":
@@ -201,7 +201,7 @@ def _find_clock(
 
 
 def _clock_of_rows(tree: Tree, key: str, dataset: Dataset, clock: Clock) -> Clock:
-    """Of a list of rows: each is at its row's stamp."""
+    """Returns the clock of a list of row numbers: the stamps of those rows."""
     where = tree.where(key)
     if len(dataset.shape) != 1 or dataset.dtype.kind not in "iu" or dataset.shape[0] > _MOST_ROWS:
         raise SourceError(f"{where}: expected numbers of rows, got {list(dataset.shape)} of {dataset.dtype}")
@@ -232,7 +232,7 @@ def _columns(info: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
 def _read_actions(
     info: Mapping[str, Any], clock: Clock, what: str, episode: _Episode, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """The texts of the steps, each from its first frame to its last; "" where none is."""
+    """Yields the texts of the steps, each from its first frame to its last; "" between the steps."""
     label = info.get("label_info")
     steps = label.get("action_config") if isinstance(label, dict) else None
     for key, stream in (("action_text", "task"), ("skill", "skill")):
@@ -260,7 +260,7 @@ def _read_actions(
 def _read_depth(
     episode: _Episode, what: str, clock: Clock, options: AgibotOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Frames]]:
-    """PNGs, a row's by the number in its name."""
+    """Yields the depth cameras. The number in a PNG's name is its row."""
     cameras: dict[str, dict[int, Path]] = {}
     for file in episode.depth:
         if match := _DEPTH.fullmatch(file.name):
@@ -269,7 +269,7 @@ def _read_depth(
         with notes.reading(f"{what}: {camera}", episode.path):
             rows = sorted(files)
             if rows[-1] >= clock.rows:
-                raise SourceError(f"{files[rows[-1]]}: the number of a row, but the episode has {clock.rows}")
+                raise SourceError(f"{files[rows[-1]]}: expected a row number below {clock.rows} in the name")
             time_ns = clock.time_ns(0, clock.rows)[rows]
             images = Images(
                 camera,

@@ -1,7 +1,7 @@
-"""ALOHA's and ACT's HDF5, an episode a file, and what Mobile ALOHA and other recorders made of it.
+"""Reads the HDF5 files of ALOHA, ACT, Mobile ALOHA and their variants: one file is one episode.
 
-The schema is what aloha_scripts/record_episodes.py of ALOHA and Mobile ALOHA writes: ``observations/qpos``, ``qvel``, ``effort``,
-``images/CAMERA``, ``action``; images are pixels, or JPEGs with zeros behind them to a common length. There is no clock.
+aloha_scripts/record_episodes.py of ALOHA and Mobile ALOHA writes this schema: ``observations/qpos``, ``qvel``, ``effort``,
+``images/CAMERA``, ``action``; images are pixels, or JPEGs padded with zeros to one length. The files have no clock.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
 def _read_streams(
     path: Path, what: str, metadata: dict[str, Any], options: RateOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the episode when the first is asked for, so that those of other shards are not; adds to the metadata."""
+    """Opens the file only when the first stream is read, so that other shards' files stay closed. Adds to `metadata`."""
     with open_file(path) as file:
         names = list(file)
         if "observations" not in names and "action" not in names and other_layout(path, file, "aloha"):

@@ -1,4 +1,4 @@
-"""Bags of recorded messages, whatever their files are: channels, parts of messages, and what cannot be read."""
+"""The common base of bag readers: channels, parts of messages, their order, and what cannot be read."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Channel:
     """Messages of one type on one topic.
 
-    topic, schema: its name, and its type's.
-    encoding: what messages are serialised in: "cdr", "ros1", "json", "protobuf".
-    definition_encoding, definition: of the type: "ros2msg", "ros2idl", "ros1msg", "jsonschema", "protobuf"; "" where there is none.
-    exported: what the cache said of the stream that it was exported from.
+    topic, schema: the names of the topic and of the type.
+    encoding: how messages are serialised: "cdr", "ros1", "json", "protobuf".
+    definition_encoding, definition: the type's definition: "ros2msg", "ros2idl", "ros1msg", "jsonschema", "protobuf"; "" if none.
+    exported: the description of the stream of a cache that the channel was exported from.
     """
 
     topic: str
@@ -40,15 +40,15 @@ class Channel:
     exported: Exported | None = field(default=None, compare=False)
 
 
-# A message's bytes: a view where they are part of what was read, and of large ones. Small ones of their own stay bytes: Python's
-# garbage collector goes through all views again and again.
+# A message's bytes. Large messages, and those inside a larger buffer, are views. Small copies stay bytes, because Python's
+# garbage collector visits all views again and again.
 Payload = bytes | memoryview
 
 
 class Alike(Sequence[Payload]):
-    """Payloads of one size, of which nothing is kept but one array: to hold each by itself takes twice the time.
+    """Payloads of one size in a single array. Keeping each in its own object takes twice the time.
 
-    size: of each, in bytes.
+    size: the bytes of each payload.
     """
 
     def __init__(self, size: int) -> None:
@@ -58,11 +58,11 @@ class Alike(Sequence[Payload]):
 
     @property
     def rows(self) -> np.ndarray:
-        """uint8 ``[n, size]``."""
+        """All payloads, uint8 ``[n, size]``."""
         return self._bytes[: self._used].reshape(-1, self.size)
 
     def add(self, payloads: Iterable[bytes]) -> None:
-        """Those that come behind these."""
+        """Appends payloads."""
         joined = np.frombuffer(b"".join(payloads), np.uint8)
         start, self._used = self._used, self._used + len(joined)
         if self._used > len(self._bytes):
@@ -79,18 +79,18 @@ class Alike(Sequence[Payload]):
         return found.tobytes() if found.ndim == 1 else [row.tobytes() for row in found]
 
 
-# Characters of a topic's or a type's name.
+# The most characters of a topic's or a type's name.
 _MOST_NAME = 1 << 12
 
-# Of a channel: a number of messages, and nanoseconds.
-Behind = dict[int, tuple[int, int]]
+# For each channel, the number of messages that were logged before an earlier one in the file, and by how many ns at most.
+OutOfOrder = dict[int, tuple[int, int]]
 
 
 @dataclass
 class Messages:
-    """Of one channel, in order: when they were logged and published, int64 nanoseconds, and themselves.
+    """The messages of one channel, in order: their log and publish times in ns, and their payloads.
 
-    decoded: what their decoder made of them, where it was kept.
+    decoded: the decoder's result, if it was kept.
     """
 
     log_ns: list[int] = field(default_factory=list)
@@ -99,16 +99,16 @@ class Messages:
     decoded: tuple[Batch, dict[int, str]] | None = None
 
     def listed(self) -> list[Payload]:
-        """The payloads, to which others can be added."""
+        """Turns the payloads into a list, to which any can be added."""
         if isinstance(self.payloads, Alike):
             self.payloads = list(self.payloads)
         return self.payloads
 
 
 class Part:
-    """Messages that were read together, by their channel's number.
+    """Messages that were read together, by the number of their channel.
 
-    run: how often the log clock was set back before them.
+    run: the number of times that the log clock was set back before them.
     """
 
     def __init__(self, run: int = 0) -> None:
@@ -126,7 +126,7 @@ class Part:
         self.size += len(payload)
 
     def add_all(self, channel: int, logged_ns: Sequence[int], payloads: Sequence[bytes]) -> None:
-        """Messages of one channel, which say no other time."""
+        """Adds messages of one channel. Their publish times are their log times."""
         messages = self.messages.setdefault(channel, Messages())
         messages.log_ns += logged_ns
         messages.publish_ns += logged_ns
@@ -150,28 +150,28 @@ class Part:
 
 
 class Faults:
-    """Where a pass tells of what it cannot read: the first passes it on, the second has been through it already."""
+    """Collects what a pass cannot read. The first pass reports it, the second pass stays silent."""
 
     def __init__(self, what: str, skip: Callable[[str, SourceError], None] | None) -> None:
         self._what = what
         self._skip = skip
 
     @property
-    def told(self) -> bool:
-        """Whether all was looked at before."""
+    def is_repeat(self) -> bool:
+        """Whether an earlier pass reported the faults."""
         return self._skip is None
 
     def add(self, what: str, error: SourceError) -> None:
-        """Raises the error, or passes over what it is about."""
+        """Reports the error, unless an earlier pass did. Raises it if the user wants errors."""
         if self._skip is not None:
             self._skip(f"{self._what}: {what}", error)
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:
-        """As of :class:`Notes`."""
+        """As in :class:`Notes`."""
         return passing_over(what, where, self.add)
 
     def through(self, change: Callable[[SourceError], SourceError]) -> Faults:
-        """The same, of errors that are changed on the way."""
+        """Returns faults that pass each error through `change`."""
         skip = self._skip
         return Faults(self._what, None if skip is None else lambda what, error: skip(what, change(error)))
 
@@ -179,13 +179,12 @@ class Faults:
 class Bag(ABC):
     """A recording that is read.
 
-    channels, numbers: what was met, and the number of each.
-    left_out: what is in it and not read, and why.
-    columns: of the episode that it was exported from.
-    texts: of numbers in the cache that it was exported from, by the table's name.
-    metadata: what it says of itself.
-    behind: how many messages of each channel were logged shortly before one in front of them in the file, and by how many ns at most;
-        those that one pass found.
+    channels, numbers: the channels found so far, and the number of each.
+    left_out: the contents that are not read, and why.
+    columns: the episode's columns, if the bag was exported from a cache.
+    texts: the texts of numbers by table name, if the bag was exported from a cache.
+    metadata: the bag's own metadata.
+    out_of_order: for each channel, the messages slightly out of order; one pass counts them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -196,21 +195,21 @@ class Bag(ABC):
         self.channels: list[Channel] = []
         self.numbers: dict[Channel, int] = {}
         self.left_out: dict[str, str] = {}
-        self.behind: Behind = {}
+        self.out_of_order: OutOfOrder = {}
 
     @abstractmethod
     def open(self, faults: Faults) -> None:
-        """Looks at it."""
+        """Opens the bag and reads what it says of itself."""
 
     @abstractmethod
     def parts(self, faults: Faults) -> Iterator[Part]:
-        """Its messages, in order; called twice."""
+        """Yields the messages in order. It is called twice."""
 
-    def close(self) -> None:  # noqa: B027  most have nothing to let go of
-        """When it was read."""
+    def close(self) -> None:  # noqa: B027  most bags have nothing to close
+        """Closes the bag after it was read."""
 
     def number(self, channel: Channel) -> int:
-        """The number of a channel, which is met. A name longer than any recorder writes is shortened, and its hash added."""
+        """Returns the number of a channel, a new one for a new channel. Overlong names are shortened and get a hash."""
         if max(len(channel.topic), len(channel.schema)) > _MOST_NAME:
             channel = replace(channel, topic=_short(channel.topic), schema=_short(channel.schema))
             self.left_out[f"name of {channel.topic}"] = f"more than {_MOST_NAME} characters: it is shortened"
@@ -228,31 +227,32 @@ def _short(name: str) -> str:
 
 # ---- the order of messages ----
 
-# Log times, channels, publish times, payloads of messages, in the order of the file.
+# The log times, channels, publish times and payloads of messages, in the order of the file.
 Table = tuple[list[int], list[int], list[int], list[Payload]]
-# Recorders write the messages of one channel in the order of their log times, but for some milliseconds. A message that lies farther
-# behind one in front of it in the file says that the clock was set back: ntpd does so by 128 ms and more, a simulation begins anew.
+# Recorders write the messages of one channel in the order of their log times, except for some milliseconds. If a message is
+# older than an earlier one by more than this, the clock was set back: ntpd steps by 128 ms or more, a simulation restarts.
 STEP_NS = 100_000_000
 _NEVER = 1 << 64
-# What is held back of chunks that overlap; beyond it the order is given up, and where it shows in stamps the driver says so.
+# Overlapping chunks are held in up to this much memory. Beyond it messages come out of order, and the driver reports stamps
+# that go back.
 _HELD = 256 << 20
-# A message that is held takes so many bytes more than it has.
+# The memory of a held message, in bytes beyond its payload.
 _HELD_MESSAGE = 300
 
 
 class LogClock:
-    """The log times of messages, which are added in the order of the file.
+    """Finds where the log clock was set back. Messages are added in the order of the file.
 
-    behind: as of :class:`Bag`; is written.
+    out_of_order: as in :class:`Bag`; it is updated.
     """
 
-    def __init__(self, behind: Behind) -> None:
-        self._behind = behind
-        self._latest: dict[int, int] = {}  # of each channel
+    def __init__(self, out_of_order: OutOfOrder) -> None:
+        self._out_of_order = out_of_order
+        self._latest: dict[int, int] = {}  # the latest log time of each channel
         self._top: int | None = None
 
     def add(self, logs: Sequence[int], channels: Sequence[int]) -> list[int]:
-        """The rows at which the clock was set back."""
+        """Returns the rows at which the clock was set back."""
         top = logs[0] if self._top is None else self._top
         if logs[0] >= top and not any(map(int.__gt__, logs, logs[1:])):
             self._latest.update(zip(channels, logs, strict=True))
@@ -266,9 +266,9 @@ class LogClock:
         return steps
 
     def _next_step(self, logs: Sequence[int], channels: Sequence[int], start: int) -> int | None:
-        """The first row behind a step; other channels' rows before the one that shows it may be behind it too."""
+        """Returns the first row after a step. One channel shows the step, but rows of other channels before it may be after it."""
         top = logs[start] if self._top is None else self._top
-        far_back: int | None = None  # the first of the last rows that are all far behind `top`
+        far_back: int | None = None  # the first of the latest rows that are all far older than `top`
         for row in range(start, len(logs)):
             log, channel = logs[row], channels[row]
             far_back = None if log >= top - STEP_NS else row if far_back is None else far_back
@@ -276,8 +276,8 @@ class LogClock:
             if log < latest - STEP_NS:
                 return far_back
             if log < latest:
-                count, most = self._behind.get(channel, (0, 0))
-                self._behind[channel] = count + 1, max(most, latest - log)
+                count, most = self._out_of_order.get(channel, (0, 0))
+                self._out_of_order[channel] = count + 1, max(most, latest - log)
             self._latest[channel] = max(log, latest)
             top = max(log, top)
         self._top = top
@@ -286,11 +286,11 @@ class LogClock:
 
 @dataclass
 class Chunk:
-    """Messages that lie together in a file.
+    """Messages that are stored together in a file.
 
-    first, last: log times, as the file says.
-    read: reads them; None where they cannot be read.
-    steps: the rows at which the log clock was set back; None where that is not known.
+    first, last: the log times that the file declares.
+    read: reads the messages; returns None if they cannot be read.
+    steps: the rows at which the log clock was set back; None if unknown.
     """
 
     first: int
@@ -299,9 +299,9 @@ class Chunk:
     steps: list[int] | None = None
 
 
-def find_steps(chunks: Sequence[Chunk], behind: Behind) -> list[list[int]] | None:
-    """Of each chunk the rows at which the log clock was set back. None, without a look into the chunks, where each begins behind those
-    in front of it: the clock may then have been set back within a chunk alone."""
+def find_steps(chunks: Sequence[Chunk], out_of_order: OutOfOrder) -> list[list[int]] | None:
+    """Returns for each chunk the rows at which the log clock was set back. Returns None, without reading the chunks, if each
+    begins after those before it: then the clock can only have been set back inside a chunk."""
     top = chunks[0].first if chunks else 0
     for chunk in chunks:
         if chunk.first < top - STEP_NS:
@@ -309,25 +309,25 @@ def find_steps(chunks: Sequence[Chunk], behind: Behind) -> list[list[int]] | Non
         top = max(top, chunk.last)
     else:
         return None
-    clock = LogClock(behind)
+    clock = LogClock(out_of_order)
     tables = (chunk.read() for chunk in chunks)
     return [[] if table is None else clock.add(table[0], table[1]) for table in tables]
 
 
-def merge(chunks: Sequence[Chunk], behind: Behind, run: int = 0) -> Iterator[Part]:
-    """The messages of chunks in the order of log time, of one time in the order of the chunks. Those behind a step back of the log
-    clock come behind all that is before it in the file, as the next run; the first has the number `run`."""
+def merge(chunks: Sequence[Chunk], out_of_order: OutOfOrder, run: int = 0) -> Iterator[Part]:
+    """Yields the messages of chunks in the order of log time; messages of one time stay in the order of the chunks. Each step
+    back of the log clock starts a new run, which follows all messages before the step. The first run has the number `run`."""
     held = _Held()
     read: dict[int, Table | None] = {}  # chunks with a step in them
     for pieces in _runs(chunks):
-        for place, (number, start, stop) in enumerate(pieces):
+        for index, (number, start, stop) in enumerate(pieces):
             chunk = chunks[number]
             table = read.pop(number) if number in read else chunk.read()
             if stop is not None:
                 read[number] = table
-            following = chunks[pieces[place + 1][0]].first if place + 1 < len(pieces) else _NEVER
+            following = chunks[pieces[index + 1][0]].first if index + 1 < len(pieces) else _NEVER
             if table is not None:
-                steps = LogClock(behind).add(table[0], table[1]) if chunk.steps is None else []
+                steps = LogClock(out_of_order).add(table[0], table[1]) if chunk.steps is None else []
                 for number_of_steps, begin in enumerate([start, *steps]):
                     if number_of_steps:
                         yield from held.parts(_NEVER, run)
@@ -342,12 +342,12 @@ def merge(chunks: Sequence[Chunk], behind: Behind, run: int = 0) -> Iterator[Par
         run += 1
 
 
-# A chunk's number, and which of its rows.
+# A chunk's number, and the start and stop of rows in it.
 _Piece = tuple[int, int, int | None]
 
 
 def _runs(chunks: Sequence[Chunk]) -> list[list[_Piece]]:
-    """The pieces of each run, by their chunks' log times."""
+    """Returns the pieces of each run, sorted by their chunks' log times."""
     runs: list[list[_Piece]] = [[]]
     for number, chunk in enumerate(chunks):
         for step, (start, stop) in enumerate(pairwise([0, *(chunk.steps or ()), None])):
@@ -361,7 +361,7 @@ def _runs(chunks: Sequence[Chunk]) -> list[list[_Piece]]:
 
 
 def _in_order(table: Table, begin: int, end: int | None) -> Table:
-    """These rows in the order of log time; messages of one time stay as they are."""
+    """Sorts rows by log time; messages of one time keep their order."""
     logs, channels, publishes, payloads = table
     if begin or end is not None:
         logs, channels, publishes = logs[begin:end], channels[begin:end], publishes[begin:end]
@@ -377,7 +377,7 @@ class _Held:
     """Messages that are held back until those of other chunks are read."""
 
     def __init__(self) -> None:
-        # A heap: of log time, chunk, row in it, channel, publish time, payload.
+        # A heap of (log time, chunk, row in the chunk, channel, publish time, payload).
         self._messages: list[tuple[int, int, int, int, int, bytes]] = []
         self._size = 0
 
@@ -390,7 +390,7 @@ class _Held:
             self._size += _HELD_MESSAGE + len(payload)
 
     def parts(self, following: int, run: int) -> Iterator[Part]:
-        """Those before that log time, and where more are held than may be, others too."""
+        """Yields the messages before a log time, and more if too much memory is held."""
         most = _HELD // 2 if self._size > _HELD else self._size
         part = Part(run)
         while self._messages and (self._messages[0][0] < following or self._size > most):

@@ -105,7 +105,7 @@ class McapBag(Bag):
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         """The messages, in the order of log time in each file."""
-        if not faults.told:
+        if not faults.is_repeat:
             self._find_steps()
         self.counts.clear()
         run = 0
@@ -113,8 +113,8 @@ class McapBag(Bag):
             of_file.counts.clear()
             self._budget = Budget(of_file.path)  # of each pass
             with of_file.path.open("rb") as file:
-                behind = {} if faults.told else self.behind
-                for part in merge(self._chunks(file, of_file, faults), behind, run):
+                out_of_order = {} if faults.is_repeat else self.out_of_order
+                for part in merge(self._chunks(file, of_file, faults), out_of_order, run):
                     run = part.run
                     yield part
             for number, count in of_file.counts.items():
@@ -133,7 +133,7 @@ class McapBag(Bag):
                             SourceError(f"{of_file.path}: {topic}: {there} messages, but its statistics count {count}"),
                         )
         video = self.path.with_suffix(".mp4")
-        if len(self._paths) == 1 and video.is_file() and not faults.told:
+        if len(self._paths) == 1 and video.is_file() and not faults.is_repeat:
             self.left_out[video.name] = self._compare(video)
 
     def _chunks(self, file: BinaryIO, of_file: _File, faults: Faults) -> list[Chunk]:
@@ -149,7 +149,7 @@ class McapBag(Bag):
             for of_file in self._files:
                 file = files.enter_context(of_file.path.open("rb"))
                 chunks += self._chunks(file, of_file, Faults("", None))
-            found = find_steps(chunks, self.behind)
+            found = find_steps(chunks, self.out_of_order)
         segments = [segment for of_file in self._files for segment in of_file.segments]
         for segment, steps in zip(segments, found or [], strict=found is not None):
             segment.steps = steps
@@ -286,7 +286,7 @@ class McapBag(Bag):
                         f"{where}: expected {segment.size} bytes, got {len(data)}: the file has become shorter"
                     )
                 if segment.chunk:
-                    data = self._decompress(data, where, check=not faults.told)
+                    data = self._decompress(data, where, check=not faults.is_repeat)
                 return self._walk(data, of_file, where, faults)
         except SourceError as error:
             faults.add(f"{self._prefix(of_file.path)}{kind} at byte {start}", error)

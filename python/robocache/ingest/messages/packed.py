@@ -109,7 +109,7 @@ class UnpackedBag(Bag):
         with self._unpacked.naming():
             inner.open(faults.through(self._unpacked.rename))
         self._inner, self.channels, self.numbers = inner, inner.channels, inner.numbers
-        self.behind = inner.behind
+        self.out_of_order = inner.out_of_order
         self.columns, self.texts = inner.columns, inner.texts
         self.metadata = self.metadata.or_else(inner.metadata)
         inner.left_out.update(self.left_out)

@@ -135,7 +135,7 @@ def _streams(
     if frame_ids := {stream: frame for subject in subjects for stream, frame in subject.frame_ids().items()}:
         metadata["frame_ids"] = json.dumps(frame_ids, ensure_ascii=False)
 
-    for number, (count, most_ns) in bag.behind.items():
+    for number, (count, most_ns) in bag.out_of_order.items():
         notes.leave_out(
             f"{what}: {bag.channels[number].topic}: the order in the file",
             f"{count} messages were logged up to {most_ns / 1e9:.9g} s before one in front of them: put in the order of log time",

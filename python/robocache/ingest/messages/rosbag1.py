@@ -133,13 +133,13 @@ class RosBag1(Bag):
 
     def parts(self, faults: Faults) -> Iterator[Part]:
         with self.path.open("rb") as file:
-            if not faults.told:
-                found = find_steps(self._readable(file, Faults("", None)), self.behind)
+            if not faults.is_repeat:
+                found = find_steps(self._readable(file, Faults("", None)), self.out_of_order)
                 for chunk, steps in zip(self._chunks, found or [], strict=found is not None):
                     chunk.steps = steps
             self._counts.clear()
             self._budget = Budget(self.path)  # of each pass
-            yield from merge(self._readable(file, faults), {} if faults.told else self.behind)
+            yield from merge(self._readable(file, faults), {} if faults.is_repeat else self.out_of_order)
         for number, count in (self._expected or {}).items():
             there = self._counts[number]
             if there != count:

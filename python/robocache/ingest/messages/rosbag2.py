@@ -207,7 +207,7 @@ class _Database(Bag):
 
     def _find_steps(self) -> list[list[int]]:
         """Messages have rising ids as they are written."""
-        clock = LogClock(self.behind)
+        clock = LogClock(self.out_of_order)
         found: list[list[int]] = []
         for path, topics in self._open:
             steps: list[int] = []

@@ -1,18 +1,18 @@
-// Sums and means that do not depend on the order of the addends: the scalar rules that both backends share (rule 28 of
-// docs/rules.md).
+// Computes sums and means that do not depend on the order of the terms: the scalar rules that both backends share (rule 28
+// of docs/rules.md).
 //
-// A feature becomes a whole number of quanta, the nearest, ties to even; whole numbers are added as int64; the result is
-// rounded once. The quantum is 2^exponent, of each cell and feature its own: with m the largest finite |feature| there,
-// m < 2^e, and n the cell's points (all of them), n <= 2^k,
+// A feature is rounded to a whole number of quanta, ties to even; the quanta are added as int64; the result is rounded
+// once. Each cell and feature has its own quantum, 2^exponent. m, the largest finite |feature| in the cell, is less
+// than 2^e; n, the number of the cell's points, those that are not finite too, is at most 2^k:
 //
 //   exponent = max(e + k - 62, the least exponent of the dtype)
 //
-// so the n numbers sum to at most 2^62, and none is off by more than 2^(k - 62) of m: 2^-31 for the 2^31 - 1 points that
-// a cell may have, and nothing at all where the exponent is the dtype's least. float16 goes by e = 16 whatever it holds,
-// and so is exact up to 2^22 points. Integers are whole numbers as they are, exponent 0.
+// So n numbers sum to at most 2^62, and the error of each is at most m * 2^(k - 62): m * 2^-31 for the largest cell, of
+// 2^31 - 1 points, and 0 if the exponent is the dtype's least. float16 always uses e = 16, so it is exact up to 2^22
+// points. Integers have the exponent 0.
 //
-// A feature that is not finite sets a mark beside the sum: NaN wins, infinities of both signs are NaN, one of them stays. A
-// sum of 0 is +0.
+// A feature that is not finite sets a mark beside the sum: with NaN or with infinities of both signs the result is NaN,
+// with infinities of one sign it is that infinity. A sum of 0 is +0.
 #pragma once
 
 #include <bit>
@@ -30,7 +30,7 @@
 
 namespace robocache {
 
-// The zeros above the highest bit of x; 64 for 0. (std::countl_zero is another number in CUDA code.)
+// Returns the number of zeros above the highest bit of x; 64 for 0. CUDA code cannot call std::countl_zero.
 ROBOCACHE_HD int32_t leading_zeros(uint64_t x) {
 #ifdef __CUDA_ARCH__
   return __clzll(static_cast<long long>(x));
@@ -39,17 +39,17 @@ ROBOCACHE_HD int32_t leading_zeros(uint64_t x) {
 #endif
 }
 
-// The bits from the highest on; 0 for 0.
+// Returns the number of bits of x without leading zeros; 0 for 0.
 ROBOCACHE_HD int32_t bit_width(uint64_t x) { return 64 - leading_zeros(x); }
 
 // ---- Features that are not finite ----
 
-// Marks of a cell's feature; those of its points are or-ed.
+// The marks of one feature of a cell: the bitwise or of the marks of its points.
 inline constexpr uint32_t kHasNan = 1;
 inline constexpr uint32_t kHasInfinity = 2;
 inline constexpr uint32_t kHasMinusInfinity = 4;
 
-// 0 for a finite feature.
+// Returns the mark of one feature; 0 if it is finite.
 template <class Real>
 ROBOCACHE_HD uint32_t mark_of(Real feature) {
   if (feature != feature) return kHasNan;
@@ -57,7 +57,7 @@ ROBOCACHE_HD uint32_t mark_of(Real feature) {
   return feature == -std::numeric_limits<Real>::infinity() ? kHasMinusInfinity : 0;
 }
 
-// The sum and the mean of a feature with these marks, not 0.
+// Returns the sum of a feature with marks, which is also its mean. `marks` is not 0.
 ROBOCACHE_HD float marked_sum(uint32_t marks) {
   if (marks == kHasInfinity) return std::numeric_limits<float>::infinity();
   if (marks == kHasMinusInfinity) return -std::numeric_limits<float>::infinity();
@@ -66,7 +66,7 @@ ROBOCACHE_HD float marked_sum(uint32_t marks) {
 
 // ---- The quantum ----
 
-// The exponent of the smallest number above 0.
+// Returns the exponent of the dtype's smallest number above 0.
 ROBOCACHE_HD constexpr int32_t least_exponent(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
@@ -82,8 +82,8 @@ ROBOCACHE_HD constexpr int32_t least_exponent(DType dtype) {
   }
 }
 
-// e with |feature| < 2^e for a finite feature: the least such e, but -126 for all below 2^-126 of 32 bits and less, where
-// the quantum is the dtype's least whatever e says. The largest of a cell's is that of its largest.
+// Returns the least e with |feature| < 2^e for a finite feature. For dtypes of 32 bits or less, e is at least -126: the
+// quantum is then the dtype's least anyway. The maximum over a cell is the e of its largest feature.
 ROBOCACHE_HD int32_t exponent_above(float feature) {
   return static_cast<int32_t>((std::bit_cast<uint32_t>(feature) & 0x7fffffffu) >> 23) - 126;
 }
@@ -95,24 +95,24 @@ ROBOCACHE_HD int32_t exponent_above(double feature) {
 }
 
 inline constexpr int32_t kExponentAboveFloat16 = 16;
-inline constexpr int32_t kNoExponent = -4096;  // below every exponent_above: of a cell without a finite feature
+inline constexpr int32_t kNoExponent = -4096;  // for a cell without a finite feature; less than every exponent_above
 
-// The exponent of a cell's own quantum, from the largest exponent_above of its finite features and its points,
-// 1 to 2^31 - 1.
+// Returns the exponent of a cell's quantum, from the largest exponent_above of its finite features and the number of its
+// points, 1 to 2^31 - 1.
 ROBOCACHE_HD int32_t own_quantum(int32_t exponent_above, int64_t points, int32_t least) {
   const int32_t k = bit_width(static_cast<uint64_t>(points - 1));
   const int32_t exponent = exponent_above + k - 62;
   return exponent > least ? exponent : least;
 }
 
-// 2^exponent; exponent in [-1074, 1023].
+// Returns 2^exponent; exponent in [-1074, 1023].
 ROBOCACHE_HD double power_of_two(int32_t exponent) {
   return std::bit_cast<double>(exponent >= -1022 ? static_cast<uint64_t>(exponent + 1023) << 52
                                                  : uint64_t{1} << (exponent + 1074));
 }
 
-// A feature times first * second is its number of quanta. There are two factors because 2^1074 is not a double. For features
-// of at most 32 bits second is 1, and the float version of to_quanta leaves it out.
+// A feature times first * second is its number of quanta. There are two factors because 2^1074 is not a double. For
+// features of 32 bits or less `second` is 1, and the float overload of scaled() leaves it out.
 struct QuantumScale {
   double first;
   double second;
@@ -123,7 +123,7 @@ ROBOCACHE_HD QuantumScale quantum_scale(int32_t exponent) {
   return {power_of_two(-exponent - second), power_of_two(second)};
 }
 
-// The nearest whole number, ties to even; |x| < 2^63.
+// Returns the nearest whole number, ties to even; |x| < 2^63.
 ROBOCACHE_HD int64_t nearest_integer(double x) {
 #if defined(__CUDA_ARCH__)
   return __double2ll_rn(x);
@@ -134,11 +134,11 @@ ROBOCACHE_HD int64_t nearest_integer(double x) {
 #endif
 }
 
-// A finite feature in quanta, not rounded yet: exact, or so near 0 that it rounds to 0.
+// Returns a finite feature in quanta, not yet rounded: it is exact, or so near 0 that it rounds to 0.
 ROBOCACHE_HD double scaled(float feature, QuantumScale scale) { return static_cast<double>(feature) * scale.first; }
 ROBOCACHE_HD double scaled(double feature, QuantumScale scale) { return feature * scale.first * scale.second; }
 
-// A finite feature in quanta of its cell's own; at most 2^62 / points.
+// Returns a finite feature in quanta of its cell; the magnitude is at most 2^62 / points.
 template <class Real>
 ROBOCACHE_HD int64_t to_quanta(Real feature, QuantumScale scale) {
   return nearest_integer(scaled(feature, scale));
@@ -146,12 +146,13 @@ ROBOCACHE_HD int64_t to_quanta(Real feature, QuantumScale scale) {
 
 // ---- A quantum that was given, and int64 features ----
 //
-// Here a sum may overflow. The true sum of the whole numbers counts, not the partial sums: beyond int64 it is NaN, as is any
-// sum with a feature that is itself beyond int64 in quanta, beside an infinity too. Next to the sum, which wraps, the cell
-// keeps the sum of the features' `coarse` parts. That part is 0 for features below 2^30 quanta, so most add nothing.
-// (The sum of int64 features, an int64, wraps as numpy's does; their mean is NaN where the sum overflows.)
+// Here a sum may overflow. Only the true total counts, not the partial sums: if the total exceeds int64, the result is NaN.
+// It is NaN too if one feature exceeds int64 in quanta, even beside an infinity. To know the total, the cell keeps the
+// wrapped sum and the sum of the features' `coarse` parts. The coarse part of a feature below 2^30 quanta is 0, so there is
+// usually nothing to add.
+// (The sum of int64 features is an int64 and wraps, as in numpy; their mean is NaN if the sum overflows.)
 
-// False where the feature is beyond int64: the cell then has a kHasNan.
+// Writes the feature in quanta. Returns false if it exceeds int64: the cell is then marked with kHasNan.
 template <class Real>
 ROBOCACHE_HD bool to_given_quanta(Real feature, QuantumScale scale, int64_t& quanta) {
   const double x = scaled(feature, scale);
@@ -160,12 +161,12 @@ ROBOCACHE_HD bool to_given_quanta(Real feature, QuantumScale scale, int64_t& qua
   return true;
 }
 
-// quanta = coarse * 2^31 + something in [-2^30, 2^30).
+// Returns the coarse part: quanta = coarse * 2^31 + fine, with fine in [-2^30, 2^30).
 ROBOCACHE_HD int64_t coarse(int64_t quanta) { return (quanta >> 31) + ((quanta >> 30) & 1); }
 
-// Whether the true sum is beyond int64; where not, `wrapped` is it.
+// Whether the true sum exceeds int64; if not, `wrapped` is the true sum.
 ROBOCACHE_HD bool sum_overflows(int64_t wrapped, int64_t coarse_sum) {
-  // The fine parts sum to less than 2^61, so they are known from what is left of them modulo 2^64.
+  // The fine parts sum to less than 2^61, so their sum is known from its value modulo 2^64.
   const uint64_t fine_bits = static_cast<uint64_t>(wrapped) - (static_cast<uint64_t>(coarse_sum) << 31);
   const int64_t fine = static_cast<int64_t>(fine_bits);
   const int64_t high = coarse_sum + (fine >> 31);  // the sum's bits from 2^31 on
@@ -201,8 +202,8 @@ struct FloatFormat<double> {
   static constexpr uint64_t infinity = 0x7ff0000000000000;
 };
 
-// The nearest Out, ties to even, to magnitude * 2^exponent, or, with `more`, to a little more than that (less than a unit
-// of magnitude, which then has 64 bits).
+// Returns the Out nearest to magnitude * 2^exponent, ties to even. With `more`, the true value is larger than that, by less
+// than one unit of `magnitude`, which then has 64 bits.
 template <class Out>
 ROBOCACHE_HD Out round_to(bool negative, uint64_t magnitude, int32_t exponent, bool more) {
   using Format = FloatFormat<Out>;
@@ -221,7 +222,7 @@ ROBOCACHE_HD Out round_to(bool negative, uint64_t magnitude, int32_t exponent, b
     const uint64_t rest = magnitude & (half | (half - 1));
     if (rest > half || (rest == half && (more || (kept & 1)))) ++kept;
   }
-  // `kept` holds the leading bit that a normal number hides, which makes the exponent one more, and two where it carried.
+  // `kept` includes the leading bit, which a normal number hides. Adding it raises the exponent by one, or by two after a carry.
   uint64_t bits = magnitude == 0 ? 0 : (static_cast<uint64_t>(unit - Format::least) << (Format::digits - 1)) + kept;
   if (bits > Format::infinity) bits = Format::infinity;
   if (negative) bits |= uint64_t{1} << (8 * sizeof(Bits) - 1);
@@ -232,18 +233,18 @@ ROBOCACHE_HD uint64_t magnitude_of(int64_t x) {
   return x < 0 ? ~static_cast<uint64_t>(x) + 1 : static_cast<uint64_t>(x);
 }
 
-// sum * 2^exponent.
+// Returns sum * 2^exponent, rounded once.
 template <class Out>
 ROBOCACHE_HD Out rounded_sum(int64_t sum, int32_t exponent) {
   if constexpr (std::is_same_v<Out, float>) {
-    // Where float32 rounds the sum, the product is a normal number, and exact. exponent is in [-149, 127].
+    // If the conversion to float32 rounds the sum, the product is a normal number, so it is exact. exponent is in [-149, 127].
     return static_cast<float>(sum) * static_cast<float>(power_of_two(exponent));
   } else {
     return round_to<Out>(sum < 0, magnitude_of(sum), exponent, false);
   }
 }
 
-// sum * 2^exponent / points, rounded once; points in [1, 2^31 - 1]. In integers.
+// Returns sum * 2^exponent / points, rounded once and computed in integers; points in [1, 2^31 - 1].
 template <class Out>
 ROBOCACHE_HD Out rounded_quotient(int64_t sum, int32_t exponent, int64_t points) {
   if (sum == 0) return round_to<Out>(false, 0, 0, false);
@@ -252,7 +253,7 @@ ROBOCACHE_HD Out rounded_quotient(int64_t sum, int32_t exponent, int64_t points)
   int32_t shift = leading_zeros(dividend);
   dividend <<= shift;
   exponent -= shift;
-  // 33 bits or more, and what remains: enough for all but float64, which takes the rest of 64 from the remainder.
+  // The quotient has 33 bits or more, enough for all but float64, which takes the other bits from the remainder.
   uint64_t quotient = dividend / divisor;
   uint64_t remainder = dividend % divisor;
   shift = leading_zeros(quotient);
@@ -265,17 +266,19 @@ ROBOCACHE_HD Out rounded_quotient(int64_t sum, int32_t exponent, int64_t points)
   return round_to<Out>(sum < 0, quotient, exponent, remainder != 0);
 }
 
-// The neighbour of x with an odd last bit on the side of the truth, where x is not the truth but less than a unit of its
-// last place away: `error` has the sign of truth - x. It rounds to fewer digits as the truth does. x >= 0.
+// Rounds a true value to odd: x is less than one unit in the last place away from it, and `error` has the sign of
+// (true value - x). Returns x if it is exact or odd, otherwise its neighbour towards the true value. Rounded to fewer
+// digits, the result equals the rounded true value. x >= 0.
 ROBOCACHE_HD double odd_neighbour(double x, double error) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   if (error == 0 || (bits & 1)) return x;
   return std::bit_cast<double>(error > 0 ? bits + 1 : bits - 1);
 }
 
-// The same bits in float64, for results of 24 bits and less of at most kMostByFloat64 points: a number halfway between
-// two of them has 25 bits, times points 51, so the comparison with it, which is all that rounding does, survives two
-// roundings to odd at 53 bits. exponent is in [-149, 127]; reciprocal is 1.0 / points, which a cell's features share.
+// Returns the same bits as rounded_quotient, computed in float64, for results of 24 bits or less and at most
+// kMostByFloat64 points. Rounding only compares with numbers halfway between two results. Such a number has 25 bits, and 51
+// when multiplied by points, so two roundings to odd at 53 bits keep the comparison right. exponent is in [-149, 127];
+// reciprocal is 1.0 / points, which the features of a cell share.
 inline constexpr int64_t kMostByFloat64 = int64_t{1} << 26;
 
 template <class Out>

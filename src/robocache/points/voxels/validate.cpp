@@ -25,7 +25,7 @@ void check_offsets(const TensorView& offsets, int64_t rows) {
            shape_string(offsets.shape.data(), offsets.ndim));
   }
   check_dense(offsets, "batch_offsets");
-  if (offsets.device.is_cuda()) return;  // cut to what there is in the kernel
+  if (offsets.device.is_cuda()) return;  // the kernel clamps them to the rows
   const int64_t last = offsets.shape[0] - 1;
   int64_t before = 0;
   for (int64_t b = 0; b <= last; ++b) {
@@ -66,10 +66,10 @@ PointClouds check_points(const PointArguments& arguments) {
     refuse("points: expected [N, 3], [B, N, 3] or more columns, got ", shape_string(points.shape.data(), points.ndim));
   }
   check_columns_adjacent(points, "points");
-  PointClouds made{};
+  PointClouds checked{};
   const bool stacked = points.ndim == 3;
   const int row = stacked ? 1 : 0;
-  Clouds& clouds = made.clouds;
+  Clouds& clouds = checked.clouds;
   clouds.points = points.data;
   clouds.dtype = points.dtype;
   clouds.count = stacked ? points.shape[0] : 1;
@@ -98,11 +98,11 @@ PointClouds check_points(const PointArguments& arguments) {
     clouds.offsets_dtype = offsets.dtype;
     clouds.count = offsets.shape[0] - 1;
   }
-  made.batched = stacked || arguments.batch_offsets.has_value();
+  checked.batched = stacked || arguments.batch_offsets.has_value();
 
   if (!arguments.features) {
-    made.features = features_of(points, stacked, 3);
-    return made;
+    checked.features = features_of(points, stacked, 3);
+    return checked;
   }
   const TensorView& features = *arguments.features;
   if (features.dtype == DType::kUInt64) {
@@ -117,8 +117,8 @@ PointClouds check_points(const PointArguments& arguments) {
   }
   check_device(features, "features", points.device, {}, "points");
   check_columns_adjacent(features, "features");
-  made.features = features_of(features, stacked, 0);
-  return made;
+  checked.features = features_of(features, stacked, 0);
+  return checked;
 }
 
 void check_apart(const TensorView& out, std::string_view argument, const PointArguments& arguments) {
@@ -129,18 +129,18 @@ void check_apart(const TensorView& out, std::string_view argument, const PointAr
 }
 
 void check_voxel_size(const double (&size)[3], DType points) {
-  for (const double along : size) {
-    const double used = in_type_of(points, along);
+  for (const double edge : size) {
+    const double used = in_type_of(points, edge);
     if (!(used > 0 && std::isfinite(used))) {
-      refuse("voxel_size: expected positive and finite in ", dtype_name(points), ", got ", number_text(along));
+      refuse("voxel_size: expected positive and finite in ", dtype_name(points), ", got ", number_text(edge));
     }
   }
 }
 
 void check_origin(const double (&origin)[3], std::string_view argument, DType points) {
-  for (const double along : origin) {
-    if (!std::isfinite(in_type_of(points, along))) {
-      refuse(argument, ": expected finite in ", dtype_name(points), ", got ", number_text(along));
+  for (const double coordinate : origin) {
+    if (!std::isfinite(in_type_of(points, coordinate))) {
+      refuse(argument, ": expected finite in ", dtype_name(points), ", got ", number_text(coordinate));
     }
   }
 }

@@ -11,17 +11,17 @@
 
 namespace robocache {
 
-// The arguments of a call for its points:
+// The point arguments of a call:
 //
-//   points         [N, 3 + C] or [B, N, 3 + C]   float32 or float64: x, y, z, and C columns that are the features where
-//                                                `features` is none
+//   points         [N, 3 + C] or [B, N, 3 + C]   float32 or float64: x, y, z, then C columns, which are the features
+//                                                if `features` is none
 //   features       [N, F] or [B, N, F], or none  float64/32/16, bfloat16, bool, integers of 8 to 32 bits, int64
-//   lengths        [B] or none                   int32/int64: the points of each cloud, in [0, N]; with [B, N, 3 + C] alone
-//   batch_offsets  [B + 1] or none               int32/int64: from 0 up to N; cloud b has the rows from its b-th entry up to
-//                                                the next; with [N, 3 + C] alone
+//   lengths        [B] or none                   int32/int64: the points of each cloud, in [0, N]; only with [B, N, 3 + C]
+//   batch_offsets  [B + 1] or none               int32/int64, ascending from 0 to N: cloud b has the rows
+//                                                [batch_offsets[b], batch_offsets[b + 1]); only with [N, 3 + C]
 //
-// The columns of a row lie side by side, other strides are free, 0 included; lengths and offsets are dense. All on one
-// device. On CUDA lengths and offsets are not checked: that would wait for the device.
+// The columns of a row are adjacent; other strides are free and may be 0. lengths and batch_offsets are dense. All arrays
+// are on one device. On CUDA the values of lengths and batch_offsets are not checked, because that would wait for the device.
 struct PointArguments {
   TensorView points;
   std::optional<TensorView> features = {};
@@ -30,21 +30,21 @@ struct PointArguments {
 };
 
 struct PointClouds {
-  bool batched;  // whether results have a batch in front
+  bool batched;  // whether results have a leading batch dimension
   Clouds clouds;
-  Features features;  // where none are given the columns of points, of which there may be 0
+  Features features;  // by default the columns 3.. of points, possibly none
 };
 
-// Refuses more than 2^31 - 1 rows a cloud: how many points a voxel has is an int32.
+// Checks all point arguments. It refuses more than 2^31 - 1 rows a cloud, because a voxel counts its points in int32.
 PointClouds check_points(const PointArguments& arguments);
 
-// Refuses outputs that overlap inputs.
+// Refuses an output that overlaps an input.
 void check_apart(const TensorView& out, std::string_view argument, const PointArguments& arguments);
 
-// Refuses sizes that are not positive and finite in the points' type, which the cell rule uses.
+// Refuses a size that is not positive and finite after rounding to the points' dtype, in which cells are computed.
 void check_voxel_size(const double (&size)[3], DType points);
 
-// Refuses numbers that are not finite in the points' type, which the cell rule uses.
+// Refuses an origin that is not finite after rounding to the points' dtype.
 void check_origin(const double (&origin)[3], std::string_view argument, DType points);
 
 }  // namespace robocache

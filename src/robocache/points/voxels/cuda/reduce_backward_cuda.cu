@@ -8,15 +8,15 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// Each thread handles one feature of one row: neighbours read and write side by side, and share the row's voxel.
-struct FeaturePlace {
-  int64_t row;   // in its cloud; ragged: in the array
-  int64_t cell;  // of all clouds, or -1
+// A thread handles one feature of one row, so that neighbouring threads access neighbouring elements and share a voxel.
+struct FeatureIndex {
+  int64_t row;   // in its cloud; in the array if clouds are ragged
+  int64_t cell;  // among the cells of all clouds, or -1
   int64_t feature;
-  int64_t in_features;  // elements from their start
+  int64_t offset;  // in elements from the start of the features
 };
 
-__device__ FeaturePlace place_of(const VoxelGradient& call, int64_t i) {
+__device__ FeatureIndex index_of(const VoxelGradient& call, int64_t i) {
   const int64_t flat = i / call.features.count;
   const int64_t f = i - flat * call.features.count;
   const RowPlace place = place_of_row(call.clouds, flat);
@@ -35,15 +35,15 @@ __global__ void clear_chosen(const __grid_constant__ VoxelGradient call) {
 template <class T>
 __global__ void choose_rows(const __grid_constant__ VoxelGradient call, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < total; i += int64_t{gridDim.x} * blockDim.x) {
-    const FeaturePlace at = place_of(call, i);
+    const FeatureIndex at = index_of(call, i);
     if (at.cell < 0) continue;
-    const int64_t place = at.cell * call.features.count + at.feature;
-    if (!may_take(call, static_cast<const T*>(call.features.data)[at.in_features], place)) continue;
+    const int64_t entry = at.cell * call.features.count + at.feature;
+    if (!may_take(call, static_cast<const T*>(call.features.data)[at.offset], entry)) continue;
     const auto row = static_cast<int32_t>(at.row);
     if (call.mode == VoxelMode::kLast) {
-      atomicMax(call.chosen + place, row);
+      atomicMax(call.chosen + entry, row);
     } else {
-      atomicMin(call.chosen + place, row);
+      atomicMin(call.chosen + entry, row);
     }
   }
 }
@@ -51,10 +51,10 @@ __global__ void choose_rows(const __grid_constant__ VoxelGradient call, int64_t 
 template <class T>
 __global__ void add_gradients(const __grid_constant__ VoxelGradient call, int64_t total) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < total; i += int64_t{gridDim.x} * blockDim.x) {
-    const FeaturePlace at = place_of(call, i);
+    const FeatureIndex at = index_of(call, i);
     if (at.cell < 0) continue;
-    const int64_t place = at.cell * call.features.count + at.feature;
-    static_cast<FeatureGradient<T>*>(call.features_gradient)[i] += gradient_of<T>(call, at.row, at.cell, place);
+    const int64_t entry = at.cell * call.features.count + at.feature;
+    static_cast<FeatureGradient<T>*>(call.features_gradient)[i] += gradient_of<T>(call, at.row, at.cell, entry);
   }
 }
 
@@ -81,7 +81,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into
   return with_feature_type(call->features.dtype, [&](auto type) {
     using T = decltype(type);
     if constexpr (std::is_integral_v<T>) {
-      return cudaErrorInvalidValue;  // integers have no gradient: the call has been checked
+      return cudaErrorInvalidValue;  // integers have no gradient, and the caller has checked for them
     } else {
       return launch_backward<T>(*call, stream);
     }
