@@ -306,7 +306,8 @@ class Array:
         out = np.empty((self.chunks[0], *self.shape[1:]), self.dtype)
         for index in product(*map(range, counts)):
             sides = zip(index, self.chunks[1:], strict=True)
-            part = out[(slice(None), *(slice(i * size, (i + 1) * size) for i, size in sides))]
+            block = (slice(None), *(slice(i * size, (i + 1) * size) for i, size in sides))
+            part = out[block]
             part[...] = self._chunk((number, *index))[tuple(map(slice, part.shape))]
         return out
 
