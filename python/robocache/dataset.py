@@ -516,8 +516,9 @@ class Dataset:
         Example:
             >>> parts = ds.split({"train": 0.5, "val": 0.5})
             >>> stats = ds.statistics(parts["train"])
-            >>> validation = robocache.Loader(ds, episodes=parts["val"], normalization=robocache.Normalization(norm_stats=stats), batch_size=4,
-            ...                               delta_timestamps={"action": [0.0]})
+            >>> windows = {"action": robocache.Window([0.0], normalize="mean_std")}
+            >>> validation = robocache.Loader(ds, episodes=parts["val"], delta_timestamps=windows, batch_size=4,
+            ...                               normalization=robocache.Normalization(norm_stats=stats))
         """
         chosen = np.arange(self._episodes) if episodes is None else listed(whole, "episodes", episodes, np.int64)
         for episode in chosen[(chosen < 0) | (chosen >= self._episodes)].tolist():

@@ -159,6 +159,7 @@ class Loader:
         FileError: what ``findings="strict"`` refuses.
 
     Example:
+        >>> from robocache import Window
         >>> windows = {"observation.state": Window.steps(50, history=2), "action": Window.steps(50, horizon=16)}
         >>> loader = robocache.Loader(ds, batch_size=256, delta_timestamps=windows, default=Window(normalize="mean_std"))
         >>> next(loader)["action"].shape

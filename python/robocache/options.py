@@ -53,7 +53,7 @@ class Window:
         images: a camera's: what becomes of its frames. None: pixels from 0 to 1, channels first, as large as they are stored.
 
     Example:
-        >>> Window([-0.1, 0.0], method="nearest", normalize="mean_std")
+        >>> robocache.Window([-0.1, 0.0], method="nearest", normalize="mean_std")
         Window(offsets=[-0.1, 0.0], method='nearest', normalize='mean_std')
     """
 
@@ -81,7 +81,7 @@ class Window:
             ArgumentError: `rate_hz` is not above 0, or there are no steps.
 
         Example:
-            >>> Window.steps(50, history=2).offsets
+            >>> robocache.Window.steps(50, history=2).offsets
             [-0.02, 0.0]
         """
         rate = float(number("rate_hz", rate_hz))
