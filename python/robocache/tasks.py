@@ -59,7 +59,7 @@ class TaskTexts:
                 )
 
     def of(self, batch: Mapping[str, Any]) -> list[str | None]:
-        """The text of each of a batch's samples; None where none holds. On CUDA it waits for the batch."""
+        """The text of each of a batch's samples; `empty` where none holds. On CUDA it waits for the batch."""
         episodes, times = (_numpy(batch[name]) for name in ("episode_index", "time_ns"))
         if len(self._of) == 1:
             found = self._of[0].at(episodes, times)
