@@ -48,8 +48,7 @@ def main() -> None:
             loader = robocache.Loader(
                 dataset,
                 batch_size=FRAMES,
-                delta_timestamps={"camera": None},
-                images=images,
+                delta_timestamps={"camera": robocache.Window(images=images)},
                 shuffle=False,
                 device="cpu",
                 framework="numpy",

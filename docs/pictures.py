@@ -117,12 +117,12 @@ def voxelized() -> list[np.ndarray] | None:
     return [points, occupied, *(array.reshape(SIZE[:2]) for array in of_columns.values())]
 
 
-# Of the windows' picture: streams, what is asked of each, and two anchors, one near the recording's end. Every step has a sample.
+# The picture of windows: streams, what is asked of each, and two anchors, one near the recording's end. Every step has a sample.
 WINDOW = [-0.2, -0.1, 0.0, 0.1, 0.2, 0.3]
 WINDOW_STREAMS = {  # mean rate in Hz, and how each is asked for
     "arm: linear, max_gap_s=0.12": (14, {"max_gap_s": 0.12}),
-    "force: linear, offset=0.06, causal=True": (9, {"offset": 0.06, "causal": True}),
-    "gripper: nearest, tolerance_s=0.06": (5, {"methods": "nearest", "tolerance_s": 0.06}),
+    "force: linear, offset_s=0.06, causal=True": (9, {"offset_s": 0.06, "causal": True}),
+    "gripper: nearest, tolerance_s=0.06": (5, {"method": "nearest", "tolerance_s": 0.06}),
 }
 WINDOW_SHOWN = (0.2, 1.9)  # seconds
 WINDOW_ANCHORS_NS = np.array([650_000_000, 1_520_000_000])
@@ -143,10 +143,9 @@ def window_rows() -> list[tuple[np.ndarray, np.ndarray]]:
 def windowed() -> list[np.ndarray]:
     """values, is_pad and age in ns, [anchors, steps] each, of one stream after the other."""
     names = [title.split(":")[0] for title in WINDOW_STREAMS]
-    options: dict[str, dict] = {}
-    for name, (_, asked) in zip(names, WINDOW_STREAMS.values(), strict=True):
-        for option, value in asked.items():
-            options.setdefault(option, {})[name] = value
+    windows = {
+        name: robocache.Window(WINDOW, **asked) for name, (_, asked) in zip(names, WINDOW_STREAMS.values(), strict=True)
+    }
     with tempfile.TemporaryDirectory() as folder:
         with robocache.Writer(f"{folder}/cache") as writer, writer.episode() as episode:
             episode.append("anchor", WINDOW_ANCHORS_NS, np.zeros(len(WINDOW_ANCHORS_NS)))
@@ -155,13 +154,12 @@ def windowed() -> list[np.ndarray]:
         loader = robocache.Loader(
             robocache.open(f"{folder}/cache"),
             batch_size=len(WINDOW_ANCHORS_NS),
-            delta_timestamps=dict.fromkeys(names, WINDOW),
-            anchor="anchor",
+            delta_timestamps=windows,
+            default=robocache.Window(dtype="float64"),
+            anchors="anchor",
             shuffle=False,
             return_age=True,
-            dtype="float64",
             framework="numpy",
-            **options,
         )
         batch = next(loader)
     return [batch[name + part] for name in names for part in ("", "_is_pad", "_age")]
@@ -252,7 +250,7 @@ def draw_windows(plt, numbers: list[np.ndarray]):
         zip(WINDOW_STREAMS.items(), window_rows(), strict=True)
     ):
         place, (values, is_pad, age) = places[number], numbers[3 * number : 3 * number + 3]
-        late = asked.get("offset", 0)
+        late = asked.get("offset_s", 0)
         taken = time_ns / 1e9 - late
         if late:
             place.plot(time_ns / 1e9, samples, ".", color="0.75", markersize=5)
