@@ -1,4 +1,4 @@
-"""Whether this process is the command ``robocache``."""
+"""Finds whether this process is the command ``robocache``."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 
 def arguments() -> list[str] | None:
-    """The arguments of the command, where this process is it."""
+    """Returns the arguments of the command; None if this process is not the command."""
     program, *given = getattr(sys, "argv", None) or [""]
     if program == "-m":  # the package is imported before python -m has found the module
         program = sys.orig_argv[-len(sys.argv)].removeprefix("-m")
     processes = sys.modules.get("multiprocessing")
     if processes is not None and processes.parent_process() is not None:
-        return None  # one of its workers, which has its argv
+        return None  # a worker process, which inherits argv
     return given if Path(program).name == "robocache" else None
 
 
 def begin() -> None:
-    """From now on SIGTERM and SIGHUP let the command remove its temporaries and show the terminal's cursor before it ends."""
+    """Makes SIGTERM and SIGHUP raise SystemExit, so that the command removes temporary files and shows the cursor again."""
     if _IS_THE_COMMAND:
-        for asked in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(asked) is signal.SIG_DFL:  # SIGHUP is ignored behind nohup
-                signal.signal(asked, _exit)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
+                signal.signal(number, _exit)
 
 
 def _exit(signum: int, frame: Any) -> None:
-    signal.signal(signum, signal.SIG_DFL)  # a second one does not wait for the clean-up
+    signal.signal(signum, signal.SIG_DFL)  # a second signal ends the process at once
     sys.exit(128 + signum)
 
 

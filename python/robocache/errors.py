@@ -8,7 +8,7 @@ from ._tvm_ffi import register_error
 
 @register_error("robocache.Error")
 class Error(Exception):
-    """Base of every error RoboCache raises. Its text names files and streams so that a terminal can show them."""
+    """Base of every error that RoboCache raises. Control characters in names are escaped, so that a terminal can show the text."""
 
     def __str__(self) -> str:
         return printable(shortened(super().__str__()), keep="\n")
@@ -20,7 +20,7 @@ class ArgumentError(Error, ValueError):
 
 
 class MissingStreamError(ArgumentError, KeyError):
-    """A dataset has no stream of this name; the message lists those there are."""
+    """A dataset has no stream of this name; the message lists its streams."""
 
     __str__ = Exception.__str__  # KeyError's is the message in quotes
 
@@ -37,9 +37,9 @@ class FileError(Error, OSError):
 
 @register_error("robocache.FrameError")
 class FrameError(Error, ValueError):
-    """An encoded frame is none, is damaged, or is not of the codec or shape it should be."""
+    """An encoded frame is damaged, is not a frame, or has another codec or shape than expected."""
 
 
 @register_error("robocache.DeviceError")
 class DeviceError(Error, RuntimeError):
-    """The device or its driver refused: no such device, out of memory, a failed launch."""
+    """The device or its driver failed: no such device, out of memory, or a failed launch."""

@@ -1,6 +1,6 @@
-"""What a cache holds, for people (tables, a picture) and for programs (JSON-able values).
+"""Shows the content of a cache, to people as tables and to programs as values for JSON.
 
-Every figure is one that the cache stores or Dataset gives; nothing is judged here.
+Every figure comes from the cache or from Dataset; the doctor judges them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .dataset import Dataset, EncodedFrames, FrameFormat, Stats, Stream
 from .notebook import notebook_bar
 from .provenance import ingests, named
 
-_FEATURES_SHOWN = 6  # in a table, of each stream
+_FEATURES_SHOWN = 6  # a short table shows at most this many of each stream
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """All that `robocache inspect` knows of a cache, JSON-able: NaN and infinity become None."""
+    """Returns everything that `robocache inspect` shows, as values for JSON: NaN and infinity become None."""
     streams = {}
     for name, stream in dataset.streams.items():
         stats = dataset.stats.get(name)
@@ -63,14 +63,14 @@ def _frames_described(stream: Stream) -> dict[str, Any]:
 
 
 def _frame_bytes(stream: Stream) -> int:
-    """Of all frames, as they are stored."""
+    """Returns the bytes of all frames as they are stored."""
     values = stream.values
     return len(values.data) if isinstance(values, EncodedFrames) else values.nbytes
 
 
 @contextmanager
 def ingest_progress() -> Iterator[Callable[[int, int, str], None]]:
-    """A bar for what takes a function `progress`: on the terminal where standard error is one, or below a notebook's cell."""
+    """Shows a progress bar on the terminal, if standard error is one, or below a notebook's cell. Yields the callback."""
     console = Console(stderr=True)
     if console.is_jupyter:
         yield notebook_bar()
@@ -92,20 +92,20 @@ def _jsonable(value: Any) -> Any:
 
 
 def show(dataset: Dataset, console: Console) -> None:
-    """Prints all there is to say of a cache: streams, episodes, statistics of every feature, provenance."""
+    """Prints streams, episodes, statistics of every feature, and provenance of a cache."""
     _say(console, dataset.path, "bold")
     _show_streams(dataset, console)
     _say(console, _episodes_line(dataset))
     show_stats(dataset, console, every_feature=True)
-    told = list(ingests(dataset.provenance))
-    for place, one in enumerate(told):
+    found = list(ingests(dataset.provenance))
+    for index, one in enumerate(found):
         if one.source:
-            _say(console, f"{'appended' if place else 'made from'} {one.source}")
-    for one in told:
+            _say(console, f"{'appended' if index else 'made from'} {one.source}")
+    for one in found:
         for name, counts in one.repaired.items():
             done = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
             _say(console, f"repaired {name}: {done}", "yellow")
-    for one in told:
+    for one in found:
         show_left_out(one.left_out, console)
         for omission in one.skipped:
             _say(console, f"skipped {named([omission])}", "yellow")
@@ -118,18 +118,18 @@ def show_stats(dataset: Dataset, console: Console, *, every_feature: bool) -> No
 
 
 def show_left_out(omissions: Iterable[tuple[str, str]], console: Console) -> None:
-    """Prints what was left out by design: (what, reason) of each."""
+    """Prints what was left out by design, as pairs (what, reason)."""
     for what, reason in omissions:
         _say(console, f"left out {what}: {reason}", "dim")
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    """Prints a text as it is, but for what would move the cursor."""
+    """Prints a text without control characters."""
     console.print(printable(text), style=style, highlight=False, markup=False)
 
 
 def _show_streams(dataset: Dataset, console: Console) -> None:
-    """Prints a row a stream: what it is and how fast; then which clocks were recorded, and whatever is odd."""
+    """Prints a table row for each stream, then the kinds of clocks, and anything odd."""
     units = {name: _units(stream) for name, stream in dataset.streams.items()}
     table = _table("stream", "values", *["units"] * any(units.values()), ">rows", ">Hz", ">jitter ms", ">longest ms")
     for name, stream in dataset.streams.items():
@@ -144,7 +144,7 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
             _values(stream),
             *[Name(units[name])] * any(units.values()),
             str(stream.rows),
-            *(ticks if stream.kind != "text" else ()),  # text comes when it comes
+            *(ticks if stream.kind != "text" else ()),  # text has no rate
         )
     console.print(table)
     cameras = {name: stream for name, stream in dataset.streams.items() if stream.frames}
@@ -171,7 +171,7 @@ def _show_streams(dataset: Dataset, console: Console) -> None:
 
 
 def _values(stream: Stream) -> str:
-    """What a row is."""
+    """Describes a row of the stream."""
     if stream.ragged is None:
         return f"{stream.dtype} {list(stream.shape)}"
     each = len(stream.values) / max(stream.rows, 1)
@@ -181,7 +181,7 @@ def _values(stream: Stream) -> str:
 
 
 def _units(stream: Stream) -> str:
-    """Each once, of those the stream's attributes say."""
+    """Lists the units in the stream's attributes, each once."""
     said = stream.attributes.get("units")
     return ", ".join(dict.fromkeys(map(str, said))) if isinstance(said, list) else str(said or "")
 
@@ -247,8 +247,7 @@ def feature_name(stream: Stream, feature: int) -> str:
 
 
 class Name:
-    """Text that breaks at spaces; words longer than a line behind dots, dashes, slashes and underscores, before it breaks
-    inside of them."""
+    """Text that breaks at spaces. A word longer than a line breaks after dots, dashes, slashes and underscores if it can."""
 
     def __init__(self, text: str, style: str = "") -> None:
         words = re.findall(r"[^ ]* +|[^ ]+", printable(text))
@@ -274,24 +273,24 @@ class Name:
 
 
 def _table(*headings: str) -> Table:
-    """An empty table; a heading that begins with > is of a column of numbers."""
+    """Creates an empty table. A heading that begins with > belongs to a column of numbers."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
-    for place, heading in enumerate(headings):
+    for index, heading in enumerate(headings):
         number = heading.startswith(">")
-        # Numbers stay whole; of the texts names give way first, but not to a letter a line.
+        # Numbers do not wrap. Names wrap first, but keep 8 characters a line.
         table.add_column(
             heading.lstrip(">"),
             justify="right" if number else "left",
             no_wrap=number,
             overflow="fold",
-            min_width=None if place else 8,
+            min_width=None if index else 8,
         )
     return table
 
 
 def episode_seconds(dataset: Dataset) -> np.ndarray:
-    """The time from each episode's first sample to its last, of any stream, 0 without a sample: float64 [episodes]."""
-    import pyarrow.compute as pc  # only here: `import robocache` does without pyarrow
+    """Returns the seconds from each episode's first sample to its last, in any stream: float64 [episodes], 0 without samples."""
+    import pyarrow.compute as pc  # imported here, so that `import robocache` does not need pyarrow
 
     nanoseconds = pc.subtract(dataset.episodes["end_ns"], dataset.episodes["start_ns"])
     return np.asarray(pc.fill_null(nanoseconds, 0)) / 1e9
@@ -301,7 +300,7 @@ def show_installation(found: dict[str, Any], console: Console) -> None:
     """Prints what :func:`robocache.check_installation` found."""
     table = Table(show_header=False, box=None)
     table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")  # a path is of no use without its end
+    table.add_column(overflow="fold")  # a path must not lose its end
     for name, version in found["versions"].items():
         table.add_row(name, version or "not installed")
     table.add_row("library", escape(found["library"]))

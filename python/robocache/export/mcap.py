@@ -1,7 +1,7 @@
-"""A cache as MCAP: a file an episode, a channel a stream, messages as ROS 2 writes them (cdr, with their definitions).
+"""Writes a cache as MCAP: one file for each episode, one channel for each stream, ROS 2 messages in CDR with definitions.
 
-cdr holds every number bit for bit, NaN too, in its own size; JSON would not hold NaN and takes thrice the space, and protobuf
-has no integers of 8 and 16 bits. A channel's metadata say what a message's definition cannot.
+CDR keeps every number bit for bit, NaN too. JSON has no NaN and needs three times the space; protobuf has no integers of 8
+and 16 bits. The metadata of a channel hold what the message definition cannot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import FileError
 from ..tasks import table_name, texts_of_numbers
 from . import ExportReport
 
-# What ROS calls the dtypes; floats of 16 bits go as float32, which holds them all.
+# The ROS names of dtypes. 16-bit floats are written as float32, which holds all their values.
 _TYPES = {
     **{name: name for name in ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
     "float32": "float32",
@@ -52,7 +52,7 @@ _POINT_CLOUD = (
     f"{_RULE}\nMSG: sensor_msgs/PointField\nstring name\nuint32 offset\nuint8 datatype\nuint32 count\n{_HEADER}"
 )
 
-# A message of a row: its stamp, its frame of reference, where its type has one, and its value.
+# Encodes a row as a message: (stamp, frame of reference, value) -> bytes. A type without a header ignores the first two.
 _Encode = Callable[[int, str, Any], bytes]
 
 
@@ -100,7 +100,7 @@ def _write_messages(
     frame_ids: Mapping[str, str],
     where: str,
 ) -> None:
-    """All rows of an episode, in the order of time."""
+    """Writes all rows of an episode, in the order of time."""
     channels, schemas = [], {}
     for name, stream in streams.items():
         schema, definition, _ = kinds[name]
@@ -124,16 +124,16 @@ def _write_messages(
 
 
 def _frame_ids(streams: Mapping[str, Stream], episode: Mapping[str, Any]) -> dict[str, str]:
-    """The frame of reference of each stream: its attribute, or what bags say of a whole recording; "" where neither does."""
+    """Returns the frame of reference of each stream: from its attributes, or from the episode's frame_ids; otherwise ""."""
     try:
         said = json.loads(episode.get("frame_ids") or "{}")
-    except (TypeError, ValueError):  # a column of that name that is someone else's
+    except (TypeError, ValueError):  # another program's column of that name
         said = {}
     said = said if isinstance(said, dict) else {}
     found = {}
     for name, stream in streams.items():
-        places = (f"{name}/{path}" for path in ("header.frame_id", "frame_id"))
-        frame = stream.attributes.get("frame_id") or next((said[place] for place in places if place in said), "")
+        keys = (f"{name}/{path}" for path in ("header.frame_id", "frame_id"))
+        frame = stream.attributes.get("frame_id") or next((said[key] for key in keys if key in said), "")
         found[name] = str(frame)
     return found
 
@@ -158,7 +158,7 @@ def _metadata(stream: Stream) -> dict[str, str]:
 
 
 def _kind(stream: Stream) -> tuple[str, str, _Encode]:
-    """The schema's name and text, and what makes a message of a row."""
+    """Returns the schema's name and text, and the function that encodes a row."""
     dtype = str(stream.dtype)
     if stream.frames is not None:
         if stream.frames.codec != "raw":
@@ -218,7 +218,7 @@ def _point_cloud(stream: Stream) -> _Encode:
 
 
 class _Cdr:
-    """A message in little-endian CDR: every number lies at a multiple of its own size behind the first 4 bytes."""
+    """A message in little-endian CDR. After the first 4 bytes, numbers are aligned to their size."""
 
     def __init__(self) -> None:
         self.data = bytearray(b"\0\1\0\0")
@@ -243,7 +243,7 @@ class _Cdr:
         return self
 
     def numbers(self, values: np.ndarray) -> _Cdr:
-        """An array of fixed size, or one number."""
+        """Adds an array of fixed size, or one number."""
         self._align(values.dtype.itemsize)
         self.data += values.tobytes()
         return self
@@ -253,7 +253,7 @@ class _Cdr:
         return self.numbers(values) if values.size else self
 
     def header(self, stamp: int, frame_id: str) -> _Cdr:
-        """A stamp whose seconds do not fit is 0, as one that is not known; the message's log time has it."""
+        """Adds the header. A stamp with too many seconds is written as 0, which means unknown; the log time has the stamp."""
         seconds, nanoseconds = divmod(stamp, 10**9)
         self.unsigned(*((seconds, nanoseconds) if seconds < 1 << 31 else (0, 0)))
         return self.text(frame_id)

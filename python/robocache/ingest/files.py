@@ -1,4 +1,4 @@
-"""The files of a source: only regular ones are opened, and no folder is passed over without a word."""
+"""Lists and checks the files of a source. Only regular files are opened, and every folder that is skipped is named."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import Any, Generic, TypeVar
 
 from .recording import Notes, SourceError, naming
 
-# A larger file is read when its turn has come: what it holds is in memory once, not twice.
+# A larger file is not read ahead, so that memory holds only one such file.
 _AHEAD_BYTES = 64 << 20
 
-# In folders that this package writes.
+# Files that mark folders which this package writes.
 _MARKS = {"manifest.json", "writer.lock", "lock", "plan.json"}
 
 _OUTSIDE = "a symlink out of the source (--follow-links)"
@@ -45,11 +45,11 @@ _LFS = b"version https://git-lfs"
 
 @dataclass(frozen=True)
 class _Bounds:
-    """The source whose links are not followed out of it.
+    """A source. Links that lead out of it are not followed.
 
     source: its absolute path.
     folder: the folder of the source, as the user named it. `resolved` is the same folder without links.
-    blobs: where the links of a snapshot of the Hugging Face Hub lead; None for all other sources.
+    blobs: the folder to which the links of a Hugging Face Hub snapshot lead; None for other sources.
     """
 
     source: str
@@ -79,10 +79,10 @@ def bounded(source: Path, follow_links: bool) -> Iterator[None]:
 
 
 def _leads_out(path: Path | str) -> bool:
-    """Whether links that are not to be followed are in a path of the source."""
+    """Whether a path in the source leads out of it by links that must not be followed."""
     bounds = _bounds.get()
     name = os.path.join(os.getcwd(), path) if bounds is not None else ""
-    # The user named the source itself; a file that is not below its folder was named by an option, or is a temporary one.
+    # The user chose the source itself. A file outside its folder was named by an option or is temporary.
     if bounds is None or name == bounds.source or not _is_below(name, bounds.folder):
         return False
     resolved = os.path.realpath(name)
@@ -99,8 +99,8 @@ def check_file(path: Path) -> None:
     Symlinks are followed within the source, and from a snapshot of the Hugging Face Hub to its blobs; see :func:`bounded`.
 
     Raises:
-        SourceError: no regular file, not readable, a symlink that leads out of the source, a name that is not UTF-8, or a Git LFS
-            pointer.
+        SourceError: the file is not regular, not readable, a symlink out of the source, a Git LFS pointer, or its name is not
+            UTF-8.
     """
     with naming(path):
         try:
@@ -123,7 +123,7 @@ def check_file(path: Path) -> None:
 
 
 def is_pointer(path: Path) -> bool:
-    """Whether a file is what Git LFS leaves where the data would be."""
+    """Whether a file is a Git LFS pointer instead of the data."""
     with suppress(OSError):
         if path.is_file():
             with path.open("rb") as file:
@@ -132,7 +132,7 @@ def is_pointer(path: Path) -> bool:
 
 
 def is_readable(path: Path) -> bool:
-    """Whether :func:`check_file` lets it pass."""
+    """Whether :func:`check_file` accepts the file."""
     try:
         check_file(path)
     except SourceError:
@@ -142,14 +142,14 @@ def is_readable(path: Path) -> bool:
 
 @dataclass
 class Listing:
-    """What lies below a folder.
+    """The content of a folder and its subfolders.
 
-    files: whatever is no folder, sorted: dangling symlinks and FIFOs too, which :func:`check_file` refuses by name.
-    caches: folders that are a cache, by name: their files are none of a source in which they lie. Nor are those of a cache that is
-        being written, and of shards: these are named nowhere, since they come and go.
-    unreadable: folders that do not open, and why.
-    repeated: symlinks to folders that are in `files` by another name.
-    outside: symlinks to files and folders outside of the source, which are not followed; see :func:`bounded`.
+    files: everything that is not a folder, sorted. It includes dangling symlinks and FIFOs, which :func:`check_file` refuses.
+    caches: folders that are caches; their files do not belong to the source. Neither do caches that are being written and
+        shards, but these are not named, because they come and go.
+    unreadable: folders that cannot be opened, and why.
+    repeated: symlinks to folders whose files are in `files` by another path.
+    outside: symlinks to files and folders outside the source, which are not followed; see :func:`bounded`.
     """
 
     files: list[Path] = field(default_factory=list)
@@ -159,7 +159,7 @@ class Listing:
     outside: list[Path] = field(default_factory=list)
 
     def note(self, root: Path, notes: Notes) -> None:
-        """Tells of what is not in `files`."""
+        """Notes everything that is not in `files`."""
         for folder in self.caches:
             notes.leave_out(str(folder.relative_to(root)), "a cache")
         for folder, error in self.unreadable.items():
@@ -173,13 +173,13 @@ class Listing:
             notes.leave_out(str(link.relative_to(root)), _OUTSIDE)
 
     def refuse_outside(self, root: Path, notes: Notes) -> None:
-        """Refuses the links in `outside`, or skips them by name: for sources that are incomplete without the files."""
+        """Refuses the links in `outside`, or skips and names them, because the source is incomplete without those files."""
         for link in self.outside:
             with notes.reading(str(link.relative_to(root)), link):
                 raise SourceError(f"{link}: {_OUTSIDE}")
 
     def name_others(self, used: Iterable[Path], why: str, root: Path, notes: Notes) -> None:
-        """Names the files that are none of `used`, the first few of them."""
+        """Names the first few files that are not in `used`."""
         kept = set(used)
         names = [str(file.relative_to(root)) for file in self.files if file not in kept]
         if names:
@@ -187,14 +187,14 @@ class Listing:
             notes.leave_out("other files", f"{why}: {', '.join(names[:5])}{more}")
 
     def leave_out_others(self, used: Iterable[Path], why: str, notes: Notes) -> None:
-        """Names the files that are none of `used`, by their suffixes."""
+        """Counts the files that are not in `used`, by suffix."""
         others = Counter(file.suffix or file.name for file in set(self.files) - set(used))
         for suffix, count in sorted(others.items()):
             notes.leave_out(f"*{suffix}", f"{why}: {count} file{'s' * (count > 1)}")
 
 
 def list_files(source: Path) -> Listing:
-    """Everything below `source`, through the symlinks that are followed, each folder once; a file is its own listing."""
+    """Lists everything below `source`, following allowed symlinks, each folder once. A file lists itself."""
     listing = Listing()
     if os.path.isdir(source) and _leads_out(source):
         listing.outside.append(source)
@@ -202,13 +202,13 @@ def list_files(source: Path) -> Listing:
     if not os.path.isdir(source):
         listing.files.append(source)
         return listing
-    met: dict[tuple[int, int], Path] = {}
+    seen: dict[tuple[int, int], Path] = {}
     folders, links = [source], deque[Path]()
-    while folders or links:  # links last: a folder goes by its own name where it has one here
+    while folders or links:  # links come last, so that a folder is listed by its own path if it has one here
         folder = folders.pop() if folders else links.popleft()
         try:
             status = folder.stat()
-            same = met.setdefault((status.st_dev, status.st_ino), folder)
+            same = seen.setdefault((status.st_dev, status.st_ino), folder)
             if same is not folder:
                 listing.repeated[folder] = same
                 continue
@@ -239,12 +239,12 @@ def list_files(source: Path) -> Listing:
 
 
 def is_cache(folder: Path) -> bool:
-    """Whether it is a cache, by its manifest."""
+    """Whether a folder is a cache, by its manifest."""
     return _begins(folder / "manifest.json", b'"format": "robocache"')
 
 
 def _is_at_work(folder: Path, names: set[str]) -> bool:
-    """Whether it is a cache that is being written, what workers share, or a plan with its shards."""
+    """Whether a folder is a cache that is being written, a folder that workers share, or a plan with its shards."""
     if (folder.suffix == ".partial" and "writer.lock" in names) or (folder.suffix == ".shards" and "lock" in names):
         return True
     return "plan.json" in names and _begins(folder / "plan.json", b'"robocache_plan"')
@@ -258,7 +258,7 @@ def _begins(file: Path, word: bytes) -> bool:
 
 
 def look_through(source: Path, notes: Notes) -> tuple[Path, Listing]:
-    """The folder that names are relative to, and the files of a source; notes what is left out."""
+    """Returns the folder that names are relative to, and the files of a source; notes what is left out."""
     root = source if source.is_dir() else source.parent
     listing = list_files(source)
     listing.note(root, notes)
@@ -266,45 +266,45 @@ def look_through(source: Path, notes: Notes) -> tuple[Path, Listing]:
 
 
 def natural(name: Path | str) -> list[str | int]:
-    """Sorts run_2 before run_10."""
+    """Returns a key that sorts run_2 before run_10."""
     text = name.as_posix() if isinstance(name, Path) else name
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
 def fingerprint(source: Path, *folders: str) -> str:
-    """A hash of the names, sizes and times of change of all files in these folders of `source`."""
+    """Returns a hash of the names, sizes and modification times of all files in these folders of `source`."""
     hashed = hashlib.sha256()
-    with bounded(source, follow_links=True):  # the same hash, whether links are followed or refused
+    with bounded(source, follow_links=True):  # the hash must not depend on whether links are followed
         files = [file for folder in folders for file in list_files(source / folder).files]
     for file in files:
         try:
             status = file.stat()
             state = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError as error:  # a symlink to nothing, say: whoever reads the file names it
+        except OSError as error:  # for example a dangling symlink, which its reader names
             state = str(error.errno)
         hashed.update(os.fsencode(file.relative_to(source)) + f"\0{state}\n".encode())
     return hashed.hexdigest()
 
 
 def name_of(source: Path) -> str:
-    """The name of a source in a cache, without the folders above it, which are private."""
+    """Returns the name of a source for a cache, without its parent folders, which are private."""
     return os.path.basename(source.resolve()) or os.sep
 
 
 def identity_of(source: Path) -> str:
-    """Tells a source from others by its path, which it does not show."""
+    """Returns a hash of the path, which identifies a source without showing its path."""
     return hashlib.sha256(os.fsencode(source.resolve())).hexdigest()[:16]
 
 
 def is_source(provenance: Mapping[str, Any], source: Path) -> bool:
-    """Whether a cache came from this source, by its provenance; older ones have the path itself."""
+    """Whether a cache came from this source, by its provenance. The provenance of older caches has the path itself."""
     if "source_id" in provenance:
         return bool(provenance["source_id"] == identity_of(source))
     return provenance.get("source") == str(source.resolve())
 
 
 def without_folders(text: str, source: Path) -> str:
-    """A message, in which files of the source are named from the source's own name on."""
+    """Returns a message in which paths begin with the source's own name."""
     for path in (source, source.resolve()):
         text = text.replace(f"{path}{os.sep}", f"{name_of(source)}{os.sep}").replace(f"{path}:", f"{name_of(source)}:")
     return text
@@ -318,7 +318,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_data(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file or a folder; :func:`check_file` says what anything else is."""
+    """Whether an entry is a file or a folder; :func:`check_file` names anything else."""
     try:
         return entry.is_dir() or entry.is_file()
     except OSError:  # a symlink to itself
@@ -326,8 +326,9 @@ def _is_data(entry: os.DirEntry[str]) -> bool:
 
 
 class Ahead(Generic[_T]):
-    """Reads files that are wanted one after the other: while what a file holds is used, a thread reads the next one, unless
-    that is large. A context manager that waits for the thread.
+    """Reads files one after the other. While the caller uses one file, a thread reads the next, unless that is large.
+
+    It is a context manager, which waits for the thread.
     """
 
     def __init__(self, read: Callable[[Path], _T], files: Sequence[Path]) -> None:
@@ -337,11 +338,11 @@ class Ahead(Generic[_T]):
         self._thread = ThreadPoolExecutor(1, "robocache-read")
 
     def read(self, file: Path) -> _T:
-        """What reading this file gives, or raises."""
+        """Returns the result of reading this file, or raises its error."""
         begun, self._begun = self._begun, None
         following = self._next.get(file)
         if following is not None and _size(following) <= _AHEAD_BYTES:
-            with suppress(RuntimeError):  # the system gives no thread: the file is read when its turn has come
+            with suppress(RuntimeError):  # the system gives no thread: the file is read later
                 self._begun = following, self._thread.submit(copy_context().run, self._read, following)
         return begun[1].result() if begun is not None and begun[0] == file else self._read(file)
 
@@ -355,5 +356,5 @@ class Ahead(Generic[_T]):
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
-    except OSError:  # which reading will tell
+    except OSError:  # reading the file reports it
         return 0

@@ -1,4 +1,4 @@
-"""Stamps as text, decimal numbers or ISO 8601: to int64 nanoseconds, without passing through float64."""
+"""Converts stamps in text, decimal numbers or ISO 8601, to int64 nanoseconds without passing through float64."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pyarrow.compute as pc
 
 from .recording import SourceError
 
-# How many decimal digits of a stamp in that unit lie above one nanosecond.
+# A unit is 10 to this power of nanoseconds.
 _UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
-# How many of a unit make a second.
+# A second has this many of a unit.
 IN_A_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9}
-# A unit that ends a column's name: "timestamp [ns]", "t_rel_s", "time (msec)".
+# Matches a unit at the end of a column's name: "timestamp [ns]", "t_rel_s", "time (msec)".
 _UNIT_IN_NAME = re.compile(
     r"(?<![a-zµ])(?:(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uµ]s|[uµ]secs?|micro\w*)|(?P<ms>ms|msecs?|milli\w*)"
     r"|(?P<s>s|secs?|seconds?))[\])]?$"
 )
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
-# More digits in an exponent than decimal numbers take.
+# Five digits of exponent are more than a decimal number of this context can have.
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
 DAY = r"\d{4}-\d\d-\d\d"
 TIME_OF_DAY = r"\d\d:\d\d(:\d\d([.,]\d{1,9})?)?"
@@ -31,20 +31,20 @@ ZONE = r"(Z|[+-]\d\d(:?\d\d)?)"
 _TIME = (
     "a decimal number or all in ISO 8601 as 2024-05-31T13:45:00.123Z, its time in the next column or behind its date"
 )
-# A decimal number of so many characters is read right by Arrow; one of 40 digits would leave its 128 bits unseen, and one with
-# an exponent its digits.
+# Arrow reads decimal numbers of up to this many characters correctly. With 40 digits it silently overflows its 128 bits, and
+# with an exponent its number of digits.
 _EXACT_CHARACTERS = 36
 
 
 def join_day_and_time(days: pa.ChunkedArray, times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """ISO 8601 of two columns."""
+    """Joins a column of days and one of times to ISO 8601."""
     return pc.binary_join_element_wise(pc.utf8_trim_whitespace(days), pc.utf8_trim_whitespace(times), "T")
 
 
 def read_stamps(
     column: pa.ChunkedArray, name: str, unit: str | None, file: Path, first_line: int
 ) -> tuple[np.ndarray, str]:
-    """The stamps as int64 nanoseconds, rounded half to even, and their unit."""
+    """Returns the stamps as int64 nanoseconds, rounded half to even, and their unit."""
     whole = _whole_numbers(column.combine_chunks())
     if whole is not None:
         unit = unit or _find_unit(name, whole.astype(np.float64), True, file)
@@ -62,7 +62,9 @@ def read_stamps(
     if unit is None:
         fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
         unit = _find_unit(name, about, not fractions, file)
-    if float(np.abs(about).max()) * 10.0 ** _UNITS[unit] > 1e19:  # numpy's own would warn of more than float64 holds
+    if (
+        float(np.abs(about).max()) * 10.0 ** _UNITS[unit] > 1e19
+    ):  # a Python float, because numpy would warn of an overflow
         raise SourceError(f"{file}: a time of {about[np.abs(about).argmax()]:g} {unit} does not fit int64 nanoseconds")
     exact = _whole_ns(text, _UNITS[unit])
     if exact is not None:
@@ -75,7 +77,7 @@ def read_stamps(
 
 
 def split_unit(name: str) -> tuple[str, str]:
-    """The name of a column without the unit that it ends in, and that unit; "" where it ends in none."""
+    """Splits the name of a column into the name in lower case and the unit at its end; "" if there is no unit."""
     found = _UNIT_IN_NAME.search(name.lower())
     return (name.lower(), "") if found is None else (name.lower()[: found.start()], str(found.lastgroup))
 
@@ -83,21 +85,21 @@ def split_unit(name: str) -> tuple[str, str]:
 def join_seconds(
     seconds: pa.ChunkedArray, fractions: pa.ChunkedArray, unit: str, file: Path, first_line: int
 ) -> tuple[np.ndarray, str]:
-    """The stamps of two columns, whole seconds and what is beyond them in that unit, as int64 nanoseconds; and their unit."""
+    """Adds a column of whole seconds and a column of their fractions in `unit`; returns int64 nanoseconds and the unit."""
     whole, _ = read_stamps(seconds, "", "s", file, first_line)
-    beyond, _ = read_stamps(fractions, "", unit, file, first_line)
-    bad = np.flatnonzero((whole % 10**9 != 0) | (beyond < 0) | (beyond >= 10**9))
+    rest, _ = read_stamps(fractions, "", unit, file, first_line)
+    bad = np.flatnonzero((whole % 10**9 != 0) | (rest < 0) | (rest >= 10**9))
     if len(bad):
         row = int(bad[0])
         raise SourceError(
             f"{file}: line {row + first_line}: expected whole seconds and less than one in {unit}, "
             f"got {seconds[row].as_py()!r} and {fractions[row].as_py()!r}"
         )
-    return whole + beyond, f"s and {unit}"
+    return whole + rest, f"s and {unit}"
 
 
 def _read_dates(text: pa.StringArray, file: Path, first_line: int) -> tuple[np.ndarray, str]:
-    """Stamps in ISO 8601 as int64 nanoseconds, and what they are in; all of them have a zone, or none has."""
+    """Reads ISO 8601 as int64 nanoseconds, and describes the format. Either all stamps have a zone or none has."""
     zoned = re.search(f"{ZONE}$", text[0].as_py()[len("2024-05-31") :]) is not None
     form = f"^{DATE}{ZONE if zoned else ''}$"
     kind = pa.timestamp("ns", "UTC" if zoned else None)
@@ -129,7 +131,7 @@ def _casts(cell: pa.StringScalar, kind: pa.DataType) -> bool:
 
 
 def _whole_numbers(text: pa.Array) -> np.ndarray | None:
-    """int64; None where one is more than digits, or does not fit."""
+    """Converts text of digits to int64; None if another text has other characters or does not fit."""
     if not len(text) or not pc.all(pc.ascii_is_decimal(text)).as_py():
         return None
     try:
@@ -140,13 +142,13 @@ def _whole_numbers(text: pa.Array) -> np.ndarray | None:
 
 
 def _scaled(numbers: np.ndarray, factor: int) -> np.ndarray | None:
-    """Not negative ones times the factor; None where one does not fit int64."""
+    """Multiplies numbers of at least 0 by a factor; None if a product does not fit int64."""
     return numbers * factor if int(numbers.max()) <= np.iinfo(np.int64).max // factor else None
 
 
 def _whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:
-    """Decimal numbers of 10^digits ns as int64; None where one is long, has an exponent or a fraction of a nanosecond, or does
-    not fit."""
+    """Converts decimal numbers in units of 10^digits ns to int64 nanoseconds; None if one is long, has an exponent or a fraction
+    of a nanosecond, or does not fit."""
     if pc.max(pc.binary_length(text)).as_py() > _EXACT_CHARACTERS:
         return None
     if pc.any(pc.match_substring(text, "e", ignore_case=True)).as_py():
@@ -161,7 +163,7 @@ def _whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:
 
 
 def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
-    """The unit that the column's name ends in, or else the one that the values can only mean."""
+    """Returns the unit at the end of the column's name, or else the only unit that the values can have."""
     _, named = split_unit(name)
     if named:
         return named

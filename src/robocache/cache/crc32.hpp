@@ -1,4 +1,4 @@
-// CRC-32 as zlib, PNG and Python's zlib.crc32 compute it.
+// Computes the CRC-32 of zlib, PNG and Python's zlib.crc32.
 #pragma once
 
 #include <cstddef>

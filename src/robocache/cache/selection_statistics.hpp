@@ -1,5 +1,5 @@
-// Statistics of the rows that some episodes have of a stream, equal to those of a cache of these rows alone. They are
-// computed once and kept: in memory, and in a folder `statistics` of the cache if that can be written.
+// Computes the statistics of a stream over some episodes. They equal those of a cache of these episodes alone. They are
+// computed once and kept: in memory, and in the folder `statistics` of the cache if that can be written.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace robocache::cache {
 
 inline constexpr const char* kSelectionsDirectory = "statistics";
 
-// [kStatistics, features] as in stats.npy, for a stream that has_statistics(). `episodes` may be in any order; each
-// counts once. Any number of threads and processes may call it at once: a kept file gets its name when it is complete,
-// and a damaged one is made anew. A folder that cannot be written stays as it is.
+// Returns [kStatistics, features] as in stats.npy, for a stream that has_statistics(). `episodes` may be in any order; each
+// counts once. Threads and processes may call it at the same time: a kept file appears only when it is complete, and a
+// damaged one is replaced.
 std::shared_ptr<const std::vector<double>> selection_statistics(const Dataset& dataset, int64_t stream,
                                                                 std::span<const int64_t> episodes);
 

@@ -1,4 +1,4 @@
-// Tables that the host makes and a kernel reads.
+// Copies tables of the host to a device, for kernels.
 #pragma once
 
 #include <span>

@@ -1,6 +1,6 @@
-// What the methods that look at the times around a bracket share: which samples there are, and the numbers that all
-// features of a target share. Small functions of values and gaps for the CPU loops and the CUDA kernels, on any number type
-// that has +, -, *, <, and the functions of number.hpp.
+// The base of methods that use the times around a bracket: the samples around it, and the weights that all features of a
+// target share. The CPU loops and the CUDA kernels share these functions. They work on any number type with +, -, *, < and
+// the functions of number.hpp.
 //
 // With a, b the bracket's samples, h its length, w = (t - t_a) / h and every slope times h, so that it is a value:
 //   y = a + w (b - a) + w (1-w)^2 (p - (b - a)) - w^2 (1-w) (q - (b - a))       p, q: the slopes at a and b
@@ -16,9 +16,9 @@
 
 namespace robocache {
 
-// The samples around a bracket; of several samples of one time it holds the last. rows[2] and rows[3] are the bracket.
-// `before` of rows[1], rows[0] and `after` of rows[4], rows[5] exist, the nearer ones first. The others repeat a row that
-// exists.
+// The samples around a bracket, which is rows[2] and rows[3]. Of several samples with one time only the last is used.
+// `before` samples exist before the bracket: rows[1], then rows[0]. `after` samples exist after it: rows[4], then rows[5].
+// The other entries repeat a row that exists.
 template <class Index>
 struct Stencil {
   Index rows[6];
@@ -26,7 +26,7 @@ struct Stencil {
   uint8_t after;
 };
 
-// The last row before `row` of another time, or -1. Ascending times.
+// Returns the last row with an earlier time than `row`, or -1. Times must ascend.
 template <class Times, class Index>
 ROBOCACHE_HD Index row_of_time_before(const Times& times, Index row) {
   if (row == 0 || !(times[row - 1] == times[row])) return row - 1;
@@ -48,7 +48,7 @@ ROBOCACHE_HD Index row_of_time_before(const Times& times, Index row) {
   return other;
 }
 
-// The last row of the next time after `row`, or -1.
+// Returns the last row with the next time after `row`, or -1.
 template <class Times, class Index>
 ROBOCACHE_HD Index row_of_time_after(const Times& times, Index n, Index row) {
   if (row + 1 >= n) return -1;
@@ -77,16 +77,16 @@ ROBOCACHE_HD Stencil<Index> stencil_around(const Times& times, Index n, Index le
   return stencil;
 }
 
-// A target between (or beyond) the samples of its bracket, and how far apart the samples of its stencil are.
+// The weight of a target in its bracket, and the gaps between the samples of its stencil.
 template <class Wide>
 struct Spacing {
   Wide w;        // the bracket's weight
   Wide gaps[5];  // between the stencil's six rows; a method reads only those that exist
-  Wide span;     // the row's last time less its first
+  Wide span;     // the row's last time minus its first
   int before, after;
 };
 
-// For a stencil that was made with `reach`; the gaps beyond it are 0.
+// Returns the spacing of a stencil with this reach; the gaps outside the reach are 0.
 template <class Work, class Times, class Index>
 ROBOCACHE_HD Spacing<double> spacing_around(const Times& times, Index n, const Stencil<Index>& stencil, int reach,
                                             Work w) {
@@ -101,14 +101,14 @@ ROBOCACHE_HD Spacing<double> spacing_around(const Times& times, Index n, const S
   return spacing;
 }
 
-// The numbers of a target that depend on the times alone, the same for every feature. A method fills and reads those that
-// it needs; one that mixes two samples by the bracket's weight reads `along` alone.
+// The numbers of a target that depend only on the times, the same for every feature. A method fills and reads those that it
+// needs. One without kWeighs reads only `along`.
 template <class Scalar>
 struct CurveWeights {
   Scalar along;        // the factor of b - a
-  Scalar early, late;  // the factors of the slopes at a and at b, less b - a
-  // The bracket's length over that of the gaps two before it, before, after and two after it: turns a difference into a
-  // slope times h. For cubic [1] is the bracket's length over the row's span.
+  Scalar early, late;  // the factors of (slope - (b - a)) at a and at b
+  // The bracket's length h divided by each of the gaps around it: two before, one before, one after, two after. Times a
+  // difference, it gives a slope times h. For cubic, [1] is h divided by the row's span.
   Scalar stretch[4];
   Scalar share_left, share_right;  // pchip: the part of b - a in the weighted mean at a and at b
 };
@@ -129,7 +129,7 @@ ROBOCACHE_HD void weights_to_array(const CurveWeights<Scalar>& c, Scalar (&x)[kC
   x[8] = c.share_right;
 }
 
-// `along`, `early` and `late` of a Hermite curve; the others are 0. Wide is float64, or a number type over it.
+// Returns `along`, `early` and `late` of a Hermite curve; the others are 0. Wide is double or a dual number of it.
 template <class Scalar, class Wide>
 ROBOCACHE_HD CurveWeights<Scalar> hermite_weights(Wide w) {
   CurveWeights<Scalar> c{};
@@ -140,7 +140,7 @@ ROBOCACHE_HD CurveWeights<Scalar> hermite_weights(Wide w) {
   return c;
 }
 
-// The length of the bracket over that of the gap before it, and over that of the gap after it; 1 where there is none.
+// Return the bracket's length divided by the gap before it, or after it; 1 without such a gap.
 template <class Wide>
 ROBOCACHE_HD Wide stretch_before(const Spacing<Wide>& at) {
   return at.before > 0 ? at.gaps[2] / at.gaps[1] : Wide(1);
@@ -150,7 +150,7 @@ ROBOCACHE_HD Wide stretch_after(const Spacing<Wide>& at) {
   return at.after > 0 ? at.gaps[2] / at.gaps[3] : Wide(1);
 }
 
-// `left` and `right`: the slopes at a and at b, less `step`, which is b - a.
+// Returns the Hermite curve. step = b - a; `left` and `right` are the slopes at a and b, minus step.
 template <class Scalar>
 ROBOCACHE_HD Scalar hermite_at(const CurveWeights<Scalar>& c, Scalar a, Scalar step, Scalar left, Scalar right) {
   return multiply_add(c.along, step, multiply_add(c.early, left, multiply_add(c.late, right, a)));

@@ -1,10 +1,9 @@
-// The derivatives at a target of every method that weighs (methods.hpp): `value` and `weights` on numbers that carry
-// derivatives. The CPU loop and the CUDA kernels share this. All of it is float64, so the gradient is that of the exact
-// curve.
+// The derivatives at a target of every method with kWeighs (methods.hpp), by `value` and `weights` on dual numbers. The CPU
+// loop and the CUDA kernels share them. All is computed in float64, so the gradient is that of the exact curve.
 //
 // A curve depends on its six rows (partials 0 to 5) and, through nine weights that all features share, on their times. The
-// gradient by the weights is summed over the features first and goes on to the times once a target. Partials of rows beyond
-// the stencil are 0.
+// gradient by the weights is summed over the features first, then turned once a target into that by the times. Partials of
+// rows outside the stencil are 0.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +18,7 @@ namespace robocache {
 
 constexpr int kStencilRows = 6;
 
-// What the gradient of a target needs, the same for every feature.
+// The numbers for the gradient at a target, the same for every feature.
 struct CurveTarget {
   Stencil<int64_t> stencil;
   CurveWeights<double> weights;
@@ -44,7 +43,7 @@ ROBOCACHE_HD CurveTarget curve_target(InterpolationMethod method, const Times& t
   return curve;
 }
 
-// The value from the stencil's samples; no method with slopes.
+// Returns the value from the stencil's samples, for a method without slopes.
 template <class Scalar>
 ROBOCACHE_HD Scalar local_curve_at(InterpolationMethod method, const CurveWeights<Scalar>& c,
                                    const Stencil<int64_t>& stencil, const Scalar (&y)[kStencilRows]) {

@@ -1,16 +1,16 @@
-// The methods of interpolation, each a struct in a file of its own, which all engines visit: the CPU loops, the CUDA kernels,
-// the gradients and the loader's windows. A method says
+// The methods of interpolation. Each is a struct in its own file. All engines visit them: the CPU loops, the CUDA kernels,
+// the gradients and the loader's windows. A method defines
 //
-//   kFeatures   how many neighbouring features belong together: 1, or the 4 of a quaternion
-//   kReach      how many samples beyond the bracket it looks at on each side: 0, 1 or 2
-//   kWeighs     whether it makes weights of the times around the target; else the bracket's weight is all that it needs
-//   kSlopes     whether it needs the slopes of spline.hpp: cubic alone
-//   weights     where kWeighs: Spacing -> CurveWeights, for float64 and for numbers that carry derivatives
-//   value       CurveWeights, how many samples exist before and after the bracket, and the samples, from the earliest of
-//               its reach to the latest -> the value. For float32, float64 and, where kWeighs, derivatives
+//   kFeatures   the number of neighbouring features that belong together: 1, or 4 for a quaternion
+//   kReach      the number of samples beyond the bracket that it reads on each side: 0, 1 or 2
+//   kWeighs     whether it computes weights from the times around the target, not only from the bracket's weight
+//   kSlopes     whether it needs the slopes of spline.hpp; only cubic does
+//   weights     if kWeighs: Spacing -> CurveWeights, for float64 and for dual numbers
+//   value       (CurveWeights, the number of samples before and after the bracket, the samples of its reach in the order of
+//               time) -> the value, for float32, float64 and, if kWeighs, dual numbers
 //
-// The gradient of a method that weighs is that of `weights` and `value` on numbers that carry derivatives
-// (curve_gradient.hpp). The others, and cubic, say theirs: `way`, or for rotations rows_gradient and weight_gradient.
+// The gradient of a method with kWeighs is computed by `weights` and `value` on dual numbers (curve_gradient.hpp). The other
+// methods, and cubic, define their gradient: `way`, or for rotations rows_gradient and weight_gradient.
 //
 // A new method is a file in methods/, an enumerator and a name in method.hpp, and an include and a case here.
 #pragma once
@@ -29,9 +29,8 @@
 
 namespace robocache {
 
-// Returns body(METHOD{}) for how a segment makes mixtures. The steps go as linear: they take one sample as linear does at a
-// hit, and never mix. All code, kernels too, chooses by this function alone, since nvcc's compiler of device code does not
-// report an enumerator that a switch has forgotten.
+// Returns body(METHOD{}). Nearest, previous and next visit Linear: they take one sample, as linear does at a hit, and never
+// mix two. All code must choose the method by this function, because nvcc does not warn of a missing enumerator in a switch.
 template <class Body>
 ROBOCACHE_HD constexpr auto with_method(InterpolationMethod method, const Body& body) {
   using M = InterpolationMethod;
@@ -51,7 +50,7 @@ ROBOCACHE_HD constexpr auto with_method(InterpolationMethod method, const Body& 
       return body(Angle{});
     case M::kSlerp:
       return body(Slerp{});
-    case M::kPose:  // no segment has it: blocks.hpp
+    case M::kPose:  // never in a segment: blocks.hpp replaces it
       break;
   }
   __builtin_unreachable();
@@ -61,7 +60,7 @@ ROBOCACHE_HD constexpr auto with_method(InterpolationMethod method, const Body& 
 template <class Method>
 inline constexpr bool kIsStraight = std::is_same_v<Method, Linear>;
 
-// The samples that `value` takes; of a method with slopes the slopes at a and b follow the samples.
+// The number of values that `value` takes: the samples and, with kSlopes, the slopes at a and b after them.
 template <class Method>
 inline constexpr int kRowsOf = 2 * Method::kReach + 2 + (Method::kSlopes ? 2 : 0);
 
@@ -79,7 +78,7 @@ ROBOCACHE_HD constexpr bool weighs(InterpolationMethod method) {
   return with_method(method, [](auto m) { return decltype(m)::kWeighs; });
 }
 
-// The weights of a method that weighs.
+// Returns the weights of a method with kWeighs.
 template <class Scalar, class Wide>
 ROBOCACHE_HD CurveWeights<Scalar> curve_weights(InterpolationMethod method, const Spacing<Wide>& at) {
   return with_method(method, [&](auto m) -> CurveWeights<Scalar> {
@@ -88,7 +87,7 @@ ROBOCACHE_HD CurveWeights<Scalar> curve_weights(InterpolationMethod method, cons
   });
 }
 
-// The weights of a target that mixes the stencil's bracket by `w`.
+// Returns the weights of a target; w is its weight in the bracket.
 template <class Method, class Work, class Times, class Index>
 ROBOCACHE_HD CurveWeights<Work> weights_around(const Times& times, Index n, const Stencil<Index>& stencil, Work w) {
   if constexpr (Method::kWeighs) {
@@ -98,7 +97,7 @@ ROBOCACHE_HD CurveWeights<Work> weights_around(const Times& times, Index n, cons
   }
 }
 
-// Neighbouring features of one target, `count` of them, whole groups of kFeatures. x[i][d] is feature d of sample i.
+// Computes `count` neighbouring features of one target, a multiple of kFeatures. x[i][d] is feature d of sample i.
 template <class Method, class Scalar, class Rows, int kWidth>
 ROBOCACHE_HD void mix_features(const CurveWeights<Scalar>& c, int before, int after, const Rows& x, int count,
                                Scalar (&y)[kWidth]) {
@@ -113,9 +112,9 @@ ROBOCACHE_HD void mix_features(const CurveWeights<Scalar>& c, int before, int af
     } else {
       Scalar a[4] = {x[0][d], x[0][d + 1], x[0][d + 2], x[0][d + 3]};
       Scalar b[4] = {x[1][d], x[1][d + 1], x[1][d + 2], x[1][d + 3]};
-      Scalar turned[4];
-      Method::value(c, a, b, turned);
-      for (int k = 0; k < 4; ++k) y[d + k] = turned[k];
+      Scalar rotation[4];
+      Method::value(c, a, b, rotation);
+      for (int k = 0; k < 4; ++k) y[d + k] = rotation[k];
     }
   }
 }

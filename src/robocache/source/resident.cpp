@@ -88,7 +88,7 @@ void copy_to_device(const StreamFile& from, const void* mapped, int64_t begin, D
   stream.wait();
 }
 
-// Refuses `what` with the bytes that it needs and the free bytes.
+// Adds to an OutOfMemory error what needed memory, how much it needed, and how much is free.
 template <class Make>
 auto named(const std::string& what, int64_t bytes, Device device, const Make& make) {
   try {
@@ -117,7 +117,7 @@ Living<ResidentStream>& living_streams() {
 
 bool is_on_host(Device device, Tier tier) { return tier != Tier::kDevice || !device.is_cuda(); }
 
-// On the CPU both copies are one. Files are read by the host for every device.
+// Reduces equal choices to one: the host reads mapped files for every device, and on the CPU kPinned equals kDevice.
 void settle(Device& device, Tier& tier, std::optional<RowSpan>& part) {
   if (tier == Tier::kMapped) {
     device = {};

@@ -18,7 +18,7 @@ enum class Tier : uint8_t {
 // "decoded", "device", "pinned", "mapped".
 std::string_view tier_name(Tier tier);
 
-// The inverse, and none for "auto". Throws ArgumentError that names `argument`.
+// The inverse of tier_name; nullopt for "auto". Throws ArgumentError, which names `argument`.
 std::optional<Tier> tier_from_name(std::string_view name, std::string_view argument = "residency");
 
 }  // namespace robocache

@@ -1,6 +1,6 @@
-"""What is known of each format before its reader, and the library that the reader needs, is imported: a module a format.
+"""The entry of each format, one module a format. It is known before the reader and the reader's libraries are imported.
 
-Each has a `FORMAT`, whose options dataclass and whose sign stand beside it; ``registry`` has the list of them.
+Each module defines `FORMAT`, its dataclass of options, and the function that recognises its files. ``registry`` lists them.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class Reader(Protocol):
     """A module that reads one format."""
 
     def read(self, source: Path, options: Any, notes: Notes, /) -> Generator[Recording, None, None]:
-        """The recordings in `source`, in order; `options` is the format's dataclass."""
+        """Yields the recordings in `source`, in order; `options` is the format's dataclass."""
 
 
 @dataclass(frozen=True)
 class Format:
     """A format's entry.
 
-    title: what help and messages call it.
-    sign: how its files are known, in words.
-    find_sign: given the source and all files in it (:func:`robocache.ingest.files.list_files`), the one that shows it to be
-        of this format, or None; by names alone, or a file's first bytes.
-    options: a dataclass, see `options`.
-    reader: the module, imported when it is needed.
-    install: the command that brings the libraries which that module imports.
-    includes: formats whose files this one is made of: where both find their sign, the source is of this one.
+    title: the format's name in help and messages.
+    sign: describes in words how its files are recognised.
+    find_sign: takes the source and all files in it (:func:`robocache.ingest.files.list_files`); returns a file that shows the
+        format, or None. It looks at names and a file's first bytes only.
+    options: a dataclass; see the module `options`.
+    reader: the name of the module, which is imported when it is needed.
+    install: the command that installs the libraries which the module imports.
+    includes: formats whose files this format contains. If both are recognised, the source has this format.
     """
 
     name: str
@@ -48,15 +48,15 @@ class Format:
     includes: tuple[str, ...] = ()
 
     def load(self) -> Reader:
-        """The reader.
+        """Imports the reader.
 
         Raises:
-            Error: a package that it needs is missing or broken; the other formats work without.
+            Error: a package that it needs is missing or broken; the other formats still work.
         """
         try:
             return cast(Reader, importlib.import_module(self.reader))
         except ImportError as error:
-            if f"{error.name}.".startswith("robocache."):  # no package of others is to blame
+            if f"{error.name}.".startswith("robocache."):  # the fault is ours, not a missing package
                 raise
             raise Error(f"format {self.name!r}: {error}; {self.install}") from error
         except Exception as error:
@@ -70,7 +70,7 @@ class Format:
 
 @dataclass(frozen=True)
 class CameraOptions:
-    """How frames are stored; of every format that has cameras."""
+    """How frames are stored: the options of every format with cameras."""
 
     title: ClassVar[str] = "cameras"
 
@@ -93,7 +93,7 @@ class CameraOptions:
 
 @dataclass(frozen=True)
 class VideoOptions(CameraOptions):
-    """Of formats whose cameras are video files."""
+    """The options of formats whose cameras are video files."""
 
     title: ClassVar[str] = "video"
 
@@ -111,7 +111,7 @@ CAMERA_OPTIONS = tuple(field.name for field in fields(CameraOptions))
 
 @dataclass(frozen=True)
 class RateOptions(CameraOptions):
-    """Of formats whose files have no clock."""
+    """The options of formats whose files have no clock."""
 
     title: ClassVar[str] = "formats without a clock"
 

@@ -1,4 +1,4 @@
-"""Folders of CSV logs: the sign and the options."""
+"""Recognises folders of CSV logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import CameraOptions, Format
 
 @dataclass(frozen=True)
 class CsvOptions(CameraOptions):
-    """What a CSV file may not say of itself."""
+    """Facts that a CSV file may lack."""
 
     title: ClassVar[str] = "folder of CSV logs"
 
@@ -25,7 +25,7 @@ SUFFIXES = (".csv", ".tsv")
 
 
 def is_csv(file: Path) -> bool:
-    """Whether a file in a folder is taken for a log, by its name."""
+    """Whether the name of a file is that of a log that is not hidden."""
     return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
 
 

@@ -1,4 +1,4 @@
-"""Zarr stores as diffusion_policy's ReplayBuffer and UMI write them, folders and zip files: the sign and the options."""
+"""Recognises zarr stores of diffusion_policy's ReplayBuffer and UMI, in folders and zip files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import ClassVar, Literal
 from ..options import option
 from . import Format, RateOptions
 
-# Where an episode's rows end, in zarr v2 and in v3, which is refused by name.
+# The array with the ends of episodes, in zarr v2 and in v3. v3 is recognised only to refuse it with a clear error.
 EPISODE_ENDS = (("meta", "episode_ends", ".zarray"), ("meta", "episode_ends", "zarr.json"))
 
 
 @dataclass(frozen=True)
 class ZarrOptions(RateOptions):
-    """What a store may not say of itself."""
+    """Facts that a store may lack."""
 
     title: ClassVar[str] = "zarr store of episodes"
 
@@ -27,7 +27,7 @@ class ZarrOptions(RateOptions):
 
 
 def is_store(file: Path) -> bool:
-    """Whether a file shows a store: a part of its tree, or the zip file that has it."""
+    """Whether a file belongs to a store, or is the zip file of one."""
     return file.parts[-3:] in EPISODE_ENDS or file.name.lower().endswith(".zarr.zip")
 
 

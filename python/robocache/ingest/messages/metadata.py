@@ -1,4 +1,4 @@
-"""What rosbag2 says of a bag beside its messages: in metadata.yaml, in a record of an MCAP file, in tables of a database."""
+"""rosbag2's metadata of a bag, from metadata.yaml, a record of an MCAP file, or tables of a database."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BagMetadata:
-    """What a bag says of itself; empty where it says nothing.
+    """The metadata of a bag; a missing field is empty.
 
-    distro: the distribution of ROS that recorded it, as "humble".
-    types: of each topic its type and how its messages are serialised.
-    compression: in which format messages were compressed one by one, as "zstd".
-    counts: messages of each topic in all files of the bag.
+    distro: the ROS distribution that recorded it, such as "humble".
+    types: for each topic, its type and the encoding of its messages.
+    compression: the format in which each message was compressed, such as "zstd".
+    counts: the number of messages of each topic in all files of the bag.
     """
 
     distro: str = ""
@@ -30,7 +30,7 @@ class BagMetadata:
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> BagMetadata:
-        """From the words of `rosbag2_bagfile_information`."""
+        """Reads the fields of `rosbag2_bagfile_information`."""
         types, counts = {}, {}
         for topic in said.get("topics_with_message_count") or []:
             described = topic["topic_metadata"]
@@ -43,10 +43,10 @@ class BagMetadata:
 
     @classmethod
     def of_text(cls, text: str, where: object) -> BagMetadata:
-        """From the YAML that a file of a bag holds.
+        """Reads the YAML in a file of a bag.
 
         Raises:
-            SourceError: it is none.
+            SourceError: the text is not such YAML.
         """
         said = parse_yaml(text, where)
         inner = said.get("rosbag2_bagfile_information", said)
@@ -55,7 +55,7 @@ class BagMetadata:
         return cls.of(inner)
 
     def or_else(self, other: BagMetadata) -> BagMetadata:
-        """The same, and what only the other says, which is one file's: its counts are not the bag's."""
+        """Fills missing fields from another file's metadata, but not its counts, which are not those of the whole bag."""
         return BagMetadata(
             self.distro or other.distro,
             {**other.types, **self.types},
@@ -64,7 +64,7 @@ class BagMetadata:
         )
 
     def complete(self, channel: Channel) -> Channel:
-        """A channel with the type that is said here, where its file has none: early versions of rosbag2's MCAP wrote none."""
+        """Adds the type to a channel whose file lacks it: early versions of rosbag2's MCAP wrote none."""
         schema, encoding = self.types.get(channel.topic, ("", ""))
         if channel.schema or not schema:
             return channel

@@ -1,4 +1,4 @@
-"""Clouds of points, which lie in bytes as their fields say: ragged rows. PointCloud2 of ROS and Foxglove's PointCloud."""
+"""Reads point clouds, ROS's PointCloud2 and Foxglove's PointCloud, into ragged rows. Their fields describe the bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _numbered(*names: str) -> dict[int, np.dtype[Any]]:
     return {number: np.dtype(name) for number, name in enumerate(names, 1)}
 
 
-# The numbers of ROS's PointField, and those above 8 that PCL's conversions write; of Foxglove's PackedElementField.
+# The type numbers of ROS's PointField (those above 8 come from PCL's conversions) and of Foxglove's PackedElementField.
 _ROS_TYPES = _numbered(
     "int8", "uint8", "int16", "uint16", "int32", "uint32", "float32", "float64", "int64", "uint64", "bool"
 )
@@ -27,14 +27,14 @@ _FOXGLOVE_TYPES = _numbered("uint8", "int8", "uint16", "int16", "uint32", "int32
 _COLOURS = ["r", "g", "b", "a"]
 _POSE = [f"pose.{part}.{axis}" for part, axes in (("position", "xyz"), ("orientation", "xyzw")) for axis in axes]
 
-# A field: name, offset, number of its type, count. A cloud: fields, bytes a point, whether big-endian, height, width, bytes a row.
+# A field is (name, offset, type number, count). A cloud is (fields, bytes a point, is big-endian, height, width, bytes a row).
 _Field = tuple[str, int, int, int]
 _Cloud = tuple[tuple[_Field, ...], int, bool, int, int, int]
 
 
 class Clouds:
-    """A topic of clouds of one recording: all clouds have the fields that most of its clouds have, or those of an earlier
-    recording; a cloud without points may have others, or none."""
+    """A topic of clouds in one recording. A stream has one set of fields: that of an earlier recording, or else the one that
+    most clouds have. A cloud without points may have other fields."""
 
     def __init__(self, origin: Origin) -> None:
         self._origin = origin
@@ -43,7 +43,7 @@ class Clouds:
         self._layouts: dict[Any, _Layout] = {}
 
     def survey(self, leaves: Mapping[str, Leaf], batch: Batch) -> None:
-        """Looks at the fields of clouds."""
+        """Counts the layouts of clouds."""
         for cloud in _described(leaves, batch, None):
             self._clouds += 1
             if cloud[3] * cloud[4]:
@@ -53,12 +53,12 @@ class Clouds:
                     continue
 
     def absorb(self, other: Clouds) -> None:
-        """Takes over what another one has seen."""
+        """Adds the counts of another topic object."""
         self._seen.update(other._seen)
         self._clouds += other._clouds
 
     def settle(self) -> None:
-        """Decides on the fields."""
+        """Chooses the layout of the stream."""
         notes, origin = self._origin.notes, self._origin
         if not self._seen:
             return
@@ -69,7 +69,7 @@ class Clouds:
         main = self._main or next(layout for layout in self._seen if layout.says == most)
         origin.known.facts.setdefault((origin.name, "points"), main)
         if main.says not in says:
-            return  # none fits: the second pass refuses them
+            return  # no cloud has it: the second pass refuses them
         for other, count in says.items():
             if other != main.says:
                 notes.leave_out(
@@ -94,7 +94,7 @@ class Clouds:
         return self._layouts[key]
 
     def read(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
-        """The clouds of messages."""
+        """Yields the streams of the clouds in messages."""
         origin, leaves, batch, main = self._origin, messages.leaves, messages.batch, self._main
         data, starts, bad = bytes_of(batch, leaves["data"])
         clouds = list(_described(leaves, batch, np.diff(starts).tolist()))
@@ -115,7 +115,7 @@ class Clouds:
                 continue
             height, width, row_step = cloud[3:]
             if int(starts[row + 1] - starts[row]) == height * width * cloud[1]:
-                # Nothing lies between its points, whatever it says of its rows: drivers set row_step to 0, or to all bytes.
+                # The points have no gaps, so row_step is ignored: some drivers set it to 0 or to all bytes.
                 height, width, row_step = 1, height * width, 0
             try:
                 if height * width:
@@ -125,7 +125,7 @@ class Clouds:
                             continue
                         raise Error(f"points of {layout.says}, but of {main.says} before")
                     run = _Run(layout, int(starts[row]), int(starts[row + 1]), height, width, row_step)
-                    if not runs or not runs[-1].go_on(run):
+                    if not runs or not runs[-1].extend(run):
                         runs.append(run)
                 rows.append(row)
                 sizes.append(height * width)
@@ -143,7 +143,7 @@ class Clouds:
             stream = f"{origin.name}/{part}" if part else origin.name
             features = main.names if not part else _COLOURS if part in main.packed else None
             yield stream, Ragged(time_ns, points, bounds, features, attributes=messages.attributes)
-        if all(path in leaves for path in _POSE):  # where the points' frame lies in frame_id
+        if all(path in leaves for path in _POSE):  # the pose of the points' frame in frame_id
             pose = np.stack([batch.numbers(leaves[path]) for path in _POSE], axis=1)[rows]
             names = [path.removeprefix("pose.") for path in _POSE]
             yield f"{origin.name}/pose", Rows(time_ns, pose, names, attributes=messages.attributes)
@@ -163,7 +163,7 @@ def is_cloud(leaves: Mapping[str, Leaf]) -> bool:
 
 
 def _described(leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | None) -> Iterator[_Cloud]:
-    """What each message says of its cloud. `sizes`: of the bytes, where they are known."""
+    """Yields the description of each message's cloud. `sizes` are the bytes of each, if known."""
     records, offsets = batch.records(leaves["fields"])
     inner = {leaf.path: leaf for leaf in leaves["fields"].fields}
     names = records.texts(inner["name"])
@@ -180,7 +180,7 @@ def _described(leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | 
                 if leaves["data"].kind == "text"
                 else batch.counts(leaves["data"]).tolist()
             )
-        # Bytes that are no whole number of points are one point too many, which the check finds.
+        # Rounded up: if the bytes are no whole number of points, the check then finds too few bytes.
         said = [(step, False, 1, -(-size // max(1, step)), size) for step, size in zip(steps, sizes, strict=True)]
     else:
         paths = ("point_step", "is_bigendian", "height", "width", "row_step")
@@ -191,8 +191,8 @@ def _described(leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | 
 
 @dataclass
 class _Run:
-    """Clouds that lie one behind the other, in bytes [begin, end), with nothing between them and between their points, so that
-    they are cut as one; or a single one, as it says."""
+    """Adjacent clouds in bytes [begin, end), without gaps between clouds and points, which are cut as one; or a single cloud
+    with gaps."""
 
     layout: _Layout
     begin: int
@@ -204,8 +204,8 @@ class _Run:
     def __post_init__(self) -> None:
         self.layout.check(self.end - self.begin, self.height, self.width, self.row_step)
 
-    def go_on(self, run: _Run) -> bool:
-        """Takes another one in, if it can."""
+    def extend(self, run: _Run) -> bool:
+        """Appends another run if both are dense and adjacent; returns whether it did."""
         if not (self._is_dense and run._is_dense and self.end == run.begin and self.layout is run.layout):
             return False
         self.height, self.width, self.end = 1, self.height * self.width + run.height * run.width, run.end
@@ -218,12 +218,13 @@ class _Run:
 
 @dataclass(frozen=True, eq=False)
 class _Layout:
-    """How a cloud's points lie in its bytes.
+    """The layout of a cloud's points in its bytes.
 
-    dtype: of a point.
-    names: of the features that share x's dtype: x, y and z first.
-    own: fields of another dtype, and `packed` ones: colours that are called one number of four bytes.
-    says: the same in words.
+    dtype: the dtype of a point.
+    names: the features with the dtype of x; x, y and z come first. `together` are their fields and indices.
+    own: the fields that become streams of their own: those of another dtype, and `packed` ones, colours in one number of
+        four bytes.
+    says: the layout in words.
     """
 
     dtype: np.dtype[Any]
@@ -238,7 +239,7 @@ class _Layout:
         described, offsets = [], []
         for name, offset, number, count in fields:
             dtype = types[number].newbyteorder(">" if big else "<")
-            count = max(1, count)  # some writers say 0
+            count = max(1, count)  # some writers set it to 0
             if offset + count * dtype.itemsize > step:
                 raise Error(f"field {name!r} ends at {offset + count * dtype.itemsize} in points of {step} bytes")
             described.append((name, dtype, count))
@@ -276,7 +277,7 @@ class _Layout:
         )
 
     def check(self, size: int, height: int, width: int, row_step: int) -> None:
-        """Raises Error where so many bytes do not hold a cloud of that size."""
+        """Raises Error if `size` bytes cannot hold a cloud of that shape."""
         step = self.dtype.itemsize
         if height > 1 and row_step < width * step:
             raise Error(f"rows of {width} points of {step} bytes in {row_step} bytes")
@@ -284,7 +285,7 @@ class _Layout:
             raise Error(f"expected {height}x{width} points of {step} bytes in rows of {row_step}, got {size} bytes")
 
     def cut(self, data: np.ndarray, height: int, width: int, row_step: int) -> dict[str, np.ndarray]:
-        """The points of a cloud that was checked, and under their names the fields of other dtypes."""
+        """Returns the points of a checked cloud under "", and the fields in `own` under their names."""
         used = width * self.dtype.itemsize
         if height > 1 and row_step > used:
             data = data[: height * row_step].reshape(height, row_step)[:, :used].reshape(-1)
@@ -303,10 +304,10 @@ class _Layout:
         first = self.dtype[self.together[0][0]].base
         size = first.itemsize
         fields = cast(Any, self.dtype.fields)
-        places = [fields[name][1] + (i or 0) * size for name, i in self.together]
-        if self.dtype.itemsize % size == 0 and all(place % size == 0 for place in places):
+        offsets = [fields[name][1] + (i or 0) * size for name, i in self.together]
+        if self.dtype.itemsize % size == 0 and all(offset % size == 0 for offset in offsets):
             flat = points.view(first).reshape(len(points), self.dtype.itemsize // size)
-            start, columns = places[0] // size, [place // size for place in places]
+            start, columns = offsets[0] // size, [offset // size for offset in offsets]
             if columns == list(range(start, start + len(columns))):
                 return _native(flat[:, start : start + len(columns)])
             return _native(flat[:, columns])

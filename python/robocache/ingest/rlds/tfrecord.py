@@ -1,6 +1,6 @@
-"""TFRecord files, and the tf.train.Example in each record, without TensorFlow.
+"""Reads TFRecord files, and the tf.train.Example in each record, without TensorFlow.
 
-A record is its length as u64, a masked crc32c of these 8 bytes, the payload, a masked crc32c of the payload; all little-endian.
+A record is its length as u64, a masked crc32c of the length, the payload, and a masked crc32c of the payload, all little-endian.
 An Example is a map from names to lists of bytes, float32 or int64, in the wire format of Protocol Buffers.
 """
 
@@ -24,19 +24,19 @@ _CRC = struct.Struct("<I")
 # Kinds of fields on the wire.
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
-# Strings of one feature: a step has one, and none of more steps than this is an episode. Each is an object of 200 bytes.
+# The most strings of one feature. Each step has one, no episode has more steps, and each string is an object of 200 bytes.
 _MOST_STRINGS = 1 << 20
 
-# What a feature's list is made of: numbers as arrays, bytes as views of the record.
+# The list of a feature: numbers are an array, strings are views of the record.
 Values = np.ndarray | list[memoryview]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file's records.
+    """The records of a file.
 
-    offsets, lengths: int64 ``[n]`` bytes, of the payloads.
-    damage: why the file cannot be read behind them, or None where they are all.
+    offsets, lengths: the payloads in bytes, int64 ``[n]``.
+    damage: why the file cannot be read after these records; None if they are all.
     """
 
     file: Path
@@ -79,7 +79,7 @@ def _read_length(file: int, at: int, size: int) -> int:
 
 
 def read_record(shard: Shard, number: int) -> bytes:
-    """A record's payload, its checksum checked."""
+    """Reads a record's payload and checks its checksum."""
     offset, length = int(shard.offsets[number]), int(shard.lengths[number])
     with shard.file.open("rb", buffering=0) as stream:
         content = b""
@@ -87,7 +87,7 @@ def read_record(shard: Shard, number: int) -> bytes:
             part = os.pread(stream.fileno(), length + _CRC.size - len(content), offset + len(content))
             if not part:
                 raise SourceError(f"{shard.file}: byte {offset}: record {number}: the file has become shorter")
-            content = content + part if content else part  # more than 2 GiB come in parts
+            content = content + part if content else part  # pread returns at most 2 GiB at once
     payload = content[:length]
     if _masked_crc(payload) != _CRC.unpack_from(content, length)[0]:
         raise SourceError(f"{shard.file}: byte {offset}: record {number}: the checksum of its {length} bytes is wrong")
@@ -100,10 +100,10 @@ def _masked_crc(content: bytes) -> int:
 
 
 def parse_example(record: bytes) -> dict[str, Values | None]:
-    """The features of a serialized tf.train.Example; None of those whose list has no type, as empty ones may have.
+    """Returns the features of a serialized tf.train.Example. A feature whose list has no type, which may be empty, is None.
 
     Raises:
-        Error: naming the byte in the record.
+        Error: the record is damaged; the error names the byte.
     """
     features: dict[str, Values | None] = {}
     whole = memoryview(record)
@@ -117,7 +117,7 @@ def parse_example(record: bytes) -> dict[str, Values | None]:
 
 
 def _parse_entry(record: memoryview, at: int, stop: int) -> tuple[str, Values | None]:
-    """A pair of the map: field 1 is the name, field 2 the values."""
+    """Parses an entry of the map: field 1 is the name, field 2 the values."""
     name, values = "", None
     for number, kind, start, end in _fields(record, at, stop):
         if kind != _BYTES or number not in (1, 2):
@@ -175,7 +175,7 @@ def _parse_ints(record: memoryview, at: int, stop: int) -> np.ndarray:
 
 
 def _parse_varints(packed: memoryview, at: int) -> np.ndarray:
-    """int64s of 7 bits a byte, the lowest first; a byte of 128 and more is not the last of its number."""
+    """Parses int64s with 7 bits in each byte, lowest first. A byte of 128 or more continues its number."""
     content = np.frombuffer(packed, np.uint8)
     last = content < 128
     if last.all():
@@ -183,15 +183,15 @@ def _parse_varints(packed: memoryview, at: int) -> np.ndarray:
     if not last[-1]:
         raise Error(f"byte {at + len(content)}: a number without its end")
     starts = np.concatenate([[0], np.flatnonzero(last)[:-1] + 1])
-    place = np.arange(len(content)) - np.repeat(starts, np.diff(np.append(starts, len(content))))
-    if place.max() > 9:
-        raise Error(f"byte {at + int(place.argmax())}: a number of more than 64 bits")
-    bits = (content & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
+    index = np.arange(len(content)) - np.repeat(starts, np.diff(np.append(starts, len(content))))
+    if index.max() > 9:
+        raise Error(f"byte {at + int(index.argmax())}: a number of more than 64 bits")
+    bits = (content & 127).astype(np.uint64) << (7 * index).astype(np.uint64)
     return np.bitwise_or.reduceat(bits, starts).view(np.int64)
 
 
 def _messages(record: memoryview, at: int, stop: int, expected: int, of: str) -> Iterator[tuple[int, int]]:
-    """Where the fields `expected` begin and end, in a message that has no others."""
+    """Yields the begin and end of each field `expected`, in a message that has no other fields."""
     for number, kind, start, end in _fields(record, at, stop):
         if number != expected or kind != _BYTES:
             raise Error(f"byte {start}: expected {of} of tf.train.Example, got field {number} of kind {kind}")
@@ -199,7 +199,7 @@ def _messages(record: memoryview, at: int, stop: int, expected: int, of: str) ->
 
 
 def _fields(record: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """(number, kind, where its content begins, where it ends) of each field."""
+    """Yields (number, kind, begin of the content, end) of each field."""
     while at < stop:
         key, at = _varint(record, at, stop)
         kind, start = key & 7, at
@@ -218,7 +218,7 @@ def _fields(record: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, 
 
 
 def _varint(record: memoryview, at: int, stop: int) -> tuple[int, int]:
-    """A number and where it ends."""
+    """Reads a varint. Returns the number and its end."""
     value = shift = 0
     while at < stop and shift < 64:
         byte = record[at]

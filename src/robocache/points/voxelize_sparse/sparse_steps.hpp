@@ -18,7 +18,7 @@ namespace robocache {
 // Refuses more rows or clouds than the steps can count: 2^31 - 1, of rows on CUDA 2^30.
 void check_row_count(const Clouds& clouds, Device device);
 
-// Fills call.numbering. With `sizes`, waits for the device and says how many voxels there are.
+// Fills call.numbering. With `sizes`, waits for the device and returns the numbers of voxels there.
 void number_voxels(SparseCall& call, SparseSizes* sizes, const Allocate& allocate, Device device, CudaStream stream);
 
 void place_points(SparseCall& call, const Allocate& allocate, Device device, CudaStream stream);

@@ -9,7 +9,7 @@
 
 namespace robocache {
 
-// `count` clouds. Cloud b has rows [0, rows(b)) at points + b * cloud_stride + row * row_stride, or, ragged, rows
+// `count` clouds. Row r of cloud b is at points + b * cloud_stride + r * row_stride. In a ragged batch, cloud b has the rows
 // [offsets[b], offsets[b + 1]) of one array. Strides count elements; x, y, z of a row are adjacent.
 struct Clouds {
   const void* points;
@@ -25,7 +25,7 @@ struct Clouds {
   DType offsets_dtype;
 };
 
-// A row is numbered by its index in all arrays of rows: b * rows + row, or, ragged, the row itself.
+// Returns the number of rows in all arrays. Row r of cloud b has the index b * rows + r; a ragged batch counts rows directly.
 ROBOCACHE_HD int64_t row_count(const Clouds& clouds) {
   return clouds.offsets ? clouds.rows : clouds.count * clouds.rows;
 }
@@ -35,8 +35,8 @@ struct RowRange {
   int64_t end;
 };
 
-// The rows of cloud b that are points, as its strides count them: from 0, or, ragged, in the array. The lengths and offsets
-// have been checked, as they are on the CPU.
+// Returns the rows of cloud b that are points: from 0, or, in a ragged batch, in the array. Lengths and offsets must have been
+// checked, which is done on the CPU only.
 inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
   if (clouds.offsets != nullptr) {
     return {integer_at(clouds.offsets, clouds.offsets_dtype, b),
@@ -45,7 +45,7 @@ inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
   return {0, length_at(clouds.lengths, clouds.lengths_dtype, b, clouds.rows)};
 }
 
-// The features of the points, a row each.
+// The features of the points, one row for each point.
 struct Features {
   const void* data;
   DType dtype;
