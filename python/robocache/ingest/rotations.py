@@ -1,6 +1,6 @@
-"""Rotations that a source declares, by the names of its streams and features: interpolated as such, not number by number.
+"""Finds the rotations that the names of streams and features declare. They are interpolated as rotations.
 
-Values are not looked at: four numbers of length 1 may be anything.
+Values are not examined, because four numbers of length 1 may be anything.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from math import prod
 
 from .recording import Notes, Ragged, Rows, Samples
 
-# Words for four numbers that are a quaternion, and words for a rotation, which with the components x, y, z and w is one too.
+# A word that means a quaternion of four numbers, and a word that means a rotation, a quaternion if its components are x, y, z, w.
 _QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
 _ROTATION = _QUATERNION | {"q", "orientation", "orient", "ori", "orn", "rotation", "rot", "attitude"}
-# PX4's word for one, which elsewhere are as often the positions of joints.
+# PX4 calls a quaternion q. Elsewhere q is as often joint positions.
 PX4_WORDS = _QUATERNION | {"q"}
-# Words for what is no rotation though it is of one.
+# Words for quantities of a rotation that are not rotations themselves.
 _OTHER = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
 _COMPONENT = re.compile(r"(.*?)[ ._/\[-]?([xyzwXYZW])\]?(?: *[\[(][^\])]*[\])])?")
 _NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
@@ -25,7 +25,7 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iterator[tuple[str, Samples]]:
-    """The same streams; those whose names declare rotations say so in ``attributes["methods"]``, unless they say methods already."""
+    """Yields the streams, with ``attributes["methods"]`` if their names declare rotations and they have no methods yet."""
     known: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[list[int | str]]] = {}
     for stream, samples in streams:
         if (
@@ -38,7 +38,7 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
                 known[key] = rotations_of(*key)
                 for four in scattered(samples.names or ()):
                     features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
-                    why = f"{features} do not lie side by side: they are interpolated number by number"
+                    why = f"{features} are not adjacent: they are interpolated number by number"
                     notes.leave_out(f"{stream}: a rotation", why)
             if known[key]:
                 samples = replace(samples, attributes={**samples.attributes, "methods": known[key]})
@@ -48,9 +48,9 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
 def rotations_of(
     stream: str, names: Sequence[str], shape: Sequence[int], words: Iterable[str] = _QUATERNION
 ) -> list[list[int | str]]:
-    """The quaternions in a row of that shape: [[start, stop, "slerp"], ...].
+    """Returns the quaternions in a row of that shape: [[start, stop, "slerp"], ...].
 
-    words: those for four numbers without the names of components.
+    words: the words that declare four numbers without names of components.
     """
     features = prod(shape)
     starts = []
@@ -85,7 +85,7 @@ def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
 
 
 def scattered(names: Sequence[str]) -> list[list[int]]:
-    """Where the components of each quaternion stand that names declare and that do not lie side by side."""
+    """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
     components: dict[str, list[tuple[int, str]]] = {}
     for number, name in enumerate(names):
         if (match := _COMPONENT.fullmatch(name)) and _says(match[1], _ROTATION):
@@ -98,7 +98,7 @@ def scattered(names: Sequence[str]) -> list[list[int]]:
 
 
 def says_quaternion(name: str) -> bool:
-    """Whether the last part of a name, of a type or of a field, has a word for one."""
+    """Whether the last part of a type's or field's name has a word for a quaternion."""
     return _says(name, _QUATERNION)
 
 

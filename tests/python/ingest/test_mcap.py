@@ -426,7 +426,7 @@ def test_of_very_many_fields_in_json_the_first_are_read(monkeypatch):
     batch, bad = decoder.decode([json.dumps({"x": k, f"id{k}": k}).encode() for k in range(5)])
     assert not bad and [leaf.path for leaf in decoder.leaves] == ["x", "id0", "id1"]
     assert batch.numbers(decoder.leaves[0]).tolist() == [0, 1, 2, 3, 4]
-    assert decoder.left_out == {"other fields": "behind the first 3 that were met"}
+    assert decoder.left_out == {"other fields": "more than the first 3"}
 
 
 SCHEMA = {

@@ -333,7 +333,7 @@ def test_a_length_beyond_the_file_takes_no_memory(tmp_path):
     shard.write_bytes(whole + length + crc(length) + b"x" * 40)
     refused(folder, f"byte {len(whole)}: record 1: expected {2**62} bytes, the file has 36 more")
     found = Yields("rlds", folder, on_error="skip", rate_hz=1)
-    assert len(found.episodes) == 1 and list(found.skipped) == [f"{shard.name}: record 1 and what is behind it"]
+    assert len(found.episodes) == 1 and list(found.skipped) == [f"{shard.name}: record 1 and all after it"]
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_a_rotation_of_features_that_lie_apart_is_said_where_their_order_is_the_
     write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
     report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
     told = {omission.what: omission.reason for omission in report.left_out}["observation.state: a rotation"]
-    assert "qx [0], qy [1], qz [3], qw [4] do not lie side by side" in told
+    assert "qx [0], qy [1], qz [3], qw [4] are not adjacent" in told
     assert robocache.open(tmp_path / "cache").streams["observation.state"].names == names
 
 

@@ -1,4 +1,4 @@
-"""robomimic's HDF5, which MimicGen and Isaac Lab write too: the sign and the options."""
+"""Recognises robomimic's HDF5 files, which MimicGen and Isaac Lab write too."""
 
 from __future__ import annotations
 

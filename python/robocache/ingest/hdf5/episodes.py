@@ -1,4 +1,4 @@
-"""HDF5 files of which each is an episode without a clock: most datasets have a row a step, whatever their names."""
+"""Reads HDF5 files that are one episode each, without a clock. Most datasets have one row per step."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def read_episode(
     comes_first: Callable[[str], bool],
     leave_out: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[str, Samples]]:
-    """All datasets of an open file; adds to the metadata.
+    """Yields all datasets of an open file as streams. Adds to `metadata`.
 
-    why: what is missing, where neither the file nor the user says a rate.
-    comes_first: as of :func:`count_rows`.
-    leave_out: as of :func:`walk`.
+    why: the error text if neither the file nor the user gives a rate.
+    comes_first: as in :func:`count_rows`.
+    leave_out: as in :func:`walk`.
     """
     tree = walk(path, file, "", notes, leave_out)
     facts = {**attributes(file, notes), **tree.facts}
@@ -50,12 +50,12 @@ def read_episode(
 
 
 def tell_files(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Tells what all files say of themselves."""
+    """Records in the provenance what all files say of themselves."""
     notes.tell(source, files=notes.seen.get("files", {}))
 
 
 def tell_rates(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Tells of the rates of all files: the user's, or how many files say each."""
+    """Records the rate in the provenance: the user's, or the number of files with each rate."""
     rates = notes.counts.get("rates", {})
     if options.rate_hz is not None or not rates:
         notes.tell(source, rate_hz=options.rate_hz, rate_from="rate_hz")

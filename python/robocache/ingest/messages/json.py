@@ -1,4 +1,4 @@
-"""Messages in JSON: their type is what all of them have in common."""
+"""Decodes JSON messages. The fields of a topic are inferred from all of its messages."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .bags import Payload
 from .batches import MAX_LEAVES, Leaf, Trees
 
 _NAN = float("nan")
-# Levels of objects in objects; deeper ones are left out.
+# Objects nested deeper than this are left out.
 _DEPTH = 16
-# What a value takes, of a list that is empty the most.
+# The most memory of one value, that of an empty list.
 _VALUE_BYTES = 100
 _COMPONENTS = frozenset("xyzw")
 
 
 class JsonDecoder:
-    """Of messages of one topic: objects, of which fields that are met later are read from then on.
+    """Decodes messages of one topic, which are objects. A field that first appears later is read from then on.
 
-    A number that is missing or null is NaN, a text that is missing is empty; so what is a whole number in some messages and missing
-    in others is float64, and so is what has a point in some, or is a number in the schema.
+    A missing number or null becomes NaN, a missing text becomes empty. A field is therefore float64 if it is a whole number in
+    some messages and missing in others. It is float64 too if it has a fraction in some, or is a number in the schema.
 
-    schema: what the channel says of its messages, in JSON Schema; other bytes say nothing.
-    floats: the paths of fields that are no whole numbers, which other messages have shown.
+    schema: the channel's JSON Schema; other bytes are ignored.
+    floats: the paths of fields that are not whole numbers, as other messages have shown.
     """
 
     is_light = False
@@ -40,7 +40,7 @@ class JsonDecoder:
         self._whole: frozenset[str] = frozenset()
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
-        """As of :class:`Decoder`."""
+        """As in :class:`Decoder`."""
         bad: dict[int, str] = {}
         trees: list[dict[str, Any]] = []
         for index, payload in enumerate(payloads):
@@ -60,13 +60,13 @@ class JsonDecoder:
         return Trees([self._fields.fill(tree, self.leaves) for tree in trees]), bad
 
     def no_longer_whole(self) -> frozenset[str]:
-        """The paths of fields that were whole numbers at the last call, and are no more."""
+        """Returns the paths of fields that were whole numbers at the last call but are not any more."""
         before, self._whole = self._whole, frozenset(self._fields.whole(""))
         return before - self._whole
 
 
 class _Fields:
-    """What objects have in common: fields, and of fields that are lists of objects theirs."""
+    """The fields that objects have in common, and those of the objects in lists."""
 
     def __init__(self, floats: frozenset[str]) -> None:
         self.left_out: dict[str, str] = {}
@@ -87,9 +87,9 @@ class _Fields:
                 elif kind == "ints" and f"{path}[]" in self._floats:
                     kind = "floats"
                 if before is None and len(self._kinds) == MAX_LEAVES:
-                    self.left_out["other fields"] = f"behind the first {MAX_LEAVES} that were met"
+                    self.left_out["other fields"] = f"more than the first {MAX_LEAVES}"
                 elif before is None or before == "none":
-                    # What the messages before this one lack is NaN, which whole numbers do not have.
+                    # Earlier messages lack the field, which makes it NaN there, so it must be a float.
                     self._kinds[path] = "float" if kind in ("int", "bool") and (self._seen or before) else kind
                 elif kind != before and kind != "none":
                     self._kinds[path] = _join(before, kind)
@@ -113,7 +113,7 @@ class _Fields:
                 self.left_out |= {f"{path}.{name}": why for name, why in inner.left_out.items()}
 
     def whole(self, prefix: str) -> Iterator[str]:
-        """The paths of those that are whole numbers, as :func:`_declared_floats` has them."""
+        """Yields the paths of fields that are whole numbers, in the form of :func:`_declared_floats`."""
         for path, kind in self._kinds.items():
             if kind in ("int", "ints"):
                 yield f"{prefix}{path}{'[]' * (kind == 'ints')}"
@@ -135,7 +135,7 @@ class _Fields:
                 value = {"number": _NAN, "text": ""}.get(leaf.kind, ())
             elif leaf.kind == "numbers":
                 value = [_NAN if number is None else number for number in value]
-            elif leaf.kind == "text":  # half of a pair of surrogates is no UTF-8
+            elif leaf.kind == "text":  # a single surrogate is not UTF-8
                 value = as_utf8(value)
             elif leaf.kind == "texts":
                 value = [as_utf8(text) for text in value]
@@ -146,7 +146,7 @@ class _Fields:
 
 
 def _declared_floats(schema: bytes) -> frozenset[str]:
-    """The paths of fields that are numbers in a JSON Schema, not whole ones alone: "pose.x", "points[].x", "ranges[]"."""
+    """Returns the paths of fields that are "number" in a JSON Schema, such as "pose.x", "points[].x", "ranges[]"."""
     try:
         root = json.loads(schema)
         return frozenset(_floats_of(root, root, "", 0))
@@ -158,8 +158,8 @@ def _floats_of(node: Any, root: Any, path: str, depth: int) -> Iterator[str]:
     for _ in range(_DEPTH):
         if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
             break
-        place, node = node["$ref"], root
-        for name in place.removeprefix("#").split("/")[1:]:
+        reference, node = node["$ref"], root
+        for name in reference.removeprefix("#").split("/")[1:]:
             node = node.get(name) if isinstance(node, dict) else None
     if not isinstance(node, dict) or depth > _DEPTH:
         return
@@ -189,7 +189,7 @@ def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> di
 
 
 def _is_component(path: str, tree: Mapping[str, Any]) -> bool:
-    """Whether a field is one of several of x, y, z and w: floats, for JSON writes 1.0 as 1 too."""
+    """Whether a field is one of several among x, y, z and w. Such fields are floats, although JSON may write 1.0 as 1."""
     stem, dot, name = path.rpartition(".")
     return name in _COMPONENTS and any(f"{stem}{dot}{other}" in tree for other in _COMPONENTS - {name})
 
@@ -217,13 +217,13 @@ def _kind(value: Any) -> str:
 
 
 def _is_beyond(value: Any) -> bool:
-    """Whether float64 does not hold one of these whole numbers."""
+    """Whether float64 cannot hold one of these whole numbers exactly."""
     numbers = value if isinstance(value, list) else [value]
     return any(isinstance(number, int) and abs(number) > 2**53 and int(float(number)) != number for number in numbers)
 
 
 def _join(one: str, other: str) -> str:
-    """A kind that holds both."""
+    """Returns a kind that can hold both."""
     both = {one, other}
     if both <= {"int", "float", "bool"}:
         return "int" if "float" not in both else "float"

@@ -1,6 +1,6 @@
-"""RLDS datasets: TFRecord shards that TFDS wrote, an episode a record, as those of Open X-Embodiment.
+"""Reads RLDS datasets, such as those of Open X-Embodiment: TFRecord shards that TFDS wrote, one episode a record.
 
-features.json says what is in an Example, dataset_info.json how many records there should be. Nothing tells the rate.
+features.json describes an Example, dataset_info.json gives the number of records. No file gives the rate.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Te
 from .features import Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 
-# Larger than any that TFDS wrote.
+# TFDS writes no larger file.
 _LARGEST_JSON = 2**26
-# What a chunk of decoded tensors takes.
-_AT_ONCE = 2**25
-# More numbers than the episodes table should have in a cell.
+# The bytes of a chunk of decoded tensors.
+_CHUNK_BYTES = 2**25
+# The most numbers in a cell of the episodes table.
 _LARGEST_CELL = 4096
-# Records of which most say what all are, where nothing declares it.
-_LOOKED_AT = 5
-# Steps' text that is what the robot was told to do; the first that there is becomes the task's stream.
+# Without features.json, the majority of this many records decides the features.
+_SAMPLED = 5
+# Texts of steps that instruct the robot. The first that exists becomes the stream of the task.
 _INSTRUCTIONS = ("language_instruction", "natural_language_instruction")
 
 # Columns of the episodes table that are not the dataset's own.
@@ -94,10 +94,10 @@ def _split(shard: Path) -> str:
 
 @dataclass(frozen=True)
 class _Info:
-    """What dataset_info.json says.
+    """The content of dataset_info.json.
 
-    facts: for the provenance.
-    lengths: of each split, the number of records in each shard.
+    facts: texts for the provenance.
+    lengths: for each split, the number of records in each shard.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def _read_json(file: Path) -> Any:
 
 
 def _read_info(folder: Path, notes: Notes) -> _Info:
-    """Empty where there is none, or it was skipped."""
+    """Reads dataset_info.json. The result is empty if the file is missing or was skipped."""
     file = folder / "dataset_info.json"
     if not os.path.lexists(file):
         notes.leave_out("dataset_info.json", "not there: the number of records is not checked")
@@ -131,7 +131,7 @@ def _read_info(folder: Path, notes: Notes) -> _Info:
 
 
 def _read_features(folder: Path, shards: list[Shard], notes: Notes) -> list[Feature]:
-    """What features.json says, or where there is none the first record."""
+    """Reads the features from features.json, or infers them from a few records if there is no such file."""
     file = folder / "features.json"
     try:
         if os.path.lexists(file):
@@ -141,21 +141,21 @@ def _read_features(folder: Path, shards: list[Shard], notes: Notes) -> list[Feat
             notes.leave_out("features.json", "not there: shapes are flat, and whole numbers int64")
             features, left_out = _infer_features(folder, shards)
     except SourceError as error:
-        raise FileError(str(error)) from error  # nothing to skip to
+        raise FileError(str(error)) from error
     for key, why in left_out.items():
         notes.leave_out(key, why)
     return features
 
 
 def _infer_features(folder: Path, shards: list[Shard]) -> tuple[list[Feature], dict[str, str]]:
-    """What most of a few records are, from everywhere: the first may be odd, or damaged."""
+    """Infers the features from the majority of a few records, spread evenly, because the first may be odd or damaged."""
     records = [(shard, number) for shard in shards for number in range(len(shard.offsets))]
     if not records:
         raise FileError(f"{folder}: no records")
     found: dict[str, list[tuple[list[Feature], dict[str, str]]]] = {}
     errors: list[SourceError] = []
-    for place in dict.fromkeys(len(records) * part // _LOOKED_AT for part in range(_LOOKED_AT)):
-        shard, number = records[place]
+    for index in dict.fromkeys(len(records) * part // _SAMPLED for part in range(_SAMPLED)):
+        shard, number = records[index]
         try:
             with naming(f"{shard.file}: record {number}"):
                 features, left_out = infer_features(parse_example(read_record(shard, number)))
@@ -174,12 +174,12 @@ def _scan(file: Path, notes: Notes) -> Shard | None:
         check_file(file)
         shard = scan_shard(file)
     if shard is not None and shard.damage is not None:
-        notes.skip(f"{file.name}: record {len(shard.offsets)} and what is behind it", shard.damage)
+        notes.skip(f"{file.name}: record {len(shard.offsets)} and all after it", shard.damage)
     return shard
 
 
 def _check_shards(folder: Path, found: list[Path], info: _Info, notes: Notes) -> None:
-    """Names the shards that are not there."""
+    """Names the missing shards."""
     numbers: defaultdict[tuple[str, str, int], set[int]] = defaultdict(set)
     for file in found:
         parts = SHARD.fullmatch(file.name)
@@ -197,7 +197,7 @@ def _check_shards(folder: Path, found: list[Path], info: _Info, notes: Notes) ->
 
 
 def _gaps(there: list[int], count: int) -> str:
-    """The numbers below `count` that are not there, as "3-5, 7"."""
+    """Returns the missing numbers below `count`, such as "3-5, 7"."""
     bounds = [-1, *(number for number in there if number < count), count]
     runs = [(low + 1, high - 1) for low, high in pairwise(bounds) if high - low > 1]
     return ", ".join(f"{low}-{high}" if low < high else str(low) for low, high in runs) or ranges(
@@ -206,7 +206,7 @@ def _gaps(there: list[int], count: int) -> str:
 
 
 def _check_counts(shards: list[Shard], info: _Info, notes: Notes) -> None:
-    """Holds the number of records against that in dataset_info.json."""
+    """Compares the number of records with that in dataset_info.json."""
     for shard in shards:
         parts = SHARD.fullmatch(shard.file.name)
         assert parts is not None
@@ -223,7 +223,7 @@ def _check_counts(shards: list[Shard], info: _Info, notes: Notes) -> None:
 
 
 def _count_steps(feature: Feature, values: Values) -> int | None:
-    """How many steps these values of a record are; None where its shape does not tell."""
+    """Returns the number of steps in these values of a record; None if the shape does not determine it."""
     size = feature.row_size
     if size is None:
         return None
@@ -233,7 +233,7 @@ def _count_steps(feature: Feature, values: Values) -> int | None:
 
 
 class _Dataset:
-    """Makes of Examples what the cache takes."""
+    """Turns Examples into metadata and streams."""
 
     def __init__(self, rate_hz: float, options: RldsOptions, notes: Notes, features: list[Feature]) -> None:
         self._rate_hz = rate_hz
@@ -249,11 +249,11 @@ class _Dataset:
         self._task = next((texts[name] for name in _INSTRUCTIONS if name in texts), None)
 
     def metadata(self, example: Mapping[str, Values | None]) -> dict[str, Any]:
-        """Columns of the episodes table: what is no step's, and the instructions of the steps as `tasks`."""
+        """Returns the columns of the episodes table: the features outside the steps, and the steps' instructions as `tasks`."""
         known = {key for feature in self._features for key in feature.keys}
-        told = {omission.what for omission in self._notes.left_out}
+        noted = {omission.what for omission in self._notes.left_out}
         for key in example:
-            if key not in known and not any(key == one or key.startswith(f"{one}/") for one in told):
+            if key not in known and not any(key == one or key.startswith(f"{one}/") for one in noted):
                 self._notes.leave_out(key, "in no features.json")
         columns: dict[str, Any] = {}
         tasks: dict[str, None] = {}
@@ -271,7 +271,7 @@ class _Dataset:
         return columns
 
     def _cell(self, feature: Feature, example: Mapping[str, Values | None]) -> Any:
-        """A value of the episodes table; ... where it cannot hold it."""
+        """Returns a cell of the episodes table, or ... if the table cannot hold the value."""
         values = take_values(feature, example)
         if feature.encoding != "none" or len(values) > _LARGEST_CELL:
             self._notes.leave_out(feature.key, "too large for the episodes table")
@@ -290,7 +290,7 @@ class _Dataset:
         return cells
 
     def streams(self, example: Mapping[str, Values | None], what: str, where: str) -> Iterator[tuple[str, Samples]]:
-        """An episode's streams; a camera's and a large tensor's in parts."""
+        """Yields an episode's streams. Cameras and large tensors come in parts."""
         counted: dict[str, int] = {}
         values: dict[str, Values] = {}
         lost: dict[str, SourceError] = {}
@@ -336,7 +336,7 @@ class _Dataset:
     def _images(
         self, feature: Feature, values: Values, time_ns: np.ndarray, what: str, where: str
     ) -> Iterator[tuple[str, Samples]]:
-        """A camera, without the rows whose image is empty, which is how TFDS writes that there is none."""
+        """Yields a camera without its empty images: TFDS writes an empty image if there is none."""
         there = [row for row, value in enumerate(values) if len(value)]
         if len(there) < len(values):
             self._notes.leave_out(f"{feature.name}: rows whose image is empty", "TFDS writes so that there is none")
@@ -380,14 +380,14 @@ class _Dataset:
     def _tensors(
         self, feature: Feature, values: list[memoryview], time_ns: np.ndarray
     ) -> Iterator[tuple[str, Samples]]:
-        """Rows whose tensors are strings of bytes, in parts."""
+        """Yields rows whose tensors are encoded as strings, in parts."""
         picture = feature.dtype == np.uint8 and len(feature.shape) == 3 and feature.shape[2] == 3
         tensors: list[np.ndarray] = []
         start = size = 0
         for row, value in enumerate(values, 1):
             tensors.append(decode_tensor(feature, row - 1, value))
             size += tensors[-1].nbytes
-            if size < _AT_ONCE and row < len(values):
+            if size < _CHUNK_BYTES and row < len(values):
                 continue
             part = time_ns[start:row]
             if None in feature.shape:
