@@ -25,3 +25,9 @@ def call(operation: Operation, results: Sequence[Any], **given: Any) -> list[Any
     from . import _torch  # not before the caller has imported torch
 
     return _torch.call(operation, arguments, results)
+
+
+def is_traced() -> bool:
+    """Whether torch makes a graph of what is called."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()

@@ -40,7 +40,9 @@ class Field(NamedTuple):
 # What the caller's value is as the library's, by the field's type; of another type it stays what it is.
 _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "block[]": feature_blocks,
-    "float[3]": lambda name, value: three(name, value, scalar=True),
+    "float": number,
+    "float?": lambda name, value: None if value is None else number(name, value),
+    "float[3]": three,
     "int": whole,
     "int?": lambda name, value: None if value is None else whole(name, value),
     "int[3]": lambda name, value: three(name, value, convert=whole),
@@ -61,19 +63,23 @@ class Operation:
     """
 
     gradients_of: tuple[str, ...] = ()  # the arrays that have gradients, by name
+    has_backward = False  # in the library; else `gradients` has them
     has_one_result = False  # with a gradient
+    writes_in_place = False  # all results are given
+    results: tuple[str, ...] = ()  # their names for errors; none: "out"
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.fields = [Field(*field) for field in json.loads(_fields_of(name))]
         self._library = _lib.function(name)
-        if self.gradients_of:
+        if self.has_backward:
             self._backward = _lib.function(f"{name}_backward")
         self._defaults = {field.name: field.default for field in self.fields}
         self._converted = [(field.name, _CONVERT[field.type]) for field in self.fields if field.type in _CONVERT]
         # From the last on, so that what is put in does not move the others.
-        lists = [(index, field.type) for index, field in enumerate(self.fields) if field.type.endswith("]")]
+        lists = [(index, field.type) for index, field in enumerate(self.fields) if field.type.rstrip("?").endswith("]")]
         self._lists = lists[::-1]
+        self._first = next(name for name, kind, _ in self.fields if kind.startswith("tensor"))
         OPERATIONS.append(self)
 
     def documents(self, function: _Function) -> _Function:
@@ -108,8 +114,11 @@ class Operation:
             value = flat[index]
             if kind == "block[]":
                 flat[index : index + 1] = len(value), *chain.from_iterable(value)
-            elif kind.endswith("[3]"):
-                flat[index : index + 1] = value
+            elif kind == "block[][]":
+                each = [(len(blocks), *chain.from_iterable(blocks)) for blocks in value]
+                flat[index : index + 1] = len(value), *chain.from_iterable(each)
+            elif not kind.endswith("[]"):  # a given number of numbers
+                flat[index : index + 1] = [None] if value is None else value
             else:
                 flat[index : index + 1] = len(value), *value
         flat.append(len(results))
@@ -134,7 +143,7 @@ class Operation:
             raise errors.ArgumentError(f"{name}: expected UTF-8, got {error.object!r}") from None
         if made is None:
             return [None if out is False else out for out in results]
-        like = call[self.fields[0].name]
+        like = call[self._first]
         like = like[0] if type(like) is list else like
         count = sum([out is None for out in results])
         if count == 1:
@@ -150,10 +159,12 @@ class Operation:
         arguments = []
         for value in flat:
             if isinstance(value, np.ndarray):
-                if any(value is out for out in results):
-                    value = writable("out", value)
+                index = next((i for i, out in enumerate(results) if out is value), None)
+                if index is not None:
+                    value = writable(self.results[index] if self.results else "out", value)
                 else:
-                    value = argument(next(name for name, its in call.items() if its is value), value)
+                    name = next((name for name, its in self.named_arrays(call) if its is value), None)
+                    value = value if name is None else argument(name, value)  # the library refuses it as an option
             arguments.append(value)
         return arguments
 
@@ -165,6 +176,10 @@ class Operation:
 
     # ---- For torch's transforms ----
 
+    def for_torch(self, call: dict[str, Any]) -> dict[str, Any]:
+        """The call with torch's tensors alone."""
+        return call
+
     def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
         raise NotImplementedError
 
@@ -175,7 +190,17 @@ class Operation:
         """How many of the `count` results have gradients; they come first."""
         return count
 
-    def add_gradients(self, call: Mapping[str, Any], out_gradients: Sequence[Any], gradients: Sequence[Any]) -> None:
+    def results_to_keep(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
+        """What of the results their gradients are made of."""
+        return []
+
+    def gradients(self, call: Mapping[str, Any], kept: Sequence[Any], out_gradients: Sequence[Any]) -> dict[str, Any]:
+        """Of arrays by name, of what was kept; an out_gradient is None where the loss does not see the result."""
+        return {}
+
+    def add_gradients(
+        self, call: Mapping[str, Any], out_gradients: Sequence[Any], kept: Sequence[Any], gradients: Sequence[Any]
+    ) -> None:
         """Has the library add to those gradients that are not None."""
         self._backward(*self.flat(call, out_gradients), len(gradients), *gradients)
 
@@ -183,7 +208,7 @@ class Operation:
         """`size` calls as one, and what takes a result apart again; `dims` has the axis of the calls in each array."""
         raise NotImplementedError
 
-    def fold_result(self, array: Any, dim: int | None, size: int, folded: Mapping[str, Any]) -> Any:
+    def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
         raise NotImplementedError
 
 

@@ -34,7 +34,7 @@ def call(operation: Operation, given: dict[str, Any], results: Sequence[Any]) ->
     if _has_a_part(arrays):
         named = _named(operation, given, results)
         _check_memory(named)
-        _check_tensors(operation, given)
+        _check_tensors(operation, operation.for_torch(given))
         _refuse_tangents(named)
         try:
             return _dispatch(operation, given, results)
@@ -68,6 +68,7 @@ def _has_a_part(arguments: Sequence[Any]) -> bool:
 
 
 def _dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    given = operation.for_torch(given)
     wanted = [out is not False for out in results]
     made: Sequence[Tensor]
     if all(out is None or out is False for out in results):
@@ -76,13 +77,14 @@ def _dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any
         tensors = [x for x in (*_tensors_of(operation, given), *results) if isinstance(x, Tensor)]
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
             raise errors.ArgumentError("out: carries no gradients; leave it out, or call under torch.no_grad()")
-        shapes = operation.shapes(given, len(results))
-        like = tensors[0]
-        made = [
-            like.new_empty(shape, dtype=_dtype(dtype)) if out is None else out
-            for out, (shape, dtype) in zip(results, shapes, strict=True)
-            if out is not False
-        ]
+        made = [out for out in results if out is not False]
+        if any(out is None for out in made):
+            shapes = operation.shapes(given, len(results))
+            made = [
+                tensors[0].new_empty(shape, dtype=_dtype(dtype)) if out is None else out
+                for out, (shape, dtype) in zip(results, shapes, strict=True)
+                if out is not False
+            ]
         _operators[operation.name].write(*_spread(operation, given), wanted, made)
     left = iter(made)
     return [next(left) if asked else None for asked in wanted]
@@ -155,6 +157,7 @@ _TYPES = {
     "float": "float",
     "float?": "float?",
     "float[3]": "float[]",
+    "float[6]?": "float[]?",
     "number": "Scalar",
     "number?": "Scalar?",
     "str": "str",
@@ -165,9 +168,14 @@ _TYPES = {
 def _arguments(operation: Operation) -> str:
     """The operator's arguments, as torch.library.define takes them."""
     arguments = []
-    for name, kind, _ in operation.fields:
+    for field, kind, _ in operation.fields:
+        name = "modes" if field == "mode" else field  # torch's own calls have a `mode`
         if kind == "block[]":
             arguments.append(f"SymInt[] {name}_bounds, str[] {name}")
+        elif kind == "block[][]":
+            arguments.append(f"SymInt[] {name}_bounds, str[] {name}, int[] {name}_of_stream")
+        elif kind == "numbers?[]":
+            arguments.append(f"Scalar?[] {name}, Tensor?[] {name}_of_features")
         else:
             arguments.append(f"{_TYPES[kind] if kind in _TYPES else _TYPES[kind[:-2]] + '[]'} {name}")
     return ", ".join(arguments)
@@ -181,8 +189,16 @@ def _spread(operation: Operation, given: Mapping[str, Any]) -> list[Any]:
         if kind == "block[]":
             arguments.append([bound for start, stop, _ in value for bound in _bounds(start, stop)])
             arguments.append([method for _, _, method in value])
-        elif kind == "float[3]":
-            arguments.append([float(x) for x in value])
+        elif kind == "block[][]":
+            flat = [block for blocks in value for block in blocks]
+            arguments.append([bound for start, stop, _ in flat for bound in _bounds(start, stop)])
+            arguments.append([method for _, _, method in flat])
+            arguments.append([len(blocks) for blocks in value])
+        elif kind == "numbers?[]":
+            arguments.append([None if isinstance(x, Tensor) else x for x in value])
+            arguments.append([x if isinstance(x, Tensor) else None for x in value])
+        elif kind.startswith("float["):
+            arguments.append(None if value is None else [float(x) for x in value])
         else:
             arguments.append(value)
     return arguments
@@ -200,8 +216,30 @@ def _gathered(operation: Operation, arguments: Sequence[Any]) -> dict[str, Any]:
         value = next(left)
         if kind == "block[]":
             value = [(*value[2 * i : 2 * i + 2], method) for i, method in enumerate(next(left))]
+        elif kind == "block[][]":
+            blocks = iter([(*value[2 * i : 2 * i + 2], method) for i, method in enumerate(next(left))])
+            value = [[next(blocks) for _ in range(count)] for count in next(left)]
+        elif kind == "numbers?[]":
+            value = [x if array is None else array for x, array in zip(value, next(left), strict=True)]
         given[name] = value
     return given
+
+
+_COUNT = {"block[]": 2, "block[][]": 3, "numbers?[]": 2}  # of an operator's arguments, where a field is not one
+
+
+def _indices(operation: Operation) -> dict[str, int]:
+    """Which argument of the operator's has a field's tensors."""
+    index, at = {}, 0
+    for name, kind, _ in operation.fields:
+        at += _COUNT.get(kind, 1)
+        index[name] = at - 1
+    return index
+
+
+def _dims(operation: Operation, dims: Sequence[Any]) -> dict[str, Any]:
+    """Of each field's tensors the axis that vmap runs over; None for a list without tensors."""
+    return {name: dims[index] for name, index in _indices(operation).items()}
 
 
 def _dtype(dtype: Any) -> torch.dtype:
@@ -289,19 +327,26 @@ class _Forward(_Operator):
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
         arguments = _arguments(operation)
-        self.define(operation.name, f"({arguments}, bool[] results) -> Tensor[]")
+        if not operation.writes_in_place:
+            self.define(operation.name, f"({arguments}, bool[] results) -> Tensor[]")
         writing = f"robocache::{operation.name}_out"
         torch.library.define(writing, f"({arguments}, bool[] results, Tensor(a!)[] out) -> ()")
         torch.library.impl(writing, ("cpu", "cuda"), self._write)
         torch.library.register_fake(writing, lambda *arguments: None)
+        torch.library.register_vmap(writing, self._refuse_vmap)
         self.write = getattr(torch.ops.robocache, f"{operation.name}_out").default
-        self.gradient = _Backward(operation, arguments) if operation.gradients_of else None
+        self.gradient = _Backward(operation, arguments) if operation.has_backward else None
 
     def run(self, *arguments: Any) -> list[Tensor]:
         *spread, wanted = arguments
         given = _gathered(self.operation, spread)
         results = [None if asked else False for asked in wanted]
         return [x for x in self._by_library(given, results) if x is not None]
+
+    def _refuse_vmap(self, *arguments: Any) -> Any:
+        raise errors.ArgumentError(
+            f"{self.operation.name}: writes in place, so torch.vmap cannot map it; pass all in one call"
+        )
 
     def _write(self, *arguments: Any) -> None:
         *spread, wanted, out = arguments
@@ -325,7 +370,10 @@ class _Forward(_Operator):
         return [like.new_empty(shape, dtype=_dtype(dtype)) for shape, dtype in self._shapes(given, wanted)]
 
     def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
-        leaves, ctx.kept = _pytree.tree_flatten(list(inputs))
+        left = iter(output)
+        results = [next(left) if asked else None for asked in inputs[-1]]
+        kept = self.operation.results_to_keep(_gathered(self.operation, inputs[:-1]), results)
+        leaves, ctx.kept = _pytree.tree_flatten([*inputs, kept])
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         ctx.save_for_backward(*tensors)
         ctx.others = [None if isinstance(x, Tensor) else (x,) for x in leaves]
@@ -337,15 +385,20 @@ class _Forward(_Operator):
         """For each argument its gradient, or a list of them."""
         saved = iter(ctx.saved_tensors)
         leaves = [next(saved) if other is None else other[0] for other in ctx.others]
-        kept = _pytree.tree_unflatten(leaves, ctx.kept)
-        *spread, wanted = kept
+        *inputs, results = _pytree.tree_unflatten(leaves, ctx.kept)
+        *spread, wanted = inputs
         given = _gathered(self.operation, spread)
         index = _indices(self.operation)
         asked = {name: needs[index[name]] for name in self.operation.gradients_of}
-        of_arrays = self._gradients_by_library(given, spread, wanted, gradients, asked)
+        if self.gradient is None:
+            left = iter(gradients)
+            of_results = [next(left) if one else None for one in wanted]
+            of_arrays = self.operation.gradients(given, results, of_results)
+        else:
+            of_arrays = self._gradients_by_library(given, spread, wanted, results, gradients, asked)
         answer: list[Any] = [
             [None] * len(x) if isinstance(x, LISTS) and all(isinstance(one, Tensor) for one in x) else None
-            for x in kept
+            for x in inputs
         ]
         for name, gradient in of_arrays.items():
             answer[index[name]] = gradient
@@ -356,6 +409,7 @@ class _Forward(_Operator):
         given: dict[str, Any],
         spread: Sequence[Any],
         wanted: Sequence[bool],
+        results: list[Tensor],
         gradients: Sequence[Tensor | None],
         asked: Mapping[str, Any],
     ) -> dict[str, Any]:
@@ -368,7 +422,7 @@ class _Forward(_Operator):
         ]
         assert self.gradient is not None
         needed = _pytree.tree_map(bool, [asked[name] for name in asked])
-        rows = iter(self.gradient.of(spread, out_gradients, _pytree.tree_leaves(needed)))
+        rows = iter(self.gradient.of(spread, out_gradients, results, _pytree.tree_leaves(needed)))
 
         def of(array: Tensor, needs: bool) -> Tensor | None:
             row = next(rows)
@@ -385,19 +439,10 @@ class _Forward(_Operator):
 
     def vmap(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
         *spread, wanted = arguments
-        given, dims = _gathered(self.operation, spread), _gathered(self.operation, in_dims[:-1])
+        given, dims = _gathered(self.operation, spread), _dims(self.operation, in_dims[:-1])
         folded, unfold = self.operation.fold(given, dims, info.batch_size)
         made = self(*_spread(self.operation, folded), wanted)
         return [unfold(x) for x in made], [0] * len(made)
-
-
-def _indices(operation: Operation) -> dict[str, int]:
-    """Where the operator's arguments have each field."""
-    index, at = {}, 0
-    for name, kind, _ in operation.fields:
-        index[name] = at
-        at += 2 if kind == "block[]" else 1
-    return index
 
 
 class _Backward(_Operator):
@@ -409,13 +454,25 @@ class _Backward(_Operator):
 
     def __init__(self, operation: Operation, arguments: str) -> None:
         self.operation = operation
-        gradients, results = "Tensor[] out_gradients", "Tensor[]"
+        gradients, results = "Tensor[] out_gradients, Tensor[] results", "Tensor[]"
         if operation.has_one_result:
             gradients, results = "Tensor out_gradient", f"({', '.join(['Tensor'] * len(operation.gradients_of))})"
         self.define(f"{operation.name}_backward", f"({arguments}, {gradients}, bool[] wanted) -> {results}")
 
-    def of(self, spread: Sequence[Any], out_gradients: list[Tensor], wanted: list[bool]) -> Sequence[Tensor]:
-        return self(*spread, out_gradients[0] if self.operation.has_one_result else out_gradients, wanted)
+    def of(
+        self, spread: Sequence[Any], out_gradients: list[Tensor], results: list[Tensor], wanted: list[bool]
+    ) -> Sequence[Tensor]:
+        if self.operation.has_one_result:
+            return self(*spread, out_gradients[0], wanted)
+        return self(*spread, out_gradients, results, wanted)
+
+    def _taken_apart(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """The call's arguments, gradients of results, what was kept of these, which gradients are wanted."""
+        if self.operation.has_one_result:
+            *spread, out_gradient, wanted = arguments
+            return spread, [out_gradient], [], wanted
+        *spread, out_gradients, results, wanted = arguments
+        return spread, out_gradients, results, wanted
 
     def _buffers(self, given: dict[str, Any], wanted: Sequence[bool]) -> list[Tensor | None]:
         like = next(_tensors_of(self.operation, given))
@@ -429,17 +486,15 @@ class _Backward(_Operator):
         return tuple(made) if self.operation.has_one_result else made
 
     def run(self, *arguments: Any) -> Any:
-        *spread, out_gradients, wanted = arguments
+        spread, out_gradients, results, wanted = self._taken_apart(arguments)
         given = _gathered(self.operation, spread)
         buffers = self._buffers(given, wanted)
-        listed = [out_gradients] if self.operation.has_one_result else out_gradients
-        self.operation.add_gradients(given, listed, buffers)
-        return self._given(buffers, listed[0])
+        self.operation.add_gradients(given, out_gradients, results, buffers)
+        return self._given(buffers, out_gradients[0])
 
     def fake(self, *arguments: Any) -> Any:
-        *spread, out_gradients, wanted = arguments
-        buffers = self._buffers(_gathered(self.operation, spread), wanted)
-        return self._given(buffers, out_gradients if self.operation.has_one_result else out_gradients[0])
+        spread, out_gradients, _, wanted = self._taken_apart(arguments)
+        return self._given(self._buffers(_gathered(self.operation, spread), wanted), out_gradients[0])
 
     def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
         pass
@@ -451,15 +506,19 @@ class _Backward(_Operator):
         return self.backward(ctx)  # type: ignore[no-any-return]
 
     def vmap(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
-        *spread, out_gradients, wanted = arguments
-        *dims, of_gradients, _ = in_dims
+        spread, out_gradients, results, wanted = self._taken_apart(arguments)
+        dims, of_gradients, of_results, _ = self._taken_apart(in_dims)
         size = info.batch_size
-        folded, _ = self.operation.fold(_gathered(self.operation, spread), _gathered(self.operation, dims), size)
-        if self.operation.has_one_result:
-            out_gradients, of_gradients = [out_gradients], [of_gradients]
-        pairs = zip(out_gradients, of_gradients or [None] * len(out_gradients), strict=True)
-        out_gradients = [self.operation.fold_result(x, dim, size, folded) for x, dim in pairs]
-        rows = self.of(_spread(self.operation, folded), out_gradients, wanted)
+        given = _gathered(self.operation, spread)
+        folded, _ = self.operation.fold(given, _dims(self.operation, dims), size)
+
+        def fold(arrays: list[Tensor], axes: Sequence[int | None] | None) -> list[Tensor]:
+            pairs = zip(arrays, axes or [None] * len(arrays), strict=True)
+            return [self.operation.fold_result(given, array, axis, size) for array, axis in pairs]
+
+        rows = self.of(
+            _spread(self.operation, folded), fold(out_gradients, of_gradients), fold(results, of_results), wanted
+        )
         unfolded = [
             x.reshape(size, x.shape[0] // size, *x.shape[1:]) if asked else x
             for x, asked in zip(rows, wanted, strict=True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, errors
+from ._check import whole
+from ._operation import Array
 from .norm_stats import MIN_SPREAD, as_stats
-from .ops._call import Array, whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -132,7 +133,7 @@ class Affine:
             between = [1] * (x.ndim - factor.ndim)
             factor, summand = (part.reshape(len(part), *between, *shape) for part in (factor, summand))
         if in_torch:
-            from .ops._torch.multiply_add import multiply_add
+            from ._multiply_add import multiply_add
 
             return multiply_add(x, factor, summand)
         with np.errstate(all="ignore"):

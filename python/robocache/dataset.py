@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, c
 import numpy as np
 
 from . import _lib, errors, frames
-from .ops._call import listed, number, truth, whole
+from ._check import listed, number, truth, whole
 
 if TYPE_CHECKING:
     import pyarrow

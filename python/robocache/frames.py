@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import _lib, errors
-from .ops._call import whole
+from ._check import whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt

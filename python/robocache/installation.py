@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from . import _lib
-from .ops._call import whole
+from ._check import whole
 from .ops.resample import resample_trajectories
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 import numpy as np
 
 from . import _lib, errors
+from ._check import listed, whole
 from ._printable import printable, warn
 from .dataset import Dataset
 from .dataset import open as open_dataset
@@ -36,7 +37,6 @@ from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
 from .ingest.recording import SourceError, ranges
 from .loader import Loader, LoaderWarning, _Iteration
 from .loader_options import as_anchors, as_window
-from .ops._call import listed, whole
 from .options import Memory, Ranks, Window, copied
 from .sources import selected
 from .tasks import TaskTexts

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from . import _lib, errors
+from ._check import listed, truth, whole
+from ._operation import Array
 from ._printable import printable, warn
 from .affine import AffineOf
 from .dataset import Dataset
@@ -25,7 +27,6 @@ from .doctor.report import enforce
 from .explanation import Explanation, Placement
 from .loader_options import open_loader
 from .meter import Meter
-from .ops._call import Array, listed, truth, whole
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
 from .tasks import TaskTexts

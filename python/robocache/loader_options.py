@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
+from ._check import listed, number, truth, whole
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats
-from .ops._call import listed, number, truth, whole
 from .options import Anchors, Memory, Normalization, Ranks, Window
 from .sources import Keys, Mixture, Source, own_methods, resolved
 

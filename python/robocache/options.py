@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
+from ._check import number, whole
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD
-from .ops._call import number, whole
 
 if TYPE_CHECKING:
     import torch

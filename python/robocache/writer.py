@@ -13,8 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from . import _lib, errors, frames
+from ._check import number, truth
 from ._printable import warn
-from .ops._call import number, truth
 
 _writer_open = _lib.function("writer_open")
 _writer_check_provenance = _lib.function("writer_check_provenance")

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from .. import dataset
+from .._check import listed, truth, whole
 from .._temporary import temporary_folder
 from ..errors import ArgumentError, ArgumentTypeError, FileError
-from ..ops._call import listed, truth, whole
 from . import cameras, clocks, episodes, latency, rotations, source, values
 from .pictures import draw
 from .report import DoctorWarning, Finding, Report, manifest_crc32, store

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from .. import dataset
+from .._check import truth
 from .._lib import text
 from .._temporary import temporary_folder
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..ingest.driver import checked_path
 from ..ingest.recording import Omission
-from ..ops._call import truth
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 

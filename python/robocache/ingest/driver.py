@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from .. import dataset
+from .._check import truth, whole
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
-from ..ops._call import truth, whole
 from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
 from .budget import Budget, limited

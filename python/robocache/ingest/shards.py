@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from .. import dataset, frames
+from .._check import whole
 from .._temporary import write_whole
 from ..errors import ArgumentError, ArgumentTypeError, FileError
-from ..ops._call import whole
 from ..writer import EpisodeWriter, Writer
 from .clocks import POLICIES, add_counts
 from .driver import Driver, IngestReport, Progress, Work, checked_cache, checked_path, finish, report

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from .. import errors
 from .._operation import Operation
 
 
@@ -12,6 +13,7 @@ class StreamsOperation(Operation):
     """Of one stream."""
 
     gradients_of = "values", "times", "target_times"
+    has_backward = True
     has_one_result = True
 
     def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
@@ -37,8 +39,74 @@ class StreamsOperation(Operation):
         folded |= {name: fold_lengths(call[name], dims[name], size) for name in ("lengths", "target_lengths")}
         return {**call, "values": values, **folded}, lambda array: unfold(array, size, batched)
 
-    def fold_result(self, array: Any, dim: int | None, size: int, folded: Mapping[str, Any]) -> Any:
+    def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
         return fold_values(array, dim, size)
+
+
+class FuseOperation(Operation):
+    """Of several streams: each field of a stream is a list."""
+
+    gradients_of = "values", "times", "target_times"
+    has_backward = True
+
+    def named_arrays(self, call: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        for index, name in enumerate(call["streams"]):
+            for field in ("values", "times", "lengths", "scale", "shift"):
+                array = call[field][index]
+                if array is not None and not isinstance(array, int | float | str):
+                    yield f"streams[{index if name is None else name!r}].{field}", array
+        for field in ("target_times", "target_lengths"):
+            if call[field] is not None:
+                yield field, call[field]
+
+    def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
+        values = call["values"]
+        rows = *values[0].shape[:-2], call["target_times"].shape[-1]
+        own = [x.dtype if dtype is None else dtype for x, dtype in zip(values, call["dtype"], strict=True)]
+        if count == 3:
+            outs = [((*rows, sum(x.shape[-1] for x in values)), own[0])]
+        else:
+            outs = [((*rows, x.shape[-1]), dtype) for x, dtype in zip(values, own, strict=True)]
+        rows = *rows, len(values)
+        return [*outs, (rows, "bool"), (rows, call["target_times"].dtype)]
+
+    def count_of_outs(self, call: Mapping[str, Any], count: int) -> int:
+        return count - 2
+
+    def gradient_shapes(self, call: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+        batch = (1, *call["values"][0].shape)[-3]
+        return [
+            *(((batch, *x.shape[-2:]), work_type(x)) for x in call["values"]),
+            *(((batch, x.shape[-1]), "float64") for x in [*call["times"], call["target_times"]]),
+        ]
+
+    def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
+        def each(name: str, fold: Any) -> list[Any]:
+            of_list = dims[name] or [None] * len(call[name])
+            return [fold(array, dim, size) for array, dim in zip(call[name], of_list, strict=True)]
+
+        batched = call["values"][0].ndim == (3 if not dims["values"] or dims["values"][0] is None else 4)
+        values = each("values", fold_values)
+        batch = values[0].shape[0] // size
+        folded = {
+            "values": values,
+            "times": each("times", lambda array, dim, size: fold_clock(array, dim, size, batch)),
+            "target_times": fold_clock(call["target_times"], dims["target_times"], size, batch),
+            "lengths": each("lengths", fold_lengths),
+            "target_lengths": fold_lengths(call["target_lengths"], dims["target_lengths"], size),
+            "scale": each("scale", _same_for_all),
+            "shift": each("shift", _same_for_all),
+        }
+        return {**call, **folded}, lambda array: unfold(array, size, batched)
+
+    def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
+        return fold_values(array, dim, size)
+
+
+def _same_for_all(array: Any, dim: int | None, size: int) -> Any:
+    if dim is not None:
+        raise errors.ArgumentError("scale, shift: expected the same for every call under vmap")
+    return array
 
 
 def work_type(values: Any) -> str:

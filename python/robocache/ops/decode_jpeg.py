@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from .. import _lib
-from ._call import argument, writable
+from .._operation import argument, writable
 
 if TYPE_CHECKING:
-    from ._call import Array
+    from .._operation import Array
 
 _decode = _lib.function("decode_jpeg")
 _resident = _lib.function("resident_jpegs")

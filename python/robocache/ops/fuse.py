@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
 import numpy as np
 
 from .. import _lib, errors
-from ._call import (
-    LISTS,
-    STREAM_OPTIONS,
-    argument,
-    arrays_of,
-    by_dispatcher,
-    feature_blocks,
-    flag,
-    goes_by_torch,
-    has_hidden_memory,
-    hides_what_is_allocated,
-    is_traced,
-    optional,
-    refuse_tangents,
-    writable,
-)
+from .._call import call
+from .._check import LISTS, feature_blocks, flag
+from ._streams import FuseOperation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._call import Array
+    from .._operation import Array
 
-_fuse, _fuse_directly = _lib.function("fuse_multimodal"), _lib.direct("fuse_multimodal")
-_METHODS = len(STREAM_OPTIONS)  # counts after them
-_PLAIN = frozenset((type(None), bool, int, float, str))  # what the library takes as it is, for all streams
+_fuse = FuseOperation("fuse_multimodal")
+_STREAM_OPTIONS = {
+    name: default
+    for name, kind, default in _fuse.fields
+    if kind.endswith("[]") and name not in ("streams", "values", "times")
+}
 
 _Name = TypeVar("_Name")
 
 
 class _Options(TypedDict, total=False):
-    """What fuse_multimodal takes beside `output`, `return_valid` and `return_age`, for its overloads."""
-
     method: Any
     methods: Any
     extrapolate: Any
     lengths: Any
-    target_lengths: Any
     max_gap: Any
     causal: Any
     tolerance: Any
@@ -54,7 +41,6 @@ class _Options(TypedDict, total=False):
     scale: Any
     shift: Any
     dtype: Any
-    out: Any
 
 
 @overload
@@ -65,6 +51,8 @@ def fuse_multimodal(
     output: Literal["concat"] = ...,
     return_valid: Literal[False] = ...,
     return_age: Literal[False] = ...,
+    target_lengths: Any = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> Array: ...
 @overload
@@ -75,6 +63,8 @@ def fuse_multimodal(
     output: Literal["concat"] = ...,
     return_valid: Literal[True],
     return_age: Literal[False] = ...,
+    target_lengths: Any = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> tuple[Array, Array]: ...
 @overload
@@ -85,6 +75,8 @@ def fuse_multimodal(
     output: Literal["concat"] = ...,
     return_valid: Literal[False] = ...,
     return_age: Literal[True],
+    target_lengths: Any = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> tuple[Array, Array]: ...
 @overload
@@ -95,6 +87,8 @@ def fuse_multimodal(
     output: Literal["concat"] = ...,
     return_valid: Literal[True],
     return_age: Literal[True],
+    target_lengths: Any = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> tuple[Array, Array, Array]: ...
 @overload
@@ -105,6 +99,8 @@ def fuse_multimodal(
     output: Literal["dict"],
     return_valid: Literal[False] = ...,
     return_age: Literal[False] = ...,
+    target_lengths: Any = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> dict[_Name, Array]: ...
 @overload
@@ -115,6 +111,8 @@ def fuse_multimodal(
     output: Literal["dict"],
     return_valid: Literal[False] = ...,
     return_age: Literal[False] = ...,
+    target_lengths: Any = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> list[Array]: ...
 @overload
@@ -125,29 +123,21 @@ def fuse_multimodal(
     output: str = ...,
     return_valid: bool = ...,
     return_age: bool = ...,
+    target_lengths: Any = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> Any: ...
+@_fuse.documents
 def fuse_multimodal(
     streams: Any,
     target_times: Any,
     *three: Any,
-    method: Any = "linear",
-    methods: Any = None,
-    extrapolate: Any = "clamp",
-    lengths: Any = None,
-    target_lengths: Any = None,
-    max_gap: Any = None,
-    causal: Any = False,
-    tolerance: Any = None,
-    bc_type: Any = "not-a-knot",
-    offset: Any = None,
-    scale: Any = None,
-    shift: Any = None,
-    dtype: Any = None,
     output: str = "concat",
     return_valid: bool = False,
     return_age: bool = False,
     out: Any = None,
+    target_lengths: Any = None,
+    **options: Unpack[_Options],
 ) -> Any:
     """Sensors that tick on their own clocks to one row of features per target time, in one launch.
 
@@ -212,164 +202,82 @@ def fuse_multimodal(
         )
     if output != "concat" and output != "dict":
         raise errors.ArgumentError(f"output: expected 'concat' or 'dict', got {output!r}")
-    separate = output == "dict"
-
-    arrays: list[Any] = []  # name, values and times of each stream
-    for place, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         if not isinstance(pair, LISTS) or len(pair) != 2:
-            key = place if keys is None else keys[place]
+            key = index if keys is None else keys[index]
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
-        values, times = pair
-        arrays += None if keys is None else str(keys[place]), values, times
-    given = method, extrapolate, causal, max_gap, tolerance, bc_type, lengths, offset, scale, shift, dtype
-    asked = separate, return_valid, return_age
-    extra = flag("return_valid", return_valid) + flag("return_age", return_age)
-    count = extra if out is not None else extra + (len(pairs) if separate else 1)
-    made: Any = NotImplemented
-    if methods is None and (out is None or not separate) and not is_traced():
-        outs = () if out is None else (out,)
-        try:
-            made = _fuse_directly(len(pairs), target_times, target_lengths, *asked, len(outs), *given, *arrays, *outs)
-        except errors.DeviceError:
-            if not hides_what_is_allocated():
-                raise
-    if made is NotImplemented:
-        made = _in_general(keys, arrays, target_times, target_lengths, asked, given, methods, out, count)
-    elif count == 1:
-        made = [made]
-    if out is not None:
-        fused = out
-    elif not separate:
-        fused = made[0]
-    else:
-        fused = made[: len(pairs)] if keys is None else dict(zip(keys, made, strict=False))
-    return (fused, *made[count - extra :]) if extra else fused
-
-
-def _in_general(
-    keys: list[Any] | None,
-    arrays: list[Any],
-    target_times: Any,
-    target_lengths: Any,
-    asked: tuple[bool, bool, bool],
-    given: tuple[Any, ...],
-    methods: Any,
-    out: Any,
-    count: int,
-) -> list[Any]:
-    """The `count` arrays that a call makes, whatever its arrays are and torch has to do with them."""
-    streams = len(arrays) // 3
-    like = arrays[1] if arrays else None
-    taken: list[Any] = []
-    for place in range(streams):
-        name, values, times = arrays[3 * place : 3 * place + 3]
-        key = place if keys is None else keys[place]
-        taken += name, _stream_array(key, "values", values), _stream_array(key, "times", times)
-    shared: list[Any] = list(given)
-    own: list[Any] = []
-    if is_traced() or not _PLAIN.issuperset(map(type, given)):
-        for option, (name, default) in enumerate(STREAM_OPTIONS.items()):
-            value = given[option]
-            if isinstance(value, (*LISTS, Mapping)):
-                for place, its in _one_a_stream(name, value, keys, streams):
-                    if its is not None:
-                        own += place, option, _stream_option(name, its)
-                value = default
-            shared[option] = _stream_option(name, value)
-    if methods is not None:
-        own += _methods_of_streams(methods, keys, streams)
-    outs: list[Any] = []
-    if out is not None and asked[0]:
-        by_place = dict(_one_a_stream("out", out, keys, streams))
-        outs = [writable("out", by_place.get(place)) for place in range(streams)]
-    elif out is not None:
-        outs = [writable("out", out)]
-    arguments = (
-        streams,
-        argument("target_times", target_times),
-        optional("target_lengths", target_lengths),
-        *asked,
-        len(outs),
-        *shared,
-        *taken,
-        *outs,
-        *own,
+    count, separate = len(pairs), output == "dict"
+    outs = [None] * (count if separate else 1) if out is None else [out]
+    if separate and out is not None:
+        outs = _one_a_stream("out", out, None, keys, count)
+        if any(one is None for one in outs):
+            raise errors.ArgumentTypeError("out: expected an array for each stream, got NoneType for one of them")
+    asked = [
+        None if flag(name, on) else False for name, on in (("return_valid", return_valid), ("return_age", return_age))
+    ]
+    made = call(
+        _fuse,
+        [*outs, *asked],
+        streams=[None] * count if keys is None else [str(key) for key in keys],
+        values=[values for values, _ in pairs],
+        times=[times for _, times in pairs],
+        target_times=target_times,
+        target_lengths=target_lengths,
+        **_of_streams(options, keys, count, separate),
     )
-    named = partial(_named_of_streams, arguments, keys)
-    refuse_tangents(named)
-    if not goes_by_torch(target_times, *arrays):
-        try:
-            made = _fuse(*arguments)
-            made = [made] if count == 1 else arrays_of(made, taken[1], count)
-            return [_lib.in_framework_of(like, array) for array in made]
-        except Exception as error:
-            if not has_hidden_memory(error, named()):
-                raise
-    from ._torch import fuse as of_torch  # defines torch's operators, so not before they are wanted
-
-    return by_dispatcher(of_torch.fuse_multimodal, named, *arguments)  # type: ignore[no-any-return]
+    if out is not None or not separate:
+        fused = made[0] if out is None else out
+    else:
+        fused = made[:count] if keys is None else dict(zip(keys, made, strict=False))
+    extra = [array for array in made[-2:] if array is not None]
+    return (fused, *extra) if extra else fused
 
 
-def _named_of_streams(arguments: tuple[Any, ...], keys: list[Any] | None) -> dict[str, Any]:
-    """What a call of the library was given, by names for errors."""
-    count, outs = arguments[0], arguments[6]
-    named = {"target_times": arguments[1], "target_lengths": arguments[2]}
-    first = 7 + len(STREAM_OPTIONS)
-    named |= zip(STREAM_OPTIONS, arguments[7:first], strict=True)
-    for place in range(count):
-        stream = f"streams[{place if keys is None else keys[place]!r}]"
-        named |= {
-            f"{stream}.values": arguments[first + 3 * place + 1],
-            f"{stream}.times": arguments[first + 3 * place + 2],
-        }
-    rest = arguments[first + 3 * count :]
-    named |= {f"out[{place}]": array for place, array in enumerate(rest[:outs])}
-    return named | {f"option {place} of a stream": value for place, value in enumerate(rest[outs:])}
+def _of_streams(options: Mapping[str, Any], keys: list[Any] | None, count: int, separate: bool) -> dict[str, list[Any]]:
+    """A list of each option, with an entry for each stream."""
+    lists: dict[str, Any] = dict(options)  # what is no option stays, for the call to refuse
+    for name, default in _STREAM_OPTIONS.items():
+        value = options.get(name, default)
+        if name == "methods":
+            lists[name] = _methods_of_streams(value, keys, count)
+        elif type(value) in LISTS or isinstance(value, Mapping):
+            if name == "dtype" and not separate:
+                raise errors.ArgumentError("dtype: expected one for all streams, since output is 'concat'")
+            lists[name] = [_plain(name, one) for one in _one_a_stream(name, value, default, keys, count)]
+        else:
+            lists[name] = [value if value is None else _plain(name, value)] * count
+    return lists
 
 
-def _one_a_stream(name: str, given: Any, keys: list[Any] | None, count: int) -> Iterable[tuple[int, Any]]:
-    """(place, value) of each stream that a list or a dict of one option names."""
+def _one_a_stream(name: str, given: Any, default: Any, keys: list[Any] | None, count: int) -> list[Any]:
+    """Of each stream its entry in a list or dict of one option, or the default where there is none."""
     if keys is None:
         if isinstance(given, Mapping) or not isinstance(given, LISTS) or len(given) != count:
             got = f"{len(given)}" if isinstance(given, LISTS) else type(given).__name__
             raise errors.ArgumentError(f"{name}: expected one for each of the {count} streams, in a list, got {got}")
-        return enumerate(given)
+        return [default if one is None else one for one in given]
     if not isinstance(given, Mapping):
         raise errors.ArgumentError(f"{name}: expected a dict by the streams' names, got {type(given).__name__}")
     for key in given:
         if key not in keys:
             raise errors.ArgumentError(f"{name}: expected names of streams ({', '.join(map(repr, keys))}), got {key!r}")
-    return [(keys.index(key), value) for key, value in given.items()]
+    return [default if given.get(key) is None else given[key] for key in keys]
 
 
-def _stream_array(key: Any, name: str, array: Any) -> Any:
-    try:
-        return argument(name, array)
-    except errors.Error as error:
-        raise type(error)(f"streams[{key!r}].{error}") from None
-
-
-def _stream_option(name: str, value: Any) -> Any:
-    """What the library takes for the value of an option."""
+def _plain(name: str, value: Any) -> Any:
+    """An option of one stream as the library takes it."""
     if value is None or name not in ("lengths", "scale", "shift", "dtype"):
         return value
     if name == "dtype":
         return _lib.dtype_name(value)
-    if name == "lengths" or not isinstance(value, int | float | np.number):
-        torch = _lib.torch_module()
-        if torch is not None and torch.is_grad_enabled() and getattr(value, "requires_grad", False):
-            raise errors.ArgumentError(f"{name}: carries no gradients; pass {name}.detach()")
-        return argument(name, value)
+    torch = sys.modules.get("torch")
+    if torch is not None and getattr(value, "requires_grad", False) and torch.is_grad_enabled():
+        raise errors.ArgumentError(f"{name}: carries no gradients; pass {name}.detach()")
     return value.item() if isinstance(value, np.number) else value
 
 
-def _methods_of_streams(methods: Any, keys: list[Any] | None, count: int) -> Iterator[Any]:
+def _methods_of_streams(methods: Any, keys: list[Any] | None, count: int) -> list[list[Any]]:
     """Blocks of features for all streams, ``[(slice, method), ...]``, or such a list for one stream and another."""
-    if not isinstance(methods, LISTS) or not all(isinstance(block, tuple) for block in methods):
-        of_streams = _one_a_stream("methods", methods, keys, count)
-    else:
-        of_streams = [(place, methods) for place in range(count)]
-    for place, blocks in of_streams:
-        flat = list(feature_blocks(blocks))
-        for start in range(0, len(flat), 3):
-            yield from (place, _METHODS, *flat[start : start + 3])
+    if methods is None or (isinstance(methods, LISTS) and all(isinstance(block, tuple) for block in methods)):
+        return [feature_blocks("methods", methods)] * count
+    return [feature_blocks("methods", one) for one in _one_a_stream("methods", methods, None, keys, count)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .. import _lib, errors
+from .._check import number, whole
+from .._operation import argument, optional, writable
 from ..image_options import ImageOptions
-from ._call import argument, number, optional, whole, writable
 
 if TYPE_CHECKING:
-    from ._call import Array
+    from .._operation import Array
 
 _image_batch = _lib.function("image_batch")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -10,21 +11,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import _lib, errors
-from ._call import (
-    argument,
-    by_dispatcher,
-    has_hidden_memory,
-    is_traced,
-    optional,
-    refuse_tangents,
-    three,
-    writable,
-)
+from .._call import call, is_traced
+from .._check import three
+from ._points import TsdfOperation
 
 _Grid = TypeVar("_Grid")
 _Weights = TypeVar("_Weights")
 
-_integrate, _integrate_directly = _lib.function("integrate_tsdf"), _lib.direct("integrate_tsdf")
+_integrate = TsdfOperation("integrate_tsdf")
 
 
 def integrate_tsdf(
@@ -81,52 +75,33 @@ def integrate_tsdf(
         array([[[ 0. ,  0.5, -0.5,  0. ]]], dtype=float32)
     """
     measured = "points" if intrinsics is None else "depth"
-    torch = _lib.torch_module()
+    traced = is_traced()
+    torch = sys.modules.get("torch")
     if torch is not None and torch.is_grad_enabled():
         for name, array in (("grid", grid), ("weights", weights), (measured, points_or_depth)):
             if getattr(array, "requires_grad", False):
                 raise _no_gradients(name)
-
-    def named() -> dict[str, Any]:
-        given = {"grid": grid, "weights": weights, measured: points_or_depth}
-        sensors = {"T_world_sensor": T_world_sensor, "intrinsics": intrinsics}
-        return given | {name: value for name, value in sensors.items() if _lies_on_cuda(value)}
-
-    refuse_tangents(named)
-    options = (truncation, depth_scale, max_weight, space_carving)
     corner, size = three("grid_min", grid_min), three("voxel_size", voxel_size, scalar=True)
-    if is_traced():
-        hidden = True
-        pose, camera = T_world_sensor, intrinsics
-    else:
-        pose = _numbers("T_world_sensor", T_world_sensor)
-        camera = None if intrinsics is None else _numbers("intrinsics", intrinsics)
-        made: Any = NotImplemented
-        further = *options, *corner, *size
-        try:
-            if torch is not None and type(grid) is torch.Tensor:
-                sensor = _of_torch(torch, pose), _of_torch(torch, camera)
-                made = _integrate_directly(grid, weights, points_or_depth, *sensor, *further)
-            if made is NotImplemented:
-                _integrate(
-                    writable("grid", grid),
-                    writable("weights", weights),
-                    argument(measured, points_or_depth),
-                    argument("T_world_sensor", pose),
-                    optional("intrinsics", camera),
-                    *further,
-                )
-            _warn_where_nothing_is_measured(measured, grid, points_or_depth, pose, corner, size, *options)
-            hidden = False
-        except Exception as error:
-            if not has_hidden_memory(error, named()):
-                raise
-            hidden = True
-    if hidden:
-        from ._torch import integrate_tsdf as of_torch  # defines torch's operator, so not before it is wanted
-
-        given = grid, weights, points_or_depth, pose, camera
-        by_dispatcher(of_torch.integrate_tsdf, named, *given, *options, corner, size)
+    pose, camera = T_world_sensor, intrinsics
+    if not traced:
+        pose = _numbers("T_world_sensor", pose)
+        camera = None if camera is None else _numbers("intrinsics", camera)
+    call(
+        _integrate,
+        [grid, weights],
+        **{measured: points_or_depth},
+        T_world_sensor=pose,
+        intrinsics=camera,
+        grid_min=corner,
+        voxel_size=size,
+        truncation=truncation,
+        depth_scale=depth_scale,
+        max_weight=max_weight,
+        space_carving=space_carving,
+    )
+    if not traced:
+        options = truncation, depth_scale, max_weight, space_carving
+        _warn_where_nothing_is_measured(measured, grid, points_or_depth, pose, corner, size, *options)
     return grid, weights
 
 
@@ -143,9 +118,12 @@ def _warn_where_nothing_is_measured(
     space_carving: bool,
 ) -> None:
     """Says so where no measurement on the host can reach a voxel: mostly its unit is another than metres."""
-    torch = _lib.torch_module()
+    torch = sys.modules.get("torch")
     if torch is not None and isinstance(measured, torch.Tensor):
-        measured = None if measured.is_cuda else measured.numpy()
+        try:
+            measured = None if measured.is_cuda else measured.resolve_neg().numpy()
+        except RuntimeError:  # torch hides its memory
+            return
     if (
         not isinstance(measured, np.ndarray)
         or not isinstance(pose, np.ndarray)
@@ -188,13 +166,6 @@ def _numbers(name: str, value: Any) -> Any:
         return np.asarray(value, np.float64, order="C")
     except (TypeError, ValueError, RuntimeError) as error:
         raise errors.ArgumentTypeError(f"{name}: expected numbers, got {type(value).__name__}: {error}") from None
-
-
-def _of_torch(torch: Any, array: Any) -> Any:
-    """numpy's numbers as torch's, which takes none that are read-only."""
-    if type(array) is not np.ndarray:
-        return array
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def _no_gradients(name: str) -> errors.ArgumentError:

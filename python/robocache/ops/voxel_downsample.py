@@ -5,25 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
-from .. import _lib
-from ._call import (
-    argument,
-    arrays_of,
-    by_dispatcher,
-    goes_by_torch,
-    has_hidden_memory,
-    optional,
-    refuse_tangents,
-    three,
-    whole,
-)
+from .._call import call
+from .._check import three
+from ._points import DownsampleOperation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._call import Array
+    from .._operation import Array
 
-_downsample = _lib.function("voxel_downsample")
+_downsample = DownsampleOperation("voxel_downsample")
 
 
 class _Size(TypedDict):
@@ -31,8 +22,6 @@ class _Size(TypedDict):
 
 
 class _Options(_Size, total=False):
-    """What voxel_downsample takes by name, for its overloads."""
-
     method: str
     seed: int | None
     origin: float | Sequence[float]
@@ -44,15 +33,8 @@ def voxel_downsample(points: Array, features: None = ..., **options: Unpack[_Opt
 def voxel_downsample(points: Array, features: Array, **options: Unpack[_Options]) -> tuple[Array, Array]: ...
 @overload
 def voxel_downsample(points: Any, features: Any = ..., **options: Unpack[_Options]) -> Any: ...
-def voxel_downsample(
-    points: Any,
-    features: Any = None,
-    *,
-    voxel_size: float | Sequence[float],
-    method: str = "centroid",
-    seed: int | None = None,
-    origin: float | Sequence[float] = 0,
-) -> Any:
+@_downsample.documents
+def voxel_downsample(points: Any, features: Any = None, **options: Unpack[_Options]) -> Any:
     """Returns one point for each occupied voxel, in the order of the voxels' first points.
 
     Args:
@@ -80,24 +62,11 @@ def voxel_downsample(
         array([[0.5 , 0.25, 0.  ],
                [5.  , 5.  , 5.  ]])
     """
-    size, corner = three("voxel_size", voxel_size, scalar=True), three("origin", origin, scalar=True)
-    seed = None if seed is None else whole("seed", seed)
-
-    def named() -> dict[str, Any]:
-        return {"points": points, "features": features, "method": method}
-
-    refuse_tangents(named)
-    made: list[Any] | None = None
-    if not goes_by_torch(points, features):
-        try:
-            like = argument("points", points)
-            arrays = _downsample(like, optional("features", features), *size, *corner, method, seed)
-            made = [x if x is None else _lib.in_framework_of(points, x) for x in arrays_of(arrays, like, 2)]
-        except Exception as error:
-            if not has_hidden_memory(error, named()):
-                raise
-    if made is None:
-        from ._torch import voxel_downsample as of_torch  # defines torch's operator, so not before it is wanted
-
-        made = by_dispatcher(of_torch.voxel_downsample, named, points, features, size, corner, method, seed)
+    size = three("voxel_size", options["voxel_size"], scalar=True)
+    origin = three("origin", options.get("origin", 0), scalar=True)
+    centroid = options.get("method", "centroid") == "centroid"
+    of_gradients = [None, None, False] if centroid else [False, False, None]
+    results = [None, False if features is None else None, *of_gradients]
+    given = {"points": points, "features": features, **options}
+    made = call(_downsample, results, **{**given, "voxel_size": size, "origin": origin})
     return made[0] if features is None else (made[0], made[1])

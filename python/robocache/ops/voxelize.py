@@ -5,30 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from .. import _lib, errors
-from ._call import (
-    argument,
-    arrays_of,
-    by_dispatcher,
-    flag,
-    goes_by_torch,
-    has_hidden_memory,
-    hides_what_is_allocated,
-    is_traced,
-    number,
-    optional,
-    refuse_tangents,
-    three,
-    whole,
-    writable,
-)
+from .. import errors
+from .._call import call
+from .._check import flag, three
+from ._points import VoxelizeOperation
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from ._call import Array
+    from .._operation import Array
 
-_voxelize, _voxelize_directly = _lib.function("voxelize_pointcloud"), _lib.direct("voxelize_pointcloud")
+_voxelize = VoxelizeOperation("voxelize_pointcloud")
 
 
 class _Grid(TypedDict):
@@ -38,13 +25,10 @@ class _Grid(TypedDict):
 
 
 class _Options(_Grid, total=False):
-    """What voxelize_pointcloud takes beside `mode` and `return_dropped`, for its overloads."""
-
     lengths: Any
     batch_offsets: Any
     fill: float
     quantum: float | None
-    out: Any
 
 
 @overload
@@ -54,11 +38,18 @@ def voxelize_pointcloud(
     *,
     mode: str = ...,
     return_dropped: Literal[False] = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> Array: ...
 @overload
 def voxelize_pointcloud(
-    points: Array, features: Any = ..., *, mode: str = ..., return_dropped: Literal[True], **options: Unpack[_Options]
+    points: Array,
+    features: Any = ...,
+    *,
+    mode: str = ...,
+    return_dropped: Literal[True],
+    out: Any = ...,
+    **options: Unpack[_Options],
 ) -> tuple[Array, Array]: ...
 @overload
 def voxelize_pointcloud(
@@ -67,6 +58,7 @@ def voxelize_pointcloud(
     *,
     mode: list[str] | tuple[str, ...],
     return_dropped: Literal[False] = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> dict[str, Array]: ...
 @overload
@@ -76,6 +68,7 @@ def voxelize_pointcloud(
     *,
     mode: list[str] | tuple[str, ...],
     return_dropped: Literal[True],
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> tuple[dict[str, Array], Array]: ...
 @overload
@@ -85,22 +78,18 @@ def voxelize_pointcloud(
     *,
     mode: str | Sequence[str] = ...,
     return_dropped: bool = ...,
+    out: Any = ...,
     **options: Unpack[_Options],
 ) -> Any: ...
+@_voxelize.documents
 def voxelize_pointcloud(
     points: Any,
     features: Any = None,
     *,
-    grid_min: Sequence[float],
-    voxel_size: float | Sequence[float],
-    grid_size: Sequence[int],
     mode: str | Sequence[str] = "occupancy",
-    lengths: Any = None,
-    batch_offsets: Any = None,
-    fill: float = 0,
-    quantum: float | None = None,
     return_dropped: bool = False,
     out: Any = None,
+    **options: Unpack[_Options],
 ) -> Any:
     """Points into a dense grid of voxels, any number of results in one pass over the points.
 
@@ -146,74 +135,30 @@ def voxelize_pointcloud(
         (array([2, 0], dtype=int32), array([20.,  0.]), array(1))
     """
     several = not isinstance(mode, str)
-    modes = (mode,) if isinstance(mode, str) else _modes(mode)
-    options = (
-        *three("grid_min", grid_min),
-        *three("voxel_size", voxel_size, scalar=True),
-        *three("grid_size", grid_size, convert=whole),
-        number("fill", fill),
-        None if quantum is None else number("quantum", quantum),
+    modes = [mode] if isinstance(mode, str) else _modes(mode)
+    outs = [None] * len(modes) if out is None else _outs(out, modes) if several else [out]
+    dropped = None if flag("return_dropped", return_dropped) else False
+    *made, dropped = call(
+        _voxelize,
+        [*outs, dropped],
+        points=points,
+        features=features,
+        mode=modes,
+        **{**options, "voxel_size": three("voxel_size", options["voxel_size"], scalar=True)},
     )
-    arrays = points, features, lengths, batch_offsets
-    count = (len(modes) if out is None else 0) + flag("return_dropped", return_dropped)
-    made: Any = NotImplemented
-    if (out is None or not several) and not is_traced():
-        outs = [] if out is None else [out]
-        try:
-            made = _voxelize_directly(*arrays, *options, return_dropped, len(modes), len(outs), *modes, *outs)
-        except errors.DeviceError:
-            if not hides_what_is_allocated():
-                raise
-    if made is NotImplemented:
-        outs = [] if out is None else _outs(out, modes) if several else [writable("out", out)]
-        made = _in_general(arrays, options, return_dropped, modes, outs, count)
-    elif count == 1:
-        made = [made]
     if out is None:
-        out = dict(zip(modes, made, strict=False)) if several else made[0]
-    return (out, made[-1]) if return_dropped else out
+        out = dict(zip(modes, made, strict=True)) if several else made[0]
+    return (out, dropped) if return_dropped else out
 
 
-def _in_general(
-    arrays: tuple[Any, ...],
-    options: tuple[Any, ...],
-    return_dropped: bool,
-    modes: tuple[str, ...],
-    outs: list[Any],
-    count: int,
-) -> list[Any]:
-    """The `count` arrays that a call makes, whatever its arrays are and torch has to do with them."""
-    points, features, lengths, batch_offsets = arrays
-
-    def named() -> dict[str, Any]:
-        given = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
-        return given | {f"out[{mode!r}]": array for mode, array in zip(modes, outs, strict=False)} | {"mode": modes}
-
-    refuse_tangents(named)
-    if not goes_by_torch(points if features is None else features):
-        like = argument("points", points)
-        further = optional("features", features), optional("lengths", lengths), optional("batch_offsets", batch_offsets)
-        try:
-            made = _voxelize(like, *further, *options, return_dropped, len(modes), len(outs), *modes, *outs)
-            made = [made] if count == 1 else arrays_of(made, like, count)
-            return [_lib.in_framework_of(points, array) for array in made]
-        except Exception as error:
-            if not has_hidden_memory(error, named()):
-                raise
-    from ._torch import voxelize as of_torch  # defines torch's operators, so not before they are wanted
-
-    given = *arrays, options, modes, return_dropped, outs
-    return by_dispatcher(of_torch.voxelize_pointcloud, named, *given)  # type: ignore[no-any-return]
-
-
-def _modes(mode: Any) -> tuple[str, ...]:
+def _modes(mode: Any) -> list[str]:
     if not isinstance(mode, Sequence) or not all(isinstance(one, str) for one in mode):
         raise errors.ArgumentTypeError(f"mode: expected a name or a list of names, got {mode!r}")
-    return tuple(mode)
+    return list(mode)
 
 
-def _outs(out: Any, modes: tuple[str, ...]) -> list[Any]:
+def _outs(out: Any, modes: list[str]) -> list[Any]:
     if not isinstance(out, Mapping) or set(out) != set(modes):
         got = sorted(map(str, out)) if isinstance(out, Mapping) else type(out).__name__
         raise errors.ArgumentError(f"out: expected a dict with an array for each of {', '.join(modes)}, got {got}")
-    return [writable(f"out[{mode!r}]", out[mode]) for mode in modes]
+    return [out[mode] for mode in modes]

@@ -6,20 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, overload
 
-from .. import _lib, errors
-from ._call import (
-    Array,
-    argument,
-    arrays_of,
-    by_dispatcher,
-    goes_by_torch,
-    has_hidden_memory,
-    number,
-    optional,
-    refuse_tangents,
-    three,
-    whole,
-)
+from .. import errors
+from .._call import call
+from .._check import number, three
+from .._operation import Array
+from ._points import SparseOperation
 
 if sys.version_info >= (3, 11):
     from typing import NamedTuple
@@ -29,7 +20,7 @@ else:
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_voxelize = _lib.function("voxelize_sparse")
+_voxelize = SparseOperation("voxelize_sparse")
 
 
 class SparseVoxels(NamedTuple, Generic[Array]):
@@ -54,8 +45,6 @@ class _Size(TypedDict):
 
 
 class _Options(_Size, total=False):
-    """What voxelize_sparse takes by name, for its overloads."""
-
     point_range: Sequence[float] | None
     lengths: Any
     batch_offsets: Any
@@ -71,21 +60,8 @@ class _Options(_Size, total=False):
 def voxelize_sparse(points: Array, features: Any = ..., **options: Unpack[_Options]) -> SparseVoxels[Array]: ...
 @overload
 def voxelize_sparse(points: Any, features: Any = ..., **options: Unpack[_Options]) -> SparseVoxels[Any]: ...
-def voxelize_sparse(
-    points: Any,
-    features: Any = None,
-    *,
-    voxel_size: float | Sequence[float],
-    point_range: Sequence[float] | None = None,
-    lengths: Any = None,
-    batch_offsets: Any = None,
-    max_voxels: int | None = None,
-    max_points_per_voxel: int | None = None,
-    capacity: int | None = None,
-    reduce: str | None = "mean",
-    order: str = "first",
-    coord_order: str = "xyz",
-) -> SparseVoxels[Any]:
+@_voxelize.documents
+def voxelize_sparse(points: Any, features: Any = None, **options: Unpack[_Options]) -> SparseVoxels[Any]:
     """The voxels that points lie in, and what lies in each; the grid itself is never stored.
 
     Args:
@@ -124,43 +100,15 @@ def voxelize_sparse(
                [5, 5, 5]], dtype=int32), array([[8.],
                [1.]]))
     """
-    limits = {"max_voxels": max_voxels, "max_points_per_voxel": max_points_per_voxel, "capacity": capacity}
-    size = three("voxel_size", voxel_size, scalar=True)
-    most = [None if limit is None else whole(name, limit) for name, limit in limits.items()]
-    corners = [] if point_range is None else _range(point_range)
-
-    def named() -> dict[str, Any]:
-        arrays = {"points": points, "features": features, "lengths": lengths, "batch_offsets": batch_offsets}
-        return arrays | {"reduce": reduce, "order": order, "coord_order": coord_order}
-
-    refuse_tangents(named)
-    if not goes_by_torch(points, features):
-        try:
-            like = argument("points", points)
-            made = _voxelize(
-                like,
-                optional("features", features),
-                optional("lengths", lengths),
-                optional("batch_offsets", batch_offsets),
-                *size,
-                *most,
-                reduce,
-                order,
-                coord_order,
-                *corners,
-            )
-            # The rest is for gradients.
-            return SparseVoxels(
-                *(array if array is None else _lib.in_framework_of(points, array) for array in arrays_of(made, like, 6))
-            )
-        except Exception as error:
-            if not has_hidden_memory(error, named()):
-                raise
-    from ._torch import voxelize_sparse as of_torch  # defines torch's operator, so not before it is wanted
-
-    given = points, features, lengths, batch_offsets
-    options = size, *most, reduce, order, coord_order, corners
-    return SparseVoxels(*by_dispatcher(of_torch.voxelize_sparse, named, *given, *options))
+    given = {"points": points, "features": features, **options}
+    given["voxel_size"] = three("voxel_size", options["voxel_size"], scalar=True)
+    if options.get("point_range") is not None:
+        given["point_range"] = _range(options["point_range"])
+    reduced, limited = given.get("reduce", "mean") is not None, given.get("max_points_per_voxel") is not None
+    of_gradients = [None if reduced and limited else False, False if reduced else None]
+    counted = False if given.get("capacity") is None else None
+    made = call(_voxelize, [None, None, None, None, None, counted, *of_gradients], **given)
+    return SparseVoxels(*made[:6])
 
 
 def _range(value: Any) -> list[float]:

@@ -16,7 +16,12 @@
 #include "robocache/core/fields.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
+#include "robocache/ops/fuse/fuse.hpp"
 #include "robocache/ops/resample/resample.hpp"
+#include "robocache/points/integrate_tsdf/integrate_tsdf.hpp"
+#include "robocache/points/voxelize/voxelize.hpp"
+#include "robocache/points/voxelize_sparse/voxel_downsample.hpp"
+#include "robocache/points/voxelize_sparse/voxelize_sparse.hpp"
 
 namespace robocache::ffi {
 namespace {
@@ -39,7 +44,7 @@ constexpr bool kIsArray<std::array<T, kCount>> = true;
 // ---- Reading ----
 
 // Reads arguments one after the other, by the type of what they go to. None leaves an optional one empty; an array is as
-// many arguments, a list its length and its elements.
+// many arguments, a list its length and its elements. Of a list of streams each field is such a list.
 class Reader {
  public:
   explicit Reader(const Args& args) : args_(args) {}
@@ -56,6 +61,7 @@ class Reader {
     if constexpr (HasFields<T>) {
       for_each_field(value, [this](const char* field, auto& of) { (*this)(field, of); });
     } else if constexpr (kIsOptional<T>) {
+      value.reset();
       if (args_.is_none(at_)) {
         ++at_;
       } else {
@@ -63,6 +69,8 @@ class Reader {
       }
     } else if constexpr (kIsArray<T>) {
       for (auto& element : value) (*this)(name, element);
+    } else if constexpr (std::same_as<T, std::vector<FuseStream>>) {
+      read_columns(value, [](FuseStream& stream) -> FuseStream& { return stream; });
     } else if constexpr (kIsVector<T>) {
       value.resize(static_cast<size_t>(read<int64_t>(name)));
       for (auto& element : value) (*this)(name, element);
@@ -77,10 +85,48 @@ class Reader {
   int skip(int count) { return std::exchange(at_, at_ + count); }
 
  private:
+  // Each field of `part` of all streams, one after the other. A refusal names the stream.
+  template <class Part>
+  void read_columns(std::vector<FuseStream>& streams, const Part& part) {
+    using Of = std::remove_reference_t<std::invoke_result_t<Part, FuseStream&>>;
+    const auto read_column = [&](const auto& field) {
+      using T = std::remove_reference_t<decltype(std::declval<Of>().*field.member)>;
+      if constexpr (HasFields<T>) {
+        read_columns(streams, [&](FuseStream& stream) -> T& { return part(stream).*field.member; });
+      } else {
+        streams.resize(static_cast<size_t>(read<int64_t>(field.name)));
+        for (size_t i = 0; i < streams.size(); ++i) {
+          const auto named = [&](const char* text) {  // which begins with the argument's name
+            return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}(text);
+          };
+          try {
+            (*this)(field.name, part(streams[i]).*field.member);
+          } catch (const ArgumentTypeError& error) {
+            throw ArgumentTypeError(named(error.what()));
+          } catch (const ArgumentError& error) {
+            throw ArgumentError(named(error.what()));
+          }
+        }
+      }
+    };
+    std::apply([&](const auto&... field) { (read_column(field), ...); }, Of::fields());
+  }
+
   void take(const char* name, TensorView& value) { value = args_.tensor(at_++, name); }
   void take(const char* name, bool& value) { value = args_.boolean(at_++, name); }
   void take(const char* name, int64_t& value) { value = args_.integer(at_++, name); }
   void take(const char* name, double& value) { value = args_.real(at_++, name); }
+  void take(const char* name, std::string_view& value) {
+    if (!args_.is_none(at_)) value = args_.string(at_, name);
+    ++at_;
+  }
+  void take(const char* name, FeatureNumbers& value) {
+    if (args_.is_tensor(at_)) {
+      value = args_.tensor(at_++, name);
+    } else {
+      value = args_.real(at_++, name);
+    }
+  }
   void take(const char* name, DType& value) { value = dtype_from_name(args_.string(at_++, name), name); }
   void take(const char* name, std::variant<int64_t, double>& value) {
     if (args_.is_integer(at_)) {
@@ -109,6 +155,26 @@ class Results {
 
   int64_t count() const { return count_; }
 
+  // For an operation that learns the sizes of its results as it goes: memory, and which of it the next result is.
+  Allocate allocate(Device device) {
+    return [this, device](DType dtype, std::initializer_list<int64_t> shape) {
+      memory_.emplace_back(OwnedTensor::allocate(dtype, device, shape));
+      return memory_.back()->view();
+    };
+  }
+  void next_is(const std::optional<TensorView>& view) {
+    if (!args_.is_none(at_++)) return;
+    std::optional<OwnedTensor>& made = made_.arrays.emplace_back();
+    for (std::optional<OwnedTensor>& owned : memory_) {
+      if (!view || !owned) continue;
+      const TensorView own = owned->view();
+      if (own.data == view->data && own.dtype == view->dtype && own.ndim == view->ndim && own.shape == view->shape) {
+        made.emplace(*std::exchange(owned, std::nullopt));
+        return;
+      }
+    }
+  }
+
   std::optional<TensorView> next(const TensorView& as) {
     const int at = at_++;
     if (args_.is_tensor(at)) return args_.tensor(at, "out");
@@ -118,8 +184,11 @@ class Results {
   }
 
   void give(Result& result) {
-    if (made_.arrays.size() == 1) result.set(*std::move(made_.arrays.front()));
-    if (made_.arrays.size() > 1) result.set_object(std::move(made_));
+    if (made_.arrays.size() == 1 && made_.arrays.front()) {
+      result.set(*std::move(made_.arrays.front()));
+    } else if (made_.arrays.size() > 1) {
+      result.set_object(std::move(made_));
+    }
   }
 
  private:
@@ -127,6 +196,7 @@ class Results {
   int64_t count_;
   int at_;
   Arrays made_;
+  std::vector<std::optional<OwnedTensor>> memory_;
 };
 
 // ---- Description ----
@@ -139,6 +209,8 @@ std::string type_word() {
     return type_word<typename T::value_type>() + "[]";
   } else if constexpr (kIsArray<T>) {
     return type_word<typename T::value_type>() + "[" + std::to_string(std::tuple_size_v<T>) + "]";
+  } else if constexpr (std::same_as<T, std::string_view>) {
+    return "str?";
   } else if constexpr (HasNames<T> || std::same_as<T, DType>) {
     return "str";
   } else if constexpr (std::same_as<T, TensorView>) {
@@ -151,6 +223,8 @@ std::string type_word() {
     return "float";
   } else if constexpr (std::same_as<T, std::variant<int64_t, double>>) {
     return "number";
+  } else if constexpr (std::same_as<T, FeatureNumbers>) {
+    return "numbers";
   } else {
     static_assert(std::same_as<T, FeatureBlock>);
     return "block";
@@ -178,13 +252,17 @@ json default_of(const T& value) {
 
 struct Describe {
   json& fields;
+  const char* list = "";  // "[]" within a list
 
   template <class T>
   void operator()(const char* name, const T& value) const {
     if constexpr (HasFields<T>) {
       for_each_field(value, *this);
+    } else if constexpr (std::same_as<T, std::vector<FuseStream>>) {
+      const FuseStream stream;
+      for_each_field(stream, Describe{fields, "[]"});
     } else {
-      fields.push_back({name, type_word<T>(), default_of(value)});
+      fields.push_back({name, type_word<T>() + list, default_of(value)});
     }
   }
 };
@@ -197,16 +275,70 @@ std::string described() {
   return fields.dump();
 }
 
+// ---- Calls ----
+
+struct FuseCall {
+  std::vector<FuseStream> streams;
+  TensorView target_times;
+  std::optional<TensorView> target_lengths;
+
+  static constexpr auto fields() {
+    return std::tuple(Field{"streams", &FuseCall::streams}, Field{"target_times", &FuseCall::target_times},
+                      Field{"target_lengths", &FuseCall::target_lengths});
+  }
+};
+
+template <class Options>
+struct PointsCall {
+  PointArguments arguments;
+  Options options;
+
+  static constexpr auto fields() {
+    return std::tuple(Field{"arguments", &PointsCall::arguments}, Field{"options", &PointsCall::options});
+  }
+};
+using VoxelizeCall = PointsCall<VoxelizeOptions>;
+using SparseCall = PointsCall<SparseOptions>;
+
+struct DownsampleCall {
+  TensorView points;
+  std::optional<TensorView> features;
+  DownsampleOptions options;
+
+  static constexpr auto fields() {
+    return std::tuple(Field{"points", &DownsampleCall::points}, Field{"features", &DownsampleCall::features},
+                      Field{"options", &DownsampleCall::options});
+  }
+};
+
+struct TsdfCall {
+  std::optional<TensorView> points;
+  std::optional<TensorView> depth;
+  TensorView T_world_sensor;
+  std::optional<TensorView> intrinsics;
+  TsdfOptions options;
+
+  static constexpr auto fields() {
+    using T = TsdfCall;
+    return std::tuple(Field{"points", &T::points}, Field{"depth", &T::depth},
+                      Field{"T_world_sensor", &T::T_world_sensor}, Field{"intrinsics", &T::intrinsics},
+                      Field{"options", &T::options});
+  }
+};
+
 }  // namespace
 
 // (operation) -> JSON: [name, type, default] of each of its arguments, in the order in which they come
 ROBOCACHE_FFI(fields_of, args, result) {
   const std::string_view operation = args.string(0, "operation");
-  std::string fields;
-  if (operation == "resample_trajectories") fields = described<ResampleCall>();
-  if (fields.empty())
-    throw ArgumentError("operation: expected one of the library's, got '" + std::string(operation) + "'");
-  result.set(std::string_view(fields));
+  constexpr std::pair<std::string_view, std::string (*)()> kCalls[] = {
+      {"resample_trajectories", described<ResampleCall>}, {"fuse_multimodal", described<FuseCall>},
+      {"voxelize_pointcloud", described<VoxelizeCall>},   {"voxelize_sparse", described<SparseCall>},
+      {"voxel_downsample", described<DownsampleCall>},    {"integrate_tsdf", described<TsdfCall>}};
+  for (const auto& [name, describe] : kCalls) {
+    if (name == operation) return result.set(std::string_view(describe()));
+  }
+  throw ArgumentError("operation: expected one of the library's, got '" + std::string(operation) + "'");
 }
 
 // ---- Operations ----
@@ -235,6 +367,143 @@ ROBOCACHE_FFI(resample_trajectories_backward, args, result) {
   call.workspace = workspace.view;
   resample_trajectories_backward(call, {out_gradients.at(0), gradients.at(0), gradients.at(1), gradients.at(2)},
                                  current_stream(call.values.device));
+}
+
+// An out or a list of outs, then valid and age.
+ROBOCACHE_FFI(fuse_multimodal, args, result) {
+  Reader reader(args);
+  const auto call = reader.read<FuseCall>("call");
+  const std::vector<FuseStream>& streams = call.streams;
+  Results results(args, reader);
+  const FuseOutputs outputs = fuse_outputs(streams, call.target_times, results.count() != 3);
+  std::vector<TensorView> out;
+  for (size_t i = 0; i < outputs.out.size(); ++i) {
+    const DType dtype = outputs.out[i].dtype;
+    const TensorView& to = out.emplace_back(results.next(outputs.out[i]).value());
+    if (to.dtype != dtype) {
+      const ArgumentsOf of{streams[i].name, outputs.out.size() > 1 ? static_cast<int64_t>(i) : -1};
+      refuse_type(of("out"), ": expected ", dtype_name(dtype), ", got ", dtype_name(to.dtype), "; say so with dtype=");
+    }
+  }
+  const auto valid = results.next(outputs.valid);
+  const auto age = results.next(outputs.age);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < streams.size(); ++i) {
+    bytes += stream_workspace_bytes(streams[i].values, streams[i].options, {streams[i].name, static_cast<int64_t>(i)});
+  }
+  const Device device = streams[0].values.device;
+  const Workspace workspace(bytes, device);
+  fuse_multimodal(streams, call.target_times, out, current_stream(device), call.target_lengths, valid, age,
+                  workspace.view);
+  results.give(result);
+}
+
+// The gradients: of all values, of all times, of target_times.
+ROBOCACHE_FFI(fuse_multimodal_backward, args, result) {
+  Reader reader(args);
+  const auto call = reader.read<FuseCall>("call");
+  const auto out_gradients = reader.read<std::vector<TensorView>>("out_gradient");
+  const auto gradients = reader.read<std::vector<std::optional<TensorView>>>("gradients");
+  const size_t count = call.streams.size();
+  std::vector<FuseGradient> of_streams(count);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const FuseStream& stream = call.streams[i];
+    of_streams[i] = {gradients.at(i), gradients.at(count + i)};
+    bytes += stream_gradient_workspace_bytes(stream.values, stream.options, {stream.name, static_cast<int64_t>(i)});
+  }
+  const Workspace workspace(bytes, call.target_times.device);
+  fuse_multimodal_backward(call.streams, call.target_times, out_gradients, of_streams,
+                           current_stream(call.target_times.device), gradients.at(2 * count), call.target_lengths,
+                           workspace.view);
+}
+
+// An out for each mode, then dropped.
+ROBOCACHE_FFI(voxelize_pointcloud, args, result) {
+  Reader reader(args);
+  const auto [arguments, options] = reader.read<VoxelizeCall>("call");
+  Results results(args, reader);
+  const Device device = arguments.points.device;
+  std::vector<TensorView> outs;
+  for (const TensorView& output : voxelize_outputs(arguments, options)) outs.push_back(results.next(output).value());
+  const auto dropped = results.next(voxelize_dropped(arguments));
+  const Workspace workspace(voxelize_workspace_bytes(arguments, options), device);
+  voxelize_pointcloud(arguments, options, outs, current_stream(device), dropped, workspace.view);
+  results.give(result);
+}
+
+// The gradient of one mode. After it what the call made: the counts of mean, the out of min and max, else None.
+ROBOCACHE_FFI(voxelize_pointcloud_backward, args, result) {
+  Reader reader(args);
+  const auto [arguments, options] = reader.read<VoxelizeCall>("call");
+  const auto out_gradients = reader.read<std::vector<TensorView>>("out_gradient");
+  const auto gradients = reader.read<std::vector<TensorView>>("gradients");
+  const auto made = reader.read<std::optional<TensorView>>("made");
+  const Device device = arguments.points.device;
+  const Workspace workspace(voxelize_gradient_workspace_bytes(arguments, options), device);
+  voxelize_pointcloud_backward(arguments, options, out_gradients.at(0), made, gradients.at(0), current_stream(device),
+                               workspace.view);
+}
+
+// (mode, the features' dtype or None) -> the dtype of its out
+ROBOCACHE_FFI(voxel_mode_dtype, args, result) {
+  Reader reader(args);
+  const auto mode = reader.read<VoxelMode>("mode");
+  result.set(dtype_name(voxel_mode_dtype(mode, reader.read<std::optional<DType>>("features"))));
+}
+
+// coords, features, counts, point_to_voxel, dropped; num_voxels of a capacity; kept of a reduce and max_points_per_voxel;
+// rows_of_voxel without a reduce.
+ROBOCACHE_FFI(voxelize_sparse, args, result) {
+  Reader reader(args);
+  const auto [arguments, options] = reader.read<SparseCall>("call");
+  Results results(args, reader);
+  const Device device = arguments.points.device;
+  const SparseVoxels made = voxelize_sparse(arguments.points, arguments.features, options, results.allocate(device),
+                                            current_stream(device), arguments.lengths, arguments.batch_offsets);
+  for (const std::optional<TensorView>& view :
+       {std::optional(made.coords), std::optional(made.features), std::optional(made.counts),
+        std::optional(made.point_to_voxel), std::optional(made.dropped), made.num_voxels, std::optional(made.kept),
+        made.rows_of_voxel}) {
+    results.next_is(view);
+  }
+  results.give(result);
+}
+
+// points; features where there are any; counts and point_to_voxel of a centroid; else the row of each point.
+ROBOCACHE_FFI(voxel_downsample, args, result) {
+  Reader reader(args);
+  const auto [points, features, options] = reader.read<DownsampleCall>("call");
+  Results results(args, reader);
+  const Downsampled made =
+      voxel_downsample(points, features, options, results.allocate(points.device), current_stream(points.device));
+  for (const std::optional<TensorView>& view :
+       {std::optional(made.points), made.features, made.counts, std::optional(made.point_to_voxel), made.row}) {
+    results.next_is(view);
+  }
+  results.give(result);
+}
+
+// grid and weights, which are given.
+ROBOCACHE_FFI(integrate_tsdf, args, result) {
+  Reader reader(args);
+  const auto call = reader.read<TsdfCall>("call");
+  if (reader.read<int64_t>("results") != 2) throw ArgumentTypeError("grid: expected it and weights");
+  const auto grid = reader.read<TensorView>("grid");
+  const auto weights = reader.read<TensorView>("weights");
+  const std::optional<TensorView>& measured = call.intrinsics ? call.depth : call.points;
+  if (!measured) throw ArgumentTypeError(call.intrinsics ? "depth: expected with intrinsics" : "points: expected");
+  const Workspace workspace(tsdf_workspace_bytes(grid, *measured, call.T_world_sensor, call.intrinsics), grid.device);
+  integrate_tsdf(grid, weights, *measured, call.T_world_sensor, call.intrinsics, call.options,
+                 current_stream(grid.device), workspace.view);
+}
+
+// (Arrays, a tensor of the framework, index) -> the array there, once; nothing where there is none
+ROBOCACHE_FFI(array_of, args, result) {
+  auto& arrays = args.object<Arrays>(0, "arrays").arrays;
+  const auto index = static_cast<size_t>(args.integer(2, "index"));
+  if (index >= arrays.size()) throw ArgumentError("index: expected fewer than " + std::to_string(arrays.size()));
+  if (arrays[index]) result.set(*std::exchange(arrays[index], std::nullopt));
 }
 
 // (times, lengths)

@@ -305,9 +305,9 @@ TEST_P(Fuse, RefusesWhatDoesNotFitTogether) {
   FuseStream other = stream;
   other.values.dtype = DType::kInt64;
   const std::vector<FuseStream> mixed{stream, other};
-  expect_refused<ArgumentTypeError>([&] { common_dtype(mixed); },
+  expect_refused<ArgumentTypeError>([&] { fuse_outputs(mixed, stream.times, false); },
                                     "dtype: expected to be given where streams differ: streams[0].values is float64");
-  EXPECT_EQ(common_dtype(two), DType::kFloat64);
+  EXPECT_EQ(fuse_outputs(two, stream.times, false).out[0].dtype, DType::kFloat64);
 }
 
 }  // namespace

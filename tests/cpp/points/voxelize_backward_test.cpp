@@ -108,7 +108,7 @@ TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
             mode == VoxelMode::kMean ? part / static_cast<double>(points_here) : part;
       }
     }
-    ASSERT_EQ(made.read(), expected) << voxel_mode_name(mode);
+    ASSERT_EQ(made.read(), expected) << name_of(mode);
   }
 }
 

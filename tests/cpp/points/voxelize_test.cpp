@@ -144,7 +144,7 @@ TEST_P(Voxelize, AgreesWithAPlainLoop) {
     ASSERT_EQ(occupied_array.read(), occupied);
     ASSERT_EQ(count_array.read(), count);
     ASSERT_EQ(dropped_array.read(), dropped);
-    for (size_t r = 0; r < 6; ++r) ASSERT_EQ(arrays[r].read(), results[r]) << voxel_mode_name(modes[r + 2]);
+    for (size_t r = 0; r < 6; ++r) ASSERT_EQ(arrays[r].read(), results[r]) << name_of(modes[r + 2]);
   }
 }
 
@@ -208,9 +208,9 @@ TEST_P(Voxelize, RefusesByName) {
 TEST(VoxelModes, ComeFromTheirNames) {
   for (int i = 0; i < kVoxelModes; ++i) {
     const auto mode = static_cast<VoxelMode>(i);
-    EXPECT_EQ(voxel_mode_from_name(voxel_mode_name(mode)), mode);
+    EXPECT_EQ(value_of<VoxelMode>(name_of(mode), "mode"), mode);
   }
-  EXPECT_THROW(voxel_mode_from_name("median"), ArgumentError);
+  EXPECT_THROW(value_of<VoxelMode>("median", "mode"), ArgumentError);
 }
 
 // What ThreadSanitizer looks at: tiles that share words of bits, and clouds side by side.

@@ -473,7 +473,9 @@ def test_a_cache_within_a_cache_is_refused(inner, path, monkeypatch):
 
 def test_existing_names_are_kept(path):
     write(path, 1.0)
-    with pytest.raises(robocache.FileError, match="cache: it exists already; overwrite=True \\(--overwrite\\) replaces a cache"):
+    with pytest.raises(
+        robocache.FileError, match="cache: it exists already; overwrite=True \\(--overwrite\\) replaces a cache"
+    ):
         robocache.Writer(path)
     other = path.parent / "thesis"
     other.mkdir()

@@ -394,7 +394,9 @@ def test_on_the_command_line(rng, tmp_path, capsys):
     assert main(command) == 2
     told = capsys.readouterr().err
     assert re.search(r"say how many rows a second with fps \(--fps\), such as \d+; \(2\)", told)
-    assert told.endswith("say how they are brought to them with methods (--method), such as mode=previous, top=nearest\n")
+    assert told.endswith(
+        "say how they are brought to them with methods (--method), such as mode=previous, top=nearest\n"
+    )
     assert main([*command, "--fps", "20"]) == 2
     assert "with methods (--method), such as top=nearest\n" in capsys.readouterr().err
     assert main([*command, "--fps", "20", "--method", "previous", "--json"]) == 0

@@ -39,6 +39,5 @@ sys.exit(" ".join(refused) or 0)
 @pytest.mark.parametrize("torch", ["with torch", "without torch"])
 def test_each_imports_alone(torch):
     """Before any other of the package: so no circle of imports needs an order. Without torch, but for its own side."""
-    modules = [module for module in MODULES if ("._torch." in module) == (torch == "with torch")]
-    assert len(modules) > 3
+    modules = ["robocache._torch"] if torch == "with torch" else [*MODULES, "robocache._call", "robocache._check"]
     subprocess.run([sys.executable, "-c", PROGRAM, torch, *modules], check=True, timeout=300)

@@ -119,7 +119,7 @@ def test_rule_17_a_refusal_says_what_came(case):
         (resample, {"methods": [(slice(0, 1), "\udcff")]}, "methods"),
         (fuse, {"method": "\udcff"}, "method"),
         (fuse, {"dtype": "\udcff"}, "dtype"),
-        (fuse, {"method": ["\udcff"]}, "option"),
+        (fuse, {"method": ["\udcff"]}, "method"),
         (voxelize, {"mode": "\udcff"}, "mode"),
         (voxelize, {"mode": ["count", "\udcff"]}, "mode"),
         (sparse, {"reduce": "\udcff"}, "reduce"),

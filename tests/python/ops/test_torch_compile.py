@@ -246,30 +246,30 @@ def test_out_is_written_by_a_compiled_fuse(rng, device):
 
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_opcheck_of_fuse(rng, device, requires_grad):
-    from robocache.ops._torch import fuse
+    from robocache import _torch
+    from robocache.ops.fuse import _fuse
 
     values, times, targets = case(rng, device, dtype=torch.float64)
     tensors = [x.requires_grad_(requires_grad) for x in (values, times, targets)]
     scale = torch.tensor([2.0, 3.0], dtype=torch.float64, device=device)
-    shared = "linear", "clamp", False, 0.5, None, "not-a-knot", None, None, scale, 1.0, None
-    own = 1, 0, "pchip"  # the second stream's method
-    arguments = (
-        [tensors[0], values.detach().flip(1).requires_grad_(requires_grad)],
-        [tensors[1], tensors[1]],
-        tensors[2],
-        None,
-        False,
-        ["arm", "hand"],
-        *fuse._packed((*shared, *own)),
-    )
+
+    def arguments(values, times, targets):
+        options = {name: [default] * 2 for name, kind, default in _fuse.fields if kind.endswith("[]")}
+        options |= {"streams": ["arm", "hand"], "values": values, "times": times, "target_times": targets}
+        options |= {"method": ["linear", "pchip"], "max_gap": [0.5] * 2, "scale": [scale] * 2, "shift": [1.0] * 2}
+        return _torch._spread(_fuse, _fuse.call(options | {"methods": [[], []]}))
+
+    other = values.detach().flip(1).requires_grad_(requires_grad)
+    recorded = arguments([tensors[0], other], [tensors[1], tensors[1]], tensors[2])
     close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
     operators = torch.ops.robocache
-    torch.library.opcheck(operators.fuse_multimodal.default, (*arguments, True, True), **close)
-    plain = torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, arguments)
+    torch.library.opcheck(operators.fuse_multimodal.default, (*recorded, [True] * 3), **close)
+    plain = torch.utils._pytree.tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, recorded)
     out = torch.empty(3, 9, 4, dtype=torch.float64, device=device)
-    torch.library.opcheck(operators.fuse_multimodal_out.default, (*plain, True, False, [out]))
+    torch.library.opcheck(operators.fuse_multimodal_out.default, (*plain, [True, False, False], [out]))
     wanted = [True, False, True, True, True]
-    torch.library.opcheck(operators.fuse_multimodal_backward.default, (*plain, [torch.ones_like(out)], wanted), **close)
+    backward = (*plain, [torch.ones_like(out)], [], wanted)
+    torch.library.opcheck(operators.fuse_multimodal_backward.default, backward, **close)
 
 
 def test_vmap_of_fuse_is_a_loop_over_calls(rng, device):

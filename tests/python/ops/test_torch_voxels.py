@@ -1,7 +1,5 @@
 """voxelize_pointcloud in torch: gradients (rules 19 and 29), torch.compile, vmap and CUDA graphs."""
 
-import importlib
-
 import numpy as np
 import pytest
 from reference.compare import assert_same_bits, to_numpy, to_torch
@@ -12,7 +10,6 @@ from reference.voxelize import MODES, OF_FEATURES, cells
 import robocache
 
 torch = pytest.importorskip("torch")
-importlib.import_module("robocache.ops._torch.voxelize")  # defines the operators
 
 
 @pytest.fixture(autouse=True)
@@ -262,20 +259,28 @@ def test_one_graph_serves_clouds_of_any_size(rng, device):
 
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_opcheck(rng, device, requires_grad):
+    from robocache.ops.voxelize import _voxelize
+
+    from robocache import _torch
+
     points = to_torch(random_points(rng, 40), device)
     features = to_torch(rng.standard_normal((40, 2)).astype(np.float32), device).requires_grad_(requires_grad)
     operators = torch.ops.robocache
-    grid = [-1.5, 0.25, 3.0], [0.5, 0.7, 0.5], [3, 4, 7], 0, None
+    grid = {"grid_min": (-1.5, 0.25, 3.0), "voxel_size": (0.5, 0.7, 0.5), "grid_size": (3, 4, 7)}
     modes = ["mean", "max", "count", "occupancy"]  # torch adds the outs to the first, in its dtype
-    call = points, features, None, None, *grid, modes
-    torch.library.opcheck(operators.voxelize_pointcloud.default, (*call, True))
-    plain = points, features.detach(), None, None, *grid, modes
-    out = operators.voxelize_pointcloud.default(*plain, False)
-    torch.library.opcheck(operators.voxelize_pointcloud_out.default, (*plain, True, out))
+
+    def arguments(features, modes):
+        given = {"points": points, "features": features, "mode": modes, **grid}
+        return _torch._spread(_voxelize, _voxelize.call(given))
+
+    torch.library.opcheck(operators.voxelize_pointcloud.default, (*arguments(features, modes), [True] * 5))
+    plain = features.detach()
+    results = [True] * 4 + [False]
+    out = operators.voxelize_pointcloud.default(*arguments(plain, modes), results)
+    torch.library.opcheck(operators.voxelize_pointcloud_out.default, (*arguments(plain, modes), results, out))
     if not requires_grad:
-        made = [points.new_empty(0), out[1]]
-        arguments = *plain[:-1], ["mean", "max"], made, [torch.ones_like(out[0]), torch.ones_like(out[1])]
-        torch.library.opcheck(operators.voxelize_pointcloud_backward.default, arguments)
+        backward = *arguments(plain, ["mean", "max"]), [torch.ones_like(one) for one in out[:2]], [out[1]], [True]
+        torch.library.opcheck(operators.voxelize_pointcloud_backward.default, backward)
 
 
 # ---- vmap ----

@@ -239,7 +239,7 @@ BAD = {
     "flat grid": ({"grid": np.ones((4, 4), np.float32)}, r"grid: expected \[X, Y, Z\], got \[4, 4\]"),
     "weights of float16": ({"weights": np.ones(SHAPE, np.float16)}, "weights: expected float32, got float16"),
     "other weights": ({"weights": np.ones((7, 6, 4), np.float32)}, r"weights: expected \[7, 6, 5\] like grid"),
-    "no array": ({"measured": [[0, 0, 1]]}, "points: expected an array"),
+    "no array": ({"measured": [[0, 0, 1]]}, "points: expected"),
     "small pose": ({"T": np.eye(3)}, r"T_world_sensor: expected \[4, 4\], got \[3, 3\]"),
     "two poses for one": ({"T": np.stack([np.eye(4)] * 2)}, r"T_world_sensor: expected \[4, 4\], got \[2, 4, 4\]"),
     "one pose for two": ({"measured": np.stack([POINTS] * 2)}, r"T_world_sensor: expected \[2, 4, 4\], got \[4, 4\]"),

@@ -201,17 +201,26 @@ def test_rule_18_torch_compile_breaks_where_the_number_of_voxels_is_data(rng, de
 
 
 def test_rule_18_opcheck(rng, device):
-    from robocache.ops._torch import voxel_downsample, voxelize_sparse  # noqa: F401  defines the operators
+    from robocache import _torch  # defines the operators
+    from robocache.ops import voxel_downsample, voxelize_sparse
+
+    def arguments(operation, **given):
+        return _torch._spread(operation, operation.call(given))
 
     points = to_torch(random_points(rng, (60,)), device)
     features = torch.randn(60, 2, device=device, requires_grad=True)
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     for reduce, most, capacity in ((None, 3, 40), ("mean", None, 40), ("min", 2, None), (None, None, None)):
-        arguments = points, features, None, None, [0.5] * 3, None, most, capacity, reduce, "first", "xyz", []
-        torch.library.opcheck(torch.ops.robocache.voxelize_sparse.default, arguments, test_utils=tests)
+        given = {"points": points, "features": features, "voxel_size": [0.5] * 3, "reduce": reduce}
+        call = arguments(voxelize_sparse._voxelize, **given, max_points_per_voxel=most, capacity=capacity)
+        results = [True] * 5 + [capacity is not None, bool(reduce and most), reduce is None]
+        torch.library.opcheck(torch.ops.robocache.voxelize_sparse.default, (*call, results), test_utils=tests)
     for method, seed in (("centroid", None), ("first", None), ("random", 3)):
-        arguments = points, features, [0.5] * 3, [0.0] * 3, method, seed
-        torch.library.opcheck(torch.ops.robocache.voxel_downsample.default, arguments, test_utils=tests)
+        given = {"points": points, "features": features, "voxel_size": [0.5] * 3, "method": method, "seed": seed}
+        call = arguments(voxel_downsample._downsample, **given)
+        centroid = method == "centroid"
+        results = [True, True, centroid, centroid, not centroid]
+        torch.library.opcheck(torch.ops.robocache.voxel_downsample.default, (*call, results), test_utils=tests)
 
 
 def test_rule_18_vmap_is_refused_with_the_way_out(device):

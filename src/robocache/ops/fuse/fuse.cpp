@@ -88,7 +88,12 @@ void check_memory(const TensorView& out, std::string_view argument, const Argume
   }
 }
 
-}  // namespace
+struct FuseShape {
+  bool batched;
+  int64_t batch;
+  int64_t targets;
+  int64_t features;  // of all streams together
+};
 
 FuseShape fuse_shape(std::span<const FuseStream> streams, const TensorView& target_times) {
   if (streams.empty()) refuse("streams: expected at least one, got none");
@@ -121,6 +126,28 @@ DType common_dtype(std::span<const FuseStream> streams) {
     }
   }
   return first;
+}
+
+}  // namespace
+
+FuseOutputs fuse_outputs(std::span<const FuseStream> streams, const TensorView& target_times, bool separate) {
+  const FuseShape shape = fuse_shape(streams, target_times);
+  const auto like = [&](DType dtype, int64_t last) {
+    const Device device = streams[0].values.device;
+    return shape.batched ? TensorView::contiguous(nullptr, dtype, {shape.batch, shape.targets, last}, device)
+                         : TensorView::contiguous(nullptr, dtype, {shape.targets, last}, device);
+  };
+  const auto count = static_cast<int64_t>(streams.size());
+  FuseOutputs outputs{{}, like(DType::kBool, count), like(target_times.dtype, count)};
+  if (separate) {
+    for (const FuseStream& stream : streams) {
+      const TensorView& values = stream.values;
+      outputs.out.push_back(like(stream.dtype.value_or(values.dtype), values.shape[values.ndim - 1]));
+    }
+  } else {
+    outputs.out.push_back(like(streams[0].dtype ? *streams[0].dtype : common_dtype(streams), shape.features));
+  }
+  return outputs;
 }
 
 namespace {

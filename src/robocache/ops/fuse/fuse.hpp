@@ -57,7 +57,9 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <variant>
+#include <vector>
 
 #include "robocache/core/tensor_view.hpp"
 #include "robocache/interpolation/validate.hpp"
@@ -76,6 +78,14 @@ struct FuseStream {
   std::optional<Duration> offset = {};
   std::optional<FeatureNumbers> scale = {};
   std::optional<FeatureNumbers> shift = {};
+  std::optional<DType> dtype = {};  // as which it comes out; none: as fuse_outputs says
+
+  static constexpr auto fields() {
+    using S = FuseStream;
+    return std::tuple(Field{"streams", &S::name}, Field{"values", &S::values}, Field{"times", &S::times},
+                      Field{"options", &S::options}, Field{"lengths", &S::lengths}, Field{"offset", &S::offset},
+                      Field{"scale", &S::scale}, Field{"shift", &S::shift}, Field{"dtype", &S::dtype});
+  }
 };
 
 void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& target_times,
@@ -97,16 +107,13 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
                               const std::optional<TensorView>& target_lengths = std::nullopt,
                               const std::optional<TensorView>& workspace = std::nullopt);
 
-// The sizes of a call: what `out`, `valid` and `age` must be. `batched` is false for values [S, D]. Throws as above.
-struct FuseShape {
-  bool batched;
-  int64_t batch;
-  int64_t targets;
-  int64_t features;  // of all streams together
+// What a call's results must be, without memory. `separate`: an out for each stream, of its `dtype` or the values' own; else
+// one, of the first stream's `dtype` or that which all values share. Throws as above.
+struct FuseOutputs {
+  std::vector<TensorView> out;
+  TensorView valid;
+  TensorView age;
 };
-FuseShape fuse_shape(std::span<const FuseStream> streams, const TensorView& target_times);
-
-// The dtype that all values share; throws where they differ.
-DType common_dtype(std::span<const FuseStream> streams);
+FuseOutputs fuse_outputs(std::span<const FuseStream> streams, const TensorView& target_times, bool separate);
 
 }  // namespace robocache

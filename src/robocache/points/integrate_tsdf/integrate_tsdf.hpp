@@ -56,7 +56,9 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <tuple>
 
+#include "robocache/core/fields.hpp"
 #include "robocache/core/tensor_view.hpp"
 
 namespace robocache {
@@ -68,6 +70,13 @@ struct TsdfOptions {
   std::optional<double> depth_scale = {};  // metres a unit: 0.001 for millimetres; uint16 needs it, float32 is metres
   std::optional<double> max_weight = {};   // none: weights grow on
   bool space_carving = false;
+
+  static constexpr auto fields() {
+    using T = TsdfOptions;
+    return std::tuple(Field{"grid_min", &T::grid_min}, Field{"voxel_size", &T::voxel_size},
+                      Field{"truncation", &T::truncation}, Field{"depth_scale", &T::depth_scale},
+                      Field{"max_weight", &T::max_weight}, Field{"space_carving", &T::space_carving});
+  }
 };
 
 // `measured` is points where there are no intrinsics, else depth.

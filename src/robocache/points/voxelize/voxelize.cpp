@@ -12,15 +12,12 @@
 namespace robocache {
 namespace {
 
-constexpr std::string_view kModeNames[kVoxelModes] = {"occupancy", "occupancy_bits", "count", "sum", "mean", "min",
-                                                      "max",       "first",          "last"};
-
 bool takes_fill(VoxelMode mode) { return mode >= VoxelMode::kMean; }
 // The requested modes in words, for an error: "'count' and 'sum'".
 std::string modes_text(const VoxelizeOptions& options) {
   std::string text;
   for (const VoxelMode mode : options.modes) {
-    text.append(text.empty() ? "'" : " and '").append(voxel_mode_name(mode)).append("'");
+    text.append(text.empty() ? "'" : " and '").append(name_of(mode)).append("'");
   }
   return text;
 }
@@ -66,7 +63,7 @@ void set_modes(const PointArguments& arguments, const VoxelizeOptions& options, 
   uint32_t seen = 0;
   for (const VoxelMode mode : options.modes) {
     const uint32_t bit = 1u << static_cast<int32_t>(mode);
-    if (seen & bit) refuse("mode: expected each once, got '", voxel_mode_name(mode), "' twice");
+    if (seen & bit) refuse("mode: expected each once, got '", name_of(mode), "' twice");
     seen |= bit;
     call.outputs[call.output_count++] = {mode, voxel_mode_dtype(mode, features), nullptr};
   }
@@ -201,20 +198,9 @@ int64_t chosen_bytes(const VoxelReduction& reduction) {
 
 }  // namespace
 
-VoxelMode voxel_mode_from_name(std::string_view name) {
-  std::string accepted;
-  for (int i = 0; i < kVoxelModes; ++i) {
-    if (name == kModeNames[i]) return static_cast<VoxelMode>(i);
-    accepted.append(i == 0 ? "'" : ", '").append(kModeNames[i]).append("'");
-  }
-  refuse("mode: expected ", accepted, ", got '", name, "'");
-}
-
-std::string_view voxel_mode_name(VoxelMode mode) { return kModeNames[static_cast<int32_t>(mode)]; }
-
 DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features) {
   if (takes_features(mode) && !features) {
-    refuse("features: mode '", voxel_mode_name(mode), "' needs them, or points of more columns than 3");
+    refuse("features: mode '", name_of(mode), "' needs them, or points of more columns than 3");
   }
   switch (mode) {
     case VoxelMode::kOccupancy:
@@ -264,12 +250,12 @@ VoxelReduction voxelize_reduction(const PointArguments& arguments, const Voxeliz
   for (size_t i = 0; i < count; ++i) {
     VoxelOutput& output = reduction.outputs[i];
     std::string name = "out";
-    if (count > 1) name.append("['").append(voxel_mode_name(output.mode)).append("']");
+    if (count > 1) name.append("['").append(name_of(output.mode)).append("']");
     check_result(outs[i], name, output_of(call, output, device));
     check_apart(outs[i], name, arguments);
     for (size_t j = 0; j < i; ++j) {
       if (overlaps(outs[i], outs[j])) {
-        refuse(name, ": overlaps out['", voxel_mode_name(reduction.outputs[j].mode), "']");
+        refuse(name, ": overlaps out['", name_of(reduction.outputs[j].mode), "']");
       }
     }
     output.data = outs[i].data;
@@ -312,7 +298,7 @@ void voxelize_pointcloud_backward(const PointArguments& arguments, const Voxeliz
   check_result(out_gradient, "out_gradient", output_of(call, reduction.outputs[0], device));
   gradient.out_gradient = out_gradient.data;
   if (gradient.mode == VoxelMode::kMean || gradient.mode == VoxelMode::kMin || gradient.mode == VoxelMode::kMax) {
-    if (!made) refuse("made: mode '", voxel_mode_name(gradient.mode), "' needs what the call made");
+    if (!made) refuse("made: mode '", name_of(gradient.mode), "' needs what the call made");
     VoxelOutput output = reduction.outputs[0];
     if (gradient.mode == VoxelMode::kMean) output = {VoxelMode::kCount, DType::kInt32, nullptr};
     check_result(*made, "made", output_of(call, output, device));

@@ -49,7 +49,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <string_view>
+#include <tuple>
 #include <variant>
 #include <vector>
 
@@ -60,17 +60,20 @@
 namespace robocache {
 
 struct VoxelizeOptions {
-  std::array<double, 3> grid_min;
-  std::array<double, 3> voxel_size;                        // positive
-  std::array<int64_t, 3> grid_size;                        // voxels along x, y, z; 0 and more
+  std::array<double, 3> grid_min = {};
+  std::array<double, 3> voxel_size = {};                   // positive
+  std::array<int64_t, 3> grid_size = {};                   // voxels along x, y, z; 0 and more
   std::vector<VoxelMode> modes = {VoxelMode::kOccupancy};  // each once
   std::variant<int64_t, double> fill = int64_t{0};         // whole and in range where an integer output takes it
   std::optional<double> quantum = {};                      // with sum or mean of floats
-};
 
-// "occupancy", "occupancy_bits", ..., "last". Throws ArgumentError naming "mode" and the accepted names.
-VoxelMode voxel_mode_from_name(std::string_view name);
-std::string_view voxel_mode_name(VoxelMode mode);
+  static constexpr auto fields() {
+    using V = VoxelizeOptions;
+    return std::tuple(Field{"grid_min", &V::grid_min}, Field{"voxel_size", &V::voxel_size},
+                      Field{"grid_size", &V::grid_size}, Field{"mode", &V::modes}, Field{"fill", &V::fill},
+                      Field{"quantum", &V::quantum});
+  }
+};
 
 // The dtype of that mode's out, for features of `features` or none. Throws ArgumentError where the mode needs them.
 DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features);

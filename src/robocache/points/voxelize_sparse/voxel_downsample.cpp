@@ -4,13 +4,6 @@
 
 namespace robocache {
 
-DownsampleMethod downsample_method_from_name(std::string_view name) {
-  if (name == "centroid") return DownsampleMethod::kCentroid;
-  if (name == "first") return DownsampleMethod::kFirst;
-  if (name == "random") return DownsampleMethod::kRandom;
-  refuse("method: expected 'centroid', 'first' or 'random', got '", name, "'");
-}
-
 Downsampled voxel_downsample(const TensorView& points, const std::optional<TensorView>& features,
                              const DownsampleOptions& options, const Allocate& allocate, CudaStream stream) {
   if (points.ndim == 3) {

@@ -29,6 +29,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "robocache/points/voxelize_sparse/voxelize_sparse.hpp"
 
@@ -36,14 +37,22 @@ namespace robocache {
 
 enum class DownsampleMethod : uint8_t { kCentroid, kFirst, kRandom };
 
-// "centroid", "first", "random". Throws ArgumentError.
-DownsampleMethod downsample_method_from_name(std::string_view name);
+template <>
+struct EnumNames<DownsampleMethod> {
+  static constexpr std::string_view names[] = {"centroid", "first", "random"};
+};
 
 struct DownsampleOptions {
   std::array<double, 3> voxel_size{};  // the points' unit, along x, y, z; positive and finite
   std::array<double, 3> origin{};
   DownsampleMethod method = DownsampleMethod::kCentroid;
   std::optional<int64_t> seed{};  // of `random`, and of that alone
+
+  static constexpr auto fields() {
+    using D = DownsampleOptions;
+    return std::tuple(Field{"voxel_size", &D::voxel_size}, Field{"origin", &D::origin}, Field{"method", &D::method},
+                      Field{"seed", &D::seed});
+  }
 };
 
 struct Downsampled {

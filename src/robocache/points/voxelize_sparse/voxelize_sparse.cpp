@@ -8,29 +8,6 @@
 
 namespace robocache {
 
-VoxelOrder voxel_order_from_name(std::string_view name) {
-  if (name == "first") return VoxelOrder::kFirst;
-  if (name == "linear") return VoxelOrder::kLinear;
-  if (name == "morton") return VoxelOrder::kMorton;
-  refuse("order: expected 'first', 'linear' or 'morton', got '", name, "'");
-}
-
-CoordOrder coord_order_from_name(std::string_view name) {
-  if (name == "xyz") return CoordOrder::kXyz;
-  if (name == "zyx") return CoordOrder::kZyx;
-  refuse("coord_order: expected 'xyz' or 'zyx', got '", name, "'");
-}
-
-VoxelMode sparse_reduce_from_name(std::string_view name) {
-  if (name == "mean") return VoxelMode::kMean;
-  if (name == "sum") return VoxelMode::kSum;
-  if (name == "min") return VoxelMode::kMin;
-  if (name == "max") return VoxelMode::kMax;
-  if (name == "first") return VoxelMode::kFirst;
-  if (name == "last") return VoxelMode::kLast;
-  refuse("reduce: expected 'mean', 'sum', 'min', 'max', 'first', 'last' or None, got '", name, "'");
-}
-
 namespace {
 
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
@@ -71,7 +48,8 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   const Device device = points.device;
   check_row_count(clouds, device);
   if (options.reduce && !takes_features(*options.reduce)) {
-    refuse("reduce: expected mean, sum, min, max, first, last or none");
+    refuse("reduce: expected 'mean', 'sum', 'min', 'max', 'first', 'last' or none, got '", name_of(*options.reduce),
+           "'");
   }
 
   SparseCall call{};

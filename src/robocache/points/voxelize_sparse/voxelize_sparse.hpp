@@ -66,12 +66,24 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
+#include "robocache/core/fields.hpp"
 #include "robocache/core/tensor_view.hpp"
 #include "robocache/points/voxelize_sparse/sparse_steps.hpp"
 #include "robocache/points/voxels/reduce.hpp"
+#include "robocache/points/voxels/validate.hpp"
 
 namespace robocache {
+
+template <>
+struct EnumNames<VoxelOrder> {
+  static constexpr std::string_view names[] = {"first", "linear", "morton"};
+};
+template <>
+struct EnumNames<CoordOrder> {
+  static constexpr std::string_view names[] = {"xyz", "zyx"};
+};
 
 struct SparseOptions {
   std::array<double, 3> voxel_size{};                  // the points' unit, along x, y, z; positive and finite
@@ -82,12 +94,15 @@ struct SparseOptions {
   std::optional<VoxelMode> reduce = VoxelMode::kMean;  // kSum to kLast; none: gather
   VoxelOrder order = VoxelOrder::kFirst;
   CoordOrder coord_order = CoordOrder::kXyz;
-};
 
-// "first", "linear", "morton"; "xyz", "zyx"; "mean", "sum", ... Throw ArgumentError naming the argument.
-VoxelOrder voxel_order_from_name(std::string_view name);
-CoordOrder coord_order_from_name(std::string_view name);
-VoxelMode sparse_reduce_from_name(std::string_view name);
+  static constexpr auto fields() {
+    using S = SparseOptions;
+    return std::tuple(Field{"voxel_size", &S::voxel_size}, Field{"point_range", &S::point_range},
+                      Field{"max_voxels", &S::max_voxels}, Field{"max_points_per_voxel", &S::max_points_per_voxel},
+                      Field{"capacity", &S::capacity}, Field{"reduce", &S::reduce}, Field{"order", &S::order},
+                      Field{"coord_order", &S::coord_order});
+  }
+};
 
 struct SparseVoxels {
   TensorView coords;

@@ -4,12 +4,21 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/fields.hpp"
 #include "robocache/core/tensor_view.hpp"
 #include "robocache/points/voxels/clouds.hpp"
+#include "robocache/points/voxels/reduce.hpp"
 
 namespace robocache {
+
+template <>
+struct EnumNames<VoxelMode> {
+  static constexpr std::string_view names[] = {"occupancy", "occupancy_bits", "count", "sum", "mean", "min",
+                                               "max",       "first",          "last"};
+};
 
 // The point arguments of a call:
 //
@@ -27,6 +36,12 @@ struct PointArguments {
   std::optional<TensorView> features = {};
   std::optional<TensorView> lengths = {};
   std::optional<TensorView> batch_offsets = {};
+
+  static constexpr auto fields() {
+    using P = PointArguments;
+    return std::tuple(Field{"points", &P::points}, Field{"features", &P::features}, Field{"lengths", &P::lengths},
+                      Field{"batch_offsets", &P::batch_offsets});
+  }
 };
 
 struct PointClouds {

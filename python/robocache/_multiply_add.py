@@ -7,13 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...affine import fma
-from ._call import Function
 
-
-class _MultiplyAdd(Function):
+class _MultiplyAdd(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
+        from .affine import fma  # which imports this
+
         made: Tensor = fma(torch, x, factor, summand)
         return made
 
@@ -43,9 +42,9 @@ class _MultiplyAdd(Function):
             whole = operand.unsqueeze(0) if dim is None else operand.movedim(dim, 0)
             moved.append(whole.reshape(len(whole), *[1] * (axes + 1 - whole.ndim), *whole.shape[1:]))
         x, factor, summand = moved
-        return _MultiplyAdd.apply(x.expand(info.batch_size, *x.shape[1:]), factor, summand), 0
+        return multiply_add(x.expand(info.batch_size, *x.shape[1:]), factor, summand), 0
 
 
 def multiply_add(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
-    made: Tensor = _MultiplyAdd.apply(x, factor, summand)
+    made: Tensor = _MultiplyAdd.apply(x, factor, summand)  # type: ignore[no-untyped-call]
     return made

@@ -1,0 +1,292 @@
+"""What torch's transforms have to know of the operations on points: results, gradients, vmap.
+
+How many voxels of a cloud hold points is data, unless a `capacity` says how many rows there shall be: without one,
+torch.compile breaks its graph at the call, or takes it in where `torch._dynamo.config.capture_dynamic_output_shape_ops` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import _lib, errors
+from .._operation import Operation
+from ._streams import in_front, work_type
+
+_dtype_of = _lib.function("voxel_mode_dtype")
+
+_WITHOUT_FEATURES = "occupancy", "occupancy_bits", "count"
+
+
+def _name(dtype: Any) -> str:
+    return _lib.dtype_name(dtype)
+
+
+def _reduced(reduce: str, dtype: Any) -> str:
+    return str(_dtype_of(reduce, None if dtype is None else _name(dtype)))
+
+
+def _clouds(call: Mapping[str, Any]) -> tuple[Any, ...]:
+    offsets = call["batch_offsets"]
+    return tuple(call["points"].shape[:-2]) if offsets is None else (offsets.shape[0] - 1,)
+
+
+class VoxelizeOperation(Operation):
+    """Dense grids: an out for each mode, then what was dropped."""
+
+    gradients_of = ("features",)
+    has_backward = True
+
+    def for_torch(self, call: dict[str, Any]) -> dict[str, Any]:
+        """With the columns that are features as features; where points lie has no gradient."""
+        points, features = call["points"], call["features"]
+        if not hasattr(points, "detach") or points.ndim == 0:
+            return call  # for the check of tensors to refuse, or the library
+        if features is None and points.shape[-1] > 3:
+            features = points[..., 3:]
+        return {**call, "points": points[..., :3].detach(), "features": features}
+
+    def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
+        features, clouds = call["features"], _clouds(call)
+        x, y, z = call["grid_size"]
+        shapes: list[tuple[Any, Any]] = []
+        for mode in call["mode"]:
+            grid = (x, y, (z + 31) // 32) if mode == "occupancy_bits" else (x, y, z)
+            columns = () if mode in _WITHOUT_FEATURES or features is None else features.shape[-1:]
+            shapes.append(((*clouds, *grid, *columns), _reduced(mode, None if features is None else features.dtype)))
+        return [*shapes, (clouds, "int64")]
+
+    def count_of_outs(self, call: Mapping[str, Any], count: int) -> int:
+        return count - 1
+
+    def gradient_shapes(self, call: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+        features = call["features"]
+        return [(features.shape, work_type(features))]
+
+    def results_to_keep(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
+        return [out for mode, out in zip(call["mode"], results, strict=False) if mode in ("min", "max")]
+
+    def add_gradients(
+        self, call: Mapping[str, Any], out_gradients: Sequence[Any], kept: Sequence[Any], gradients: Sequence[Any]
+    ) -> None:
+        left = iter(kept)
+        for mode, out_gradient in zip(call["mode"], out_gradients, strict=True):
+            made = next(left) if mode in ("min", "max") else None
+            if mode in _WITHOUT_FEATURES:
+                continue
+            if mode == "mean":
+                alone = {**call, "mode": ["count"], "fill": 0, "quantum": None}
+                made = self.by_library(alone, self.flat(alone, [None, False]), [None, False], [])[0]
+            alone = {**call, "mode": [mode], "fill": 0, "quantum": None}
+            arguments = self.flat(alone, [out_gradient.contiguous()])
+            self._backward(*arguments, len(gradients), *gradients, made)
+
+    def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
+        if call["batch_offsets"] is not None:
+            raise errors.ArgumentError("batch_offsets: expected none under vmap; pass points [B, N, 3] with lengths")
+        points = in_front(call["points"], dims["points"], size)
+        batched = points.ndim == 4
+        rows = points.shape[1] if batched else None
+        folded = {**call, "points": points.flatten(0, 1) if batched else points}
+        if call["lengths"] is not None:
+            folded["lengths"] = in_front(call["lengths"], dims["lengths"], size).reshape(-1)
+        if call["features"] is not None:
+            features = in_front(call["features"], dims["features"], size)
+            folded["features"] = features.flatten(0, 1) if batched else features
+        return folded, lambda array: array if rows is None else array.reshape(size, rows, *array.shape[1:])
+
+    def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
+        array = in_front(array, dim, size)
+        return array.flatten(0, 1) if len(_clouds(call)) else array
+
+
+class SparseOperation(Operation):
+    """Voxels that hold points."""
+
+    gradients_of = "points", "features"
+
+    def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
+        points, features, reduce = call["points"], call["features"], call["reduce"]
+        most, capacity, clouds = call["max_points_per_voxel"], call["capacity"], _clouds(call)
+        voxels = _new_size() if capacity is None else capacity
+        source = points if features is None else features
+        gathered = 0
+        if reduce is None:
+            gathered = _new_size() if most is None else most
+            out: tuple[Any, Any] = (voxels, gathered, source.shape[-1]), source.dtype
+        else:
+            columns = points.shape[-1] - 3 if features is None else features.shape[-1]
+            out = (voxels, columns), _reduced(reduce, source.dtype)
+        return [
+            ((voxels, 3 + len(clouds)), "int32"),
+            out,
+            ((voxels,), "int32"),
+            (points.shape[:-1], "int32"),
+            (clouds, "int64"),
+            ((), "int64"),
+            (points.shape[:-1], "int32"),
+            ((voxels, gathered), "int32"),
+        ]
+
+    def results_to_keep(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
+        _, out, counts, point_to_voxel, _, _, kept, rows = results
+        return [out, counts, point_to_voxel if kept is None else kept, rows]
+
+    def gradients(self, call: Mapping[str, Any], kept: Sequence[Any], out_gradients: Sequence[Any]) -> dict[str, Any]:
+        gradient = out_gradients[1]
+        if gradient is None:
+            return {}
+        out, counts, voxel_of_point, rows = kept
+        features, reduce = call["features"], call["reduce"]
+        source = call["points"] if features is None else features
+        flat = source.reshape(-1, source.shape[-1])
+        if reduce is None:
+            made = to_rows(gradient.reshape(-1, flat.shape[1]), rows.reshape(-1), len(flat))
+        elif features is not None:
+            made = reduce_gradient(reduce, flat, out, counts, voxel_of_point.reshape(-1), gradient)
+        else:
+            made = reduce_gradient(reduce, flat[:, 3:], out, counts, voxel_of_point.reshape(-1), gradient)
+            made = made.new_zeros(flat.shape).index_copy(1, _columns(made, 3), made)
+        return {"points" if features is None else "features": made.reshape(source.shape)}
+
+    def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
+        raise _no_vmap()
+
+
+class DownsampleOperation(Operation):
+    """A point for each voxel."""
+
+    gradients_of = "points", "features"
+
+    def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
+        points, features, voxels = call["points"], call["features"], _new_size()
+        reduce = "mean" if call["method"] == "centroid" else "first"
+        of_features: tuple[Any, Any] = (0,), "int32"
+        if features is not None:
+            of_features = (voxels, features.shape[-1]), _reduced(reduce, features.dtype)
+        return [
+            ((voxels, points.shape[-1] if features is None else 3), points.dtype),
+            of_features,
+            ((voxels,), "int32"),
+            (points.shape[:1], "int32"),
+            ((voxels,), "int32"),
+        ]
+
+    def results_to_keep(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
+        return list(results[2:])
+
+    def gradients(self, call: Mapping[str, Any], kept: Sequence[Any], out_gradients: Sequence[Any]) -> dict[str, Any]:
+        points, features = call["points"], call["features"]
+        counts, point_to_voxel, row = kept
+
+        def of(source: Any, gradient: Any) -> Any:
+            if call["method"] == "centroid":
+                return mean_gradient(source, counts, point_to_voxel, gradient)
+            return to_rows(gradient, row, len(source))
+
+        made = {}
+        if out_gradients[0] is not None:
+            of_points = of(points[:, : 3 if features is not None else None], out_gradients[0])
+            made["points"] = of_points.new_zeros(points.shape).index_copy(1, _columns(of_points, 0), of_points)
+        if features is not None and out_gradients[1] is not None and features.is_floating_point():
+            made["features"] = of(features, out_gradients[1])
+        return made
+
+    def fold(self, call: Mapping[str, Any], dims: Mapping[str, Any], size: int) -> tuple[dict[str, Any], Any]:
+        raise _no_vmap()
+
+
+class TsdfOperation(Operation):
+    """Writes to grid and weights alone."""
+
+    writes_in_place = True
+    results = "grid", "weights"
+
+    def for_torch(self, call: dict[str, Any]) -> dict[str, Any]:
+        """With the sensors' numbers, which the caller may have as numbers of any kind, as tensors."""
+        import torch
+
+        def tensor(value: Any) -> Any:
+            if value is None or isinstance(value, torch.Tensor):
+                return value if value is None else value.to(torch.float64)
+            return torch.as_tensor(value, dtype=torch.float64, device="cpu")
+
+        return {**call, "T_world_sensor": tensor(call["T_world_sensor"]), "intrinsics": tensor(call["intrinsics"])}
+
+
+def _new_size() -> Any:
+    import torch
+
+    return torch.library.get_ctx().new_dynamic_size()
+
+
+def _columns(array: Any, first: int) -> Any:
+    import torch
+
+    return torch.arange(first, first + array.shape[1], device=array.device)
+
+
+def _no_vmap() -> errors.ArgumentError:
+    return errors.ArgumentError(
+        "points: expected no vmap, since each call has voxels of its own number; pass the clouds as [B, N, 3]"
+    )
+
+
+# ---- Gradients of what is sparse ----
+# Each row takes what it gave; all of it is gathered, or put to rows of which no two are the same, but for the least row of
+# those that tie: so it is the same on every run.
+
+
+def of_voxels(array: Any, voxel: Any, absent: int = 0) -> Any:
+    """array[voxel], and `absent` for -1."""
+    import torch
+
+    padded = torch.cat([array, array.new_full((1, *array.shape[1:]), absent)])
+    return padded.index_select(0, torch.where(voxel < 0, len(array), voxel))
+
+
+def to_rows(gradient: Any, row: Any, count: int) -> Any:
+    """[count, F], row row[i] being gradient[i]; -1 goes nowhere."""
+    import torch
+
+    row = torch.where(row < 0, count, row).long()
+    return gradient.new_zeros(count + 1, gradient.shape[-1]).index_copy(0, row, gradient)[:count]
+
+
+def _least_row(candidates: Any, voxel: Any, voxels: int, largest: bool = False) -> Any:
+    """[voxels, F]: of the rows that are candidates [N, F] the least of each voxel, or the largest."""
+    import torch
+
+    count = len(voxel)
+    rows = torch.arange(count, device=voxel.device)[:, None].expand_as(candidates)
+    nobody = -1 if largest else count
+    voxel = torch.where(voxel < 0, voxels, voxel).long()[:, None].expand_as(candidates)
+    made = rows.new_full((voxels + 1, candidates.shape[1]), nobody)
+    return made.scatter_reduce(0, voxel, torch.where(candidates, rows, nobody), "amax" if largest else "amin")[:voxels]
+
+
+def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
+    """As :func:`reduce_gradient`, of a mean."""
+    import torch
+
+    wide = of_voxels(gradient, kept).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
+    return (wide / of_voxels(counts, kept, absent=1)[:, None]).to(source.dtype)
+
+
+def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, kept: Any, gradient: Any) -> Any:
+    """Of source [N, F], kept [N] naming the row of out [M, F] that each row went into, or -1."""
+    import torch
+
+    if reduce == "mean":
+        return mean_gradient(source, counts, kept, gradient)
+    at_row = of_voxels(gradient, kept)
+    if reduce == "sum":
+        return at_row.to(source.dtype)
+    candidates = (kept >= 0)[:, None].expand_as(source)
+    if reduce in ("min", "max"):
+        of_row = of_voxels(out, kept)
+        same = (source == of_row) & (source.signbit() == of_row.signbit())  # -0 is below +0
+        candidates = candidates & (same | (source.isnan() & of_row.isnan()))
+    chosen = _least_row(candidates, kept, len(out), largest=reduce == "last")
+    rows = torch.arange(len(source), device=source.device)[:, None]
+    return torch.where(rows == of_voxels(chosen, kept, absent=-1), at_row, 0).to(source.dtype)

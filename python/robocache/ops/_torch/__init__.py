@@ -1,1 +1,0 @@
-"""The operations as torch knows them: gradients, torch.compile, vmap and all else that goes through its dispatcher."""
