@@ -88,9 +88,9 @@ class Operation:
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         names = {one.name for one in own}
         own += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None if kind == "block[]" else default)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None if "block" in kind else default)
             for name, kind, default in self.fields
-            if name not in names
+            if name not in names and kind not in ("tensor", "tensor[]")
         ]
         function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
         return function

@@ -86,6 +86,9 @@ def _dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any
                 if out is not False
             ]
         _operators[operation.name].write(*_spread(operation, given), wanted, made)
+    if operation.has_backward and made:  # what is float and no out, an age say, has no gradient
+        outs = sum(wanted[: operation.count_of_outs(given, len(results))])
+        made = [*made[:outs], *(x.detach() for x in made[outs:])]
     left = iter(made)
     return [next(left) if asked else None for asked in wanted]
 

@@ -97,7 +97,7 @@ class VoxelizeOperation(Operation):
 
     def fold_result(self, call: Mapping[str, Any], array: Any, dim: int | None, size: int) -> Any:
         array = in_front(array, dim, size)
-        return array.flatten(0, 1) if len(_clouds(call)) else array
+        return array.flatten(0, 1) if array.ndim == 6 else array  # [calls, clouds, X, Y, Z, F]
 
 
 class SparseOperation(Operation):

@@ -34,7 +34,14 @@ def voxel_downsample(points: Array, features: Array, **options: Unpack[_Options]
 @overload
 def voxel_downsample(points: Any, features: Any = ..., **options: Unpack[_Options]) -> Any: ...
 @_downsample.documents
-def voxel_downsample(points: Any, features: Any = None, **options: Unpack[_Options]) -> Any:
+def voxel_downsample(
+    points: Any,
+    features: Any = None,
+    *,
+    voxel_size: float | Sequence[float],
+    origin: float | Sequence[float] = 0,
+    **options: Any,
+) -> Any:
     """Returns one point for each occupied voxel, in the order of the voxels' first points.
 
     Args:
@@ -62,8 +69,8 @@ def voxel_downsample(points: Any, features: Any = None, **options: Unpack[_Optio
         array([[0.5 , 0.25, 0.  ],
                [5.  , 5.  , 5.  ]])
     """
-    size = three("voxel_size", options["voxel_size"], scalar=True)
-    origin = three("origin", options.get("origin", 0), scalar=True)
+    size = three("voxel_size", voxel_size, scalar=True)
+    origin = three("origin", origin, scalar=True)
     centroid = options.get("method", "centroid") == "centroid"
     of_gradients = [None, None, False] if centroid else [False, False, None]
     results = [None, False if features is None else None, *of_gradients]

@@ -86,10 +86,13 @@ def voxelize_pointcloud(
     points: Any,
     features: Any = None,
     *,
+    grid_min: Sequence[float],
+    voxel_size: float | Sequence[float],
+    grid_size: Sequence[int],
     mode: str | Sequence[str] = "occupancy",
     return_dropped: bool = False,
     out: Any = None,
-    **options: Unpack[_Options],
+    **options: Any,
 ) -> Any:
     """Points into a dense grid of voxels, any number of results in one pass over the points.
 
@@ -144,7 +147,10 @@ def voxelize_pointcloud(
         points=points,
         features=features,
         mode=modes,
-        **{**options, "voxel_size": three("voxel_size", options["voxel_size"], scalar=True)},
+        grid_min=grid_min,
+        voxel_size=three("voxel_size", voxel_size, scalar=True),
+        grid_size=grid_size,
+        **options,
     )
     if out is None:
         out = dict(zip(modes, made, strict=True)) if several else made[0]

@@ -61,7 +61,9 @@ def voxelize_sparse(points: Array, features: Any = ..., **options: Unpack[_Optio
 @overload
 def voxelize_sparse(points: Any, features: Any = ..., **options: Unpack[_Options]) -> SparseVoxels[Any]: ...
 @_voxelize.documents
-def voxelize_sparse(points: Any, features: Any = None, **options: Unpack[_Options]) -> SparseVoxels[Any]:
+def voxelize_sparse(
+    points: Any, features: Any = None, *, voxel_size: float | Sequence[float], **options: Any
+) -> SparseVoxels[Any]:
     """The voxels that points lie in, and what lies in each; the grid itself is never stored.
 
     Args:
@@ -101,7 +103,7 @@ def voxelize_sparse(points: Any, features: Any = None, **options: Unpack[_Option
                [1.]]))
     """
     given = {"points": points, "features": features, **options}
-    given["voxel_size"] = three("voxel_size", options["voxel_size"], scalar=True)
+    given["voxel_size"] = three("voxel_size", voxel_size, scalar=True)
     if options.get("point_range") is not None:
         given["point_range"] = _range(options["point_range"])
     reduced, limited = given.get("reduce", "mean") is not None, given.get("max_points_per_voxel") is not None
