@@ -94,7 +94,8 @@ TEST(DecideResidency, WhatDoesNotFitByNameIsRefusedWithBothSizes) {
       "memory.residency: 'state' as 'pinned' needs 71 bytes of host memory, the memory budget of 100 has 70 left");
   for (const Tier tier : {D, P}) {
     const std::vector<ResidencyRequest> on_cpu{{"state", 71, tier}};
-    expect_refused<DeviceError>([&] { decide_residency(on_cpu, kCpu, {100, 70}, {}); }, "memory.residency: 'state' as '",
+    expect_refused<DeviceError>([&] { decide_residency(on_cpu, kCpu, {100, 70}, {}); },
+                                "memory.residency: 'state' as '",
                                 "' needs 71 bytes of host memory, the memory budget of 70 has 70 left");
   }
   const std::vector<ResidencyRequest> mapped{{"state", int64_t{1} << 60, M}};

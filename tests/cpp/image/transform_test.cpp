@@ -224,12 +224,14 @@ TEST(Transform, RefusalsNameTheCamera) {
   test::expect_refused<ArgumentError>(made(kColour, R"({"crop": [38, 9]})", "left"),
                                       "delta_timestamps['left'].images.crop: ", "38 and 9");
   test::expect_refused<ArgumentError>(made(kColour, R"({"crop": [38, 9]})", ""), "crop: ");
-  test::expect_refused<ArgumentError>(made({4, 4, 1, DType::kUInt16}, "{}", "depth"), "delta_timestamps['depth'].images.unit_m: ");
+  test::expect_refused<ArgumentError>(made({4, 4, 1, DType::kUInt16}, "{}", "depth"),
+                                      "delta_timestamps['depth'].images.unit_m: ");
   test::expect_refused<ArgumentError>(made({4, 4, 2, DType::kUInt8}, "{}", "left"),
                                       "delta_timestamps['left'].images.frames: ", "[4, 4, 2]");
   ImageOptions unchecked;
   unchecked.hue = {-0.7, 0.7};
-  test::expect_refused<ArgumentError>([&] { ImageTransform(kColour, unchecked, "left"); }, "delta_timestamps['left'].images.hue: ");
+  test::expect_refused<ArgumentError>([&] { ImageTransform(kColour, unchecked, "left"); },
+                                      "delta_timestamps['left'].images.hue: ");
 }
 
 TEST(ImageOptions, OfJsonRefusesWhatItDoesNotKnow) {

@@ -75,8 +75,7 @@ TEST_P(NoPoints, VoxelizeSparseWritesItsWholeCapacity) {
       options.capacity = 10;
       options.reduce = reduce;
       if (limited) options.max_points_per_voxel = 4;
-      SCOPED_TRACE(testing::Message() << (reduce ? name_of(*reduce) : "gather")
-                                      << (limited ? ", limited" : ""));
+      SCOPED_TRACE(testing::Message() << (reduce ? name_of(*reduce) : "gather") << (limited ? ", limited" : ""));
       const SparseVoxels made = voxelize_sparse(poisoned(DType::kFloat64, {0, 3}), poisoned(DType::kFloat32, {0, 2}),
                                                 options, memory.allocate(), CudaStream{});
       EXPECT_EQ(made.features.dtype, DType::kFloat32);
