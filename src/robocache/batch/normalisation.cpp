@@ -54,8 +54,8 @@ const Mode& mode_of(Normalize normalize) {
 constexpr double kLeRobotEpsilon = 1e-8;
 constexpr double kOpenPiEpsilon = 1e-6;
 
-// The line of slope 1/spread, or less by a power of two, on which the constant `x`, rounded to the work type, comes out as
-// `y`. A slope of 1e8 moves in steps of 10 in float32 where x is 1: of LeRobot's -1 nothing would be left.
+// Returns a line that maps the constant `x`, rounded to the work type, to `y`. Its slope is 1 / spread, or less by a power of
+// two if rounding would lose `y`: at x = 1, a slope of 1e8 gives float32 results in steps of 10, which loses LeRobot's -1.
 template <class Work>
 Affine through(double x, double y, double spread) {
   if (!(std::abs(x) <= std::numeric_limits<Work>::max())) return {};
@@ -69,7 +69,7 @@ Affine through(double x, double y, double spread) {
   }
 }
 
-// What a mode reads of a feature.
+// The two statistics that a mode reads of a feature.
 struct Ends {
   Ends(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide, Constant constant)
       : first((stats.*mode_of(normalize).first)[feature]), standard(normalize == Normalize::kMeanStd) {
@@ -80,7 +80,7 @@ struct Ends {
   }
 
   double first;         // the mean, or the lower end
-  double distance = 0;  // the std, or that of the two ends, which is twice the spread
+  double distance = 0;  // the std, or the distance between the two ends, which is twice the spread
   bool standard;        // mean and std
   bool flat = false;    // without spread
 };
@@ -147,12 +147,12 @@ Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bo
               double min_spread) {
   auto [first, distance, standard, flat] = Ends(stats, feature, normalize, wide, constant);
   if (lesser_spread(stats, feature, normalize, wide, constant, min_spread)) {
-    double zero = first;  // what becomes 0
+    double zero = first;  // the value that becomes 0
     if (!standard) zero += constant == Constant::kCenter ? distance / 2 : 1;
     const double most = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
     return std::abs(zero) <= most ? Affine{1, -zero, 1, zero} : Affine{};
   }
-  if (flat) distance = 0;  // what is left of it is the rounding of the statistics
+  if (flat) distance = 0;  // only the rounding error of the statistics is left
   if (constant == Constant::kOpenPi) distance += kOpenPiEpsilon;
   if (constant == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
   double spread = standard ? distance : distance / 2;
@@ -163,7 +163,7 @@ Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bo
   const double centre = standard ? first : first + spread;
   const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
   double scale = 1 / spread;
-  // Factors that overflow would make NaN of numbers.
+  // Factors that overflow would turn numbers into NaN.
   if (!(scale > 0 && scale <= largest && std::abs(centre * scale) <= largest)) scale = spread = 1;
   const double shift = -centre * scale;
   if (!(std::abs(shift) <= largest)) return {scale, 0, spread, 0};

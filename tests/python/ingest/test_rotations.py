@@ -387,10 +387,9 @@ def test_rlds(turns, tmp_path):
     offsets = np.array([0.0, 0.031, 0.077])
     loader = robocache.Loader(
         dataset,
-        delta_timestamps={"observation/eef_quat": offsets.tolist()},
+        delta_timestamps={"observation/eef_quat": robocache.Window(offsets.tolist(), method="slerp")},
         batch_size=ROWS - 1,
         shuffle=False,
-        methods={"observation/eef_quat": "slerp"},
     )
     got = np.asarray(next(iter(loader))["observation/eef_quat"])[: ROWS - 1]
     exact = Slerp(np.arange(ROWS) / 10, Rotation.from_quat(turns))

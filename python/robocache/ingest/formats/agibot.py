@@ -1,4 +1,4 @@
-"""AgiBot World: the sign and the options."""
+"""Recognises AgiBot World datasets."""
 
 from __future__ import annotations
 

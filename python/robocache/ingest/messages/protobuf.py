@@ -1,4 +1,4 @@
-"""Messages in protobuf, by the descriptors that come with them."""
+"""Decodes protobuf messages by the descriptors in the recording."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _NUMBERS = {
 }
 
 
-# Messages of no more bytes are not looked through before they are decoded; what a field takes.
+# Smaller messages are decoded without a check of their size. A decoded field takes about _FIELD_BYTES.
 _SMALL, _FIELD_BYTES = 1 << 16, 300
 
 
 class ProtobufDecoder:
-    """Of messages of one type.
+    """Decodes messages of one type.
 
-    A field that is not in a message has its default, as in protobuf: 0, or empty.
+    A field that a message lacks has protobuf's default: 0, or empty.
 
     Raises:
-        Error: the descriptors do not describe it.
+        Error: the descriptors do not describe the type.
     """
 
     is_light = False
@@ -66,7 +66,7 @@ class ProtobufDecoder:
     def _leaves(self, descriptor: Descriptor, path: tuple[str, ...], inside: tuple[str, ...]) -> list[Leaf]:
         leaves: list[Leaf] = []
         inside = (*inside, descriptor.full_name)
-        if next(self._messages, None) is None:  # be they without a leaf of their own or repeated
+        if next(self._messages, None) is None:  # also counts messages without a leaf and repeated ones
             raise Error(f"more than {MAX_LEAVES} messages in messages, of which one is {descriptor.full_name}")
         for field in descriptor.fields:
             name = ".".join((*path, field.name))
@@ -94,7 +94,7 @@ class ProtobufDecoder:
         return leaves
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
-        """As of :class:`Decoder`."""
+        """As in :class:`Decoder`."""
         bad: dict[int, str] = {}
         trees: list[dict[str, Any]] = []
         for index, payload in enumerate(payloads):
@@ -109,8 +109,9 @@ class ProtobufDecoder:
 
 
 def _check_size(payload: bytes) -> None:
-    """Refuses a message of which its records would take too much. Bytes that could be a message are looked into, too, unless
-    they are many and it turns out that they are none.
+    """Refuses a message that would take too much memory when decoded.
+
+    Large fields of bytes may be messages, so they are parsed too, until they turn out not to be one.
     """
     fields = 0
     stack = [(0, len(payload))]
@@ -130,11 +131,11 @@ def _check_size(payload: bytes) -> None:
                 elif kind in (1, 5):
                     at += 8 if kind == 1 else 4
                 else:
-                    break  # no message
+                    break  # not a message
                 fields += 1
                 if not fields % 65536:
                     check_decoded(f"{fields} fields", fields * _FIELD_BYTES)
-        except IndexError:  # no message
+        except IndexError:  # not a message
             continue
         if at == end:
             stack += [(begin, stop) for begin, stop in inner if stop - begin > _SMALL]
@@ -152,7 +153,7 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
 
 
 class _Reader:
-    """Gives a leaf of a message."""
+    """Reads a leaf of a message."""
 
     def __init__(self, leaf: Leaf, path: tuple[str, ...]) -> None:
         self.leaf = leaf
