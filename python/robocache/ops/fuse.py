@@ -235,9 +235,12 @@ def fuse_multimodal(
 
 def _of_streams(options: Mapping[str, Any], keys: list[Any] | None, count: int, separate: bool) -> dict[str, list[Any]]:
     """A list of each option, with an entry for each stream."""
-    lists: dict[str, Any] = dict(options)  # what is no option stays, for the call to refuse
-    for name, default in _STREAM_OPTIONS.items():
-        value = options.get(name, default)
+    lists: dict[str, Any] = {name: [default] * count for name, default in _STREAM_OPTIONS.items()}
+    for name, value in options.items():
+        default = _STREAM_OPTIONS.get(name)
+        if name not in _STREAM_OPTIONS:
+            lists[name] = value  # for the call to refuse
+            continue
         if name == "methods":
             lists[name] = _methods_of_streams(value, keys, count)
         elif type(value) in LISTS or isinstance(value, Mapping):
