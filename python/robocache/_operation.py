@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -52,6 +51,20 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
 # Arguments of other types are arrays, or what the library refuses.
 _PLAIN = frozenset((type(None), bool, int, float, str))
 
+# How a field's value stands among the arguments of the library's function.
+_ONE, _NUMBERS, _LIST, _BLOCKS, _BLOCKS_OF_STREAMS = range(5)
+
+
+def _form(kind: str) -> int:
+    if kind == "block[]":
+        return _BLOCKS
+    if kind == "block[][]":
+        return _BLOCKS_OF_STREAMS
+    if kind.endswith("[]"):
+        return _LIST
+    return _NUMBERS if "[" in kind else _ONE
+
+
 OPERATIONS: list[Operation] = []
 
 
@@ -76,9 +89,7 @@ class Operation:
             self._backward = _lib.function(f"{name}_backward")
         self._defaults = {field.name: field.default for field in self.fields}
         self._converted = [(field.name, _CONVERT[field.type]) for field in self.fields if field.type in _CONVERT]
-        # From the last on, so that what is put in does not move the others.
-        lists = [(index, field.type) for index, field in enumerate(self.fields) if field.type.rstrip("?").endswith("]")]
-        self._lists = lists[::-1]
+        self._forms = [(field.name, _form(field.type)) for field in self.fields]
         self._first = next(name for name, kind, _ in self.fields if kind.startswith("tensor"))
         OPERATIONS.append(self)
 
@@ -109,18 +120,24 @@ class Operation:
 
     def flat(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
         """The arguments of the library's function: of a list its length and its elements, of three numbers these."""
-        flat = list(call.values())
-        for index, kind in self._lists:
-            value = flat[index]
-            if kind == "block[]":
-                flat[index : index + 1] = len(value), *chain.from_iterable(value)
-            elif kind == "block[][]":
-                each = [(len(blocks), *chain.from_iterable(blocks)) for blocks in value]
-                flat[index : index + 1] = len(value), *chain.from_iterable(each)
-            elif not kind.endswith("[]"):  # a given number of numbers
-                flat[index : index + 1] = [None] if value is None else value
+        flat: list[Any] = []
+        for name, form in self._forms:
+            value = call[name]
+            if form == _ONE or value is None:
+                flat.append(value)
+                continue
+            if form != _NUMBERS:
+                flat.append(len(value))
+            if form == _BLOCKS:
+                for block in value:
+                    flat += block
+            elif form == _BLOCKS_OF_STREAMS:
+                for blocks in value:
+                    flat.append(len(blocks))
+                    for block in blocks:
+                        flat += block
             else:
-                flat[index : index + 1] = len(value), *value
+                flat += value
         flat.append(len(results))
         flat += results
         return flat
