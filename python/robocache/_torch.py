@@ -7,6 +7,7 @@ an operator's dispatch costs several times what the library needs to launch. All
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -265,8 +266,8 @@ class _Operator:
         torch.library.impl(f"robocache::{name}", ("cpu", "cuda"), self.run)
         torch.library.register_fake(f"robocache::{name}", self.fake)
         torch.library.register_autograd(f"robocache::{name}", self.backward, setup_context=self.remember)
-        torch.library.register_vmap(f"robocache::{name}", self.vmap)
         self.dispatched = getattr(torch.ops.robocache, name).default
+        torch.library.register_vmap(f"robocache::{name}", partial(self.vmap, self.dispatched))
 
     def __call__(self, *arguments: Any) -> list[Tensor]:
         if _functorch_is_active() and not torch.compiler.is_compiling():
@@ -287,7 +288,8 @@ class _Operator:
     def backward(self, ctx: Any, gradients: Any) -> Any:
         raise NotImplementedError
 
-    def vmap(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
+    def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
+        """One `call` of all mapped calls folded into rows: of the operator, or of what torch.func looks into."""
         raise NotImplementedError
 
 
@@ -320,7 +322,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, operator: _Operator, spec: Any, *leaves: Any) -> Any:
         dims = _pytree.tree_unflatten(in_dims[2:], spec)
-        made, out_dims = operator.vmap(info, dims, *_pytree.tree_unflatten(leaves, spec))
+        made, out_dims = operator.vmap(operator, info, dims, *_pytree.tree_unflatten(leaves, spec))
         return tuple(made), tuple(out_dims)
 
 
@@ -425,7 +427,7 @@ class _Forward(_Operator):
         ]
         assert self.gradient is not None
         needed = _pytree.tree_map(bool, [asked[name] for name in asked])
-        rows = iter(self.gradient.of(spread, out_gradients, results, _pytree.tree_leaves(needed)))
+        rows = iter(self.gradient.of(self.gradient, spread, out_gradients, results, _pytree.tree_leaves(needed)))
 
         def of(array: Tensor, needs: bool) -> Tensor | None:
             row = next(rows)
@@ -440,11 +442,11 @@ class _Forward(_Operator):
             for name, needs in zip(asked, needed, strict=True)
         }
 
-    def vmap(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
+    def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
         *spread, wanted = arguments
         given, dims = _gathered(self.operation, spread), _dims(self.operation, in_dims[:-1])
         folded, unfold = self.operation.fold(given, dims, info.batch_size)
-        made = self(*_spread(self.operation, folded), wanted)
+        made = call(*_spread(self.operation, folded), wanted)
         return [unfold(x) for x in made], [0] * len(made)
 
 
@@ -463,11 +465,16 @@ class _Backward(_Operator):
         self.define(f"{operation.name}_backward", f"({arguments}, {gradients}, bool[] wanted) -> {results}")
 
     def of(
-        self, spread: Sequence[Any], out_gradients: list[Tensor], results: list[Tensor], wanted: list[bool]
+        self,
+        call: Callable[..., Any],
+        spread: Sequence[Any],
+        out_gradients: list[Tensor],
+        results: list[Tensor],
+        wanted: list[bool],
     ) -> Sequence[Tensor]:
         if self.operation.has_one_result:
-            return self(*spread, out_gradients[0], wanted)
-        return self(*spread, out_gradients, results, wanted)
+            return call(*spread, out_gradients[0], wanted)  # type: ignore[no-any-return]
+        return call(*spread, out_gradients, results, wanted)  # type: ignore[no-any-return]
 
     def _taken_apart(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """The call's arguments, gradients of results, what was kept of these, which gradients are wanted."""
@@ -508,7 +515,7 @@ class _Backward(_Operator):
     def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         return self.backward(ctx)  # type: ignore[no-any-return]
 
-    def vmap(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
+    def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
         spread, out_gradients, results, wanted = self._taken_apart(arguments)
         dims, of_gradients, of_results, _ = self._taken_apart(in_dims)
         size = info.batch_size
@@ -520,7 +527,7 @@ class _Backward(_Operator):
             return [self.operation.fold_result(given, array, axis, size) for array, axis in pairs]
 
         rows = self.of(
-            _spread(self.operation, folded), fold(out_gradients, of_gradients), fold(results, of_results), wanted
+            call, _spread(self.operation, folded), fold(out_gradients, of_gradients), fold(results, of_results), wanted
         )
         unfolded = [
             x.reshape(size, x.shape[0] // size, *x.shape[1:]) if asked else x

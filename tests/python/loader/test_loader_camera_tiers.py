@@ -334,8 +334,8 @@ def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(filmed, tmp
     for batch_size in (7, 20):
         expected = steps(flat_loader(sources, batch_size=batch_size, device="cpu", **options))
         for more in ({}, {"stream": torch.cuda.Stream()}, {"prefetch": 0}, {"budget": {"device": 0}}):
-            if "memory_budget" in more:
-                more["memory_budget"]["host"] = 2**30
+            if "budget" in more:
+                more["budget"]["host"] = 2**30
             loader = flat_loader(
                 sources,
                 batch_size=batch_size,
@@ -345,7 +345,7 @@ def test_a_coming_batch_is_fetched_and_a_wrong_guess_changes_no_byte(filmed, tmp
                 **more,
             )
             why = {placement.key: placement.why for placement in loader.explain()}
-            word = "read across the link, since the budget lacks" if "memory_budget" in more else "copied a batch ahead"
+            word = "read across the link, since the budget lacks" if "budget" in more else "copied a batch ahead"
             assert word in why["top"] and word in why["wrist"] and word not in why["joint"]
             _assert_same(steps(loader), expected)
 

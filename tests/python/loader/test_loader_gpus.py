@@ -176,7 +176,7 @@ torch.cuda.synchronize()
 dist.barrier()
 taken = [shared_by_all() - before, in_shared_memory() - of_files]
 dist.barrier()
-assert torch.equal(batch["x"], next(flat_loader(dataset, residency="device", **options))["x"])
+assert torch.equal(batch["x"], next(robocache.Loader(dataset, memory=robocache.Memory(residency="device"), **options))["x"])
 found = {"taken": taken, "explained": str(loader.explain()), "tiers": [p.tier for p in loader.explain()]}
 found["distinct"] = len(torch.cat(gathered(batch["time_ns"])).unique())
 del loader
