@@ -13,13 +13,13 @@
 namespace robocache {
 namespace {
 
-struct Field {
+struct Statistic {
   std::string_view name;
   std::span<const double> FeatureStats::* seen;
   std::vector<double> NormStats::* given;
 };
 
-constexpr std::array<Field, 10> kFields{{
+constexpr std::array<Statistic, 10> kStatistics{{
     {"mean", &FeatureStats::mean, &NormStats::mean},
     {"std", &FeatureStats::std, &NormStats::std},
     {"min", &FeatureStats::min, &NormStats::min},
@@ -87,7 +87,7 @@ struct Ends {
 
 std::string names_of_fields(const FeatureStats& stats) {
   std::string names;
-  for (const Field& field : kFields) {
+  for (const Statistic& field : kStatistics) {
     if ((stats.*field.seen).empty()) continue;
     names.append(names.empty() ? "" : ", ").append(field.name);
   }
@@ -95,7 +95,8 @@ std::string names_of_fields(const FeatureStats& stats) {
 }
 
 std::string_view name_of(std::span<const double> FeatureStats::* seen) {
-  return std::find_if(kFields.begin(), kFields.end(), [&](const Field& field) { return field.seen == seen; })->name;
+  return std::find_if(kStatistics.begin(), kStatistics.end(), [&](const Statistic& one) { return one.seen == seen; })
+      ->name;
 }
 
 void check(const FeatureStats& stats, size_t features, const Mode& mode, std::string_view name) {
@@ -109,7 +110,7 @@ void check(const FeatureStats& stats, size_t features, const Mode& mode, std::st
              std::to_string((stats.*seen).size()));
     }
   }
-  for (const Field& field : kFields) {
+  for (const Statistic& field : kStatistics) {
     const std::span<const double> numbers = stats.*field.seen;
     if (field.seen == &FeatureStats::count || numbers.size() <= features) continue;
     const std::span<const double> behind = numbers.subspan(features);
@@ -171,7 +172,7 @@ Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bo
 }
 
 void NormStats::set(std::string_view field, std::vector<double> numbers) {
-  for (const Field& known : kFields) {
+  for (const Statistic& known : kStatistics) {
     if (field == known.name) {
       this->*known.given = std::move(numbers);
       return;
@@ -182,7 +183,7 @@ void NormStats::set(std::string_view field, std::vector<double> numbers) {
 
 FeatureStats NormStats::view() const {
   FeatureStats stats;
-  for (const Field& field : kFields) stats.*field.seen = this->*field.given;
+  for (const Statistic& field : kStatistics) stats.*field.seen = this->*field.given;
   return stats;
 }
 

@@ -57,10 +57,10 @@ TEST(FeatureBlocks, RefusesWhatCannotBe) {
     EXPECT_EQ(blocks(9, M::kLinear, {bad}), "methods: expected slices of one feature or more of [0, 9), got slice(" +
                                                 std::to_string(bad.begin) + ", " + std::to_string(bad.end) + ")");
   }
-  EXPECT_EQ(blocks(8, M::kSlerp), "method: 'slerp' expects 4 features, got 8; name each quaternion in methods=");
-  EXPECT_EQ(blocks(6, M::kPose), "method: 'pose' expects 7 features, got 6; name each pose in methods=");
+  EXPECT_EQ(blocks(8, M::kSlerp), "method: 'slerp' expects 4 features, got 8; name each quaternion by its slice");
+  EXPECT_EQ(blocks(6, M::kPose), "method: 'pose' expects 7 features, got 6; name each pose by its slice");
   EXPECT_EQ(blocks(9, M::kLinear, {{0, 8, M::kSlerp}}),
-            "methods: 'slerp' expects 4 features, got 8; name each quaternion in methods=");
+            "methods: 'slerp' expects 4 features, got 8; name each quaternion by its slice");
 }
 
 }  // namespace

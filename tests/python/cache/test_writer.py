@@ -590,10 +590,8 @@ def work(path, logs):
                 ep.append("camera", np.arange(4) * 10_000_000, frames, codec="jpeg")
     dataset = robocache.open(path, verify=True)
     assert (dataset.episode(1)["x"][1] == values + 1).all()
-    keys = {"x": [0, 0.001], "camera": [0]}
-    loader = robocache.Loader(
-        dataset, batch_size=3, anchor="x", delta_timestamps=keys, device="cpu", prefetch=2, methods={"camera": "nearest"}
-    )
+    keys = {"x": [0, 0.001], "camera": robocache.Window([0], method="nearest")}
+    loader = robocache.Loader(dataset, batch_size=3, anchors="x", delta_timestamps=keys, device="cpu")
     for _ in range(3):
         batch = next(loader)
         assert batch["x"].shape == (3, 2, 8)

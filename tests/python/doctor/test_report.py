@@ -21,7 +21,6 @@ import numpy as np
 import PIL.Image
 import pytest
 import robots
-from flat_options import flat_loader
 from robocache.doctor.report import Finding, Report, load
 
 import robocache
@@ -217,7 +216,7 @@ def test_inspect_says_what_the_doctor_said(cache, capsys):
 
 
 def load_by(cache, **options):
-    return flat_loader(
+    return robocache.Loader(
         robocache.open(cache), batch_size=2, delta_timestamps={"imu": [0.0]}, device="cpu", framework="numpy", **options
     )
 
