@@ -33,24 +33,23 @@ namespace robocache {
 // mix two. All code must choose the method by this function, because nvcc does not warn of a missing enumerator in a switch.
 template <class Body>
 ROBOCACHE_HD constexpr auto with_method(InterpolationMethod method, const Body& body) {
-  using M = InterpolationMethod;
   switch (method) {
-    case M::kLinear:
-    case M::kNearest:
-    case M::kPrevious:
-    case M::kNext:
+    case InterpolationMethod::kLinear:
+    case InterpolationMethod::kNearest:
+    case InterpolationMethod::kPrevious:
+    case InterpolationMethod::kNext:
       return body(Linear{});
-    case M::kPchip:
+    case InterpolationMethod::kPchip:
       return body(Pchip{});
-    case M::kAkima:
+    case InterpolationMethod::kAkima:
       return body(Akima{});
-    case M::kCubic:
+    case InterpolationMethod::kCubic:
       return body(Cubic{});
-    case M::kAngle:
+    case InterpolationMethod::kAngle:
       return body(Angle{});
-    case M::kSlerp:
+    case InterpolationMethod::kSlerp:
       return body(Slerp{});
-    case M::kPose:  // never in a segment: blocks.hpp replaces it
+    case InterpolationMethod::kPose:  // never in a segment: blocks.hpp replaces it
       break;
   }
   __builtin_unreachable();
