@@ -20,34 +20,11 @@ path = Path(os.environ.get("ROBOCACHE_LIBRARY") or Path(__file__).parent / "lib"
 if not path.exists():
     raise errors.Error(f"{path}: the compiled library is missing from this installation; reinstall robocache")
 _module = load_module(str(path))
-_symbols = ctypes.PyDLL(str(path))
 
 
 def function(name: str) -> Any:
     """The C++ function that Python calls `name`."""
     return _module[name]
-
-
-def direct(name: str) -> Any:
-    """The same for calls on torch's tensors, past all that tvm-ffi does for every kind of argument: for operations, which give
-    nothing, an array or a list of them. Takes None, bool, int, float, str and torch.Tensor alone, and gives NotImplemented, with
-    nothing done, where something else came or torch has a part in the call: it records a gradient of a tensor or tangents, or
-    has not applied a tensor's sign yet. Not to be called while a graph is traced.
-    """
-    make = _symbols.robocache_direct
-    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_char_p, ctypes.c_void_p, *[ctypes.py_object] * 2]
-    return make(name.encode(), getattr(_symbols, f"__tvm_ffi_{name}"), _module["raise_again"], _torch_parts)
-
-
-def _torch_parts() -> tuple[Any, ...] | None:
-    """What a direct call asks of torch, where it is imported and C can take its tensors."""
-    torch = torch_module()
-    exchange = 0 if torch is None else exchange_api(torch.Tensor)
-    if torch is None or not exchange:
-        return None
-    tensor = torch.Tensor
-    forward_ad = torch.autograd.forward_ad
-    return tensor, tensor.is_neg, "requires_grad", torch.is_grad_enabled, forward_ad, "_current_level", exchange
 
 
 def text(argument: str, value: Any) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-# What comes out is of the framework that went in; arrays of other frameworks are Any.
+# A result has the framework of the arrays given; arrays of frameworks other than torch and numpy are Any.
 Array = TypeVar("Array", "torch.Tensor", "npt.NDArray[Any]")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -36,7 +36,7 @@ class Field(NamedTuple):
     default: Any
 
 
-# What the caller's value is as the library's, by the field's type; of another type it stays what it is.
+# Converts a value for the library, by the type of its field. A type that is not listed needs no conversion.
 _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "block[]": feature_blocks,
     "float": number,

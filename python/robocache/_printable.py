@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-# What an error, or the report of an ingest, shows of a text at most: a name in a file may have millions of characters.
+# An error and the report of an ingest show at most this many characters of a text: a name in a file may have millions.
 _MOST_SHOWN = 1 << 14
 
 

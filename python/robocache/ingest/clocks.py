@@ -212,7 +212,7 @@ class _Clock:
     last: the latest stamp so far; the last one where nothing is repaired.
     real: the first stamp that is a time whatever the others are.
     run: the number of the rows' run: each step back begins one.
-    told: the number that the source gives it, and 0 where it gives none.
+    source_run: the number that the source gives the run; 0 if it gives none.
     doubtful, waiting: stamps at the beginning that may be none, and the parts with them where these are then dropped.
     held: parts that are to be sorted.
     """
@@ -221,7 +221,7 @@ class _Clock:
     last: int = _LEAST
     real: int | None = None
     run: int = 0
-    told: int = 0
+    source_run: int = 0
     doubtful: list[np.ndarray] = field(default_factory=list)
     waiting: list[Samples] = field(default_factory=list)
     held: list[Samples] = field(default_factory=list)
@@ -254,10 +254,10 @@ class Order:
         if len(time_ns) == 0:
             yield 0, samples
             return
-        if self._repair == "split" and samples.run != clock.told:
+        if self._repair == "split" and samples.run != clock.source_run:
             self._count(name, backward_steps=int(time_ns[0] < clock.last))
-            clock.run += samples.run - clock.told
-            clock.told, clock.last = samples.run, _LEAST
+            clock.run += samples.run - clock.source_run
+            clock.source_run, clock.last = samples.run, _LEAST
         if self._repair != "sort" and _goes_on(clock, time_ns):
             clock.last = int(time_ns[-1])
             clock.rows += len(time_ns)
@@ -288,8 +288,8 @@ class Order:
                 for episode, ready in self._repaired(name, part, clock):
                     yield name, episode, ready
         runs = {name: clock.run + 1 for name, clock in self._clocks.items() if clock.rows}
-        own = {clock.run - clock.told for clock in self._clocks.values() if clock.rows}
-        if len(own) > 1 or (any(own) and any(clock.told for clock in self._clocks.values())):
+        own = {clock.run - clock.source_run for clock in self._clocks.values() if clock.rows}
+        if len(own) > 1 or (any(own) and any(clock.source_run for clock in self._clocks.values())):
             counts = ", ".join(f"{name!r} {count}" for name, count in runs.items())
             raise ArgumentError(
                 f"repair='split' (--repair split) takes recordings whose streams all begin again equally often; rising runs of each: {counts}"

@@ -52,7 +52,7 @@ _NOTHING = "nothing in it to keep"
 _TELL_S = 1.0
 # Of a feature, while a cache is finished; narrower rows are not worth counting.
 _STATISTICS_BYTES, _WIDE = 160, 4096
-# Of a stream, whose files take a millisecond to make.
+# Memory counted for each stream, and the most streams: the files of one take a millisecond to make.
 _STREAM_BYTES, _MOST_STREAMS = 16 << 10, 1 << 13
 
 
