@@ -30,6 +30,7 @@ from ._check import listed, whole
 from ._printable import printable, warn
 from .dataset import Dataset
 from .dataset import open as open_dataset
+from .former_options import takes_former_options
 from .ingest import ingest
 from .ingest.driver import check_source, checked_path
 from .ingest.files import check_file, fingerprint, is_cache, is_readable, is_source
@@ -259,6 +260,7 @@ def _warn(message: str) -> None:
 class LeRobotLoader(Loader):
     """A loader of LeRobot's batches: what :meth:`Loader.from_lerobot` gives, of a cache that :func:`open_cache` gave."""
 
+    @takes_former_options
     def __init__(
         self,
         dataset: Dataset,
@@ -703,6 +705,7 @@ class LeRobotDataset(_MapStyle):
         torch.Size([16, 2])
     """
 
+    @takes_former_options
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -25,6 +25,7 @@ from .affine import AffineOf
 from .dataset import Dataset
 from .doctor.report import enforce
 from .explanation import Explanation, Placement
+from .former_options import takes_former_options
 from .loader_options import open_loader
 from .meter import Meter
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
@@ -120,6 +121,8 @@ class Loader:
         memory: a :class:`Memory`: where the rows lie, and how far ahead batches are made.
         ranks: a :class:`Ranks`: this process among those that share each global batch.
 
+    The former options (``methods=``, ``anchor_hz=``, ``prefetch=``, ...) work too, with a DeprecationWarning that says the new form.
+
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
     `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the moment asked for
     less the stamp of the sample used, of two the earlier; the least int64 where there is none), ``time_ns`` ``[B]`` int64
@@ -169,6 +172,7 @@ class Loader:
 
     _unpickled = False  # what a loader warns of, its copies do not say again
 
+    @takes_former_options
     def __init__(
         self,
         dataset: Dataset | str | os.PathLike[str] | Source | Sequence[Source] | Mixture,
@@ -224,7 +228,7 @@ class Loader:
                 raise errors.ArgumentError("task_text: the batch's key 'task' is a stream's; expected it renamed")
         notes = [*described["notes"], *(self._tasks.notes if self._tasks is not None else ())]
         for note in notes if self.rank == 0 and not self._unpickled else ():
-            warn(note, LoaderWarning, stacklevel=2)
+            warn(note, LoaderWarning, stacklevel=3)
         self._affine_of = AffineOf(self._handle, described["keys"])
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None

@@ -295,4 +295,4 @@ def enforce(caches: Iterable[str], findings: str | None) -> None:
             message = f"{cache}: {told}{f' and {more} more errors' if more else ''}; see: robocache doctor {cache}"
             if findings == "strict":
                 raise FileError(message)
-            warn(message, DoctorWarning, stacklevel=3)
+            warn(message, DoctorWarning, stacklevel=4)  # a loader, and what takes its former options, lie between
