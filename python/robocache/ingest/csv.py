@@ -39,6 +39,7 @@ from .stamps import (
     NUMBER,
     TIME_OF_DAY,
     ZONE,
+    is_unit,
     join_day_and_time,
     join_seconds,
     read_stamps,
@@ -121,6 +122,8 @@ def _read_folder(
                     f"{file.stem}: comments", "lines that begin with '#', before the header or the first row"
                 )
             attributes = layout.attributes
+            if layout.units:
+                notes.leave_out(f"{file.stem}: units", "the line below the header; only the clock's is used")
             if rows is not None:
                 yield file.stem, replace(rows, attributes=attributes)
             for column, told in texts.items():
@@ -166,6 +169,7 @@ class _Layout:
     images: the one that names images.
     clock: what the clock's column is called.
     comments: whether lines before the header, or before the first row, are none of it; files of a stream may differ.
+    units: whether a line of units follows the header.
     """
 
     header: bool
@@ -177,6 +181,7 @@ class _Layout:
     texts: list[str] = field(default_factory=list)
     clock: str = ""
     comments: bool = field(default=False, compare=False)
+    units: bool = field(default=False, compare=False)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -330,6 +335,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         of_text,
         " and ".join(map(begin.label, clock)),
         begin.comments,
+        begin.units,
     )
     told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
     paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
@@ -457,7 +463,7 @@ def _check_quotes(begin: _Begin, rows: int) -> None:
     if rows + begin.skipped >= lines + (last != b"\n"):
         return
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        before = begin.skipped - begin.header
+        before = begin.skipped - begin.header - begin.units
         for _ in range(before):
             text.readline()
         reader = csv.reader(text, strict=True, delimiter=begin.separator)
@@ -500,6 +506,7 @@ class _Begin:
     header: whether a line before the rows is one.
     skipped: how many lines are before the rows.
     separator: between cells.
+    units: whether a line of units follows the header; the clock's is then part of its name.
     lost: lines with other numbers of cells than the first, and how many; None: they are refused.
     block: the first rows, columns by number since a header may name two alike.
     """
@@ -510,13 +517,14 @@ class _Begin:
     header: bool
     skipped: int
     separator: str
+    units: bool = False
     lost: dict[int, str] | None = None
     fraction: str = ""
     block: pa.RecordBatch = field(init=False)
 
     @property
     def comments(self) -> bool:
-        return self.skipped > self.header
+        return self.skipped > self.header + self.units
 
     @property
     def numbers(self) -> list[str]:
@@ -589,7 +597,14 @@ def _read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = N
         raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
     header = not re.fullmatch(_VALUE, cells[clocks[0]])
     names = [name or str(i) for i, name in enumerate(names)]
-    begin = _Begin(file, names, clocks[:1], header, number - 1 + header, separator, None if lost is None else {})
+    below = _split(rows[1][1], separator) if header and len(rows) == 2 and rows[1][0] == number + 1 else []
+    units = (
+        len(below) == len(names) and is_unit(below[clocks[0]]) and not any(re.fullmatch(_VALUE, cell) for cell in below)
+    )
+    if units:
+        names[clocks[0]] += f" [{below[clocks[0]].strip('[]()')}]"
+    skipped = number - 1 + header + units
+    begin = _Begin(file, names, clocks[:1], header, skipped, separator, units, None if lost is None else {})
     convert = pa_csv.ConvertOptions(column_types={begin.numbers[clocks[0]]: pa.string()})
     with pa_csv.open_csv(file, *begin.options(), convert) as blocks:
         begin.block = blocks.read_next_batch()

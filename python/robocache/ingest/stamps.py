@@ -16,10 +16,14 @@ from .recording import SourceError
 _UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
 # A second has this many of a unit.
 IN_A_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9}
-# Matches a unit at the end of a column's name: "timestamp [ns]", "t_rel_s", "time (msec)".
+# Matches a unit at the end of a column's name: "timestamp [ns]", "t_rel_s", "time (msec)". Micro is U+03BC here, see `_plain`.
 _UNIT_IN_NAME = re.compile(
-    r"(?<![a-zµ])(?:(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uµ]s|[uµ]secs?|micro\w*)|(?P<ms>ms|msecs?|milli\w*)"
+    r"(?<![a-zμ])(?:(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uμ]s|[uμ]secs?|micro\w*)|(?P<ms>ms|msecs?|milli\w*)"
     r"|(?P<s>s|secs?|seconds?))[\])]?$"
+)
+# Matches what is no unit of a clock here: other units, and multiples as in "time_100ns".
+_OTHER_UNIT = re.compile(
+    r"(?<![a-z])(?:ps|pico\w*|mins?|minutes?|h|hrs?|hours?|days?|weeks?|years?|ticks?|\d+ ?(?:[num]?s|μs))[\])]?$"
 )
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
 # Five digits of exponent are more than a decimal number of this context can have.
@@ -78,8 +82,20 @@ def read_stamps(
 
 def split_unit(name: str) -> tuple[str, str]:
     """Splits the name of a column into the name in lower case and the unit at its end; "" if there is no unit."""
-    found = _UNIT_IN_NAME.search(name.lower())
-    return (name.lower(), "") if found is None else (name.lower()[: found.start()], str(found.lastgroup))
+    name = _plain(name)
+    found = _UNIT_IN_NAME.search(name)
+    return (name, "") if found is None else (name[: found.start()], str(found.lastgroup))
+
+
+def is_unit(cell: str) -> bool:
+    """Whether a cell is a unit of time and nothing else, as in a line of units below a header."""
+    found = _UNIT_IN_NAME.search(_plain(cell)) or _OTHER_UNIT.search(_plain(cell))
+    return found is not None and cell[: found.start()] in ("", "[", "(")
+
+
+def _plain(name: str) -> str:
+    """The name in lower case, with one letter for both signs of micro: U+00B5 and the Greek U+03BC."""
+    return name.lower().replace("\u00b5", "μ")
 
 
 def join_seconds(
@@ -164,6 +180,11 @@ def _whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:
 
 def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
     """Returns the unit at the end of the column's name, or else the only unit that the values can have."""
+    if other := _OTHER_UNIT.search(_plain(name)):
+        raise SourceError(
+            f"{file}: the clock's column {name!r} is in {name[other.start() :].rstrip('])')!r}: expected s, ms, us or ns; "
+            "convert it, or say with time_unit (--time-unit) what its numbers are"
+        )
     _, named = split_unit(name)
     if named:
         return named

@@ -82,6 +82,37 @@ def test_the_source_itself_may_be_the_episode_or_a_file(tmp_path):
     assert robocache.open(tmp_path / "a").episodes["name"].to_pylist() == ["run"]
 
 
+@pytest.mark.parametrize("header", ["time [\u03bcs]", "time [\u00b5s]", "t_\u03bcsec", "time (\u00b5sec)"])
+def test_both_signs_of_micro_are_micro(tmp_path, header):
+    time_ns, _ = ingest_lines(tmp_path, f"{header},x", "0,1", "10000,2", "20000,3")
+    assert time_ns == [0, 10_000_000, 20_000_000]
+
+
+@pytest.mark.parametrize(
+    "header", ["time [min]", "t_hours", "time_h", "t (days)", "time_100ns", "time [10us]", "time_ps", "ticks"]
+)
+def test_a_clock_in_another_unit_is_refused_until_the_user_says_it(tmp_path, header):
+    source = write(tmp_path / "log" / "imu.csv", f"{header},x", "0.00,1", "0.01,2", "0.02,3")
+    refused(source.parent, tmp_path / "cache", "imu.csv", repr(header), "--time-unit")
+    time_ns, _ = ingest_lines(tmp_path, f"{header},x", "0.00,1", "0.01,2", time_unit="s")
+    assert time_ns == [0, 10_000_000]
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("ms", 10**6), ("[us]", 10**3), ("s", 10**9)])
+def test_a_line_of_units_below_the_header(tmp_path, unit, factor):
+    """In units that the numbers alone do not say: steps of 1100 look like microseconds."""
+    time_ns, values = ingest_lines(tmp_path, "time,x,y", f"{unit},m,", "100,3,4", "1200,5,6", "2300,7,8")
+    assert time_ns == [100 * factor, 1200 * factor, 2300 * factor]
+    assert values.tolist() == [[3, 4], [5, 6], [7, 8]]
+    (omission,) = robocache.open(tmp_path / "cache").provenance["left_out"]
+    assert omission["what"] == "imu: units"
+
+
+def test_a_line_of_units_that_no_clock_here_has_is_refused(tmp_path):
+    source = write(tmp_path / "log" / "imu.csv", "time,x", "min,m", "0.00,1", "0.01,2")
+    refused(source.parent, tmp_path / "cache", "imu.csv", "'min'", "--time-unit")
+
+
 # ---- stamps ----
 
 
