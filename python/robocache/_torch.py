@@ -1,7 +1,8 @@
 """The operations as torch's dispatcher knows them: operators, their gradients, torch.compile and torch.func.
 
-An operator is made of the fields of its call, when it is first wanted. A call that torch has no part in does not come here:
-an operator's dispatch costs several times what the library needs to launch. All private names of torch stand in this file.
+An operator is made from the fields of its call. A call that torch neither traces nor transforms goes past the operators,
+whose dispatch takes several times as long as the library needs to launch: to the library, or to one autograd.Function
+where it needs a gradient. All private names of torch stand in this file.
 """
 
 from __future__ import annotations
@@ -32,18 +33,14 @@ def call(operation: Operation, given: dict[str, Any], results: Sequence[Any]) ->
         return _dispatch(operation, given, results)
     flat = operation.flat(given, results)
     arrays = objects(flat)
-    if _has_a_part(arrays):
-        named = _named(operation, given, results)
-        _check_memory(named)
-        _check_tensors(operation, operation.for_torch(given))
-        _refuse_tangents(named)
-        try:
-            return _dispatch(operation, given, results)
-        except NotImplementedError:
-            if forward_ad._current_level < 0:
-                raise
-            raise _no_forward_mode(operation.name) from None
+    role = _role(arrays)
+    if role == _TRANSFORMS or (
+        role == _DIFFERENTIATES and any(out is not None and out is not False for out in results)
+    ):
+        return _transformed(operation, given, results)
     try:
+        if role == _DIFFERENTIATES:
+            return _recorded(operation, given, results)
         return operation.by_library(given, flat, results, arrays)
     except errors.Error:
         raise
@@ -52,20 +49,56 @@ def call(operation: Operation, given: dict[str, Any], results: Sequence[Any]) ->
         raise
 
 
-def _has_a_part(arguments: Sequence[Any]) -> bool:
-    """Whether torch differentiates, transforms or traces a call, or keeps the memory of one of its tensors from it."""
+_NOTHING, _DIFFERENTIATES, _TRANSFORMS = range(3)
+
+
+def _role(arguments: Sequence[Any]) -> int:
+    """What torch does in a call: nothing, differentiates it, or all that only its dispatcher can do.
+
+    That is to transform or trace the call, to keep a tensor's memory from it, or to refuse arrays of other frameworks beside
+    tensors that require a gradient.
+    """
     tensors = [x for x in arguments if isinstance(x, Tensor)]
     if not tensors:
-        return False
+        return _NOTHING
     if _functorch_is_active() or _dispatch_modes() or forward_ad._current_level >= 0:
-        return True
+        return _TRANSFORMS
+    role = _NOTHING
     records = torch.is_grad_enabled()
     for x in tensors:
-        if (records and x.requires_grad) or x.is_meta or x.is_neg():
-            return True
+        if x.is_meta or x.is_neg():
+            return _TRANSFORMS
         if type(x) is not Tensor and type(x).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-            return True
-    return False
+            return _TRANSFORMS
+        if records and x.requires_grad:
+            role = _DIFFERENTIATES
+    return _TRANSFORMS if role and len(tensors) < len(arguments) else role
+
+
+def _transformed(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    named = _named(operation, given, results)
+    _check_memory(named)
+    _check_tensors(operation, operation.for_torch(given))
+    _refuse_tangents(named)
+    try:
+        return _dispatch(operation, given, results)
+    except NotImplementedError:
+        if forward_ad._current_level < 0:
+            raise
+        raise _no_forward_mode(operation.name) from None
+
+
+def _recorded(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    given = operation.for_torch(given)
+    differentiated: list[Any] = []
+    for name in operation.gradients_of:
+        value = given[name]
+        if type(value) is list:
+            differentiated += value
+        else:
+            differentiated.append(value)
+    operator = _operators[operation.name]
+    return list(_Recorded.apply(operator, given, results, *differentiated))  # type: ignore[no-untyped-call]
 
 
 def _dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
@@ -326,6 +359,59 @@ class _Transformed(torch.autograd.Function):
         return tuple(made), tuple(out_dims)
 
 
+class _Recorded(torch.autograd.Function):
+    """A call without an operator, which torch remembers for a backward pass: (operator, call, results, tensors...)."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: _Forward, call: dict[str, Any], results: Sequence[Any], *tensors: Any) -> Any:
+        operation = operator.operation
+        flat = operation.flat(call, results)
+        made = operation.by_library(call, flat, results, objects(flat))
+        ctx.operator = operator
+        operator.keep(ctx, call, made)
+        ctx.lengths = {name: len(x) if type(x := call[name]) is list else None for name in operation.gradients_of}
+        if operation.has_backward:
+            outs = operation.count_of_outs(call, len(results))
+            ctx.mark_non_differentiable(*[x for x in made[outs:] if x is not None])
+        ctx.set_materialize_grads(False)
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        needs = iter(ctx.needs_input_grad[3:])
+        asked = {
+            name: next(needs) if length is None else [next(needs) for _ in range(length)]
+            for name, length in ctx.lengths.items()
+        }
+        made = ctx.operator.gradients_of(ctx, asked, gradients)
+        answer: list[Any] = []
+        for name, length in ctx.lengths.items():
+            gradient = made.get(name)
+            if length is None:
+                answer.append(gradient)
+            else:
+                answer += [None] * length if gradient is None else gradient
+        return None, None, None, *answer
+
+
+class _Slot(int):
+    """Stands for a saved tensor: its index."""
+
+
+def _put_away(values: Any, tensors: list[Tensor]) -> Any:
+    """The values with a slot for each tensor, which goes to `tensors`."""
+    if isinstance(values, Tensor):
+        tensors.append(values)
+        return _Slot(len(tensors) - 1)
+    return [_put_away(x, tensors) for x in values] if type(values) is list else values
+
+
+def _taken_back(values: Any, tensors: Sequence[Tensor]) -> Any:
+    if type(values) is _Slot:
+        return tensors[values]
+    return [_taken_back(x, tensors) for x in values] if type(values) is list else values
+
+
 class _Forward(_Operator):
     """(the call's arguments, which of its results are wanted) -> the wanted ones."""
 
@@ -375,71 +461,61 @@ class _Forward(_Operator):
         return [like.new_empty(shape, dtype=_dtype(dtype)) for shape, dtype in self._shapes(given, wanted)]
 
     def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
+        *spread, ctx.wanted = inputs
         left = iter(output)
-        results = [next(left) if asked else None for asked in inputs[-1]]
-        kept = self.operation.results_to_keep(_gathered(self.operation, inputs[:-1]), results)
-        leaves, ctx.kept = _pytree.tree_flatten([*inputs, kept])
-        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        self.keep(ctx, _gathered(self.operation, spread), [next(left) if asked else None for asked in ctx.wanted])
+        ctx.forms = [  # of the answer: a list of gradients for a list of tensors
+            len(x) if isinstance(x, LISTS) and all(isinstance(one, Tensor) for one in x) else None for x in inputs
+        ]
+
+    def keep(self, ctx: Any, call: dict[str, Any], results: list[Any]) -> None:
+        """Saves what the gradients are made of; tensors by torch's way alone, which sees that nobody changes them."""
+        tensors: list[Tensor] = []
+        ctx.kept = _put_away([*call.values(), self.operation.results_to_keep(call, results)], tensors)
         ctx.save_for_backward(*tensors)
-        ctx.others = [None if isinstance(x, Tensor) else (x,) for x in leaves]
 
     def backward(self, ctx: Any, gradients: Any) -> Any:
         return tuple(self.gradients(ctx, ctx.needs_input_grad, gradients))
 
     def gradients(self, ctx: Any, needs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         """For each argument its gradient, or a list of them."""
-        saved = iter(ctx.saved_tensors)
-        leaves = [next(saved) if other is None else other[0] for other in ctx.others]
-        *inputs, results = _pytree.tree_unflatten(leaves, ctx.kept)
-        *spread, wanted = inputs
-        given = _gathered(self.operation, spread)
+        left = iter(gradients)
+        of_results = [next(left) if asked else None for asked in ctx.wanted]
         index = _indices(self.operation)
         asked = {name: needs[index[name]] for name in self.operation.gradients_of}
-        if self.gradient is None:
-            left = iter(gradients)
-            of_results = [next(left) if one else None for one in wanted]
-            of_arrays = self.operation.gradients(given, results, of_results)
-        else:
-            of_arrays = self._gradients_by_library(given, spread, wanted, results, gradients, asked)
-        answer: list[Any] = [
-            [None] * len(x) if isinstance(x, LISTS) and all(isinstance(one, Tensor) for one in x) else None
-            for x in inputs
-        ]
-        for name, gradient in of_arrays.items():
+        answer: list[Any] = [None if length is None else [None] * length for length in ctx.forms]
+        for name, gradient in self.gradients_of(ctx, asked, of_results).items():
             answer[index[name]] = gradient
         return answer
 
-    def _gradients_by_library(
-        self,
-        given: dict[str, Any],
-        spread: Sequence[Any],
-        wanted: Sequence[bool],
-        results: list[Tensor],
-        gradients: Sequence[Tensor | None],
-        asked: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        """The gradient of each array, or a list of them."""
-        count = self.operation.count_of_outs(given, len(wanted))
-        like = next(_tensors_of(self.operation, given))
-        out_gradients = [  # an output that the loss does not see has none
-            like.new_zeros(shape, dtype=_dtype(dtype)) if gradient is None else gradient
-            for gradient, (shape, dtype) in zip(gradients[:count], self._shapes(given, wanted), strict=False)
-        ]
-        assert self.gradient is not None
-        needed = _pytree.tree_map(bool, [asked[name] for name in asked])
-        rows = iter(self.gradient.of(self.gradient, spread, out_gradients, results, _pytree.tree_leaves(needed)))
+    def gradients_of(self, ctx: Any, asked: Mapping[str, Any], gradients: Sequence[Any]) -> dict[str, Any]:
+        """The gradient of each array by name, or a list of them; `gradients` has one for each result, or None."""
+        *values, results = _taken_back(ctx.kept, ctx.saved_tensors)
+        call = {field.name: value for field, value in zip(self.operation.fields, values, strict=True)}
+        if self.gradient is None:
+            return self.operation.gradients(call, results, gradients)
+        out_gradients = list(gradients[: self.operation.count_of_outs(call, len(gradients))])
+        if any(gradient is None for gradient in out_gradients):  # of an output that the loss does not see
+            like = next(_tensors_of(self.operation, call))
+            shapes = self.operation.shapes(call, len(gradients))
+            out_gradients = [
+                like.new_zeros(shape, dtype=_dtype(dtype)) if gradient is None else gradient
+                for gradient, (shape, dtype) in zip(out_gradients, shapes, strict=False)
+            ]
+        needed = [bool(x) for needs in asked.values() for x in (needs if isinstance(needs, LISTS) else [needs])]
+        rows = iter(self.gradient.rows(call, out_gradients, results, needed))
 
         def of(array: Tensor, needs: bool) -> Tensor | None:
             row = next(rows)
-            if not needs:
+            if not needs or row is None:
                 return None
             return (row.sum(0) if array.ndim < row.ndim else row).to(array.dtype)
 
         return {
-            name: [of(*pair) for pair in zip(given[name], needs, strict=True)]
+            name: [of(*pair) for pair in zip(call[name], needs, strict=True)]
             if isinstance(needs, LISTS)
-            else of(given[name], needs)
-            for name, needs in zip(asked, needed, strict=True)
+            else of(call[name], needs)
+            for name, needs in asked.items()
         }
 
     def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
@@ -475,6 +551,21 @@ class _Backward(_Operator):
         if self.operation.has_one_result:
             return call(*spread, out_gradients[0], wanted)  # type: ignore[no-any-return]
         return call(*spread, out_gradients, results, wanted)  # type: ignore[no-any-return]
+
+    def rows(
+        self, call: dict[str, Any], out_gradients: list[Tensor], results: list[Tensor], wanted: list[bool]
+    ) -> Sequence[Tensor | None]:
+        is_batched = torch._C._functorch.is_legacy_batchedtensor  # by torch.autograd.functional
+        if (
+            torch.is_grad_enabled()
+            or torch.compiler.is_compiling()
+            or _role(out_gradients) != _NOTHING
+            or any(is_batched(x) for x in out_gradients)
+        ):
+            return self.of(self, _spread(self.operation, call), out_gradients, results, wanted)
+        buffers = self._buffers(call, wanted)
+        self.operation.add_gradients(call, out_gradients, results, buffers)
+        return buffers
 
     def _taken_apart(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """The call's arguments, gradients of results, what was kept of these, which gradients are wanted."""

@@ -1,5 +1,7 @@
 """Rule 19: what torch's graph holds, what is refused, streams and graphs of CUDA."""
 
+import weakref
+
 import numpy as np
 import pytest
 from reference.compare import to_torch
@@ -55,6 +57,37 @@ def test_a_second_derivative_is_refused(device):
     )
     with pytest.raises(robocache.ArgumentError, match="first derivatives"):
         gradient.sum().backward()
+
+
+def test_tensors_are_saved_by_torchs_way_alone(device):
+    """So that its hooks move them, checkpoints recompute them, and nothing else holds them until the backward pass."""
+    values, times = ramp(device)
+    inputs = values.detach() * 1, times * 1  # of the call alone
+    alive = [weakref.ref(x) for x in inputs]
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda x: x.detach().cpu().numpy().copy(), lambda x: to_torch(x, device)
+    ):
+        out = robocache.fuse_multimodal([(values, times), inputs], times + 0.5)
+    del inputs
+    assert [x() for x in alive] == [None, None]
+    (gradient,) = torch.autograd.grad(out[:4].sum(), values)
+    assert gradient.ravel().tolist() == [0.5, 0.5, 1, 1, 1, 1, 1, 1, 0.5, 0.5]
+
+    def call(values):
+        return robocache.resample_trajectories(values, times, times + 0.5)
+
+    checkpoint = torch.utils.checkpoint.checkpoint
+    made = torch.autograd.grad(checkpoint(call, values, use_reentrant=False).sum(), values)
+    assert torch.equal(made[0], torch.autograd.grad(call(values).sum(), values)[0])
+
+
+def test_a_graph_that_is_kept_gives_its_gradient_again(device):
+    values, times = ramp(device)
+    loss = robocache.resample_trajectories(values, times, times + 0.5, extrapolate="clamp").square().sum()
+    first = torch.autograd.grad(loss, values, retain_graph=True)[0]
+    assert torch.equal(torch.autograd.grad(loss, values)[0], first)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
 
 
 def test_out_carries_no_gradient(device):
