@@ -21,6 +21,7 @@ from .budget import check_size
 from .depth import is_tiff, read_tiff
 from .formats import CameraOptions
 from .recording import Frames, Notes, SourceError, naming, ranges
+from .turns import turn_file, turn_of_file
 
 # Images are read, checked and written in chunks of this many.
 _AT_ONCE = 64
@@ -145,7 +146,8 @@ class Images:
         start = 0
         while start < len(self.time_ns):
             lost: dict[int, SourceError] = {}
-            rows, taken, start = self._take(range(start, min(start + _AT_ONCE, len(self.time_ns))), kinds, lost)
+            wanted = range(start, min(start + _AT_ONCE, len(self.time_ns)))
+            rows, taken, start = self._take(wanted, kinds, notes, lost)
             if lost:
                 notes.skip(
                     f"{self.what}: {self.camera}: rows {ranges(list(map(self._number, sorted(lost))))}", lost[min(lost)]
@@ -164,7 +166,7 @@ class Images:
             yield self.time_ns[rows], taken, storage.resized(height, width)
 
     def _take(
-        self, rows: range, kinds: Kinds, lost: dict[int, SourceError]
+        self, rows: range, kinds: Kinds, notes: Notes, lost: dict[int, SourceError]
     ) -> tuple[list[int], frames.Encoded | None, int]:
         """Returns the readable rows, their frames, and the next row to take; adds the other rows to `lost`. Large frames end a
         chunk before all rows are taken."""
@@ -178,6 +180,9 @@ class Images:
                 file = self.read(row)
                 height, width, size = _pixels(file)
                 check_size(self._location(row), f"a frame of {width}x{height}", size)
+                if turn := turn_of_file(file):
+                    file = turn_file(file, turn)
+                    notes.leave_out(f"{self.camera}: images as they lie in the files", f"{turn}, as EXIF says")
                 files[row] = file
                 pixels += size
         try:

@@ -280,5 +280,5 @@ class Videos(VideoFrames):
     def _index(self, camera: str, path: Path) -> Index:
         index = self._indices.get(camera)
         if index is None or index.path != path:
-            index = self._indices[camera] = index_video(path, deep_gray=True)
+            index = self._indices[camera] = self.index(camera, path, deep_gray=True)
         return index

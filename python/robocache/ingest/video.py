@@ -36,7 +36,8 @@ from .files import check_file
 from .formats import VideoOptions
 from .images import Kinds, Storage, encode
 from .python_process import start
-from .recording import Notes, SourceError, ranges
+from .recording import Notes, SourceError, naming, ranges
+from .turns import Turn, turn_of_matrix
 
 # A cut ends at the first keyframe behind so many frames; where none comes, at the limit of what a process may hold of it.
 _FRAMES_PER_CUT = 64
@@ -64,7 +65,8 @@ class Index:
     time_ns: int64 ``[n]``: their presentation times, rounded to the nanosecond.
     pts: int64 ``[n]``: the same in the file's own unit.
     start: int64 ``[n]``: the decoding stamp of the keyframe at or before each, from which it can be decoded.
-    height, width: of each.
+    height, width: of each, as it is shown.
+    turn: how frames are turned to be shown so, as the file declares; None: they lie in the file as they are shown.
     declared: how many frames the file's header says there are; 0 where it does not.
     pixels, bits: what FFmpeg calls the layout of its pixels, and how many bits the first component of one has.
     """
@@ -78,13 +80,14 @@ class Index:
     declared: int
     pixels: str
     bits: int
+    turn: Turn | None = None
 
     def __len__(self) -> int:
         return len(self.pts)
 
 
 def index_video(path: Path, *, deep_gray: bool = False) -> Index:
-    """Reads a file's stamps; decodes nothing.
+    """Reads a file's stamps; decodes the first frame alone, which has the file's display matrix.
 
     deep_gray: take gray of more than 8 bits, too: where the source says what it is.
 
@@ -95,11 +98,13 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
     try:
         with av.open(str(path)) as container:
             stream = _video_stream(container, path)
-            packets = [
-                (packet.pts, packet.dts, packet.is_keyframe)
-                for packet in container.demux(stream)
-                if packet.pts is not None and packet.dts is not None and not packet.is_discard
-            ]
+            stream.codec_context.thread_count = 1
+            packets, first = [], None
+            for packet in container.demux(stream):
+                if packet.pts is not None and packet.dts is not None and not packet.is_discard:
+                    packets.append((packet.pts, packet.dts, packet.is_keyframe))
+                with suppress(FFmpegError):  # whoever wants the frame finds that it does not decode
+                    first = first or next(iter(packet.decode()), None)
             unit, codec, declared = stream.time_base, stream.codec_context, stream.frames
             height, width, pixels = codec.height, codec.width, codec.format
     except FFmpegError as error:
@@ -116,7 +121,11 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
     scale, divisor = unit.numerator * 2_000_000_000, unit.denominator * 2
     time_ns = np.array([(stamp * scale + unit.denominator) // divisor for stamp in pts.tolist()], np.int64)
     name = "unknown" if pixels is None else pixels.name
-    return Index(path, time_ns, pts, dts[keyframes], height, width, declared, name, bits)
+    with naming(path):
+        turn = None if first is None else turn_of_frame(first)
+    if turn is not None and turn.exchanged:
+        height, width = width, height
+    return Index(path, time_ns, pts, dts[keyframes], height, width, declared, name, bits, turn)
 
 
 def _video_stream(container: Any, path: Path) -> Any:
@@ -126,6 +135,13 @@ def _video_stream(container: Any, path: Path) -> Any:
     if stream.codec_context is None:
         raise SourceError(f"{path}: in a codec that PyAV {av.__version__} does not decode")
     return stream
+
+
+def turn_of_frame(frame: VideoFrame) -> Turn | None:
+    """The turn by a decoded frame's display matrix, None if it has none or keeps the frame."""
+    matrices = (bytes(data) for data in frame.side_data if data.type.name == "DISPLAYMATRIX")
+    matrix = next(matrices, None)
+    return None if matrix is None else turn_of_matrix(matrix)
 
 
 def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndarray:
@@ -151,6 +167,7 @@ class Cut:
     frames: int64 ``[n]``: their numbers in the order of presentation, not decreasing; a frame may be wanted twice.
     pts: int64 ``[n]``: their stamps.
     start: the decoding stamp of the keyframe from which the first can be decoded.
+    height, width, turn: as in :class:`Index`.
     depth: what its pixels mean where they are depth.
     """
 
@@ -161,6 +178,7 @@ class Cut:
     height: int
     width: int
     storage: Storage
+    turn: Turn | None = None
     depth: DepthCodes | None = None
 
 
@@ -197,6 +215,7 @@ def cut_up(index: Index, frames: np.ndarray, storage: Storage, depth: DepthCodes
             index.height,
             index.width,
             storage,
+            index.turn,
             depth,
         )
         for begin, end in pairwise(ends)
@@ -222,6 +241,9 @@ class _Video:
     def pick(self, cut: Cut) -> Iterator[tuple[int, VideoFrame | str]]:
         """Each place of the cut with its frame, or with why there is none."""
         first = int(cut.pts[0])
+        size = cut.width, cut.height
+        if cut.turn is not None and cut.turn.exchanged:
+            size = cut.height, cut.width
         if self._frame is None or not cut.start <= self._frame.pts <= first:
             self._seek(cut.start, first)
         for place, pts in enumerate(cut.pts.tolist()):
@@ -233,8 +255,8 @@ class _Video:
                 yield place, damage or "no frame came of it"
             elif damage is not None:
                 yield place, damage
-            elif (frame.height, frame.width) != (cut.height, cut.width):
-                yield place, f"it is {frame.width}x{frame.height}, the file {cut.width}x{cut.height}"
+            elif (frame.width, frame.height) != size:
+                yield place, f"it is {frame.width}x{frame.height}, the file {size[0]}x{size[1]}"
             else:
                 yield place, frame
 
@@ -332,10 +354,8 @@ class _Decoder:
             if isinstance(frame, str):
                 decoded.lost[place] = frame
                 continue
-            if millimetres is None:
-                _to_rgb(frame, frames[len(places)])
-            else:
-                _to_depth(frame, millimetres, frames[len(places)])
+            pixels = _to_rgb(frame) if millimetres is None else _to_depth(frame, millimetres)
+            frames[len(places)] = pixels if cut.turn is None else cut.turn.apply(pixels)
             places.append(place)
             if len(places) == len(frames):
                 encode_them()
@@ -350,20 +370,21 @@ class _Decoder:
         return video
 
 
-def _to_rgb(frame: VideoFrame, out: np.ndarray) -> None:
+def _to_rgb(frame: VideoFrame) -> np.ndarray:
     """What ``frame.to_ndarray(format="rgb24")`` gives, without its copy, and without the threads that libswscale starts for
     each frame: waiting for them takes longer than the work."""
     rgb = frame.reformat(format="rgb24", threads=1) if _PYAV_17 else frame.reformat(format="rgb24")
     plane = rgb.planes[0]
     lines = np.frombuffer(cast(Any, plane), np.uint8).reshape(rgb.height, plane.line_size)
-    out[...] = lines[:, : 3 * rgb.width].reshape(out.shape)
+    return lines[:, : 3 * rgb.width].reshape(rgb.height, rgb.width, 3)
 
 
-def _to_depth(frame: VideoFrame, millimetres: np.ndarray, out: np.ndarray) -> None:
-    """The luma's codes of 12 bits as millimetres."""
+def _to_depth(frame: VideoFrame, millimetres: np.ndarray) -> np.ndarray:
+    """The luma's codes of 12 bits as millimetres, ``[H, W, 1]``."""
     plane = frame.planes[0]
     lines = np.frombuffer(cast(Any, plane), "<u2").reshape(-1, plane.line_size // 2)
-    out[..., 0] = millimetres[lines[: frame.height, : frame.width] & (len(millimetres) - 1)]
+    depth: np.ndarray = millimetres[lines[: frame.height, : frame.width, None] & (len(millimetres) - 1)]
+    return depth
 
 
 # ---- processes ----
@@ -514,6 +535,13 @@ class VideoFrames:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._decoders.close()
+
+    def index(self, camera: str, path: Path, *, deep_gray: bool = False) -> Index:
+        """What :func:`index_video` says of a camera's file; names how its frames are turned."""
+        index = index_video(path, deep_gray=deep_gray)
+        if index.turn is not None:
+            self._notes.leave_out(f"{camera}: frames as they lie in the file", f"{index.turn}, as the file says")
+        return index
 
     def chunks(
         self, what: str, path: Path, tickets: list[Ticket], time_ns: np.ndarray

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...frames import Encoded
 from ..recording import Frames, SourceError, ranges
-from ..video import Ticket, VideoFrames, cut_up, index_video
+from ..video import Ticket, VideoFrames, cut_up
 from .beside import read_json
 from .columns import Clock
 from .droid import find_stamps
@@ -42,7 +42,7 @@ class Videos(VideoFrames):
 
         received_ns: int64 ``[rows]``: when each row's frame came, which the file's own list is held against where it has one.
         """
-        index = index_video(path)
+        index = self.index(stream, path)
         self._kinds.check(stream, f"{index.width}x{index.height}", path)
         frames = self._match(stream, what, path, len(index), received_ns, clock.rows)
         rows = np.flatnonzero(frames >= 0)

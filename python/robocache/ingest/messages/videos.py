@@ -17,6 +17,7 @@ from av.video.frame import VideoFrame
 from ...errors import Error
 from ...frames import Encoded
 from ..images import Storage, encode
+from ..video import turn_of_frame
 from .known import Origin
 
 # Frames that are encoded at once; more pixels in one are taken for damage.
@@ -113,12 +114,16 @@ class TopicVideo:
         times: list[int] = []
         pixels: list[np.ndarray] = []
         for time_ns, frame in decoded:
-            size = frame.height, frame.width
-            if pixels and (pixels[0].shape[:2] != size or len(pixels) * pixels[0].size > _AT_ONCE):
+            picture = frame.to_ndarray(format="rgb24")
+            if turn := turn_of_frame(frame):
+                picture = turn.apply(picture)
+                what = f"{self._origin.name}: frames as they lie in the video"
+                self._origin.notes.leave_out(what, f"{turn}, as the video says")
+            if pixels and (pixels[0].shape != picture.shape or len(pixels) * pixels[0].size > _AT_ONCE):
                 yield self._stored(times, pixels)
                 times, pixels = [], []
             times.append(time_ns)
-            pixels.append(frame.to_ndarray(format="rgb24"))
+            pixels.append(picture)
         if pixels:
             yield self._stored(times, pixels)
 
