@@ -36,12 +36,15 @@ class Field(NamedTuple):
     default: Any
 
 
+# Fields of x, y and z where one number serves all three.
+_SCALARS = "voxel_size", "origin"
+
 # Converts a value for the library, by the type of its field. A type that is not listed needs no conversion.
 _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "block[]": feature_blocks,
     "float": number,
     "float?": lambda name, value: None if value is None else number(name, value),
-    "float[3]": three,
+    "float[3]": lambda name, value: three(name, value, scalar=name in _SCALARS),
     "int": whole,
     "int?": lambda name, value: None if value is None else whole(name, value),
     "int[3]": lambda name, value: three(name, value, convert=whole),
@@ -87,7 +90,8 @@ class Operation:
         self._library = _lib.function(name)
         if self.has_backward:
             self._backward = _lib.function(f"{name}_backward")
-        self._defaults = {field.name: field.default for field in self.fields}
+        # An empty list stands for the default of every stream.
+        self._defaults = {name: [] if kind.endswith("[]") else default for name, kind, default in self.fields}
         self._converted = [(field.name, _CONVERT[field.type]) for field in self.fields if field.type in _CONVERT]
         self._forms = [(field.name, _form(field.type)) for field in self.fields]
         self._first = next(name for name, kind, _ in self.fields if kind.startswith("tensor"))

@@ -52,7 +52,7 @@ class FuseOperation(Operation):
     def named_arrays(self, call: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         for index, name in enumerate(call["streams"]):
             for field in ("values", "times", "lengths", "scale", "shift"):
-                array = call[field][index]
+                array = call[field][index] if call[field] else None
                 if array is not None and not isinstance(array, int | float | str):
                     yield f"streams[{index if name is None else name!r}].{field}", array
         for field in ("target_times", "target_lengths"):
@@ -62,7 +62,10 @@ class FuseOperation(Operation):
     def shapes(self, call: Mapping[str, Any], count: int) -> list[tuple[Any, Any]]:
         values = call["values"]
         rows = *values[0].shape[:-2], call["target_times"].shape[-1]
-        own = [x.dtype if dtype is None else dtype for x, dtype in zip(values, call["dtype"], strict=True)]
+        own = [
+            x.dtype if dtype is None else dtype
+            for x, dtype in zip(values, call["dtype"] or [None] * len(values), strict=True)
+        ]
         if count == 3:
             outs = [((*rows, sum(x.shape[-1] for x in values)), own[0])]
         else:

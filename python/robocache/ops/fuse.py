@@ -202,25 +202,28 @@ def fuse_multimodal(
         )
     if output != "concat" and output != "dict":
         raise errors.ArgumentError(f"output: expected 'concat' or 'dict', got {output!r}")
-    for index, pair in enumerate(pairs):
+    values: list[Any] = []
+    times: list[Any] = []
+    for pair in pairs:
         if not isinstance(pair, LISTS) or len(pair) != 2:
-            key = index if keys is None else keys[index]
+            key = len(values) if keys is None else keys[len(values)]
             raise errors.ArgumentTypeError(f"streams[{key!r}]: expected (values, times), got {type(pair).__name__}")
+        values.append(pair[0])
+        times.append(pair[1])
     count, separate = len(pairs), output == "dict"
     outs = [None] * (count if separate else 1) if out is None else [out]
     if separate and out is not None:
         outs = _one_a_stream("out", out, None, keys, count)
         if any(one is None for one in outs):
             raise errors.ArgumentTypeError("out: expected an array for each stream, got NoneType for one of them")
-    asked = [
-        None if flag(name, on) else False for name, on in (("return_valid", return_valid), ("return_age", return_age))
-    ]
+    valid = None if flag("return_valid", return_valid) else False
+    age = None if flag("return_age", return_age) else False
     made = call(
         _fuse,
-        [*outs, *asked],
+        [*outs, valid, age],
         streams=[None] * count if keys is None else [str(key) for key in keys],
-        values=[values for values, _ in pairs],
-        times=[times for _, times in pairs],
+        values=values,
+        times=times,
         target_times=target_times,
         target_lengths=target_lengths,
         **_of_streams(options, keys, count, separate),
@@ -234,18 +237,17 @@ def fuse_multimodal(
 
 
 def _of_streams(options: Mapping[str, Any], keys: list[Any] | None, count: int, separate: bool) -> dict[str, list[Any]]:
-    """A list of each option, with an entry for each stream."""
-    lists: dict[str, Any] = {name: [default] * count for name, default in _STREAM_OPTIONS.items()}
+    """A list of each option that is given, with an entry for each stream."""
+    lists: dict[str, Any] = {}
     for name, value in options.items():
-        default = _STREAM_OPTIONS.get(name)
         if name not in _STREAM_OPTIONS:
             lists[name] = value  # for the call to refuse
-            continue
-        if name == "methods":
+        elif name == "methods":
             lists[name] = _methods_of_streams(value, keys, count)
         elif type(value) in LISTS or isinstance(value, Mapping):
             if name == "dtype" and not separate:
                 raise errors.ArgumentError("dtype: expected one for all streams, since output is 'concat'")
+            default = _STREAM_OPTIONS[name]
             lists[name] = [_plain(name, one) for one in _one_a_stream(name, value, default, keys, count)]
         else:
             lists[name] = [value if value is None else _plain(name, value)] * count

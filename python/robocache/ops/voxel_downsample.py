@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from .._call import call
-from .._check import three
 from ._points import DownsampleOperation
 
 if TYPE_CHECKING:
@@ -69,11 +68,9 @@ def voxel_downsample(
         array([[0.5 , 0.25, 0.  ],
                [5.  , 5.  , 5.  ]])
     """
-    size = three("voxel_size", voxel_size, scalar=True)
-    origin = three("origin", origin, scalar=True)
     centroid = options.get("method", "centroid") == "centroid"
     of_gradients = [None, None, False] if centroid else [False, False, None]
     results = [None, False if features is None else None, *of_gradients]
-    given = {"points": points, "features": features, **options}
-    made = call(_downsample, results, **{**given, "voxel_size": size, "origin": origin})
+    given = {"points": points, "features": features, "voxel_size": voxel_size, "origin": origin}
+    made = call(_downsample, results, **given, **options)
     return made[0] if features is None else (made[0], made[1])

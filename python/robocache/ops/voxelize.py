@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from .. import errors
 from .._call import call
-from .._check import flag, three
+from .._check import flag
 from ._points import VoxelizeOperation
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def voxelize_pointcloud(
         features=features,
         mode=modes,
         grid_min=grid_min,
-        voxel_size=three("voxel_size", voxel_size, scalar=True),
+        voxel_size=voxel_size,
         grid_size=grid_size,
         **options,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, overload
 
 from .. import errors
 from .._call import call
-from .._check import number, three
+from .._check import number
 from .._operation import Array
 from ._points import SparseOperation
 
@@ -102,8 +102,7 @@ def voxelize_sparse(
                [5, 5, 5]], dtype=int32), array([[8.],
                [1.]]))
     """
-    given = {"points": points, "features": features, **options}
-    given["voxel_size"] = three("voxel_size", voxel_size, scalar=True)
+    given = {"points": points, "features": features, "voxel_size": voxel_size, **options}
     if options.get("point_range") is not None:
         given["point_range"] = _range(options["point_range"])
     reduced, limited = given.get("reduce", "mean") is not None, given.get("max_points_per_voxel") is not None

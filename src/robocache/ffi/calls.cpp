@@ -85,7 +85,8 @@ class Reader {
   int skip(int count) { return std::exchange(at_, at_ + count); }
 
  private:
-  // Each field of `part` of all streams, one after the other. A refusal names the stream.
+  // Each field of `part` of all streams, one after the other; an empty list leaves a field's default. A refusal names the
+  // stream.
   template <class Part>
   void read_columns(std::vector<FuseStream>& streams, const Part& part) {
     using Of = std::remove_reference_t<std::invoke_result_t<Part, FuseStream&>>;
@@ -94,7 +95,9 @@ class Reader {
       if constexpr (HasFields<T>) {
         read_columns(streams, [&](FuseStream& stream) -> T& { return part(stream).*field.member; });
       } else {
-        streams.resize(static_cast<size_t>(read<int64_t>(field.name)));
+        const int64_t count = read<int64_t>(field.name);
+        if (count == 0) return;  // the default of every stream
+        streams.resize(static_cast<size_t>(count));
         for (size_t i = 0; i < streams.size(); ++i) {
           const auto named = [&](const char* text) {  // which begins with the argument's name
             return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}(text);
