@@ -64,10 +64,10 @@ TEST_P(NoPoints, VoxelizeWritesAnEmptyGrid) {
 }
 
 TEST_P(NoPoints, VoxelizeSparseWritesItsWholeCapacity) {
-  for (const std::optional<VoxelMode> reduce :
-       {std::optional(VoxelMode::kMean), std::optional(VoxelMode::kSum), std::optional(VoxelMode::kMin),
-        std::optional(VoxelMode::kMax), std::optional(VoxelMode::kFirst), std::optional(VoxelMode::kLast),
-        std::optional<VoxelMode>()}) {
+  for (const std::optional<SparseReduce> reduce :
+       {std::optional(SparseReduce::kMean), std::optional(SparseReduce::kSum), std::optional(SparseReduce::kMin),
+        std::optional(SparseReduce::kMax), std::optional(SparseReduce::kFirst), std::optional(SparseReduce::kLast),
+        std::optional<SparseReduce>()}) {
     for (const bool limited : {false, true}) {
       if (!reduce && !limited) continue;  // gathering into a capacity takes a limit
       SparseOptions options;
@@ -101,7 +101,7 @@ TEST_P(NoPoints, VoxelizeSparseKeepsTheFeaturesDtype) {
   };
   EXPECT_EQ(features_of(DType::kFloat16).describe(), poisoned(DType::kFloat16, {0, 2}).describe());
   EXPECT_EQ(features_of(DType::kInt64).describe(), poisoned(DType::kFloat32, {0, 2}).describe());
-  options.reduce = VoxelMode::kSum;
+  options.reduce = SparseReduce::kSum;
   EXPECT_EQ(features_of(DType::kInt8).describe(), poisoned(DType::kInt64, {0, 2}).describe());
   options.reduce = std::nullopt;
   EXPECT_EQ(features_of(DType::kUInt8).dtype, DType::kUInt8);

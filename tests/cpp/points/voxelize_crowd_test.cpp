@@ -269,7 +269,7 @@ TEST_P(VoxelizeCrowds, HoldTheSameAsSparseVoxels) {
     options.voxel_size = {1, 1, 1};
     options.point_range = {0, 0, 0, static_cast<double>(x), static_cast<double>(y), static_cast<double>(z)};
     options.order = VoxelOrder::kLinear;
-    options.reduce = VoxelMode::kSum;
+    options.reduce = SparseReduce::kSum;
     const SparseVoxels made = voxelize_sparse(points.view(), features.view(), options, memory.allocate(), CudaStream{});
 
     std::vector<int32_t> coords, counts;

@@ -1,5 +1,6 @@
 """Rule 17 in all operations: what a refusal says of what came; and which arguments it is that each refuses."""
 
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -105,6 +106,28 @@ def test_rule_17_a_refusal_says_what_came(case):
     call, options, message = REFUSED[case]
     with pytest.raises(TypeError if message is None else robocache.Error, match=message):
         call(**options)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        *((resample, name) for name in ("method", "extrapolate", "bc_type")),
+        *((fuse, name) for name in ("method", "extrapolate", "bc_type", "dtype")),
+        (voxelize, "mode"),
+        *((sparse, name) for name in ("reduce", "order", "coord_order")),
+        (downsample, "method"),
+    ],
+)
+def test_rule_17_every_name_that_a_refusal_lists_is_taken(call, name):
+    with pytest.raises(robocache.ArgumentError, match=f"{name}: expected .*, got 'nothing'") as refused:
+        call(**{name: "nothing"})
+    listed = re.split(r", | or ", re.search("expected (one of )?(.*), got", str(refused.value))[2])
+    assert len(listed) > 1
+    for one in (text.strip("'") for text in listed):
+        try:
+            call(**{name: one})
+        except robocache.Error as error:  # a rotation of two features, say
+            assert not re.search(rf"{name}: expected .*, got '{one}", str(error)), error  # noqa: PT017
 
 
 # ---- Text that is none ----

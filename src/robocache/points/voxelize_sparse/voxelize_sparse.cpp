@@ -47,10 +47,6 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   const auto [batched, clouds, features_of_points] = check_points({points, features, lengths, batch_offsets});
   const Device device = points.device;
   check_row_count(clouds, device);
-  if (options.reduce && !takes_features(*options.reduce)) {
-    refuse("reduce: expected 'mean', 'sum', 'min', 'max', 'first', 'last' or none, got '", name_of(*options.reduce),
-           "'");
-  }
 
   SparseCall call{};
   call.clouds = clouds;
@@ -114,9 +110,11 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
     made.features = gather_rows(clouds, source, call.rows_of_voxel, {call.voxels, most_points, source.count}, allocate,
                                 device, stream);
   } else {
+    const auto mode =
+        static_cast<VoxelMode>(static_cast<int32_t>(VoxelMode::kSum) + static_cast<int32_t>(*options.reduce));
     made.features =
-        reduce_rows(clouds, features_of_points, *options.reduce, static_cast<const int32_t*>(made.kept.data),
-                    call.voxels, limited ? nullptr : static_cast<int32_t*>(made.counts.data), allocate, device, stream);
+        reduce_rows(clouds, features_of_points, mode, static_cast<const int32_t*>(made.kept.data), call.voxels,
+                    limited ? nullptr : static_cast<int32_t*>(made.counts.data), allocate, device, stream);
   }
   return made;
 }

@@ -85,13 +85,20 @@ struct EnumNames<CoordOrder> {
   static constexpr std::string_view names[] = {"xyz", "zyx"};
 };
 
+// The modes that take features, in VoxelMode's order.
+enum class SparseReduce : int32_t { kSum, kMean, kMin, kMax, kFirst, kLast };
+template <>
+struct EnumNames<SparseReduce> {
+  static constexpr std::string_view names[] = {"sum", "mean", "min", "max", "first", "last"};
+};
+
 struct SparseOptions {
   std::array<double, 3> voxel_size{};                  // the points' unit, along x, y, z; positive and finite
   std::optional<std::array<double, 6>> point_range{};  // finite, upper not below lower
   std::optional<int64_t> max_voxels{};                 // 1 or more, and so the next two
   std::optional<int64_t> max_points_per_voxel{};
   std::optional<int64_t> capacity{};
-  std::optional<VoxelMode> reduce = VoxelMode::kMean;  // kSum to kLast; none: gather
+  std::optional<SparseReduce> reduce = SparseReduce::kMean;  // none: gather
   VoxelOrder order = VoxelOrder::kFirst;
   CoordOrder coord_order = CoordOrder::kXyz;
 
