@@ -273,6 +273,36 @@ def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
     assert got.left_out["/cam/image_raw: intrinsics"] == "those of /cam/camera_info are of 20x12, frames of 10x6"
 
 
+RAW, PROJECTION = [500.0, 0, 5, 0, 501, 3, 0, 0, 1], [400.0, 0, 4, -40, 0, 401, 2, 0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "projection", "wanted"),
+    [
+        ("image_raw", PROJECTION, [RAW[:3], RAW[3:6], RAW[6:]]),
+        ("image_rect", PROJECTION, [[400, 0, 4], [0, 401, 2], [0, 0, 1]]),
+        ("image_rect_color", PROJECTION, [[400, 0, 4], [0, 401, 2], [0, 0, 1]]),
+        ("rectified", PROJECTION, [[400, 0, 4], [0, 401, 2], [0, 0, 1]]),
+        ("image_direct", PROJECTION, [RAW[:3], RAW[3:6], RAW[6:]]),
+        ("image_rect", [0] * 12, None),
+    ],
+)
+def test_intrinsics_of_rectified_images_are_those_of_p(topic, projection, wanted, rng, tmp_path):
+    """sensor_msgs/CameraInfo: K is of raw images, the left part of P of rectified ones."""
+    picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
+    said = {"height": 6, "width": 10, "k": np.array(RAW), "p": np.array(projection, float)}
+    topics = {
+        f"/left/{topic}": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))]),
+        "/left/camera_info": (
+            "sensor_msgs/msg/CameraInfo",
+            [(START, message("sensor_msgs/msg/CameraInfo", header=header(START), **said))],
+        ),
+    }
+    got = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert got.only[f"/left/{topic}"].part.intrinsics == wanted
+    assert (f"/left/{topic}: intrinsics" in got.left_out) == (wanted is None)
+
+
 @pytest.mark.parametrize("changes_at", [None, 1, 2000])
 def test_intrinsics_that_change_within_a_recording_are_no_cameras(changes_at, rng, tmp_path):
     """A zoom; those of the first message would be wrong for the frames behind it."""

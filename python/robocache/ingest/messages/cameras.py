@@ -52,6 +52,8 @@ _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9",
 # A format that names an encoding of colours and the file's codec. compressed_image_transport compresses BGR and writes "bgr8" behind
 # the codec; early versions compressed RGB as if it were BGR, without that word, and its subscriber exchanges red and blue where it lacks.
 _COLOURS_OF_FILES = re.compile(r"(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
+# Topics of image_proc and of drivers that rectify: "/left/image_rect_color".
+_RECTIFIED = re.compile(r"(?<![a-z])rect(ified)?(?![a-z])")
 # Metres of a unit of depth, by REP 118; mono16 is brightness.
 _UNITS_M = {"16UC1": 0.001, "32FC1": 1.0}
 # librealsense calls depth mono16: its topics say what they are, and an option of the sensor metres of a unit.
@@ -75,14 +77,17 @@ _EMPTY, _DAMAGED = _Kind("empty", "empty"), _Kind("damaged", "damaged")
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """What a CameraInfo says: the matrix ``[3, 3]``, in pixels of images of that size.
+    """What a CameraInfo says: matrices ``[3, 3]`` in pixels of images of that size.
 
     topic: its name.
+    raw: K, of images as the lens shows them.
+    rectified: the left part of P, of rectified images; zeros if the message has none.
     change: whether messages say others too.
     """
 
     topic: str
-    matrix: list[list[float]]
+    raw: list[list[float]]
+    rectified: list[list[float]]
     height: int
     width: int
     change: bool = False
@@ -90,22 +95,19 @@ class Intrinsics:
     @classmethod
     def of(cls, topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> Intrinsics | None:
         """Those of the first message, if its type has them."""
-        matrix = leaves.get("k") or leaves.get("K")
         height, width = _number(leaves, "height"), _number(leaves, "width")
-        if not matrix or not height or not width:
+        raw = _matrices(leaves.get("k") or leaves.get("K"), 9, batch)
+        if raw is None or height is None or width is None:
             return None
-        if matrix.kind == "numbers" and batch.counts(matrix)[0] == 9:  # as protobuf and JSON have it
-            values = batch.sequences(matrix)[0]
-        elif matrix.kind == "number" and matrix.count == 9:
-            values = batch.numbers(matrix).reshape(-1)
-        else:
-            return None
+        projections = _matrices(leaves.get("p") or leaves.get("P"), 12, batch)
+        rectified = np.zeros((1, 3, 3)) if projections is None else projections[..., :3]
         heights, widths = batch.numbers(height), batch.numbers(width)
-        alike = len(values) == 9 * len(heights) and np.array_equal(
-            values, np.tile(values[:9], len(heights)), equal_nan=True
+        change = any(
+            not np.array_equal(values, np.broadcast_to(values[:1], values.shape), equal_nan=True)
+            for values in (raw, rectified)
         )
-        change = not alike or bool(np.ptp(heights)) or bool(np.ptp(widths))
-        return cls(topic, values[:9].reshape(3, 3).tolist(), int(heights[0]), int(widths[0]), change)
+        change = change or bool(np.ptp(heights)) or bool(np.ptp(widths))
+        return cls(topic, raw[0].tolist(), rectified[0].tolist(), int(heights[0]), int(widths[0]), change)
 
     def joined(self, other: Intrinsics | None) -> Intrinsics:
         """With what later messages say."""
@@ -417,7 +419,8 @@ class Camera:
         facts, key = origin.known.facts, (origin.name, "intrinsics")
         if found is None:
             return cast("list[list[float]] | None", facts.setdefault(key, None))
-        matrix: list[list[float]] | None = found.matrix
+        rectified = _RECTIFIED.search(origin.topic) is not None
+        matrix: list[list[float]] | None = found.rectified if rectified else found.raw
         why = None
         if found.change:
             why = "change within the recording; the topic's streams have them"
@@ -425,8 +428,8 @@ class Camera:
             why = f"are of {found.width}x{found.height}, frames of {width}x{height}"
         elif resized is not None:
             why = "are of frames that were not resized"
-        elif not np.isfinite(found.matrix).all() or not np.any(found.matrix):
-            why = "are not calibrated"
+        elif not np.isfinite(cast(Any, matrix)).all() or not np.any(matrix):
+            why = "are not calibrated" if not rectified else "have no P, which is of rectified images"
         if why is not None:
             origin.notes.leave_out(f"{origin.name}: intrinsics", f"those of {found.topic} {why}")
             matrix = None
@@ -442,6 +445,17 @@ def depth_unit(topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> tuple[st
     if not match or value is None:
         return None
     return match[1], float(str(batch.numbers(value)[0]))  # 0.001 as float32 says it
+
+
+def _matrices(leaf: Leaf | None, size: int, batch: Batch) -> np.ndarray | None:
+    """A field of so many numbers as ``[messages, 3, size / 3]``; None where there is none, or not in all messages."""
+    if leaf is None:
+        return None
+    if leaf.kind == "number" and leaf.count == size:
+        return batch.numbers(leaf).reshape(-1, 3, size // 3)
+    if leaf.kind == "numbers" and (batch.counts(leaf) == size).all():  # as protobuf and JSON have it
+        return batch.sequences(leaf)[0].reshape(-1, 3, size // 3)
+    return None
 
 
 def _number(leaves: Mapping[str, Leaf], path: str) -> Leaf | None:
