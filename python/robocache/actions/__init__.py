@@ -1,0 +1,20 @@
+"""Action spaces: conversions of actions for a policy, each with its inverse for what the policy puts out.
+
+Plain functions on numpy arrays and torch tensors, on the CPU and on CUDA, with gradients. docs/actions.md has the formulas,
+the conventions and what other code does.
+"""
+
+from .grippers import binarize_gripper, rescale
+from .rotations import convert_rotation
+from .spaces import absolute, cumulate, reached_state, relative, step_delta
+
+__all__ = [
+    "absolute",
+    "binarize_gripper",
+    "convert_rotation",
+    "cumulate",
+    "reached_state",
+    "relative",
+    "rescale",
+    "step_delta",
+]

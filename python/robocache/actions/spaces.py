@@ -1,0 +1,293 @@
+"""Actions relative to a state, and back: of joints and of poses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import errors
+from .._check import flag, number
+from ._arrays import cast, check_chunk, check_row, feature_mask, framework_of, in_work_type, roundoff, where_features
+from .rotations import (
+    Components,
+    from_matrix,
+    known,
+    product,
+    rotation_width,
+    to_matrix,
+    transposed,
+    turned,
+    within_half_a_turn,
+)
+
+KINDS = ("joints", "se3", "mixed", "base_frame")
+
+
+def relative(
+    x: Any,
+    base: Any,
+    kind: str,
+    *,
+    mask: Sequence[bool] | None = None,
+    rotation: str = "quat_xyzw",
+    angles: Sequence[bool] | None = None,
+    scale: tuple[float, float] | None = None,
+    normalize: bool = False,
+) -> Any:
+    """Absolute actions relative to a state. :func:`absolute` is the inverse.
+
+    Args:
+        x: ``[..., T, D]``, chunks of T actions, float64, float32, float16 or bfloat16, numpy or torch on any device.
+        base: ``[..., D]``, the state of each chunk, its features in the order of x's.
+        kind: ``"joints"``: x - base. The others take poses, x, y, z and a rotation; with base p0, R0 and action p, R:
+            ``"se3"``: R0^T (p - p0), R0^T R, the pose in the base's own frame, which UMI and GR00T call relative;
+            ``"mixed"``: p - p0, R0^T R, the position in the frame of p, the rotation in the base's;
+            ``"base_frame"``: p - p0, R R0^T, both in the frame of p.
+        mask: D bools. Features that are False stay as they are. The others, of poses, are one pose or several in turn.
+        rotation: the representation in x, base and the result: a name of :func:`convert_rotation`.
+        angles: D bools, for joints: differences of these features go the shorter way round, in [-pi, pi).
+        scale: (metres, radians) that become 1 in the result, for ``"base_frame"`` and ``rotation="rotvec"``: (0.05, 0.5)
+            in robosuite, which also clips to [-1, 1].
+        normalize: as in :func:`convert_rotation`.
+
+    Returns:
+        ``[..., T, D]`` in x's dtype, framework and device, on torch with gradients to x and base. The arithmetic is in
+        float64 where x or base is, else in float32, and is rounded once. NaN in an action or in its base, which marks
+        padding, is NaN in the result: in that feature of joints, in the whole pose.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, the row, what was expected and what came: a mask of another
+            width, poses of another width, a base of another shape, and the rotations that convert_rotation refuses.
+
+    Example:
+        >>> relative(np.array([[1.0, 5.0], [2.0, 6.0]]), np.array([1.0, 4.0]), "joints", mask=[True, False])
+        array([[0., 5.],
+               [1., 6.]])
+    """
+    return _converted(x, base, kind, mask, rotation, angles, scale, normalize, back=False)
+
+
+def absolute(
+    x: Any,
+    base: Any,
+    kind: str,
+    *,
+    mask: Sequence[bool] | None = None,
+    rotation: str = "quat_xyzw",
+    angles: Sequence[bool] | None = None,
+    scale: tuple[float, float] | None = None,
+    normalize: bool = False,
+) -> Any:
+    """Relative actions as absolute ones: the inverse of :func:`relative`, for a policy's output.
+
+    Args:
+        x: ``[..., T, D]``, relative actions.
+        base: ``[..., D]``, the state that they are relative to: the very one that :func:`relative` had.
+        kind, mask, rotation, angles, scale: as in :func:`relative`.
+        normalize: take quaternions of any length but 0, as a policy gives them. 6D needs no such word.
+
+    Returns:
+        ``[..., T, D]``: base + x for joints; for poses p0 + R0 p, R0 R (``"se3"``), p0 + p, R0 R (``"mixed"``) or
+        p0 + p, R R0 (``"base_frame"``). Types, gradients and NaN as in :func:`relative`.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: as :func:`relative`.
+    """
+    return _converted(x, base, kind, mask, rotation, angles, scale, normalize, back=True)
+
+
+def _converted(
+    x: Any,
+    base: Any,
+    kind: Any,
+    mask: Any,
+    rotation: Any,
+    angles: Any,
+    scale: Any,
+    normalize: Any,
+    *,
+    back: bool,
+) -> Any:
+    if kind not in KINDS:
+        raise errors.ArgumentError(f"kind: expected {', '.join(map(repr, KINDS))}, got {kind!r}")
+    flag("normalize", normalize)
+    xp, (action, state) = in_work_type(x=x, base=base)
+    check_chunk("x", x)
+    check_row("base", base, "x", x)
+    features = x.shape[-1]
+    taken = feature_mask("mask", mask, features)
+    if scale is not None and (kind != "base_frame" or rotation != "rotvec"):
+        raise errors.ArgumentError(
+            f"scale: expected with kind='base_frame' and rotation='rotvec', got it with {kind!r} and {rotation!r}"
+        )
+    if kind == "joints":
+        around = [False] * features if angles is None else feature_mask("angles", angles, features)
+        with np.errstate(all="ignore"):
+            made = _joints(xp, action, state[..., None, :], taken, around, back)
+        return cast(made, x.dtype)
+    if angles is not None:
+        raise errors.ArgumentError(f"angles: expected with kind='joints', got it with {kind!r}")
+    width = 3 + rotation_width("rotation", rotation)
+    of_poses = [i for i, named in enumerate(taken) if named]
+    if not of_poses or len(of_poses) % width:
+        raise errors.ArgumentError(
+            f"{'x' if mask is None else 'mask'}: expected poses of {width} features, x, y, z and {rotation!r},"
+            f" got {len(of_poses)} features; name those of poses with mask="
+        )
+    factors = (1.0, 1.0) if scale is None else _scale(scale)
+    leading = tuple(x.shape[:-1])
+    chunks = math.prod(leading[:-1])
+    action = action.reshape(chunks, leading[-1], features)
+    state = state.reshape(chunks, 1, features)
+    columns = [action[..., i] for i in range(features)]
+    limits = roundoff(x), roundoff(base)
+    with np.errstate(all="ignore"):
+        for start in range(0, len(of_poses), width):
+            at = of_poses[start : start + width]
+            pose = [columns[i] for i in at]
+            origin = [state[..., i] for i in at]
+            rows = leading, leading[:-1]
+            made = _pose(xp, pose, origin, kind, rotation, factors, normalize, back, limits, rows)
+            for i, column in zip(at, made, strict=True):
+                columns[i] = column
+        out = xp.stack(columns, -1)
+    return cast(out.reshape(*leading, features), x.dtype)
+
+
+def _joints(xp: Any, x: Any, base: Any, mask: list[bool], angles: list[bool], back: bool) -> Any:
+    made = x + base if back else x - base
+    if any(angles):
+        made = where_features(xp, angles, within_half_a_turn(xp, made), made)
+    return where_features(xp, mask, made, x)
+
+
+def _scale(scale: Any) -> tuple[float, float]:
+    try:
+        metres, radians = scale
+    except (TypeError, ValueError):
+        raise errors.ArgumentTypeError(f"scale: expected (metres, radians), got {scale!r}") from None
+    factors = number("scale", metres), number("scale", radians)
+    if not all(0 < factor < math.inf for factor in factors):
+        raise errors.ArgumentError(f"scale: expected numbers above 0, got {scale!r}")
+    return factors
+
+
+def _pose(
+    xp: Any,
+    pose: Components,
+    base: Components,
+    kind: str,
+    rotation: str,
+    scale: tuple[float, float],
+    normalize: bool,
+    back: bool,
+    limits: tuple[float, float],
+    rows: tuple[Sequence[int], Sequence[int]],
+) -> Components:
+    """A pose relative to another, or the inverse, by components."""
+    p, p0 = pose[:3], base[:3]
+    if back:
+        pose = [*p, *(part * scale[1] for part in pose[3:])] if scale[1] != 1 else pose
+        p = [part * scale[0] for part in p] if scale[0] != 1 else p
+    parts, absent = known(xp, "x", pose[3:], rotation, limits[0], normalize, rows[0], p)
+    base_parts, base_absent = known(xp, "base", base[3:], rotation, limits[1], normalize, rows[1], p0)
+    absent = absent | base_absent
+    p, p0 = ([xp.where(absent, 0.0, part) for part in each] for each in (p, p0))
+    m, m0 = to_matrix(xp, parts, rotation), to_matrix(xp, base_parts, rotation)
+    if kind == "base_frame":
+        m = product(m, m0 if back else transposed(m0))
+    else:
+        m = product(m0 if back else transposed(m0), m)
+    if back:
+        p = turned(m0, p) if kind == "se3" else p
+        p = [ours + theirs for ours, theirs in zip(p, p0, strict=True)]
+    else:
+        p = [ours - theirs for ours, theirs in zip(p, p0, strict=True)]
+        p = turned(transposed(m0), p) if kind == "se3" else p
+    made = [*p, *from_matrix(xp, m, rotation)]
+    if not back and scale != (1.0, 1.0):
+        made = [part / scale[i >= 3] for i, part in enumerate(made)]
+    return [xp.where(absent, math.nan, part) for part in made]
+
+
+def step_delta(
+    x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None
+) -> Any:
+    """What each step adds to the one before it. :func:`cumulate` is the inverse.
+
+    Args:
+        x: ``[..., T, D]``, absolute actions or states, float64, float32, float16 or bfloat16, numpy or torch.
+        first: ``[..., D]``, what step 0 is compared with: the state.
+        mask: D bools. Features that are False stay as they are.
+        angles: D bools. Differences of these features go the shorter way round, in [-pi, pi).
+
+    Returns:
+        ``[..., T, D]`` in x's dtype, framework and device, on torch with gradients: x[0] - first, x[1] - x[0], and so on,
+        by one subtraction in float64 where x or first is, else in float32. A step of NaN, or after one, is NaN.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+    """
+    xp, (steps, start) = in_work_type(x=x, first=first)
+    check_chunk("x", x)
+    check_row("first", first, "x", x)
+    features = x.shape[-1]
+    taken = feature_mask("mask", mask, features)
+    around = [False] * features if angles is None else feature_mask("angles", angles, features)
+    before = xp.concatenate([start[..., None, :], steps], -2)[..., :-1, :]
+    with np.errstate(all="ignore"):
+        return cast(_joints(xp, steps, before, taken, around, back=False), x.dtype)
+
+
+def cumulate(
+    d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None
+) -> Any:
+    """The sum of steps from a state on: the inverse of :func:`step_delta`.
+
+    Args:
+        d: ``[..., T, D]``, what each step adds.
+        first: ``[..., D]``, the state that step 0 is added to.
+        mask, angles: as in :func:`step_delta`. Sums of angles end in [-pi, pi).
+
+    Returns:
+        ``[..., T, D]`` in d's dtype, framework and device, on torch with gradients: first + d[0], first + d[0] + d[1], and
+        so on. The sums are in float64 whatever the types, and each is rounded once: float16 does not drift. What rounding
+        took from the steps before is still missing. From a NaN on the feature is NaN.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+    """
+    xp, (_, _) = in_work_type(d=d, first=first)
+    check_chunk("d", d)
+    check_row("first", first, "d", d)
+    features = d.shape[-1]
+    taken = feature_mask("mask", mask, features)
+    around = [False] * features if angles is None else feature_mask("angles", angles, features)
+    steps, start = cast(d, xp.float64), cast(first, xp.float64)
+    with np.errstate(all="ignore"):
+        sums = xp.cumsum(steps, -2) + start[..., None, :]
+        if any(around):
+            sums = where_features(xp, around, within_half_a_turn(xp, sums), sums)
+        return cast(where_features(xp, taken, sums, steps), d.dtype)
+
+
+def reached_state(states: Any) -> Any:
+    """The state that each step reaches, as its action: s[t + 1].
+
+    Differences are ``step_delta(reached_state(s), s[..., 0, :])``, of Euler angles with ``angles=``.
+
+    Args:
+        states: ``[..., T, D]``, float64, float32, float16 or bfloat16, numpy or torch.
+
+    Returns:
+        ``[..., T, D]``, likewise. The last row reaches nothing: it is NaN.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+    """
+    xp = framework_of("states", states)
+    check_chunk("states", states)
+    return xp.concatenate([states[..., 1:, :], xp.full_like(states[..., -1:, :], math.nan)], -2)
