@@ -8,7 +8,7 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 
 from __future__ import annotations
 
-from . import _lib
+from . import _lib, actions
 from .dataset import Dataset, open
 from .doctor import DoctorWarning, doctor
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError, MissingStreamError
@@ -56,6 +56,7 @@ __all__ = [
     "SparseVoxels",
     "Window",
     "Writer",
+    "actions",
     "check_installation",
     "check_times",
     "decode_jpeg",

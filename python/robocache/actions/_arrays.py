@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -50,6 +51,11 @@ def in_work_type(**arrays: Any) -> tuple[Any, list[Any]]:
 
 def cast(x: Any, dtype: Any) -> Any:
     return x.astype(dtype, copy=False) if isinstance(x, np.ndarray) else x.to(dtype)
+
+
+def quietly(xp: Any) -> contextlib.AbstractContextManager[Any]:
+    """numpy's warnings about NaN and infinity off; torch has none."""
+    return np.errstate(all="ignore") if xp is np else contextlib.nullcontext()
 
 
 def shown(shape: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import errors
 from .._check import number
-from ._arrays import cast, check_chunk, framework_of, in_work_type
+from ._arrays import cast, check_chunk, in_work_type, quietly
 
 AT_END = ("nan", "hold", "last_value")
 
@@ -63,9 +63,7 @@ def binarize_gripper(g: Any, *, low: float, high: float, at_end: str = "nan") ->
     return cast(xp.where(xp.isnan(values), math.nan, made), g.dtype)
 
 
-def rescale(
-    x: Any, source: tuple[float, float], target: tuple[float, float], *, clip: bool = False
-) -> Any:
+def rescale(x: Any, source: tuple[float, float], target: tuple[float, float], *, clip: bool = False) -> Any:
     """Numbers of one range in another: source[0] becomes target[0], source[1] becomes target[1].
 
     ``rescale(g, (0, 1), (1, 0))`` is 1 - g, and ``rescale(g, (0, 1), (-1, 1))`` is 2 g - 1. The inverse has source and
@@ -83,13 +81,12 @@ def rescale(
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
     """
-    framework_of("x", x)
     a, b = ends("source", source)
     c, d = ends("target", target)
     if a == b:
         raise errors.ArgumentError(f"source: expected two numbers that differ, got {source!r}")
     xp, (values,) = in_work_type(x=x)
-    with np.errstate(all="ignore"):
+    with quietly(xp):
         if clip:
             values = xp.clip(values, min(a, b), max(a, b))
         return cast(c + (values - a) * ((d - c) / (b - a)), x.dtype)

@@ -1,7 +1,7 @@
 """Rotations from one representation to another, by one definition for numpy, torch, the CPU and CUDA.
 
-The formulas use +, -, *, /, sqrt, comparisons and selections, which every device rounds alike, and sin, cos and atan2 for
-rotation vectors and Euler angles alone. No branch depends on a value.
+The formulas use +, -, *, /, sqrt, comparisons and selections, which have the same bits everywhere in float32, and sin, cos and
+atan2 for rotation vectors and Euler angles alone. No branch depends on a value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import errors
 from .._check import flag
-from ._arrays import can_look, cast, in_work_type, roundoff, row_text, shown
+from ._arrays import can_look, cast, in_work_type, quietly, roundoff, row_text, shown
 
 # Components in the order of a representation, by names or by row and column of the matrix.
 _QUATERNIONS = {"quat_xyzw": (0, 1, 2, 3), "quat_wxyz": (3, 0, 1, 2)}
@@ -87,7 +87,7 @@ def convert_rotation(x: Any, source: str, target: str, *, normalize: bool = Fals
         raise errors.ArgumentError(f"x: expected [..., {width}] for {source!r}, got {shown(x.shape)}")
     leading = tuple(x.shape[:-1])
     rows = work.reshape(math.prod(leading), width)
-    with np.errstate(all="ignore"):
+    with quietly(xp):
         parts, absent = known(xp, "x", [rows[:, i] for i in range(width)], source, roundoff(x), normalize, leading)
         if source in _QUATERNIONS and target in _QUATERNIONS and not normalize:
             made = [parts[_QUATERNIONS[source].index(i)] for i in _QUATERNIONS[target]]
@@ -146,7 +146,7 @@ def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: 
     infinite = largest == math.inf
     if source in _QUATERNIONS:
         factor = _factor(xp, parts)
-        length = xp.sqrt(_dot(*[[part / factor for part in parts]] * 2)) * factor
+        length = root(xp, _dot(*[[part / factor for part in parts]] * 2)) * factor
         wrong = ~((length > 0) & (length < math.inf))
         if normalize:
             return wrong, length, "expected quaternions of a finite length above 0, got one of length {:g}"
@@ -179,6 +179,13 @@ def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: 
 
 
 # ---- Vectors: lists of components ----
+
+
+def root(xp: Any, x: Any) -> Any:
+    """The square root, correctly rounded for float32: torch's own on the CPU is not."""
+    if xp is not np and x.dtype == xp.float32:
+        return xp.sqrt(x.double()).float()
+    return xp.sqrt(x)
 
 
 def _dot(a: Sequence[Any], b: Sequence[Any]) -> Any:
@@ -214,7 +221,7 @@ def _unit(xp: Any, parts: Sequence[Any]) -> tuple[Components, Any]:
     parts = [part / factor for part in parts]
     square = _dot(parts, parts)
     some = square > 0
-    length = xp.sqrt(xp.where(some, square, 1.0))
+    length = root(xp, xp.where(some, square, 1.0))
     return [part / length for part in parts], some
 
 
@@ -227,7 +234,7 @@ def _two_vectors(xp: Any, a: Sequence[Any], b: Sequence[Any]) -> tuple[tuple[Com
     second, also = _unit(xp, b)
     along = _dot(first, second)
     across = [y - along * x for x, y in zip(first, second, strict=True)]
-    sine = xp.where(some & also, xp.sqrt(_dot(across, across)), 0.0)
+    sine = xp.where(some & also, root(xp, _dot(across, across)), 0.0)
     across, _ = _unit(xp, across)
     along = _dot(first, across)
     across, _ = _unit(xp, [y - along * x for x, y in zip(first, across, strict=True)])
@@ -294,7 +301,12 @@ def _quaternion_of_matrix(xp: Any, m: Components) -> Components:
     squares = [1 + m[0] - m[4] - m[8], 1 - m[0] + m[4] - m[8], 1 - m[0] - m[4] + m[8], 1 + m[0] + m[4] + m[8]]
     xy, xz, yz = m[1] + m[3], m[2] + m[6], m[5] + m[7]
     xw, yw, zw = m[7] - m[5], m[2] - m[6], m[3] - m[1]
-    by_component = [[squares[0], xy, xz, xw], [xy, squares[1], yz, yw], [xz, yz, squares[2], zw], [xw, yw, zw, squares[3]]]
+    by_component = [
+        [squares[0], xy, xz, xw],
+        [xy, squares[1], yz, yw],
+        [xz, yz, squares[2], zw],
+        [xw, yw, zw, squares[3]],
+    ]
     q, most = by_component[3], squares[3]
     for other, square in zip(by_component[:3], squares[:3], strict=True):
         q = [xp.where(square > most, theirs, ours) for theirs, ours in zip(other, q, strict=True)]
@@ -328,7 +340,7 @@ def _from_quaternion(xp: Any, q: Components, target: str) -> Components:
 def _quaternion_of_vector(xp: Any, v: Components) -> Components:
     square = _dot(v, v)
     small = square < _SMALL_SQUARE
-    angle = xp.sqrt(xp.where(small, 1.0, square))
+    angle = root(xp, xp.where(small, 1.0, square))
     factor = xp.where(small, 0.5 - square / 48, xp.sin(angle / 2) / angle)
     return [*(factor * part for part in v), xp.where(small, 1 - square / 8, xp.cos(angle / 2))]
 
@@ -337,7 +349,7 @@ def _vector_of_quaternion(xp: Any, q: Components) -> Components:
     *v, w = q
     square = _dot(v, v)
     small = square < _SMALL_SQUARE
-    sine = xp.sqrt(xp.where(small, 1.0, square))
+    sine = root(xp, xp.where(small, 1.0, square))
     near = xp.where(small, w, 1.0)
     factor = xp.where(small, 2 / near * (1 - square / (3 * near * near)), 2 * xp.arctan2(sine, w) / sine)
     return [factor * part for part in v]
@@ -386,7 +398,7 @@ def _angles_of_quaternion(xp: Any, q: Components, target: str) -> Components:
     c, d = xp.where(at_low, 1.0, c), xp.where(at_low, 0.0, d)
     a, b = xp.where(at_high, 1.0, a), xp.where(at_high, 0.0, b)
     half_sum, half_difference = xp.arctan2(b, a), xp.arctan2(d, c)
-    middle = 2 * xp.arctan2(xp.sqrt(xp.where(at_low, 1.0, low)), xp.sqrt(xp.where(at_high, 1.0, high)))
+    middle = 2 * xp.arctan2(root(xp, xp.where(at_low, 1.0, low)), root(xp, xp.where(at_high, 1.0, high)))
     middle = xp.where(at_low, 0.0, xp.where(at_high, math.pi, middle))
     first, third = half_sum - half_difference, half_sum + half_difference
     locked = at_low | at_high

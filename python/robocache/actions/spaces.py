@@ -6,11 +6,19 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from .. import errors
 from .._check import flag, number
-from ._arrays import cast, check_chunk, check_row, feature_mask, framework_of, in_work_type, roundoff, where_features
+from ._arrays import (
+    cast,
+    check_chunk,
+    check_row,
+    feature_mask,
+    framework_of,
+    in_work_type,
+    quietly,
+    roundoff,
+    where_features,
+)
 from .rotations import (
     Components,
     from_matrix,
@@ -125,7 +133,7 @@ def _converted(
         )
     if kind == "joints":
         around = [False] * features if angles is None else feature_mask("angles", angles, features)
-        with np.errstate(all="ignore"):
+        with quietly(xp):
             made = _joints(xp, action, state[..., None, :], taken, around, back)
         return cast(made, x.dtype)
     if angles is not None:
@@ -144,7 +152,7 @@ def _converted(
     state = state.reshape(chunks, 1, features)
     columns = [action[..., i] for i in range(features)]
     limits = roundoff(x), roundoff(base)
-    with np.errstate(all="ignore"):
+    with quietly(xp):
         for start in range(0, len(of_poses), width):
             at = of_poses[start : start + width]
             pose = [columns[i] for i in at]
@@ -213,9 +221,7 @@ def _pose(
     return [xp.where(absent, math.nan, part) for part in made]
 
 
-def step_delta(
-    x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None
-) -> Any:
+def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None) -> Any:
     """What each step adds to the one before it. :func:`cumulate` is the inverse.
 
     Args:
@@ -238,13 +244,11 @@ def step_delta(
     taken = feature_mask("mask", mask, features)
     around = [False] * features if angles is None else feature_mask("angles", angles, features)
     before = xp.concatenate([start[..., None, :], steps], -2)[..., :-1, :]
-    with np.errstate(all="ignore"):
+    with quietly(xp):
         return cast(_joints(xp, steps, before, taken, around, back=False), x.dtype)
 
 
-def cumulate(
-    d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None
-) -> Any:
+def cumulate(d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None) -> Any:
     """The sum of steps from a state on: the inverse of :func:`step_delta`.
 
     Args:
@@ -267,7 +271,7 @@ def cumulate(
     taken = feature_mask("mask", mask, features)
     around = [False] * features if angles is None else feature_mask("angles", angles, features)
     steps, start = cast(d, xp.float64), cast(first, xp.float64)
-    with np.errstate(all="ignore"):
+    with quietly(xp):
         sums = xp.cumsum(steps, -2) + start[..., None, :]
         if any(around):
             sums = where_features(xp, around, within_half_a_turn(xp, sums), sums)

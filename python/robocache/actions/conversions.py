@@ -1,0 +1,180 @@
+"""A key's conversions as a list: what is done in order on the way to the policy is undone in reverse order on the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .. import errors
+from ._arrays import framework_of
+from .grippers import binarize_gripper, ends, rescale
+from .rotations import convert_rotation, rotation_width
+from .spaces import absolute, cumulate, relative, step_delta
+
+
+class Conversion(Protocol):
+    """One step of a list of conversions."""
+
+    def forward(self, x: Any, base: Any) -> Any:
+        """From what was recorded to what the policy sees."""
+        ...
+
+    def back(self, x: Any, base: Any) -> Any:
+        """From what the policy puts out to what was recorded."""
+        ...
+
+
+@dataclass(frozen=True)
+class Relative:
+    """:func:`relative` to the state, and :func:`absolute`; the arguments are theirs.
+
+    The way back takes quaternions of any length, as a policy gives them.
+    """
+
+    kind: str
+    mask: Sequence[bool] | None = None
+    rotation: str = "quat_xyzw"
+    angles: Sequence[bool] | None = None
+    scale: tuple[float, float] | None = None
+
+    def forward(self, x: Any, base: Any) -> Any:
+        return relative(x, base, **vars(self))
+
+    def back(self, x: Any, base: Any) -> Any:
+        return absolute(x, base, **vars(self), normalize=True)
+
+
+@dataclass(frozen=True)
+class StepDelta:
+    """:func:`step_delta` from the state on, and :func:`cumulate`; the arguments are theirs."""
+
+    mask: Sequence[bool] | None = None
+    angles: Sequence[bool] | None = None
+
+    def forward(self, x: Any, base: Any) -> Any:
+        return step_delta(x, base, **vars(self))
+
+    def back(self, x: Any, base: Any) -> Any:
+        return cumulate(x, base, **vars(self))
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """:func:`convert_rotation` of the rotation that begins at feature `start`; what follows it moves with its width."""
+
+    start: int
+    source: str
+    target: str
+
+    def forward(self, x: Any, base: Any) -> Any:
+        return self._converted(x, self.source, self.target, normalize=False)
+
+    def back(self, x: Any, base: Any) -> Any:
+        return self._converted(x, self.target, self.source, normalize=True)
+
+    def _converted(self, x: Any, source: str, target: str, *, normalize: bool) -> Any:
+        end = self.start + rotation_width("source", source)
+        if not 0 <= self.start < end <= x.shape[-1]:
+            raise errors.ArgumentError(f"start: expected {source!r} within {x.shape[-1]} features, got {self.start}")
+        turned = convert_rotation(x[..., self.start : end], source, target, normalize=normalize)
+        return _joined([x[..., : self.start], turned, x[..., end:]])
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """:func:`rescale` of some features; the arguments are its own. The way back does not clip."""
+
+    features: slice
+    source: tuple[float, float]
+    target: tuple[float, float]
+    clip: bool = False
+
+    def __post_init__(self) -> None:
+        if ends("target", self.target)[0] == self.target[1]:
+            raise errors.ArgumentError(f"target: expected two numbers that differ, got {self.target!r}")
+
+    def forward(self, x: Any, base: Any) -> Any:
+        return _of_features(x, self.features, lambda part: rescale(part, self.source, self.target, clip=self.clip))
+
+    def back(self, x: Any, base: Any) -> Any:
+        return _of_features(x, self.features, lambda part: rescale(part, self.target, self.source))
+
+
+@dataclass(frozen=True)
+class BinarizeGripper:
+    """:func:`binarize_gripper` of some features; the arguments are its own. The way back leaves them as they are."""
+
+    features: slice
+    low: float
+    high: float
+    at_end: str = "nan"
+
+    def forward(self, x: Any, base: Any) -> Any:
+        def binarized(part: Any) -> Any:
+            return binarize_gripper(part, low=self.low, high=self.high, at_end=self.at_end)
+
+        return _of_features(x, self.features, binarized)
+
+    def back(self, x: Any, base: Any) -> Any:
+        return x
+
+
+def convert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
+    """Recorded actions as the policy sees them, by each conversion in turn.
+
+    Args:
+        x: ``[..., T, D]``, recorded actions.
+        base: ``[..., D]``, the recorded state of each chunk, its features in the order of x's. None where no conversion is
+            a :class:`Relative` or a :class:`StepDelta`.
+        conversions: :class:`Relative`, :class:`StepDelta`, :class:`Rotate`, :class:`Rescale`, :class:`BinarizeGripper`. The
+            first two compare with the state as it was recorded, so none of the others stands before them.
+
+    Returns:
+        ``[..., T, E]`` in x's dtype, framework and device; each conversion rounds once.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: as the conversions' functions.
+    """
+    for conversion in _checked(base, conversions):
+        x = conversion.forward(x, base)
+    return x
+
+
+def revert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
+    """A policy's output as actions like the recorded ones: the inverse of :func:`convert`, of the same arguments."""
+    for conversion in reversed(_checked(base, conversions)):
+        x = conversion.back(x, base)
+    return x
+
+
+def _checked(base: Any, conversions: Sequence[Conversion]) -> list[Conversion]:
+    if not isinstance(conversions, Sequence) or isinstance(conversions, str):
+        raise errors.ArgumentTypeError(f"conversions: expected a list, got {type(conversions).__name__}")
+    before: Conversion | None = None
+    for conversion in conversions:
+        if not isinstance(conversion, Relative | StepDelta | Rotate | Rescale | BinarizeGripper):
+            raise errors.ArgumentTypeError(f"conversions: expected those of robocache.actions, got {conversion!r}")
+        if isinstance(conversion, Relative | StepDelta):
+            if before is not None:
+                raise errors.ArgumentError(
+                    f"conversions: expected {type(conversion).__name__} first, since the state is as recorded,"
+                    f" got it after {type(before).__name__}"
+                )
+            if base is None:
+                raise errors.ArgumentError(
+                    f"base: expected the state, which {type(conversion).__name__} needs, got None"
+                )
+        before = conversion
+    return list(conversions)
+
+
+def _of_features(x: Any, features: slice, change: Any) -> Any:
+    start, stop, step = features.indices(x.shape[-1])
+    if step != 1 or start >= stop:
+        raise errors.ArgumentError(f"features: expected some of {x.shape[-1]} in a row, got {features!r}")
+    return _joined([x[..., :start], change(x[..., start:stop]), x[..., stop:]])
+
+
+def _joined(parts: list[Any]) -> Any:
+    return framework_of("x", parts[0]).concatenate(parts, -1)

@@ -1,0 +1,27 @@
+"""One array in each framework and on each device."""
+
+import numpy as np
+import pytest
+import torch
+
+
+class Arrays:
+    """Makes arrays of one framework, and numpy's float64 of what comes back."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def __call__(self, x, dtype="float64"):
+        if self.device is None:
+            return np.asarray(x).astype(dtype)
+        return torch.as_tensor(np.asarray(x, np.float64), dtype=getattr(torch, dtype), device=self.device)
+
+    def numpy(self, x):
+        return x.astype(np.float64) if self.device is None else x.detach().cpu().to(torch.float64).numpy()
+
+
+@pytest.fixture(params=["numpy", "torch", pytest.param("cuda", marks=pytest.mark.cuda)])
+def arrays(request):
+    if request.param == "cuda":
+        request.getfixturevalue("cuda")
+    return Arrays({"numpy": None, "torch": "cpu", "cuda": "cuda"}[request.param])
