@@ -29,6 +29,22 @@ void Feed::Epoch::go_on() {
   next_ = feed_.loader_->after(next_);
 }
 
+SpareMemory::Memory SpareMemory::take() {
+  Memory memory;
+  for (auto& slot : slots_) {
+    memory.reset(slot.exchange(nullptr));
+    if (memory) break;
+  }
+  return memory;
+}
+
+void SpareMemory::keep(Memory memory) {
+  for (auto& slot : slots_) {
+    std::shared_ptr<void>* empty = nullptr;
+    if (slot.compare_exchange_strong(empty, memory.get())) return (void)memory.release();
+  }
+}
+
 Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
     : loader_(std::move(loader)), reuse_(options.reuse), fetches_(options.prefetch > 0) {
   if (options.prefetch < 0 || options.prefetch > 32) {
@@ -37,6 +53,8 @@ Feed::Feed(std::shared_ptr<const Loader> loader, FeedOptions options)
   // A wait for files can be interrupted because the queue's thread reads them: with prefetch 0 too.
   const bool is_ahead = is_cuda() ? loader_->host_bytes() > 0 : options.prefetch > 0 && !loader_->is_small();
   if (is_ahead) stagings_ = std::vector<Staging>(static_cast<size_t>(options.prefetch + 1));
+  // A CUDA allocator keeps memory itself.
+  if (!reuse_ && !is_cuda()) spare_ = std::make_shared<SpareMemory>(stagings_.size() + 1);
 }
 
 Feed::~Feed() { end_work(); }
@@ -52,6 +70,13 @@ void Feed::end_work() noexcept {
 
 FedBatch Feed::memory_for(const BatchPosition& position, const Allocate& allocate) {
   const int64_t samples = loader_->samples_at(position);
+  if (spare_) {
+    SpareMemory::Memory memory = spare_->take();
+    if (!memory) memory = std::make_unique<std::shared_ptr<void>>(allocate(loader_->batch_bytes()));
+    void* const start = memory->get();
+    auto give_back = [memory = memory.release(), spare = spare_](void*) { spare->keep(SpareMemory::Memory(memory)); };
+    return {{start, std::move(give_back)}, samples, 0};
+  }
   if (!reuse_) return {allocate(loader_->batch_bytes()), samples, 0};
   if (free_.empty()) {
     memories_.push_back(allocate(loader_->batch_bytes()));

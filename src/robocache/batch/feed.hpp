@@ -52,6 +52,26 @@ struct Batch {
   TensorView operator[](std::string_view name) const;
 };
 
+// Keeps the memory of dropped batches for later ones. Fresh memory costs a page fault for every 4 KiB, which can take longer than
+// filling it. Any thread may drop a batch; there is no lock, which a forked child could find held.
+class SpareMemory {
+ public:
+  using Memory = std::unique_ptr<std::shared_ptr<void>>;
+
+  explicit SpareMemory(size_t most) : slots_(most) {}
+  ~SpareMemory() {
+    while (take()) continue;
+  }
+  SpareMemory(const SpareMemory&) = delete;
+  SpareMemory& operator=(const SpareMemory&) = delete;
+
+  Memory take();             // null if there is none
+  void keep(Memory memory);  // or frees it if there are `most`
+
+ private:
+  std::vector<std::atomic<std::shared_ptr<void>*>> slots_;
+};
+
 // Use it from one thread at a time. It owns the queue's thread, the memory of batches that nobody has yet and, with reuse, of all
 // batches. It shares the loader. After a fork parent and child go on independently.
 class Feed {
@@ -68,7 +88,7 @@ class Feed {
 
   // The batch at a position, or none at the epoch's end. Work that is queued on `stream` afterwards sees the whole batch. A
   // batch that follows the last one was made ahead, and then the batches behind it are begun, over the epoch's end into the
-  // next epoch. Calls `allocate` for memory on the device, and `check` every 10 milliseconds while it waits. With reuse, several
+  // next epoch. Calls `allocate` for memory on the device, on the CPU only if no dropped batch has left its memory, and `check` every 10 milliseconds while it waits. With reuse, several
   // loops may use this feed: `loop` is the small number of the one that asks, and each keeps its last batch until it asks again.
   // Throws what Loader::fill, `allocate` and `check` throw; the feed can go on afterwards.
   std::optional<FedBatch> next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
@@ -115,6 +135,7 @@ class Feed {
   bool reuse_;
   bool fetches_;
   std::deque<Coming> coming_;                    // one for each work in the queue
+  std::shared_ptr<SpareMemory> spare_;           // on the CPU, without reuse
   std::vector<std::shared_ptr<void>> memories_;  // with reuse
   std::vector<int64_t> free_;                    // slots of memories_
   std::vector<std::optional<int64_t>> given_;    // the slot of each loop's batch

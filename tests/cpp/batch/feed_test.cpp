@@ -572,6 +572,37 @@ TEST_P(FeedTest, MakesBatchesAheadUnlessTheyAreSmallAndInMemory) {
   }
 }
 
+// A batch that is dropped, by any thread, leaves its memory to a later one. A batch that is held keeps it.
+TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
+  if (device().is_cuda()) GTEST_SKIP() << "the allocator of a CUDA device keeps memory";
+  const auto from = loader();
+  for (const int64_t prefetch : {0, 1, 3}) {
+    Memories memories(device());
+    Random random(64);
+    std::vector<std::pair<FedBatch, BatchPosition>> held;
+    {
+      Feed feed(from, {.prefetch = prefetch});
+      BatchPosition position;
+      int64_t most_held = 0;
+      for (int step = 0; step < 200; ++step, position = behind(*from, position)) {
+        held.emplace_back(*feed.next(position, memories.allocate(), {}), position);
+        most_held = std::max<int64_t>(most_held, std::ssize(held));
+        if (held.size() < 4 && !random.one_in(2)) continue;
+        const auto any = held.begin() + random.below(std::ssize(held));
+        const auto& [batch, at] = *any;
+        ASSERT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(at)) << step;
+        std::thread([&] { held.erase(any); }).join();
+      }
+      EXPECT_LE(memories.asked(), most_held + prefetch + 1);
+      while (held.size() > 1) held.pop_back();
+    }
+    const auto& [batch, at] = held.front();  // after its feed
+    EXPECT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(at));
+    held.clear();
+    EXPECT_EQ(memories.living(), 0);
+  }
+}
+
 TEST(Feed, RefusesMoreOrLessThanItCanMakeAhead) {
   LoaderOptions options;
   options.streams = {{.stream = "state", .delta_timestamps = {0.0}}};
