@@ -333,6 +333,7 @@ class LeRobotLoader(Loader):
             # Each row is drawn, whichever cameras have a frame there.
             first = next((name for name, stream in streams.items() if stream.frames is None), None)
             anchors = dataclasses.replace(anchors, stream=first)
+        self._warn_of_repeats(dataset, anchors.stream, complete)
         super().__init__(
             dataset,
             delta_timestamps=windows,
@@ -362,6 +363,21 @@ class LeRobotLoader(Loader):
             _warn(
                 f"{name}: {sum(counts.values())} rows of episodes {ranges(numbers, _RUNS_NAMED)} have no frame; "
                 f"{name}_is_pad in the batch marks them"
+            )
+
+    @staticmethod
+    def _warn_of_repeats(dataset: Dataset, name: str | None, episodes: Sequence[int]) -> None:
+        stream = dataset.streams.get(name or "")
+        if stream is None or stream.clock == "nominal":
+            return
+        starts = stream.row_offsets.tolist()
+        counts = {i: int((np.diff(stream.time_ns[starts[i] : starts[i + 1]]) == 0).sum()) for i in {*episodes}}
+        repeated = [i for i, count in counts.items() if count]
+        if repeated:
+            numbers = ranges(sorted(_numbers(dataset)[repeated].tolist()), _RUNS_NAMED)
+            _warn(
+                f"timestamp: {sum(counts.values())} rows of episodes {numbers} have the next row's stamp, and a batch has the next "
+                "row in their place; correct the stamps, or leave these episodes out"
             )
 
     def _told(self, batch: dict[str, Any]) -> dict[str, Any]:

@@ -128,7 +128,11 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
 
 def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
     """Tells of the clocks, of numbers that have no text, and of frames that no row has."""
-    notes.tell(source, episodes_by_clock=notes.counts.get("clocks", {}))
+    clocks = notes.counts.get("clocks", {})
+    notes.tell(source, episodes_by_clock=clocks)
+    if rounded := clocks.get("nominal_of_rounded"):
+        why = f"in {rounded} episodes it is too large for its type to tell rows apart; frame_index / fps is the clock there"
+        notes.leave_out("timestamp as recorded", why)
     for table, counts in notes.counts.items():
         if table.startswith(_WITHOUT_TEXT):
             numbers, numbers_of_episodes = zip(*(map(int, key.split()) for key in counts), strict=True)
@@ -535,8 +539,9 @@ def _read_clock(
     """time_ns of an episode's rows, and which clock it is.
 
     Where `timestamp` says no more than frame_index / fps ("nominal"), or (frame_index + 1) / fps as some exporters write
-    it though the video starts at 0 ("nominal_from_1"), it is the exact round(frame_index * 1e9 / fps). Otherwise it is
-    `timestamp` rounded to the nanosecond ("recorded").
+    it though the video starts at 0 ("nominal_from_1"), it is the exact round(frame_index * 1e9 / fps). The same where the
+    numbers are so large that their type cannot tell two rows apart ("nominal_of_rounded"), as float32 of seconds since
+    1970. Otherwise it is `timestamp` rounded to the nanosecond ("recorded").
     """
     frame = frame_index.astype(np.int64)
     back = np.flatnonzero(np.diff(frame) <= 0)
@@ -556,6 +561,14 @@ def _read_clock(
         nominal = (frame + first) / fps
         if np.all(np.abs(seconds - nominal) <= _NOMINAL_TOLERANCE * np.maximum(nominal, 1 / fps)):
             return exact, clock
+    step = float(np.spacing(np.abs(timestamp).max())) if timestamp.dtype.kind == "f" else 0.0
+    if step > 0.5 / fps:
+        if np.any(np.abs(seconds - seconds[0] - (frame - frame[0]) / fps) > step):
+            raise SourceError(
+                f"{where}: column timestamp: {timestamp.dtype} of {seconds[0]:.16g} has steps of {step:g} s, and its rows are not "
+                f"1 / {fps:g} s apart: expected seconds since the episode's begin"
+            )
+        return exact, "nominal_of_rounded"
     return np.rint(seconds * 1e9).astype(np.int64), "recorded"
 
 

@@ -348,6 +348,27 @@ def test_a_step_that_was_cut_short_and_summed_is_still_a_frame_count(rng, tmp_pa
     assert stream.time_ns.tolist() == [50_000_000 * k for k in range(300)]
 
 
+@pytest.mark.parametrize(("dtype", "start"), [(np.float32, 1.7e9), (np.float32, 3e5), (np.float16, 100.0)])
+def test_stamps_whose_type_cannot_tell_rows_apart_are_the_nominal_clock(dtype, start, rng, tmp_path):
+    """As float32 of seconds since 1970, which go in steps of 128 s."""
+    episodes = make_episodes(rng, (40, 9))
+    episodes[0].timestamp = (start + np.arange(40) / 30).astype(dtype)
+    report = robocache.ingest(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.episode(0)["action"][0].tolist() == nominal_ns(range(40), 30)
+    assert dataset.provenance["lerobot"]["episodes_by_clock"] == {"nominal_of_rounded": 1, "nominal": 1}
+    assert "timestamp as recorded" in [omission.what for omission in report.left_out]
+
+
+def test_stamps_whose_type_cannot_tell_rows_apart_and_that_are_no_frame_counts_are_refused(rng, tmp_path):
+    episodes = make_episodes(rng, (40,))
+    episodes[0].timestamp = (1.7e9 + np.arange(40) * 20.0).astype(np.float32)
+    with pytest.raises(
+        robocache.FileError, match=r"episode 0: column timestamp: float32 of 1700000000 has steps of 128 s"
+    ):
+        robocache.ingest(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_real_clock_is_kept_as_recorded(dtype, rng, tmp_path):
     episodes = make_episodes(rng, (40, 30))

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -166,6 +167,17 @@ def test_where_the_clock_was_recorded_windows_are_times(rng, tmp_path):
     between = [np.interp(stamps + 0.1, stamps, column) for column in action.T]
     np.testing.assert_allclose(batch["action"][:, 1], np.stack(between, axis=1), rtol=1e-4, atol=1e-6)
     assert batch["action_is_pad"].tolist() == [[False, False]] * 3 + [[False, True]]
+
+
+def test_rows_that_share_a_stamp_are_said(rng, tmp_path):
+    episodes = [Episode({"action": rng.normal(size=(n, 2)).astype(np.float32)}) for n in (6, 5)]
+    episodes[1].timestamp = np.array([0, 1, 1, 3, 3.5]) / 30
+    source = write_lerobot(tmp_path / "source", episodes, "v2.1", 30)
+    with pytest.warns(robocache.LoaderWarning, match=r"timestamp: 1 rows of episodes 1 have the next row's stamp"):
+        loader_of(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader_of(source, episodes=[0])
 
 
 def test_a_key_that_does_not_exist_is_named(source):
