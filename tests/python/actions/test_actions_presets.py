@@ -1,0 +1,259 @@
+"""Lists of conversions, and the presets against the formulas of the code that they name, written again here in numpy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from robocache.actions import BinarizeGripper, Relative, Rescale, Rotate, StepDelta, convert, presets, revert
+from scipy.spatial.transform import Rotation
+
+import robocache
+from robocache import actions
+
+# ---- openpi and LeRobot: action - state by a mask ----
+
+
+def make_bool_mask(*dims):
+    """openpi's: 2, -1 is True, True, False."""
+    return [sign > 0 for sign in dims for _ in range(abs(sign))]
+
+
+@pytest.mark.parametrize("dims", [(6, -1, 6, -1), (7, -1), (6,)])
+def test_openpi(rng, dims):
+    mask = make_bool_mask(*dims)
+    for features in (len(mask), len(mask) + 3):
+        state, x = rng.standard_normal((4, features)), rng.standard_normal((4, 50, features))
+        used = len(mask)
+        want = x.copy()
+        want[..., :used] -= np.expand_dims(np.where(mask, state[..., :used], 0), -2)
+        conversions = presets.openpi(mask, features)
+        assert (convert(x, state, conversions) == want).all()
+        want[..., :used] += np.expand_dims(np.where(mask, state[..., :used], 0), -2)
+        assert (revert(convert(x, state, conversions), state, conversions) == want).all()
+    with pytest.raises(robocache.ArgumentError, match="mask: expected at most 5 bools"):
+        presets.openpi(mask, 5)
+
+
+def test_lerobot(rng):
+    names = ["shoulder_pan.pos", "elbow_flex.pos", "wrist_roll.pos", "Gripper.pos"]
+    for exclude, factors in (
+        ((), [1, 1, 1, 1]),
+        (("gripper",), [1, 1, 1, 0]),
+        (("ELBOW", "wrist_roll.pos", ""), [1, 0, 0, 1]),
+    ):
+        state = torch.tensor(rng.standard_normal((3, 4)), dtype=torch.float32)
+        x = torch.tensor(rng.standard_normal((3, 8, 4)), dtype=torch.float32)
+        conversions = presets.lerobot(names, exclude)
+        offset = (state * torch.tensor(factors, dtype=torch.float32)).unsqueeze(-2)
+        assert torch.equal(convert(x, state, conversions), x - offset)
+        assert torch.equal(revert(x, state, conversions), x + offset)
+
+
+# ---- GR00T and UMI: inv(T0) T ----
+
+
+def rows_to_matrix(six):
+    a, b = six[..., :3], six[..., 3:]
+    a = a / np.linalg.norm(a, axis=-1, keepdims=True)
+    b = b - (a * b).sum(-1, keepdims=True) * a
+    b = b / np.linalg.norm(b, axis=-1, keepdims=True)
+    return np.stack([a, b, np.cross(a, b)], -2)
+
+
+def homogeneous(p, r):
+    made = np.zeros((*p.shape[:-1], 4, 4))
+    made[..., :3, :3], made[..., :3, 3], made[..., 3, 3] = r, p, 1
+    return made
+
+
+def vectors(r):
+    return Rotation.from_matrix(r.reshape(-1, 3, 3)).as_rotvec().reshape(*r.shape[:-2], 3)
+
+
+def random_vectors(rng, shape):
+    turn = Rotation.random(math.prod(shape), rng=rng).as_rotvec().reshape(*shape, 3)
+    return np.concatenate([rng.standard_normal((*shape, 3)), turn], -1)
+
+
+def of_vectors(pose):
+    turn = Rotation.from_rotvec(pose[..., 3:].reshape(-1, 3)).as_matrix().reshape(*pose.shape[:-1], 3, 3)
+    return homogeneous(pose[..., :3], turn)
+
+
+def test_groot_end_effectors(rng):
+    x, state = random_vectors(rng, (4, 16)), random_vectors(rng, (4,))
+    t = np.linalg.inv(of_vectors(state))[:, None] @ of_vectors(x)
+    conversions = presets.groot("relative", "eef", "xyz+rotvec")
+    made = convert(x, state, conversions)
+    np.testing.assert_allclose(made, np.concatenate([t[..., :3, 3], vectors(t[..., :3, :3])], -1), atol=1e-9)
+    np.testing.assert_allclose(of_vectors(revert(made, state, conversions)), of_vectors(x), atol=1e-12)
+
+    # 6D as GR00T stores it: the first two rows. A policy's output is noise around it.
+    six, six0 = (
+        np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(*t.shape[:-2], 6)], -1)
+        for t in (of_vectors(x), of_vectors(state))
+    )
+    conversions = presets.groot("relative", "eef", "xyz+rot6d")
+    made = convert(six, six0, conversions)
+    np.testing.assert_allclose(made, np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(4, 16, 6)], -1), atol=1e-12)
+    noisy = made + 0.1 * rng.standard_normal(made.shape)
+    want = of_vectors(state)[:, None] @ homogeneous(noisy[..., :3], rows_to_matrix(noisy[..., 3:]))
+    got = revert(noisy, six0, conversions)
+    np.testing.assert_allclose(
+        got, np.concatenate([want[..., :3, 3], want[..., :2, :3].reshape(4, 16, 6)], -1), atol=1e-12
+    )
+
+
+def test_groot_joints_and_what_stays(rng):
+    x, state = rng.standard_normal((16, 7)), rng.standard_normal(7)
+    assert (convert(x, state, presets.groot("relative", "non_eef", "default")) == x - state).all()
+    for rep in ("absolute", "delta"):
+        assert presets.groot(rep, "eef", "default") == []
+    for given in (("relative", "eef", "default"), ("relative", "non_eef", "xyz+rot6d")):
+        with pytest.raises(robocache.ArgumentError, match="format: "):
+            presets.groot(*given)
+    for given, name in (
+        (("RELATIVE", "eef", "default"), "rep"),
+        (("relative", "pose", "default"), "type"),
+        (("relative", "eef", "rot6d"), "format"),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=f"{name}: expected .*'"):
+            presets.groot(*given)
+
+
+@pytest.mark.parametrize("pose_repr", ["relative", "abs"])
+def test_umi(rng, pose_repr):
+    x, state = random_vectors(rng, (4, 16)), random_vectors(rng, (4,))
+    t = of_vectors(x) if pose_repr == "abs" else np.linalg.inv(of_vectors(state))[:, None] @ of_vectors(x)
+    want = np.concatenate([t[..., :3, 3], t[..., :2, :3].reshape(4, 16, 6)], -1)
+    conversions = presets.umi(pose_repr, rotation="rotvec")
+    made = convert(x, state, conversions)
+    np.testing.assert_allclose(made, want, atol=1e-12)
+    noisy = made + 0.1 * rng.standard_normal(made.shape)
+    back = homogeneous(noisy[..., :3], rows_to_matrix(noisy[..., 3:]))
+    back = back if pose_repr == "abs" else of_vectors(state)[:, None] @ back
+    np.testing.assert_allclose(of_vectors(revert(noisy, state, conversions)), back, atol=1e-12)
+
+
+def test_umis_rel_is_another_by_name(rng):
+    x, state = random_vectors(rng, (1, 5)), random_vectors(rng, (1,))
+    t, t0 = of_vectors(x), of_vectors(state)[:, None]
+    made = of_vectors(convert(x, state, [Relative("base_frame", rotation="rotvec")]))
+    np.testing.assert_allclose(made[..., :3, 3], t[..., :3, 3] - t0[..., :3, 3], atol=1e-12)
+    np.testing.assert_allclose(made[..., :3, :3], t[..., :3, :3] @ np.linalg.inv(t0[..., :3, :3]), atol=1e-12)
+    with pytest.raises(robocache.ArgumentError, match="pose_repr: expected 'relative' or 'abs', got 'rel'"):
+        presets.umi("rel", "rotvec")
+
+
+# ---- OpenVLA ----
+
+
+def test_openvlas_bridge_gripper_and_movement(rng):
+    x = np.concatenate([rng.standard_normal((40, 6)), rng.choice([0.0, 0.3, 0.7, 1.0], (40, 1))], -1)
+    for last in (0.0, 0.3):  # decided, and in between
+        x[-1, 6] = last
+        is_open, is_closed = x[:, 6] > 0.95, x[:, 6] < 0.05
+        want, carry = np.empty(40), x[-1, 6]
+        for i in reversed(range(40)):
+            carry = carry if not (is_open[i] or is_closed[i]) else float(is_open[i])
+            want[i] = carry
+        made = convert(x, None, presets.openvla("bridge_orig"))
+        assert (made[:, 6] == want).all() and (made[:, :6] == x[:, :6]).all()
+    state = rng.standard_normal((40, 7))
+    movement = state[1:, :6] - state[:-1, :6]
+    made = actions.step_delta(actions.reached_state(state), state[0])
+    assert (made[:-1, :6] == movement).all() and np.isnan(made[-1]).all()
+
+
+def test_openvlas_libero_gripper_and_its_way_to_the_robot(rng):
+    x = np.concatenate([rng.standard_normal((9, 6)), [[-1.0], [1], [0], [-1], [0.3], [1], [-0.2], [1.2], [1]]], -1)
+    made = convert(x, None, presets.openvla("libero"))
+    assert (made[:, 6] == 1 - np.clip(x[:, 6], 0, 1)).all() and (made[:, :6] == x[:, :6]).all()
+    # At deployment a policy's g in [0, 1] becomes sign(2 g - 1), and that times -1.
+    policys = rng.uniform(0, 1, (9, 7))
+    theirs = np.sign(2 * policys[:, 6] - 1) * -1.0
+    ours = np.sign(actions.rescale(revert(policys, None, presets.openvla("libero")), (0, 1), (-1, 1)))
+    assert (ours[:, 6] == theirs).all()
+    with pytest.raises(robocache.ArgumentError, match="dataset: expected 'bridge_orig', 'libero', got 'droid'"):
+        presets.openvla("droid")
+
+
+# ---- Lists ----
+
+
+def test_a_list_is_undone_in_reverse(arrays, rng):
+    x, state = random_vectors(rng, (3, 5)), random_vectors(rng, (3,))
+    gripper = rng.uniform(0, 1, (3, 5, 1))
+    x, state = np.concatenate([x, gripper], -1), np.concatenate([state, gripper[:, 0]], -1)
+    conversions = [
+        Relative("se3", mask=[True] * 6 + [False], rotation="rotvec"),
+        Rotate(3, "rotvec", "rot6d_columns"),
+        Rescale(slice(9, 10), (0, 1), (1, -1)),
+        Rescale(slice(0, 3), (-0.05, 0.05), (-1, 1)),
+    ]
+    made = convert(arrays(x), arrays(state), conversions)
+    assert tuple(made.shape) == (3, 5, 10)
+    np.testing.assert_allclose(arrays.numpy(made)[..., 9], 1 - 2 * gripper[..., 0], atol=1e-15)
+    back = arrays.numpy(revert(made, arrays(state), conversions))
+    np.testing.assert_allclose(back[..., [0, 1, 2, 6]], x[..., [0, 1, 2, 6]], atol=1e-12)
+    np.testing.assert_allclose(of_vectors(back[..., :6]), of_vectors(x[..., :6]), atol=1e-12)
+
+
+def test_steps_in_a_list(rng):
+    x, state = rng.standard_normal((3, 5, 4)), rng.standard_normal((3, 4))
+    conversions = [StepDelta(mask=[True, True, True, False])]
+    made = convert(x, state, conversions)
+    assert (made[..., :3] == np.diff(np.concatenate([state[:, None], x], 1), axis=1)[..., :3]).all()
+    np.testing.assert_allclose(revert(made, state, conversions), x, atol=1e-14)
+
+
+def test_a_policys_quaternions_have_any_length(rng):
+    x = np.array([[1.0, 2, 3, 0, 0, 0, 2]])
+    state = np.array([0, 0, 0, 0, 0, math.sqrt(0.5), math.sqrt(0.5)])
+    np.testing.assert_allclose(revert(x, state, [Relative("se3")]), [[-2, 1, 3, *state[3:]]], atol=1e-15)
+    with pytest.raises(robocache.ArgumentError, match="length 2"):
+        convert(x, state, [Relative("se3")])
+    assert revert(x, None, [Rotate(3, "rotvec", "quat_xyzw")]).shape == (1, 6)
+
+
+X = np.zeros((2, 3, 6))
+
+
+@pytest.mark.parametrize(
+    ("base", "conversions", "error", "words"),
+    [
+        (X[:, 0], [Rotate(3, "rotvec", "quat_xyzw"), Relative("se3")], "ArgumentError", "Relative first.*after Rotate"),
+        (
+            X[:, 0],
+            [Rescale(slice(0, 3), (0, 1), (0, 2)), StepDelta()],
+            "ArgumentError",
+            "StepDelta first.*after Rescale",
+        ),
+        (X[:, 0], [Relative("joints"), StepDelta()], "ArgumentError", "StepDelta first.*after Relative"),
+        (None, [Relative("joints")], "ArgumentError", "base: expected the state, which Relative needs"),
+        (None, ["se3"], "ArgumentTypeError", "conversions: expected those of robocache.actions, got 'se3'"),
+        (None, Rotate(3, "rotvec", "matrix"), "ArgumentTypeError", "conversions: expected a list, got Rotate"),
+        (
+            None,
+            [Rotate(4, "rotvec", "matrix")],
+            "ArgumentError",
+            "start: expected '(rotvec|matrix)' within 6 features, got 4",
+        ),
+        (None, [Rotate(-3, "rotvec", "matrix")], "ArgumentError", "start: "),
+        (None, [Rescale(slice(6, 7), (0, 1), (1, 0))], "ArgumentError", "features: expected some of 6 in a row"),
+        (None, [BinarizeGripper(slice(None, None, 2), 0, 1)], "ArgumentError", "features: "),
+    ],
+)
+def test_lists_that_cannot_be_are_refused(base, conversions, error, words):
+    ways = (
+        (convert,) if words == "features: " else (convert, revert)
+    )  # nothing is done on a binarised gripper's way back
+    for function in ways:
+        with pytest.raises(getattr(robocache, error), match=words):
+            function(X, base, conversions)
+
+
+def test_a_rescaling_without_an_inverse_is_refused():
+    with pytest.raises(robocache.ArgumentError, match="target: expected two numbers that differ"):
+        Rescale(slice(0, 1), (0, 1), (1, 1))
