@@ -1,6 +1,8 @@
 """Lists of conversions, and the presets against the formulas of the code that they name, written again here in numpy."""
 
+import doctest
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,3 +259,17 @@ def test_lists_that_cannot_be_are_refused(base, conversions, error, words):
 def test_a_rescaling_without_an_inverse_is_refused():
     with pytest.raises(robocache.ArgumentError, match="target: expected two numbers that differ"):
         Rescale(slice(0, 1), (0, 1), (1, 1))
+
+
+# ---- Documented ----
+
+
+def test_the_page_and_the_docstrings_do_what_they_say():
+    page = Path(__file__).parents[3] / "docs/actions.md"
+    names = {name: getattr(actions, name) for name in actions.__all__} | {"np": np}
+    texts = [page.read_text().replace("```", ""), *(value.__doc__ for value in names.values() if callable(value))]
+    shown = [text for text in texts if ">>>" in text]
+    assert len(shown) >= 4
+    for text in shown:
+        test = doctest.DocTestParser().get_doctest(text, dict(names), "actions", None, 0)
+        assert doctest.DocTestRunner().run(test).failed == 0
