@@ -118,6 +118,24 @@ def test_what_is_damaged_is_named_and_the_rest_kept(odd, rng, tmp_path):
     assert len(found) == 1 and "says 9 steps, got 8" in skipped(notes)["traj_1"]
 
 
+@pytest.mark.parametrize(
+    ("camera", "metres", "stored"),
+    [
+        ("obs/image/hand_camera/depth", 1 / 1024, np.uint16),  # ManiSkill2
+        ("obs/sensor_data/hand_camera/depth", 0.001, np.uint16),
+        ("obs/sensor_data/hand_camera/depth", 0.001, np.int16),
+        ("obs/image/hand_camera/depth", 1, np.float32),
+    ],
+)
+def test_the_unit_of_depth(camera, metres, stored, rng, tmp_path):
+    numbers = rng.integers(0, 3000, (5, 16, 16, 1)).astype(stored)
+    write(tmp_path / "demos" / "trajectory.h5", {0: {"actions": np.zeros((4, 2)), camera: numbers}})
+    dataset = robocache.open(robocache.ingest(tmp_path / "demos", tmp_path / "cache", rate_hz=20).cache)
+    loader = robocache.Loader(dataset, delta_timestamps={camera: [0.0]}, batch_size=5, shuffle=False, device="cpu")
+    (batch,) = loader
+    np.testing.assert_allclose(batch[camera][:, 0, 0], numbers[..., 0] * metres, rtol=1e-6)
+
+
 def test_depth_below_zero_is_no_depth(rng, tmp_path):
     one = make(rng, 4)
     one["obs/sensor_data/base_camera/depth"][2, 0, 0, 0] = -1

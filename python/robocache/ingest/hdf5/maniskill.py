@@ -41,6 +41,8 @@ finish = tell_files
 
 # Groups whose datasets have a row before the first step, too.
 _STATES = ("obs/", "env_states/", "env_states")
+# ManiSkill2 multiplies metres by 1024 before it stores them as whole numbers (its record.py); ManiSkill3 stores millimetres.
+_OLD_CAMERAS, _OLD_UNIT_M = "obs/image/", 1 / 1024
 _WHY = "no clock, and its JSON names no rate (control_freq in env_kwargs or sim_config)"
 
 
@@ -174,6 +176,6 @@ def _read_streams(
         rows = dataset.shape[0] if _is_state(stream) and dataset.shape[0] == steps else steps + _is_state(stream)
         column = Column(stream, what, tree.where(stream), dataset, nominal(rows, rate_hz), notes)
         for name, samples in column.samples(options, kinds):
-            if isinstance(samples, Frames) and name.endswith("/depth"):  # ManiSkill's are millimetres
-                samples = replace(samples, unit_m=0.001)
+            if isinstance(samples, Frames) and name.endswith("/depth") and dataset.dtype.kind in "iu":
+                samples = replace(samples, unit_m=_OLD_UNIT_M if name.startswith(_OLD_CAMERAS) else 0.001)
             yield name, samples
