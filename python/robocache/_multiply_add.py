@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._fma import fma
+
 
 class _MultiplyAdd(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
-        from .affine import fma  # which imports this
-
         made: Tensor = fma(torch, x, factor, summand)
         return made
 

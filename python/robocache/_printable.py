@@ -1,4 +1,4 @@
-"""Text that strangers chose (names of files, streams, features), on its way to a terminal."""
+"""Text for people: on its way to a terminal what strangers chose (names of files, streams, features), and numbers."""
 
 from __future__ import annotations
 
@@ -23,3 +23,20 @@ def printable(text: str, keep: str = "") -> str:
 def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
     """warnings.warn, which prints a message as it is."""
     warnings.warn(printable(message, keep="\n"), category, stacklevel=stacklevel + 1)
+
+
+def count(number: int, what: str) -> str:
+    """ "1 episode", "3 episodes"."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def ranges(numbers: list[int], limit: int | None = None) -> str:
+    """[1, 2, 3, 7] as "1-3, 7"; of more runs than the limit the first."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    more = "" if limit is None or len(runs) <= limit else f" and {len(runs) - limit} more"
+    return ", ".join("-".join(map(str, run)) for run in runs[:limit]) + more

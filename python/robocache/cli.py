@@ -15,11 +15,11 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
-from . import _command, dataset, demo, overview, picture, view
+from . import _command, dataset, demo, findings, overview, picture, view
 from ._arguments import make_parser
-from ._printable import printable
+from ._printable import count, printable
 from ._temporary import write_whole
-from .doctor import doctor, report, terminal
+from .doctor import doctor, terminal
 from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .export import export
 from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
@@ -197,7 +197,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json({**made.described, "folder": str(made.folder)})
     else:
-        cut = f"{view.count(made.recordings, 'recording')} in {view.count(made.shards, 'shard')}"
+        cut = f"{count(made.recordings, 'recording')} in {count(made.shards, 'shard')}"
         _say(f"{arguments.source} ({made.work.format.name}): {cut}")
         _say(f"each of 0 to {made.shards - 1}: {shlex.join(['robocache', 'convert', str(made.folder), '--shard'])} N")
         _say(f"then: {shlex.join(['robocache', 'merge', str(made.folder), 'CACHE'])}")
@@ -253,8 +253,8 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(report.to_dict())
     else:
-        done = f"{report.cache} -> {report.destination} ({report.format}): {view.count(report.episodes, 'episode')}"
-        _say(f"{done}, {view.count(sum(report.rows.values()), 'row')}")
+        done = f"{report.cache} -> {report.destination} ({report.format}): {count(report.episodes, 'episode')}"
+        _say(f"{done}, {count(sum(report.rows.values()), 'row')}")
         view.show_left_out(((omission.what, omission.reason) for omission in report.left_out), Console())
     return _DONE
 
@@ -288,7 +288,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
         _print_json(view.describe(opened))
     else:
         console = Console()
-        known = report.load(arguments.cache)
+        known = findings.load(arguments.cache)
         if arguments.all:
             view.show(opened, console)
             if known is not None:
@@ -383,7 +383,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     else:
         print(
             f"{measured['samples_per_second']:,.0f} samples/s on {loader.device}: batches of {batch_size}, "
-            f"{arguments.steps} moments at {rate_hz:g} Hz of {view.count(len(streams), 'stream')}, {arguments.dtype}"
+            f"{arguments.steps} moments at {rate_hz:g} Hz of {count(len(streams), 'stream')}, {arguments.dtype}"
         )
     return _DONE
 

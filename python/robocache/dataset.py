@@ -19,6 +19,8 @@ import numpy as np
 
 from . import _lib, errors, frames
 from ._check import listed, number, truth, whole
+from ._printable import count
+from .notebook import ROWS, table_html, title_html
 
 if TYPE_CHECKING:
     import pyarrow
@@ -337,6 +339,16 @@ class Stream:
         return f"Stream({self.name!r}, {kind}, {self.rate_hz:.6g} Hz)"
 
 
+def row_of(stream: Stream) -> str:
+    """The form of a row in a few letters."""
+    if stream.frames is not None:
+        format = stream.frames
+        return f"{format.codec} {format.width}x{format.height} {format.color_space}"
+    if stream.kind == "text":
+        return "text"
+    return f"{'n x ' if stream.ragged else ''}{stream.dtype} {list(stream.shape) or ''}".rstrip()
+
+
 class Dataset:
     """A cache, opened by :func:`open`. ``ds["action"]`` is a :class:`Stream`, ``"action" in ds`` says whether there is one, ``len(ds)`` is
     the number of episodes. Iterate over ``ds.streams`` or ``map(ds.episode, range(len(ds)))``, not over the dataset.
@@ -630,9 +642,14 @@ class Dataset:
         return fingerprint
 
     def _repr_html_(self) -> str:
-        from .notebook import dataset_html
-
-        return dataset_html(self)
+        rows = [
+            (name, row_of(stream), f"{stream.rows:,}", f"{stream.rate_hz:.4g}" if stream.rate_hz else "", stream.clock)
+            for name, stream in list(self.streams.items())[:ROWS]
+        ]
+        title = title_html(f"{count(len(self), 'episode')}, {count(len(self.streams), 'stream')}", self.path)
+        return title + table_html(
+            ("stream", "a row", "rows", "Hz", "clock"), rows, count=len(self.streams), numbers=(2, 3)
+        )
 
     def __repr__(self) -> str:
         return f"robocache.Dataset({self.path!r}, {self._episodes} episodes, {len(self.streams)} streams)"

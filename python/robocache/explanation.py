@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ._printable import printable
+from .notebook import table_html
 
 
 class Placement(NamedTuple):
@@ -29,9 +30,8 @@ class Explanation(list[Placement]):
     """The result of :meth:`Loader.explain`."""
 
     def _repr_html_(self) -> str:
-        from .notebook import explanation_html
-
-        return explanation_html(self)
+        rows = [(placement.key, placement.tier, size_text(placement.bytes), placement.why) for placement in self]
+        return table_html(("key", "tier", "size", "why"), rows, count=len(rows), numbers=(2,))
 
     def __str__(self) -> str:
         rows = [

@@ -27,7 +27,7 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import listed, whole
-from ._printable import printable, warn
+from ._printable import printable, ranges, warn
 from .dataset import Dataset
 from .dataset import open as open_dataset
 from .former_options import takes_former_options
@@ -35,7 +35,7 @@ from .ingest import ingest
 from .ingest.driver import check_source, checked_path
 from .ingest.files import check_file, fingerprint, is_cache, is_readable, is_source
 from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
-from .ingest.recording import SourceError, ranges
+from .ingest.recording import SourceError
 from .loader import Loader, LoaderWarning, _Iteration
 from .loader_options import as_anchors, as_window
 from .options import Memory, Ranks, Window, copied

@@ -23,8 +23,8 @@ from ._operation import Array
 from ._printable import printable, warn
 from .affine import AffineOf
 from .dataset import Dataset
-from .doctor.report import enforce
 from .explanation import Explanation, Placement
+from .findings import enforce
 from .former_options import takes_former_options
 from .loader_options import open_loader
 from .meter import Meter

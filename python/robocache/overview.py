@@ -12,10 +12,11 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
-from ._printable import printable
-from .dataset import Dataset, Stream
+from ._printable import count, printable
+from .dataset import Dataset, row_of
+from .notebook import table_html, title_html
 from .provenance import alike, ingests, named
-from .view import count, episode_seconds
+from .view import episode_seconds
 
 if TYPE_CHECKING:
     from .ingest import IngestReport
@@ -114,6 +115,23 @@ def verdict(report: IngestReport, held: int = 0) -> str:
     return f"incomplete: {done}; skipped {count(skipped, 'thing')}" if skipped else f"complete: {done}"
 
 
+def report_html(report: IngestReport) -> str:
+    """The report as a notebook shows it."""
+    short = shorten_paths(report.source)
+    rows = []
+    for kind, omissions in (("skipped", report.skipped), ("left out", report.left_out)):
+        groups = alike((omission.what, short(omission.reason)) for omission in omissions)
+        rows += [(kind, str(len(group)), named(group)) for group in groups]
+    for name, counts in report.repaired.items():
+        rows.append(("repaired", "", f"{name}: {counts}"))
+    streams = [(name, f"{number:,}") for name, number in report.rows.items()]
+    return (
+        title_html(verdict(report), f"{report.source} ({report.format}) → {report.cache}")
+        + table_html(("stream", "rows"), streams, count=len(streams), numbers=(1,))
+        + (table_html(("", "how many", "what, and why"), rows, count=len(rows), numbers=(1,)) if rows else "")
+    )
+
+
 def _next(report: IngestReport, given: Sequence[str] | None, width: int) -> list[Line]:
     """The command to go on with: the ingest again where something was skipped, with the option that its reasons name."""
     if not report.skipped or given is None:
@@ -173,16 +191,6 @@ def wrapped(text: str, width: int) -> list[str]:
         printable(text), width, max_lines=3, placeholder=" ...", subsequent_indent="  ", break_on_hyphens=False
     )
     return [end(line, width) for line in lines]
-
-
-def row_of(stream: Stream) -> str:
-    """The form of a row in a few letters."""
-    if stream.frames is not None:
-        format = stream.frames
-        return f"{format.codec} {format.width}x{format.height} {format.color_space}"
-    if stream.kind == "text":
-        return "text"
-    return f"{'n x ' if stream.ragged else ''}{stream.dtype} {list(stream.shape) or ''}".rstrip()
 
 
 def _lengths(seconds: np.ndarray) -> Line:

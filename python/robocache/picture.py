@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from ._printable import printable
+from ._printable import count, printable
 from .dataset import Dataset, FrameFormat, RaggedRows, Stats, Stream
 from .errors import ArgumentError, Error
-from .view import count, episode_seconds, feature_name
+from .view import episode_seconds, feature_name
 
 _STREAMS_DRAWN, _CLOCKS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN, _TEXTS_DRAWN = 8, 10, 4, 20_000, 12
 _FRAME_POINTS, _STRIP_POINTS = 75, 530  # how high a frame is, how wide all of a strip, in points of 1/72 inch

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from .ingest.recording import ranges
+from ._printable import ranges
 
 
 class Ingested(NamedTuple):

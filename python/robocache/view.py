@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from ._printable import printable
+from ._printable import count, printable
 from .dataset import Dataset, EncodedFrames, FrameFormat, Stats, Stream
 from .notebook import notebook_bar
 from .provenance import ingests, named
@@ -202,11 +202,6 @@ def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:
     console.print(table)
     for line in known:
         console.print(Name(line))
-
-
-def count(number: int, what: str) -> str:
-    """ "1 episode", "3 episodes"."""
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _episodes_line(dataset: Dataset) -> str:

@@ -1,5 +1,6 @@
-"""The checks of C++ sources find what they look for, and nothing else."""
+"""The checks of sources find what they look for, and nothing else."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,12 +44,35 @@ CHECKS = {
         },
     ),
 }
+CHECKS["check_imports.py"] = (
+    {
+        "errors.py": "import json\n",
+        "loader.py": "from . import errors\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .doctor import d\n"
+        "def f():\n    from .lerobot import L\n",
+        "lerobot.py": "def f():\n    from .loader import Loader\n",
+        "doctor/__init__.py": "from ..errors import Error\nfrom . import a\n",
+        "doctor/a.py": "from robocache.loader import Loader\n",
+        "doctor/b.py": "from .a import A\n",
+    },
+    {
+        ("errors.py", "from .loader import Loader\n"): "errors.py:1: errors imports loader, which is above it",
+        (
+            "errors.py",
+            "def f():\n    import robocache.doctor.a\n",
+        ): "errors.py:2: errors imports doctor.a, which is above",
+        ("writer.py", "from . import Loader\n"): "writer.py:1: writer imports __init__, which is above it",
+        ("doctor/a.py", "def f():\n    from . import b\n"): "a circle of imports: doctor.a -> doctor.b -> doctor.a",
+        ("doctor/c.py", "from ..nothing import a\n"): "doctor/c.py:1: no module nothing",
+        ("cellar.py", "\n"): "cellar.py: cellar is in no room of check_imports.py",
+        ("ingest/driver.py", "\n"): "ingest/driver.py: does not import ingest.workers; take that out of UPWARD",
+    },
+)
 CASES = [(script, *case) for script, (_, wrong) in CHECKS.items() for case in wrong.items()]
 
 
 def run(folder, script, files):
     for name, text in files.items():
-        path = folder / "src/robocache" / name
+        path = folder / ("python/robocache" if script == "check_imports.py" else "src/robocache") / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     done = subprocess.run([sys.executable, SCRIPTS / script], cwd=folder, capture_output=True, text=True)
@@ -71,3 +95,19 @@ def test_nothing_to_check_is_a_mistake(tmp_path, script):
 def test_what_is_wrong_is_named(tmp_path, script, file, said):
     code, out = run(tmp_path, script, CHECKS[script][0] | dict([file]))
     assert code == 1 and said in out, out
+
+
+def test_a_circle_in_the_package_is_seen(tmp_path):
+    root = SCRIPTS.parent / "python/robocache"
+    shutil.copytree(
+        root, tmp_path / "python/robocache", ignore=lambda _, names: {n for n in names if n == "__pycache__"}
+    )
+    assert run(tmp_path, "check_imports.py", {})[0] == 0
+    planted = {
+        "dataset.py": "\n\ndef _open_loader():\n    from .loader import Loader\n",
+        "ingest/files.py": "\n\nfrom .registry import FORMATS\n",
+    }
+    for name, text in planted.items():
+        code, said = run(tmp_path, "check_imports.py", {name: (root / name).read_text() + text})
+        assert code == 1 and name in said
+        run(tmp_path, "check_imports.py", {name: (root / name).read_text()})

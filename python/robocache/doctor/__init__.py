@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import dataset
+from .. import _lib, dataset
 from .._check import listed, truth, whole
 from .._temporary import temporary_folder
 from ..errors import ArgumentError, ArgumentTypeError, FileError
+from ..findings import DoctorWarning, Finding, Report, manifest_crc32, store
 from . import cameras, clocks, episodes, latency, rotations, source, values
 from .pictures import draw
-from .report import DoctorWarning, Finding, Report, manifest_crc32, store
 from .streams import Survey
 
 __all__ = ["DoctorWarning", "Finding", "Report", "doctor"]
@@ -96,7 +96,7 @@ def doctor(
                     raise FileError(
                         f"{error}; name another folder for the temporary cache with work (--work)"
                     ) from error
-                report = Report(str(place), robocache_version=_version())
+                report = Report(str(place), robocache_version=_lib.function("version")())
                 report.add([source.unreadable(place.name, str(error))])
                 return report
             report = _look(cache, parts)
@@ -124,7 +124,9 @@ def _look(cache: Path, splits: dict[str, list[int]]) -> Report:
     for name, part in survey.splits.items():
         if part and not 0 <= part[0] <= part[-1] < len(opened):
             raise ArgumentError(f"splits['{name}']: expected episodes below {len(opened)}, got {part[0]} to {part[-1]}")
-    report = Report(str(cache), episodes=len(opened), manifest_crc32=crc32, robocache_version=_version())
+    report = Report(
+        str(cache), episodes=len(opened), manifest_crc32=crc32, robocache_version=_lib.function("version")()
+    )
     report.add(chain.from_iterable(check(survey) for check in CHECKS))
     report.streams = [_summary(clock) for clock in survey.clocks.values()]
     report.pictures = draw(survey)
@@ -145,9 +147,3 @@ def _summary(clock: Any) -> dict[str, Any]:
         "duration_s": float(clock.span_ns.sum()) / 1e9,
         "lost_s": clock.periods.lost_ns / 1e9 if clock.steady else None,
     }
-
-
-def _version() -> str:
-    from .. import __version__
-
-    return __version__

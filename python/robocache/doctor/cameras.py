@@ -10,7 +10,7 @@ import numpy as np
 
 from ..dataset import EncodedFrames, Stream
 from ..errors import FrameError
-from .report import Finding
+from ..findings import Finding
 from .streams import Clock, Survey
 
 SAMPLED = 24  # frames of each camera that are decoded

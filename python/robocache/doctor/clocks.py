@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..findings import Finding
 from ..provenance import ingests
-from .report import Finding
 from .streams import Clock, Survey, ranges
 
 # P is the stream's median period. src/robocache/cache/scan_clock.hpp defines gaps and bursts.

@@ -11,9 +11,9 @@ from itertools import combinations
 import numpy as np
 
 from ..dataset import Dataset, EncodedFrames, Stream
+from ..findings import Finding
 from ..ingest.recording import NO_TEXT
 from ..tasks import MomentTexts, task_streams, texts_of_numbers
-from .report import Finding
 from .streams import Survey, is_action, ranges
 
 LENGTH_FACTOR, LENGTH_MADS, LENGTH_EPISODES = 4.0, 5.0, 8

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..dataset import Stream
+from ..findings import Finding
 from .episodes import SHIFT_SHARE, SHIFTS, share_of_same
-from .report import Finding
 from .streams import Clock, Survey
 
 LARGEST_LAG_S = 1.0

@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Any
 
 from .._printable import printable
+from ..findings import SEVERITIES, Finding, Report
 from .plots import histogram_plot, periods_plot, ranges_plot, timeline_plot
-from .report import SEVERITIES, Finding, Report
 
 _SHOWN = 12  # findings of a code before the rest is folded
 

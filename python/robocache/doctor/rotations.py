@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..dataset import Stream
+from ..findings import Finding
 from ..ingest.mapping import toml
-from .report import Finding
 from .streams import Survey, feature_names
 from .values import methods_of
 

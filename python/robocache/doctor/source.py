@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ..findings import Finding
 from ..provenance import Ingested, ingests, named
 from ..provenance import alike as alike_of
 from .episodes import source_episodes
-from .report import Finding
 from .streams import Survey
 
 # What the reasons of readers and of the driver have in common.

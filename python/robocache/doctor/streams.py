@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _lib
+from .. import _lib, _printable
 from ..dataset import Dataset, Stream
-from ..ingest import recording
 
 # A clock is steady if at least this share of its periods is within half a median period of the median.
 _STEADY = 0.8
@@ -235,7 +234,7 @@ def feature_names(stream: Stream, features: list[int], limit: int = 6) -> str:
 
 def ranges(numbers: list[int]) -> str:
     """Returns the first 12 ranges, such as "1-3, 7"."""
-    return recording.ranges(numbers, limit=12)
+    return _printable.ranges(numbers, limit=12)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

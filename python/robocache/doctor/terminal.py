@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .._printable import printable
+from .._printable import count, printable
+from ..findings import SEVERITIES, Report
 from ..overview import middle
-from ..view import Name, count
-from .report import SEVERITIES, Report
+from ..view import Name
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 

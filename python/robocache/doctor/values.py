@@ -13,8 +13,8 @@ import numpy as np
 
 from .. import _lib
 from ..dataset import Dataset, Stream
+from ..findings import Finding
 from ..norm_stats import MIN_SPREAD
-from .report import Finding
 from .streams import Clock, Survey, feature_names, index_of, is_action
 
 # Those that the pass itself holds numbers against stand in src/robocache/cache/scan.hpp.

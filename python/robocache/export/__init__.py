@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from .. import dataset
 from .._check import truth
@@ -18,35 +16,11 @@ from .._lib import text
 from .._temporary import temporary_folder
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..ingest.driver import checked_path
-from ..ingest.recording import Omission
+from .report import ExportReport
 
 __all__ = ["FORMATS", "ExportReport", "export"]
 
 FORMATS = ("lerobot", "mcap")
-
-
-@dataclass
-class ExportReport:
-    """The result of an export.
-
-    `rows` counts the written rows of each stream. `left_out` names what the format does not hold, or changes, and why.
-    """
-
-    cache: str
-    destination: str
-    format: str
-    episodes: int = 0
-    rows: dict[str, int] = field(default_factory=dict)
-    left_out: list[Omission] = field(default_factory=list)
-
-    def leave_out(self, what: str, reason: str) -> None:
-        """Names a thing once, however often it is met."""
-        if Omission(what, reason) not in self.left_out:
-            self.left_out.append(Omission(what, reason))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-able values."""
-        return asdict(self)
 
 
 def export(

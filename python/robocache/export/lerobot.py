@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .. import frames
+from .._printable import ranges
 from ..dataset import Dataset, EncodedFrames, Stream
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..ingest.mapping import METHODS
-from ..ingest.recording import ranges
 from ..ops.resample import resample_trajectories
 from ..sources import own_methods
 from ..tasks import MomentTexts, task_streams, texts_of_numbers
-from . import ExportReport
+from .report import ExportReport
 
 # Of LeRobot: a data file is closed once it is larger, and a chunk has this many.
 _FILE_BYTES, _CHUNK_FILES = 100 << 20, 1000

@@ -17,7 +17,7 @@ from mcap.writer import CompressionType, Writer
 from ..dataset import Dataset, EncodedFrames, Stream
 from ..errors import FileError
 from ..tasks import table_name, texts_of_numbers
-from . import ExportReport
+from .report import ExportReport
 
 # The ROS names of dtypes. 16-bit floats are written as float32, which holds all their values.
 _TYPES = {

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from .._printable import ranges
 from ..errors import FileError
 from .files import check_file
 from .formats.calvin import EPISODES, CalvinOptions
 from .images import store_pixels
 from .npz import read_npz
 from .rate import find_rate, nominal_time_ns
-from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming, ranges
+from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
 
 _STEP = re.compile(r"episode_(\d{1,18})\.npz")
 _SETTINGS = Path(".hydra") / "merged_config.yaml"

@@ -26,11 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from .._printable import ranges
 from ..errors import FileError
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
-from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8, naming, ranges
+from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8, naming
 from .rotations import scattered
 from .stamps import (
     DATE,

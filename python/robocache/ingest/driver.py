@@ -78,9 +78,9 @@ class IngestReport:
     seconds: float = 0.0
 
     def _repr_html_(self) -> str:
-        from ..notebook import ingest_html
+        from ..overview import report_html
 
-        return ingest_html(self)
+        return report_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-able values."""

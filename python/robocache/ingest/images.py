@@ -15,12 +15,13 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from .. import frames
+from .._printable import ranges
 from ..errors import Error, FileError
 from ..ops.image_batch import image_batch
 from .budget import check_size
 from .depth import is_tiff, read_tiff
 from .formats import CameraOptions
-from .recording import Frames, Notes, SourceError, naming, ranges
+from .recording import Frames, Notes, SourceError, naming
 from .turns import turn_file, turn_of_file
 
 # Images are read, checked and written in chunks of this many.

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .._printable import ranges
 from ..errors import Error
 from .depth import DepthCodes
 from .files import Ahead, check_file, fingerprint, is_readable, list_files
@@ -28,6 +29,8 @@ from .formats import CAMERA_OPTIONS
 from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, read_folders
 from .images import DepthImages, Images, Kinds
 from .lerobot_tables import (
+    Lost,
+    find_videos,
     is_parquet,
     load_info,
     load_meta,
@@ -36,8 +39,9 @@ from .lerobot_tables import (
     read_columns,
     read_kinds,
     to_numpy,
+    video_name,
 )
-from .recording import NO_TEXT, Frames, Notes, Recording, Rows, SourceError, Texts, naming, ranges
+from .recording import NO_TEXT, Frames, Notes, Recording, Rows, SourceError, Texts, naming
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
@@ -222,15 +226,6 @@ class Episode:
     def kind_of_clock(self) -> str:
         """See `_read_clock`."""
         return self._clock[1]
-
-
-@dataclass(frozen=True)
-class Lost:
-    """A file that cannot be read, and the number of episodes in it."""
-
-    what: str
-    error: SourceError
-    count: int
 
 
 def _read_rows(
@@ -587,23 +582,6 @@ def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, di
             found = sum(video_name(key, index, row) in files for index, row in episodes.items())
             cameras[key].update(files=len(files), episodes_found=found, episodes_missing=len(episodes) - found)
     return cameras
-
-
-def find_videos(source: Path, camera: str) -> dict[str | None, Path]:
-    """A camera's files by what :func:`video_name` calls them, those that cannot be read too."""
-    listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
-    files = [file for file in listed if file.suffix == ".mp4" and camera in file.parts]
-    return {
-        file.stem if file.stem.startswith("episode_") else f"{file.parent.name}/{file.stem}": file for file in files
-    }
-
-
-def video_name(camera: str, episode: int, metadata: Mapping[str, Any]) -> str | None:
-    """What the file is called that has an episode; None where its metadata do not say."""
-    if f"videos/{camera}/file_index" in metadata:  # v3.0: many episodes a file
-        chunk, file = metadata.get(f"videos/{camera}/chunk_index"), metadata[f"videos/{camera}/file_index"]
-        return f"chunk-{chunk:03d}/file-{file:03d}" if isinstance(chunk, int) and isinstance(file, int) else None
-    return f"episode_{episode:06d}"
 
 
 # ---- telling ----

@@ -7,6 +7,8 @@ import math
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +295,32 @@ def one_a_row(values: np.ndarray, name: str, where: object) -> np.ndarray:
     if values.size != len(values):
         raise SourceError(f"{where}: column {name}: expected one number a row, got rows of shape {values.shape[1:]}")
     return values.reshape(len(values))
+
+
+# ---- files ----
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A file that cannot be read, and the number of episodes in it."""
+
+    what: str
+    error: SourceError
+    count: int
+
+
+def find_videos(source: Path, camera: str) -> dict[str | None, Path]:
+    """A camera's files by what :func:`video_name` calls them, those that cannot be read too."""
+    listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
+    files = [file for file in listed if file.suffix == ".mp4" and camera in file.parts]
+    return {
+        file.stem if file.stem.startswith("episode_") else f"{file.parent.name}/{file.stem}": file for file in files
+    }
+
+
+def video_name(camera: str, episode: int, metadata: Mapping[str, Any]) -> str | None:
+    """What the file is called that has an episode; None where its metadata do not say."""
+    if f"videos/{camera}/file_index" in metadata:  # v3.0: many episodes a file
+        chunk, file = metadata.get(f"videos/{camera}/chunk_index"), metadata[f"videos/{camera}/file_index"]
+        return f"chunk-{chunk:03d}/file-{file:03d}" if isinstance(chunk, int) and isinstance(file, int) else None
+    return f"episode_{episode:06d}"

@@ -12,16 +12,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
+from .._printable import ranges
 from .depth import DepthCodes
 from .formats.lerobot import LeRobotOptions
 from .images import Kinds
-from .lerobot import Episode, Lost, find_videos, video_name
-from .recording import Frames, Notes, SourceError, naming, ranges
+from .lerobot_tables import Lost, find_videos, video_name
+from .recording import Frames, Notes, SourceError, naming
 from .video import Cut, Index, Ticket, VideoFrames, cut_up, index_video, match
+
+if TYPE_CHECKING:
+    from .lerobot import Episode
 
 # Frames of episodes that are looked at before their turn: enough for the processes of a large machine, and the same
 # everywhere, so that what is told of a source does not depend on their number.
@@ -61,7 +65,7 @@ def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict
 
 
 def _count_rows(episode: Episode | Lost) -> int:
-    return len(episode) if isinstance(episode, Episode) else 0
+    return len(episode) if not isinstance(episode, Lost) else 0
 
 
 @dataclass
@@ -126,7 +130,7 @@ class Videos(VideoFrames):
         for episode in episodes:
             begun.append(episode)
             frames += _count_rows(episode)
-            if isinstance(episode, Episode) and self._notes.wants(episode.position):
+            if not isinstance(episode, Lost) and self._notes.wants(episode.position):
                 self._views[episode.number] = [self._begin(camera, episode) for camera in self._files]
             while frames > _FRAMES_AHEAD:
                 frames -= _count_rows(begun[0])
@@ -135,13 +139,13 @@ class Videos(VideoFrames):
             yield from self._turn(episode)
 
     def _turn(self, episode: Episode | Lost) -> Iterator[Episode | Lost]:
-        views = self._views.get(episode.number, []) if isinstance(episode, Episode) else []
+        views = self._views.get(episode.number, []) if not isinstance(episode, Lost) else []
         for view in views:
             if view.path is not None:
                 self._notes.see("video files", str(view.path.relative_to(self._source)), [view.camera, view.frames])
                 self._notes.count("frames used", view.camera, view.used)
         yield episode
-        if isinstance(episode, Episode):
+        if not isinstance(episode, Lost):
             self._views.pop(episode.number, None)
         for view in views:
             for ticket in view.tickets:

@@ -349,18 +349,6 @@ def _lacks_file(where: object, error: FileError) -> bool:
     return isinstance(error, SourceError) and not named and os.path.lexists(file)
 
 
-def ranges(numbers: list[int], limit: int | None = None) -> str:
-    """[1, 2, 3, 7] as "1-3, 7"; of more runs than the limit the first."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    more = "" if limit is None or len(runs) <= limit else f" and {len(runs) - limit} more"
-    return ", ".join("-".join(map(str, run)) for run in runs[:limit]) + more
-
-
 def as_utf8(text: str) -> str:
     """Names of files, and texts in JSON, may hold what is no UTF-8; the report and the cache show it escaped."""
     return text.encode(errors="backslashreplace").decode()

@@ -29,14 +29,15 @@ from av.error import FFmpegError
 from av.packet import Packet
 from av.video.frame import VideoFrame
 
-from .. import set_num_threads
+from .._printable import ranges
 from ..frames import Encoded
+from ..installation import set_num_threads
 from .depth import DepthCodes
 from .files import check_file
 from .formats import VideoOptions
 from .images import Kinds, Storage, encode
 from .python_process import start
-from .recording import Notes, SourceError, naming, ranges
+from .recording import Notes, SourceError, naming
 from .turns import Turn, turn_of_matrix
 
 # A cut ends at the first keyframe behind so many frames; where none comes, at the limit of what a process may hold of it.

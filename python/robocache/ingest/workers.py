@@ -21,7 +21,7 @@ from typing import Any
 
 from .. import dataset
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
-from ..installation import num_threads
+from ..installation import num_threads, set_num_threads
 from ..writer import Writer
 from .driver import IngestReport, Progress, Work, report
 from .files import is_readable
@@ -131,8 +131,6 @@ def _resumed(work: Work, folder: Path, workers: int) -> Plan:
 
 def work_on(folder: str, threads: int, parent: int) -> None:
     """The life of a process that converts shards: their numbers come in, a line each, and of each step goes out a line of JSON."""
-    from .. import set_num_threads
-
     # However the parent ends, this one does not outlive it: PR_SET_PDEATHSIG.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:

@@ -21,7 +21,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import robots
-from robocache.doctor.report import Finding, Report, load
+from robocache.findings import Finding, Report, load
 
 import robocache
 from robocache import cli

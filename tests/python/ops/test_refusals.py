@@ -127,7 +127,7 @@ def test_rule_17_every_name_that_a_refusal_lists_is_taken(call, name):
         try:
             call(**{name: one})
         except robocache.Error as error:  # a rotation of two features, say
-            assert not re.search(rf"{name}: expected .*, got '{one}", str(error)), error  # noqa: PT017
+            assert not re.search(rf"{name}: expected .*, got '{one}", str(error)), error
 
 
 # ---- Text that is none ----

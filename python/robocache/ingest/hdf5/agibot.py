@@ -24,9 +24,10 @@ from ..formats.hdf5 import PROPRIO
 from ..images import Images, Kinds
 from ..rate import find_rate, nominal_time_ns, said_rates
 from ..recording import Frames, Notes, Recording, Samples, SourceError, Texts, as_utf8
-from .beside import open_videos, read_json
+from .beside import read_json
 from .columns import Clock, Column, count_rows, take_constants
 from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
+from .droid import open_videos
 
 _MOST_ROWS = 1 << 22
 # Stamps from 2001 to 2128 are nanoseconds since 1970.

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from ...errors import Error
 from ..files import check_file
-from ..formats import VideoOptions
-from ..images import Kinds
-from ..recording import Notes, SourceError
+from ..recording import SourceError
 
 _MOST_JSON = 1 << 28
 
@@ -33,16 +29,6 @@ def read_json(path: Path) -> Any:
     return said
 
 
-def open_videos(
-    root: Path, has_videos: bool, options: VideoOptions, kinds: Kinds, notes: Notes
-) -> AbstractContextManager[Any]:
-    """A decoder of the videos; None where there are none, or none are wanted."""
-    if not options.video or not has_videos:
-        return nullcontext()
-    try:
-        from .droid_videos import Videos
-    except ImportError as error:
-        if (error.name or "").startswith("robocache"):
-            raise
-        raise Error(f"{root}: {error}; pip install av, or leave cameras out with video=False (--no-video)") from error
-    return Videos(options, kinds, notes)
+def find_stamps(video: Path) -> Path:
+    """Where a camera's list of stamps is, if it has one."""
+    return video.with_name(video.stem.removesuffix("-stereo") + "_timestamps.json")

@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from typing import Any
 import h5py
 import numpy as np
 
-from ...errors import FileError
+from ...errors import Error, FileError
 from ..files import list_files, natural
 from ..formats import VideoOptions
 from ..formats.hdf5 import TRAJECTORY
 from ..images import Kinds
 from ..recording import Frames, Notes, Recording, Samples, SourceError
-from .beside import open_videos, read_json
+from .beside import find_stamps, read_json
 from .columns import Clock, Column, take_constants
 from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
 
@@ -66,6 +67,21 @@ def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recordi
             yield Recording(
                 what, str(path), metadata, _read_streams(path, what, metadata, videos, options, kinds, notes)
             )
+
+
+def open_videos(
+    root: Path, has_videos: bool, options: VideoOptions, kinds: Kinds, notes: Notes
+) -> AbstractContextManager[Any]:
+    """A decoder of the videos; None where there are none, or none are wanted."""
+    if not options.video or not has_videos:
+        return nullcontext()
+    try:
+        from .droid_videos import Videos
+    except ImportError as error:
+        if (error.name or "").startswith("robocache"):
+            raise
+        raise Error(f"{root}: {error}; pip install av, or leave cameras out with video=False (--no-video)") from error
+    return Videos(options, kinds, notes)
 
 
 def _find_used(files: list[Path]) -> set[Path]:
@@ -244,11 +260,6 @@ def _are_alike(values: list[Any]) -> bool:
 
 
 # ---- cameras ----
-
-
-def find_stamps(video: Path) -> Path:
-    """Where a camera's list of stamps is, if it has one."""
-    return video.with_name(video.stem.removesuffix("-stereo") + "_timestamps.json")
 
 
 def _find_recordings(folder: Path) -> dict[str, Path]:

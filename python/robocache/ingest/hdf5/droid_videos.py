@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ..._printable import ranges
 from ...frames import Encoded
-from ..recording import Frames, SourceError, ranges
+from ..recording import Frames, SourceError
 from ..video import Ticket, VideoFrames, cut_up
-from .beside import read_json
+from .beside import find_stamps, read_json
 from .columns import Clock
-from .droid import find_stamps
 
 
 @dataclass

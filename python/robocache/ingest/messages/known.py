@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._printable import ranges
 from ..formats.mcap import MessageOptions
 from ..images import Kinds
-from ..recording import Notes, SourceError, ranges
+from ..recording import Notes, SourceError
 from .batches import Batch, Leaf
 from .exported import Exported
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import zstandard
 
+from ..._printable import ranges
 from ..._temporary import temporary_folder
 from ...errors import FileError
 from ..budget import Budget, at_once
 from ..files import check_file
 from ..formats.mcap import PACKED, unpacked_name
-from ..recording import Notes, SourceError, naming, ranges
+from ..recording import Notes, SourceError, naming
 from .bags import Bag, Faults, Part, Payload
 
 _MAGIC = b"\x28\xb5\x2f\xfd"

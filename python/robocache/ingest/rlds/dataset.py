@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from ..._printable import ranges
 from ...errors import Error, FileError
 from ..files import check_file, list_files
 from ..formats.rlds import SHARD, RldsOptions
 from ..images import Images, Kinds, store_pixels
 from ..rate import find_rate, nominal_time_ns
-from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Texts, naming, ranges
+from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Texts, naming
 from .features import Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 

@@ -9,15 +9,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import groupby
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from .._printable import warn
-from .._temporary import write_whole
-from ..errors import ArgumentError, FileError
+from ._printable import warn
+from ._temporary import write_whole
+from .errors import ArgumentError, FileError
+from .notebook import table_html, title_html
 
 SEVERITIES = ("error", "warning", "note")
 FILE = "doctor.json"
@@ -183,13 +185,20 @@ class Report:
         return cls(findings=found, more=more, streams=streams, **of_report)
 
     def _repr_html_(self) -> str:
-        from ..notebook import doctor_html
-
-        return doctor_html(self)
+        rows = []
+        for (severity, code), group in groupby(self.findings, key=lambda finding: (finding.severity, finding.code)):
+            alike = list(group)
+            number = len(alike) + self.more.get(code, 0)
+            first = alike[0]
+            where = f"{first.where}: " if first.where else ""
+            rows.append((severity, code, f"{number:,}", f"{where}{first.message}", first.advice))
+        headings = "", "finding", "how many", "the first", "what to do"
+        table = table_html(headings, rows, count=len(rows), numbers=(2,)) if rows else ""
+        return title_html(self.verdict, self.path) + table
 
     def html(self) -> str:
         """One self-contained page: no script, nothing that it loads."""
-        from .page import page
+        from .doctor.page import page
 
         return page(self)
 

@@ -1,0 +1,118 @@
+"""Checks that every import of the Python package points down the order of its rooms, and that nothing circles.
+
+A module or subpackage of robocache imports those that stand before it in ROOMS; modules of one subpackage import each other
+in any order without a circle. An import within a function counts too, unless UPWARD lists it with a reason. One under
+`if TYPE_CHECKING` does not count: it never runs.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOMS = {
+    "text, errors and the library": "_command _printable _temporary _tvm_ffi errors notebook _lib",
+    "operations": "_check _operation _torch _call image_options ops actions",
+    "caches": "installation frames dataset writer tasks",
+    "what people read": "provenance view overview picture meter explanation findings",
+    "files in and out": "sources ingest export",
+    "training": "norm_stats _fma _multiply_add affine options former_options loader_options loader lerobot",
+    "the doctor": "doctor",
+    "the package": "__init__",
+    "the command": "demo self_test _arguments cli __main__",
+}
+UPWARD = {
+    ("findings", "doctor.page"): "Report.html draws the doctor's page, whose plots nothing else needs",
+    ("loader", "lerobot"): "Loader.from_lerobot returns the subclass for LeRobot's datasets",
+    ("ingest.driver", "ingest.workers"): "ingest hands its work to processes, each of which runs the driver",
+}
+ORDER = " ".join(ROOMS.values()).split()
+PACKAGE = Path("python/robocache")
+
+
+def imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, str]]:
+    """Line and module of each import of the package's own."""
+    package = (
+        ["robocache", *module.split(".")] if path.name == "__init__.py" else ["robocache", *module.split(".")][:-1]
+    )
+    if module == "__init__":
+        package = ["robocache"]
+    nodes: list[ast.AST] = [ast.parse(path.read_text())]
+    for node in nodes:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            nodes += node.orelse
+            continue
+        nodes += ast.iter_child_nodes(node)
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            names = [f"{source}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.split(".")[0] != "robocache":
+                continue
+            inner = name.removeprefix("robocache").removeprefix(".")
+            if inner not in modules:  # what a module has
+                inner = inner.rpartition(".")[0]
+            yield node.lineno, inner or "__init__"
+
+
+def mistakes(files: dict[str, Path]) -> Iterator[str]:
+    """What is wrong with the imports of these modules."""
+    used = set()
+    inside: dict[str, dict[str, int]] = {}  # of each module the modules of its own subpackage, and the line
+    for module, path in files.items():
+        unit = module.split(".")[0]
+        if unit not in ORDER:
+            yield f"{path}: {unit} is in no room of {Path(__file__).name}"
+            continue
+        for line, name in imports(path, module, set(files)):
+            target = name.split(".")[0]
+            if (module, name) in UPWARD:
+                used.add((module, name))
+            elif target == unit:
+                inside.setdefault(module, {}).setdefault(name, line)
+            elif target not in ORDER:
+                yield f"{path}:{line}: no module {name}"
+            elif ORDER.index(target) > ORDER.index(unit):
+                yield f"{path}:{line}: {module} imports {name}, which is above it"
+    for circle in circles(inside):
+        yield f"{files[circle[0]]}:{inside[circle[0]][circle[1]]}: a circle of imports: {' -> '.join(circle)}"
+    for module, name in UPWARD.keys() - used:
+        if module in files:
+            yield f"{files[module]}: does not import {name}; take that out of UPWARD"
+
+
+def circles(imported: dict[str, dict[str, int]]) -> Iterator[list[str]]:
+    """A circle for each import that closes one."""
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(module: str) -> Iterator[list[str]]:
+        path.append(module)
+        for name in imported.get(module, {}):
+            if name in path:
+                yield [*path[path.index(name) :], name]
+            elif name not in done:
+                yield from visit(name)
+        done.add(path.pop())
+
+    for module in imported:
+        if module not in done:
+            yield from visit(module)
+
+
+def main() -> int:
+    files = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        files[".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)] = path
+    found = list(mistakes(files))
+    print(*found, f"import order: {len(files)} files, {len(found)} mistakes", sep="\n")
+    return 1 if found or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
