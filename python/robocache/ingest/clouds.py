@@ -29,7 +29,7 @@ _LONGEST = 1 << 26
 _LOOKED_AT = 5
 _AT_ONCE = 4096  # points whose columns are put side by side: few enough to stay in the processor's cache
 # Since 1970, in the years 2001 to 2128: seconds with decimals, or whole milli-, micro- and nanoseconds.
-_STAMP = re.compile(r"(?<!\d)(?:([1-4]\d{9})[._](\d{1,9})|([1-4]\d{12}|[1-4]\d{15}|[1-4]\d{18}))(?!\d)")
+_STAMP = re.compile(r"(?<!\d)(?:([1-4]\d{9})([._])(\d{1,9})|([1-4]\d{12}|[1-4]\d{15}|[1-4]\d{18}))(?!\d)")
 _NUMBER = re.compile(r"\d{1,15}(?!.*\d)")
 
 
@@ -203,7 +203,7 @@ def _read_clock(
     if len(named) == len(clouds) or (options.rate_hz is None and 2 * len(named) > len(clouds)):
         for cloud in (cloud for cloud in clouds if cloud not in named):
             notes.skip(_what(folder, cloud), SourceError(f"{cloud}: no stamp in its name, as most others have"))
-        return list(named), _nanoseconds([_stamp_ns(*stamp) for stamp in named.values()], folder), "names of files"
+        return list(named), _nanoseconds(_stamps_of_names([*named.values()], folder), folder), "names of files"
     if options.rate_hz is not None:
         period = Decimal(10**9) / Decimal(options.rate_hz)
         nominal = [int((period * row).to_integral_value()) for row in _rows(clouds)]
@@ -226,10 +226,31 @@ def _rows(clouds: list[Path]) -> list[int]:
     return list(range(len(clouds)))
 
 
-def _stamp_ns(seconds: str, decimals: str, whole: str) -> int:
-    if whole:
-        return int(whole.ljust(19, "0"))
-    return int(seconds) * 10**9 + int(decimals.ljust(9, "0"))
+def _stamps_of_names(found: list[tuple[str, str, str, str]], folder: Path) -> list[int]:
+    """Nanoseconds of stamps as `_STAMP` finds them. What follows the seconds is a decimal fraction, or a whole number of
+    milli-, micro- or nanoseconds without zeros before it, as "%d_%d" writes it; the lengths tell.
+
+    Raises:
+        SourceError: they do not.
+    """
+    parts = [(separator, digits) for _, separator, digits, whole in found if not whole]
+    lengths = {len(digits) for _, digits in parts}
+    most = max(lengths, default=9)
+    # A fraction whose length varies is written without zeros at its end.
+    cut = len(lengths) == 1 or not any(digits.endswith("0") for _, digits in parts if len(digits) < most)
+    is_decimal = cut and all(separator == "." for separator, _ in parts)
+    if not is_decimal and most not in (3, 6, 9):
+        raise SourceError(
+            f"{folder}: names have {most} digits behind the seconds, which could be a fraction or nanoseconds; "
+            f"a file {_STAMP_FILES[0]} with a line a cloud says the stamps"
+        )
+    digits_a_second = None if is_decimal or len(lengths) == 1 else most
+    return [
+        int(whole.ljust(19, "0"))
+        if whole
+        else int(seconds) * 10**9 + int(digits.zfill(digits_a_second or 0).ljust(9, "0"))
+        for seconds, _, digits, whole in found
+    ]
 
 
 def _parse_stamp(line: str, file: Path, number: int) -> int:

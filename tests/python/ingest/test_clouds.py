@@ -269,6 +269,12 @@ def times(source, **options):
         ),
         (["1532402927647.ply", "1532402927747.ply"], [1532402927647000000, 1532402927747000000]),
         (["1532402927.000000001.ply", "1532402927.5.ply"], [1532402927000000001, 1532402927500000000]),
+        (["1532402927_028748000.ply", "1532402927_528748000.ply"], [1532402927028748000, 1532402927528748000]),
+        # Seconds and whole nanoseconds, microseconds or milliseconds, as "%d_%d" writes them.
+        (["1532402927_28748000.ply", "1532402927_528748000.ply"], [1532402927028748000, 1532402927528748000]),
+        (["1532402927.28748000.ply", "1532402927.528748000.ply"], [1532402927028748000, 1532402927528748000]),
+        (["1532402927_7.ply", "1532402927_528748.ply"], [1532402927000007000, 1532402927528748000]),
+        (["1532402927_28.ply", "1532402927_528.ply"], [1532402927028000000, 1532402927528000000]),
     ],
 )
 def test_stamps_in_names(names, expected, rng, tmp_path):
@@ -277,6 +283,12 @@ def test_stamps_in_names(names, expected, rng, tmp_path):
     streams = Yields("clouds", tmp_path / "run").only()
     for row, points in enumerate(clouds):
         same(streams, points, row)
+
+
+@pytest.mark.parametrize("digits", [("28748000", "52874800"), ("5", "7"), ("2874800", "52874800")])
+def test_digits_behind_seconds_that_could_be_a_fraction_or_nanoseconds_are_refused(digits, rng, tmp_path):
+    folder(tmp_path / "run", [f"1532402927_{part}.ply" for part in digits], rng)
+    assert "which could be a fraction or nanoseconds; a file timestamps.txt" in outcome("clouds", tmp_path / "run")
 
 
 def test_stamps_in_a_file_beside_the_clouds(rng, tmp_path):

@@ -409,6 +409,28 @@ def test_frames_of_reference_are_streams_of_each(tmp_path):
     assert frames == {"/sonar/header.frame_id": "left", "/sonar/right/header.frame_id": "/right"}
 
 
+def test_frames_with_and_without_a_leading_slash_are_one(tmp_path):
+    """ROS 1's tf put a slash before a frame's name; tf2 knows it without."""
+    frames = ["left", "/left", "right", "left", "/right", "/left"]
+    ranges = [
+        (START + k * MS, message("sensor_msgs/msg/Range", header=header(START + k * MS, frame), range=k))
+        for k, frame in enumerate(frames)
+    ]
+    moved = []
+    for k, (parent, child) in enumerate((("map", "a"), ("/map", "/a"), ("map", "/b"))):
+        stamped = message(
+            "geometry_msgs/msg/TransformStamped", header=header(START + k * MS, parent), child_frame_id=child
+        )
+        stamped.transform.translation.x = float(k)
+        moved.append((START + k * MS, message("tf2_msgs/msg/TFMessage", transforms=[stamped])))
+    topics = {"/range": ("sensor_msgs/msg/Range", ranges), "/tf": ("tf2_msgs/msg/TFMessage", moved)}
+    got = read(write_mcap(tmp_path / "a.mcap", topics)).only
+    assert np.array(got["/range"].rows)[:, -1].tolist() == [0, 1, 3, 5]
+    assert np.array(got["/range/right"].rows)[:, -1].tolist() == [2, 4]
+    assert np.array(got["/tf/map/a"].rows)[:, 0].tolist() == [0, 1]
+    assert np.array(got["/tf/map/b"].rows)[:, 0].tolist() == [2]
+
+
 def test_markers_are_subjects_by_namespace_and_number(tmp_path):
     kind = "visualization_msgs/msg/Marker"
 

@@ -558,7 +558,8 @@ class Topic:
         else:
             self._notes.leave_out(f"{self._name}: header.stamp", "of transforms, which is not the clock")
         parents = fields["header.frame_id" if "header.frame_id" in fields else "parent_frame_id"]  # Foxglove's
-        pairs = list(zip(records.texts(parents), records.texts(fields["child_frame_id"]), strict=True))
+        frames = ([frame.strip("/") for frame in records.texts(of)] for of in (parents, fields["child_frame_id"]))
+        pairs = list(zip(*frames, strict=True))
         parts = ("translation.", "rotation.")
         numbers = [
             inner

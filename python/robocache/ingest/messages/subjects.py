@@ -157,7 +157,11 @@ class Subjects:
                     sorts[names] = tuple(sorted(names)) if len(set(names)) == len(names) else names
                 yield sorts[names]
             return
-        frames = [batch.texts(leaves[path]) for path in FRAMES if path in leaves and leaves[path].kind == "text"]
+        frames = [
+            [frame.strip("/") for frame in batch.texts(leaves[path])]  # "/map" is "map", as ROS 1's tf wrote it
+            for path in FRAMES
+            if path in leaves and leaves[path].kind == "text"
+        ]
         kinds = {path: leaves[path].kind for path in ("ns", "id") if path in leaves}
         if kinds == {"ns": "text", "id": "number"}:  # as visualization_msgs/Marker has it
             numbers = batch.numbers(leaves["id"]).tolist()
