@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "robocache/points/integrate_tsdf/tsdf_bounds.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_cpu.hpp"
-#include "robocache/points/integrate_tsdf/tsdf_glance.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_math.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
@@ -61,7 +61,7 @@ struct RowSums {
 
 // Applies rule 32 to the voxels of a row, from `begin` on, that float32 could not decide.
 void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, double dx, double dy, int64_t begin,
-                  const int32_t* which, int count, RowSums& sums, int64_t place) {
+                  const int32_t* which, int count, RowSums& sums, int64_t first_voxel) {
   double x[kTogether];
   double y[kTogether];
   double z[kTogether];
@@ -87,16 +87,16 @@ void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, doub
   }
   for (int i = 0; i < count; ++i) {
     if (std::isnan(quanta[i])) continue;
-    sums.quanta[place + which[i]] += static_cast<int64_t>(quanta[i]);
-    ++sums.counts[place + which[i]];
+    sums.quanta[first_voxel + which[i]] += static_cast<int64_t>(quanta[i]);
+    ++sums.counts[first_voxel + which[i]];
   }
 }
 
 template <class Depth>
 void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const int64_t first[3], int count,
-               RowSums& sums, int64_t place) {
+               RowSums& sums, int64_t first_voxel) {
   const int64_t extent[3] = {1, 1, count};
-  const TsdfGlance g = glance_at(p, s, first, extent);
+  const TsdfBounds g = bounds_of(p, s, first, extent);
   int32_t pixel[kTogether];
   int32_t on_image[kTogether];
   int32_t doubt[kTogether];
@@ -109,8 +109,8 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
   for (int i = 0; i < count; ++i) {  // vector code, as are the two loops behind it
     const auto up = static_cast<float>(i);
     z[i] = plus_product(up, g.step[2][2], g.at[2]);
-    const Glimpse seen =
-        glimpse(g, plus_product(up, g.step[2][0], g.at[0]), plus_product(up, g.step[2][1], g.at[1]), z[i], 1 / z[i]);
+    const PixelGuess seen = guess_pixel(g, plus_product(up, g.step[2][0], g.at[0]),
+                                        plus_product(up, g.step[2][1], g.at[1]), z[i], 1 / z[i]);
     const int32_t on = seen.sure & (seen.column >= 0) & (seen.column < columns) & (seen.row >= 0) & (seen.row < rows);
     on_image[i] = on;
     pixel[i] = on != 0 ? seen.row * row_stride + seen.column * column_stride : 0;
@@ -118,7 +118,7 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
   }
   const auto* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
   for (int i = 0; i < count; ++i) depth[i] = static_cast<float>(image[pixel[i]]);
-  int32_t* const counts = sums.counts + place;
+  int32_t* const counts = sums.counts + first_voxel;
   for (int i = 0; i < count; ++i) {
     const Verdict says = verdict(g, p.space_carving, z[i], depth[i]);
     counts[i] += on_image[i] & says.free;
@@ -132,7 +132,7 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
   }
   const double dx = voxel_centre(p.grid, 0, first[0]) - s.origin[0];
   const double dy = voxel_centre(p.grid, 1, first[1]) - s.origin[1];
-  if (doubtful > 0) add_doubtful(p, s, sensor, dx, dy, first[2], which, doubtful, sums, place);
+  if (doubtful > 0) add_doubtful(p, s, sensor, dx, dy, first[2], which, doubtful, sums, first_voxel);
 }
 
 void update_row(const TsdfParams& p, int64_t x, int64_t y, int64_t z, const RowSums& sums, Range seen) {

@@ -8,8 +8,8 @@
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_bounds.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_cpu.hpp"
-#include "robocache/points/integrate_tsdf/tsdf_glance.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_math.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_params.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_sensor.hpp"
@@ -68,22 +68,22 @@ TsdfNumbers checked_numbers(const TensorView& numbers, const char* name, Device 
   if (!right_shape) {
     refuse(name, ": expected ", expected, ", got ", shape_string(numbers.shape.data(), numbers.ndim));
   }
-  TsdfNumbers made{};
-  made.data = numbers.data;
-  made.dtype = numbers.dtype;
-  return made;
+  TsdfNumbers result{};
+  result.data = numbers.data;
+  result.dtype = numbers.dtype;
+  return result;
 }
 
 TsdfNumbers poses_of(const TensorView& poses, Device device, bool several, int64_t count) {
   const int n = poses.ndim;
   const bool right = n == (several ? 3 : 2) && poses.shape[n - 1] == 4 && poses.shape[n - 2] == 4 &&
                      (!several || poses.shape[0] == count);
-  TsdfNumbers made = checked_numbers(poses, "T_world_sensor", device, right,
-                                     several ? "[" + std::to_string(count) + ", 4, 4]" : "[4, 4]");
-  made.sensor_stride = several ? poses.strides[0] : 0;
-  made.row_stride = poses.strides[n - 2];
-  made.column_stride = poses.strides[n - 1];
-  return made;
+  TsdfNumbers result = checked_numbers(poses, "T_world_sensor", device, right,
+                                       several ? "[" + std::to_string(count) + ", 4, 4]" : "[4, 4]");
+  result.sensor_stride = several ? poses.strides[0] : 0;
+  result.row_stride = poses.strides[n - 2];
+  result.column_stride = poses.strides[n - 1];
+  return result;
 }
 
 TsdfNumbers cameras_of(const TensorView& cameras, Device device, bool several, int64_t count) {
@@ -94,21 +94,21 @@ TsdfNumbers cameras_of(const TensorView& cameras, Device device, bool several, i
   const bool right = (matrix || (n >= 1 && cameras.shape[n - 1] == 4)) && n <= each_ndim &&
                      (!each || (several && cameras.shape[0] == count));
   const std::string k = std::to_string(count);
-  TsdfNumbers made = checked_numbers(cameras, "intrinsics", device, right,
-                                     several ? "[3, 3], [4], [" + k + ", 3, 3] or [" + k + ", 4]" : "[3, 3] or [4]");
-  made.is_matrix = matrix;
-  made.sensor_stride = each ? cameras.strides[0] : 0;
-  made.row_stride = matrix ? cameras.strides[n - 2] : 0;
-  made.column_stride = cameras.strides[n - 1];
-  return made;
+  TsdfNumbers result = checked_numbers(cameras, "intrinsics", device, right,
+                                       several ? "[3, 3], [4], [" + k + ", 3, 3] or [" + k + ", 4]" : "[3, 3] or [4]");
+  result.is_matrix = matrix;
+  result.sensor_stride = each ? cameras.strides[0] : 0;
+  result.row_stride = matrix ? cameras.strides[n - 2] : 0;
+  result.column_stride = cameras.strides[n - 1];
+  return result;
 }
 
-[[noreturn]] void refuse_pose(const SensorCheck& check, const TsdfNumbers& poses, int64_t place) {
+[[noreturn]] void refuse_pose(const SensorCheck& check, const TsdfNumbers& poses, int64_t sensor) {
   const auto got = [&]() -> std::string {
     switch (check.fault) {
       case SensorFault::kLastRow: {
         std::string row = "the last row ";
-        for (int j = 0; j < 4; ++j) row += (j > 0 ? ", " : "") + number_text(number_at(poses, place, 3, j));
+        for (int j = 0; j < 4; ++j) row += (j > 0 ? ", " : "") + number_text(number_at(poses, sensor, 3, j));
         return row;
       }
       case SensorFault::kColumns:
@@ -121,14 +121,14 @@ TsdfNumbers cameras_of(const TensorView& cameras, Device device, bool several, i
     }
   };
   refuse("T_world_sensor: expected a rigid transform: a rotation, a translation and the last row 0, 0, 0, 1; got ",
-         got(), " at ", std::to_string(place));
+         got(), " at ", std::to_string(sensor));
 }
 
-[[noreturn]] void refuse_camera(const SensorCheck& check, int64_t place) {
+[[noreturn]] void refuse_camera(const SensorCheck& check, int64_t sensor) {
   const char* const expected = check.fault == SensorFault::kSkew    ? "[fx 0 cx; 0 fy cy; 0 0 1] without skew"
                                : check.fault == SensorFault::kFocal ? "focal lengths above 0 and finite"
                                                                     : "a finite principal point";
-  refuse("intrinsics: expected ", expected, ", got ", number_text(check.got), " at ", std::to_string(place));
+  refuse("intrinsics: expected ", expected, ", got ", number_text(check.got), " at ", std::to_string(sensor));
 }
 
 // Checks the sensors' numbers that are on the host.

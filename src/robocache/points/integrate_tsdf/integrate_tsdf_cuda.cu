@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "robocache/core/launch_cuda.cuh"
-#include "robocache/points/integrate_tsdf/tsdf_glance.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_bounds.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_math.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_params.hpp"
 #include "robocache/points/integrate_tsdf/tsdf_sensor.hpp"
@@ -58,18 +58,18 @@ __host__ __device__ TsdfView view_of(const TsdfParams& p, const TsdfSensor& sens
   const int64_t first[3] = {0, 0, -most_ahead};
   const int64_t extent[3] = {p.grid.shape[0], p.grid.shape[1], p.grid.shape[2] + most_ahead};
   const int tile[3] = {kTileX, kTileY, kTileZ + most_ahead};
-  return view_of(glance_at(p, sensor, first, extent), tile);
+  return view_of(bounds_of(p, sensor, first, extent), tile);
 }
 
-__device__ int64_t my_place() { return blockIdx.x * int64_t{kThreads} + threadIdx.x; }
-__device__ int64_t all_places() { return gridDim.x * int64_t{kThreads}; }
+__device__ int64_t first_index() { return blockIdx.x * int64_t{kThreads} + threadIdx.x; }
+__device__ int64_t index_step() { return gridDim.x * int64_t{kThreads}; }
 
 __device__ int64_t cell_count(const TsdfParams& p) { return p.grid.shape[0] * p.grid.shape[1] * p.grid.shape[2]; }
 
 template <class Visit>
 __device__ void along_my_rays(const TsdfCall& call, const Visit& visit) {
   const TsdfParams& p = call.params;
-  for (int64_t ray = my_place(); ray < p.sensors * p.rows; ray += all_places()) {
+  for (int64_t ray = first_index(); ray < p.sensors * p.rows; ray += index_step()) {
     const int64_t sensor = p.sensors == 1 ? 0 : ray / p.rows;
     for_each_measured(p, sensors_of(call), sensor, ray - sensor * p.rows, visit);
   }
@@ -80,14 +80,14 @@ __global__ void store_sensors(const __grid_constant__ SensorBatch batch, const T
                               const TsdfNumbers cameras, const TsdfParams p, int most_ahead, TsdfSensor* sensors,
                               TsdfView* views, int64_t first) {
   wait_for_work_before();
-  const int64_t place = first + threadIdx.x;
-  if (place >= p.sensors) return;
+  const int64_t index = first + threadIdx.x;
+  if (index >= p.sensors) return;
   TsdfSensor sensor = batch.sensors[threadIdx.x];
-  const bool good = (poses.data == nullptr || read_pose(poses, place, sensor).fault == SensorFault::kNone) &&
-                    (cameras.data == nullptr || read_camera(cameras, place, sensor).fault == SensorFault::kNone);
+  const bool good = (poses.data == nullptr || read_pose(poses, index, sensor).fault == SensorFault::kNone) &&
+                    (cameras.data == nullptr || read_camera(cameras, index, sensor).fault == SensorFault::kNone);
   for (double& r : sensor.rotation) r = good ? r : NAN;  // such a sensor measures nothing
-  sensors[place] = sensor;
-  if (p.is_depth) views[place] = view_of(p, sensor, most_ahead);
+  sensors[index] = sensor;
+  if (p.is_depth) views[index] = view_of(p, sensor, most_ahead);
 }
 
 __global__ void clear_on_rays(const __grid_constant__ TsdfCall call) {
@@ -98,7 +98,7 @@ __global__ void clear_on_rays(const __grid_constant__ TsdfCall call) {
 
 __global__ void clear_everywhere(const __grid_constant__ TsdfCall call) {
   wait_for_work_before();
-  for (int64_t i = my_place(); i < cell_count(call.params); i += all_places()) {
+  for (int64_t i = first_index(); i < cell_count(call.params); i += index_step()) {
     call.params.sums[i] = TsdfSum{};
   }
 }
@@ -131,7 +131,7 @@ __global__ void update_on_rays(const __grid_constant__ TsdfCall call) {
 __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
   wait_for_work_before();
   const TsdfParams& p = call.params;
-  for (int64_t i = my_place(); i < cell_count(p); i += all_places()) {
+  for (int64_t i = first_index(); i < cell_count(p); i += index_step()) {
     const TsdfSum sum = p.sums[i];
     if (sum.count > 0) update_cell(p, i, sum);
   }
@@ -140,7 +140,7 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
 // ---- Depth images ----
 //
 // A warp takes a tile of voxels, unless the ranges of the image's cells show that it measured none of them. For most voxels
-// float32 decides what an image measured, and for most of the rest float64 without divisions (tsdf_glance.hpp), all voxels
+// float32 decides what an image measured, and for most of the rest float64 without divisions (tsdf_bounds.hpp), all voxels
 // of a thread side by side. Few voxels need rule 32 itself.
 
 constexpr int kWarps = kThreads / 32;
@@ -208,11 +208,11 @@ __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p)
   }
 }
 
-struct Place {
+struct Voxel {
   int x, y, z;
 };
 
-__device__ Projected seen_from(const TsdfParams& p, const TsdfSensor& s, const Place& voxel) {
+__device__ Projected seen_from(const TsdfParams& p, const TsdfSensor& s, const Voxel& voxel) {
   return seen_from(s, voxel_centre(p.grid, 0, voxel.x) - s.origin[0], voxel_centre(p.grid, 1, voxel.y) - s.origin[1],
                    voxel_centre(p.grid, 2, voxel.z) - s.origin[2]);
 }
@@ -259,32 +259,34 @@ __device__ __noinline__ float2 update_exactly(const TsdfParams& p, float distanc
 
 // One instruction; the compiler does not find it when it knows all terms of the sum.
 template <class Depth>
-__device__ const Depth* pixel_at(const Depth* image, int32_t place) {
+__device__ const Depth* pixel_at(const Depth* image, int32_t offset) {
   size_t at;
-  asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(at) : "r"(place), "n"(sizeof(Depth)), "l"(__cvta_generic_to_global(image)));
+  asm("mad.wide.s32 %0, %1, %2, %3;"
+      : "=l"(at)
+      : "r"(offset), "n"(sizeof(Depth)), "l"(__cvta_generic_to_global(image)));
   return static_cast<const Depth*>(__cvta_global_to_generic(at));
 }
 
 // A lane's voxels of a tile, one above the other.
 struct Quad {
-  Place first;
+  Voxel first;
   unsigned inside;  // the grid: a bit each
   float* distances;
   float* weights;
 };
 
-__device__ Quad quad_of(const TsdfCall& call, const Place& tile, unsigned lane) {
+__device__ Quad quad_of(const TsdfCall& call, const Voxel& tile, unsigned lane) {
   const TsdfParams& p = call.params;
   constexpr unsigned kQuads = kTileZ / kEach;
   // Never below 0, which spares half of each product.
   const unsigned x = static_cast<unsigned>(tile.x) + lane / kQuads / kTileY;
   const unsigned y = static_cast<unsigned>(tile.y) + lane / kQuads % kTileY;
   const unsigned z = static_cast<unsigned>(tile.z) + lane % kQuads * kEach;
-  const auto place = [&](const int64_t strides[3]) { return x * strides[0] + y * strides[1] + z * strides[2]; };
+  const auto offset = [&](const int64_t strides[3]) { return x * strides[0] + y * strides[1] + z * strides[2]; };
   Quad quad{{static_cast<int>(x), static_cast<int>(y), static_cast<int>(z)},
             0,
-            p.distances + place(p.distance_strides),
-            p.weights + place(p.weight_strides)};
+            p.distances + offset(p.distance_strides),
+            p.weights + offset(p.weight_strides)};
   if (call.most_ahead > 0) {
     const auto ahead = static_cast<int>(reinterpret_cast<uintptr_t>(quad.distances) / sizeof(float) % kEach);
     quad.first.z -= ahead;
@@ -307,13 +309,13 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
                           int64_t* quanta) {
   const TsdfParams& p = call.params;
   const TsdfSensor& exact = sensor_of<kOne>(call, sensor);
-  const TsdfGlance& glance = view_of<kOne>(call, sensor).glance;
-  Place own = quad.first;
+  const TsdfBounds& bounds = view_of<kOne>(call, sensor).bounds;
+  Voxel own = quad.first;
   float c[3];
   for (int k = 0; k < 3; ++k) {
-    c[k] = std::fma(static_cast<float>(own.x), glance.step[0][k],
-                    std::fma(static_cast<float>(own.y), glance.step[1][k],
-                             std::fma(static_cast<float>(own.z + call.most_ahead), glance.step[2][k], glance.at[k])));
+    c[k] = std::fma(static_cast<float>(own.x), bounds.step[0][k],
+                    std::fma(static_cast<float>(own.y), bounds.step[1][k],
+                             std::fma(static_cast<float>(own.z + call.most_ahead), bounds.step[2][k], bounds.at[k])));
   }
   const Depth* const image = static_cast<const Depth*>(p.measured) + sensor * p.sensor_stride;
   const auto columns = static_cast<unsigned>(p.columns);
@@ -327,12 +329,12 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const auto up = static_cast<float>(i);
-    z[i] = std::fma(up, glance.step[2][2], c[2]);
-    const Glimpse seen = glimpse(glance, std::fma(up, glance.step[2][0], c[0]), std::fma(up, glance.step[2][1], c[1]),
-                                 z[i], guess_inverse(z[i]));
+    z[i] = std::fma(up, bounds.step[2][2], c[2]);
+    const PixelGuess seen = guess_pixel(bounds, std::fma(up, bounds.step[2][0], c[0]),
+                                        std::fma(up, bounds.step[2][1], c[1]), z[i], guess_inverse(z[i]));
     const bool on =
         (seen.sure != 0) & (static_cast<unsigned>(seen.column) < columns) & (static_cast<unsigned>(seen.row) < rows);
-    if ((seen.sure == 0) & !(z[i] < -glance.error)) between |= 1u << i;
+    if ((seen.sure == 0) & !(z[i] < -bounds.error)) between |= 1u << i;
     if (on) on_image |= 1u << i;
     depth[i] = 0;
     if (on) depth[i] = static_cast<float>(*pixel_at(image, seen.row * row_stride + seen.column * column_stride));
@@ -356,14 +358,14 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   unsigned in_doubt = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const Verdict says = verdict(glance, p.space_carving, z[i], depth[i]);
+    const Verdict says = verdict(bounds, p.space_carving, z[i], depth[i]);
     if (says.free != 0) ++counts[i];
     if (says.doubtful != 0) in_doubt |= 1u << i;
   }
   in_doubt &= quad.inside;
   if (in_doubt == 0) return;
   asm volatile("" : "+r"(own.x), "+r"(own.y), "+r"(own.z));  // what follows is not worked out before it is asked for
-  unsigned unsure = glance.least_z < INFINITY ? 0 : in_doubt;
+  unsigned unsure = bounds.least_z < INFINITY ? 0 : in_doubt;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const Addend found = addend_of(p, seen_from(p, exact, {own.x, own.y, own.z + i}),
@@ -464,7 +466,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
 
 // Handles the tiles of a warp, from this one on along z. All its lanes call it.
 template <class Depth, bool kOne>
-__device__ void integrate_tiles(const TsdfCall& call, Place tile) {
+__device__ void integrate_tiles(const TsdfCall& call, Voxel tile) {
   const TsdfParams& p = call.params;
   const unsigned lane = threadIdx.x % 32;
   const auto sensors = kOne ? 1 : static_cast<unsigned>(p.sensors);

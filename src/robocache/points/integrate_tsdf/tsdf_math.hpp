@@ -120,18 +120,18 @@ ROBOCACHE_HD void for_each_measured(const TsdfRay& ray, const TsdfParams& p, con
   }
 }
 
-ROBOCACHE_HD double coordinate_at(const TsdfParams& p, int64_t place) {
-  return p.dtype == DType::kFloat32 ? static_cast<double>(static_cast<const float*>(p.measured)[place])
-                                    : static_cast<const double*>(p.measured)[place];
+ROBOCACHE_HD double coordinate_at(const TsdfParams& p, int64_t offset) {
+  return p.dtype == DType::kFloat32 ? static_cast<double>(static_cast<const float*>(p.measured)[offset])
+                                    : static_cast<const double*>(p.measured)[offset];
 }
 
 // The same for point `row` of a sensor.
 template <class Visit>
 ROBOCACHE_HD void for_each_measured(const TsdfParams& p, const TsdfSensor* sensors, int64_t sensor, int64_t row,
                                     const Visit& visit) {
-  const int64_t place = sensor * p.sensor_stride + row * p.row_stride;
-  const double point[3] = {coordinate_at(p, place), coordinate_at(p, place + p.column_stride),
-                           coordinate_at(p, place + 2 * p.column_stride)};
+  const int64_t offset = sensor * p.sensor_stride + row * p.row_stride;
+  const double point[3] = {coordinate_at(p, offset), coordinate_at(p, offset + p.column_stride),
+                           coordinate_at(p, offset + 2 * p.column_stride)};
   TsdfRay ray;
   if (tsdf_ray(sensors[sensor], point, ray)) for_each_measured(ray, p, visit);
 }
@@ -170,9 +170,9 @@ ROBOCACHE_HD bool is_on_image(const TsdfParams& p, const Projected& c) {
          c.row < static_cast<double>(p.rows);
 }
 
-ROBOCACHE_HD float depth_at(const TsdfParams& p, int64_t place) {
-  return p.dtype == DType::kFloat32 ? static_cast<const float*>(p.measured)[place]
-                                    : static_cast<float>(static_cast<const uint16_t*>(p.measured)[place]);
+ROBOCACHE_HD float depth_at(const TsdfParams& p, int64_t offset) {
+  return p.dtype == DType::kFloat32 ? static_cast<const float*>(p.measured)[offset]
+                                    : static_cast<float>(static_cast<const uint16_t*>(p.measured)[offset]);
 }
 
 // The depth in metres; 0 for no measurement.
@@ -184,9 +184,9 @@ ROBOCACHE_HD double depth_in_metres(const TsdfParams& p, float depth) {
 // The depth of a voxel's pixel in metres; 0 for no measurement.
 ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Projected& c) {
   if (!is_on_image(p, c)) return 0;
-  const int64_t place = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
-                        static_cast<int64_t>(c.column) * p.column_stride;
-  return depth_in_metres(p, depth_at(p, place));
+  const int64_t offset = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
+                         static_cast<int64_t>(c.column) * p.column_stride;
+  return depth_in_metres(p, depth_at(p, offset));
 }
 
 // The distance of the surface at that depth from the voxel, at most the truncation; NaN for no measurement.

@@ -11,9 +11,9 @@
 namespace robocache {
 
 ROBOCACHE_HD double number_at(const TsdfNumbers& numbers, int64_t sensor, int row, int column) {
-  const int64_t place = sensor * numbers.sensor_stride + row * numbers.row_stride + column * numbers.column_stride;
-  return numbers.dtype == DType::kFloat32 ? static_cast<double>(static_cast<const float*>(numbers.data)[place])
-                                          : static_cast<const double*>(numbers.data)[place];
+  const int64_t offset = sensor * numbers.sensor_stride + row * numbers.row_stride + column * numbers.column_stride;
+  return numbers.dtype == DType::kFloat32 ? static_cast<double>(static_cast<const float*>(numbers.data)[offset])
+                                          : static_cast<const double*>(numbers.data)[offset];
 }
 
 enum class SensorFault { kNone, kNotFinite, kLastRow, kColumns, kMirror, kSkew, kFocal, kCentre };
@@ -25,11 +25,11 @@ struct SensorCheck {
 };
 
 // Sets rotation and origin from a sensor's row-major 4x4 matrix.
-ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t place, TsdfSensor& sensor) {
+ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t index, TsdfSensor& sensor) {
   double t[4][4];
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 4; ++j) {
-      t[i][j] = number_at(poses, place, i, j);
+      t[i][j] = number_at(poses, index, i, j);
       if (!(std::abs(t[i][j]) < HUGE_VAL)) return {SensorFault::kNotFinite, t[i][j]};
     }
   }
@@ -53,8 +53,8 @@ ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t place, Tsdf
 }
 
 // Sets the camera from a 3x3 matrix, or from fx, fy, cx, cy.
-ROBOCACHE_HD SensorCheck read_camera(const TsdfNumbers& cameras, int64_t place, TsdfSensor& sensor) {
-  const auto k = [&](int row, int column) { return number_at(cameras, place, row, column); };
+ROBOCACHE_HD SensorCheck read_camera(const TsdfNumbers& cameras, int64_t index, TsdfSensor& sensor) {
+  const auto k = [&](int row, int column) { return number_at(cameras, index, row, column); };
   if (cameras.is_matrix) {
     const double rest[] = {k(0, 1), k(1, 0), k(2, 0), k(2, 1), k(2, 2) - 1};
     for (const double x : rest) {

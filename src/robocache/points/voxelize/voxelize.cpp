@@ -26,16 +26,16 @@ bool is_sum(VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMod
 
 // The number of bytes; refuses one beyond int64.
 int64_t product(std::initializer_list<int64_t> factors) {
-  int64_t made = 1;
+  int64_t bytes = 1;
   for (const int64_t factor : factors) {
     if (factor == 0) return 0;
   }
   for (const int64_t factor : factors) {
-    if (__builtin_mul_overflow(made, factor, &made)) {
+    if (__builtin_mul_overflow(bytes, factor, &bytes)) {
       refuse("grid_size: expected a grid of fewer than 2^63 bytes");
     }
   }
-  return made;
+  return bytes;
 }
 
 void set_grid(const VoxelizeOptions& options, const PointClouds& points, VoxelReduction& call) {
@@ -222,11 +222,11 @@ DType voxel_mode_dtype(VoxelMode mode, std::optional<DType> features) {
 
 std::vector<TensorView> voxelize_outputs(const PointArguments& arguments, const VoxelizeOptions& options) {
   const VoxelizeCall call = prepare(arguments, options);
-  std::vector<TensorView> made;
+  std::vector<TensorView> outputs;
   for (int32_t i = 0; i < call.reduction.output_count; ++i) {
-    made.push_back(output_of(call, call.reduction.outputs[i], arguments.points.device));
+    outputs.push_back(output_of(call, call.reduction.outputs[i], arguments.points.device));
   }
-  return made;
+  return outputs;
 }
 
 TensorView voxelize_dropped(const PointArguments& arguments) {
@@ -298,11 +298,11 @@ void voxelize_pointcloud_backward(const PointArguments& arguments, const Voxeliz
   check_result(out_gradient, "out_gradient", output_of(call, reduction.outputs[0], device));
   gradient.out_gradient = out_gradient.data;
   if (gradient.mode == VoxelMode::kMean || gradient.mode == VoxelMode::kMin || gradient.mode == VoxelMode::kMax) {
-    if (!made) refuse("made: mode '", name_of(gradient.mode), "' needs what the call made");
+    if (!made) refuse("made: mode '", name_of(gradient.mode), "' needs the result of the forward call");
     VoxelOutput output = reduction.outputs[0];
     if (gradient.mode == VoxelMode::kMean) output = {VoxelMode::kCount, DType::kInt32, nullptr};
     check_result(*made, "made", output_of(call, output, device));
-    gradient.made = made->data;
+    gradient.result = made->data;
   }
   TensorView expected = *arguments.features;
   expected.dtype = expected.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;

@@ -16,8 +16,8 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t row = call.row[at];
   Piece piece{};
   if (row >= 0) {
-    const int64_t place = row_place(call.rows, call.cloud_stride, call.row_stride, row) * call.element_bytes;
-    piece = reinterpret_cast<const Piece*>(static_cast<const char*>(call.data) + place)[i - at * pieces_a_row];
+    const int64_t offset = row_offset(call.rows, call.cloud_stride, call.row_stride, row) * call.element_bytes;
+    piece = reinterpret_cast<const Piece*>(static_cast<const char*>(call.data) + offset)[i - at * pieces_a_row];
   }
   static_cast<Piece*>(call.out)[i] = piece;
 }

@@ -32,10 +32,10 @@ struct SparseCall {
   VoxelOrder order;
   CoordOrder coord_order;
   int64_t max_voxels;  // of each cloud, or kUnlimited
-  void* numbering;     // numbering_bytes of memory: what number_voxels leaves for place_points
+  void* numbering;     // numbering_bytes of memory: what number_voxels leaves for assign_points
 
-  // From place_points on.
-  void* workspace;           // place_bytes of memory
+  // From assign_points on.
+  void* workspace;           // assign_bytes of memory
   int64_t voxels;            // capacity of the arrays that follow; voxels inserted later are left out
   int64_t points_per_voxel;  // P, the most that are kept of each; kUnlimited: all are, and nobody asks which
   bool random;               // P is 1, and the row kept is that of the least sample_priority, not the first
@@ -116,7 +116,7 @@ ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell&
 }
 
 // The offset of a row in elements. There are fewer than 2^31 rows.
-ROBOCACHE_HD int64_t row_place(int64_t rows, int64_t cloud_stride, int64_t row_stride, int64_t row) {
+ROBOCACHE_HD int64_t row_offset(int64_t rows, int64_t cloud_stride, int64_t row_stride, int64_t row) {
   if (row < rows) return row * row_stride;  // of one cloud, or ragged, every row
   const auto cloud = static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(rows));
   return cloud * cloud_stride + (row - cloud * rows) * row_stride;
@@ -125,15 +125,15 @@ ROBOCACHE_HD int64_t row_place(int64_t rows, int64_t cloud_stride, int64_t row_s
 // Sets x, y, z of the cell that a row lies in; false if it lies in none.
 ROBOCACHE_HD bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& cell) {
   const Clouds& c = call.clouds;
-  const int64_t place = row_place(c.rows, c.cloud_stride, c.row_stride, row);
-  return c.dtype == DType::kFloat32 ? sparse_cell(call, static_cast<const float*>(c.points) + place, cell)
-                                    : sparse_cell(call, static_cast<const double*>(c.points) + place, cell);
+  const int64_t offset = row_offset(c.rows, c.cloud_stride, c.row_stride, row);
+  return c.dtype == DType::kFloat32 ? sparse_cell(call, static_cast<const float*>(c.points) + offset, cell)
+                                    : sparse_cell(call, static_cast<const double*>(c.points) + offset, cell);
 }
 
 // The wide_cell of a row.
 ROBOCACHE_HD bool wide_cell_of_row(const SparseCall& call, int64_t row, int64_t (&cell)[3]) {
   const Clouds& c = call.clouds;
-  const int64_t offset = row_place(c.rows, c.cloud_stride, c.row_stride, row);
+  const int64_t offset = row_offset(c.rows, c.cloud_stride, c.row_stride, row);
   return c.dtype == DType::kFloat32 ? wide_cell(call, static_cast<const float*>(c.points) + offset, cell)
                                     : wide_cell(call, static_cast<const double*>(c.points) + offset, cell);
 }

@@ -165,14 +165,15 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
 // The cells of a part are in no other part, so one thread finds the first row of each of them. Voxels are numbered by the
 // order of those rows.
 void number_voxels_cpu(const SparseCall& call) {
-  const Numbering made(call);
+  const Numbering numbering(call);
   const int64_t all = row_count(call.clouds);
   Parts parts(all);
   std::vector<FirstRows> first_rows(static_cast<size_t>(parts.count()));
   for (int64_t from = 0; from < all; from += kRound) {
     const int64_t rows = std::min(kRound, all - from);
-    parallel_for(rows, kBlock,
-                 [&](int64_t begin, int64_t end) { part_block(call, from + begin, from + end, made.number, parts); });
+    parallel_for(rows, kBlock, [&](int64_t begin, int64_t end) {
+      part_block(call, from + begin, from + end, numbering.number, parts);
+    });
     parallel_for(parts.count(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t part = begin; part < end; ++part) {
         FirstRows& of_part = first_rows[static_cast<size_t>(part)];
@@ -181,42 +182,42 @@ void number_voxels_cpu(const SparseCall& call) {
           const FoundCell* const cells = parts.cells.get() + block * kBlock;
           for (uint32_t i = begins[0]; i < begins[1]; ++i) {
             if (i + kAhead < begins[1]) of_part.prefetch(cells[i + kAhead]);
-            made.number[cells[i].row] = of_part(call, cells[i]);
+            numbering.number[cells[i].row] = of_part(call, cells[i]);
           }
         }
       }
     });
   }
 
-  const auto places =
+  const auto voxel_of_row =
       std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(all));  // voxels, by their first rows
   int64_t voxels = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const auto [begin, end] = rows_of_cloud(call.clouds, b);
     const int64_t most = call.max_voxels == kUnlimited ? kUnlimited : voxels + call.max_voxels;
     for (int64_t row = begin; row < end; ++row) {
-      const bool kept = (made.number[row] == row) & (voxels < most);
-      places[static_cast<size_t>(row)] = kept ? static_cast<int32_t>(voxels) : -1;
-      made.first_row[voxels] = static_cast<int32_t>(row);
+      const bool kept = (numbering.number[row] == row) & (voxels < most);
+      voxel_of_row[static_cast<size_t>(row)] = kept ? static_cast<int32_t>(voxels) : -1;
+      numbering.first_row[voxels] = static_cast<int32_t>(row);
       voxels += kept;
     }
   }
   parallel_for(all, kBlock, [&](int64_t begin, int64_t end) {
     int32_t before = -1;
     for (int64_t row = begin; row < end; ++row) {
-      const int32_t first = made.number[row];
-      if (first != kAsBefore) before = first < 0 ? -1 : places[static_cast<size_t>(first)];
-      made.number[row] = before;
+      const int32_t first = numbering.number[row];
+      if (first != kAsBefore) before = first < 0 ? -1 : voxel_of_row[static_cast<size_t>(first)];
+      numbering.number[row] = before;
     }
   });
   int64_t largest = 0;
   if (call.largest_count) {
     std::vector<int64_t> counts(static_cast<size_t>(voxels));
     for (int64_t row = 0; row < all; ++row) {
-      if (made.number[row] >= 0) largest = std::max(largest, ++counts[static_cast<size_t>(made.number[row])]);
+      if (numbering.number[row] >= 0) largest = std::max(largest, ++counts[static_cast<size_t>(numbering.number[row])]);
     }
   }
-  *made.sizes = {voxels, largest, !call.bounded && !call.wide && has_cell_beyond(call, made.number)};
+  *numbering.sizes = {voxels, largest, !call.bounded && !call.wide && has_cell_beyond(call, numbering.number)};
 }
 
 SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
@@ -288,19 +289,19 @@ void keep_random_rows(const SparseCall& call) {
 
 }  // namespace
 
-void place_points_cpu(const SparseCall& call) {
+void assign_points_cpu(const SparseCall& call) {
   const Numbering numbering(call);
   const int64_t voxels = std::min(numbering.sizes->voxels, call.voxels);
   const bool needs_cells = call.coords != nullptr || call.order != VoxelOrder::kFirst;
   const std::vector<SparseCell> cells = cells_by_insertion(call, numbering, needs_cells ? voxels : 0);
   std::vector<int32_t> insertions;
-  std::vector<int32_t> place(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
+  std::vector<int32_t> voxel_of_insertion(call.order == VoxelOrder::kFirst ? 0 : static_cast<size_t>(voxels));
   if (call.order != VoxelOrder::kFirst) insertions = sorted_insertions(call, voxels, cells);
   for (int64_t v = 0; v < std::ssize(cells); ++v) {
     const auto insertion =
         insertions.empty() ? static_cast<size_t>(v) : static_cast<size_t>(insertions[static_cast<size_t>(v)]);
     write_coords(call, v, cells[insertion]);
-    if (!insertions.empty()) place[insertion] = static_cast<int32_t>(v);
+    if (!insertions.empty()) voxel_of_insertion[insertion] = static_cast<int32_t>(v);
   }
   for (int64_t v = voxels; v < call.voxels; ++v) write_coords(call, v, {-1, -1, -1, -1});
 
@@ -316,7 +317,7 @@ void place_points_cpu(const SparseCall& call) {
       for (int64_t row = from + first; row < from + last; ++row) {
         int32_t voxel = numbering.number[row];
         if (voxel >= voxels) voxel = -1;
-        if (voxel >= 0 && !place.empty()) voxel = place[static_cast<size_t>(voxel)];
+        if (voxel >= 0 && !voxel_of_insertion.empty()) voxel = voxel_of_insertion[static_cast<size_t>(voxel)];
         call.point_to_voxel[row] = voxel;
         missing += voxel < 0;
       }
@@ -342,8 +343,8 @@ void gather_rows_cpu(const GatherCall& call) {
       if (call.row[i] < 0) {
         std::memset(out, 0, bytes);
       } else {
-        const int64_t place = row_place(call.rows, call.cloud_stride, call.row_stride, call.row[i]);
-        std::memcpy(out, static_cast<const char*>(call.data) + place * call.element_bytes, bytes);
+        const int64_t offset = row_offset(call.rows, call.cloud_stride, call.row_stride, call.row[i]);
+        std::memcpy(out, static_cast<const char*>(call.data) + offset * call.element_bytes, bytes);
       }
     }
   });

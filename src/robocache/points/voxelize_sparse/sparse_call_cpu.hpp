@@ -27,7 +27,7 @@ CellsOfRows cells_of_rows;
 int64_t numbering_bytes_cpu(const SparseCall& call);
 void number_voxels_cpu(const SparseCall& call);
 SparseSizes sizes_cpu(const SparseCall& call);  // of a numbering that is done
-void place_points_cpu(const SparseCall& call);
+void assign_points_cpu(const SparseCall& call);
 void gather_rows_cpu(const GatherCall& call);
 
 }  // namespace robocache

@@ -31,7 +31,7 @@ template <class Real>
 template <class Real>
 void find_cells(const SparseCall& call, int32_t cloud, int64_t row, int64_t count, FoundCell* found) {
   const Clouds& c = call.clouds;
-  const Real* point = static_cast<const Real*>(c.points) + row_place(c.rows, c.cloud_stride, c.row_stride, row);
+  const Real* point = static_cast<const Real*>(c.points) + row_offset(c.rows, c.cloud_stride, c.row_stride, row);
   Real position[3][kTogether] = {};
   for (int64_t begin = 0; begin < count; begin += kTogether) {
     const int64_t n = std::min(kTogether, count - begin);

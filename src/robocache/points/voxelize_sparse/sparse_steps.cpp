@@ -35,19 +35,19 @@ void number_voxels(SparseCall& call, SparseSizes* sizes, const Allocate& allocat
   if (sizes != nullptr) *sizes = sizes_cpu(call);
 }
 
-void place_points(SparseCall& call, const Allocate& allocate, Device device, CudaStream stream) {
+void assign_points(SparseCall& call, const Allocate& allocate, Device device, CudaStream stream) {
   if (device.is_cuda()) {
     using Bytes = int(const SparseCall*, int64_t* bytes, int32_t device);
     using Launch = int(const SparseCall*, int32_t device, void* stream);
-    static Bytes* const bytes_of = reinterpret_cast<Bytes*>(cuda_symbol("robocache_cuda_place_bytes"));
-    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_place_points"));
+    static Bytes* const bytes_of = reinterpret_cast<Bytes*>(cuda_symbol("robocache_cuda_assign_bytes"));
+    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_assign_points"));
     int64_t bytes = 0;
-    check_cuda(bytes_of(&call, &bytes, device.index), "placing points");
+    check_cuda(bytes_of(&call, &bytes, device.index), "assigning points");
     call.workspace = allocate_bytes(allocate, bytes);
-    check_cuda(launch(&call, device.index, stream.handle), "placing points");
+    check_cuda(launch(&call, device.index, stream.handle), "assigning points");
     return;
   }
-  place_points_cpu(call);
+  assign_points_cpu(call);
 }
 
 void gather_rows(const GatherCall& call, Device device, CudaStream stream) {

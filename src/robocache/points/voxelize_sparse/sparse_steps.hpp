@@ -1,6 +1,6 @@
 // The steps of voxelize_sparse and voxel_downsample, on either device. Calls have been checked.
 //
-// number_voxels finds the voxels in the order of insertion, which is that of their first rows. place_points finds the voxel
+// number_voxels finds the voxels in the order of insertion, which is that of their first rows. assign_points finds the voxel
 // of each point and the points of each voxel. Then gather_rows or reduce_rows computes the features.
 #pragma once
 
@@ -21,7 +21,7 @@ void check_row_count(const Clouds& clouds, Device device);
 // Fills call.numbering. With `sizes`, waits for the device and returns the numbers of voxels there.
 void number_voxels(SparseCall& call, SparseSizes* sizes, const Allocate& allocate, Device device, CudaStream stream);
 
-void place_points(SparseCall& call, const Allocate& allocate, Device device, CudaStream stream);
+void assign_points(SparseCall& call, const Allocate& allocate, Device device, CudaStream stream);
 
 void gather_rows(const GatherCall& call, Device device, CudaStream stream);
 

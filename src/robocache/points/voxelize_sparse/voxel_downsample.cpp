@@ -36,21 +36,21 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
     number_voxels(call, &sizes, allocate, device, stream);
   }
 
-  Downsampled made;
+  Downsampled result;
   const bool centroid = options.method == DownsampleMethod::kCentroid;
-  made.point_to_voxel = allocate(DType::kInt32, {clouds.rows});
+  result.point_to_voxel = allocate(DType::kInt32, {clouds.rows});
   call.voxels = sizes.voxels;
-  call.point_to_voxel = static_cast<int32_t*>(made.point_to_voxel.data);
+  call.point_to_voxel = static_cast<int32_t*>(result.point_to_voxel.data);
   call.points_per_voxel = centroid ? kUnlimited : 1;
   if (centroid) {
-    made.counts = allocate(DType::kInt32, {sizes.voxels});
+    result.counts = allocate(DType::kInt32, {sizes.voxels});
   } else {
-    made.row = allocate(DType::kInt32, {sizes.voxels});
-    call.rows_of_voxel = static_cast<int32_t*>(made.row->data);
+    result.row = allocate(DType::kInt32, {sizes.voxels});
+    call.rows_of_voxel = static_cast<int32_t*>(result.row->data);
     call.random = random;
     call.seed = static_cast<uint64_t>(options.seed.value_or(0));
   }
-  place_points(call, allocate, device, stream);
+  assign_points(call, allocate, device, stream);
 
   const auto taken = [&](const Features& source, int32_t* counts) {
     return centroid ? reduce_rows(clouds, source, VoxelMode::kMean, call.point_to_voxel, sizes.voxels, counts, allocate,
@@ -58,10 +58,10 @@ Downsampled voxel_downsample(const TensorView& points, const std::optional<Tenso
                     : gather_rows(clouds, source, call.rows_of_voxel, {sizes.voxels, source.count}, allocate, device,
                                   stream);
   };
-  made.points = taken(columns_of(points, features ? 3 : points.shape[1]),
-                      centroid ? static_cast<int32_t*>(made.counts->data) : nullptr);
-  if (features) made.features = taken(features_of_points, nullptr);
-  return made;
+  result.points = taken(columns_of(points, features ? 3 : points.shape[1]),
+                        centroid ? static_cast<int32_t*>(result.counts->data) : nullptr);
+  if (features) result.features = taken(features_of_points, nullptr);
+  return result;
 }
 
 }  // namespace robocache

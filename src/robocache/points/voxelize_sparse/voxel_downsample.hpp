@@ -22,7 +22,7 @@
 //
 //   DownsampleOptions options;
 //   options.voxel_size = {0.05, 0.05, 0.05};
-//   const Downsampled made = voxel_downsample(points, std::nullopt, options, allocate, stream);   // [M, 3 + C]
+//   const Downsampled result = voxel_downsample(points, std::nullopt, options, allocate, stream);   // [M, 3 + C]
 #pragma once
 
 #include <array>

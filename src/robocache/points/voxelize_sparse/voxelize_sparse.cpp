@@ -70,12 +70,12 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
   }
   call.largest_count = gather && !limited;
 
-  SparseVoxels made;
+  SparseVoxels result;
   if (options.capacity) {
     number_voxels(call, nullptr, allocate, device, stream);
     call.voxels = capacity;
-    made.num_voxels = allocate(DType::kInt64, {});
-    call.num_voxels = static_cast<int64_t*>(made.num_voxels->data);
+    result.num_voxels = allocate(DType::kInt64, {});
+    call.num_voxels = static_cast<int64_t*>(result.num_voxels->data);
   } else {
     SparseSizes sizes{};
     number_voxels(call, &sizes, allocate, device, stream);
@@ -83,40 +83,40 @@ SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<Tenso
     if (call.largest_count) most_points = sizes.largest_count;
   }
 
-  made.coords = allocate(DType::kInt32, {call.voxels, batched ? 4 : 3});
-  made.counts = allocate(DType::kInt32, {call.voxels});
-  made.dropped = batched ? allocate(DType::kInt64, {clouds.count}) : allocate(DType::kInt64, {});
+  result.coords = allocate(DType::kInt32, {call.voxels, batched ? 4 : 3});
+  result.counts = allocate(DType::kInt32, {call.voxels});
+  result.dropped = batched ? allocate(DType::kInt64, {clouds.count}) : allocate(DType::kInt64, {});
   const auto map = [&] {
     return points.ndim == 3 ? allocate(DType::kInt32, {clouds.count, clouds.rows})
                             : allocate(DType::kInt32, {clouds.rows});
   };
-  made.kept = made.point_to_voxel = map();
-  call.coords = static_cast<int32_t*>(made.coords.data);
-  call.dropped = static_cast<int64_t*>(made.dropped.data);
-  call.point_to_voxel = static_cast<int32_t*>(made.point_to_voxel.data);
+  result.kept = result.point_to_voxel = map();
+  call.coords = static_cast<int32_t*>(result.coords.data);
+  call.dropped = static_cast<int64_t*>(result.dropped.data);
+  call.point_to_voxel = static_cast<int32_t*>(result.point_to_voxel.data);
   call.points_per_voxel = most_points;
   if (gather) {
-    made.rows_of_voxel = allocate(DType::kInt32, {call.voxels, most_points});
-    call.rows_of_voxel = static_cast<int32_t*>(made.rows_of_voxel->data);
+    result.rows_of_voxel = allocate(DType::kInt32, {call.voxels, most_points});
+    call.rows_of_voxel = static_cast<int32_t*>(result.rows_of_voxel->data);
   } else if (limited) {
-    made.kept = map();
-    call.kept = static_cast<int32_t*>(made.kept.data);
+    result.kept = map();
+    call.kept = static_cast<int32_t*>(result.kept.data);
   }
-  if (gather || limited) call.counts = static_cast<int32_t*>(made.counts.data);
-  place_points(call, allocate, device, stream);
+  if (gather || limited) call.counts = static_cast<int32_t*>(result.counts.data);
+  assign_points(call, allocate, device, stream);
 
   if (gather) {
     const Features source = features ? features_of_points : columns_of(points, points.shape[points.ndim - 1]);
-    made.features = gather_rows(clouds, source, call.rows_of_voxel, {call.voxels, most_points, source.count}, allocate,
-                                device, stream);
+    result.features = gather_rows(clouds, source, call.rows_of_voxel, {call.voxels, most_points, source.count},
+                                  allocate, device, stream);
   } else {
     const auto mode =
         static_cast<VoxelMode>(static_cast<int32_t>(VoxelMode::kSum) + static_cast<int32_t>(*options.reduce));
-    made.features =
-        reduce_rows(clouds, features_of_points, mode, static_cast<const int32_t*>(made.kept.data), call.voxels,
-                    limited ? nullptr : static_cast<int32_t*>(made.counts.data), allocate, device, stream);
+    result.features =
+        reduce_rows(clouds, features_of_points, mode, static_cast<const int32_t*>(result.kept.data), call.voxels,
+                    limited ? nullptr : static_cast<int32_t*>(result.counts.data), allocate, device, stream);
   }
-  return made;
+  return result;
 }
 
 }  // namespace robocache

@@ -57,9 +57,9 @@
 //   };
 //   SparseOptions options;
 //   options.voxel_size = {1, 1, 1};
-//   const SparseVoxels made = voxelize_sparse(TensorView::contiguous(points.data(), DType::kFloat32, {3, 3}), std::nullopt,
+//   const SparseVoxels result = voxelize_sparse(TensorView::contiguous(points.data(), DType::kFloat32, {3, 3}), std::nullopt,
 //                                             options, allocate, CudaStream{});
-//   // made.coords = {0, 0, 0, 5, 5, 5}, made.counts = {2, 1}, made.point_to_voxel = {0, 1, 0}
+//   // result.coords = {0, 0, 0, 5, 5, 5}, result.counts = {2, 1}, result.point_to_voxel = {0, 1, 0}
 #pragma once
 
 #include <array>

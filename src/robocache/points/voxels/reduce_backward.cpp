@@ -50,9 +50,9 @@ void backward(const VoxelGradient& call) {
     visit_rows<Real>(call, [&](int64_t cloud, int64_t row, int64_t cell) {
       const T* const features = features_of<T>(call, cloud, row);
       for (int64_t f = 0; f < width; ++f) {
-        const int64_t place = cell * width + f;
-        if (may_take(call, features[f], place)) {
-          choose(call.chosen[place], static_cast<int32_t>(row), call.mode == VoxelMode::kLast);
+        const int64_t entry = cell * width + f;
+        if (may_take(call, features[f], entry)) {
+          choose(call.chosen[entry], static_cast<int32_t>(row), call.mode == VoxelMode::kLast);
         }
       }
     });

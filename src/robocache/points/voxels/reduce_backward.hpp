@@ -22,7 +22,7 @@ struct VoxelGradient {
   int64_t cells;  // of all clouds together
   VoxelMode mode;
   const void* out_gradient;  // [cells, F] of the features' dtype, dense
-  const void* made;          // min, max: the call's result, like out_gradient; mean: its counts, int32 [cells]
+  const void* result;        // min, max: the call's result, like out_gradient; mean: its counts, int32 [cells]
   int32_t* chosen;           // min, max, first, last: [cells, F] for the row, in its cloud, that takes the gradient
   void* features_gradient;   // [rows of all clouds, F], dense, float64 for float64 features, else float32; added to
 };
@@ -36,21 +36,22 @@ ROBOCACHE_HD int32_t no_row(VoxelMode mode) { return mode == VoxelMode::kLast ? 
 template <class T>
 using FeatureGradient = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Whether a feature is among those of its voxel that may take the gradient; `place` is cell * F + f.
+// Whether a feature is among those of its voxel that may take the gradient; `entry` is cell * F + f.
 template <class T>
-ROBOCACHE_HD bool may_take(const VoxelGradient& call, T feature, int64_t place) {
+ROBOCACHE_HD bool may_take(const VoxelGradient& call, T feature, int64_t entry) {
   if (call.mode != VoxelMode::kMin && call.mode != VoxelMode::kMax) return true;
   // Compares like min and max: -0 is not 0, NaN equals NaN.
-  return min_key(to_feature_work(feature)) == min_key(to_feature_work(static_cast<const T*>(call.made)[place]));
+  return min_key(to_feature_work(feature)) == min_key(to_feature_work(static_cast<const T*>(call.result)[entry]));
 }
 
 // The gradient that a row gets, by its number in its cloud.
 template <class T>
-ROBOCACHE_HD FeatureGradient<T> gradient_of(const VoxelGradient& call, int64_t row, int64_t cell, int64_t place) {
-  if (goes_to_one(call.mode) && call.chosen[place] != row) return 0;
-  const auto gradient = static_cast<double>(to_feature_work(static_cast<const T*>(call.out_gradient)[place]));
+ROBOCACHE_HD FeatureGradient<T> gradient_of(const VoxelGradient& call, int64_t row, int64_t cell, int64_t entry) {
+  if (goes_to_one(call.mode) && call.chosen[entry] != row) return 0;
+  const auto gradient = static_cast<double>(to_feature_work(static_cast<const T*>(call.out_gradient)[entry]));
   if (call.mode != VoxelMode::kMean) return static_cast<FeatureGradient<T>>(gradient);
-  return static_cast<FeatureGradient<T>>(gradient / static_cast<double>(static_cast<const int32_t*>(call.made)[cell]));
+  return static_cast<FeatureGradient<T>>(gradient /
+                                         static_cast<double>(static_cast<const int32_t*>(call.result)[cell]));
 }
 
 // Queues the work on `stream` and does not wait for it. The call has been checked.

@@ -105,25 +105,25 @@ int64_t find_cells(const VoxelReduction& call, const Domain& domain, int64_t fir
 
 template <class Cell, class Local>
 Partition<Local> partition(const VoxelReduction& call, const Domain& domain, bool with_rows) {
-  Partition<Local> made;
-  made.tile_bits = tile_bits_of(domain.cells);
-  made.tiles = ((domain.cells - 1) >> made.tile_bits) + 1;
-  made.blocks = (domain.rows + kBlockRows - 1) / kBlockRows;
-  made.begins = uninitialized<uint32_t>(made.blocks * (made.tiles + 1));
-  made.cell = uninitialized<Local>(domain.rows);
-  if (with_rows) made.row = uninitialized<uint16_t>(domain.rows);
+  Partition<Local> result;
+  result.tile_bits = tile_bits_of(domain.cells);
+  result.tiles = ((domain.cells - 1) >> result.tile_bits) + 1;
+  result.blocks = (domain.rows + kBlockRows - 1) / kBlockRows;
+  result.begins = uninitialized<uint32_t>(result.blocks * (result.tiles + 1));
+  result.cell = uninitialized<Local>(domain.rows);
+  if (with_rows) result.row = uninitialized<uint16_t>(domain.rows);
   std::atomic<int64_t> dropped{0};
-  parallel_for(made.blocks, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(result.blocks, 1, [&](int64_t begin, int64_t end) {
     const auto cells = uninitialized<Cell>(std::min(kBlockRows, domain.rows));
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kBlockRows;
       const int64_t count = std::min(kBlockRows, domain.rows - first);
       dropped += find_cells(call, domain, first, count, cells.get());
-      partition_block(block, cells.get(), count, made);
+      partition_block(block, cells.get(), count, result);
     }
   });
   if (call.dropped != nullptr) call.dropped[domain.cloud] = dropped;
-  return made;
+  return result;
 }
 
 // Writes the bits of the tile's cells into words of 32 along z. Words at its ends may also hold bits of its neighbours, and
@@ -191,8 +191,8 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
   const int64_t tile_cells = int64_t{1} << rows.tile_bits;
   const int64_t first = tile << rows.tile_bits;  // in the domain
   const int64_t cells = std::min(tile_cells, domain.cells - first);
-  const int64_t place = domain.first_cell + first;  // in the outputs
-  bool* occupied = outputs.occupancy ? outputs.occupancy + place : nullptr;
+  const int64_t first_cell = domain.first_cell + first;  // in the outputs
+  bool* occupied = outputs.occupancy ? outputs.occupancy + first_cell : nullptr;
   if (outputs.bits != nullptr && occupied == nullptr) {
     if (!memory.occupied) memory.occupied = uninitialized<bool>(tile_cells);
     occupied = memory.occupied.get();
@@ -204,7 +204,7 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
     uint32_t* const starts = memory.starts.get();
     std::fill_n(starts, cells + 1, 0u);
     visit_tile(rows, tile, [&](int64_t, uint32_t, Local cell) { ++starts[cell]; });
-    if (outputs.count != nullptr) std::copy_n(starts, cells, outputs.count + place);
+    if (outputs.count != nullptr) std::copy_n(starts, cells, outputs.count + first_cell);
     if (occupied != nullptr) {
       for (int64_t c = 0; c < cells; ++c) occupied[c] = starts[c] != 0;
     }
@@ -221,9 +221,9 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
     std::memmove(starts + 1, starts, static_cast<size_t>(cells) * sizeof(uint32_t));
     starts[0] = 0;
     ReduceTile* const reduce = ROBOCACHE_SELECT_ISA(reduce_tile);
-    reduce(call, {place, cells, starts, memory.rows.get(), domain.features});
+    reduce(call, {first_cell, cells, starts, memory.rows.get(), domain.features});
   } else if (outputs.count != nullptr) {
-    int32_t* const count = outputs.count + place;
+    int32_t* const count = outputs.count + first_cell;
     std::fill_n(count, cells, 0);
     visit_tile(rows, tile, [&](int64_t, uint32_t, Local cell) { ++count[cell]; });
     if (occupied != nullptr) {

@@ -29,29 +29,29 @@ template <class T>
 Results<T> results_of(const VoxelReduction& call, int64_t first_cell) {
   Results<T> into{};
   const int64_t offset = first_cell * call.features.count;
-  const auto place = [&](auto*& pointer, void* data) {
+  const auto set = [&](auto*& pointer, void* data) {
     pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(data) + offset;
   };
   for (int32_t i = 0; i < call.output_count; ++i) {
     const VoxelOutput& output = call.outputs[i];
     switch (output.mode) {
       case VoxelMode::kSum:
-        place(into.sum, output.data);
+        set(into.sum, output.data);
         break;
       case VoxelMode::kMean:
-        place(into.mean, output.data);
+        set(into.mean, output.data);
         break;
       case VoxelMode::kMin:
-        place(into.min, output.data);
+        set(into.min, output.data);
         break;
       case VoxelMode::kMax:
-        place(into.max, output.data);
+        set(into.max, output.data);
         break;
       case VoxelMode::kFirst:
-        place(into.first, output.data);
+        set(into.first, output.data);
         break;
       case VoxelMode::kLast:
-        place(into.last, output.data);
+        set(into.last, output.data);
         break;
       default:
         break;
@@ -313,9 +313,9 @@ void write_extremes(const CellFeatures<T, kWidth>& cell, T* min, T* max) {
 
 // Features [f, features) of a cell, kWidth at a time and the rest in halves: loops of a fixed length become vector code.
 template <class T, int kWidth>
-void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeatures<T, kWidth> cell, int64_t place) {
+void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeatures<T, kWidth> cell, int64_t entry) {
   const int64_t features = call.features.count;
-  const auto at = [&](auto* output) { return output == nullptr ? nullptr : output + place + cell.offset; };
+  const auto at = [&](auto* output) { return output == nullptr ? nullptr : output + entry + cell.offset; };
   for (; cell.offset + kWidth <= features; cell.offset += kWidth) {
     if (into.sum != nullptr || into.mean != nullptr) {
       write_sums<T, kWidth>(cell, call.quantum_exponent, at(into.sum), at(into.mean));
@@ -324,12 +324,12 @@ void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeature
   }
   if constexpr (kWidth == 4) {
     if (cell.offset + 3 == features) {  // x, y, z
-      return reduce_cell<T, 3>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, place);
+      return reduce_cell<T, 3>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, entry);
     }
   }
   if constexpr (kWidth > 1) {
     if (cell.offset < features) {
-      reduce_cell<T, kWidth / 2>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, place);
+      reduce_cell<T, kWidth / 2>(call, into, {cell.tile, cell.rows, cell.points, cell.offset}, entry);
     }
   }
 }
@@ -349,13 +349,13 @@ void reduce_features(const VoxelReduction& call, const VoxelTile& tile) {
     for (const uint32_t* ahead = rows + 16; ahead < std::min(rows + 16 + points, end); ++ahead) {
       __builtin_prefetch(tile.features[*ahead], 0, 3);
     }
-    const int64_t place = cell * features;
+    const int64_t entry = cell * features;
     const auto copy_row = [&](T* to, uint32_t row) {
-      if (to != nullptr) std::memcpy(to + place, tile.features[row], static_cast<size_t>(features) * sizeof(T));
+      if (to != nullptr) std::memcpy(to + entry, tile.features[row], static_cast<size_t>(features) * sizeof(T));
     };
     copy_row(into.first, rows[0]);
     copy_row(into.last, rows[points - 1]);
-    if (reduces) reduce_cell<T, 8>(call, into, {tile, rows, points, 0}, place);
+    if (reduces) reduce_cell<T, 8>(call, into, {tile, rows, points, 0}, entry);
   }
 }
 

@@ -1,4 +1,4 @@
-// Reduces the features of a cell by a few threads, or by a warp: the general way, for every mode and dtype.
+// Reduces the features of a cell by a few threads or by a warp. This is the general path, for every mode and dtype.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,13 @@ namespace robocache::voxels_cuda {
 
 struct Wanted {
   bool sums;
-  bool looks;  // a sum needs to know the largest before
+  bool looks;  // sums need the largest value first
   bool extremes;
   bool ends;  // first or last
 };
 
-// The rows of a cell, dealt to the threads that share it: thread `index` of `step` takes every step-th.
+// The rows of a cell, divided among the threads that share it: thread `index` takes row `index` and every `step`-th
+// after it.
 struct CellRows {
   const uint32_t* rows;
   uint32_t points;
@@ -24,7 +25,7 @@ struct CellRows {
   uint32_t step;
 };
 
-// A group is 2^lane_bits neighbouring threads, each with a feature.
+// A group is 2^lane_bits neighbouring threads. Each thread has a feature.
 struct Group {
   int lane_bits;
 
@@ -35,7 +36,7 @@ struct Group {
   __device__ unsigned per(unsigned threads) const { return threads >> lane_bits; }
 };
 
-inline constexpr int kHeld = 8;  // values of a thread that are loaded at once
+inline constexpr int kHeld = 8;  // values that a thread loads at once
 
 template <class T>
 struct FeatureColumn {
@@ -47,7 +48,7 @@ struct FeatureColumn {
   }
 };
 
-// Loads up to kHeld values of a thread: of row `at` of the cell and every step-th after it.
+// Loads up to kHeld values of a thread: row `at` of the cell and every step-th row after it.
 template <class T>
 __device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column, uint32_t at,
                             FeatureWork<T> (&values)[kHeld]) {
@@ -57,7 +58,8 @@ __device__ void load_values(const CellRows& cell, const FeatureColumn<T>& column
   }
 }
 
-// Calls body(value) for each row of a thread; `values` holds the first ones, and keeps them if there are no more.
+// Calls body(value) for each row of a thread. `values` must hold the first kHeld values, and holds them again
+// afterwards.
 template <class T, class Body>
 __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld],
                                Body body) {
@@ -74,7 +76,8 @@ __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& col
   if (cell.index + kHeld * cell.step < cell.points) load_values(cell, column, cell.index, values);
 }
 
-// A feature of a cell, and the first and last of its rows, as seen by one thread or combined from several.
+// The reduction of a feature of a cell, with its first and last row. It covers the rows of one thread, or of several
+// after a merge.
 template <class T>
 struct Found : CellFeature<T> {
   uint32_t first = ~0u;
@@ -136,7 +139,7 @@ struct Found : CellFeature<T> {
     }
   }
 
-  // Adds the sum, once the cell's quantum is known; `points` is the number of all its points.
+  // Adds the sum. It needs the cell's quantum, so look_at comes first. `points` counts all points of the cell.
   __device__ void add_up(const VoxelReduction& call, const CellRows& rows, uint32_t points,
                          const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld]) {
     const Quantum quantum(this->quantum(call, points));
@@ -148,12 +151,12 @@ struct Found : CellFeature<T> {
   }
 
   __device__ void write_all(const VoxelReduction& call, const Outputs& outputs, const FeatureColumn<T>& column,
-                            int64_t place, uint32_t points) const {
-    store_found<T>(call, outputs, *this, place, points);
+                            int64_t entry, uint32_t points) const {
+    store_found<T>(call, outputs, *this, entry, points);
     T* const firsts = outputs.as<T>(VoxelMode::kFirst);
     T* const lasts = outputs.as<T>(VoxelMode::kLast);
-    if (firsts) firsts[place] = from_feature_work<T>(column[first]);
-    if (lasts) lasts[place] = from_feature_work<T>(column[last]);
+    if (firsts) firsts[entry] = from_feature_work<T>(column[first]);
+    if (lasts) lasts[entry] = from_feature_work<T>(column[last]);
   }
 };
 
@@ -164,7 +167,8 @@ __device__ FeatureColumn<T> column_of(const VoxelReduction& call, int64_t featur
 
 enum class Team { kGroup, kWarp };
 
-// Reduces a feature of a cell with points. Each group has its own cell; the groups of a warp share the rows of one.
+// Reduces a feature of a cell with points. With kGroup each group has its own cell; with kWarp the groups of a warp
+// share one cell.
 template <class T, Team kTeam>
 __device__ void reduce_feature(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
                                const CellRows& rows, int64_t cell, int64_t feature, bool writes, unsigned lanes) {
@@ -181,14 +185,15 @@ __device__ void reduce_feature(const VoxelReduction& call, const Outputs& output
   if (writes) found.write_all(call, outputs, column, cell * call.features.count + feature, rows.points);
 }
 
-// Reduces all features of a cell by a group, or by all groups of a warp.
+// Reduces all features of a cell, by one group or by all groups of a warp.
 template <class T, Team kTeam>
 __device__ void reduce_cell(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
                             const CellRows& rows, int64_t cell, Group group) {
   const int64_t count = call.features.count;
   for (int64_t base = 0; base < count; base += group.lanes()) {
     const int64_t wished = base + group.lane();
-    const int64_t feature = min(wished, count - 1);  // threads beyond the last go along with it, for the merges
+    // Threads beyond the last feature repeat it, because merges need all threads.
+    const int64_t feature = min(wished, count - 1);
     const bool writes = wished < count && (kTeam == Team::kGroup || threadIdx.x % 32 < group.lanes());
     reduce_feature<T, kTeam>(call, outputs, wanted, rows, cell, feature, writes, group.lanes());
   }
@@ -203,7 +208,6 @@ inline Wanted wanted_of(const VoxelReduction& call, const Outputs& outputs) {
   return wanted;
 }
 
-// The group for `threads` features.
 inline Group group_of(int64_t threads) {
   return {static_cast<int>(std::bit_width(static_cast<unsigned>(std::min<int64_t>(threads, 32)) - 1))};
 }

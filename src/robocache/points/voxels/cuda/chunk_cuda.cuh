@@ -10,19 +10,19 @@
 namespace robocache::voxels_cuda {
 
 inline constexpr int kSlabFeatures = 8;
-inline constexpr int kChunkBlocks = 2;  // to a multiprocessor
+inline constexpr int kChunkBlocks = 2;  // per multiprocessor
 inline constexpr uint32_t kCleared = 0x80000000u;
 
 __device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
 
-// An entry of Chunk::ordered: the row's offset in shared memory, and whether a segment begins with it (not set if all groups
-// begin).
+// An entry of Chunk::ordered: the row's offset in shared memory, and whether a segment begins at this row. The bit may
+// be missing where the rows of every group of threads begin.
 struct OrderedRow {
   uint32_t bits;
 
-  __device__ OrderedRow(uint32_t place, bool begins) : bits(place | (begins ? 1u << 31 : 0)) {}
+  __device__ OrderedRow(uint32_t offset, bool begins) : bits(offset | (begins ? 1u << 31 : 0)) {}
   __device__ explicit OrderedRow(uint32_t all) : bits(all) {}
-  __device__ uint32_t place() const { return bits & 0x7fffffff; }
+  __device__ uint32_t offset() const { return bits & 0x7fffffff; }
   __device__ bool begins() const { return static_cast<int32_t>(bits) < 0; }
 };
 
@@ -30,25 +30,25 @@ struct Chunk {
   static constexpr int kSlotBits = 11;
   static constexpr int kSlots = 1 << kSlotBits;
   static_assert(kSlots >= kChunkRows);
-  static constexpr int kMine = kSlots / kChunkThreads;  // slots of a thread
+  static constexpr int kMine = kSlots / kChunkThreads;  // slots per thread
 
   union {
-    // The cells of the chunk, by a hash of their number.
+    // A hash table of the chunk's cells.
     struct {
       uint32_t cells[kSlots];
-      uint32_t tallies[kSlots];  // rows; then segment << 16 | where it starts in `ordered`
+      uint32_t tallies[kSlots];  // rows; later segment << 16 | index of its first row in `ordered`
     } table;
     // In the order of the sorted rows: the biased exponents of 1 / the quantum.
     uint8_t exponents[kChunkRows][kSlabFeatures];
   };
-  uint32_t ordered[kChunkRows];  // rows by segment, as OrderedRow; after the last the row of zeros
-  uint16_t starts[kStarts];      // the segment of the first of each kShare rows of `ordered`
-  uint32_t places[kChunkRows];   // of segments: cell * F
+  uint32_t ordered[kChunkRows];        // rows by segment, as OrderedRow; the rest is the row of zeros
+  uint16_t starts[kStarts];            // the segment of the first of each kShare rows of `ordered`
+  uint32_t first_entries[kChunkRows];  // of each segment: cell * F
   uint32_t warp_sums[32];
   uint32_t segments;
-  uint32_t rows;  // that are in a cell
+  uint32_t rows;  // rows that lie in a cell
 
-  // All threads call all of the following.
+  // All threads call each of these functions.
 
   __device__ void clear() {
     static_assert(kSlots == 4 * kChunkThreads);
@@ -56,7 +56,8 @@ struct Chunk {
     reinterpret_cast<uint4*>(table.tallies)[threadIdx.x] = make_uint4(0, 0, 0, 0);
   }
 
-  // For four neighbouring rows of each thread: rank among the rows of the cell << 16 | slot; kNoCell if in no cell.
+  // Sets the entries of four neighbouring rows of each thread: rank among the rows of the cell << 16 | slot, or
+  // kNoCell.
   __device__ void tally(const uint32_t (&cells)[4], uint32_t (&entries)[4]) {
     uint32_t found[4];
     bool open[4];
@@ -84,8 +85,8 @@ struct Chunk {
     for (int i = 0; i < 4; ++i) entries[i] = cells[i] == kNoCell ? kNoCell : found[i] << 16 | entries[i];
   }
 
-  // Sorts by the cells of four neighbouring rows of each thread; row i will be at slab + i * row_bytes. Calls
-  // count(k, cell, rows) for each segment, the k-th of its thread.
+  // Sorts by the cells of four neighbouring rows of each thread. Row i will be at slab + i * row_bytes. Calls count(k,
+  // cell, rows) for each segment, the k-th of its thread.
   template <class Count>
   __device__ void sort(const uint32_t (&cells)[4], uint32_t features, uint32_t slab, uint32_t row_bytes, Count count) {
     uint32_t entries[4];
@@ -106,7 +107,7 @@ struct Chunk {
       if (tallies[k] == 0) continue;
       const uint32_t cell = table.cells[threadIdx.x * kMine + k];
       count(k, cell, tallies[k]);
-      places[before >> 16] = cell * features;
+      first_entries[before >> 16] = cell * features;
       table.tallies[threadIdx.x * kMine + k] = before;
       before += tallies[k] | 1u << 16;
     }

@@ -12,9 +12,9 @@
 namespace robocache::voxels_cuda {
 namespace {
 
-// ---- Whether this way serves ----
+// ---- The decision between chunks and tiles ----
 
-// A block samples one chunk, and clears its part of the counts.
+// Each block samples one chunk and clears its part of the counts.
 template <bool kFast>
 __global__ void __launch_bounds__(kChunkThreads)
     sample_chunks(const __grid_constant__ VoxelReduction call, const __grid_constant__ ChunkSums plan,
@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(kChunkThreads)
 
 // ---- Sums ----
 
-// With the cells' own quanta: first their largest magnitudes, then, by the order found there, the sums.
+// Given quanta need one pass. The cells' own quanta need two: the first finds the largest magnitudes and sorts, the
+// second adds.
 enum class Pass { kAddGiven, kLook, kAddOwn };
 
 __device__ uint32_t shared_address(const void* in_shared_memory) {
@@ -85,33 +86,33 @@ __device__ void load_shared(uint32_t address, T& value) {
   value = std::bit_cast<T>(bits);
 }
 
-// Atomic operations without a result, at base[place]. (nvcc generates operations with a result for atomicAdd and atomicMax.)
-__device__ void add_at(Word* base, uint32_t place, int64_t value) {
+// Atomic operations without a result, at base[entry]. (nvcc compiles atomicAdd and atomicMax to operations with a
+// result.)
+__device__ void add_at(Word* base, uint32_t entry, int64_t value) {
   asm volatile("{.reg .u64 at; mad.wide.u32 at, %1, 8, %0; red.relaxed.gpu.global.add.u64 [at], %2;}" ::"l"(base),
-               "r"(place), "l"(value)
+               "r"(entry), "l"(value)
                : "memory");
 }
-__device__ void raise_at(uint32_t* base, uint32_t place, uint32_t value) {
+__device__ void raise_at(uint32_t* base, uint32_t entry, uint32_t value) {
   asm volatile("{.reg .u64 at; mad.wide.u32 at, %1, 4, %0; red.relaxed.gpu.global.max.u32 [at], %2;}" ::"l"(base),
-               "r"(place), "r"(value)
+               "r"(entry), "r"(value)
                : "memory");
 }
 
-// The larger of `most` and |x|; NaN where one is.
+// Returns the larger of `most` and |x|, or NaN if one is NaN.
 __device__ float larger(float most, float x) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(most), "f"(fabsf(x)));
   return larger;
 }
 
-// Reads a feature vector of a row in shared memory.
 template <class T>
 constexpr uint32_t kRowBytes = kSlabFeatures * sizeof(T);
 template <class T>
 constexpr uint32_t kSlabBytes = (kChunkRows + 1) * kRowBytes<T>;
 
-// Begins to copy the features of a chunk's rows, from `feature` on, to shared memory: 1 or 2 vectors, and zeros behind
-// them.
+// Starts copying the features of a chunk's rows, from `feature` on, to shared memory: 1 or 2 vectors per row, and a row
+// of zeros behind them.
 template <class T>
 __device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, int64_t feature, int vectors,
                            FeatureVector<T>* slab) {
@@ -141,21 +142,21 @@ __device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, 
 
 __device__ void wait_for_slab() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Clears the sums of a cell whose first rows were counted by this thread.
+// Clears the sums of a cell. The thread that counted the cell's first rows calls it.
 __device__ void touch(const VoxelReduction& call, const ChunkSums& plan, uint32_t cell) {
-  const uint64_t place = uint64_t{cell} * static_cast<uint32_t>(call.features.count);
+  const uint64_t entry = uint64_t{cell} * static_cast<uint32_t>(call.features.count);
   for (int64_t f = 0; f < call.features.count; f += 2) {
-    *reinterpret_cast<ulonglong2*>(plan.sums + place + f) = make_ulonglong2(0, 0);
+    *reinterpret_cast<ulonglong2*>(plan.sums + entry + f) = make_ulonglong2(0, 0);
   }
   for (int64_t f = 0; plan.largest && f < call.features.count; f += 4) {
-    *reinterpret_cast<uint4*>(plan.largest + place + f) = make_uint4(0, 0, 0, 0);
+    *reinterpret_cast<uint4*>(plan.largest + entry + f) = make_uint4(0, 0, 0, 0);
   }
   __threadfence();
   atomicOr(plan.counts + cell, kCleared);
   plan.touched[atomicAdd(&plan.scan_order->touched, 1u)] = cell;
 }
 
-// Sorts a chunk and counts its rows. When a warp is done, the sums of its segments in memory are clear.
+// Sorts a chunk and counts its rows. When a warp returns, the sums of its segments are clear in global memory.
 __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Chunk& chunk, const uint32_t (&cells)[4],
                            uint32_t slab, uint32_t row_bytes) {
   uint32_t before[Chunk::kMine] = {kCleared, kCleared, kCleared, kCleared};
@@ -169,27 +170,28 @@ __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Ch
     if (before[k] == 0) touch(call, plan, mine[k]);
     waits |= before[k] != 0 && (before[k] & kCleared) == 0;
   }
-  if (!__any_sync(~0u, waits)) return;  // what is added now comes to memory after the answers did
+  if (!__any_sync(~0u, waits)) return;  // later additions reach memory after the clearing
 #pragma unroll
   for (int k = 0; k < Chunk::kMine; ++k) {
     if (before[k] == 0 || (before[k] & kCleared)) continue;
     const volatile uint32_t* const state = plan.counts + mine[k];
-    while ((*state & kCleared) == 0) __nanosleep(200);  // asking all the time would slow down who clears
+    // polling without a pause would slow down the thread that clears
+    while ((*state & kCleared) == 0) __nanosleep(200);
   }
   __threadfence();
 }
 
-// Four exponents of a chunk, for each thread its own.
+// Returns this thread's four entries.
 template <class Four, class Each>
 __device__ Four& four_of(Each* of_rows) {
   static_assert(sizeof(Four) == 4 * sizeof(Each));
   return reinterpret_cast<Four*>(of_rows)[threadIdx.x];
 }
 
-// Packs four entries of Chunk::ordered into the numbers of their rows in the chunk, 16 bits each, and back.
+// Packs four entries of Chunk::ordered into 16 bits each, as row numbers in the chunk, and unpacks them.
 template <class T>
 __device__ uint2 packed(uint4 ordered, uint32_t slab) {
-  const auto row = [&](uint32_t bits) { return (OrderedRow(bits).place() - slab) / kRowBytes<T> | bits >> 31 << 15; };
+  const auto row = [&](uint32_t bits) { return (OrderedRow(bits).offset() - slab) / kRowBytes<T> | bits >> 31 << 15; };
   return {row(ordered.x) | row(ordered.y) << 16, row(ordered.z) | row(ordered.w) << 16};
 }
 template <class T>
@@ -200,7 +202,7 @@ __device__ uint4 unpacked(uint2 rows, uint32_t slab) {
   return {ordered(rows.x), ordered(rows.x >> 16), ordered(rows.y), ordered(rows.y >> 16)};
 }
 
-// Copies the exponents of a chunk's segments, for the features of the slab from `feature` on, to shared memory.
+// Copies the exponents of a chunk's segments to shared memory, for the features of the slab from `feature` on.
 __device__ void bring_exponents(const uint8_t* exponents, uint32_t feature, int vectors, Chunk& chunk) {
   constexpr uint32_t kAhead = 4;
   const int bits = vectors - 1;
@@ -212,7 +214,7 @@ __device__ void bring_exponents(const uint8_t* exponents, uint32_t feature, int 
     for (uint32_t k = 0; k < kAhead; ++k) {
       const uint32_t at = i + k * step;
       if (at < chunk.segments) {
-        fours[k] = *reinterpret_cast<const uint32_t*>(exponents + chunk.places[at] + feature + part);
+        fours[k] = *reinterpret_cast<const uint32_t*>(exponents + chunk.first_entries[at] + feature + part);
       }
     }
 #pragma unroll
@@ -233,7 +235,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
   constexpr bool kSorts = kPass != Pass::kAddOwn;
   const uint32_t slab_address = shared_address(slab);
   wait_for_work_before();
-  if (__syncthreads_or(static_cast<int>(plan.scan_order->tiles_serve))) return;  // which may change just now
+  if (__syncthreads_or(static_cast<int>(plan.scan_order->tiles_serve))) return;  // another block may set it now
   if (kSorts && !plan.scan_order->is_scan()) {
     if (threadIdx.x == 0) plan.scan_order->tiles_serve = 1;
     return;
@@ -241,20 +243,20 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
   const auto count = static_cast<uint32_t>(call.features.count);
   const auto vectors_at = [&](uint32_t feature) { return count - feature > kWide ? 2 : 1; };
 
-  // The first data of the next chunk are loaded ahead.
+  // The first data of the next chunk are loaded early.
   float points[12];
   uint2 ordered;
-  uint4 places;
+  uint4 first_entries;
   uint16_t start;
   uint32_t totals;
-  uint32_t next_totals;  // of the chunk after it
+  uint32_t next_totals;  // of the chunk after the next
   if constexpr (!kSorts) next_totals = blockIdx.x < plan.chunks ? plan.totals[blockIdx.x] : 0;
   const auto load_ahead = [&](int64_t number) {
     if (number >= plan.chunks) return;
     if constexpr (!kSorts) {
       totals = next_totals;
       ordered = four_of<uint2>(plan.ordered + number * kChunkRows);
-      if (threadIdx.x * 4 < totals >> 16) places = four_of<uint4>(plan.places + number * kChunkRows);
+      if (threadIdx.x * 4 < totals >> 16) first_entries = four_of<uint4>(plan.first_entries + number * kChunkRows);
       if (threadIdx.x < kStarts) start = plan.starts[number * kStarts + threadIdx.x];
       if (number + gridDim.x < plan.chunks) next_totals = plan.totals[number + gridDim.x];
     } else if constexpr (kFast) {
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       sort_chunk(call, plan, chunk, cells, slab_address, kRowBytes<T>);
     } else {
       four_of<uint4>(chunk.ordered) = unpacked<T>(ordered, slab_address);
-      four_of<uint4>(chunk.places) = places;
+      four_of<uint4>(chunk.first_entries) = first_entries;
       if (threadIdx.x < kStarts) chunk.starts[threadIdx.x] = start;
       if (threadIdx.x == 0) {
         chunk.segments = totals >> 16;
@@ -293,7 +295,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
         __syncthreads();
         bring_slab<T>(call, first, rows, base, vectors, slab);
       }
-      // A group of as many threads as there are features takes an equal share of the rows.
+      // A group has as many threads as there are features. Each group takes an equal share of the rows.
       const int bits = vectors + 1;
       const uint32_t f = threadIdx.x & ((1u << bits) - 1);
       if constexpr (!kSorts) bring_exponents(plan.exponents, base, vectors, chunk);
@@ -304,7 +306,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
         if constexpr (kPass == Pass::kLook) {
           four_of<uint2>(plan.ordered + number * kChunkRows) = packed<T>(four_of<uint4>(chunk.ordered), slab_address);
           if (threadIdx.x * 4 < chunk.segments) {
-            four_of<uint4>(plan.places + number * kChunkRows) = four_of<uint4>(chunk.places);
+            four_of<uint4>(plan.first_entries + number * kChunkRows) = four_of<uint4>(chunk.first_entries);
           }
           if (threadIdx.x < kStarts) plan.starts[number * kStarts + threadIdx.x] = chunk.starts[threadIdx.x];
           if (threadIdx.x == 0) plan.totals[number] = chunk.segments << 16 | in_cells;
@@ -317,29 +319,29 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       const uint32_t begin = (threadIdx.x >> bits) * (kPerThread << bits);
       const uint32_t end = min(begin + (kPerThread << bits), in_cells);
       const uint32_t f_bytes = f * static_cast<uint32_t>(sizeof(T));
-      uint32_t place = 0;
+      uint32_t entry = 0;
       uint32_t largest = 0;
       int64_t sum = 0;
       float factor = 0;
       const auto hand_over = [&] {
         if constexpr (kPass == Pass::kLook) {
-          raise_at(plan.largest + base + f, place, largest);
+          raise_at(plan.largest + base + f, entry, largest);
           largest = 0;
         } else {
-          add_at(plan.sums + base + f, place, sum);
+          add_at(plan.sums + base + f, entry, sum);
           sum = 0;
         }
       };
       uint32_t segment = 0;
       const auto begin_segment = [&] {
-        place = chunk.places[segment];
+        entry = chunk.first_entries[segment];
         if constexpr (!kSorts) factor = __uint_as_float(static_cast<uint32_t>(chunk.exponents[segment][f]) << 23);
       };
       static_assert(kPerThread * kWide % kShare == 0);
       if (begin < end) {
         segment = chunk.starts[begin / kShare];
         begin_segment();
-        if (OrderedRow(chunk.ordered[begin]).begins()) --segment;  // it begins again then
+        if (OrderedRow(chunk.ordered[begin]).begins()) --segment;  // the loop begins it again
       }
 #pragma unroll 1
       for (uint32_t at = begin; at < end; at += 8) {
@@ -349,7 +351,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
                                      OrderedRow(b.x), OrderedRow(b.y), OrderedRow(b.z), OrderedRow(b.w)};
         T values[8];
 #pragma unroll
-        for (int k = 0; k < 8; ++k) load_shared(eight[k].place() | f_bytes, values[k]);
+        for (int k = 0; k < 8; ++k) load_shared(eight[k].offset() | f_bytes, values[k]);
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
           if (eight[k].begins()) {
@@ -379,13 +381,13 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
   if (!(most < kBound)) plan.scan_order->tiles_serve = 1;
 }
 
-// ---- For each touched cell ----
+// ---- Results of the touched cells ----
 
 constexpr int kThreads = 256;
-constexpr int kWriteBlocks = 6;  // to a multiprocessor
+constexpr int kWriteBlocks = 6;  // per multiprocessor
 static_assert(kWriteBlocks % 3 == 0);
 
-// Calls body(cell, feature) for the first of each kWide features of the touched cells; `blocks` blocks share them.
+// Calls body(cell, feature) for every kWide-th feature of the touched cells. `blocks` blocks share the work.
 template <class Body>
 __device__ void for_each_touched(const ChunkSums& plan, Group group, uint32_t count, uint32_t block, uint32_t blocks,
                                  Body body) {
@@ -405,7 +407,7 @@ __global__ void __launch_bounds__(kThreads)
   if (plan.scan_order->tiles_serve) return;
   const auto count = static_cast<uint32_t>(call.features.count);
   for_each_touched(plan, group, count, blockIdx.x, gridDim.x, [&](uint32_t cell, uint32_t feature) {
-    const uint64_t place = uint64_t{cell} * count + feature;
+    const uint64_t entry = uint64_t{cell} * count + feature;
     const uint32_t points = plan.counts[cell] & ~kCleared;
     const auto settle = [&](uint32_t magnitude) {
       const int32_t above = magnitude == 0 ? kNoExponent : exponent_above(__uint_as_float(magnitude));
@@ -413,8 +415,8 @@ __global__ void __launch_bounds__(kThreads)
       if (quantum.factor == 0) plan.scan_order->tiles_serve = 1;
       return __float_as_uint(quantum.factor) >> 23;
     };
-    const uint4 four = *reinterpret_cast<const uint4*>(plan.largest + place);
-    *reinterpret_cast<uint32_t*>(plan.exponents + place) =
+    const uint4 four = *reinterpret_cast<const uint4*>(plan.largest + entry);
+    *reinterpret_cast<uint32_t*>(plan.exponents + entry) =
         settle(four.x) | settle(four.y) << 8 | settle(four.z) << 16 | settle(four.w) << 24;
   });
 }
@@ -424,20 +426,20 @@ __device__ void write_touched(const VoxelReduction& call, const ChunkSums& plan,
                               uint32_t block, uint32_t blocks) {
   const auto count = static_cast<uint32_t>(call.features.count);
   for_each_touched(plan, group, count, block, blocks, [&](uint32_t cell, uint32_t feature) {
-    const int64_t place = int64_t{cell} * count + feature;
+    const int64_t entry = int64_t{cell} * count + feature;
     const uint32_t points = plan.counts[cell] & ~kCleared;
     int32_t exponents[kWide];
     int64_t sums[kWide];
 #pragma unroll
     for (int j = 0; j < kWide; ++j) {
-      exponents[j] = plan.exponents ? 127 - plan.exponents[place + j] : call.quantum_exponent;
-      sums[j] = static_cast<int64_t>(plan.sums[place + j]);
+      exponents[j] = plan.exponents ? 127 - plan.exponents[entry + j] : call.quantum_exponent;
+      sums[j] = static_cast<int64_t>(plan.sums[entry + j]);
     }
-    store_sums<T>(outputs, place, points, exponents, sums);
+    store_sums<T>(outputs, entry, points, exponents, sums);
     T* const means = outputs.as<T>(VoxelMode::kMean);
     if (points <= kMostByFloat64 || !means) return;
 #pragma unroll
-    for (int j = 0; j < kWide; ++j) means[place + j] = rounded_quotient<T>(sums[j], exponents[j], points);
+    for (int j = 0; j < kWide; ++j) means[entry + j] = rounded_quotient<T>(sums[j], exponents[j], points);
   });
 }
 
@@ -471,7 +473,7 @@ __global__ void __launch_bounds__(kThreads, kWriteBlocks)
                const __grid_constant__ Outputs outputs, const __grid_constant__ Fills fills, Group group) {
   wait_for_work_before();
   if (plan.scan_order->tiles_serve) return;
-  // Summing waits for latency, filling for bandwidth: both run at the same time.
+  // Reading sums is limited by latency and filling by bandwidth, so both run at the same time.
   const uint32_t third = blockIdx.x / 3;
   const uint32_t thirds = gridDim.x / 3;
   if (blockIdx.x % 3 == 0) {
@@ -507,17 +509,17 @@ ChunkSums chunk_sums_for(const VoxelReduction& call, WorkspaceParts& parts) {
   const bool own = call.quantum_exponent == kOwnQuantum;
   plan.factor = own ? 0 : std::ldexp(1.0f, -call.quantum_exponent);
   const int64_t rows = int64_t{plan.chunks} * kChunkRows;
-  const int64_t places = call.cells * call.features.count;
+  const int64_t entries = call.cells * call.features.count;
   parts.take(plan.scan_order, 1);
   parts.take(plan.dropped, call.clouds.count);
   parts.take(plan.counts, call.cells);
   parts.take(plan.touched, call.cells);
-  parts.take(plan.sums, places);
-  parts.take(plan.largest, places, own);
-  parts.take(plan.exponents, places, own);
+  parts.take(plan.sums, entries);
+  parts.take(plan.largest, entries, own);
+  parts.take(plan.exponents, entries, own);
   parts.take(plan.ordered, rows, own);
   parts.take(plan.starts, int64_t{plan.chunks} * kStarts, own);
-  parts.take(plan.places, rows, own);
+  parts.take(plan.first_entries, rows, own);
   parts.take(plan.totals, plan.chunks, own);
   return plan;
 }
@@ -531,7 +533,7 @@ cudaError_t launch_chunk_sums(const VoxelReduction& call, const ChunkSums& plan,
   VoxelReduction sampled = call;
   sampled.dropped = nullptr;
   VoxelReduction sorted = call;
-  sorted.dropped = call.dropped ? plan.dropped : nullptr;  // for tiles may have to count them again
+  sorted.dropped = call.dropped ? plan.dropped : nullptr;  // tiles may have to count the dropped points again
   cudaError_t code =
       launch_tile_kernel(fast ? sample_chunks<true> : sample_chunks<false>, std::max(all, ScanOrder::kSamples),
                          kChunkThreads, 0, stream, sampled, plan, grid);

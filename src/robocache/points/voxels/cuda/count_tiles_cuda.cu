@@ -5,13 +5,13 @@ namespace {
 
 constexpr int kCountThreads = 1024;
 
-// Counts if Count has 32 bits; if it is a byte, it only marks whether there is a row.
+// A 32-bit Count counts rows. An 8-bit Count only marks cells that have a row.
 template <class Count>
 __global__ void __launch_bounds__(kCountThreads, 2)
     count_tiles(const __grid_constant__ TilePlan plan, const __grid_constant__ Outputs outputs, int64_t cells) {
   extern __shared__ __align__(16) unsigned char memory[];
   Runs& runs = *reinterpret_cast<Runs*>(memory);
-  Count* const held = reinterpret_cast<Count*>(memory + sizeof(Runs));  // one more than there are cells: fillers' place
+  Count* const held = reinterpret_cast<Count*>(memory + sizeof(Runs));  // one per cell, and one for padding keys
   __shared__ uint32_t warp_sums[32];
   const int size = plan.tiling.tile_cells();
   let_work_after_begin();
@@ -19,13 +19,13 @@ __global__ void __launch_bounds__(kCountThreads, 2)
     reinterpret_cast<uint4*>(held)[i] = make_uint4(0, 0, 0, 0);
   }
   wait_for_work_before();
-  for_each_four<uint16_t, kCountThreads, 2>(plan, runs, warp_sums, [&](const uint32_t(&places)[4], int) {
+  for_each_four<uint16_t, kCountThreads, 2>(plan, runs, warp_sums, [&](const uint32_t(&indices)[4], int) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (sizeof(Count) == 4) {
-        atomicAdd(&held[places[i]], 1u);
+        atomicAdd(&held[indices[i]], 1u);
       } else {
-        held[places[i]] = 1;
+        held[indices[i]] = 1;
       }
     }
   });
@@ -33,14 +33,14 @@ __global__ void __launch_bounds__(kCountThreads, 2)
   int32_t* const counts = outputs.as<int32_t>(VoxelMode::kCount);
   bool* const occupancy = outputs.as<bool>(VoxelMode::kOccupancy);
   uint32_t* const bits = outputs.as<uint32_t>(VoxelMode::kOccupancyBits);
-  const auto cell_at = [&](int place) {
-    return plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + place / kLineCells) + place % kLineCells;
+  const auto cell_at = [&](int index) {
+    return plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + index / kLineCells) + index % kLineCells;
   };
   constexpr int kAtOnce = 16 / static_cast<int>(sizeof(Count));  // written as 16 bytes
-  for (int place = threadIdx.x * kAtOnce; place < size; place += kCountThreads * kAtOnce) {
-    const int64_t cell = cell_at(place);
+  for (int index = threadIdx.x * kAtOnce; index < size; index += kCountThreads * kAtOnce) {
+    const int64_t cell = cell_at(index);
     const bool at_once = plan.aligned && cell + kAtOnce <= cells;
-    const uint4 vector = *reinterpret_cast<const uint4*>(held + place);
+    const uint4 vector = *reinterpret_cast<const uint4*>(held + index);
     if (at_once && sizeof(Count) == 1) {
       *reinterpret_cast<uint4*>(occupancy + cell) = vector;
       continue;
@@ -48,15 +48,15 @@ __global__ void __launch_bounds__(kCountThreads, 2)
     if (at_once && counts) *reinterpret_cast<uint4*>(counts + cell) = vector;
     if (at_once && !occupancy) continue;
     for (int k = 0; k < kAtOnce && cell + k < cells; ++k) {
-      if (!at_once && counts) counts[cell + k] = static_cast<int32_t>(held[place + k]);
-      if (occupancy) occupancy[cell + k] = held[place + k] != 0;
+      if (!at_once && counts) counts[cell + k] = static_cast<int32_t>(held[index + k]);
+      if (occupancy) occupancy[cell + k] = held[index + k] != 0;
     }
   }
   if (!bits) return;
-  for (int place = threadIdx.x; place < size; place += kCountThreads) {
-    const uint32_t word = __ballot_sync(~0u, held[place] != 0);
-    const int64_t cell = cell_at(place);
-    if (place % kLineCells == 0 && cell < cells) bits[cell / kLineCells] = word;
+  for (int index = threadIdx.x; index < size; index += kCountThreads) {
+    const uint32_t word = __ballot_sync(~0u, held[index] != 0);
+    const int64_t cell = cell_at(index);
+    if (index % kLineCells == 0 && cell < cells) bits[cell / kLineCells] = word;
   }
 }
 

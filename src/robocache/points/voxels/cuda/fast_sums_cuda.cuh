@@ -1,5 +1,5 @@
-// Sums and means of neighbouring float features, kWide at a time for a thread: the most frequent case. If a feature is not
-// finite or its quantum out of range, it leaves the cell to the general way (cell_features_cuda.cuh).
+// Sums and means of float features, kWide neighbouring features per thread: the most frequent case. A cell goes to the
+// general path (cell_features_cuda.cuh) if a feature is not finite or its quantum is out of range.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace robocache::voxels_cuda {
 
-// kWide features of a row, or of a cell in an output; aligned as a whole.
+// kWide features of a row, or of a cell in an output, aligned as a whole.
 template <class T>
 struct alignas(kWide * sizeof(T)) FeatureVector {
   T of[kWide];
@@ -23,8 +23,8 @@ __device__ FeatureVector<T> load_vector(const VoxelReduction& call, uint32_t row
   return *reinterpret_cast<const FeatureVector<T>*>(data + offset);
 }
 
-// Calls fast(T{}, std::bool_constant<own quantum>{}) if a call goes this way, else general(). A group of at most 32 threads
-// holds all features of a row.
+// Calls fast(T{}, std::bool_constant<own quantum>{}) if the call allows fast sums, else general(). A group of at most
+// 32 threads holds all features of a row.
 template <class Fast, class General>
 cudaError_t with_fast_sums(const VoxelReduction& call, const TilePlan& plan, const Wanted& wanted, Fast fast,
                            General general) {
@@ -44,7 +44,7 @@ cudaError_t with_fast_sums(const VoxelReduction& call, const TilePlan& plan, con
   return general();
 }
 
-// A thread's part of the rows of a cell: the first kVectors vectors are held.
+// A thread's share of the rows of a cell. It keeps its first kVectors vectors.
 template <class T>
 struct HeldVectors {
   static constexpr int kVectors = 4;
@@ -60,8 +60,8 @@ struct HeldVectors {
     load(cell.index, rows);
   }
 
-  // Calls body(j, value) for each feature of each row of the thread. With `again`, the first ones are held again
-  // afterwards.
+  // Calls body(j, value) for each feature of each row of the thread. With `again`, `held` contains the first vectors
+  // again afterwards.
   template <class Body>
   __device__ void for_each(bool again, Body body) {
     const uint32_t batch = kVectors * cell.step;
@@ -98,8 +98,8 @@ struct HeldVectors {
   }
 };
 
-// Finds the largest exponent_above of a cell's features, kNoExponent for zeros; false if one is not finite. All threads of a
-// team get both; the threads of a warp share the rows.
+// Finds the largest exponent_above of a cell's features, kNoExponent for zeros. Returns false if a feature is not
+// finite. All threads of a team get both results; the threads of a warp share the rows.
 template <class T, Team kTeam>
 __device__ bool look_fast(HeldVectors<T>& values, bool again, unsigned lanes, int32_t (&above)[kWide]) {
   uint32_t magnitudes[kWide] = {};
@@ -117,7 +117,7 @@ __device__ bool look_fast(HeldVectors<T>& values, bool again, unsigned lanes, in
   return kTeam == Team::kWarp ? __all_sync(~0u, finite) : finite;
 }
 
-// Adds the features in quanta; false if float32 cannot count them, and then the sums are undefined.
+// Adds the features in quanta. Returns false, with undefined sums, if float32 cannot count them.
 template <class T, bool kOwn, Team kTeam>
 __device__ bool add_fast(HeldVectors<T>& values, unsigned lanes, const int32_t (&exponents)[kWide],
                          int64_t (&sums)[kWide]) {
@@ -134,7 +134,7 @@ __device__ bool add_fast(HeldVectors<T>& values, unsigned lanes, const int32_t (
     if constexpr (kOwn) {
       sums[j] += __float2ll_rn(quanta);
     } else {
-      can &= fabsf(quanta) < 0x1p30f;  // beyond, a part of it counts as coarse
+      can &= fabsf(quanta) < 0x1p30f;  // beyond this bound a part counts as coarse
       sums[j] += __float2int_rn(quanta);
     }
   });
@@ -151,36 +151,36 @@ __device__ bool add_fast(HeldVectors<T>& values, unsigned lanes, const int32_t (
 template <class T>
 __device__ int32_t exponent_of(const VoxelReduction& call, bool own, int32_t above, uint32_t points) {
   if (!own) return call.quantum_exponent;
-  if (above == kNoExponent) return 0;  // which leaves 0 what it is
+  if (above == kNoExponent) return 0;  // 0 stays 0 with any exponent
   return own_quantum(std::is_same_v<T, Float16> ? kExponentAboveFloat16 : above, points,
                      least_exponent(kFeatureDType<T>));
 }
 
-// Writes the sum and mean of a feature of a cell with at most kMostByFloat64 points; `place` is cell * F + feature.
+// Writes the sum and mean of a feature of a cell with at most kMostByFloat64 points; `entry` is cell * F + feature.
 template <class T>
-__device__ void store_sum(const Outputs& outputs, int64_t place, uint32_t points, int32_t exponent, int64_t sum) {
-  if (T* const totals = outputs.as<T>(VoxelMode::kSum)) totals[place] = rounded_sum<T>(sum, exponent);
+__device__ void store_sum(const Outputs& outputs, int64_t entry, uint32_t points, int32_t exponent, int64_t sum) {
+  if (T* const totals = outputs.as<T>(VoxelMode::kSum)) totals[entry] = rounded_sum<T>(sum, exponent);
   if (T* const means = outputs.as<T>(VoxelMode::kMean)) {
-    means[place] = rounded_quotient_by_float64<T>(sum, exponent, points, 1.0 / points);
+    means[entry] = rounded_quotient_by_float64<T>(sum, exponent, points, 1.0 / points);
   }
 }
 
-// Writes kWide of them.
+// Writes kWide sums and means.
 template <class T>
-__device__ void store_sums(const Outputs& outputs, int64_t place, uint32_t points, const int32_t (&exponents)[kWide],
+__device__ void store_sums(const Outputs& outputs, int64_t entry, uint32_t points, const int32_t (&exponents)[kWide],
                            const int64_t (&sums)[kWide]) {
   const double reciprocal = 1.0 / points;
   FeatureVector<T> vector;
   if (T* const totals = outputs.as<T>(VoxelMode::kSum)) {
 #pragma unroll
     for (int j = 0; j < kWide; ++j) vector.of[j] = rounded_sum<T>(sums[j], exponents[j]);
-    *reinterpret_cast<FeatureVector<T>*>(totals + place) = vector;
+    *reinterpret_cast<FeatureVector<T>*>(totals + entry) = vector;
   }
   if (T* const means = outputs.as<T>(VoxelMode::kMean)) {
 #pragma unroll
     for (int j = 0; j < kWide; ++j)
       vector.of[j] = rounded_quotient_by_float64<T>(sums[j], exponents[j], points, reciprocal);
-    *reinterpret_cast<FeatureVector<T>*>(means + place) = vector;
+    *reinterpret_cast<FeatureVector<T>*>(means + entry) = vector;
   }
 }
 

@@ -12,11 +12,11 @@ namespace {
 
 constexpr int kMarkThreads = 1024;
 constexpr int kMergeThreads = 256;
-constexpr int kMergeWords = 128;  // of a block
+constexpr int kMergeWords = 128;  // per block
 static_assert(kMergeWords * 32 == kMergeThreads * 16);
 
-// The bits of a grid, 32 cells a word. Both blocks of a pair hold the first `common` words; of the words behind them one
-// block holds the even, the other the odd.
+// The bits of a grid, 32 cells a word. Both blocks of a pair hold the first `common` words. Of the other words, one
+// block holds the even ones and the other block the odd ones.
 struct BitPlan {
   int64_t rows;
   int words;
@@ -28,7 +28,8 @@ struct BitPlan {
   __host__ __device__ int held() const { return common + shared_out() / 2; }
 };
 
-// Shared memory of the other block of the pair, by the address in one's own.
+// Access to the shared memory of the pair's other block. in_the_other() turns an address of this block into the
+// other's.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ uint32_t rank_in_pair() {
   uint32_t rank;
@@ -52,7 +53,7 @@ __device__ uint4 load_from_the_other(uint32_t address) {
                : "r"(address));
   return four;
 }
-// After the wait, each block of the pair sees what the other wrote to shared memory before it arrived.
+// After wait_for_pair, each block sees what the other wrote to shared memory before it arrived.
 __device__ void arrive_at_pair() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ void wait_for_pair() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 #endif
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kMarkThreads)
   wait_for_work_before();
   const int64_t step = int64_t{gridDim.x} * kMarkThreads * 4;
   int64_t row = (int64_t{blockIdx.x} * kMarkThreads + threadIdx.x) * 4;
-  float next[12];  // points, on their way
+  float next[12];  // points that are being loaded
   const auto load = [&] {
     if (kFast && row < plan.rows) load_points(call, row, plan.rows, next);
   };
@@ -99,13 +100,13 @@ __global__ void __launch_bounds__(kMarkThreads)
           continue;
         }
       }
-      if ((held[word] & bit) == 0) atomicOr(held + word, bit);  // most often it is set
+      if ((held[word] & bit) == 0) atomicOr(held + word, bit);  // the bit is usually set already
     }
   }
   arrive_at_pair();
   wait_for_pair();
   uint32_t* const bits = plan.bits + int64_t{blockIdx.x / 2} * plan.words;
-  const uint32_t half = common / 8;  // of the common words, four at a time
+  const uint32_t half = common / 8;  // of the common words, in vectors of four words
 #pragma unroll 4
   for (uint32_t i = rank * half + threadIdx.x; i < (rank + 1) * half; i += kMarkThreads) {
     reinterpret_cast<uint4*>(bits)[i] = reinterpret_cast<const uint4*>(held)[i] | load_from_the_other(other + i * 16);
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kMarkThreads)
 #endif
 }
 
-// Four cells of four bits, a byte each.
+// Spreads the bits of four cells to a byte each.
 __device__ uint32_t spread(uint32_t four) { return (four & 1) | (four & 2) << 7 | (four & 4) << 14 | (four & 8) << 21; }
 
 // Combines the bits of all pairs.
@@ -136,14 +137,14 @@ __global__ void __launch_bounds__(kMergeThreads)
   }
   parts[warp][lane] = four;
   __syncthreads();
-  // Two threads to a word.
-  const int place = static_cast<int>(threadIdx.x / 2);
+  // Each word has two threads.
+  const int index = static_cast<int>(threadIdx.x / 2);
   uint32_t word = 0;
 #pragma unroll
-  for (int k = 0; k < kWarps; ++k) word |= reinterpret_cast<const uint32_t*>(parts[k])[place];
-  const int64_t cell = (int64_t{first} + place) * 32 + threadIdx.x % 2 * 16;
+  for (int k = 0; k < kWarps; ++k) word |= reinterpret_cast<const uint32_t*>(parts[k])[index];
+  const int64_t cell = (int64_t{first} + index) * 32 + threadIdx.x % 2 * 16;
   if (cell >= cells) return;
-  if (bits && threadIdx.x % 2 == 0) bits[first + place] = word;
+  if (bits && threadIdx.x % 2 == 0) bits[first + index] = word;
   if (!occupancy) return;
   word >>= threadIdx.x % 2 * 16;
   if (aligned && cell + 16 <= cells) {
@@ -169,7 +170,7 @@ BitPlan plan_for(const VoxelReduction& call, int device) {
 bool goes_by_bits(const VoxelReduction& call, int device) {
   if (!suits_bits(call)) return false;
   const BitPlan plan = plan_for(call, device);
-  // A mark in the other block takes longer.
+  // A mark in the other block takes longer, so too many of them are not worth it.
   if (plan.pairs == 0 || plan.shared_out() / 2 > plan.words / 8) return false;
   const DeviceGuard guard(device);
   return guard.code() == cudaSuccess && runs_code_for_90(reinterpret_cast<const void*>(mark_cells<true>), device);
@@ -184,7 +185,7 @@ cudaError_t reduce_by_bits(const VoxelReduction& call, int device, cudaStream_t 
   BitPlan plan = plan_for(call, device);
   plan.bits = static_cast<uint32_t*>(call.workspace);
   const auto kernel = is_fast(call) ? mark_cells<true> : mark_cells<false>;
-  // It always sets the same number: other threads may launch the kernel with more at the same time.
+  // All threads set the same number, because several may launch the kernel at the same time.
   cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(most_shared_bytes(device)));
   if (code != cudaSuccess) return code;

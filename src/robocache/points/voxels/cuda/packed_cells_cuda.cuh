@@ -1,5 +1,5 @@
-// Points to cells, four at a time: packed float32 points of one cloud by fewer instructions than the rule takes, to the
-// same cells.
+// Maps points to cells, four at a time. Packed float32 points of one cloud take fewer instructions than the scalar
+// rule, with the same cells.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace robocache::voxels_cuda {
 
-// The numbers that find the cells of packed float32 points of one cloud. A multiplication gives the quotient, within `error`
-// of the true one for a point in the grid; if that leaves the cell in doubt, the division decides.
+// The numbers that find the cells of packed float32 points of one cloud. A multiplication gives the quotient, within
+// `error` of the true one for a point in the grid. Where that leaves the cell in doubt, the division decides.
 struct FastGrid {
   float origin[3];
   float size[3];
@@ -41,7 +41,8 @@ inline FastGrid fast_grid(const VoxelGrid& grid) {
     fast.size[axis] = static_cast<float>(grid.size[axis]);
     fast.inverse[axis] = 1 / fast.size[axis];
     fast.shape[axis] = static_cast<uint32_t>(grid.shape[axis]);
-    // Three roundings of 2^-24 part the two quotients, and those of a point in or near the grid are below 4/3 of its shape.
+    // Three roundings of 2^-24 separate the two quotients. For a point in or near the grid the quotients are below 4/3
+    // of its shape.
     fast.error = std::max(fast.error, static_cast<float>(grid.shape[axis]) * 0x1p-22f);
   }
   return fast;
@@ -54,9 +55,9 @@ static __device__ __noinline__ int32_t divided_coordinate(float p, float origin,
 
 inline constexpr uint32_t kNoCell = ~0u;
 
-// p: x, y, z of four points.
+// `p` holds x, y, z of four points.
 __device__ inline void cells_of(const FastGrid& grid, const float (&p)[12], uint32_t (&cells)[4]) {
-  // Added to a number below 2^22 and rounded down, this leaves its floor in the low bits; all else comes out as no
+  // A number below 2^22 plus kFloor, rounded down, has the number's floor in its low bits. Any other number gives no
   // coordinate of a grid.
   constexpr float kFloor = 0x1.8p23f;
   constexpr int32_t kFloorBits = 0x4b400000;
@@ -84,7 +85,7 @@ __device__ inline void cells_of(const FastGrid& grid, const float (&p)[12], uint
   }
 }
 
-// x, y, z of rows [row, row + 4) of packed points; NaN from `end` on.
+// Loads x, y, z of rows [row, row + 4) of packed points; NaN for rows from `end` on.
 __device__ inline void load_points(const VoxelReduction& call, int64_t row, int64_t end, float (&p)[12]) {
   const float* const points = static_cast<const float*>(call.clouds.points) + row * 3;
   if (row + 4 <= end) {
@@ -109,7 +110,7 @@ __device__ inline void count_dropped(const VoxelReduction& call, int64_t row, in
   if (dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped), static_cast<Word>(dropped));
 }
 
-// The cells of rows [row, row + 4), as far as they are below `end`; where kFast, of their points in `p`.
+// Finds the cells of those rows of [row, row + 4) that are below `end`. With kFast, `p` holds their points.
 template <bool kFast>
 __device__ void cells_of_rows(const VoxelReduction& call, const FastGrid& grid, int64_t row, int64_t end,
                               const float (&p)[12], uint32_t (&cells)[4]) {

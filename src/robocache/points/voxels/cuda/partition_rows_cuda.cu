@@ -4,10 +4,8 @@
 namespace robocache::voxels_cuda {
 namespace {
 
-// ---- Rows to tiles ----
-
-// Sorts the rows of a chunk by tile. A key is an index in its tile and, as a uint32, the row in its chunk << 16. The keys of
-// each tile are padded to a multiple of four, so that four are read at once.
+// Sorts the rows of a chunk by tile. A key is a cell's index in its tile; a uint32 key also has the row's number in its
+// chunk, << 16. The keys of each tile are padded to a multiple of four, because readers load four at once.
 template <class Key, int kThreads, int kRows, bool kFast>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     partition_rows(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -15,11 +13,11 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   extern __shared__ __align__(16) unsigned char memory[];
   Key* const sorted = reinterpret_cast<Key*>(memory);
   uint32_t* const starts =
-      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, then starts; the last: no tile
+      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, later starts; the last entry: rows in no tile
   __shared__ uint32_t warp_sums[32];
   __shared__ uint32_t total;
   const int tiles = plan.tiling.tiles();
-  const int place_bits = plan.tiling.place_bits();
+  const int index_bits = plan.tiling.index_bits();
   let_work_after_begin();
   for (int i = threadIdx.x; i <= tiles; i += kThreads) starts[i] = 0;
   wait_for_work_before();
@@ -28,15 +26,15 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   __syncthreads();
 
   constexpr int kSteps = kRows / 4;
-  constexpr int kAhead = kSteps > 2 ? 2 : kSteps;  // steps whose points are on their way
+  constexpr int kAhead = kSteps > 2 ? 2 : kSteps;  // steps whose points are being loaded
   const int64_t first = int64_t{blockIdx.x} * (kThreads * kRows) + threadIdx.x * 4;
   float points[kAhead][12];
   const auto load = [&](int step) {
     if (kFast && step < kSteps) load_points(call, first + step * (kThreads * 4), plan.rows, points[step % kAhead]);
   };
   for (int step = 0; step < kAhead; ++step) load(step);
-  uint32_t places[kRows];  // tile << place_bits | place
-  uint16_t ranks[kRows];   // among the rows of the tile
+  uint32_t indices[kRows];  // tile << index_bits | index of the cell in the tile
+  uint16_t ranks[kRows];    // among the rows of the tile
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     uint32_t cells[4];
@@ -44,10 +42,10 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     load(step + kAhead);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t place =
-          cells[i] == kNoCell ? static_cast<uint32_t>(tiles) << place_bits : plan.tiling.permuted(cells[i]);
-      places[step * 4 + i] = place;
-      ranks[step * 4 + i] = static_cast<uint16_t>(atomicAdd(&starts[place >> place_bits], 1));
+      const uint32_t index =
+          cells[i] == kNoCell ? static_cast<uint32_t>(tiles) << index_bits : plan.tiling.permuted(cells[i]);
+      indices[step * 4 + i] = index;
+      ranks[step * 4 + i] = static_cast<uint16_t>(atomicAdd(&starts[index >> index_bits], 1));
     }
   }
   __syncthreads();
@@ -62,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   for (int i = begin; i < end; ++i) {
     const uint32_t count = starts[i];
     const uint32_t filled = (count + 3) / 4;
-    for (uint32_t k = count; k < filled * 4; ++k) sorted[start * 4 + k] = static_cast<Key>(plan.tiling.no_place());
+    for (uint32_t k = count; k < filled * 4; ++k) sorted[start * 4 + k] = static_cast<Key>(plan.tiling.padding());
     plan.table[int64_t{i} * plan.chunks + blockIdx.x] = start << 16 | filled;
     starts[i] = start * 4;
     start += filled;
@@ -71,8 +69,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
 
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    const uint32_t tile = places[i] >> place_bits;
-    uint32_t key = places[i] & ((1u << place_bits) - 1);
+    const uint32_t tile = indices[i] >> index_bits;
+    uint32_t key = indices[i] & ((1u << index_bits) - 1);
     if (sizeof(Key) == 4) key |= ((i / 4 * kThreads + threadIdx.x) * 4 + i % 4) << 16;
     const uint32_t slot = starts[tile] + ranks[i];
     if (tile < static_cast<uint32_t>(tiles)) sorted[slot] = static_cast<Key>(key);
@@ -95,7 +93,7 @@ cudaError_t partition(const VoxelReduction& call, const TilePlan& plan, cudaStre
 }  // namespace
 
 cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
-  // The numbers of partition_threads and rows_of_chunk.
+  // These template arguments are partition_threads and rows_of_chunk.
   if (plan.features) {
     return plan.few ? partition<uint32_t, 1024, 4>(call, plan, stream)
                     : partition<uint32_t, 1024, 16>(call, plan, stream);

@@ -8,10 +8,10 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// A thread handles one feature of one row, so that neighbouring threads access neighbouring elements and share a voxel.
+// A thread handles one feature of one row, so neighbouring threads access neighbouring elements and share a voxel.
 struct FeatureIndex {
-  int64_t row;   // in its cloud; in the array if clouds are ragged
-  int64_t cell;  // among the cells of all clouds, or -1
+  int64_t row;   // in its cloud; for ragged clouds in the whole array
+  int64_t cell;  // index among the cells of all clouds, or -1
   int64_t feature;
   int64_t offset;  // in elements from the start of the features
 };
@@ -19,10 +19,10 @@ struct FeatureIndex {
 __device__ FeatureIndex index_of(const VoxelGradient& call, int64_t i) {
   const int64_t flat = i / call.features.count;
   const int64_t f = i - flat * call.features.count;
-  const RowPlace place = place_of_row(call.clouds, flat);
-  if (!place.is_point) return {place.row, -1, f, 0};
-  const int64_t cell = cell_of_point(call.clouds, call.grid, place);
-  return {place.row, cell, f, place.cloud * call.features.cloud_stride + place.row * call.features.row_stride + f};
+  const RowIndex index = index_of_row(call.clouds, flat);
+  if (!index.is_point) return {index.row, -1, f, 0};
+  const int64_t cell = cell_of_point(call.clouds, call.grid, index);
+  return {index.row, cell, f, index.cloud * call.features.cloud_stride + index.row * call.features.row_stride + f};
 }
 
 __global__ void clear_chosen(const __grid_constant__ VoxelGradient call) {
@@ -81,7 +81,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into
   return with_feature_type(call->features.dtype, [&](auto type) {
     using T = decltype(type);
     if constexpr (std::is_integral_v<T>) {
-      return cudaErrorInvalidValue;  // integers have no gradient, and the caller has checked for them
+      return cudaErrorInvalidValue;  // integers have no gradient; the caller has refused them
     } else {
       return launch_backward<T>(*call, stream);
     }

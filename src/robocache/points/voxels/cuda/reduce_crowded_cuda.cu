@@ -1,6 +1,6 @@
-// Cells with many rows. A warp takes a cell of one piece as a whole. A cell of several pieces takes two kernels: the first
-// finds what the cell's quantum depends on, the second adds. Both combine the pieces in global memory. If nothing has to be
-// found, the second kernel does it all.
+// Cells with many rows. One warp reduces a cell of one piece. A cell of several pieces takes two kernels: the first
+// finds what the cell's quantum depends on, the second adds. Both combine the pieces in global memory. If nothing has
+// to be found first, the second kernel does everything.
 #include "robocache/points/voxels/cuda/fast_sums_cuda.cuh"
 
 namespace robocache::voxels_cuda {
@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kCrowdThreads = 128;
 
-// Calls body(cell, piece's rows) for the pieces of this warp; the groups share a piece's rows.
+// Calls body(cell, rows of the piece) for the pieces of this warp. The groups share a piece's rows.
 template <class Body>
 __device__ void for_each_piece(const TilePlan& plan, Group group, Body body) {
   const uint32_t pieces = plan.filled->pieces;
@@ -46,7 +46,7 @@ __device__ void reduce_piece(const VoxelReduction& call, const TilePlan& plan, c
   }
 }
 
-// `is_first`: this is the first of the two kernels, which also takes the cells of one piece.
+// `is_first`: this is the first of the two kernels, which also reduces the cells of one piece.
 template <class T, bool kAdd>
 __global__ void __launch_bounds__(kCrowdThreads)
     reduce_crowded(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kCrowdThreads)
   });
 }
 
-// For pieces that fast sums cannot do: rare, so not inlined. It takes all features of the piece.
+// Reduces all features of a piece that fast sums cannot add. This is rare, so it is not inlined.
 template <class T, bool kAdd>
 __device__ __noinline__ void reduce_piece_generally(const VoxelReduction& call, const TilePlan& plan,
                                                     const Outputs& outputs, const Wanted& wanted, Group group,
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
     for (int64_t base = 0; base < count && can; base += group.lanes() * kWide) {
       const int64_t wished = base + group.lane() * kWide;
       const int64_t feature = min(wished, count - kWide);
-      const bool is_one = wished < count;  // threads beyond the last feature go along with it
+      const bool is_one = wished < count;  // threads beyond the last feature repeat it
       const bool merges = is_one && threadIdx.x % 32 < group.lanes();
       Merged* const merged = plan.merged + cell.merged * count + feature;
       HeldVectors<T> values{call, rows, feature};
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
       can = can && add_fast<T, kOwn, Team::kWarp>(values, group.lanes(), exponents, sums);
       if (!can) break;
       if (is_one_piece) {
-        // All groups have all four results: each stores some.
+        // Every group has all four results, so each group stores some of them.
         for (unsigned j = group.of_warp(); is_one && j < kWide; j += group.per(32)) {
           int32_t exponent = exponents[0];
           int64_t sum = sums[0];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
   });
 }
 
-// Writes the cells of several pieces.
+// Writes the results of the cells of several pieces.
 template <class T>
 __global__ void __launch_bounds__(kCrowdThreads)
     write_merged(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -139,9 +139,9 @@ __global__ void __launch_bounds__(kCrowdThreads)
   wait_for_work_before();
   if (!plan.serves()) return;
   const int64_t count = call.features.count;
-  const int64_t places = plan.filled->merged * count;
+  const int64_t entries = plan.filled->merged * count;
   const int64_t step = int64_t{gridDim.x} * kCrowdThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kCrowdThreads + threadIdx.x; i < places; i += step) {
+  for (int64_t i = int64_t{blockIdx.x} * kCrowdThreads + threadIdx.x; i < entries; i += step) {
     const CrowdedCell cell = plan.crowded[plan.crowded_of_merged[i / count]];
     const int64_t f = i % count;
     Found<T> found;

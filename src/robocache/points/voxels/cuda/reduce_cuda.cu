@@ -1,10 +1,11 @@
-// The CUDA engine. It does occupancy by bits and the rest by tiles where they fit (occupy_cuda.cuh, tiles_cuda.cuh). Every
-// other mode, dtype and grid takes atomic operations on arrays over all cells, whose result does not depend on their order:
+// The CUDA engine. It uses bits for occupancy alone (occupy_cuda.cuh) and tiles where they fit (tiles_cuda.cuh). For
+// every other mode, dtype and grid it uses atomic operations on arrays over all cells, whose result does not depend on
+// their order:
 //
-//   locate      names the cell of each row; counts, occupies
-//   gather      finds what a sum needs to know of its cell beforehand, minima and maxima, first and last rows
-//   add         adds the features, in quanta
-//   finish      rounds once, for each cell and feature
+//   locate      finds the cell of each row, counts rows and marks occupancy
+//   gather      finds minima, maxima, first and last rows, and what a sum needs to know first
+//   add         adds the features in quanta
+//   finish      rounds once per cell and feature
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/workspace_parts.hpp"
 #include "robocache/points/voxels/cuda/occupy_cuda.cuh"
@@ -17,12 +18,12 @@ namespace robocache::voxels_cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int32_t kExponentBias = -kNoExponent;  // so that an exponent of none is 0
+constexpr int32_t kExponentBias = -kNoExponent;  // so that kNoExponent is stored as 0
 
 // The arrays of a call; null if no output needs them.
 struct Work {
   int64_t rows;
-  int64_t* cell_of_row;  // -1 where in none
+  int64_t* cell_of_row;  // -1 for rows in no cell
   int32_t* counts;       // [cells]
   bool* occupancy;       // [cells]
   uint32_t* bits;
@@ -54,8 +55,8 @@ __global__ void locate(const __grid_constant__ VoxelReduction call, const __grid
   }
 }
 
-// Computes only counts and occupancy, four rows a thread. clear_grids runs before it and starts when all earlier work is
-// done, so this kernel can read points while clear_grids clears.
+// Computes counts and occupancy alone, four rows per thread. clear_grids runs before it and starts after all earlier
+// work, so this kernel can load points while clear_grids clears.
 __global__ void __launch_bounds__(kThreads)
     count_packed(const __grid_constant__ VoxelReduction call, const __grid_constant__ FastGrid grid, int64_t rows,
                  int32_t* counts, bool* occupancy) {
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
     if (cells[i] == kNoCell) continue;
     if (counts) atomicAdd(counts + cells[i], 1);
     if (!occupancy) continue;
-    if (cells[i] < call.cells / 4 * 4) {  // of all bytes of the word, which is faster than a byte
+    if (cells[i] < call.cells / 4 * 4) {  // an atomic on a word is faster than a store of a byte
       atomicOr(reinterpret_cast<uint32_t*>(occupancy) + cells[i] / 4, 1u << (cells[i] % 4 * 8));
     } else {
       occupancy[cells[i]] = true;
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Clears vectors of 16 bytes, and the rest at the end.
+// Clears vectors of 16 bytes, then the remaining elements.
 template <class T>
 __device__ void clear(T* grid, int64_t cells, int64_t first, int64_t step) {
   constexpr int64_t kTogether = 16 / sizeof(T);
@@ -97,8 +98,8 @@ __global__ void __launch_bounds__(kThreads)
   if (dropped && first == 0) *dropped = 0;
 }
 
-// Calls body(place, feature) for every feature of every row in a cell, place = cell * F + feature; the lanes of a warp
-// take neighbouring features, so that rows are read whole.
+// Calls body(entry, feature) for every feature of every row in a cell; entry = cell * F + feature. The lanes of a warp
+// take neighbouring features, so whole rows are read at once.
 template <class T, class Body>
 __device__ void for_each_feature(const VoxelReduction& call, const Work& work, Body body) {
   constexpr int kLanes = 32;
@@ -117,7 +118,7 @@ __device__ void for_each_feature(const VoxelReduction& call, const Work& work, B
   }
 }
 
-// atomicMax and atomicMin that skip the write if nothing would change, which is the most frequent case.
+// atomicMax and atomicMin that skip the write if it changes nothing, which is the most frequent case.
 template <class Integer>
 __device__ void raise(Integer* to, Integer value) {
   if (*static_cast<volatile Integer*>(to) < value) atomicMax(to, value);
@@ -129,46 +130,46 @@ __device__ void lower(Integer* to, Integer value) {
 
 template <class T>
 __global__ void gather(const __grid_constant__ VoxelReduction call, const __grid_constant__ Work work) {
-  for_each_feature<T>(call, work, [&](int64_t place, T feature) {
+  for_each_feature<T>(call, work, [&](int64_t entry, T feature) {
     const FeatureWork<T> value = to_feature_work(feature);
     if constexpr (!std::is_integral_v<T>) {
       if (work.exponents && mark_of(value) == 0) {
-        raise(work.exponents + place, exponent_above(value) + kExponentBias);
+        raise(work.exponents + entry, exponent_above(value) + kExponentBias);
       }
     }
-    if (work.minima) lower(work.minima + place, static_cast<Word>(min_key(value)));
-    if (work.maxima) raise(work.maxima + place, static_cast<Word>(max_key(value)));
+    if (work.minima) lower(work.minima + entry, static_cast<Word>(min_key(value)));
+    if (work.maxima) raise(work.maxima + entry, static_cast<Word>(max_key(value)));
   });
 }
 
-// What is known about a cell's feature before its sum.
+// Returns what is known about a cell's feature before its sum.
 template <class T>
-__device__ CellFeature<T> known(const Work& work, int64_t place) {
+__device__ CellFeature<T> known(const Work& work, int64_t entry) {
   CellFeature<T> found;
-  if (work.exponents) found.above = work.exponents[place] - kExponentBias;
+  if (work.exponents) found.above = work.exponents[entry] - kExponentBias;
   return found;
 }
 
 template <class T>
 __global__ void add(const __grid_constant__ VoxelReduction call, const __grid_constant__ Work work) {
-  for_each_feature<T>(call, work, [&](int64_t place, T feature) {
+  for_each_feature<T>(call, work, [&](int64_t entry, T feature) {
     int64_t quanta = 0;
     if constexpr (std::is_integral_v<T>) {
       quanta = static_cast<int64_t>(feature);
     } else {
       const FeatureWork<T> value = to_feature_work(feature);
       uint32_t mark = mark_of(value);
-      const int32_t points = work.counts[place / call.features.count];
-      const QuantumScale scale = quantum_scale(known<T>(work, place).quantum(call, points));
+      const int32_t points = work.counts[entry / call.features.count];
+      const QuantumScale scale = quantum_scale(known<T>(work, entry).quantum(call, points));
       if (mark == 0 && !to_given_quanta(value, scale, quanta)) mark = kHasNan;
       if (mark != 0) {
-        atomicOr(work.marks + place / 4, mark << (place % 4 * 8));
+        atomicOr(work.marks + entry / 4, mark << (entry % 4 * 8));
         return;
       }
     }
     if (quanta == 0) return;
-    atomicAdd(work.sums + place, static_cast<Word>(quanta));
-    if (work.coarse_sums && coarse(quanta) != 0) atomicAdd(work.coarse_sums + place, static_cast<Word>(coarse(quanta)));
+    atomicAdd(work.sums + entry, static_cast<Word>(quanta));
+    if (work.coarse_sums && coarse(quanta) != 0) atomicAdd(work.coarse_sums + entry, static_cast<Word>(coarse(quanta)));
   });
 }
 
@@ -177,33 +178,33 @@ __global__ void finish(const __grid_constant__ VoxelReduction call, const __grid
                        const __grid_constant__ Outputs outputs) {
   using Key = typename CellFeature<T>::Key;
   const int64_t features = call.features.count;
-  const int64_t places = call.cells * features;
+  const int64_t entries = call.cells * features;
   const int64_t step = int64_t{gridDim.x} * kThreads;
   T* const first = outputs.as<T>(VoxelMode::kFirst);
   T* const last = outputs.as<T>(VoxelMode::kLast);
-  for (int64_t place = int64_t{blockIdx.x} * kThreads + threadIdx.x; place < places; place += step) {
-    const int64_t cell = place / features;
-    const int64_t feature = place - cell * features;
+  for (int64_t entry = int64_t{blockIdx.x} * kThreads + threadIdx.x; entry < entries; entry += step) {
+    const int64_t cell = entry / features;
+    const int64_t feature = entry - cell * features;
     const int32_t points = work.counts[cell];
     if (points == 0) {
-      store_nothing<T>(call, outputs, place);
+      store_nothing<T>(call, outputs, entry);
       continue;
     }
-    CellFeature<T> found = known<T>(work, place);
-    if (work.sums) found.sum = static_cast<int64_t>(work.sums[place]);
-    if (work.coarse_sums) found.coarse_sum = static_cast<int64_t>(work.coarse_sums[place]);
-    if (work.marks) found.marks = work.marks[place / 4] >> (place % 4 * 8) & 0xffu;
-    if (work.minima) found.least = static_cast<Key>(work.minima[place]);
-    if (work.maxima) found.greatest = static_cast<Key>(work.maxima[place]);
-    store_found<T>(call, outputs, found, place, points);
+    CellFeature<T> found = known<T>(work, entry);
+    if (work.sums) found.sum = static_cast<int64_t>(work.sums[entry]);
+    if (work.coarse_sums) found.coarse_sum = static_cast<int64_t>(work.coarse_sums[entry]);
+    if (work.marks) found.marks = work.marks[entry / 4] >> (entry % 4 * 8) & 0xffu;
+    if (work.minima) found.least = static_cast<Key>(work.minima[entry]);
+    if (work.maxima) found.greatest = static_cast<Key>(work.maxima[entry]);
+    store_found<T>(call, outputs, found, entry, points);
     const auto row = [&](Word at) { return features_of_row<T>(call, static_cast<int64_t>(at))[feature]; };
-    if (first) first[place] = row(work.first_rows[cell]);
-    if (last) last[place] = row(work.last_rows[cell] - 1);
+    if (first) first[entry] = row(work.first_rows[cell]);
+    if (last) last[entry] = row(work.last_rows[cell] - 1);
   }
 }
 
-// `zeroed` gets the bytes at the start of the workspace that begin as 0; after them come the minima and first rows, which
-// begin as all ones, up to `set`.
+// Divides the workspace. Its first `zeroed` bytes must be 0. The minima and first rows follow, up to `set`, and must be
+// all ones.
 Work plan(const VoxelReduction& call, WorkspaceParts& workspace, int64_t& zeroed, int64_t& set) {
   Work work{};
   work.rows = row_count(call.clouds);
@@ -217,16 +218,16 @@ Work plan(const VoxelReduction& call, WorkspaceParts& workspace, int64_t& zeroed
   const bool rows = has(VoxelMode::kFirst) || has(VoxelMode::kLast);
   const bool floats = is_floating(call.features.dtype);
   const bool own = call.quantum_exponent == kOwnQuantum;
-  const int64_t places = call.cells * call.features.count;
+  const int64_t entries = call.cells * call.features.count;
   workspace.take(work.counts, call.cells, !has(VoxelMode::kCount) && (sums || keys || rows));
-  workspace.take(work.exponents, places, sums && floats && own && call.features.dtype != DType::kFloat16);
-  workspace.take(work.marks, (places + 3) / 4, sums && floats);
-  workspace.take(work.sums, places, sums);
-  workspace.take(work.coarse_sums, places, sums && (floats ? !own : call.features.dtype == DType::kInt64));
-  workspace.take(work.maxima, places, has(VoxelMode::kMax));
+  workspace.take(work.exponents, entries, sums && floats && own && call.features.dtype != DType::kFloat16);
+  workspace.take(work.marks, (entries + 3) / 4, sums && floats);
+  workspace.take(work.sums, entries, sums);
+  workspace.take(work.coarse_sums, entries, sums && (floats ? !own : call.features.dtype == DType::kInt64));
+  workspace.take(work.maxima, entries, has(VoxelMode::kMax));
   workspace.take(work.last_rows, call.cells, has(VoxelMode::kLast));
   zeroed = workspace.bytes();
-  workspace.take(work.minima, places, has(VoxelMode::kMin));
+  workspace.take(work.minima, entries, has(VoxelMode::kMin));
   workspace.take(work.first_rows, call.cells, has(VoxelMode::kFirst));
   set = workspace.bytes();
   workspace.take(work.cell_of_row, work.rows, sums || keys);
@@ -285,19 +286,20 @@ cudaError_t reduce(const VoxelReduction& call, int device, cudaStream_t stream) 
   if (code != cudaSuccess) return code;
 
   const auto blocks_of = [&](int64_t items) {
-    return blocks_for(items, kThreads, 16 * multiprocessors(device));  // enough to fill it; the rest goes in steps
+    // enough blocks to fill the device; each takes several steps
+    return blocks_for(items, kThreads, 16 * multiprocessors(device));
   };
   if (work.rows > 0) locate<<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
-  const int64_t places = call.cells * call.features.count;
+  const int64_t entries = call.cells * call.features.count;
   const bool features = work.sums || work.minima || work.maxima || work.first_rows || work.last_rows;
-  if (work.counts == nullptr || places == 0 || !features) return cudaGetLastError();
+  if (work.counts == nullptr || entries == 0 || !features) return cudaGetLastError();
   return with_feature_type(call.features.dtype, [&](auto type) {
     using T = decltype(type);
     if (work.rows > 0 && (work.exponents || work.minima || work.maxima)) {
       gather<T><<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
     }
     if (work.rows > 0 && work.sums) add<T><<<blocks_of(work.rows), kThreads, 0, stream>>>(call, work);
-    finish<T><<<blocks_of(places), kThreads, 0, stream>>>(call, work, Outputs(call));
+    finish<T><<<blocks_of(entries), kThreads, 0, stream>>>(call, work, Outputs(call));
     return cudaGetLastError();
   });
 }

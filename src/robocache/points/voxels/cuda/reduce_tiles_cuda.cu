@@ -7,10 +7,10 @@ namespace {
 
 enum class Way { kGeneral, kGivenSums, kOwnSums };
 
-// Fast sums keep more loads in flight with fewer threads of more registers.
+// Fast sums keep more loads in flight, with fewer threads of more registers.
 constexpr int tile_threads(Way way) { return way == Way::kGeneral ? 512 : 256; }
 
-// For cells that fast sums cannot do: rare, so not inlined.
+// Reduces cells that fast sums cannot add. This is rare, so it is not inlined.
 template <class T>
 __device__ __noinline__ void reduce_generally(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted,
                                               const CellRows& rows, int64_t cell, int64_t feature) {
@@ -19,14 +19,14 @@ __device__ __noinline__ void reduce_generally(const VoxelReduction& call, const 
   }
 }
 
-// Counts a cell with many rows among the tile's entries for the lists.
+// Counts the list entries that a cell with many rows needs.
 __device__ void count_crowded(Filled& filled, uint32_t points) {
   atomicAdd(&filled.crowded, 1u);
   atomicAdd(&filled.pieces, pieces_of(points));
   if (points > kPiece) atomicAdd(&filled.merged, 1u);
 }
 
-// Turns the number of a tile's list entries into their offsets. One thread calls it.
+// Reserves a tile's list entries: replaces their counts by their offsets. One thread calls it.
 __device__ void reserve(const TilePlan& plan, Filled& filled) {
   filled.rows = atomicAdd(&plan.filled->rows, filled.rows);
   filled.crowded = atomicAdd(&plan.filled->crowded, filled.crowded);
@@ -35,19 +35,19 @@ __device__ void reserve(const TilePlan& plan, Filled& filled) {
 }
 
 __device__ void list_crowded(const TilePlan& plan, Filled& filled, const FilledCell& cell, int64_t features) {
-  const uint32_t place = atomicAdd(&filled.crowded, 1u);
+  const uint32_t index = atomicAdd(&filled.crowded, 1u);
   const uint32_t pieces = pieces_of(cell.points);
   CrowdedCell crowded{cell, atomicAdd(&filled.pieces, pieces), 0};
   if (pieces > 1) {
     crowded.merged = atomicAdd(&filled.merged, 1u);
-    plan.crowded_of_merged[crowded.merged] = place;
+    plan.crowded_of_merged[crowded.merged] = index;
     for (int64_t f = 0; f < features; ++f) plan.merged[crowded.merged * features + f].clear();
   }
-  plan.crowded[place] = crowded;
-  for (uint32_t i = 0; i < pieces; ++i) plan.crowded_of_piece[crowded.first_piece + i] = place;
+  plan.crowded[index] = crowded;
+  for (uint32_t i = 0; i < pieces; ++i) plan.crowded_of_piece[crowded.first_piece + i] = index;
 }
 
-// Reduces a cell of less than kCrowd rows by a group.
+// Reduces a cell of fewer than kCrowd rows. A group calls it.
 template <class T, Way kWay>
 __device__ void reduce_few(const VoxelReduction& call, const Outputs& outputs, const Wanted& wanted, Group group,
                            const CellRows& rows, int64_t cell) {
@@ -73,7 +73,7 @@ __device__ void reduce_few(const VoxelReduction& call, const Outputs& outputs, c
   }
 }
 
-// Sorts a tile's rows by cell, then takes the cells one by one.
+// Sorts a tile's rows by cell, then reduces cell after cell.
 template <class T, Way kWay>
 __global__ void __launch_bounds__(tile_threads(kWay), 2)
     reduce_tiles(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -83,9 +83,9 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   extern __shared__ __align__(16) unsigned char memory[];
   Runs& runs = *reinterpret_cast<Runs*>(memory);
   const int size = plan.tiling.tile_cells();
-  const uint32_t no_place = plan.tiling.no_place();
+  const uint32_t padding = plan.tiling.padding();
   uint32_t* const ends =
-      reinterpret_cast<uint32_t*>(memory + sizeof(Runs));  // [size] counts, then starts, then ends of cells in `rows`
+      reinterpret_cast<uint32_t*>(memory + sizeof(Runs));  // [size] counts, later starts, later ends of cells in `rows`
   uint32_t* const listed = ends + size;
   __shared__ uint32_t warp_sums[32];
   __shared__ Filled filled;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   for_each_four<uint32_t, kTileThreads, 4>(plan, runs, warp_sums, [&](const uint32_t(&keys)[4], int) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if ((keys[i] & 0xffff) != no_place) atomicAdd(&ends[keys[i] & 0xffff], 1u);
+      if ((keys[i] & 0xffff) != padding) atomicAdd(&ends[keys[i] & 0xffff], 1u);
     }
   });
   __syncthreads();
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
     const uint32_t first_row = static_cast<uint32_t>(chunk) * plan.chunk;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint32_t place = keys[i] & 0xffff;
-      if (place != no_place) rows[atomicAdd(&ends[place], 1u)] = first_row + (keys[i] >> 16);
+      const uint32_t index = keys[i] & 0xffff;
+      if (index != padding) rows[atomicAdd(&ends[index], 1u)] = first_row + (keys[i] >> 16);
     }
   });
   __syncthreads();
@@ -141,18 +141,18 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   int32_t* const counts = outputs.as<int32_t>(VoxelMode::kCount);
   bool* const occupancy = outputs.as<bool>(VoxelMode::kOccupancy);
   uint32_t* const bits = outputs.as<uint32_t>(VoxelMode::kOccupancyBits);
-  const auto line_of = [&](int place) {
-    return plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + place / kLineCells);
+  const auto line_of = [&](int index) {
+    return plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + index / kLineCells);
   };
-  // A warp takes a line at a time, and leaves the cells of few rows to groups.
-  uint16_t* const few_places = reinterpret_cast<uint16_t*>(memory);
-  for (int place = threadIdx.x; place < size; place += kTileThreads) {
-    const int lane = place % kLineCells;
-    const int64_t line = line_of(place);
+  // Each warp handles a line at a time. It leaves the cells of few rows to groups.
+  uint16_t* const few_indices = reinterpret_cast<uint16_t*>(memory);
+  for (int index = threadIdx.x; index < size; index += kTileThreads) {
+    const int lane = index % kLineCells;
+    const int64_t line = line_of(index);
     if (line >= call.cells) continue;
     const int64_t cell = line + lane;
-    const uint32_t start = place ? ends[place - 1] : 0;
-    const uint32_t points = ends[place] - start;
+    const uint32_t start = index ? ends[index - 1] : 0;
+    const uint32_t points = ends[index] - start;
     const uint32_t word = __ballot_sync(~0u, points != 0);
     if (cell < call.cells) {
       if (counts) counts[cell] = static_cast<int32_t>(points);
@@ -168,17 +168,17 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
     uint32_t at = 0;
     if (lane == 0 && few) at = atomicAdd(&filled.few, static_cast<uint32_t>(__popc(few)));
     at = __shfl_sync(~0u, at, 0) + __popc(few & ((1u << lane) - 1));
-    if (is_few) few_places[at] = static_cast<uint16_t>(place);
+    if (is_few) few_indices[at] = static_cast<uint16_t>(index);
     if (points >= kCrowd) {
       list_crowded(plan, filled, {static_cast<uint32_t>(cell), first_sorted + start, points}, call.features.count);
     }
   }
   __syncthreads();
   for (uint32_t i = group.of_block(); i < filled.few; i += group.per(kTileThreads)) {
-    const int place = few_places[i];
-    const uint32_t start = place ? ends[place - 1] : 0;
-    reduce_few<T, kWay>(call, outputs, wanted, group, {rows + start, ends[place] - start, 0, 1},
-                        line_of(place) + place % kLineCells);
+    const int index = few_indices[i];
+    const uint32_t start = index ? ends[index - 1] : 0;
+    reduce_few<T, kWay>(call, outputs, wanted, group, {rows + start, ends[index] - start, 0, 1},
+                        line_of(index) + index % kLineCells);
   }
 }
 

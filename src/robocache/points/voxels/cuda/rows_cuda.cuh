@@ -13,13 +13,13 @@
 
 namespace robocache::voxels_cuda {
 
-struct RowPlace {
+struct RowIndex {
   int64_t cloud;
-  int64_t row;    // in its cloud, of clouds with strides
-  bool is_point;  // false past a length, and between the clouds of offsets that are wrong
+  int64_t row;    // in its cloud; for ragged clouds in the whole array
+  bool is_point;  // false beyond a length, and between clouds whose offsets are wrong
 };
 
-__device__ inline RowPlace place_of_row(const Clouds& clouds, int64_t row) {
+__device__ inline RowIndex index_of_row(const Clouds& clouds, int64_t row) {
   if (clouds.offsets) {
     int64_t low = 0;  // the last cloud that starts at or before the row
     for (int64_t high = clouds.count; high - low > 1;) {
@@ -45,34 +45,34 @@ __device__ const T* features_of_row(const VoxelReduction& call, int64_t row) {
 }
 
 template <class Real>
-__device__ int64_t cell_in_cloud(const Clouds& clouds, const VoxelGrid& grid, const RowPlace& place) {
+__device__ int64_t cell_in_cloud(const Clouds& clouds, const VoxelGrid& grid, const RowIndex& index) {
   const Real* const p =
-      static_cast<const Real*>(clouds.points) + place.cloud * clouds.cloud_stride + place.row * clouds.row_stride;
+      static_cast<const Real*>(clouds.points) + index.cloud * clouds.cloud_stride + index.row * clouds.row_stride;
   const Real point[3] = {p[0], p[1], p[2]};
   return voxel_cell<Real>(point, grid);
 }
 
-// The cell of a point among those of all clouds, or -1.
-__device__ inline int64_t cell_of_point(const Clouds& clouds, const VoxelGrid& grid, const RowPlace& place) {
-  const int64_t cell = clouds.dtype == DType::kFloat32 ? cell_in_cloud<float>(clouds, grid, place)
-                                                       : cell_in_cloud<double>(clouds, grid, place);
-  return cell < 0 ? -1 : place.cloud * (grid.shape[0] * grid.shape[1] * grid.shape[2]) + cell;
+// Returns the cell of a point, among those of all clouds, or -1.
+__device__ inline int64_t cell_of_point(const Clouds& clouds, const VoxelGrid& grid, const RowIndex& index) {
+  const int64_t cell = clouds.dtype == DType::kFloat32 ? cell_in_cloud<float>(clouds, grid, index)
+                                                       : cell_in_cloud<double>(clouds, grid, index);
+  return cell < 0 ? -1 : index.cloud * (grid.shape[0] * grid.shape[1] * grid.shape[2]) + cell;
 }
 
-// The cell of a row among those of all clouds, or -1; a point in none is counted as dropped.
+// Returns the cell of a row, among those of all clouds, or -1. It counts a point in no cell as dropped.
 __device__ inline int64_t cell_of(const VoxelReduction& call, int64_t row) {
   if (!call.by_grid) {
     const int64_t cell = call.cell_of_row[row];
     return cell < call.cells ? cell : -1;
   }
-  const RowPlace place = place_of_row(call.clouds, row);
-  if (!place.is_point) return -1;
-  const int64_t cell = cell_of_point(call.clouds, call.grid, place);
-  if (cell < 0 && call.dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped + place.cloud), Word{1});
+  const RowIndex index = index_of_row(call.clouds, row);
+  if (!index.is_point) return -1;
+  const int64_t cell = cell_of_point(call.clouds, call.grid, index);
+  if (cell < 0 && call.dropped) atomicAdd(reinterpret_cast<Word*>(call.dropped + index.cloud), Word{1});
   return cell;
 }
 
-// The outputs by mode; null where one is not asked for.
+// The outputs by mode; null for modes that the call does not ask for.
 struct Outputs {
   void* of[kVoxelModes];
 
@@ -87,7 +87,7 @@ struct Outputs {
   }
 };
 
-// The factor that turns a feature into quanta, if float32 can do that.
+// The factor that turns a feature into quanta, if float32 can hold it.
 struct Quantum {
   int32_t exponent;
   float factor;  // 2^-exponent where float32 holds it, else 0
@@ -96,7 +96,7 @@ struct Quantum {
       : exponent(power), factor(power > -127 && power < 127 ? std::bit_cast<float>((127 - power) << 23) : 0) {}
 };
 
-// A feature of one cell: what its rows contain, and the results.
+// The reduction of one feature of one cell: what the rows so far contain, and the results.
 template <class T>
 struct CellFeature {
   using Value = FeatureWork<T>;
@@ -105,13 +105,13 @@ struct CellFeature {
 
   int64_t sum = 0;
   int64_t coarse_sum = 0;
-  int32_t above = kNoExponent;  // largest exponent_above of the finite
+  int32_t above = kNoExponent;  // largest exponent_above of the finite values
   uint32_t marks = 0;
-  Key magnitude = 0;  // largest bits without a sign
+  Key magnitude = 0;  // largest bits without the sign
   Key least = ~Key{0};
   Key greatest = 0;
 
-  // First all values go through this; where settled() then is false, through look_closely too.
+  // All values go through look(). If settled() then returns false, all go through look_closely() too.
   __device__ void look(Value value) {
     if constexpr (kFloats) {
       const Key bits = std::bit_cast<Key>(value) << 1 >> 1;
@@ -150,7 +150,7 @@ struct CellFeature {
     }
   }
 
-  // With the cell's own quantum; if the cell has marks the sum is ignored.
+  // Adds a value with the cell's own quantum. If the cell has marks, the sum is ignored.
   __device__ void add_own(Value value, const Quantum& quantum) {
     if constexpr (kFloats) {
       if (std::is_same_v<Value, float> && quantum.factor != 0) {
@@ -167,7 +167,7 @@ struct CellFeature {
     if constexpr (kFloats) {
       if constexpr (std::is_same_v<Value, float>) {
         const float scaled = value * quantum.factor;
-        if (quantum.factor != 0 && fabsf(scaled) < 0x1p30f) {  // nothing coarse in it
+        if (quantum.factor != 0 && fabsf(scaled) < 0x1p30f) {  // no coarse part
           sum += __float2int_rn(scaled);
           return;
         }
@@ -208,7 +208,7 @@ struct CellFeature {
   __device__ T max() const { return from_key(greatest); }
 
  private:
-  // Adds the mark of an overflow.
+  // Returns the marks, with that of an overflow.
   __device__ uint32_t all_marks(const VoxelReduction& call) const {
     const bool may_overflow = call.quantum_exponent != kOwnQuantum || !kFloats;
     return may_overflow && sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;
@@ -220,25 +220,25 @@ struct CellFeature {
   }
 };
 
-// Writes every output except first and last, for a feature of a cell with points; `place` is cell * F + feature.
+// Writes every output except first and last for a feature of a cell with points; `entry` is cell * F + feature.
 template <class T>
 __device__ void store_found(const VoxelReduction& call, const Outputs& outputs, const CellFeature<T>& found,
-                            int64_t place, int64_t points) {
+                            int64_t entry, int64_t points) {
   auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum);
   auto* const mean = outputs.as<FeatureMean<T>>(VoxelMode::kMean);
-  if (total) total[place] = found.total(call, points);
-  if (mean) mean[place] = found.mean(call, points);
-  if (T* const min = outputs.as<T>(VoxelMode::kMin)) min[place] = found.min();
-  if (T* const max = outputs.as<T>(VoxelMode::kMax)) max[place] = found.max();
+  if (total) total[entry] = found.total(call, points);
+  if (mean) mean[entry] = found.mean(call, points);
+  if (T* const min = outputs.as<T>(VoxelMode::kMin)) min[entry] = found.min();
+  if (T* const max = outputs.as<T>(VoxelMode::kMax)) max[entry] = found.max();
 }
 
 // Writes every output for a feature of a cell without points.
 template <class T>
-__device__ void store_nothing(const VoxelReduction& call, const Outputs& outputs, int64_t place) {
-  if (auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum)) total[place] = {};
-  if (auto* const mean = outputs.as<FeatureMean<T>>(VoxelMode::kMean)) mean[place] = fill_of<FeatureMean<T>>(call);
+__device__ void store_nothing(const VoxelReduction& call, const Outputs& outputs, int64_t entry) {
+  if (auto* const total = outputs.as<FeatureSum<T>>(VoxelMode::kSum)) total[entry] = {};
+  if (auto* const mean = outputs.as<FeatureMean<T>>(VoxelMode::kMean)) mean[entry] = fill_of<FeatureMean<T>>(call);
   for (const VoxelMode mode : {VoxelMode::kMin, VoxelMode::kMax, VoxelMode::kFirst, VoxelMode::kLast}) {
-    if (T* const output = outputs.as<T>(mode)) output[place] = fill_of<T>(call);
+    if (T* const output = outputs.as<T>(mode)) output[entry] = fill_of<T>(call);
   }
 }
 

@@ -1,4 +1,4 @@
-// Functions by which a block reads the keys of its tile and sorts by their counts.
+// Functions by which a block reads the keys of its tile and turns counts into offsets.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace robocache::voxels_cuda {
 
-// The sum over the lanes and warps before this one; `warp_sums` is scratch. All threads call it.
+// Returns the sum over all threads before this one; `warp_sums` is scratch. All threads call it.
 template <int kThreads>
 __device__ uint32_t sum_before(uint32_t mine, uint32_t* warp_sums) {
   const unsigned lane = threadIdx.x % 32;
@@ -26,7 +26,7 @@ __device__ uint32_t sum_before(uint32_t mine, uint32_t* warp_sums) {
   return before + inclusive - mine;
 }
 
-// The run that holds a number below the last end.
+// Returns the run that holds a number. The number must be below the last end.
 __device__ inline int run_of(const Runs& runs, uint32_t number) {
   int run = 0;
 #pragma unroll
@@ -36,14 +36,14 @@ __device__ inline int run_of(const Runs& runs, uint32_t number) {
   return run;
 }
 
-// Calls body(keys, chunk) for every four of the tile's keys, some of which may only fill up: all threads take equal
-// shares, however unevenly the chunks do (clouds in scan order fill a tile from few of them). `kAhead` loads of a thread
-// are under way at once. `warp_sums` is scratch. All threads call it.
+// Calls body(keys, chunk) for every four of the tile's keys, including padding. All threads get equal shares even if
+// the chunks hold unequal numbers of keys, as for clouds in scan order. Each thread keeps `kAhead` loads in flight.
+// `warp_sums` is scratch. All threads call it.
 template <class Key, int kThreads, int kAhead, class Body>
 __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_sums, Body body) {
   using Four = std::conditional_t<sizeof(Key) == 2, uint2, uint4>;
   constexpr int kPerThread = kRuns / kThreads;
-  // A thread's next four, where two of them are 16 bytes: it is most often of the same run.
+  // With 2-byte keys a thread reads neighbouring fours, two of which are 16 bytes; they are mostly in the same run.
   constexpr bool kNext = sizeof(Key) == 2;
   constexpr int kApart = kNext ? 1 : kThreads;
   static_assert(kPerThread * kThreads == kRuns);
@@ -57,12 +57,12 @@ __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_s
       held[k] = chunk < plan.chunks ? entries[chunk] : 0;
       sum += held[k] & 0xffff;
     }
-    __syncthreads();  // the runs before have been read
+    __syncthreads();  // every thread has read the previous runs
     uint32_t end = sum_before<kThreads>(sum, warp_sums);
 #pragma unroll
     for (int k = 0; k < kPerThread; ++k) {
       const int run = static_cast<int>(threadIdx.x) * kPerThread + k;
-      runs.places[run] = static_cast<uint32_t>(first + run) * (plan.capacity / 4) + (held[k] >> 16) - end;
+      runs.offsets[run] = static_cast<uint32_t>(first + run) * (plan.capacity / 4) + (held[k] >> 16) - end;
       end += held[k] & 0xffff;
       runs.ends[run] = end;
     }
@@ -81,7 +81,7 @@ __device__ void for_each_four(const TilePlan& plan, Runs& runs, uint32_t* warp_s
           run[k] = run[k - 1];
           while (runs.ends[run[k]] <= number) ++run[k];
         }
-        four[k] = __ldcs(reinterpret_cast<const Four*>(plan.keys) + (number + runs.places[run[k]]));
+        four[k] = __ldcs(reinterpret_cast<const Four*>(plan.keys) + (number + runs.offsets[run[k]]));
       }
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {

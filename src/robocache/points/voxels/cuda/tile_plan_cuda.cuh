@@ -1,4 +1,4 @@
-// The plan of a call by tiles, and its steps, each queued on the stream.
+// The plan of a call by tiles, and the functions that queue its steps on the stream.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,27 @@ namespace robocache::voxels_cuda {
 inline constexpr int kLineCells = 32;
 
 struct Tiling {
-  int line_bits;  // 2^line_bits lines, of which some may lie beyond the last cell
-  int row_bits;   // 2^row_bits lines to a tile
+  int line_bits;  // 2^line_bits lines; some may lie beyond the last cell
+  int row_bits;   // 2^row_bits lines per tile
   uint32_t multiplier;
   uint32_t inverse;
 
   __host__ __device__ int tiles() const { return 1 << (line_bits - row_bits); }
   __host__ __device__ int tile_cells() const { return kLineCells << row_bits; }
-  __host__ __device__ int place_bits() const { return row_bits + 5; }
-  // Marks a key that is padding.
-  __device__ uint32_t no_place() const { return 1u << place_bits(); }
+  __host__ __device__ int index_bits() const { return row_bits + 5; }
+  // The key of padding.
+  __device__ uint32_t padding() const { return 1u << index_bits(); }
 
-  // Tile << place_bits | place in it.
+  // Returns tile << index_bits | index in the tile.
   __device__ uint32_t permuted(uint32_t cell) const {
     return ((cell / kLineCells * multiplier) >> (32 - line_bits)) * kLineCells + cell % kLineCells;
   }
-  // The first cell of a permuted line.
   __device__ int64_t line_start(uint32_t line) const {
     return int64_t{(line * inverse) & ((1u << line_bits) - 1)} * kLineCells;
   }
 };
 
-// The combined result of one feature from the warps that share a cell with many rows.
+// The combined reduction of one feature, from the warps that share a cell with many rows.
 struct Merged {
   Word sum;
   Word coarse_sum;
@@ -46,36 +45,37 @@ struct Merged {
   __device__ void clear() { *this = {0, 0, ~Word{0}, 0, kNoExponent, 0, ~0u, 0}; }
 };
 
-// The rows of a cell, in TilePlan::sorted from `start` on.
+// The rows of a cell: TilePlan::sorted from `start` on.
 struct FilledCell {
   uint32_t cell;
   uint32_t start;
   uint32_t points;
 };
 
-// A cell of at least kCrowd rows is left to warps of all blocks, kPiece rows to each.
+// Warps of all blocks reduce a cell of at least kCrowd rows; each warp takes kPiece of the rows.
 inline constexpr uint32_t kCrowd = 32;
 inline constexpr uint32_t kPiece = 256;
 
 struct CrowdedCell : FilledCell {
   uint32_t first_piece;
-  uint32_t merged;  // its place in TilePlan::merged, where it has several pieces
+  uint32_t merged;  // index in TilePlan::merged, if it has several pieces
 };
 
 __host__ __device__ inline uint32_t pieces_of(uint32_t points) { return (points + kPiece - 1) / kPiece; }
 
-// Where the keys of a tile lie, of kRuns chunks at a time: the runs of four keys, one after the other, are numbered.
+// The addresses of a tile's keys, for kRuns chunks at a time. A run is the keys of one chunk, in fours; fours are
+// numbered across the runs.
 inline constexpr int kRuns = 2048;
 struct Runs {
-  uint32_t ends[kRuns];    // the first number after the run
-  uint32_t places[kRuns];  // of a key's four in TilePlan::keys, less its number
+  uint32_t ends[kRuns];     // one past the run's last number
+  uint32_t offsets[kRuns];  // offset of a four in TilePlan::keys, minus its number
 };
 
-// With features, so that the indices of a tile's cells can reuse the memory of its runs.
-inline constexpr int kMostPlaceBits = 13;
-static_assert(sizeof(uint16_t) << kMostPlaceBits <= sizeof(Runs));
+// Bounds the indices when there are features: the memory of the runs is reused for the indices of a tile's cells.
+inline constexpr int kMostIndexBits = 13;
+static_assert(sizeof(uint16_t) << kMostIndexBits <= sizeof(Runs));
 
-// How far the lists of a plan are filled.
+// The numbers of entries in the lists of a plan.
 struct Filled {
   uint32_t rows;
   uint32_t few;  // in a tile
@@ -84,7 +84,8 @@ struct Filled {
   uint32_t merged;
 };
 
-// What a sample of a cloud's chunks shows about its order, and whether tiles serve (chunk_sums_cuda.cuh).
+// A sample of a cloud's chunks. It says whether neighbouring rows share cells, and so whether tiles or chunks run
+// (chunk_sums_cuda.cuh).
 struct alignas(16) ScanOrder {
   static constexpr int kSamples = 64;
 
@@ -92,27 +93,27 @@ struct alignas(16) ScanOrder {
     uint32_t rows;
     uint32_t segments;
   } samples[kSamples];
-  uint32_t tiles_serve;  // because few neighbours share cells, or sums by chunks were given up
-  uint32_t touched;      // cells
+  uint32_t tiles_serve;  // because few neighbours share cells, or because chunks gave up
+  uint32_t touched;      // number of touched cells
 
-  // Whether neighbours share cells; whole warps call it.
+  // Whether neighbouring rows share cells. Whole warps call it.
   __device__ bool is_scan() const {
     const uint4 two = reinterpret_cast<const uint4*>(samples)[threadIdx.x % 32];
     return __reduce_add_sync(~0u, two.y + two.w) < __reduce_add_sync(~0u, two.x + two.z) / 2;
   }
 };
 
-// How a call is divided into chunks and tiles.
+// The division of a call into chunks and tiles.
 struct TilePlan {
   int64_t rows;
   Tiling tiling;
-  bool features;  // keys name the row as well
-  bool few;       // rows: a thread gets few, so that all multiprocessors get some
-  int chunk;      // rows of a block of the first kernel
-  int chunks;     // blocks
-  int capacity;   // keys of a chunk, those that fill up included
-  int listed;     // rows of a tile that are sorted in shared memory; more are in the workspace
-  bool aligned;   // outputs can be written 16 bytes at once
+  bool features;  // keys also contain the row
+  bool few;       // few rows: each thread gets few, so that every multiprocessor gets some
+  int chunk;      // rows that a block of the first kernel takes
+  int chunks;     // number of blocks
+  int capacity;   // keys of a chunk, with padding
+  int listed;     // most rows of a tile that are sorted in shared memory; larger tiles use the workspace
+  bool aligned;   // the outputs allow writes of 16 bytes
 
   // Parts of the workspace.
   char* keys;        // [chunks, capacity] uint16 or uint32
@@ -123,11 +124,11 @@ struct TilePlan {
   uint32_t* crowded_of_piece;
   uint32_t* crowded_of_merged;
   Merged* merged;               // [merged, F]
-  const ScanOrder* scan_order;  // null where tiles do it all
+  const ScanOrder* scan_order;  // null: tiles do the whole call
 
   __device__ bool serves() const { return !scan_order || scan_order->tiles_serve; }
 
-  // Bytes of a block's shared memory: to partition a chunk, and to reduce a tile.
+  // The bytes of a block's shared memory, to partition a chunk and to reduce a tile.
   int64_t bytes_to_partition() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
   int64_t bytes_of_tile() const {
     const int64_t cells = tiling.tile_cells();
@@ -135,18 +136,18 @@ struct TilePlan {
   }
 };
 
-// The threads of a block that partitions rows, and the rows of each.
+// The threads of a block that partitions rows, and its rows.
 inline int partition_threads(const TilePlan& plan) { return plan.few || plan.features ? 1024 : 512; }
 inline int rows_of_chunk(const TilePlan& plan) { return partition_threads(plan) * (plan.few ? 4 : 16); }
 
-// The most shared memory that a block of these kernels can ask for on that device; 0 if the driver does not say.
+// Returns the most shared memory that a block of these kernels can use on that device; 0 if the driver does not say.
 int64_t most_shared_bytes(int device);
 
 template <class... Parameters>
 cudaError_t launch_tile_kernel(void (*kernel)(Parameters...), int blocks, int threads, int64_t shared_bytes,
                                cudaStream_t stream, const Parameters&... arguments) {
-  if (shared_bytes > 47 * 1024) {  // and what kernels declare
-    // It always sets the same number: other threads may launch the kernel with more at the same time.
+  if (shared_bytes > 47 * 1024) {  // leaves room for the kernels' own variables
+    // All threads set the same number, because several may launch the kernel at the same time.
     int device = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess) {
@@ -162,10 +163,9 @@ cudaError_t launch_tile_kernel(void (*kernel)(Parameters...), int blocks, int th
 // Sorts each chunk's rows by tile into plan.keys and plan.table.
 cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
 
-// Computes counts and occupancy.
 cudaError_t launch_count_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
 
-// Computes everything if outputs need features, except cells with many rows, which the next step takes.
+// Computes all outputs if some need features, except in cells with many rows: launch_reduce_crowded computes those.
 cudaError_t launch_reduce_tiles(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream);
 cudaError_t launch_reduce_crowded(const VoxelReduction& call, const TilePlan& plan, int device, cudaStream_t stream);
 

@@ -1,5 +1,5 @@
 // What is said of a box of voxels at once is what rule 32 says of each of them.
-#include "robocache/points/integrate_tsdf/tsdf_glance.hpp"
+#include "robocache/points/integrate_tsdf/tsdf_bounds.hpp"
 
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ std::vector<TsdfRange> ranges_of(const TsdfParams& p) {
       if (!(depth > 0 && depth < kInfinity)) continue;
       for (int32_t size = 0; size < kCellSizes; ++size) {
         const int shift = kLeastCellLog2 + size;
-        TsdfRange& cell = made[static_cast<size_t>(cell_place(across, down, size, row >> shift, column >> shift))];
+        TsdfRange& cell = made[static_cast<size_t>(range_index(across, down, size, row >> shift, column >> shift))];
         cell = {std::min(cell.least, depth), std::max(cell.most, depth)};
       }
     }
@@ -53,7 +53,7 @@ void turn(Random& random, double r[9]) {
   }
 }
 
-TEST(TsdfGlance, ABoxThatAnImageSaysNothingOfHasNoMeasurement) {
+TEST(TsdfBounds, ABoxThatAnImageSaysNothingOfHasNoMeasurement) {
   Random random(77);
   int64_t spared = 0;
   int64_t free = 0;
@@ -105,7 +105,7 @@ TEST(TsdfGlance, ABoxThatAnImageSaysNothingOfHasNoMeasurement) {
     p.measured = image.data();
     const int64_t first[3] = {0, 0, 0};
     const int extent[3] = {4, 4, 8};
-    const TsdfView view = view_of(glance_at(p, sensor, first, p.grid.shape), extent);
+    const TsdfView view = view_of(bounds_of(p, sensor, first, p.grid.shape), extent);
     const std::vector<TsdfRange> ranges = ranges_of(p);
     for (int64_t x = 0; x < p.grid.shape[0]; x += extent[0]) {
       for (int64_t y = 0; y < p.grid.shape[1]; y += extent[1]) {
@@ -144,7 +144,7 @@ float guess_near(Random& random, double value) {
   return static_cast<float>(value) * (1 + (random.one_in(20) ? 64 * off : off));
 }
 
-TEST(TsdfGlance, WhatFloat64FindsWithoutDivisionsIsWhatRule32Finds) {
+TEST(TsdfBounds, WhatFloat64FindsWithoutDivisionsIsWhatRule32Finds) {
   Random random(78);
   const int64_t calls = 400'000;
   int64_t sure_pixels = 0;

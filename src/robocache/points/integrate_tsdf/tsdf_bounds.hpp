@@ -15,7 +15,7 @@
 namespace robocache {
 
 // The numbers of a box of voxels and a sensor.
-struct TsdfGlance {
+struct TsdfBounds {
   float at[3];       // the first voxel's centre, in the camera's frame
   float step[3][3];  // the difference to the next voxel along each axis
   float fx, fy, cx, cy;
@@ -32,9 +32,9 @@ inline constexpr float kDepthError = 0x1p-21f;
 ROBOCACHE_HD double larger(double a, double b) { return a > b ? a : b; }
 
 // `extent` voxels along each axis, the first at `first`.
-ROBOCACHE_HD TsdfGlance glance_at(const TsdfParams& p, const TsdfSensor& s, const int64_t first[3],
+ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, const int64_t first[3],
                                   const int64_t extent[3]) {
-  TsdfGlance g;
+  TsdfBounds g;
   const double* const r = s.rotation;
   double d[3];
   double far = 0;
@@ -83,10 +83,11 @@ ROBOCACHE_HD TsdfGlance glance_at(const TsdfParams& p, const TsdfSensor& s, cons
   g.pixel_error = static_cast<float>(1.03 * (larger(s.fx * errors[0], s.fy * errors[1]) + aside * errors[2]));
   g.pixel_slack = static_cast<float>(2.6 * 0x1p-23 * aside + 0x1p-23 * highest);
   // Within these bounds nothing here under- or overflows, and neighbouring pixels differ.
-  const double farthest_place =
+  const double farthest_pixel_offset =
       rows * std::abs(static_cast<double>(p.row_stride)) + columns * std::abs(static_cast<double>(p.column_stride));
   const bool sane = reach > 1e-15 && reach < 1e15 && s.fx < 1e15 && s.fy < 1e15 && highest < 0x1p20 &&
-                    p.depth_scale > 1e-30 && p.depth_scale < 1e30 && farthest_place < 0x1p31 && most_voxels <= 0x1p24;
+                    p.depth_scale > 1e-30 && p.depth_scale < 1e30 && farthest_pixel_offset < 0x1p31 &&
+                    most_voxels <= 0x1p24;
   g.least_z = sane ? 64 * g.error : std::numeric_limits<float>::infinity();
   g.sure_distance = sane ? static_cast<float>(1.002 * p.truncation + 2.02 * error) : g.least_z;
   return g;
@@ -94,13 +95,13 @@ ROBOCACHE_HD TsdfGlance glance_at(const TsdfParams& p, const TsdfSensor& s, cons
 
 // The numbers of a sensor that a kernel reads for each box of voxels.
 struct alignas(16) TsdfView {
-  TsdfGlance glance;
+  TsdfBounds bounds;
   float middle[3];  // of the first box, in the camera's frame
   float half[3];    // what a box extends from there along each axis of that frame, and more than the error of both
 };
 
 // The view for boxes of `extent` voxels anywhere within the outer box.
-ROBOCACHE_HD TsdfView view_of(const TsdfGlance& g, const int extent[3]) {
+ROBOCACHE_HD TsdfView view_of(const TsdfBounds& g, const int extent[3]) {
   TsdfView view{g, {}, {}};
   for (int k = 0; k < 3; ++k) {
     view.middle[k] = g.at[k];
@@ -125,7 +126,8 @@ inline constexpr int64_t kCellsInBlock = 16 + 4 + 1;
 ROBOCACHE_HD int64_t cell_blocks(int64_t pixels) { return (pixels + kBlockCell - 1) >> kBlockCellLog2; }
 
 // The index of a cell's range: the cells of one size, of all blocks, are row-major.
-ROBOCACHE_HD int64_t cell_place(int64_t blocks_across, int64_t blocks_down, int32_t size, int64_t row, int64_t column) {
+ROBOCACHE_HD int64_t range_index(int64_t blocks_across, int64_t blocks_down, int32_t size, int64_t row,
+                                 int64_t column) {
   const int64_t before = size == 0 ? 0 : size == 1 ? 16 : 20;
   return before * blocks_across * blocks_down + row * (blocks_across << (kCellSizes - 1 - size)) + column;
 }
@@ -142,8 +144,8 @@ ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells
   TsdfRange all{std::numeric_limits<float>::infinity(), 0};
   for (const int32_t row : {top, bottom}) {
     for (const int32_t column : {left, right}) {
-      const TsdfRange one = cells[cell_place(cell_blocks(p.columns), cell_blocks(p.rows), size,
-                                             row >> (kLeastCellLog2 + size), column >> (kLeastCellLog2 + size))];
+      const TsdfRange one = cells[range_index(cell_blocks(p.columns), cell_blocks(p.rows), size,
+                                              row >> (kLeastCellLog2 + size), column >> (kLeastCellLog2 + size))];
       all.least = one.least < all.least ? one.least : all.least;
       all.most = one.most > all.most ? one.most : all.most;
     }
@@ -157,7 +159,7 @@ enum class BoxVerdict { kNone, kFree, kUnknown };
 // Tests the box whose first voxel is at x, y, z. `cells` are the image's ranges; null: unknown.
 ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, const TsdfRange* cells, float x, float y,
                                     float z) {
-  const TsdfGlance& g = view.glance;
+  const TsdfBounds& g = view.bounds;
   // If the test decides nothing, every voxel is examined, except for a pose of NaN.
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (!(g.least_z < kInfinity)) return g.at[2] == g.at[2] ? BoxVerdict::kUnknown : BoxVerdict::kNone;
@@ -203,13 +205,13 @@ ROBOCACHE_HD float plus_product(float a, float b, float sum) {
 }
 
 // The pixel of a voxel, if float32 can tell; it may lie outside the image.
-struct Glimpse {
+struct PixelGuess {
   int32_t column, row;
   int32_t sure;  // 0 or 1; vector code knows no members of one byte
 };
 
 // Finds the pixel of a point in the camera's frame, which is exact to g.error; `inverse` is 1 / z to 2^-23 of it.
-ROBOCACHE_HD Glimpse glimpse(const TsdfGlance& g, float x, float y, float z, float inverse) {
+ROBOCACHE_HD PixelGuess guess_pixel(const TsdfBounds& g, float x, float y, float z, float inverse) {
   constexpr float kMagic = 0x1.8p23f;  // added, it leaves the nearest whole number in the last bits
   const float u = plus_product(g.fx, x * inverse, g.cx);
   const float v = plus_product(g.fy, y * inverse, g.cy);
@@ -230,7 +232,7 @@ struct Verdict {
 };
 
 // Tests a voxel at z against `depth`, which is in the image's unit.
-ROBOCACHE_HD Verdict verdict(const TsdfGlance& g, bool space_carving, float z, float depth) {
+ROBOCACHE_HD Verdict verdict(const TsdfBounds& g, bool space_carving, float z, float depth) {
   const float metres = depth * g.depth_scale;
   const float ahead = metres - z;
   const float far = plus_product(metres, kDepthError, g.sure_distance);

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kLongList = 32;
 using WideKey = unsigned __int128;
 
-struct Placing {
+struct Assignment {
   int64_t found_most;  // voxels there can be in the call's arrays
   int key_bits;        // of the order's keys; 0 where the order is that of insertion
   bool wide;           // keys of more than 64 bits
@@ -26,11 +26,11 @@ struct Placing {
   bool sorted;         // rows are sorted instead
   Word* keys[2];       // [voxels]
   WideKey* wide_keys[2];
-  int32_t* insertions[2];   // [voxels]; the second: the index of each voxel in the order of insertion
-  int32_t* place;           // [voxels] the voxel with each such index
-  uint32_t* list;           // [voxels, P] rows, kNoRow behind the last
-  Word* least;              // [voxels]
-  uint32_t* row_voxels[2];  // [rows]
+  int32_t* insertions[2];       // [voxels]; the second: the index of each voxel in the order of insertion
+  int32_t* voxel_of_insertion;  // [voxels] the voxel with each such index
+  uint32_t* list;               // [voxels, P] rows, kNoRow behind the last
+  Word* least;                  // [voxels]
+  uint32_t* row_voxels[2];      // [rows]
   int32_t* rows[2];
   int32_t* start;  // [voxels] where its rows begin among the sorted
   char* sort_memory;
@@ -40,7 +40,7 @@ struct Placing {
 int bits_for(uint64_t value) { return std::max(1, static_cast<int>(std::bit_width(value))); }
 
 // Bits of the widest key. All ones in so many bits is more than any.
-void set_key_bits(const SparseCall& call, Placing& p) {
+void set_key_bits(const SparseCall& call, Assignment& p) {
   const int64_t* const shape = call.grid.shape;
   if (call.order == VoxelOrder::kFirst) return;
   const int cloud_bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(call.clouds.count)));
@@ -64,7 +64,7 @@ void set_key_bits(const SparseCall& call, Placing& p) {
   p.key_bits = 97 + cloud_bits;  // 33 of a code, or 32 of x, above 64
 }
 
-cudaError_t sort_voxels(const Placing& p, void* memory, size_t& bytes, cudaStream_t stream) {
+cudaError_t sort_voxels(const Assignment& p, void* memory, size_t& bytes, cudaStream_t stream) {
   const auto sort = [&](auto* const* keys) {
     return cub::DeviceRadixSort::SortPairs(memory, bytes, keys[0], keys[1], p.insertions[0], p.insertions[1],
                                            p.found_most, 0, p.key_bits, stream);
@@ -72,13 +72,13 @@ cudaError_t sort_voxels(const Placing& p, void* memory, size_t& bytes, cudaStrea
   return p.wide ? sort(p.wide_keys) : sort(p.keys);
 }
 
-cudaError_t sort_rows(const SparseCall& call, const Numbering& n, const Placing& p, void* memory, size_t& bytes,
+cudaError_t sort_rows(const SparseCall& call, const Numbering& n, const Assignment& p, void* memory, size_t& bytes,
                       cudaStream_t stream) {
   return cub::DeviceRadixSort::SortPairs(memory, bytes, p.row_voxels[0], p.row_voxels[1], p.rows[0], p.rows[1], n.rows,
                                          0, bits_for(static_cast<uint64_t>(call.voxels)), stream);
 }
 
-cudaError_t placing_of(const SparseCall& call, const Numbering& n, Placing& p, int64_t& bytes) {
+cudaError_t assignment_of(const SparseCall& call, const Numbering& n, Assignment& p, int64_t& bytes) {
   p = {};
   p.found_most = std::min(call.voxels, n.most);
   set_key_bits(call, p);
@@ -105,7 +105,7 @@ cudaError_t placing_of(const SparseCall& call, const Numbering& n, Placing& p, i
     parts.take(p.row_voxels[i], n.rows, p.sorted);
     parts.take(p.rows[i], n.rows, p.sorted);
   }
-  parts.take(p.place, p.found_most, ordered);
+  parts.take(p.voxel_of_insertion, p.found_most, ordered);
   if (p.listed) {
     p.list = reinterpret_cast<uint32_t*>(call.rows_of_voxel);
     parts.take(p.list, call.voxels * call.points_per_voxel, p.list == nullptr);
@@ -123,9 +123,9 @@ __device__ int64_t found_voxels(const SparseCall& call, const Numbering& n) {
   return voxels < call.voxels ? voxels : call.voxels;
 }
 
-// The cell and the first row of the voxel that has index `place` in the order of insertion.
-__device__ int32_t first_row_of(const SparseCall& call, const Numbering& n, int64_t place, SparseCell& cell) {
-  const int32_t row = n.first_row[insertion_of_voxel(call, n, place)];
+// The cell and the first row of the voxel that has index `insertion` in the order of insertion.
+__device__ int32_t first_row_of(const SparseCall& call, const Numbering& n, int64_t insertion, SparseCell& cell) {
+  const int32_t row = n.first_row[insertion_of_voxel(call, n, insertion)];
   cloud_of_row(call, n, row, cell.cloud);
   cell_of_row(call, row, cell);
   return row;
@@ -133,7 +133,7 @@ __device__ int32_t first_row_of(const SparseCall& call, const Numbering& n, int6
 
 __global__ void __launch_bounds__(kThreads)
     key(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
-        const __grid_constant__ Placing p) {
+        const __grid_constant__ Assignment p) {
   wait_for_work_before();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= p.found_most) return;
@@ -142,25 +142,25 @@ __global__ void __launch_bounds__(kThreads)
   SparseCell cell{};
   if (found) first_row_of(call, n, i, cell);
   if (p.wide) {
-    const SparseKey made = sort_key(call.order, cell);
-    p.wide_keys[0][i] = found ? static_cast<WideKey>(made.high) << 64 | made.low : ~WideKey{0};
+    const SparseKey wide = sort_key(call.order, cell);
+    p.wide_keys[0][i] = found ? static_cast<WideKey>(wide.high) << 64 | wide.low : ~WideKey{0};
     return;
   }
-  Word made = ~Word{0};
+  Word bits = ~Word{0};
   if (found && call.order == VoxelOrder::kLinear) {
     const auto* shape = call.grid.shape;
-    made = static_cast<Word>(((cell.cloud * shape[0] + cell.x) * shape[1] + cell.y) * shape[2] + cell.z);
+    bits = static_cast<Word>(((cell.cloud * shape[0] + cell.x) * shape[1] + cell.y) * shape[2] + cell.z);
   } else if (found) {
     const int axes = p.key_bits - static_cast<int>(64 - __clzll(static_cast<long long>(call.clouds.count)));
-    made = static_cast<Word>(cell.cloud) << axes | spread_bits(static_cast<uint64_t>(cell.x)) |
+    bits = static_cast<Word>(cell.cloud) << axes | spread_bits(static_cast<uint64_t>(cell.x)) |
            spread_bits(static_cast<uint64_t>(cell.y)) << 1 | spread_bits(static_cast<uint64_t>(cell.z)) << 2;
   }
-  p.keys[0][i] = made;
+  p.keys[0][i] = bits;
 }
 
 __global__ void __launch_bounds__(kThreads)
     describe(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
-             const __grid_constant__ Placing p) {
+             const __grid_constant__ Assignment p) {
   wait_for_work_before();
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * kThreads;
@@ -174,18 +174,18 @@ __global__ void __launch_bounds__(kThreads)
     SparseCell cell{-1, -1, -1, -1};
     int32_t row = -1;
     if (voxel < found) {
-      int64_t place = voxel;
+      int64_t insertion = voxel;
       if (p.key_bits > 0) {
-        place = p.insertions[1][voxel];
-        p.place[place] = static_cast<int32_t>(voxel);
+        insertion = p.insertions[1][voxel];
+        p.voxel_of_insertion[insertion] = static_cast<int32_t>(voxel);
       }
-      row = first_row_of(call, n, place, cell);
+      row = first_row_of(call, n, insertion, cell);
     }
     write_coords(call, voxel, cell);
     if (p.list != nullptr) {
       uint32_t* const list = p.list + voxel * most;
       list[0] = static_cast<uint32_t>(row);
-      for (int64_t place = 1; place < most; ++place) list[place] = kNoRow;
+      for (int64_t entry = 1; entry < most; ++entry) list[entry] = kNoRow;
     }
     if (call.counts != nullptr) call.counts[voxel] = p.listed && row >= 0 ? 1 : 0;
     if (p.least != nullptr) p.least[voxel] = ~Word{0};
@@ -202,12 +202,12 @@ __global__ void __launch_bounds__(kThreads)
 // P rows ends in its own entry, at most at its rank, which is its rank. This also holds for an entry that is skipped
 // because a lesser row was seen there: the row in an entry only falls.
 __device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_t* count) {
-  const auto seen = [&](int64_t place) { return *static_cast<const volatile uint32_t*>(list + place); };
+  const auto seen = [&](int64_t entry) { return *static_cast<const volatile uint32_t*>(list + entry); };
   if (most == 1 || seen(most - 1) < row) return;
-  int64_t place = 1;
-  while (place < most - 1 && seen(place) < row) ++place;
-  for (; place < most; ++place) {
-    const uint32_t before = atomicMin(list + place, row);
+  int64_t entry = 1;
+  while (entry < most - 1 && seen(entry) < row) ++entry;
+  for (; entry < most; ++entry) {
+    const uint32_t before = atomicMin(list + entry, row);
     if (before == kNoRow) {  // once for each entry
       if (count != nullptr) atomicAdd(count, 1);
       return;
@@ -218,7 +218,7 @@ __device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_
 
 __global__ void __launch_bounds__(kThreads)
     assign(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
-           const __grid_constant__ Placing p) {
+           const __grid_constant__ Assignment p) {
   wait_for_work_before();
   __shared__ int32_t block_cloud;
   const int64_t row = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
     slot = n.table[n.slot_of_row[row]];
     voxel = voxel_of_insertion(call, n, insertion_of_slot(slot), cloud);
     if (voxel >= found_voxels(call, n)) voxel = -1;
-    if (voxel >= 0 && p.key_bits > 0) voxel = p.place[voxel];
+    if (voxel >= 0 && p.key_bits > 0) voxel = p.voxel_of_insertion[voxel];
   }
   if (row < n.rows) {
     call.point_to_voxel[row] = static_cast<int32_t>(voxel);
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(kThreads)
 // With lists: finds which rows are in them. With priorities: finds the row with the least.
 __global__ void __launch_bounds__(kThreads)
     choose(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
-           const __grid_constant__ Placing p) {
+           const __grid_constant__ Assignment p) {
   wait_for_work_before();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (call.random) {
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     find_starts(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
-                const __grid_constant__ Placing p) {
+                const __grid_constant__ Assignment p) {
   wait_for_work_before();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n.rows) return;
@@ -288,23 +288,23 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     choose_sorted(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
-                  const __grid_constant__ Placing p) {
+                  const __grid_constant__ Assignment p) {
   wait_for_work_before();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n.rows) return;
   const uint32_t voxel = p.row_voxels[1][i];
   const int32_t row = p.rows[1][i];
   const int64_t most = call.points_per_voxel;
-  const int64_t place = voxel < call.voxels ? i - p.start[voxel] : most;
-  const bool kept = place < most;
+  const int64_t entry = voxel < call.voxels ? i - p.start[voxel] : most;
+  const bool kept = entry < most;
   if (call.kept != nullptr) call.kept[row] = kept ? static_cast<int32_t>(voxel) : -1;
   if (!kept) return;
-  if (call.rows_of_voxel != nullptr) call.rows_of_voxel[voxel * most + place] = row;
-  const bool last = place == most - 1 || i == n.rows - 1 || p.row_voxels[1][i + 1] != voxel;
-  if (last && call.counts != nullptr) call.counts[voxel] = static_cast<int32_t>(place + 1);
+  if (call.rows_of_voxel != nullptr) call.rows_of_voxel[voxel * most + entry] = row;
+  const bool last = entry == most - 1 || i == n.rows - 1 || p.row_voxels[1][i + 1] != voxel;
+  if (last && call.counts != nullptr) call.counts[voxel] = static_cast<int32_t>(entry + 1);
 }
 
-cudaError_t launch(const SparseCall& call, const Numbering& n, const Placing& p, cudaStream_t stream) {
+cudaError_t launch(const SparseCall& call, const Numbering& n, const Assignment& p, cudaStream_t stream) {
   cudaError_t code = cudaSuccess;
   size_t sort_bytes = p.sort_bytes;
   const auto queue = [&](auto* kernel, int64_t items) {
@@ -317,8 +317,8 @@ cudaError_t launch(const SparseCall& call, const Numbering& n, const Placing& p,
     if (code == cudaSuccess) code = sort_voxels(p, p.sort_memory, sort_bytes, stream);
   }
   const bool cleared = p.list == nullptr && call.rows_of_voxel != nullptr && !call.random;
-  const int64_t places = cleared ? call.voxels * call.points_per_voxel : call.voxels;
-  queue(describe, std::clamp<int64_t>(std::max(places, call.clouds.count), 1, int64_t{4096} * kThreads));
+  const int64_t entries = cleared ? call.voxels * call.points_per_voxel : call.voxels;
+  queue(describe, std::clamp<int64_t>(std::max(entries, call.clouds.count), 1, int64_t{4096} * kThreads));
   queue(assign, n.rows);
   if (call.random) queue(choose, call.voxels);
   if (p.listed && call.kept != nullptr) queue(choose, n.rows);
@@ -333,22 +333,22 @@ cudaError_t launch(const SparseCall& call, const Numbering& n, const Placing& p,
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_bytes(const SparseCall* call, int64_t* bytes,
-                                                                                 int32_t device) {
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_assign_bytes(const SparseCall* call,
+                                                                                  int64_t* bytes, int32_t device) {
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
-  Placing p{};
-  return placing_of(*call, numbering_of(*call, nullptr), p, *bytes);
+  Assignment p{};
+  return assignment_of(*call, numbering_of(*call, nullptr), p, *bytes);
 }
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_place_points(const SparseCall* call,
-                                                                                  int32_t device, void* stream) {
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_assign_points(const SparseCall* call,
+                                                                                   int32_t device, void* stream) {
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const Numbering n = numbering_of(*call, nullptr);
-  Placing p{};
+  Assignment p{};
   int64_t bytes = 0;
-  const cudaError_t code = placing_of(*call, n, p, bytes);
+  const cudaError_t code = assignment_of(*call, n, p, bytes);
   return code != cudaSuccess ? code : launch(*call, n, p, static_cast<cudaStream_t>(stream));
 }
 
