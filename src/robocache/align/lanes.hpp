@@ -1,5 +1,6 @@
-// The rules of number.hpp for as many neighbouring features as a vector register holds, for loops that are built once per
-// instruction set (namespace robocache::ROBOCACHE_ISA). The bits are the same as one by one, except for the bits of a NaN.
+// The rules of number.hpp for as many neighbouring features as a vector register holds, for loops that are built once
+// per instruction set (namespace robocache::ROBOCACHE_ISA). The bits are the same as one by one, except for the bits of
+// a NaN.
 #pragma once
 
 #include <cstdint>
@@ -98,7 +99,8 @@ ROBOCACHE_HD void load_lanes(const T* from, Lanes<Work, kCount>& y) {
 }
 
 #ifdef __AVX512BW__
-// rounded_once<BFloat16>() of each lane, in the upper half of its bits. Compilers do not find these masks by themselves.
+// rounded_once<BFloat16>() of each lane, in the upper half of its bits. Compilers do not find these masks by
+// themselves.
 ROBOCACHE_HD __m512i rounded_to_bfloat16(const __m512& y) {
   const __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32(0x7fff0000));
   const __m512i nan_to_nan = _mm512_set1_epi32(0x11111100);  // the first two classes of numbers, to the first argument

@@ -1,13 +1,15 @@
 // A batch in one launch: draw the anchors, search each stream's clock, interpolate, normalise, convert, mask.
 //
-// Sample i of the batch has the anchor (episode, time) = anchors.at(order.at(first_position + i)). Step k of a segment aims at
-// time + delta_ns[k] in that episode of its stream. A target closer than snap_ns to a sample is that sample; for others the
-// rules of ops/resample/resample.hpp hold, with `clamp`. Each value becomes fma(x, scale, shift) in the work type and is
-// rounded once to the output's. is_pad is true in three cases: outside the recording, where the value is the edge sample; in a
-// bracket longer than max_gap_ns, where it is the method's value; and where the episode has no rows of the stream, where it is 0.
+// Sample i of the batch has the anchor (episode, time) = anchors.at(order.at(first_position + i)). Step k of a segment
+// aims at time + delta_ns[k] in that episode of its stream. A target closer than snap_ns to a sample is that sample;
+// for others the rules of ops/resample/resample.hpp hold, with `clamp`. Each value becomes fma(x, scale, shift) in the
+// work type and is rounded once to the output's. is_pad is true in three cases: outside the recording, where the value
+// is the edge sample; in a bracket longer than max_gap_ns, where it is the method's value; and where the episode has no
+// rows of the stream, where it is 0.
 //
-// All of `memory` is filled for `count` samples, with the same bits on the CPU and on CUDA and for any number of threads. On CUDA
-// one kernel is queued on `stream`, and not waited for; on the CPU the batch is whole on return. Throws DeviceError.
+// All of `memory` is filled for `count` samples, with the same bits on the CPU and on CUDA and for any number of
+// threads. On CUDA one kernel is queued on `stream`, and not waited for; on the CPU the batch is whole on return.
+// Throws DeviceError.
 #pragma once
 
 #include "robocache/align/window_params.hpp"

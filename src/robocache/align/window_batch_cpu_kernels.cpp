@@ -9,9 +9,9 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// A sample's rows lie far from the last sample's, so each read would wait for main memory. Therefore each stage prefetches the
-// memory of the next one: kTogether samples are drawn while as many before them are searched, and kSearched are searched before
-// as many before them are written.
+// A sample's rows lie far from the last sample's, so each read would wait for main memory. Therefore each stage
+// prefetches the memory of the next one: kTogether samples are drawn while as many before them are searched, and
+// kSearched are searched before as many before them are written.
 constexpr int64_t kTogether = 4;
 constexpr int64_t kSearched = 4;
 

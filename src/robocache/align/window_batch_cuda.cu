@@ -26,8 +26,8 @@ __device__ T* in_global(T* at) {
   return at;
 }
 
-// The rows that a step takes: the address of one row's first feature of the segment, and the distance in bytes to another row's,
-// to mix with it.
+// The rows that a step takes: the address of one row's first feature of the segment, and the distance in bytes to
+// another row's, to mix with it.
 struct alignas(16) PlainEntry {
   const char* left;  // null where there is nothing
   int64_t apart;     // 0: the one row alone
@@ -281,8 +281,8 @@ struct Sample {
   int32_t source;
 };
 
-// A target among the rows of an episode's clock from `origin` on, which is the last row at or before it if there is one. These
-// rows count in 32 bits.
+// A target among the rows of an episode's clock from `origin` on, which is the last row at or before it if there is
+// one. These rows count in 32 bits.
 struct MomentRows {
   const int64_t* times;
   int64_t origin;
@@ -310,7 +310,8 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
   const char* const values = static_cast<const char*>(s.values) + (rows.begin + at.origin) * s.row_bytes;
   entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
   entry.apart = (picked.right - picked.left) * s.row_bytes;
-  // The rows are loaded while other steps are searched for. If rows follow each other, the right one is the next step's left.
+  // The rows are loaded while other steps are searched for. If rows follow each other, the right one is the next step's
+  // left.
   for (int64_t byte = 0; byte < s.row_bytes && byte < kMostPrefetched && picked.kind != PickKind::kAbsent;
        byte += 128) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(entry.left + byte));
@@ -363,7 +364,8 @@ __device__ Sample drawn_sample(const WindowBatch& batch, int64_t index) {
   return sample_of(source_of(batch.plan, draw.source), draw);
 }
 
-// The last source that begins at or before `at`, which is the same in each kDrawLanes lanes. Lane s holds the begin of source s.
+// The last source that begins at or before `at`, which is the same in each kDrawLanes lanes. Lane s holds the begin of
+// source s.
 __device__ int32_t source_from(int64_t first, int32_t sources, int64_t at) {
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   int32_t found = 0;
@@ -380,8 +382,8 @@ __device__ bool draws_together(const WindowBatch& batch) {
   return batch.anchors == nullptr && batch.mixture.sources <= kTileVectors;
 }
 
-// The same as drawn_sample() for an existing sample, by kDrawLanes lanes together; all lanes of a warp draw. Each lane holds the
-// part of one source, so no load waits for another. The rule is that of Mixture::at.
+// The same as drawn_sample() for an existing sample, by kDrawLanes lanes together; all lanes of a warp draw. Each lane
+// holds the part of one source, so no load waits for another. The rule is that of Mixture::at.
 __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   const Mixture& mixture = batch.mixture;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
@@ -510,9 +512,10 @@ __device__ void write_rest(const WindowBatch& batch, const Sample* found, int sa
   }
 }
 
-// A block fills a few samples after the others, one group of segments of each. While threads find moments, the last warp, which
-// has the fewest of them, draws the samples of several turns at once, one for each lane. Then warps write strips. Everything that
-// the kernel reads existed before the loader did, so only its writing waits for the work that was queued before it.
+// A block fills a few samples after the others, one group of segments of each. While threads find moments, the last
+// warp, which has the fewest of them, draws the samples of several turns at once, one for each lane. Then warps write
+// strips. Everything that the kernel reads existed before the loader did, so only its writing waits for the work that
+// was queued before it.
 template <bool kCurves>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {

@@ -1,5 +1,5 @@
-// A sample on its way through the stages of the CPU loop, built once per instruction set: drawn, searched, written. Each stage
-// prefetches the memory that the next one reads.
+// A sample on its way through the stages of the CPU loop, built once per instruction set: drawn, searched, written.
+// Each stage prefetches the memory that the next one reads.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ inline constexpr int64_t kLineBytes = 64;
 // The start of the cache line of a byte.
 inline const char* line_of(const char* at) { return at - reinterpret_cast<uintptr_t>(at) % kLineBytes; }
 
-// Memory that is read soon. It is prefetched a line at a time between other work, since a processor stops when more lines are on
-// their way than it can track, or when it must look up a page.
+// Memory that is read soon. It is prefetched a line at a time between other work, since a processor stops when more
+// lines are on their way than it can track, or when it must look up a page.
 class Wanted {
  public:
   void clear() {
@@ -130,11 +130,12 @@ struct Item {
   Picks picks() { return {left, right, weight}; }
 };
 
-// Prefetches the memory that find_rows() of a sample probably reads, and the first values, whose page is looked up by that.
+// Prefetches the memory that find_rows() of a sample probably reads, and the first values, whose page is looked up by
+// that.
 void ask_for_clocks(const Group& group, const Anchor& anchor);
 
-// Finds the rows of each step of an item, with the memory that is wanted for them, and writes masks and ages to the batch at
-// `memory`. Prefetches `asked` meanwhile.
+// Finds the rows of each step of an item, with the memory that is wanted for them, and writes masks and ages to the
+// batch at `memory`. Prefetches `asked` meanwhile.
 void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked);
 
 // Writes the values of an item's steps to the batch. Throws FileError for rows in a file.

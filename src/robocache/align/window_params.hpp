@@ -1,5 +1,5 @@
-// The structs that the loader hands to either backend for a batch: validated, plain C, every pointer on the kernel's device.
-// align/window_plan builds them.
+// The structs that the loader hands to either backend for a batch: validated, plain C, every pointer on the kernel's
+// device. align/window_plan builds them.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 
 namespace robocache {
 
-// Some steps of some features of one stream's window, by one method. A stream with many steps has several segments, so that a
-// group of segments fits a block's shared memory. A stream with several methods has a segment for each run of features.
+// Some steps of some features of one stream's window, by one method. A stream with many steps has several segments, so
+// that a group of segments fits a block's shared memory. A stream with several methods has a segment for each run of
+// features.
 struct WindowSegment {
   const void* values;  // the first row's first feature of the segment; null where it is in `file`
   const void* scale;   // [features] of the work type, or null: y = fma(x, scale, shift)
@@ -49,8 +50,8 @@ struct WindowSegment {
   bool causal;
 };
 
-// The shares of warps in a segment. A tile is a vector for each lane: as many whole steps as fit, or a part of one. A strip is
-// kStripTiles tiles of steps that follow each other, and one warp writes it.
+// The shares of warps in a segment. A tile is a vector for each lane: as many whole steps as fit, or a part of one. A
+// strip is kStripTiles tiles of steps that follow each other, and one warp writes it.
 inline constexpr int32_t kTileVectors = 32;
 inline constexpr int32_t kStripTiles = 4;
 
@@ -77,8 +78,8 @@ struct WindowClock {
   bool in_order;  // every segment on it has a first_moment
 };
 
-// The most picks (steps of all segments) and segments, and so clocks, of a group. A segment of very many features has few steps,
-// so that strips count in 32 bits. Picks of a plan with curves are larger, so there are fewer.
+// The most picks (steps of all segments) and segments, and so clocks, of a group. A segment of very many features has
+// few steps, so that strips count in 32 bits. Picks of a plan with curves are larger, so there are fewer.
 inline constexpr int32_t kMaxGroupPicks = 512;
 inline constexpr int32_t kMaxGroupCurvePicks = 256;
 inline constexpr int32_t kMaxGroupSegments = 32;
@@ -141,7 +142,8 @@ struct WindowPlan {
   int64_t source_offset;   // to the numbers of its sources, int64 [batch]; below 0: not written
 };
 
-// One batch: the samples [first_position, first_position + count) of the epoch. Behind its end the first ones follow again.
+// One batch: the samples [first_position, first_position + count) of the epoch. Behind its end the first ones follow
+// again.
 struct WindowBatch {
   WindowPlan plan;
   Mixture mixture;

@@ -8,8 +8,8 @@
 namespace robocache {
 namespace {
 
-// The number of neighbouring features that can be moved at once, in a row and in a batch's step. Curved methods move the
-// features that belong together, whatever their alignment: a quaternion, or one feature.
+// The number of neighbouring features that can be moved at once, in a row and in a batch's step. Curved methods move
+// the features that belong together, whatever their alignment: a quaternion, or one feature.
 int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
   if (is_curved(block.method)) return features_together(block.method);
   if (!is_floating(stream.rows.dtype)) return 1;

@@ -1,4 +1,5 @@
-// Turns streams and offsets into the tables of window_params: the groups of steps, and the moments that are searched for.
+// Turns streams and offsets into the tables of window_params: the groups of steps, and the moments that are searched
+// for.
 //
 //   DeviceTables tables(device);
 //   const WindowPlan plan = window_plan(std::array{WindowStreams{anchors, {window}, {}}}, tables);
@@ -39,8 +40,8 @@ struct WindowStreams {
   std::vector<WindowConstant> constants;
 };
 
-// The plan of these sources, without its snap_ns and the offsets of arrays that belong to no stream. It points into `tables`,
-// which must outlive it. Steps on one clock that aim at one time share a search. Throws DeviceError.
+// The plan of these sources, without its snap_ns and the offsets of arrays that belong to no stream. It points into
+// `tables`, which must outlive it. Steps on one clock that aim at one time share a search. Throws DeviceError.
 WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables);
 
 }  // namespace robocache

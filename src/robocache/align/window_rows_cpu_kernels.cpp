@@ -30,8 +30,8 @@ bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows
          moments[count - 1].delta_ns < kFar / 2 && rows.first_ns > -kFar && rows.first_ns < kFar && snap_ns < kFar / 2;
 }
 
-// The row of a clock's first moment, if every next moment is the next row: each closer than snap_ns to its own row and to no other.
-// Else -1. find_target() would give the same rows, and by every rule steps take them.
+// The row of a clock's first moment, if every next moment is the next row: each closer than snap_ns to its own row and
+// to no other. Else -1. find_target() would give the same rows, and by every rule steps take them.
 int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_t>& times, const EpisodeRows& rows,
                int64_t anchor_ns, int64_t snap_ns) {
   if (!is_near(moments, count, rows, anchor_ns, snap_ns)) return -1;
@@ -84,8 +84,9 @@ int64_t count_passed(const int64_t* times, int64_t target) {
 #endif
 }
 
-// Finds the rows around all moments of a clock, as pick_at() does. Returns false if a moment is outside the recording, between rows
-// of one stamp, or has differences beyond int64. Each moment is searched for by itself, so that none waits for another.
+// Finds the rows around all moments of a clock, as pick_at() does. Returns false if a moment is outside the recording,
+// between rows of one stamp, or has differences beyond int64. Each moment is searched for by itself, so that none waits
+// for another.
 bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* times, const EpisodeRows& rows,
                    int64_t anchor_ns, int64_t snap_ns, Brackets& found, Wanted& asked) {
   const int64_t n = rows.rows;

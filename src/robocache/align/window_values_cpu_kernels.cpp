@@ -15,8 +15,8 @@ namespace {
 
 // ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
 
-// Computes the features [begin, begin + kColumns * kCount) of the steps, or the first `part` features of a column. No step is
-// curved, and each has a row. It goes step by step, so that scale and shift are loaded once.
+// Computes the features [begin, begin + kColumns * kCount) of the steps, or the first `part` features of a column. No
+// step is curved, and each has a row. It goes step by step, so that scale and shift are loaded once.
 template <int kColumns, int kCount, bool kScaled, class In, class Out, class Part>
 void write_column(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, int64_t begin,
                   Part part, char* out, Wanted& asked) {
@@ -68,8 +68,8 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
   }
 }
 
-// Goes through columns of kCount features, four at once as long as there are four. The last column is a part of one. If the
-// processor has no loads and stores of a part, it reaches back over values that are already written.
+// Goes through columns of kCount features, four at once as long as there are four. The last column is a part of one. If
+// the processor has no loads and stores of a part, it reaches back over values that are already written.
 template <int kCount, bool kScaled, class In, class Out>
 void write_columns(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
                    Wanted& asked) {
@@ -237,7 +237,8 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
       run.begin = next.begin < run.begin ? next.begin : run.begin;
       run.end = next.end > run.end ? next.end : run.end;
     }
-    // The file ends with the features of its last row. A whole row from this segment's first feature on would reach beyond it.
+    // The file ends with the features of its last row. A whole row from this segment's first feature on would reach
+    // beyond it.
     const int64_t bytes =
         run.begin == run.end ? 0 : (run.end - run.begin - 1) * s.row_bytes + s.features * dtype_size(s.value_dtype);
     char* const scratch = window_scratch(static_cast<size_t>(bytes));

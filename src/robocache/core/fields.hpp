@@ -1,5 +1,5 @@
-// The fields of a struct, listed once. Whoever reads, describes or compares the struct goes by this list: a field that is
-// added to it is added everywhere.
+// The fields of a struct, listed once. Whoever reads, describes or compares the struct goes by this list: a field that
+// is added to it is added everywhere.
 //
 //   struct Window {
 //     double from_s = 0;
@@ -13,9 +13,9 @@
 //   Window window;
 //   for_each_field(window, [&](const char* name, auto& value) { read(source, name, value); });
 //
-// A field's type is its member's, its default the member's initializer. `read` is a set of overloads, one for each type;
-// of a member that lists fields itself (HasFields) the body asks with for_each_field again. An enum is read and written by
-// its names: specialise EnumNames for it.
+// A field's type is its member's, its default the member's initializer. `read` is a set of overloads, one for each
+// type; of a member that lists fields itself (HasFields) the body asks with for_each_field again. An enum is read and
+// written by its names: specialise EnumNames for it.
 #pragma once
 
 #include <tuple>

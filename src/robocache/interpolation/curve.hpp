@@ -1,6 +1,6 @@
-// The base of methods that use the times around a bracket: the samples around it, and the weights that all features of a
-// target share. The CPU loops and the CUDA kernels share these functions. They work on any number type with +, -, *, < and
-// the functions of number.hpp.
+// The base of methods that use the times around a bracket: the samples around it, and the weights that all features of
+// a target share. The CPU loops and the CUDA kernels share these functions. They work on any number type with +, -, *,
+// < and the functions of number.hpp.
 //
 // With a, b the bracket's samples, h its length, w = (t - t_a) / h and every slope times h, so that it is a value:
 //   y = a + w (b - a) + w (1-w)^2 (p - (b - a)) - w^2 (1-w) (q - (b - a))       p, q: the slopes at a and b
@@ -17,8 +17,8 @@
 namespace robocache {
 
 // The samples around a bracket, which is rows[2] and rows[3]. Of several samples with one time only the last is used.
-// `before` samples exist before the bracket: rows[1], then rows[0]. `after` samples exist after it: rows[4], then rows[5].
-// The other entries repeat a row that exists.
+// `before` samples exist before the bracket: rows[1], then rows[0]. `after` samples exist after it: rows[4], then
+// rows[5]. The other entries repeat a row that exists.
 template <class Index>
 struct Stencil {
   Index rows[6];
@@ -101,8 +101,8 @@ ROBOCACHE_HD Spacing<double> spacing_around(const Times& times, Index n, const S
   return spacing;
 }
 
-// The numbers of a target that depend only on the times, the same for every feature. A method fills and reads those that it
-// needs. One without kWeighs reads only `along`.
+// The numbers of a target that depend only on the times, the same for every feature. A method fills and reads those
+// that it needs. One without kWeighs reads only `along`.
 template <class Scalar>
 struct CurveWeights {
   Scalar along;        // the factor of b - a

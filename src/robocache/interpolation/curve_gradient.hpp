@@ -1,9 +1,9 @@
-// The derivatives at a target of every method with kWeighs (methods.hpp), by `value` and `weights` on dual numbers. The CPU
-// loop and the CUDA kernels share them. All is computed in float64, so the gradient is that of the exact curve.
+// The derivatives at a target of every method with kWeighs (methods.hpp), by `value` and `weights` on dual numbers. The
+// CPU loop and the CUDA kernels share them. All is computed in float64, so the gradient is that of the exact curve.
 //
-// A curve depends on its six rows (partials 0 to 5) and, through nine weights that all features share, on their times. The
-// gradient by the weights is summed over the features first, then turned once a target into that by the times. Partials of
-// rows outside the stencil are 0.
+// A curve depends on its six rows (partials 0 to 5) and, through nine weights that all features share, on their times.
+// The gradient by the weights is summed over the features first, then turned once a target into that by the times.
+// Partials of rows outside the stencil are 0.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Numbers that carry their derivatives by N variables. The functions of the methods run on them as on float64 and give the
-// derivatives along with the value.
+// Numbers that carry their derivatives by N variables. The functions of the methods run on them as on float64 and give
+// the derivatives along with the value.
 #pragma once
 
 #include <cmath>

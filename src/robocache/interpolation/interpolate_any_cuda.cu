@@ -5,9 +5,9 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// A block takes a tile of one row's targets in one segment. It copies a window of the row's clock to shared memory. Each
-// thread finds the samples of one target there, or in the row itself if the window missed them. Then all threads write
-// features of any target.
+// A block takes a tile of one row's targets in one segment. It copies a window of the row's clock to shared memory.
+// Each thread finds the samples of one target there, or in the row itself if the window missed them. Then all threads
+// write features of any target.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
 constexpr int64_t kBlocksWanted = 3;  // of a multiprocessor

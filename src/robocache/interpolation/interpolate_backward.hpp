@@ -1,5 +1,5 @@
-// The gradient of interpolate: turns the gradient of a loss by every segment's `out` into that by its values, its times and
-// the call's targets.
+// The gradient of interpolate: turns the gradient of a loss by every segment's `out` into that by its values, its times
+// and the call's targets.
 //
 //   a mixture of two   (1 - w) g goes to the earlier sample and w g to the later, in the work type; with the slope
 //                      s = sum over features of g (b - a) / (t_b - t_a) in float64, s goes to the target, -(1 - w) s to
@@ -14,12 +14,12 @@
 //                      at a turn, akima between equal weights) it is one of the slopes. For rotations by an angle below
 //                      1e-8 it is accurate to 2^-53 over that angle.
 //
-// Of several samples with one time the last gets everything, as in interpolate. A gradient of 0 contributes 0 whatever the
-// samples hold: a NaN that a mask removed from the loss stays out. int64 clocks have no gradient; a target in seconds for
-// an int64 clock gets its gradient as if it had not been rounded to nanoseconds.
+// Of several samples with one time the last gets everything, as in interpolate. A gradient of 0 contributes 0 whatever
+// the samples hold: a NaN that a mask removed from the loss stays out. int64 clocks have no gradient; a target in
+// seconds for an int64 clock gets its gradient as if it had not been rounded to nanoseconds.
 //
-// The CPU gives the same bits with any number of threads. CUDA gives the CPU's bits for the gradient of values, except of
-// rotations; the gradients of times and targets are sums of float64 in any order.
+// The CPU gives the same bits with any number of threads. CUDA gives the CPU's bits for the gradient of values, except
+// of rotations; the gradients of times and targets are sums of float64 in any order.
 #pragma once
 
 #include <cstdint>
@@ -54,10 +54,10 @@ struct SegmentGradient {
 // Bytes that the gradient of a cubic segment needs, a multiple of 16; 0 for a causal segment, which never mixes.
 int64_t spline_gradient_bytes(const Segment& s, int64_t batch);
 
-// `gradients` has an entry for each segment of `call`. A segment's `out` is the gradient by it, which is only read; valid
-// and age are ignored. `workspace` is contiguous, 16-byte aligned and on `device`, and has the sum of the cubic segments'
-// spline_gradient_bytes. On CUDA it queues a few kernels a segment on `stream` and does not wait. Throws ArgumentError if
-// the workspace is missing or too small, DeviceError.
+// `gradients` has an entry for each segment of `call`. A segment's `out` is the gradient by it, which is only read;
+// valid and age are ignored. `workspace` is contiguous, 16-byte aligned and on `device`, and has the sum of the cubic
+// segments' spline_gradient_bytes. On CUDA it queues a few kernels a segment on `stream` and does not wait. Throws
+// ArgumentError if the workspace is missing or too small, DeviceError.
 void interpolate_backward(const Interpolation& call, std::span<SegmentGradient> gradients,
                           const std::optional<TensorView>& workspace, Device device, CudaStream stream);
 

@@ -1,7 +1,7 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 //
-// Functions that do not depend on the clock's type are not inlined: the compiler would compile them again for each clock
-// and work type, which takes minutes under a sanitizer.
+// Functions that do not depend on the clock's type are not inlined: the compiler would compile them again for each
+// clock and work type, which takes minutes under a sanitizer.
 #include <cstdint>
 #include <type_traits>
 

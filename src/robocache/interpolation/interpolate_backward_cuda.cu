@@ -306,8 +306,8 @@ class RecentSums {
   Work sums_[kKept]{};
 };
 
-// A thread owns one column (a feature, or the four of a rotation) of a range of a row's samples and visits all targets of
-// the row. So no two threads add to one entry, and the order of the targets is kept.
+// A thread owns one column (a feature, or the four of a rotation) of a range of a row's samples and visits all targets
+// of the row. So no two threads add to one entry, and the order of the targets is kept.
 struct Ownership {
   int64_t columns;       // of a block, one a thread
   int64_t column_tiles;  // blocks side by side

@@ -5,9 +5,9 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// A block takes a tile of one row's targets. Each thread finds the samples of one target; then all threads write vectors of
-// any target. So a value waits for two trips to memory. Most calls end before the GPU has fetched all instructions, so rare
-// cases have functions of their own. Tuned on an H200.
+// A block takes a tile of one row's targets. Each thread finds the samples of one target; then all threads write
+// vectors of any target. So a value waits for two trips to memory. Most calls end before the GPU has fetched all
+// instructions, so rare cases have functions of their own. Tuned on an H200.
 
 // Writes a thread's next kAtOnce targets; it loads all their samples before it uses the first. Past the last target it
 // reads the last target again and writes nothing.
@@ -64,8 +64,8 @@ __device__ void write_tile(const TileCall& call, const T* values, const TileEntr
   }
 }
 
-// Runs a tile of the rows from `batch` on, as many as a block takes. kVector is the number of elements in a vector; 0: that
-// of the segment.
+// Runs a tile of the rows from `batch` on, as many as a block takes. kVector is the number of elements in a vector; 0:
+// that of the segment.
 template <bool kLong, class T, int kVector, class Clock>
 __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   using Entry = TileEntry<WorkType<T>>;

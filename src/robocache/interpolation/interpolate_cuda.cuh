@@ -41,8 +41,9 @@ __device__ Clock latest() {
   }
 }
 
-// The index of the last of `span` ascending times at or before `target`, or 0; `span` is a power of two. The search has few
-// instructions in a short chain: for kMostTimes it compares three times at once, with constant steps. kLong allows more.
+// The index of the last of `span` ascending times at or before `target`, or 0; `span` is a power of two. The search has
+// few instructions in a short chain: for kMostTimes it compares three times at once, with constant steps. kLong allows
+// more.
 template <bool kLong, class Clock>
 __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
   static_assert(kLog2MostTimes % 2 == 0);

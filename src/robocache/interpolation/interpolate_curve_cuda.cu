@@ -7,8 +7,9 @@ namespace robocache::interpolation_cuda {
 namespace {
 
 // A block is a tile of one row's targets: each thread makes the entry of a target, then all threads write vectors of 16
-// bytes of any target. Most of the time goes into the arithmetic of the elements, so everything else has few instructions:
-// nearly every target has all the samples that its method looks at, and code of its own handles the others.
+// bytes of any target. Most of the time goes into the arithmetic of the elements, so everything else has few
+// instructions: nearly every target has all the samples that its method looks at, and code of its own handles the
+// others.
 
 // ---- The entry of a target, in shared memory ----------------------------------------------------------------------------
 

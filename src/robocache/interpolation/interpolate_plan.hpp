@@ -1,5 +1,5 @@
-// Chooses the CUDA kernel for a call of interpolate, and cuts the targets into blocks. The host decides in plain C++, so a
-// test can check which kernel a call takes. No result depends on it.
+// Chooses the CUDA kernel for a call of interpolate, and cuts the targets into blocks. The host decides in plain C++,
+// so a test can check which kernel a call takes. No result depends on it.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // ---- The window of a row's clock --------------------------------------------------------------------------------------
 
-// A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks were even. A
-// target that the window misses is searched for in the row itself.
+// A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks were
+// even. A target that the window misses is searched for in the row itself.
 constexpr int32_t kLog2MostTimes = 10;
 constexpr int32_t kMostTimes = 1 << kLog2MostTimes;  // of kAny
 constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // of kTiles: 32 KB
@@ -46,8 +46,8 @@ enum class Way : uint8_t {
   kAny
 };
 
-// Whether kTiles or kCurve can take a segment, whatever its method: floats that keep their type, both clocks of one type,
-// strides that one instruction multiplies.
+// Whether kTiles or kCurve can take a segment, whatever its method: floats that keep their type, both clocks of one
+// type, strides that one instruction multiplies.
 inline bool is_tiled(const Interpolation& call, const Segment& s) {
   const auto small = [](int64_t stride) { return stride >= -(int64_t{1} << 26) && stride <= int64_t{1} << 26; };
   return call.targets_count < int64_t{1} << 31 && is_floating(s.value_dtype) && s.value_dtype == s.out_dtype &&
@@ -142,8 +142,8 @@ struct Lanes {
   uint32_t reciprocal;  // of width, times 2^16
 };
 
-// Lanes for rows of `vectors`. A wide row takes a few passes, so that few threads stay idle; a pass has at least 128 bytes,
-// because neighbouring passes read the same sectors at their border.
+// Lanes for rows of `vectors`. A wide row takes a few passes, so that few threads stay idle; a pass has at least 128
+// bytes, because neighbouring passes read the same sectors at their border.
 inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
   int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
   if (best > kTileThreads / 4) {
@@ -190,9 +190,10 @@ inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
 // The cost of copying a target's features, in vectors of 16 bytes.
 inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
 
-// Cuts a call's rows into tiles for blocks that have `room`. There are enough tiles that all of `blocks` run at once, but
-// none has fewer targets than `worth_a_block` or kLeastTile, unless only a smaller tile makes the clock's window fit. A
-// block takes several short rows that lie one after the other, as many as fit and pay, until about all blocks run at once.
+// Cuts a call's rows into tiles for blocks that have `room`. There are enough tiles that all of `blocks` run at once,
+// but none has fewer targets than `worth_a_block` or kLeastTile, unless only a smaller tile makes the clock's window
+// fit. A block takes several short rows that lie one after the other, as many as fit and pay, until about all blocks
+// run at once.
 inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
                         int64_t blocks, int64_t times) {
   const Segment& s = of.segment;
@@ -239,8 +240,8 @@ inline size_t window_bytes(const TileCall& made) {
   return static_cast<size_t>((made.cut.rows << made.of.log2_span) + 2) * dtype_size(made.of.segment.clock_dtype);
 }
 
-// Whether a block's windows hold more than kMostTimes, or its tile more than one target a thread. That pays if there are
-// few blocks.
+// Whether a block's windows hold more than kMostTimes, or its tile more than one target a thread. That pays if there
+// are few blocks.
 inline bool is_long(const TileCall& made) {
   return made.of.log2_span > kLog2MostTimes || made.cut.rows * made.cut.tile > kTileThreads;
 }

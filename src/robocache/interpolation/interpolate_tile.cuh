@@ -125,8 +125,8 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
   }
 }
 
-// Applies the general rule to the row itself; the last sample at or before the target is in [low, high). It probes seven
-// times at once: one trip to memory for three steps of bisection.
+// Applies the general rule to the row itself; the last sample at or before the target is in [low, high). It probes
+// seven times at once: one trip to memory for three steps of bisection.
 template <class Work, class Clock>
 __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, const Clock* row, int32_t n, Clock target,
                                                           int32_t low, int32_t high) {

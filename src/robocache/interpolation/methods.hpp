@@ -1,5 +1,5 @@
-// The methods of interpolation. Each is a struct in its own file. All engines visit them: the CPU loops, the CUDA kernels,
-// the gradients and the loader's windows. A method defines
+// The methods of interpolation. Each is a struct in its own file. All engines visit them: the CPU loops, the CUDA
+// kernels, the gradients and the loader's windows. A method defines
 //
 //   kFeatures   the number of neighbouring features that belong together: 1, or 4 for a quaternion
 //   kReach      the number of samples beyond the bracket that it reads on each side: 0, 1 or 2
@@ -9,8 +9,8 @@
 //   value       (CurveWeights, the number of samples before and after the bracket, the samples of its reach in the order of
 //               time) -> the value, for float32, float64 and, if kWeighs, dual numbers
 //
-// The gradient of a method with kWeighs is computed by `weights` and `value` on dual numbers (curve_gradient.hpp). The other
-// methods, and cubic, define their gradient: `way`, or for rotations rows_gradient and weight_gradient.
+// The gradient of a method with kWeighs is computed by `weights` and `value` on dual numbers (curve_gradient.hpp). The
+// other methods, and cubic, define their gradient: `way`, or for rotations rows_gradient and weight_gradient.
 //
 // A new method is a file in methods/, an enumerator and a name in method.hpp, and an include and a case here.
 #pragma once
@@ -29,8 +29,9 @@
 
 namespace robocache {
 
-// Returns body(METHOD{}). Nearest, previous and next visit Linear: they take one sample, as linear does at a hit, and never
-// mix two. All code must choose the method by this function, because nvcc does not warn of a missing enumerator in a switch.
+// Returns body(METHOD{}). Nearest, previous and next visit Linear: they take one sample, as linear does at a hit, and
+// never mix two. All code must choose the method by this function, because nvcc does not warn of a missing enumerator
+// in a switch.
 template <class Body>
 ROBOCACHE_HD constexpr auto with_method(InterpolationMethod method, const Body& body) {
   switch (method) {

@@ -1,5 +1,5 @@
-// Says which samples a target takes, and in what proportion. The CPU loop, the CUDA kernels and the Loader's windows share
-// this.
+// Says which samples a target takes, and in what proportion. The CPU loop, the CUDA kernels and the Loader's windows
+// share this.
 #pragma once
 
 #include <cmath>
@@ -102,7 +102,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_one(Index row, bool valid) {
   return {row, row, Work(0), PickKind::kOne, valid};
 }
 
-// The samples that a target takes. `before` is the last sample at or before it, or -1. n >= 1 and the target is not NaN.
+// The samples that a target takes. `before` is the last sample at or before it, or -1. n >= 1 and the target is not
+// NaN.
 template <class Work, class Clock, class Times, class Index>
 ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
                                          Index before) {
@@ -160,8 +161,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);
 }
 
-// Searches, too. The search starts at `hint`; on return it is the last sample at or before the target (0 if there is none),
-// which is the hint for the next target.
+// Searches, too. The search starts at `hint`; on return it is the last sample at or before the target (0 if there is
+// none), which is the hint for the next target.
 template <class Work, class Clock, class Times, class Index>
 ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
                                     Index& hint) {

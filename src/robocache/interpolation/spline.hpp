@@ -2,9 +2,9 @@
 //
 // Of several samples with one time only the last counts. Times are in units of the row's span, so slopes are values per
 // span. They solve a tridiagonal system, always in float64. Only its right side depends on the values: spline_table
-// computes the factors of a row from the times, spline_sweep goes down and up one or more features with them. The influence
-// of a sample falls by at least half with each further sample, so CUDA solves a row in pieces that overlap. A NaN still
-// reaches every slope of its feature. Two samples give a straight line, three a parabola, unless natural.
+// computes the factors of a row from the times, spline_sweep goes down and up one or more features with them. The
+// influence of a sample falls by at least half with each further sample, so CUDA solves a row in pieces that overlap. A
+// NaN still reaches every slope of its feature. Two samples give a straight line, three a parabola, unless natural.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,20 @@
 
 namespace robocache {
 
-// Bytes of memory that a cubic segment needs for its slopes, a multiple of 16. 0 for a causal segment, which never mixes.
+// Bytes of memory that a cubic segment needs for its slopes, a multiple of 16. 0 for a causal segment, which never
+// mixes.
 int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
 
-// Computes the slopes of the cubic segments in `workspace` and points their `slopes` at them. The workspace is contiguous,
-// 16-byte aligned, on `device`, and stays alive until the segments have been interpolated. CUDA queues three kernels a
-// segment on `stream`. Throws ArgumentError if the workspace is missing or too small, DeviceError.
+// Computes the slopes of the cubic segments in `workspace` and points their `slopes` at them. The workspace is
+// contiguous, 16-byte aligned, on `device`, and stays alive until the segments have been interpolated. CUDA queues
+// three kernels a segment on `stream`. Throws ArgumentError if the workspace is missing or too small, DeviceError.
 void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
                   CudaStream stream);
 
-// The factors of a sample that counts. On the way down slope = before * (y - y_previous) + after * (y_next - y) - carry *
-// (the previous sample's slope so far); on the way up back * (the next sample's slope) is subtracted. At the row's ends
-// `before` and `after` belong to the two differences nearest to that end, and `back` (first) or `carry` (last) to the
-// neighbour's slope. The first sample's `carry` is the number of samples that count.
+// The factors of a sample that counts. On the way down slope = before * (y - y_previous) + after * (y_next - y) - carry
+// * (the previous sample's slope so far); on the way up back * (the next sample's slope) is subtracted. At the row's
+// ends `before` and `after` belong to the two differences nearest to that end, and `back` (first) or `carry` (last) to
+// the neighbour's slope. The first sample's `carry` is the number of samples that count.
 struct SplineRow {
   double before, after, carry, back;
   int64_t row;  // in the row of samples; the last is the row's last
@@ -59,8 +60,8 @@ struct SplineStep {
 
 // a and b are the gaps before and after the sample, `back` is the factor of the sample before.
 //
-// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends' slopes
-// have been eliminated by `boundary`'s conditions. Scalar is float64, or a number type over it.
+// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends'
+// slopes have been eliminated by `boundary`'s conditions. Scalar is float64, or a number type over it.
 template <class Scalar>
 ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
                                             Boundary boundary) {
@@ -125,10 +126,10 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
   return made;
 }
 
-// Fills the entries [begin, end) of the interior samples; the first and the last interior sample fill those of the row's
-// ends. It starts `warm` samples before `begin`, because a factor depends on the one before it. table[0].carry becomes
-// `count`, the number of samples that count; their rows are in the table already. gap_after(e) is the time to the next
-// sample, in spans of the row.
+// Fills the entries [begin, end) of the interior samples; the first and the last interior sample fill those of the
+// row's ends. It starts `warm` samples before `begin`, because a factor depends on the one before it. table[0].carry
+// becomes `count`, the number of samples that count; their rows are in the table already. gap_after(e) is the time to
+// the next sample, in spans of the row.
 template <class GapAfter>
 ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64_t begin, int64_t end, int64_t warm,
                                  Boundary boundary, SplineRow* table) {
@@ -173,10 +174,10 @@ ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, B
   spline_factors(gap_after, count, 1, count, 0, boundary, table);
 }
 
-// Computes the slopes of the samples [begin, end) among those that count, for kLanes neighbouring features. It goes down
-// from `overlap` samples before them and up from as many behind them, and ignores samples farther away. value(row, lane) is
-// a sample; kept(e, lane), in the work type, stores the slope on the way down, slope(e, lane) the final one; both may be the
-// same memory. Returns whether it found a NaN on the way down.
+// Computes the slopes of the samples [begin, end) among those that count, for kLanes neighbouring features. It goes
+// down from `overlap` samples before them and up from as many behind them, and ignores samples farther away. value(row,
+// lane) is a sample; kept(e, lane), in the work type, stores the slope on the way down, slope(e, lane) the final one;
+// both may be the same memory. Returns whether it found a NaN on the way down.
 template <int kLanes, class Value, class Kept, class Slope>
 ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begin, int64_t end, int64_t overlap,
                                const Value& value, const Kept& kept, const Slope& slope) {

@@ -4,8 +4,9 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// The influence of a sample falls by at least half with each further sample. So a row is solved in pieces, each of which
-// starts before its first sample and ends after its last; samples farther away do not change the result. Only a NaN does.
+// The influence of a sample falls by at least half with each further sample. So a row is solved in pieces, each of
+// which starts before its first sample and ends after its last; samples farther away do not change the result. Only a
+// NaN does.
 constexpr int kWarp = 32;
 constexpr int kTableThreads = 128;
 constexpr int kRun = 16;        // samples of a thread's piece of the table

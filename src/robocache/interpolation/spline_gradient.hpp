@@ -1,8 +1,8 @@
-// The gradient of a C2 spline's slopes: spline.hpp's sweep and table, backwards. The CPU loop and the CUDA kernels share
-// it, in float64.
+// The gradient of a C2 spline's slopes: spline.hpp's sweep and table, backwards. The CPU loop and the CUDA kernels
+// share it, in float64.
 //
-// The gradient by the slopes of one feature goes back through the sweep to the feature's values and to the table, which all
-// features share. The sum over the features in the table goes back to the times, once a row.
+// The gradient by the slopes of one feature goes back through the sweep to the feature's values and to the table, which
+// all features share. The sum over the features in the table goes back to the times, once a row.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ struct SplineRowGradient {
   double before, after, carry, back;
 };
 
-// kLanes neighbouring features: their slopes and `of_slopes`, the gradient with respect to them, which is used up, have an
-// entry for each sample of the row. values(row, lane) gives a sample; add_value(row, lane, x) and
-// add_table(e, SplineRowGradient), of all lanes together, take what is added.
+// kLanes neighbouring features: their slopes and `of_slopes`, the gradient with respect to them, which is used up, have
+// an entry for each sample of the row. values(row, lane) gives a sample; add_value(row, lane, x) and add_table(e,
+// SplineRowGradient), of all lanes together, take what is added.
 template <int kLanes, class Values, class AddValue, class AddTable>
 ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const Values& values, const double* slopes,
                                         double* of_slopes, int64_t stride, const AddValue& add_value,

@@ -1,5 +1,5 @@
-// The checks that the operations on streams share, beyond those of core/arguments.hpp. They turn a stream's arguments into
-// a Segment.
+// The checks that the operations on streams share, beyond those of core/arguments.hpp. They turn a stream's arguments
+// into a Segment.
 #pragma once
 
 #include <cstdint>
@@ -66,8 +66,8 @@ int64_t stream_gradient_workspace_bytes(const TensorView& values, const Interpol
 void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
                         int64_t targets, int64_t last, const ArgumentsOf& of = {});
 
-// Checks the arguments and returns a segment of all the stream's samples and features. Its methods and its output follow
-// later.
+// Checks the arguments and returns a segment of all the stream's samples and features. Its methods and its output
+// follow later.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});
 
@@ -77,8 +77,8 @@ void place_out(Segment& stream, const TensorView& out, int64_t first);
 // Appends a segment for each run of features with one method. Valid and age belong to the first.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
 
-// Refuses a bc_type other than the default if no cubic segment of the call uses it. A value for several streams passes if
-// one of them uses it.
+// Refuses a bc_type other than the default if no cubic segment of the call uses it. A value for several streams passes
+// if one of them uses it.
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments, const ArgumentsOf& of = {});
 
 // A call on these targets, which have been checked. Its segments follow later.
@@ -89,8 +89,8 @@ Interpolation call_on(const TensorView& target_times, const std::optional<Tensor
 void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
                       int64_t features, Device device, const ArgumentsOf& of = {});
 
-// Checks the array that the gradient by a clock is added to, row by row: dense float64 [batch, N]. Returns null if there is
-// none. int64 clocks have no gradient.
+// Checks the array that the gradient by a clock is added to, row by row: dense float64 [batch, N]. Returns null if
+// there is none. int64 clocks have no gradient.
 double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
                        int64_t batch, const ArgumentsOf& of = {});
 

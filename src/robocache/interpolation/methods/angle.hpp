@@ -46,8 +46,8 @@ struct Angle {
   static constexpr bool kWeighs = false;
   static constexpr bool kSlopes = false;
 
-  // The result is in [-pi, pi), pi being that of the type. Whole turns in a and b change nothing. Where nothing wraps the
-  // result is fma(w, b - a, a), bit for bit. It is NaN where an argument is not finite.
+  // The result is in [-pi, pi), pi being that of the type. Whole turns in a and b change nothing. Where nothing wraps
+  // the result is fma(w, b - a, a), bit for bit. It is NaN where an argument is not finite.
   template <class Scalar>
   ROBOCACHE_HD static Scalar value(const CurveWeights<Scalar>& c, int /*before*/, int /*after*/, const Scalar (&y)[2]) {
     const Scalar angle = less_turns(multiply_add(c.along, less_turns(y[1] - y[0]), less_turns(y[0])));

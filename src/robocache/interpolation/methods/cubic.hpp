@@ -1,5 +1,5 @@
-// A C2 spline through every sample of a row (scipy's CubicSpline). Its slopes depend on the whole row: spline.hpp makes them
-// before the targets, and their gradient goes back through spline_gradient.hpp after the targets.
+// A C2 spline through every sample of a row (scipy's CubicSpline). Its slopes depend on the whole row: spline.hpp makes
+// them before the targets, and their gradient goes back through spline_gradient.hpp after the targets.
 #pragma once
 
 #include "robocache/core/host_device.hpp"

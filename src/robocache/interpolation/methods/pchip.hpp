@@ -7,8 +7,8 @@
 
 namespace robocache {
 
-// The slope between two differences, less the bracket's own: 0 at a turn, else their weighted harmonic mean (Fritsch and
-// Butland, 1984).
+// The slope between two differences, less the bracket's own: 0 at a turn, else their weighted harmonic mean (Fritsch
+// and Butland, 1984).
 template <class Scalar>
 ROBOCACHE_HD Scalar pchip_bend(Scalar own, Scalar other, Scalar share) {
   const Scalar mean = multiply_add(share, own - other, other);

@@ -89,8 +89,9 @@ ROBOCACHE_HD bool is_zero(const Scalar (&q)[4]) {
 // Turns at an even rate from `a` at w = 0 to the nearer of `b` and -b at w = 1, and beyond them. `rest` is 1 - w. Two
 // quaternions of length 0, which a sensor without a rotation repeats, give 0.
 //
-// The angle is 2 atan(|a - b| / |a + b|) of the unit quaternions, which is accurate for every angle. An arc cosine loses
-// half the digits of small angles. Quaternions that are nearly opposite are nearly equal once one of them is negated.
+// The angle is 2 atan(|a - b| / |a + b|) of the unit quaternions, which is accurate for every angle. An arc cosine
+// loses half the digits of small angles. Quaternions that are nearly opposite are nearly equal once one of them is
+// negated.
 template <class Scalar>
 ROBOCACHE_HD void slerp(Scalar (&a)[4], Scalar (&b)[4], Scalar w, Scalar rest, Scalar (&y)[4]) {
   if (is_zero(a) && is_zero(b)) {

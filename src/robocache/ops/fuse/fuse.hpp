@@ -30,9 +30,9 @@
 // counts from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of the
 // stream's clock. Where no sample is used: NaN, or the least int64; an int64 age beyond int64 is held at +-(2^63 - 1).
 //
-// linear, the steps and angle give the same bits on the CPU and on CUDA. The call queues one kernel on `stream`, and before
-// it two more for each run of cubic features, and does not wait. It allocates nothing on the device. A number as scale or
-// shift costs nothing, an array is read once a target.
+// linear, the steps and angle give the same bits on the CPU and on CUDA. The call queues one kernel on `stream`, and
+// before it two more for each run of cubic features, and does not wait. It allocates nothing on the device. A number as
+// scale or shift costs nothing, an array is read once a target.
 //
 // Throws ArgumentError, ArgumentTypeError (each names stream and argument: "streams['imu'].times: expected ..."),
 // DeviceError.
@@ -107,8 +107,8 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
                               const std::optional<TensorView>& target_lengths = std::nullopt,
                               const std::optional<TensorView>& workspace = std::nullopt);
 
-// What a call's results must be, without memory. `separate`: an out for each stream, of its `dtype` or the values' own; else
-// one, of the first stream's `dtype` or that which all values share. Throws as above.
+// What a call's results must be, without memory. `separate`: an out for each stream, of its `dtype` or the values' own;
+// else one, of the first stream's `dtype` or that which all values share. Throws as above.
 struct FuseOutputs {
   std::vector<TensorView> out;
   TensorView valid;

@@ -22,21 +22,22 @@
 //   angle     radians: from a the shorter way round to b, in [-pi, pi); where nothing wraps the bits of linear
 //   slerp     4 features: from a the shorter way to b or -b, both normalised, at an even rate
 //   pose      7 features: linear for 3, slerp for 4
-// `methods` names features that do not take `method` (blocks.hpp). How exact curves, slerp and angle are: docs/rules.md,
-// 8.1, 8.2 and 10.1.
+// `methods` names features that do not take `method` (blocks.hpp). How exact curves, slerp and angle are:
+// docs/rules.md, 8.1, 8.2 and 10.1.
 //
-// Outside [first, last]: `clamp` holds the end sample, `nan` gives NaN, `linear` goes straight on with the end bracket, a
-// curve with its end slope, slerp and angle at their rate (no step); valid is false in every case. A bracket longer than
-// max_gap, and a step's sample farther than `tolerance`, are invalid: NaN under `nan`, else the method's value. causal:
-// never a sample later than the target; every method holds the one before, max_gap compares its age, and before the first
-// sample there is nothing.
+// Outside [first, last]: `clamp` holds the end sample, `nan` gives NaN, `linear` goes straight on with the end bracket,
+// a curve with its end slope, slerp and angle at their rate (no step); valid is false in every case. A bracket longer
+// than max_gap, and a step's sample farther than `tolerance`, are invalid: NaN under `nan`, else the method's value.
+// causal: never a sample later than the target; every method holds the one before, max_gap compares its age, and before
+// the first sample there is nothing.
 //
-// Nothing there (no samples, a NaN target or one past target_lengths, causal before the first): NaN, or 0 for integers and
-// bool; invalid. A NaN among the samples that a curve reads (for cubic: of the row) makes that feature NaN.
+// Nothing there (no samples, a NaN target or one past target_lengths, causal before the first): NaN, or 0 for integers
+// and bool; invalid. A NaN among the samples that a curve reads (for cubic: of the row) makes that feature NaN.
 //
 // Unsorted or NaN times give unspecified values but never read outside their row; check_times finds them. The same bits
-// on the CPU and on CUDA for linear, the steps and angle. On CUDA a row has at most 2^30 samples and 2^23 features. Work is
-// queued on `stream` (one kernel, two more for each cubic run of features) and not waited for; nothing is allocated.
+// on the CPU and on CUDA for linear, the steps and angle. On CUDA a row has at most 2^30 samples and 2^23 features.
+// Work is queued on `stream` (one kernel, two more for each cubic run of features) and not waited for; nothing is
+// allocated.
 //
 // Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
 //
@@ -85,17 +86,17 @@ struct ResampleOutputs {
 };
 ResampleOutputs resample_outputs(const ResampleCall& call);
 
-// Adds the gradient to each array, from the gradient by `out`. interpolation/interpolate_backward.hpp says what it is at
-// every edge.
+// Adds the gradient to each array, from the gradient by `out`. interpolation/interpolate_backward.hpp says what it is
+// at every edge.
 //
 //   out_gradient      [B, T, D] or [T, D]   the dtype of values, strides free
 //   values_gradient   [B, S, D]             float64 for float64 values, else float32: rounded by whoever asked
 //   times_gradient    [B, S]                float64, row by row for a clock [S] too; float clocks alone
 //   targets_gradient  [B, T]                float64, likewise
 //
-// These are dense, B = 1 for values [S, D]; none: not asked for. The call's own results are not looked at; its workspace
-// is stream_gradient_workspace_bytes. Queued like the call itself; nothing is allocated. On the CPU the same bits on every
-// run; on CUDA those of values only.
+// These are dense, B = 1 for values [S, D]; none: not asked for. The call's own results are not looked at; its
+// workspace is stream_gradient_workspace_bytes. Queued like the call itself; nothing is allocated. On the CPU the same
+// bits on every run; on CUDA those of values only.
 struct ResampleGradients {
   TensorView out_gradient;
   std::optional<TensorView> values_gradient = {};
@@ -104,8 +105,8 @@ struct ResampleGradients {
 };
 void resample_trajectories_backward(const ResampleCall& call, const ResampleGradients& gradients, CudaStream stream);
 
-// Throws ArgumentError with row and index of the first time that is NaN or earlier than the one before it. Waits for the
-// device. times as above, lengths [B] or none.
+// Throws ArgumentError with row and index of the first time that is NaN or earlier than the one before it. Waits for
+// the device. times as above, lengths [B] or none.
 void check_times(const TensorView& times, CudaStream stream, const std::optional<TensorView>& lengths = std::nullopt);
 
 }  // namespace robocache

@@ -16,8 +16,8 @@ struct Range {
   int64_t begin, end;
 };
 
-// The part of a row that an image may see: no voxel outside that part has its centre on the image. dx and dy are the row's
-// offset from the sensor.
+// Returns the part of a row that an image may see: outside it, no voxel has its centre on the image. dx and dy are the
+// row's offset from the sensor.
 Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double dy) {
   const VoxelGrid& grid = p.grid;
   const double first_dz = voxel_centre(grid, 2, 0) - s.origin[2];
@@ -26,7 +26,7 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
                        r[2] * dx + r[5] * dy + r[8] * first_dz};
   const double step[3] = {r[6] * grid.size[2], r[7] * grid.size[2], r[8] * grid.size[2]};
   const auto count = static_cast<double>(grid.shape[2]);
-  // Far more than the rounding of everything here.
+  // Far more than all rounding errors here.
   const double slack = 1e-12 * (std::abs(dx) + std::abs(dy) + std::abs(first_dz) + count * grid.size[2] +
                                 std::abs(grid.origin[2]) + std::abs(s.origin[2]));
   double first = 0;
@@ -43,7 +43,7 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
       last = std::min(last, -here / slope + 1);
     }
   };
-  // A pixel reaches half a pixel around its centre; the margin is a whole one.
+  // A pixel reaches half a pixel around its centre; the margin is a whole pixel.
   keep(0, 0, 1);
   keep(s.fx, 0, s.cx + 1);
   keep(-s.fx, 0, static_cast<double>(p.columns) - s.cx);
@@ -53,9 +53,9 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
   return {static_cast<int64_t>(first), static_cast<int64_t>(last) + 1};
 }
 
-// The measurements of a call's images for some voxels of a row.
+// The measurements of a call's images, for some voxels of a row.
 struct RowSums {
-  int64_t quanta[kTogether] = {};  // of TsdfSum
+  int64_t quanta[kTogether] = {};  // as in TsdfSum
   int32_t counts[kTogether] = {};
 };
 
@@ -106,7 +106,7 @@ void add_image(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, const i
   const auto rows = static_cast<int32_t>(p.rows);
   const auto column_stride = static_cast<int32_t>(p.column_stride);
   const auto row_stride = static_cast<int32_t>(p.row_stride);
-  for (int i = 0; i < count; ++i) {  // vector code, as are the two loops behind it
+  for (int i = 0; i < count; ++i) {  // vector code, like the next two loops
     const auto up = static_cast<float>(i);
     z[i] = plus_product(up, g.step[2][2], g.at[2]);
     const PixelGuess seen = guess_pixel(g, plus_product(up, g.step[2][0], g.at[0]),

@@ -55,7 +55,7 @@ void check_depth(const TensorView& depth, const std::optional<double>& scale) {
   }
 }
 
-// Checks an array of numbers for each sensor, [...] or [K, ...]; `expected` is the shape in words.
+// Checks an array of numbers for each sensor, [...] or [K, ...]. `expected` describes the shape.
 TsdfNumbers checked_numbers(const TensorView& numbers, const char* name, Device device, bool right_shape,
                             const std::string& expected) {
   if (numbers.device.is_cuda() && numbers.device != device) {
@@ -131,7 +131,7 @@ TsdfNumbers cameras_of(const TensorView& cameras, Device device, bool several, i
   refuse("intrinsics: expected ", expected, ", got ", number_text(check.got), " at ", std::to_string(sensor));
 }
 
-// Checks the sensors' numbers that are on the host.
+// Checks the sensors whose numbers are on the host.
 std::vector<TsdfSensor> sensors_of(const TsdfNumbers* poses, const TsdfNumbers* cameras, int64_t count) {
   std::vector<TsdfSensor> sensors(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
@@ -148,7 +148,7 @@ std::vector<TsdfSensor> sensors_of(const TsdfNumbers* poses, const TsdfNumbers* 
   return sensors;
 }
 
-// Checks that the grid's float32 can hold a number of metres.
+// Checks that the grid's float32 can hold a length.
 void check_length(double metres, const char* name) {
   if (!(metres > 0 && std::isnormal(static_cast<float>(metres)))) {
     refuse(name, ": expected metres above 0 within float32, got ", number_text(metres));
@@ -170,7 +170,7 @@ void set_options(const TsdfOptions& options, bool depth, TsdfParams& p) {
   p.half_diagonal = std::sqrt(square) / 2;
   check_length(options.truncation, "truncation");
   p.truncation = options.truncation;
-  // Up to 2^31 quanta a measurement and fewer than 2^31 measurements: sums stay below 2^62.
+  // A measurement has at most 2^31 quanta and there are fewer than 2^31 measurements, so sums stay below 2^62.
   int exponent = 0;
   const bool power = std::frexp(options.truncation, &exponent) == 0.5;
   p.quantum = std::ldexp(1, exponent - (power ? 1 : 0) - 31);
@@ -186,7 +186,7 @@ void set_options(const TsdfOptions& options, bool depth, TsdfParams& p) {
   }
 }
 
-// [..., rows, columns] without a leading extent for one sensor.
+// `measured` is [..., rows, columns], without a leading axis for one sensor.
 void set_measured(const TensorView& measured, bool depth, TsdfParams& p) {
   const bool several = measured.ndim == 3;
   const int first = several ? 1 : 0;
@@ -201,7 +201,7 @@ void set_measured(const TensorView& measured, bool depth, TsdfParams& p) {
   p.column_stride = measured.strides[first + 1];
 }
 
-// About how many voxels all rays pass through at most.
+// Estimates the most voxels that all rays pass through.
 double most_visits(const TsdfParams& p) {
   double band = 3;
   double through = 0;
@@ -217,9 +217,10 @@ int64_t bytes_of_sums(const TensorView& grid, bool depth) {
   return depth ? 0 : grid.numel() * static_cast<int64_t>(sizeof(TsdfSum));
 }
 
-// The kernel finds the ranges of images first if that is cheap compared with visiting all voxels.
+// The kernel first finds the ranges of images if that is cheap compared with visiting all voxels.
 int64_t bytes_of_ranges(const TensorView& grid, const TensorView& measured, bool depth) {
-  constexpr int64_t kLeastVoxels = int64_t{1} << 22;  // of all images: below, one more launch costs more than it saves
+  // of all images; with fewer, the extra launch costs more than it saves
+  constexpr int64_t kLeastVoxels = int64_t{1} << 22;
   if (!depth || !grid.device.is_cuda() || (measured.ndim != 2 && measured.ndim != 3) || measured.numel() == 0) return 0;
   const int64_t sensors = measured.ndim == 3 ? measured.shape[0] : 1;
   if (grid.numel() < std::max(measured.numel(), kLeastVoxels) / sensors) return 0;
@@ -268,7 +269,7 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   }
   set_options(options, depth, p);
   set_measured(measured, depth, p);
-  constexpr int64_t kMostRays = std::numeric_limits<int32_t>::max();  // what a voxel's count holds
+  constexpr int64_t kMostRays = std::numeric_limits<int32_t>::max();  // the range of a voxel's count
   if (p.sensors > kMostRays || (!depth && measured.numel() / 3 > kMostRays)) {
     refuse(name, ": expected at most 2^31 - 1 ", depth ? "images" : "points", " a call, got ", measured.describe());
   }
@@ -296,8 +297,8 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
     integrate_tsdf_cpu(p, sensors.data());
     return;
   }
-  // Numbers that are already in `sensors`, on the host, are null. The memory holds the sensors that do not fit into the
-  // parameters.
+  // `poses` and `cameras` are null if `sensors` holds their numbers, on the host. The memory holds the sensors that do
+  // not fit into the parameters.
   using Launch = int(const TsdfParams*, const TsdfSensor*, const TsdfNumbers* poses, const TsdfNumbers* cameras,
                      void* sensor_memory, int32_t device, void* stream);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_integrate_tsdf"));

@@ -2,46 +2,48 @@
 // docs/rules.md).
 //
 //   grid            [X, Y, Z]               float32 metres, positive in front of the surface; updated
-//   weights         [X, Y, Z]               float32, rays that each voxel has seen; not above 0 (NaN too): unseen, and what
-//                                           grid holds there does not count; updated
+//   weights         [X, Y, Z]               float32, the rays that have seen each voxel; updated. A voxel is unseen if
+//                                           its weight is not above 0 (or NaN): its value in grid is ignored
 //   points          [N, 3] or [K, N, 3]     float32 or float64, in the frame of the sensor; without intrinsics
 //   depth           [H, W] or [K, H, W]     float32 metres, or uint16 with depth_scale; with intrinsics
-//   T_world_sensor  [4, 4] or [K, 4, 4]     float64 or float32 on the CPU or beside the grid: from each sensor to its frame
-//   intrinsics      [3, 3] or [4], or       likewise: camera matrices without skew, or fx, fy, cx, cy; depth along +z, x to
-//                   [K, 3, 3] or [K, 4]     the right, y down, pixel centres at whole numbers
-//   workspace       [N] or none             tsdf_workspace_bytes of memory, aligned to 16; its content is free
+//   T_world_sensor  [4, 4] or [K, 4, 4]     float64 or float32, on the CPU or on the grid's device: maps the sensor's
+//                                           frame to the grid's
+//   intrinsics      [3, 3] or [4], or       float64 or float32, on the CPU or on the grid's device: camera matrices
+//                   [K, 3, 3] or [K, 4]     without skew, or fx, fy, cx, cy; depth along +z, x to the right, y down;
+//                                           pixel centres at whole numbers
+//   workspace       [N] or none             tsdf_workspace_bytes of memory, aligned to 16, with any content
 //
-// Strides are free; but for T_world_sensor and intrinsics all lies on one device. Voxel (i, j, k) has its centre v at
-// grid_min + (i + 1/2, j + 1/2, k + 1/2) * voxel_size. All geometry is float64's, to the bit.
+// Strides are free. All tensors are on one device, except T_world_sensor and intrinsics. Voxel (i, j, k) has its centre
+// v at grid_min + (i + 1/2, j + 1/2, k + 1/2) * voxel_size. All geometry is float64 and exactly reproducible.
 //
-// Points. A ray leaves the sensor at o = T's translation in the unit direction d of R p; its range r is |R p|. It passes
-// through the voxels in which it spends a positive length, between planes that it crosses at (plane - o) / d along each
-// axis; where d is 0 it lies in the one with plane(i) <= o < plane(i + 1). In each of them
+// Points. A ray leaves the sensor at o, the translation of T, in the unit direction d of R p. Its range r is |R p|. It
+// updates the voxels in which it has a positive length. It crosses a plane of an axis at (plane - o) / d; where d is 0,
+// it stays in the voxel with plane(i) <= o < plane(i + 1). In each voxel
 //     sdf = r - (v - o).d
-// Not finite, or of range 0: no measurement.
+// A point that is not finite or has range 0 is no measurement.
 //
-// Depth images. A voxel's centre in the camera's frame is c = transpose(R) (v - o), its pixel round(fx c.x / c.z + cx),
-// round(fy c.y / c.z + cy), midway to the even one, for c.z > 0. Where that pixel measured depth D (finite, above 0)
+// Depth images. A voxel's centre in the camera's frame is c = transpose(R) (v - o). Where c.z > 0, its pixel is
+// round(fx c.x / c.z + cx), round(fy c.y / c.z + cy), ties to even. If that pixel measured a depth D (finite, above 0),
 //     sdf = (D - c.z) * |c| / c.z
-// At most one measurement a voxel and image.
+// An image measures a voxel at most once.
 //
-// The update. |sdf| <= truncation is one, with space_carving also sdf > truncation, as +truncation; sdf < -truncation never.
-// All n measurements of a voxel in one call count at once, whatever their order: rounded to multiples of a quantum, the
-// power of two in (truncation / 2^32, truncation / 2^31], and added exactly to `sum`. Then, each operation in float64 and
-// rounded to float32 when stored,
+// The update. |sdf| <= truncation is a measurement. With space_carving, sdf > truncation is one too, of +truncation.
+// sdf < -truncation never is. A call adds all n measurements of a voxel at once, so their order does not matter: each
+// is rounded to a multiple of a quantum, the power of two in (truncation / 2^32, truncation / 2^31], and added exactly
+// to `sum`. Then, with each operation in float64 and rounded to float32 when stored,
 //     grid    = (grid * weight + sum) / (weight + n)
 //     weight  = min(weight + n, max_weight)
-// The same bits on every run, any number of threads, the CPU and CUDA.
+// The bits are the same on every run, with any number of threads, on the CPU and on CUDA.
 //
-// Sensors. A pose is rigid: finite, the last row 0, 0, 0, 1, columns orthonormal to 1e-3, no mirror; focal lengths are above
-// 0, all is finite. On the CPU anything else is refused. Numbers that lie on a device are read there, when the work runs:
-// a sensor of which any is wrong measures nothing then, and the others do.
+// Sensors. A pose is rigid and finite: the last row is 0, 0, 0, 1, the columns are orthonormal to 1e-3, and it is no
+// mirror image. Intrinsics are finite, with focal lengths above 0. On the CPU other numbers are refused. Numbers on a
+// device are read when the work runs; a sensor with a wrong number then measures nothing, and the other sensors do.
 //
 // The call queues work on `stream`, does not wait and allocates nothing. It touches only memory where rays pass; depth
-// images touch only the voxels that they measure. On CUDA points take three kernels, depth images one, or two for large
-// grids. More than 8 sensors, and sensors in device memory, take one more for every 8.
+// images touch only the voxels that they measure. On CUDA points take three kernels, and depth images take one, or two
+// for large grids. Every 8 sensors beyond the first 8, or in device memory, take one more.
 //
-// Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError; nothing is written then.
+// Throws ArgumentError, ArgumentTypeError (each names the argument) or DeviceError, before anything is written.
 //
 //   std::vector<float> grid(8), weights(8), points{0, 0, 1};
 //   const std::vector<double> pose{1, 0, 0, 0.5, 0, 1, 0, 0.5, 0, 0, 1, 0, 0, 0, 0, 1};
@@ -79,14 +81,14 @@ struct TsdfOptions {
   }
 };
 
-// `measured` is points where there are no intrinsics, else depth.
+// `measured` is points if there are no intrinsics, else depth.
 void integrate_tsdf(const TensorView& grid, const TensorView& weights, const TensorView& measured,
                     const TensorView& T_world_sensor, const std::optional<TensorView>& intrinsics,
                     const TsdfOptions& options, CudaStream stream,
                     const std::optional<TensorView>& workspace = std::nullopt);
 
-// Bytes of workspace for a call with these arguments; they depend on shapes and devices alone. It throws nothing: the call
-// reports wrong arguments.
+// Returns the bytes of workspace for a call with these arguments. They depend only on shapes and devices. It throws
+// nothing: the call reports wrong arguments.
 int64_t tsdf_workspace_bytes(const TensorView& grid, const TensorView& measured, const TensorView& T_world_sensor,
                              const std::optional<TensorView>& intrinsics);
 

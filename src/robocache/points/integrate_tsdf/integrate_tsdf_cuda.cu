@@ -13,9 +13,9 @@ namespace {
 
 constexpr unsigned kThreads = 128;
 
-// The sizes of tiles for depth images; see below.
-constexpr int kEach = 4;                           // voxels of a thread, along z: 16 bytes of the grid
-constexpr int kTileX = 4, kTileY = 4, kTileZ = 8;  // of a warp
+// The sizes of tiles for depth images; see "Depth images" below.
+constexpr int kEach = 4;                           // voxels per thread, along z: 16 bytes of the grid
+constexpr int kTileX = 4, kTileY = 4, kTileZ = 8;  // per warp
 static_assert(kTileX * kTileY * kTileZ == 32 * kEach);
 
 struct SensorBatch {
@@ -23,7 +23,7 @@ struct SensorBatch {
   TsdfView views[kSensorsInParams];  // of depth images
 };
 
-// The voxel that results from free space alone.
+// The result for a voxel that only free space updates.
 struct TsdfFree {
   float distance, most_weight;
 };
@@ -31,10 +31,10 @@ struct TsdfFree {
 struct TsdfCall {
   TsdfParams params;
   TsdfFree free;
-  int tiles_log2;          // of a warp, one after the other along z
+  int tiles_log2;          // tiles per warp, one after the other along z
   bool quads;              // 16 bytes of grid and weights at a time
-  int most_ahead;          // quads of rows at odd places begin up to so many voxels before their tile
-  const TsdfSensor* many;  // null: they are in `few`
+  int most_ahead;          // unaligned quads begin up to this many voxels before their tile
+  const TsdfSensor* many;  // null: the sensors are in `few`
   const TsdfView* many_views;
   SensorBatch few;
 };
@@ -42,7 +42,7 @@ static_assert(sizeof(TsdfCall) <= 4096);
 
 __device__ const TsdfSensor* sensors_of(const TsdfCall& call) { return call.many ? call.many : call.few.sensors; }
 
-// The sensor: kOne says that it is the only one and in the parameters, from which instructions read directly.
+// With kOne there is one sensor, in the parameters, where instructions read it directly.
 template <bool kOne>
 __device__ const TsdfSensor& sensor_of(const TsdfCall& call, int64_t sensor) {
   return kOne ? call.few.sensors[0] : sensors_of(call)[sensor];
@@ -53,7 +53,7 @@ __device__ const TsdfView& view_of(const TsdfCall& call, int64_t sensor) {
   return kOne ? call.few.views[0] : call.many ? call.many_views[sensor] : call.few.views[sensor];
 }
 
-// Bounds of the whole grid, and of the tiles including the voxels before them that quads begin at.
+// Returns bounds of the whole grid and of the tiles, including the voxels before them where quads begin.
 __host__ __device__ TsdfView view_of(const TsdfParams& p, const TsdfSensor& sensor, int most_ahead) {
   const int64_t first[3] = {0, 0, -most_ahead};
   const int64_t extent[3] = {p.grid.shape[0], p.grid.shape[1], p.grid.shape[2] + most_ahead};
@@ -75,7 +75,7 @@ __device__ void along_my_rays(const TsdfCall& call, const Visit& visit) {
   }
 }
 
-// Stores the sensors with those of their numbers that are on the device; `first` is the index of the batch's first sensor.
+// Stores the sensors, with their numbers that are on the device. `first` is the index of the batch's first sensor.
 __global__ void store_sensors(const __grid_constant__ SensorBatch batch, const TsdfNumbers poses,
                               const TsdfNumbers cameras, const TsdfParams p, int most_ahead, TsdfSensor* sensors,
                               TsdfView* views, int64_t first) {
@@ -121,9 +121,9 @@ __global__ void update_on_rays(const __grid_constant__ TsdfCall call) {
   const TsdfParams& p = call.params;
   along_my_rays(call, [&](const int64_t cell[3], double) {
     TsdfSum& sum = p.sums[cell_index(p, cell)];
-    // Reads past the first-level cache, which does not show another ray's exchange.
+    // Bypasses the first-level cache, which does not show another ray's exchange.
     if (__ldcg(&sum.count) == 0) return;
-    const int32_t rays = atomicExch(&sum.count, 0);  // the first to come updates the voxel
+    const int32_t rays = atomicExch(&sum.count, 0);  // the first ray updates the voxel
     if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], {sum.quanta, rays});
   });
 }
@@ -139,9 +139,9 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
 
 // ---- Depth images ----
 //
-// A warp takes a tile of voxels, unless the ranges of the image's cells show that it measured none of them. For most voxels
-// float32 decides what an image measured, and for most of the rest float64 without divisions (tsdf_bounds.hpp), all voxels
-// of a thread side by side. Few voxels need rule 32 itself.
+// A warp handles a tile of voxels, unless the ranges of the image's cells show that the image measured none of them.
+// Float32 decides what an image measured at most voxels, and float64 without divisions at most others
+// (tsdf_bounds.hpp), for all voxels of a thread together. Few voxels need rule 32 itself.
 
 constexpr int kWarps = kThreads / 32;
 
@@ -150,7 +150,7 @@ constexpr unsigned kRangeThreads = 512;
 
 template <class Depth>
 __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p) {
-  constexpr int kEdge = kBlockCell >> kLeastCellLog2;  // in cells of the least size
+  constexpr int kEdge = kBlockCell >> kLeastCellLog2;  // in cells of the smallest size
   constexpr int kOfWarp = kEdge * kEdge * 32 / kRangeThreads;
   constexpr int kCell = 1 << kLeastCellLog2;
   __shared__ TsdfRange least_cells[kEdge][kEdge];
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p)
         least = measured ? fminf(least, one) : least;
         most = measured ? fmaxf(most, one) : most;
       }
-      // Floats that are not below 0 have the order of their bits.
+      // Floats from 0 on are ordered like their bits.
       least = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(least)));
       most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
       if (lane == 0) least_cells[cell / kEdge][cell % kEdge] = {least, most};
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p)
         all = {fminf(all.least, one.least), fmaxf(all.most, one.most)};
       }
       p.ranges[sensor * across * down * kCellsInBlock +
-               cell_place(across, down, size, block_row * edge + row, block_column * edge + column)] = all;
+               range_index(across, down, size, block_row * edge + row, block_column * edge + column)] = all;
     }
     __syncthreads();
   }
@@ -229,9 +229,9 @@ __device__ float guess_inverse_root(float x) {
   return y;
 }
 
-// Rule 32 itself needs so many registers that the rest would lack them, so it is in functions that are not inlined.
+// Rule 32 itself needs many registers. Its functions are not inlined, so that other code keeps them.
 
-// The depth of a voxel's pixel in the image's unit; 0 for none.
+// Returns the depth of a voxel's pixel in the image's unit; 0 for none.
 template <class Depth>
 __device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor& exact, const Depth* image, int x,
                                           int y, int z) {
@@ -244,7 +244,7 @@ __device__ __noinline__ float exact_depth(const TsdfParams& p, const TsdfSensor&
 
 constexpr int64_t kNone = INT64_MIN;
 
-// The quanta that a voxel with a known depth adds to TsdfSum; kNone for no measurement.
+// Returns the quanta that a voxel with a known depth adds to TsdfSum; kNone for no measurement.
 __device__ __noinline__ int64_t exact_quanta(const TsdfParams& p, const TsdfSensor& exact, int x, int y, int z,
                                              float depth) {
   const double sdf = depth_distance(p, seen_from(p, exact, {x, y, z}), depth_in_metres(p, depth));
@@ -257,7 +257,7 @@ __device__ __noinline__ float2 update_exactly(const TsdfParams& p, float distanc
   return {distance, weight};
 }
 
-// One instruction; the compiler does not find it when it knows all terms of the sum.
+// Does this in one instruction, which the compiler does not use when it knows all terms of the sum.
 template <class Depth>
 __device__ const Depth* pixel_at(const Depth* image, int32_t offset) {
   size_t at;
@@ -267,10 +267,10 @@ __device__ const Depth* pixel_at(const Depth* image, int32_t offset) {
   return static_cast<const Depth*>(__cvta_global_to_generic(at));
 }
 
-// A lane's voxels of a tile, one above the other.
+// A lane's voxels of a tile, neighbours along z.
 struct Quad {
   Voxel first;
-  unsigned inside;  // the grid: a bit each
+  unsigned inside;  // bit i: voxel i lies inside the grid
   float* distances;
   float* weights;
 };
@@ -278,7 +278,7 @@ struct Quad {
 __device__ Quad quad_of(const TsdfCall& call, const Voxel& tile, unsigned lane) {
   const TsdfParams& p = call.params;
   constexpr unsigned kQuads = kTileZ / kEach;
-  // Never below 0, which spares half of each product.
+  // They are never below 0, which makes each product cheaper.
   const unsigned x = static_cast<unsigned>(tile.x) + lane / kQuads / kTileY;
   const unsigned y = static_cast<unsigned>(tile.y) + lane / kQuads % kTileY;
   const unsigned z = static_cast<unsigned>(tile.z) + lane % kQuads * kEach;
@@ -303,7 +303,7 @@ __device__ Quad quad_of(const TsdfCall& call, const Voxel& tile, unsigned lane) 
 
 __device__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
-// Adds an image's measurements of a lane's voxels. `free`: it measured only free space there.
+// Adds an image's measurements of a lane's voxels. `free`: the image measured only free space there.
 template <class Depth, bool kOne>
 __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const Quad& quad, int32_t* counts,
                           int64_t* quanta) {
@@ -322,7 +322,7 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   const auto rows = static_cast<unsigned>(p.rows);
   const auto column_stride = static_cast<int>(p.column_stride);
   const auto row_stride = static_cast<int>(p.row_stride);
-  unsigned between = 0;  // pixels, as far as float32 knows
+  unsigned between = 0;  // bit i: float32 cannot tell the pixel of voxel i
   unsigned on_image = 0;
   float z[kEach];
   float depth[kEach];
@@ -340,7 +340,7 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
     if (on) depth[i] = static_cast<float>(*pixel_at(image, seen.row * row_stride + seen.column * column_stride));
   }
   between &= quad.inside;
-  if ((on_image & quad.inside) != 0 && ((p.ranges != nullptr) | p.space_carving)) {  // most will be asked for
+  if ((on_image & quad.inside) != 0 && ((p.ranges != nullptr) | p.space_carving)) {  // most of them will be needed
     prefetch(quad.distances);
     prefetch(quad.weights);
   }
@@ -364,7 +364,8 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
   in_doubt &= quad.inside;
   if (in_doubt == 0) return;
-  asm volatile("" : "+r"(own.x), "+r"(own.y), "+r"(own.z));  // what follows is not worked out before it is asked for
+  // keeps the compiler from computing the following for all voxels
+  asm volatile("" : "+r"(own.x), "+r"(own.y), "+r"(own.z));
   unsigned unsure = bounds.least_z < INFINITY ? 0 : in_doubt;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -386,9 +387,10 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
 }
 
-// Whether free space alone updates a voxel without float64. It does for an unseen voxel, and for one that already holds
-// `free`, the truncation in float32: the mean of that and of the truncation, which differs by less than half a unit in the
-// last place, rounds to `free` again. The weights and counts are within these bounds, so that their sum is a double.
+// Whether free space alone updates a voxel without float64. It does so for an unseen voxel, and for a voxel that
+// already holds `free`, the truncation in float32. The mean of `free` and the truncation differs from `free` by less
+// than half a unit in the last place, so it rounds to `free` again. The bounds on weights and counts make their sum a
+// double.
 __device__ bool is_free_again(const TsdfFree& free, int32_t count, float distance, float weight) {
   constexpr float kLeast = 0x1p-6f, kMost = 0x1p24f;
   constexpr int32_t kMostCount = 1 << 12;
@@ -420,7 +422,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   bool moved = false;
   unsigned summed = 0;
 #pragma unroll
-  for (unsigned i = 0; i < kEach; ++i) {  // without branches
+  for (unsigned i = 0; i < kEach; ++i) {  // no branches
     const bool seen = counts[i] != 0;
     const bool again = seen & (quanta[i] == 0) & is_free_again(call.free, counts[i], distance[i], weight[i]);
     const float left = fminf(fmaxf(weight[i], 0) + static_cast<float>(counts[i]), call.free.most_weight);
@@ -464,18 +466,18 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   }
 }
 
-// Handles the tiles of a warp, from this one on along z. All its lanes call it.
+// Handles the tiles of a warp, from this tile on along z. All lanes of the warp call it.
 template <class Depth, bool kOne>
 __device__ void integrate_tiles(const TsdfCall& call, Voxel tile) {
   const TsdfParams& p = call.params;
   const unsigned lane = threadIdx.x % 32;
   const auto sensors = kOne ? 1 : static_cast<unsigned>(p.sensors);
-  // Each lane checks one sensor and one tile: all sensors at once, unless there is only one tile.
+  // Each lane checks one sensor for one tile. The lanes check all sensors at once, unless there is only one tile.
   const int at_once_log2 = 5 - call.tiles_log2;
   const unsigned at_once = 1u << at_once_log2;
   unsigned unknown = 0;
   unsigned free = 0;
-  for (unsigned bit = 0; bit < 32;) {  // the first of a tile
+  for (unsigned bit = 0; bit < 32;) {  // the first lane of a tile
     const Quad quad = quad_of(call, {tile.x, tile.y, tile.z + static_cast<int>(bit >> at_once_log2) * kTileZ}, lane);
     int32_t counts[kEach] = {};
     int64_t quanta[kEach] = {};
@@ -485,7 +487,7 @@ __device__ void integrate_tiles(const TsdfCall& call, Voxel tile) {
         const int z = tile.z + static_cast<int>(lane >> at_once_log2) * kTileZ;
         BoxVerdict says = BoxVerdict::kNone;
         if (sensor < sensors && z < p.grid.shape[2] + call.most_ahead) says = BoxVerdict::kUnknown;
-        // For one image without ranges the check takes as long as the tile itself.
+        // For one image without ranges, the check would take as long as the tile itself.
         if (says == BoxVerdict::kUnknown && (!kOne || p.ranges != nullptr)) {
           const int64_t cells = cell_blocks(p.columns) * cell_blocks(p.rows) * kCellsInBlock;
           says = box_verdict(p, view_of<kOne>(call, sensor), p.ranges ? p.ranges + sensor * cells : nullptr,
@@ -504,7 +506,7 @@ __device__ void integrate_tiles(const TsdfCall& call, Voxel tile) {
       if ((quad.inside >> i & 1) == 0) counts[i] = 0;
     }
     if ((counts[0] | counts[1] | counts[2] | counts[3]) != 0) update_quad(call, quad, counts, quanta);
-    // The next tile that any sensor measures.
+    // Skips to the next tile that a sensor measures.
     bit += at_once;
     const unsigned rest = bit < 32 ? (unknown | free) >> bit : 0;
     if (rest == 0) break;
@@ -528,7 +530,7 @@ __global__ void __launch_bounds__(kThreads, 6) integrate_images(const __grid_con
   }
 }
 
-// The most voxels by which quads begin before their tile so that they are aligned; -1 if they cannot be aligned.
+// Returns the most voxels by which aligned quads begin before their tile; -1 if quads cannot be aligned.
 int most_ahead(const TsdfParams& p) {
   const int64_t* const d = p.distance_strides;
   const int64_t* const w = p.weight_strides;
@@ -538,7 +540,7 @@ int most_ahead(const TsdfParams& p) {
   return at % sizeof(float4) == 0 && d[0] % kEach == 0 && d[1] % kEach == 0 ? 0 : kEach - 1;
 }
 
-// Launches the call once the sensors are stored.
+// Launches the call. The sensors must be stored already.
 cudaError_t launch_call(const TsdfCall& call, cudaStream_t stream) {
   const TsdfParams& p = call.params;
   const int64_t* shape = p.grid.shape;
@@ -582,7 +584,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_integrate_t
   const TsdfParams& p = *params;
   TsdfCall call{};
   call.params = p;
-  // A warp takes as many tiles as its lanes can check together, but so few that there are warps enough for the device.
+  // A warp handles as many tiles as its lanes can check together, but few enough to leave warps for the whole device.
   call.most_ahead = std::max(most_ahead(p), 0);
   call.quads = most_ahead(p) >= 0;
   const int64_t tiles = blocks_for(p.grid.shape[2] + call.most_ahead, kTileZ) *

@@ -1,6 +1,6 @@
-// Quick tests in float32 of a depth image and a voxel: the image does not measure the voxel, or the voxel lies in free
-// space. Every bound here holds for the float64 numbers of rule 32, so a test never changes a bit. Where a test cannot
-// decide, rule 32 does. Both backends share this file.
+// Quick float32 tests of a depth image and a voxel: the image does not measure the voxel, or the voxel lies in free
+// space. Every bound includes the rounding errors against the float64 numbers of rule 32, so a test never changes a
+// bit. Rule 32 decides where a test cannot. Both backends share this file.
 #pragma once
 
 #include <bit>
@@ -14,24 +14,25 @@
 
 namespace robocache {
 
-// The numbers of a box of voxels and a sensor.
+// A box of voxels as a sensor sees it, with bounds of the errors in float32.
 struct TsdfBounds {
   float at[3];       // the first voxel's centre, in the camera's frame
   float step[3][3];  // the difference to the next voxel along each axis
   float fx, fy, cx, cy;
   float depth_scale;
-  float error;          // of a coordinate in that frame, in the box
-  float least_z;        // nearer voxels are always examined; infinity: the tests decide nothing
-  float pixel_error;    // of a pixel: this over z,
-  float pixel_slack;    // and this
-  float sure_distance;  // more in front or behind than this and depth * kDepthError is far more than the truncation
+  float error;        // of a coordinate in that frame, inside the box
+  float least_z;      // nearer voxels are always examined; infinity: the tests decide nothing
+  float pixel_error;  // the error of a pixel is at most pixel_error / z + pixel_slack
+  float pixel_slack;
+  // a voxel this far, plus depth * kDepthError, from the surface is certainly beyond the truncation
+  float sure_distance;
 };
 
 inline constexpr float kDepthError = 0x1p-21f;
 
 ROBOCACHE_HD double larger(double a, double b) { return a > b ? a : b; }
 
-// `extent` voxels along each axis, the first at `first`.
+// The box has `extent` voxels along each axis; `first` is its first voxel.
 ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, const int64_t first[3],
                                   const int64_t extent[3]) {
   TsdfBounds g;
@@ -45,7 +46,7 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
     far += corner + std::abs(s.origin[axis]);
     most_voxels = larger(most_voxels, static_cast<double>(extent[axis]));
   }
-  double reach = 0;  // of any coordinate
+  double reach = 0;  // the largest coordinate
   double errors[3];
   for (int k = 0; k < 3; ++k) {
     const double c = r[k] * d[0] + r[3 + k] * d[1] + r[6 + k] * d[2];
@@ -63,11 +64,11 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
     }
     const double farthest = larger(std::abs(low), std::abs(high));
     reach = larger(reach, farthest);
-    // at and the steps are rounded, and what is added to them up to four times; float64 rounds all that it subtracts.
+    // `at` and the steps are rounded, and so are up to four sums of them. In float64 every difference is rounded.
     errors[k] = 0x1p-24 * (along + 5 * farthest) + 0x1p-46 * far;
   }
   const double error = larger(larger(errors[0], errors[1]), errors[2]);
-  // The greatest distance from the principal point of a pixel that is at most two pixels outside the image.
+  // The greatest distance from the principal point to a pixel at most two pixels outside the image.
   const double columns = static_cast<double>(p.columns);
   const double rows = static_cast<double>(p.rows);
   const double aside =
@@ -79,10 +80,11 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
   g.cy = static_cast<float>(s.cy);
   g.depth_scale = static_cast<float>(p.depth_scale);
   g.error = static_cast<float>(1.01 * error);
-  // x / z is off by (its error + that of z |x / z|) / z; 1 / z, the product, fx and the sum round.
+  // The error of x / z is at most (the error of x + the error of z * |x / z|) / z. 1 / z, the product, fx and the sum
+  // are rounded too.
   g.pixel_error = static_cast<float>(1.03 * (larger(s.fx * errors[0], s.fy * errors[1]) + aside * errors[2]));
   g.pixel_slack = static_cast<float>(2.6 * 0x1p-23 * aside + 0x1p-23 * highest);
-  // Within these bounds nothing here under- or overflows, and neighbouring pixels differ.
+  // Within these bounds nothing overflows or underflows, and neighbouring pixels differ.
   const double farthest_pixel_offset =
       rows * std::abs(static_cast<double>(p.row_stride)) + columns * std::abs(static_cast<double>(p.column_stride));
   const bool sane = reach > 1e-15 && reach < 1e15 && s.fx < 1e15 && s.fy < 1e15 && highest < 0x1p20 &&
@@ -96,11 +98,11 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
 // The numbers of a sensor that a kernel reads for each box of voxels.
 struct alignas(16) TsdfView {
   TsdfBounds bounds;
-  float middle[3];  // of the first box, in the camera's frame
-  float half[3];    // what a box extends from there along each axis of that frame, and more than the error of both
+  float middle[3];  // middle of the first box, in the camera's frame
+  float half[3];    // half the size of a box along each axis of that frame, and more than the error of both
 };
 
-// The view for boxes of `extent` voxels anywhere within the outer box.
+// Returns the view for boxes of `extent` voxels anywhere in the outer box.
 ROBOCACHE_HD TsdfView view_of(const TsdfBounds& g, const int extent[3]) {
   TsdfView view{g, {}, {}};
   for (int k = 0; k < 3; ++k) {
@@ -115,8 +117,8 @@ ROBOCACHE_HD TsdfView view_of(const TsdfBounds& g, const int extent[3]) {
   return view;
 }
 
-// The ranges of a depth image are found beforehand for square cells of kLeastCell pixels a side, of twice and of four times
-// that: 16, 4 and 1 of them in a block of kBlockCell.
+// The ranges of a depth image are found for square cells of three sizes: kLeastCell pixels a side, twice that and four
+// times that. A block of kBlockCell pixels a side has 16, 4 and 1 of them.
 inline constexpr int32_t kLeastCellLog2 = 4;
 inline constexpr int32_t kCellSizes = 3;
 inline constexpr int32_t kBlockCellLog2 = kLeastCellLog2 + kCellSizes - 1;
@@ -125,14 +127,14 @@ inline constexpr int64_t kCellsInBlock = 16 + 4 + 1;
 
 ROBOCACHE_HD int64_t cell_blocks(int64_t pixels) { return (pixels + kBlockCell - 1) >> kBlockCellLog2; }
 
-// The index of a cell's range: the cells of one size, of all blocks, are row-major.
+// Returns the index of a cell's range. The cells of one size, in all blocks, are row-major.
 ROBOCACHE_HD int64_t range_index(int64_t blocks_across, int64_t blocks_down, int32_t size, int64_t row,
                                  int64_t column) {
   const int64_t before = size == 0 ? 0 : size == 1 ? 16 : 20;
   return before * blocks_across * blocks_down + row * (blocks_across << (kCellSizes - 1 - size)) + column;
 }
 
-// A range that includes the measurements of all pixels between two corners, which are on the image.
+// Returns a range that includes the measurements of all pixels between two corners on the image.
 ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells, int32_t top, int32_t left,
                                      int32_t bottom, int32_t right) {
   int32_t size = 0;
@@ -153,14 +155,14 @@ ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells
   return all;
 }
 
-// What an image shows about all voxels of a box: it measured none, every measured one lies in free space, or unknown.
+// The result of a test of a box: the image measured no voxel, every measured voxel lies in free space, or unknown.
 enum class BoxVerdict { kNone, kFree, kUnknown };
 
-// Tests the box whose first voxel is at x, y, z. `cells` are the image's ranges; null: unknown.
+// Tests the box whose first voxel is at x, y, z. `cells` holds the image's ranges; null: unknown.
 ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, const TsdfRange* cells, float x, float y,
                                     float z) {
   const TsdfBounds& g = view.bounds;
-  // If the test decides nothing, every voxel is examined, except for a pose of NaN.
+  // If the tests decide nothing, every voxel is examined. A pose of NaN measures nothing.
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (!(g.least_z < kInfinity)) return g.at[2] == g.at[2] ? BoxVerdict::kUnknown : BoxVerdict::kNone;
   float low[3];
@@ -178,7 +180,7 @@ ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, c
   const float right = std::fma(g.fx, high[0] * (high[0] < 0 ? least_inverse : most_inverse), g.cx);
   const float top = std::fma(g.fy, low[1] * (low[1] < 0 ? most_inverse : least_inverse), g.cy);
   const float bottom = std::fma(g.fy, high[1] * (high[1] < 0 ? least_inverse : most_inverse), g.cy);
-  // A pixel reaches half a pixel around its centre; the margin is a whole one.
+  // A pixel reaches half a pixel around its centre; the margin is a whole pixel.
   const auto columns = static_cast<float>(p.columns);
   const auto rows = static_cast<float>(p.rows);
   if ((right < -1) | (left > columns) | (bottom < -1) | (top > rows)) return BoxVerdict::kNone;
@@ -195,7 +197,7 @@ ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, c
   return !ahead ? BoxVerdict::kUnknown : p.space_carving ? BoxVerdict::kFree : BoxVerdict::kNone;
 }
 
-// A sum of float32 that the bounds above allow to be rounded once or twice: fused where that is fast.
+// Returns a * b + sum in float32. The bounds above allow one rounding or two, so it is fused where that is fast.
 ROBOCACHE_HD float plus_product(float a, float b, float sum) {
 #if defined(__CUDA_ARCH__) || defined(__FMA__)
   return std::fma(a, b, sum);
@@ -204,29 +206,29 @@ ROBOCACHE_HD float plus_product(float a, float b, float sum) {
 #endif
 }
 
-// The pixel of a voxel, if float32 can tell; it may lie outside the image.
+// The pixel of a voxel, if float32 can tell. It may lie outside the image.
 struct PixelGuess {
   int32_t column, row;
-  int32_t sure;  // 0 or 1; vector code knows no members of one byte
+  int32_t sure;  // 0 or 1; vector code needs 4-byte members
 };
 
-// Finds the pixel of a point in the camera's frame, which is exact to g.error; `inverse` is 1 / z to 2^-23 of it.
+// Finds the pixel of a point in the camera's frame. The point is exact to g.error; `inverse` is 1 / z to 2^-23 of it.
 ROBOCACHE_HD PixelGuess guess_pixel(const TsdfBounds& g, float x, float y, float z, float inverse) {
-  constexpr float kMagic = 0x1.8p23f;  // added, it leaves the nearest whole number in the last bits
+  constexpr float kMagic = 0x1.8p23f;  // adding it leaves the nearest whole number in the last bits
   const float u = plus_product(g.fx, x * inverse, g.cx);
   const float v = plus_product(g.fy, y * inverse, g.cy);
   const float column = u + kMagic;
   const float row = v + kMagic;
-  // Up to this distance from a whole number, the nearest one is certain. NaN is never certain, nor is a number beyond the
-  // reach of kMagic: the doubt is more than half a pixel there.
+  // The nearest whole number is certain up to this distance from it. NaN is never certain. Nor is a number beyond the
+  // range of kMagic, where the error is more than half a pixel.
   const float certain = plus_product(-g.pixel_error, inverse, 0.5f - g.pixel_slack);
   const int32_t sure = int32_t{z >= g.least_z} & int32_t{std::abs(u - (column - kMagic)) <= certain} &
-                       int32_t{std::abs(v - (row - kMagic)) <= certain};  // without branches, for vectors
+                       int32_t{std::abs(v - (row - kMagic)) <= certain};  // no branches, so that it becomes vector code
   return {std::bit_cast<int32_t>(column) - std::bit_cast<int32_t>(kMagic),
           std::bit_cast<int32_t>(row) - std::bit_cast<int32_t>(kMagic), sure};
 }
 
-// What an image shows about a voxel; each member is 0 or 1.
+// The result of a test of a voxel; each member is 0 or 1.
 struct Verdict {
   int32_t free, doubtful;
 };
@@ -242,29 +244,29 @@ ROBOCACHE_HD Verdict verdict(const TsdfBounds& g, bool space_carving, float z, f
 
 // ---- Float64 without divisions and roots ----
 //
-// Rule 32 rounds divisions and roots correctly, which is slow and a long chain of instructions. Each function below is off
-// by less than 2^-48 of the result, and mostly nothing depends on the rest.
+// Rule 32 rounds divisions and roots correctly, which takes a long chain of slow instructions. The functions below are
+// faster and off by less than 2^-48 of the result. Usually the remaining bits do not matter.
 
 struct Refined {
   double value;
-  bool sure;  // to 2^-51 of it
+  bool sure;  // the value is exact to 2^-51 of it
 };
 
-// 1 / sqrt(x); `guess` has the first digits.
+// Returns 1 / sqrt(x). `guess` is a first approximation.
 ROBOCACHE_HD Refined inverse_root(double x, float guess) {
   const auto y = static_cast<double>(guess);
   const double off = std::fma(-x * y, y, 1.0);
   return {std::fma(y * off, std::fma(0.375, off, 0.5), y), std::abs(off) < 0x1p-18};
 }
 
-// 1 / x; `guess` has the first digits.
+// Returns 1 / x. `guess` is a first approximation.
 ROBOCACHE_HD Refined inverse_of(double x, float guess) {
   const auto y = static_cast<double>(guess);
   const double off = std::fma(-x, y, 1.0);
   return {std::fma(y, std::fma(off, off, off), y), std::abs(off) < 0x1p-18};
 }
 
-// Does what find_pixel does, and returns true, if the result is certain. guess(x) has the first digits of 1 / x.
+// Does the same as find_pixel and returns true, if the result is certain. guess(x) approximates 1 / x.
 template <class Guess>
 ROBOCACHE_HD bool find_pixel_if_sure(const TsdfSensor& s, Projected& c, const Guess& guess) {
   const Refined inverse = inverse_of(c.z, guess(static_cast<float>(c.z)));
@@ -272,7 +274,7 @@ ROBOCACHE_HD bool find_pixel_if_sure(const TsdfSensor& s, Projected& c, const Gu
   const double v = s.fy * c.y * inverse.value + s.cy;
   c.column = nearest_even(u);
   c.row = nearest_even(v);
-  constexpr double kCertain = 0.5 - 0x1p-22;  // NaN never is
+  constexpr double kCertain = 0.5 - 0x1p-22;  // NaN never is certain
   return inverse.sure & (std::abs(u - c.column) <= kCertain) & (std::abs(v - c.row) <= kCertain) &
          (std::abs(u) + std::abs(s.cx) < 0x1p24) & (std::abs(v) + std::abs(s.cy) < 0x1p24);
 }
@@ -284,24 +286,24 @@ struct Addend {
   bool sure;
 };
 
-// For a depth in metres, above 0, and a voxel in front of the camera; guess(x) has the first digits of 1 / sqrt(x).
+// The depth is in metres and above 0, and the voxel is in front of the camera. guess(x) approximates 1 / sqrt(x).
 template <class Guess>
 ROBOCACHE_HD Addend addend_of(const TsdfParams& p, const Projected& c, double depth, const Guess& guess) {
-  // The ray's length over z is square / sqrt(square z^2): one root, and no division.
+  // The ray's length over z is square / sqrt(square z^2), which needs one root and no division.
   const double square = std::fma(c.z, c.z, std::fma(c.y, c.y, c.x * c.x));
   const double radicand = square * c.z * c.z;
   const Refined inverse = inverse_root(radicand, guess(static_cast<float>(radicand)));
   const double quanta = (depth - c.z) * p.quanta_per_metre * (square * inverse.value);
-  const double most = p.truncation * p.quanta_per_metre;  // up to 2^32: what matters is off by less than 2^-16
+  const double most = p.truncation * p.quanta_per_metre;  // at most 2^32; quanta near it are off by less than 2^-16
   const double whole = nearest_even(quanta);
   const bool sure = inverse.sure & (std::abs(quanta - whole) <= 0.5 - 0x1p-15) &
-                    (std::abs(std::abs(quanta) - most) >= 0x1p-15);  // NaN never is
+                    (std::abs(std::abs(quanta) - most) >= 0x1p-15);  // NaN never is certain
   const bool within = (quanta >= -most) & (quanta <= most);
   const bool counts = within | ((quanta > most) & p.space_carving);
   return {within ? static_cast<int64_t>(whole) - p.free_quanta : 0, counts ? 1 : 0, sure};
 }
 
-// Does what update_voxel does, and returns true, if the mean in float32 is certain. guess(x) has the first digits of 1 / x.
+// Does the same as update_voxel and returns true, if the mean in float32 is certain. guess(x) approximates 1 / x.
 template <class Guess>
 ROBOCACHE_HD bool update_if_sure(const TsdfParams& p, float& distance, float& weight, const TsdfSum& sum,
                                  const Guess& guess) {

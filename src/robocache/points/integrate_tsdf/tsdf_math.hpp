@@ -10,7 +10,8 @@
 
 namespace robocache {
 
-// The nearest whole number, midway the even one, without a call of the C library. Beyond 2^51 it is any number as large.
+// Returns the nearest whole number, ties to even, without a call of the C library. Beyond 2^51 it may return any number
+// as large.
 ROBOCACHE_HD double nearest_even(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 ROBOCACHE_HD double voxel_centre(const VoxelGrid& grid, int axis, int64_t n) {
@@ -25,7 +26,7 @@ struct TsdfRay {
   double range;
 };
 
-// False if it is no measurement.
+// Returns false if the point is no measurement.
 ROBOCACHE_HD bool tsdf_ray(const TsdfSensor& sensor, const double p[3], TsdfRay& ray) {
   const double* r = sensor.rotation;
   for (int axis = 0; axis < 3; ++axis) {
@@ -40,8 +41,9 @@ ROBOCACHE_HD bool tsdf_ray(const TsdfSensor& sensor, const double p[3], TsdfRay&
   return true;
 }
 
-// The distance at which the ray crosses plane n of an axis, which lies between voxels n - 1 and n. A ray parallel to the
-// plane is always past the planes at or below it and never reaches the others. Distances never fall in the order of travel.
+// Returns the distance at which the ray crosses plane n of an axis, which lies between voxels n - 1 and n. A ray
+// parallel to the planes is past those at or below it and never reaches the others. The distances never decrease in the
+// order of travel.
 ROBOCACHE_HD double plane_crossing(const TsdfRay& ray, const VoxelGrid& grid, int axis, int64_t n) {
   const double plane = grid.origin[axis] + static_cast<double>(n) * grid.size[axis];
   const double d = ray.direction[axis];
@@ -49,7 +51,7 @@ ROBOCACHE_HD double plane_crossing(const TsdfRay& ray, const VoxelGrid& grid, in
   return (plane - ray.origin[axis]) / d;
 }
 
-// An axis's part of (v - o).d.
+// Returns an axis's part of (v - o).d.
 ROBOCACHE_HD double centre_along(const TsdfRay& ray, const VoxelGrid& grid, int axis, int64_t n) {
   return (voxel_centre(grid, axis, n) - ray.origin[axis]) * ray.direction[axis];
 }
@@ -58,7 +60,7 @@ ROBOCACHE_HD double centre_along(const TsdfRay& ray, const VoxelGrid& grid, int 
 struct AxisWalk {
   int64_t cell;
   int64_t step;   // 1 or -1
-  double leaves;  // where the ray leaves `cell`
+  double leaves;  // distance at which the ray leaves `cell`
   double centre;  // the axis's part of (v - o).d
 };
 
@@ -67,13 +69,13 @@ ROBOCACHE_HD void stand_at(const TsdfRay& ray, const VoxelGrid& grid, int axis, 
   walk.leaves = plane_crossing(ray, grid, axis, walk.step > 0 ? cell + 1 : cell);
 }
 
-// The cell in which the ray is at `distance`, which lies inside the grid.
+// Starts in the cell that contains the ray at `distance`. That point must lie inside the grid.
 ROBOCACHE_HD void start_walk(const TsdfRay& ray, const VoxelGrid& grid, int axis, double distance, AxisWalk& walk) {
   const double last = static_cast<double>(grid.shape[axis] - 1);
   const double guess =
       std::floor((ray.origin[axis] + distance * ray.direction[axis] - grid.origin[axis]) / grid.size[axis]);
   stand_at(ray, grid, axis, static_cast<int64_t>(guess < last ? guess > 0 ? guess : 0 : last), walk);
-  // The guess has a rounding error; the crossings decide.
+  // The guess has a rounding error; the crossings correct it.
   while (plane_crossing(ray, grid, axis, walk.step > 0 ? walk.cell : walk.cell + 1) > distance) {
     stand_at(ray, grid, axis, walk.cell - walk.step, walk);
   }
@@ -81,11 +83,12 @@ ROBOCACHE_HD void start_walk(const TsdfRay& ray, const VoxelGrid& grid, int axis
   walk.centre = centre_along(ray, grid, axis, walk.cell);
 }
 
-// Calls visit(cell of x, y, z, sdf, not above truncation) for every voxel that the ray updates, from the sensor on.
+// Calls visit(cell of x, y, z, sdf, at most the truncation) for every voxel that the ray updates, in order from the
+// sensor.
 template <class Visit>
 ROBOCACHE_HD void for_each_measured(const TsdfRay& ray, const TsdfParams& p, const Visit& visit) {
-  // Along the ray, a voxel's centre is less than half a diagonal from any part of the ray in that voxel. With a quarter
-  // more, rounding does not change which voxels are tested.
+  // In a voxel, the ray is always less than half a diagonal from the voxel's centre along the ray. A quarter more
+  // covers the rounding, so rounding does not change which voxels are tested.
   const double reach = p.truncation + 1.25 * p.half_diagonal;
   double begin = p.space_carving || ray.range < reach ? 0 : ray.range - reach;
   double end = ray.range + reach;
@@ -109,7 +112,7 @@ ROBOCACHE_HD void for_each_measured(const TsdfRay& ray, const TsdfParams& p, con
     double next = walk[0].leaves < walk[1].leaves ? walk[0].leaves : walk[1].leaves;
     next = walk[2].leaves < next ? walk[2].leaves : next;
     if (!(next < end)) return;
-    // Through an edge or a corner the ray steps along several axes at once: it has no length in the voxels beside it.
+    // A ray through an edge or a corner steps along several axes at once: it has no length in the voxels beside it.
     for (int axis = 0; axis < 3; ++axis) {
       if (walk[axis].leaves > next) continue;
       do {
@@ -125,7 +128,7 @@ ROBOCACHE_HD double coordinate_at(const TsdfParams& p, int64_t offset) {
                                     : static_cast<const double*>(p.measured)[offset];
 }
 
-// The same for point `row` of a sensor.
+// Does the same for point `row` of a sensor.
 template <class Visit>
 ROBOCACHE_HD void for_each_measured(const TsdfParams& p, const TsdfSensor* sensors, int64_t sensor, int64_t row,
                                     const Visit& visit) {
@@ -144,7 +147,7 @@ struct Projected {
   double column, row;
 };
 
-// A voxel's centre in the camera's frame, from its offsets along each axis from the sensor. The pixel is not set.
+// Returns a voxel's centre in the camera's frame, from its offset to the sensor along each axis. The pixel is not set.
 ROBOCACHE_HD Projected seen_from(const TsdfSensor& s, double dx, double dy, double dz) {
   const double* r = s.rotation;
   Projected c;
@@ -175,13 +178,13 @@ ROBOCACHE_HD float depth_at(const TsdfParams& p, int64_t offset) {
                                     : static_cast<float>(static_cast<const uint16_t*>(p.measured)[offset]);
 }
 
-// The depth in metres; 0 for no measurement.
+// Returns the depth in metres; 0 for no measurement.
 ROBOCACHE_HD double depth_in_metres(const TsdfParams& p, float depth) {
   const double metres = p.depth_scale * static_cast<double>(depth);
   return metres > 0 && metres < HUGE_VAL ? metres : 0;
 }
 
-// The depth of a voxel's pixel in metres; 0 for no measurement.
+// Returns the depth of a voxel's pixel in metres; 0 for no measurement.
 ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Projected& c) {
   if (!is_on_image(p, c)) return 0;
   const int64_t offset = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
@@ -189,7 +192,7 @@ ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Proj
   return depth_in_metres(p, depth_at(p, offset));
 }
 
-// The distance of the surface at that depth from the voxel, at most the truncation; NaN for no measurement.
+// Returns the distance from the voxel to the surface at that depth, at most the truncation; NaN for no measurement.
 ROBOCACHE_HD double depth_distance(const TsdfParams& p, const Projected& c, double depth) {
   const double sdf = (depth - c.z) * std::sqrt((c.x * c.x + c.y * c.y) + c.z * c.z) / c.z;
   const bool counts = (depth > 0) & (sdf >= -p.truncation) & ((sdf <= p.truncation) | p.space_carving);
@@ -202,20 +205,20 @@ ROBOCACHE_HD int64_t in_quanta(const TsdfParams& p, double metres) {
   return static_cast<int64_t>(nearest_even(metres * p.quanta_per_metre));
 }
 
-// The double nearest to n; unlike a cast, the compiler can vectorise it without AVX-512.
+// Returns the double nearest to n. Unlike a cast, the compiler can vectorise this without AVX-512.
 ROBOCACHE_HD double as_double(int64_t n) {
   const auto bits = static_cast<uint64_t>(n);
-  const auto high = std::bit_cast<double>((bits >> 32) ^ 0x4530000080000000u);         // 2^84 + 2^63 and the high half
-  const auto low = std::bit_cast<double>((bits & 0xffffffffu) | 0x4330000000000000u);  // 2^52 and the low half
+  const auto high = std::bit_cast<double>((bits >> 32) ^ 0x4530000080000000u);         // 2^84 + 2^63 plus the high half
+  const auto low = std::bit_cast<double>((bits & 0xffffffffu) | 0x4330000000000000u);  // 2^52 plus the low half
   return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
 }
 
-// A voxel's mean, as a fraction: `total` is its weight.
+// A voxel's mean as a fraction. `total` is the voxel's new weight.
 struct TsdfMean {
   double sum, total;
 };
 
-// `sum` holds at least one measurement.
+// `sum` must hold a measurement.
 ROBOCACHE_HD TsdfMean mean_with(const TsdfParams& p, float distance, float weight, const TsdfSum& sum) {
   const bool seen = weight > 0;  // NaN is not
   const double before = seen ? static_cast<double>(weight) : 0;
@@ -242,7 +245,6 @@ ROBOCACHE_HD int64_t cell_index(const TsdfParams& p, const int64_t cell[3]) {
   return (cell[0] * p.grid.shape[1] + cell[1]) * p.grid.shape[2] + cell[2];
 }
 
-// A voxel by its index.
 ROBOCACHE_HD void update_cell(const TsdfParams& p, int64_t index, const TsdfSum& sum) {
   const int64_t row = index / p.grid.shape[2];
   const int64_t x = row / p.grid.shape[1];

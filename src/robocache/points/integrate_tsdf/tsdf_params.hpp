@@ -1,4 +1,4 @@
-// The arguments that integrate_tsdf passes to a backend: validated, plain C. Strides count elements.
+// The arguments that integrate_tsdf passes to a backend: validated plain C structs. Strides count elements.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ struct TsdfSensor {
   double fx, fy, cx, cy;
 };
 
-// T_world_sensor or intrinsics: [sensors, rows, columns] of float32 or float64, a stride of 0 where one serves all.
+// T_world_sensor or intrinsics: [sensors, rows, columns], float32 or float64. The sensor stride is 0 if all sensors
+// share the numbers.
 struct TsdfNumbers {
   const void* data;
   DType dtype;
@@ -22,13 +23,14 @@ struct TsdfNumbers {
   int64_t sensor_stride, row_stride, column_stride;
 };
 
-// The measurements that a call's rays add to a voxel, on one line of the cache.
+// The measurements that a call's rays add to a voxel, in one cache line.
 struct alignas(16) TsdfSum {
-  int64_t quanta;  // the sum of the measurements, each less the truncation, so that free space adds nothing
+  int64_t quanta;  // sum of (measurement - truncation), so that free space adds 0
   int32_t count;
 };
 
-// The least and the greatest depth of some pixels, in the image's unit; infinity and 0 if none measured.
+// The least and the greatest depth of a group of pixels, in the image's unit; infinity and 0 if no pixel measured a
+// depth.
 struct TsdfRange {
   float least, most;
 };
@@ -53,19 +55,19 @@ struct TsdfParams {
   double half_diagonal;     // of a voxel
   double quantum;           // metres, a power of two
   double quanta_per_metre;  // its inverse
-  int64_t free_quanta;      // of the truncation
-  double max_weight;        // infinity: none
+  int64_t free_quanta;      // the truncation in quanta
+  double max_weight;        // infinity: no maximum
 
-  // For points: the sums of each voxel, row-major. The kernels clear them everywhere, or only in the voxels that rays
+  // For points: the sums of each voxel, row-major. The kernels clear all sums, or only those of the voxels that rays
   // update, whichever are fewer.
   TsdfSum* sums;
   bool clear_everywhere;
 
-  // For depth images on CUDA: kCellsInBlock ranges for each block of each image, which a kernel finds; null: none.
+  // For depth images on CUDA: kCellsInBlock ranges for each block of each image. A kernel finds them. Null: none.
   TsdfRange* ranges;
 };
 
-// The most sensors in a kernel's parameters, which have at most 4 KB.
+// The most sensors that fit in a kernel's parameters (at most 4 KB).
 inline constexpr int64_t kSensorsInParams = 8;
 
 }  // namespace robocache

@@ -1,5 +1,5 @@
-// Checks of a pose and a camera, on the host and on the device. The host refuses wrong numbers; on the device a sensor with
-// wrong numbers measures nothing.
+// Checks of a pose and a camera, on the host and on the device. The host refuses wrong numbers. On the device, a sensor
+// with wrong numbers measures nothing.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ enum class SensorFault { kNone, kNotFinite, kLastRow, kColumns, kMirror, kSkew, 
 struct SensorCheck {
   SensorFault fault = SensorFault::kNone;
   double got = 0;
-  int i = 0, j = 0;  // of kColumns
+  int i = 0, j = 0;  // columns, for kColumns
 };
 
 // Sets rotation and origin from a sensor's row-major 4x4 matrix.
@@ -34,7 +34,7 @@ ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t index, Tsdf
     }
   }
   if (t[3][0] != 0 || t[3][1] != 0 || t[3][2] != 0 || t[3][3] != 1) return {SensorFault::kLastRow};
-  // Poses often have few digits, or are float32; a scale or a mirror differs by more.
+  // Poses often have few digits, or are float32. A scale or a mirror image differs by more.
   constexpr double kRounding = 1e-3;
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j < 3; ++j) {

@@ -13,7 +13,7 @@ namespace robocache {
 namespace {
 
 bool takes_fill(VoxelMode mode) { return mode >= VoxelMode::kMean; }
-// The requested modes in words, for an error: "'count' and 'sum'".
+// Lists the requested modes for an error message, like "'count' and 'sum'".
 std::string modes_text(const VoxelizeOptions& options) {
   std::string text;
   for (const VoxelMode mode : options.modes) {
@@ -24,7 +24,7 @@ std::string modes_text(const VoxelizeOptions& options) {
 
 bool is_sum(VoxelMode mode) { return mode == VoxelMode::kSum || mode == VoxelMode::kMean; }
 
-// The number of bytes; refuses one beyond int64.
+// Returns the number of bytes; refuses more than int64 can hold.
 int64_t product(std::initializer_list<int64_t> factors) {
   int64_t bytes = 1;
   for (const int64_t factor : factors) {
@@ -69,7 +69,7 @@ void set_modes(const PointArguments& arguments, const VoxelizeOptions& options, 
   }
 }
 
-// The fill rounded to floats of that dtype, so that writing it does not round again.
+// Returns the fill rounded to that dtype, so that writing it does not round again.
 double rounded_fill(double fill, DType dtype) {
   if (!std::isfinite(fill) || dtype == DType::kFloat64) return fill;
   if (dtype == DType::kFloat32 || !is_floating(dtype)) return static_cast<double>(static_cast<float>(fill));
@@ -101,7 +101,7 @@ void set_fill(const VoxelizeOptions& options, DType features, VoxelReduction& ca
   const bool is_signed =
       features == DType::kInt8 || features == DType::kInt16 || features == DType::kInt32 || features == DType::kInt64;
   const double above = std::ldexp(1.0, static_cast<int>(is_signed ? bits - 1 : bits));
-  // An int64 is below 2^63, whatever its float64 is rounded to.
+  // An int64 is below 2^63, even if its float64 is rounded to 2^63.
   const bool in_range = (fill < above || (whole && features == DType::kInt64)) && fill >= (is_signed ? -above : 0.0);
   if (!in_range || fill != std::floor(fill)) {
     refuse("fill: expected a whole number that ", dtype_name(features), " holds, got ",
@@ -135,7 +135,7 @@ struct VoxelizeCall {
   VoxelReduction reduction{};
 };
 
-// Checks the call; its outputs follow later.
+// Checks everything except the outputs.
 VoxelizeCall prepare(const PointArguments& arguments, const VoxelizeOptions& options) {
   VoxelizeCall call;
   call.points = check_points(arguments);
@@ -178,7 +178,7 @@ void check_result(const TensorView& out, std::string_view argument, const Tensor
   check_dense(out, argument);
 }
 
-// Checks a call with one mode.
+// Checks a call with exactly one mode.
 VoxelizeCall prepare_backward(const PointArguments& arguments, const VoxelizeOptions& options) {
   VoxelizeCall call = prepare(arguments, options);
   if (call.reduction.output_count != 1 || !takes_features(options.modes[0])) {

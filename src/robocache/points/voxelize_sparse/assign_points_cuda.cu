@@ -1,11 +1,11 @@
-// Names the voxel of each row and the rows of each voxel.
+// Finds the voxel of each row and the rows of each voxel.
 //
-//   key, sort          for another order than that of insertion: the voxels in that order
-//   describe           coords; each voxel's list of rows, with its first row in front
-//   assign             the voxel of each row; adds the row to its voxel's list, or compares its priority
-//   choose             reads from the lists which rows are kept, or which one is the random one
+//   key, sort          put the voxels in the requested order, unless that is the order of insertion
+//   describe           writes coords, and starts each voxel's list of rows with its first row
+//   assign             writes the voxel of each row; adds the row to the voxel's list, or compares its priority
+//   choose             reads from the lists which rows are kept, or takes the row with the least priority
 //
-// For long lists, rows are sorted by their voxels instead.
+// Long lists would be slow, so their rows are sorted by voxel instead.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
@@ -19,27 +19,27 @@ constexpr int64_t kLongList = 32;
 using WideKey = unsigned __int128;
 
 struct Assignment {
-  int64_t found_most;  // voxels there can be in the call's arrays
-  int key_bits;        // of the order's keys; 0 where the order is that of insertion
-  bool wide;           // keys of more than 64 bits
-  bool listed;         // assign lists rows
-  bool sorted;         // rows are sorted instead
+  int64_t found_most;  // most voxels that the call's arrays can hold
+  int key_bits;        // bits of the order's keys; 0 for the order of insertion
+  bool wide;           // keys have more than 64 bits
+  bool listed;         // assign lists the rows
+  bool sorted;         // rows are sorted by voxel
   Word* keys[2];       // [voxels]
   WideKey* wide_keys[2];
-  int32_t* insertions[2];       // [voxels]; the second: the index of each voxel in the order of insertion
-  int32_t* voxel_of_insertion;  // [voxels] the voxel with each such index
-  uint32_t* list;               // [voxels, P] rows, kNoRow behind the last
+  int32_t* insertions[2];       // [voxels] indices in the order of insertion; the second in the requested order
+  int32_t* voxel_of_insertion;  // [voxels] the voxel with each index in the order of insertion
+  uint32_t* list;               // [voxels, P] rows; the rest is kNoRow
   Word* least;                  // [voxels]
   uint32_t* row_voxels[2];      // [rows]
   int32_t* rows[2];
-  int32_t* start;  // [voxels] where its rows begin among the sorted
+  int32_t* start;  // [voxels] index of its first row among the sorted rows
   char* sort_memory;
   size_t sort_bytes;
 };
 
 int bits_for(uint64_t value) { return std::max(1, static_cast<int>(std::bit_width(value))); }
 
-// Bits of the widest key. All ones in so many bits is more than any.
+// Sets the bits of the widest key. A key of only ones in these bits is greater than any voxel's key.
 void set_key_bits(const SparseCall& call, Assignment& p) {
   const int64_t* const shape = call.grid.shape;
   if (call.order == VoxelOrder::kFirst) return;
@@ -61,7 +61,7 @@ void set_key_bits(const SparseCall& call, Assignment& p) {
     }
   }
   p.wide = true;
-  p.key_bits = 97 + cloud_bits;  // 33 of a code, or 32 of x, above 64
+  p.key_bits = 97 + cloud_bits;  // above the low 64 bits: 33 bits of a Morton code, or the 32 bits of x
 }
 
 cudaError_t sort_voxels(const Assignment& p, void* memory, size_t& bytes, cudaStream_t stream) {
@@ -117,13 +117,13 @@ cudaError_t assignment_of(const SparseCall& call, const Numbering& n, Assignment
   return cudaSuccess;
 }
 
-// The number of voxels in the call's arrays.
+// Returns the number of voxels in the call's arrays.
 __device__ int64_t found_voxels(const SparseCall& call, const Numbering& n) {
   const int64_t voxels = n.sizes->sizes.voxels;
   return voxels < call.voxels ? voxels : call.voxels;
 }
 
-// The cell and the first row of the voxel that has index `insertion` in the order of insertion.
+// Returns the first row of the voxel with index `insertion` in the order of insertion, and sets its cell.
 __device__ int32_t first_row_of(const SparseCall& call, const Numbering& n, int64_t insertion, SparseCell& cell) {
   const int32_t row = n.first_row[insertion_of_voxel(call, n, insertion)];
   cloud_of_row(call, n, row, cell.cloud);
@@ -194,13 +194,12 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = thread; i < call.voxels * most; i += step) call.rows_of_voxel[i] = -1;
 }
 
-// Inserts a row into its voxel's ascending list of the least P rows, which begins with the voxel's first row.
+// Inserts a row into a voxel's ascending list of its P least rows. The list begins with the voxel's first row.
 //
-// Each entry keeps the least row that it was ever offered. A row that it gives up, or does not take, is offered to the next
-// entry. So no row is lost before the end of the list. The k-th least row never gets behind entry k: it only moves on from
-// an entry with a lesser row, and by the same argument the i-th least row is never behind entry i < k. So each of the least
-// P rows ends in its own entry, at most at its rank, which is its rank. This also holds for an entry that is skipped
-// because a lesser row was seen there: the row in an entry only falls.
+// Each entry keeps the least row offered to it. It offers every other row to the next entry, so no row is lost before
+// the end of the list. By induction, the k-th least row never moves behind entry k: an entry passes it on only for a
+// lesser row, and the i-th least row never is behind entry i < k. So the P least rows end in their own entries. An
+// entry may be skipped if a lesser row was seen there, because its row only decreases.
 __device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_t* count) {
   const auto seen = [&](int64_t entry) { return *static_cast<const volatile uint32_t*>(list + entry); };
   if (most == 1 || seen(most - 1) < row) return;
@@ -208,7 +207,7 @@ __device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_
   while (entry < most - 1 && seen(entry) < row) ++entry;
   for (; entry < most; ++entry) {
     const uint32_t before = atomicMin(list + entry, row);
-    if (before == kNoRow) {  // once for each entry
+    if (before == kNoRow) {  // once per entry
       if (count != nullptr) atomicAdd(count, 1);
       return;
     }
@@ -260,7 +259,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// With lists: finds which rows are in them. With priorities: finds the row with the least.
+// With lists, finds which rows are in them. With priorities, finds the row with the least priority.
 __global__ void __launch_bounds__(kThreads)
     choose(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
            const __grid_constant__ Assignment p) {

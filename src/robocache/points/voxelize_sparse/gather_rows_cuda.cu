@@ -5,7 +5,7 @@
 namespace robocache::sparse_cuda {
 namespace {
 
-// Each thread copies a piece of a row of the output, so that neighbours write side by side.
+// Each thread copies a piece of an output row, so neighbouring threads write neighbouring pieces.
 template <class Piece, class Index>
 __global__ void __launch_bounds__(kThreads)
     gather(const __grid_constant__ GatherCall call, Index pieces_a_row, Index pieces) {
@@ -26,7 +26,7 @@ template <class Piece>
 cudaError_t launch(const GatherCall& call, cudaStream_t stream) {
   const int64_t pieces_a_row = call.columns * call.element_bytes / static_cast<int64_t>(sizeof(Piece));
   const int64_t pieces = call.count * pieces_a_row;
-  if (pieces <= int64_t{UINT32_MAX} - kThreads) {  // a division of 32 bits takes a third of the time
+  if (pieces <= int64_t{UINT32_MAX} - kThreads) {  // a 32-bit division takes a third of the time
     return launch_overlapped(gather<Piece, uint32_t>, blocks_for(pieces, kThreads), kThreads, 0, stream, call,
                              static_cast<uint32_t>(pieces_a_row), static_cast<uint32_t>(pieces));
   }
@@ -42,7 +42,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_gather_rows
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const auto stream = static_cast<cudaStream_t>(stream_handle);
-  // The widest piece that divides every row and its address.
+  // Uses the widest piece that divides every row and every address.
   const auto bytes = static_cast<uint64_t>(call->element_bytes);
   const uint64_t alignment = reinterpret_cast<uintptr_t>(call->data) | reinterpret_cast<uintptr_t>(call->out) |
                              static_cast<uint64_t>(call->columns) * bytes |

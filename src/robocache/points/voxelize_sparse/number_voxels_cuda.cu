@@ -1,14 +1,14 @@
 // Finds the voxels and numbers them in the order of their first rows.
 //
-//   clear         empties the table
-//   insert        each row finds or claims the slot of its voxel; slots keep the least row
-//   count_first_rows  rows that are the least of their voxel, chunk by chunk
-//   number        gives them their numbers: those of the chunks before, and of the rows before in the chunk
-//   limit         with max_voxels of several clouds: which of each cloud's go through
-//   count_points  where the largest count is asked for
+//   clear             empties the table
+//   insert            finds or claims the slot of each row's voxel; a slot keeps its least row
+//   count_first_rows  counts the rows that are the first of their voxel, chunk by chunk
+//   number            gives those rows their numbers: the first rows in earlier chunks, plus those earlier in the chunk
+//   limit             with max_voxels of several clouds: finds how many voxels of each cloud remain
+//   count_points      runs if the largest count is requested
 //
-// The slot of a voxel depends on which rows run first, but no result does: rows remember their slot, and the row that it
-// keeps is a minimum.
+// The slot of a voxel depends on which rows run first, but no result does: rows remember their slot, and the slot's row
+// is a minimum.
 #include <algorithm>
 #include <cub/block/block_scan.cuh>
 
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A slot is claimed once, and all rows that it ever holds are of one voxel. So any of its rows that is read here shows
-// whether the slot belongs to this cell.
+// A slot is claimed once, and all rows that it ever holds are of one voxel. So any row read from it shows whether the
+// slot belongs to this cell.
 __device__ uint32_t find_or_claim(const SparseCall& call, const Numbering& n, const SparseCell& cell, uint32_t row) {
   const uint64_t hash = hash_of(cell);
   uint32_t tag = static_cast<uint32_t>(hash >> 32);
@@ -104,7 +104,7 @@ __device__ uint32_t find_or_claim(const SparseCall& call, const Numbering& n, co
       if (!cell_of_row(call, row_of_slot(seen), other)) continue;
       if (!same_cell(call, other, row_of_slot(seen), cell, row)) continue;
     }
-    // The tags are equal, so the lesser word has the lesser row.
+    // The tags are equal, so the smaller word has the smaller row.
     if (row < row_of_slot(seen)) atomicMin(n.table + slot, mine);
     return slot;
   }
@@ -122,13 +122,13 @@ __global__ void __launch_bounds__(kThreads)
     if (cell_of_row(call, row, cell)) {
       slot = find_or_claim(call, n, cell, static_cast<uint32_t>(row));
     } else if (!call.bounded && !call.wide && wide_cell_of_row(call, row, beyond)) {
-      n.sizes->sizes.beyond = true;  // all who write it write the same
+      n.sizes->sizes.beyond = true;  // every thread writes the same value
     }
   }
   n.slot_of_row[row] = slot;
 }
 
-// Reads only the row of a slot: `number` writes the other half at the same time.
+// Reads only the row of a slot, because `number` writes the other half at the same time.
 __device__ bool is_first_row(const Numbering& n, int64_t row) {
   if (row >= n.rows) return false;
   const uint32_t slot = n.slot_of_row[row];
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kTile) number(const __grid_constant__ Numberin
   using Scan = cub::BlockScan<uint32_t, kTile, cub::BLOCK_SCAN_WARP_SCANS>;
   __shared__ Scan::TempStorage storage;
   static_assert(kMostChunks <= kTile);
-  uint32_t before = 0;  // voxels inserted in the chunks before
+  uint32_t before = 0;  // voxels inserted in earlier chunks
   uint32_t ignored = 0;
   Scan(storage).ExclusiveSum(threadIdx.x < blockIdx.x ? n.chunk_inserted[threadIdx.x] : 0, ignored, before);
   const int64_t begin = blockIdx.x * n.chunk;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kTile) number(const __grid_constant__ Numberin
     const bool is_first = is_first_row(n, row);
     uint32_t insertion = 0;
     uint32_t inserted = 0;
-    __syncthreads();  // the storage serves again
+    __syncthreads();  // the storage is used again
     Scan(storage).ExclusiveSum(is_first ? 1u : 0u, insertion, inserted);
     insertion += before;
     before += inserted;
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t row = n.offsets != nullptr ? n.offsets[b] : b * call.clouds.rows;
     return row < n.rows ? static_cast<int64_t>(n.inserted_before[row]) : n.sizes->inserted;
   };
-  int64_t voxels = 0;  // of the clouds before
+  int64_t voxels = 0;  // voxels of earlier clouds
   for (int64_t base = 0; base <= call.clouds.count; base += kThreads) {
     const int64_t b = base + threadIdx.x;
     int64_t inserted = 0;
@@ -218,7 +218,8 @@ __global__ void __launch_bounds__(kThreads)
   if (voxel_of_insertion(call, n, insertion, cloud) < 0) return;
   const Word count = static_cast<Word>(atomicAdd(n.counts + insertion, 1)) + 1;
   auto* const largest = reinterpret_cast<Word*>(&n.sizes->sizes.largest_count);
-  if (count > *static_cast<const volatile Word*>(largest)) atomicMax(largest, count);  // it never falls
+  // the largest count never decreases
+  if (count > *static_cast<const volatile Word*>(largest)) atomicMax(largest, count);
 }
 
 cudaError_t launch(const SparseCall& call, const Numbering& n, cudaStream_t stream) {

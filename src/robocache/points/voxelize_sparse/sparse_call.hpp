@@ -1,5 +1,5 @@
-// The arguments that voxelize_sparse and voxel_downsample pass to a backend: validated, plain C. A call runs in the steps
-// of sparse_steps.hpp.
+// The arguments that voxelize_sparse and voxel_downsample pass to a backend: validated plain C structs.
+// sparse_steps.hpp lists the steps of a call.
 #pragma once
 
 #include <cstdint>
@@ -16,46 +16,46 @@ enum class CoordOrder : uint8_t { kXyz, kZyx };
 inline constexpr int64_t kUnlimited = INT64_MAX;
 
 struct SparseSizes {
-  int64_t voxels;         // of all clouds, max_voxels applied
-  int64_t largest_count;  // points of the fullest of them, where that is asked for
-  bool beyond;            // a point lies in a cell that int32 does not number; false where the call is bounded or wide
+  int64_t voxels;         // of all clouds, after max_voxels
+  int64_t largest_count;  // points of the fullest voxel, if requested
+  bool beyond;            // a point lies in a cell beyond int32; false if the call is bounded or wide
 };
 
 struct SparseCall {
   Clouds clouds;
   VoxelGrid grid;
-  bool bounded;        // to grid.shape and upper; else to what int32 numbers
-  bool wide;           // unbounded, and cells are numbered by int64: SparseCell then holds their low 32 bits
-  double upper[3];     // where bounded: a point at or beyond it along an axis is in no cell
-  bool batched;        // coords begin with the cloud
-  bool largest_count;  // whether it is asked for
+  bool bounded;        // to grid.shape and upper; else to cells that int32 can number
+  bool wide;           // unbounded, with int64 cell numbers: SparseCell then holds their low 32 bits
+  double upper[3];     // if bounded: a point at or beyond it along an axis is in no cell
+  bool batched;        // coords begin with the index of the cloud
+  bool largest_count;  // whether it is requested
   VoxelOrder order;
   CoordOrder coord_order;
-  int64_t max_voxels;  // of each cloud, or kUnlimited
-  void* numbering;     // numbering_bytes of memory: what number_voxels leaves for assign_points
+  int64_t max_voxels;  // per cloud, or kUnlimited
+  void* numbering;     // numbering_bytes of memory; number_voxels fills it for assign_points
 
-  // From assign_points on.
+  // For assign_points and later steps:
   void* workspace;           // assign_bytes of memory
-  int64_t voxels;            // capacity of the arrays that follow; voxels inserted later are left out
-  int64_t points_per_voxel;  // P, the most that are kept of each; kUnlimited: all are, and nobody asks which
-  bool random;               // P is 1, and the row kept is that of the least sample_priority, not the first
+  int64_t voxels;            // capacity of the following arrays; voxels inserted after that many are left out
+  int64_t points_per_voxel;  // P, the most points kept per voxel; kUnlimited: all are kept, and rows_of_voxel is null
+  bool random;               // P is 1, and the kept row has the least sample_priority instead of being the first
   uint64_t seed;
   int32_t* coords;          // [voxels, 3 or 4], or null
-  int32_t* counts;          // [voxels] points kept, or null. This and the next but one only of a limit
+  int32_t* counts;          // [voxels] points kept, or null; only with a limit P
   int32_t* point_to_voxel;  // [rows]
-  int32_t* kept;            // [rows] point_to_voxel of the rows kept, -1 for others; or null
-  int32_t* rows_of_voxel;   // [voxels, P] the rows kept, ascending, -1 behind the last; or null
+  int32_t* kept;            // [rows] point_to_voxel for rows that are kept, -1 for others; or null, only with a limit P
+  int32_t* rows_of_voxel;   // [voxels, P] rows that are kept, ascending, then -1; or null
   int64_t* dropped;         // [clouds], or null
   int64_t* num_voxels;      // or null
 };
 
-// Copies rows of an array of `columns` elements into [count, columns], zeros for row -1. Cloud b's row r, named b * rows + r
-// as in clouds.hpp, is at b * cloud_stride + r * row_stride elements.
+// Copies rows of an array with `columns` elements per row into [count, columns]; row -1 gives zeros. Row r of cloud b
+// has the index b * rows + r as in clouds.hpp, and its offset is b * cloud_stride + r * row_stride elements.
 struct GatherCall {
   const void* data;
   int64_t element_bytes;
   int64_t columns;
-  int64_t rows;  // of each cloud; ragged or one cloud: of all together
+  int64_t rows;  // per cloud; for ragged clouds or one cloud: of all together
   int64_t cloud_stride;
   int64_t row_stride;
   const int32_t* row;  // [count]
@@ -63,8 +63,8 @@ struct GatherCall {
   void* out;
 };
 
-// `random` takes the point of a voxel with the least priority. The upper half is splitmix64's hash of (seed, row), the lower
-// half the row, so no two are equal.
+// `random` takes the point of a voxel with the least priority. The upper half of a priority is splitmix64's hash of
+// (seed, row) and the lower half is the row, so no two are equal.
 ROBOCACHE_HD uint64_t sample_priority(uint64_t seed, int64_t row) {
   const auto mixed = [](uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -75,7 +75,8 @@ ROBOCACHE_HD uint64_t sample_priority(uint64_t seed, int64_t row) {
   return (hash & 0xffffffff00000000u) | static_cast<uint64_t>(row);
 }
 
-// A cell of a cloud in int32. In a wide call it holds the low halves of x, y, z: same_cell compares the rest.
+// A cell of a cloud in int32. In a wide call it holds the low halves of x, y, z, and same_cell compares the high
+// halves.
 struct SparseCell {
   int32_t cloud, x, y, z;
 };
@@ -84,7 +85,7 @@ ROBOCACHE_HD bool operator==(const SparseCell& a, const SparseCell& b) {
   return a.x == b.x && a.y == b.y && a.z == b.z && a.cloud == b.cloud;
 }
 
-// The cell along each axis by int64; false for a point that voxel_coordinate refuses along one.
+// Finds the cell along each axis in int64. Returns false if voxel_coordinate refuses the point along an axis.
 template <class Real>
 ROBOCACHE_HD bool wide_cell(const SparseCall& call, const Real* p, int64_t (&cell)[3]) {
   for (int axis = 0; axis < 3; ++axis) {
@@ -96,7 +97,7 @@ ROBOCACHE_HD bool wide_cell(const SparseCall& call, const Real* p, int64_t (&cel
   return true;
 }
 
-// False for a point that is in no cell.
+// Returns false for a point that is in no cell.
 template <class Real>
 ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell& cell) {
   int64_t found[3];
@@ -115,14 +116,14 @@ ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell&
   return true;
 }
 
-// The offset of a row in elements. There are fewer than 2^31 rows.
+// Returns the offset of a row in elements. There are fewer than 2^31 rows.
 ROBOCACHE_HD int64_t row_offset(int64_t rows, int64_t cloud_stride, int64_t row_stride, int64_t row) {
-  if (row < rows) return row * row_stride;  // of one cloud, or ragged, every row
+  if (row < rows) return row * row_stride;  // a row of the only cloud, or of a ragged batch
   const auto cloud = static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(rows));
   return cloud * cloud_stride + (row - cloud * rows) * row_stride;
 }
 
-// Sets x, y, z of the cell that a row lies in; false if it lies in none.
+// Sets x, y, z of the row's cell; returns false if the row is in no cell.
 ROBOCACHE_HD bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& cell) {
   const Clouds& c = call.clouds;
   const int64_t offset = row_offset(c.rows, c.cloud_stride, c.row_stride, row);
@@ -130,7 +131,7 @@ ROBOCACHE_HD bool cell_of_row(const SparseCall& call, int64_t row, SparseCell& c
                                     : sparse_cell(call, static_cast<const double*>(c.points) + offset, cell);
 }
 
-// The wide_cell of a row.
+// Does what wide_cell does, for a row.
 ROBOCACHE_HD bool wide_cell_of_row(const SparseCall& call, int64_t row, int64_t (&cell)[3]) {
   const Clouds& c = call.clouds;
   const int64_t offset = row_offset(c.rows, c.cloud_stride, c.row_stride, row);
@@ -138,7 +139,7 @@ ROBOCACHE_HD bool wide_cell_of_row(const SparseCall& call, int64_t row, int64_t 
                                     : wide_cell(call, static_cast<const double*>(c.points) + offset, cell);
 }
 
-// Whether two rows lie in one cell, whose SparseCells these are.
+// Whether two rows lie in one cell. `a` and `b` are their SparseCells.
 ROBOCACHE_HD bool same_cell(const SparseCall& call, const SparseCell& a, int64_t row_a, const SparseCell& b,
                             int64_t row_b) {
   if (!(a == b) || !call.wide) return a == b;
@@ -149,7 +150,7 @@ ROBOCACHE_HD bool same_cell(const SparseCall& call, const SparseCell& a, int64_t
   return of_a[0] == of_b[0] && of_a[1] == of_b[1] && of_a[2] == of_b[2];
 }
 
-// Writes a row of call.coords, if they are requested.
+// Writes a row of call.coords, if coords are requested.
 ROBOCACHE_HD void write_coords(const SparseCall& call, int64_t voxel, const SparseCell& cell) {
   if (call.coords == nullptr) return;
   int32_t* coords = call.coords + voxel * (call.batched ? 4 : 3);
@@ -171,7 +172,7 @@ ROBOCACHE_HD uint64_t hash_of(const SparseCell& cell) {
   return h ^ (h >> 32);
 }
 
-// Bits 3 k, for k < 21, from the low 21 bits.
+// Moves bit k of the low 21 bits to bit 3 k.
 ROBOCACHE_HD uint64_t spread_bits(uint64_t x) {
   x &= 0x1fffff;
   x = (x | x << 32) & 0x001f00000000ffff;
@@ -181,7 +182,7 @@ ROBOCACHE_HD uint64_t spread_bits(uint64_t x) {
   return (x | x << 2) & 0x1249249249249249;
 }
 
-// Compares by `high`, then by `low`: the order that `order` asks for.
+// A key that compares by `high`, then by `low`, in the order that the call requests.
 struct SparseKey {
   uint64_t high, low;
 };
@@ -193,7 +194,7 @@ ROBOCACHE_HD SparseKey sort_key(VoxelOrder order, const SparseCell& cell) {
   const uint64_t z = ascending(cell.z);
   const auto cloud = static_cast<uint64_t>(cell.cloud);
   if (order == VoxelOrder::kLinear) return {cloud << 32 | x, y << 32 | z};
-  // 96 bits of code: 63 of the lower 21 bits of each, 33 of the upper 11.
+  // The code has 96 bits: 63 from the lower 21 bits of each axis, 33 from the upper 11.
   const auto code = [](uint64_t a, uint64_t b, uint64_t c) {
     return spread_bits(a) | spread_bits(b) << 1 | spread_bits(c) << 2;
   };

@@ -13,17 +13,18 @@
 namespace robocache {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // rows to look up that are worth waking a thread for
+constexpr int64_t kGrain = 16384;  // lookups of rows that are worth waking a thread
 constexpr uint32_t kFree = UINT32_MAX;
 
-// The rows of cloud b that are points, by their index in all arrays of rows.
+// Returns the rows of cloud b that are points, as indices into all arrays of rows.
 RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
   const auto [begin, end] = points_of_cloud(clouds, b);
   const int64_t first = clouds.offsets != nullptr ? 0 : b * clouds.rows;
   return {first + begin, first + end};
 }
 
-// The memory of the numbering: the voxel of each row by order of insertion, or -1, and the first row of each.
+// The memory of the numbering: for each row the voxel's index in the order of insertion, or -1, and for each voxel its
+// first row.
 struct Numbering {
   explicit Numbering(const SparseCall& call)
       : sizes(static_cast<SparseSizes*>(call.numbering)),
@@ -35,14 +36,14 @@ struct Numbering {
   int32_t* first_row;
 };
 
-// A hash table of cells, by the row that was first in each.
+// A hash table of cells, which holds the first row of each cell.
 class FirstRows {
  public:
   FirstRows() : slots_(1024, kFree) {}
 
   void prefetch(const FoundCell& found) const { __builtin_prefetch(&slots_[found.hash & (slots_.size() - 1)]); }
 
-  // The first row in the cell, which is this row if there was none before.
+  // Returns the first row in the cell: this row, if the cell is new.
   int32_t operator()(const SparseCall& call, const FoundCell& found) {
     uint64_t at = found.hash & (slots_.size() - 1);
     for (; slots_[at] != kFree; at = (at + 1) & (slots_.size() - 1)) {
@@ -69,12 +70,13 @@ class FirstRows {
   std::vector<FoundCell> firsts_;
 };
 
-constexpr int64_t kBlock = 16384;             // rows whose cells lie in a core's cache
+constexpr int64_t kBlock = 16384;             // rows whose cells fit in a core's cache
 constexpr int64_t kRound = int64_t{1} << 20;  // rows whose cells are kept at a time
-constexpr uint32_t kAhead = 16;               // rows until a slot that was asked for is there
-constexpr int32_t kAsBefore = -2;             // of a row that lies where the one before it does
+constexpr uint32_t kAhead = 16;               // rows between a prefetch and its use
+constexpr int32_t kAsBefore = -2;             // the row is in the same cell as the previous row
 
-// The cells of rows, in parts by their hashes: in each block part after part, in the order of the rows.
+// The cells of rows, divided into parts by their hashes. Each block holds part after part, with the rows of a part in
+// order.
 struct Parts {
   explicit Parts(int64_t rows)
       : bits(std::clamp<int>(std::bit_width(static_cast<uint64_t>(rows / 16384)), 0, 8)),
@@ -89,11 +91,11 @@ struct Parts {
   std::vector<uint32_t> begins;  // [blocks, parts + 1], within the block
 };
 
-// Deals the rows [first, last), which are a block. `number` becomes kAsBefore or -1 for rows that go to no part.
+// Divides the rows [first, last), which are one block. Sets `number` to kAsBefore or -1 for rows that go to no part.
 void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* number, Parts& parts) {
   const auto found = std::make_unique_for_overwrite<FoundCell[]>(static_cast<size_t>(last - first));
   int64_t count = 0;
-  int64_t b = 0;  // the first cloud that ends behind `first`
+  int64_t b = 0;  // the first cloud that ends after `first`
   for (int64_t clouds = call.clouds.count; clouds > 0;) {
     const int64_t half = clouds / 2;
     const bool behind = rows_of_cloud(call.clouds, b + half).end > first;
@@ -113,7 +115,7 @@ void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* nu
   uint32_t* const begins = parts.begins.data() + block * (parts.count() + 1);
   std::fill_n(begins, parts.count() + 1, 0u);
   std::fill(number + first, number + last, -1);
-  // A row in the same cell as the row before goes to no part; in scan order that is frequent.
+  // A row in the same cell as the previous row goes to no part. In scan order this is frequent.
   const auto heads = std::make_unique_for_overwrite<uint16_t[]>(static_cast<size_t>(count));
   int64_t all_heads = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -134,12 +136,12 @@ void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* nu
     const FoundCell& f = found[heads[static_cast<size_t>(i)]];
     cells[begins[parts.part_of(f)]++] = f;
   }
-  // Each begin has moved to its end, which is the begin of the next.
+  // Each begin has moved to the end of its part, which is the begin of the next part.
   std::copy_backward(begins, begins + parts.count(), begins + parts.count() + 1);
   begins[0] = 0;
 }
 
-// Whether a row has a cell in int64 but not in int32. A row with a voxel (`number`) has one in int32.
+// Whether a row has a cell in int64 but not in int32. Rows that already have a voxel (`number`) have a cell in int32.
 bool has_cell_beyond(const SparseCall& call, const int32_t* number) {
   std::atomic<bool> beyond = false;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
@@ -162,8 +164,8 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
   return static_cast<int64_t>(sizeof(SparseSizes)) + 2 * row_count(call.clouds) * static_cast<int64_t>(sizeof(int32_t));
 }
 
-// The cells of a part are in no other part, so one thread finds the first row of each of them. Voxels are numbered by the
-// order of those rows.
+// Different parts have different cells, so one thread finds the first rows of a part's cells. Voxels are numbered in
+// the order of their first rows.
 void number_voxels_cpu(const SparseCall& call) {
   const Numbering numbering(call);
   const int64_t all = row_count(call.clouds);
@@ -190,7 +192,7 @@ void number_voxels_cpu(const SparseCall& call) {
   }
 
   const auto voxel_of_row =
-      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(all));  // voxels, by their first rows
+      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(all));  // voxel of each first row
   int64_t voxels = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const auto [begin, end] = rows_of_cloud(call.clouds, b);
@@ -224,10 +226,10 @@ SparseSizes sizes_cpu(const SparseCall& call) { return *Numbering(call).sizes; }
 
 namespace {
 
-// The cells of the voxels inserted first.
+// Returns the cells of the first voxels in the order of insertion.
 std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numbering& numbering, int64_t voxels) {
   std::vector<SparseCell> cells(static_cast<size_t>(voxels));
-  int64_t b = 0;  // they go cloud by cloud
+  int64_t b = 0;  // voxels are ordered by cloud
   for (int64_t v = 0; v < voxels; ++v) {
     const int32_t row = numbering.first_row[v];
     while (rows_of_cloud(call.clouds, b).end <= row) ++b;
@@ -238,7 +240,7 @@ std::vector<SparseCell> cells_by_insertion(const SparseCall& call, const Numberi
   return cells;
 }
 
-// The indices of `voxels` voxels in the order of insertion, sorted by the order that the call asks for.
+// Returns the indices of `voxels` voxels in the order of insertion, sorted in the order that the call requests.
 std::vector<int32_t> sorted_insertions(const SparseCall& call, int64_t voxels, const std::vector<SparseCell>& cells) {
   struct Keyed {
     SparseKey key;
@@ -254,7 +256,7 @@ std::vector<int32_t> sorted_insertions(const SparseCall& call, int64_t voxels, c
   return insertions;
 }
 
-// The first P rows of each voxel.
+// Keeps the first P rows of each voxel.
 void keep_first_rows(const SparseCall& call) {
   const int64_t most = call.points_per_voxel;
   std::vector<int32_t> counts(static_cast<size_t>(call.voxels), 0);

@@ -5,14 +5,13 @@
 
 namespace robocache {
 
-// The cell of a row's point.
 struct FoundCell {
   SparseCell cell;
-  uint32_t hash;  // of hash_of
+  uint32_t hash;  // hash_of(cell)
   int32_t row;    // -1: in no cell
 };
 
-// Finds the cells of rows [first, first + count) of a cloud. Built once for each instruction set (core/cpu_isa.hpp).
+// Finds the cells of rows [first, first + count) of a cloud. It is built once per instruction set (core/cpu_isa.hpp).
 using CellsOfRows = void(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, FoundCell* found);
 namespace baseline {
 CellsOfRows cells_of_rows;
@@ -26,7 +25,7 @@ CellsOfRows cells_of_rows;
 
 int64_t numbering_bytes_cpu(const SparseCall& call);
 void number_voxels_cpu(const SparseCall& call);
-SparseSizes sizes_cpu(const SparseCall& call);  // of a numbering that is done
+SparseSizes sizes_cpu(const SparseCall& call);  // after number_voxels_cpu
 void assign_points_cpu(const SparseCall& call);
 void gather_rows_cpu(const GatherCall& call);
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kTogether = 256;
 
-// sparse_cell along one axis, for several points at a time, which becomes vector code. (Inlined, only one axis of three
-// does.)
+// Does what sparse_cell does along one axis, for several points at a time, as vector code. (If it is inlined, only one
+// of the three axes becomes vector code.)
 template <class Real>
 [[gnu::noinline]] void find_along_axis(const Real* __restrict position, Real origin, Real size, int32_t first,
                                        int32_t last, Real upper, int32_t* __restrict cell,
@@ -62,7 +62,7 @@ void find_cells(const SparseCall& call, int32_t cloud, int64_t row, int64_t coun
 }  // namespace
 
 void cells_of_rows(const SparseCall& call, int32_t cloud, int64_t first, int64_t count, FoundCell* found) {
-  if (call.wide) {  // rare: one point at a time serves
+  if (call.wide) {  // rare, so one point at a time is fast enough
     for (int64_t i = 0; i < count; ++i) {
       SparseCell cell{cloud, 0, 0, 0};
       const bool inside = cell_of_row(call, first + i, cell);

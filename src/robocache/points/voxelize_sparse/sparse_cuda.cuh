@@ -1,8 +1,8 @@
 // Code that the CUDA steps of sparse_steps.hpp share. Only *_cuda.cu files include it.
 //
-// A hash table of 64-bit slots finds the rows of one voxel. At first a slot is (tag, row): a tag of the voxel's cell, and
-// the least row so far. Later it is (insertion, row): the voxel's index in the order of insertion, which is that of the
-// voxels' first rows, and its first row.
+// A hash table of 64-bit slots finds the rows of a voxel. At first a slot is (tag, row): a tag of the voxel's cell, and
+// the least row so far. Later it is (insertion, row): the voxel's index in the order of insertion, and its first row.
+// The order of insertion is that of the voxels' first rows.
 #pragma once
 
 #include <cstdint>
@@ -29,27 +29,27 @@ struct DeviceSizes {
 // The content of call.numbering after number_voxels.
 struct Numbering {
   int64_t rows;
-  int64_t most;      // voxels there can be
-  int64_t slots;     // a power of two, at least twice that
-  bool tag_is_cell;  // tags differ where cells do
+  int64_t most;      // the most voxels there can be
+  int64_t slots;     // a power of two, at least 2 * most
+  bool tag_is_cell;  // different cells have different tags
   int64_t chunk;     // rows that one block numbers
   unsigned chunks;
   Word* table;               // [slots]
-  uint32_t* slot_of_row;     // [rows], kNoSlot for rows that are in no cell
+  uint32_t* slot_of_row;     // [rows]; kNoSlot for rows in no cell
   int32_t* first_row;        // [most]
-  uint32_t* chunk_inserted;  // [chunks] voxels whose first rows are there
+  uint32_t* chunk_inserted;  // [chunks] voxels whose first rows are in the chunk
   DeviceSizes* sizes;
-  int64_t* offsets;          // [clouds + 1] ascending; of ragged clouds alone
-  int32_t* inserted_before;  // [rows] and so the next two: where max_voxels is of several clouds
+  int64_t* offsets;          // [clouds + 1] ascending; for ragged clouds only
+  int32_t* inserted_before;  // [rows]; this and the next two exist if max_voxels limits several clouds
   int64_t* cloud_inserted;   // [clouds + 1] voxels before each cloud
-  int64_t* cloud_voxels;     // [clouds + 1] those of them that max_voxels lets through
-  int32_t* counts;           // [most] where the largest count is asked for
+  int64_t* cloud_voxels;     // [clouds + 1] voxels before each cloud, after max_voxels
+  int32_t* counts;           // [most]; exists if the largest count is requested
 };
 
-// `bytes`, if not null, is set to its size.
+// If `bytes` is not null, sets it to the size of the numbering.
 Numbering numbering_of(const SparseCall& call, int64_t* bytes);
 
-// The last i in [0, count) with ascending[i] <= value, or 0.
+// Returns the last i in [0, count) with ascending[i] <= value, or 0.
 __device__ inline int64_t last_at_or_before(const int64_t* ascending, int64_t count, int64_t value) {
   int64_t low = 0;
   for (int64_t high = count; high - low > 1;) {
@@ -59,7 +59,7 @@ __device__ inline int64_t last_at_or_before(const int64_t* ascending, int64_t co
   return low;
 }
 
-// False for a row that is no point: past a length, or before the first offset or behind the last.
+// Returns false for a row that is no point: beyond a length, before the first offset or behind the last.
 __device__ inline bool cloud_of_row(const SparseCall& call, const Numbering& n, int64_t row, int32_t& cloud) {
   const Clouds& clouds = call.clouds;
   cloud = 0;
@@ -77,7 +77,7 @@ __device__ inline bool cloud_of_row(const SparseCall& call, const Numbering& n, 
 __device__ inline uint32_t row_of_slot(Word slot) { return static_cast<uint32_t>(slot); }
 __device__ inline uint32_t insertion_of_slot(Word slot) { return static_cast<uint32_t>(slot >> 32); }
 
-// The voxel, or -1 where max_voxels leaves it out.
+// Returns the voxel, or -1 if max_voxels leaves it out.
 __device__ inline int64_t voxel_of_insertion(const SparseCall& call, const Numbering& n, int64_t insertion,
                                              int32_t cloud) {
   if (n.cloud_inserted == nullptr) return insertion < call.max_voxels ? insertion : -1;

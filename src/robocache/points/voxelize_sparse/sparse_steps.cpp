@@ -11,7 +11,8 @@ namespace robocache {
 
 void check_row_count(const Clouds& clouds, Device device) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  const int64_t most = device.is_cuda() ? int64_t{1} << 30 : kMost;  // twice as many slots are counted in 32 bits
+  // the table has twice as many slots, counted in 32 bits
+  const int64_t most = device.is_cuda() ? int64_t{1} << 30 : kMost;
   const int64_t rows = row_count(clouds);
   if (rows > most) {
     refuse("points: expected at most ", device.is_cuda() ? "2^30 rows on CUDA" : "2^31 - 1 rows", ", got ",

@@ -1,7 +1,8 @@
-// The steps of voxelize_sparse and voxel_downsample, on either device. Calls have been checked.
+// The steps of voxelize_sparse and voxel_downsample on either device. The caller has checked the call.
 //
-// number_voxels finds the voxels in the order of insertion, which is that of their first rows. assign_points finds the voxel
-// of each point and the points of each voxel. Then gather_rows or reduce_rows computes the features.
+// number_voxels finds the voxels and numbers them in the order of insertion, which is the order of their first rows.
+// assign_points finds the voxel of each point and the points of each voxel. Then gather_rows or reduce_rows computes
+// the features.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,10 @@
 
 namespace robocache {
 
-// Refuses more rows or clouds than the steps can count: 2^31 - 1, of rows on CUDA 2^30.
+// Refuses more rows or clouds than the steps can count: 2^31 - 1, on CUDA 2^30 rows.
 void check_row_count(const Clouds& clouds, Device device);
 
-// Fills call.numbering. With `sizes`, waits for the device and returns the numbers of voxels there.
+// Fills call.numbering. With `sizes`, waits for the device and writes the numbers of voxels there.
 void number_voxels(SparseCall& call, SparseSizes* sizes, const Allocate& allocate, Device device, CudaStream stream);
 
 void assign_points(SparseCall& call, const Allocate& allocate, Device device, CudaStream stream);
@@ -30,11 +31,12 @@ TensorView gather_rows(const Clouds& clouds, const Features& features, const int
                        std::initializer_list<int64_t> shape, const Allocate& allocate, Device device,
                        CudaStream stream);
 
-// Reduces the features of the rows whose entry in `kept` is a voxel into [voxels, F]; `counts` [voxels] gets their number.
+// Reduces the features of the rows whose entry in `kept` is a voxel, into [voxels, F]. Writes the number of these rows
+// to `counts` [voxels].
 TensorView reduce_rows(const Clouds& clouds, const Features& features, VoxelMode mode, const int32_t* kept,
                        int64_t voxels, int32_t* counts, const Allocate& allocate, Device device, CudaStream stream);
 
-// Takes x, y, z and the columns behind them as features.
+// Returns the columns behind x, y, z as features.
 Features columns_of(const TensorView& points, int64_t columns);
 
 }  // namespace robocache

@@ -1,24 +1,26 @@
-// voxel_downsample: one point for each voxel that points lie in.
+// voxel_downsample: returns one point for each voxel that contains points.
 //
 //   points     [N, 3 + C]   float32 or float64; x, y, z first; outer strides are free
-//   features   [N, F]       floats and integers; none: the columns 3.. of points are features and come out with them
+//   features   [N, F]       floats and integers; none: the columns 3.. of points are features and stay in the points
 //
-// Cells are floor((p - origin) / voxel_size) by true division in the points' type (voxels/cell.hpp). A point that is not
-// finite, or more than 2^62 cells from the origin, is left out. Where a cell is beyond int32 the call numbers voxels a
-// second time, by int64: twice the time of that step, once more waiting for the device on CUDA. Voxels come in the order of their first points. Of each:
-//   centroid  the mean of its points and of their features, in fixed point and rounded once (voxels/reduce.hpp); of
-//             integer features float32
+// A point's cell is floor((p - origin) / voxel_size) by true division in the dtype of the points (voxels/cell.hpp). A
+// point is left out if it is not finite or more than 2^62 cells from the origin. If a cell is beyond int32, the call
+// numbers the voxels a second time, with int64; that step then takes twice the time, and on CUDA waits for the device
+// once more. Voxels are in the order of their first points. The point of a voxel is:
+//   centroid  the mean of its points and of their features, in fixed point and rounded once (voxels/reduce.hpp);
+//             integer features have float32 means
 //   first     its first point in input order
+//   random    one of its points, all equally likely: the point with the least sample_priority(seed, row)
 //   random    one of its points, all as likely: the one with the least sample_priority(seed, row) below
 //
-// The same bits on every run, on the CPU and on CUDA. Which point `random` takes depends on the seed and the voxel's own
-// rows: not on other points, nor on the device. On CUDA the call waits for the device once, to learn how many voxels there
-// are. At most 2^31 - 1 rows, on CUDA 2^30.
+// The bits are the same on every run, on the CPU and on CUDA. `random` depends only on the seed and the voxel's own
+// rows, not on other points. On CUDA the call waits for the device once, to get the number of voxels. There may be up
+// to 2^31 - 1 rows, on CUDA 2^30.
 //
-// Open3D's voxel_down_sample is `centroid` with float64 points and origin = their minimum - voxel_size / 2, in another
-// order.
+// Open3D's voxel_down_sample is `centroid` with float64 points and origin = their minimum - voxel_size / 2, but in
+// another order.
 //
-// Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
+// Throws ArgumentError, ArgumentTypeError (each names the argument) or DeviceError.
 //
 //   DownsampleOptions options;
 //   options.voxel_size = {0.05, 0.05, 0.05};
@@ -43,10 +45,10 @@ struct EnumNames<DownsampleMethod> {
 };
 
 struct DownsampleOptions {
-  std::array<double, 3> voxel_size{};  // the points' unit, along x, y, z; positive and finite
+  std::array<double, 3> voxel_size{};  // along x, y, z in the unit of the points; positive and finite
   std::array<double, 3> origin{};
   DownsampleMethod method = DownsampleMethod::kCentroid;
-  std::optional<int64_t> seed{};  // of `random`, and of that alone
+  std::optional<int64_t> seed{};  // needed by `random`, refused by the others
 
   static constexpr auto fields() {
     using D = DownsampleOptions;
@@ -59,8 +61,8 @@ struct Downsampled {
   TensorView points;                   // [M, 3 + C]; with features [M, 3]
   std::optional<TensorView> features;  // [M, F]
   TensorView point_to_voxel;           // int32 [N], -1 for points left out
-  std::optional<TensorView> counts;    // int32 [M], points in the voxel: centroid alone
-  std::optional<TensorView> row;       // int32 [M], the row of each point taken: first and random
+  std::optional<TensorView> counts;    // int32 [M], points in the voxel: for centroid only
+  std::optional<TensorView> row;       // int32 [M], the row of each point: for first and random
 };
 
 Downsampled voxel_downsample(const TensorView& points, const std::optional<TensorView>& features,

@@ -20,7 +20,8 @@ int64_t at_least_one(const std::optional<int64_t>& number, const char* argument)
   return *number;
 }
 
-// `point_range` in the points' type is what the cell rule takes of it, but its cells are counted before that rounding.
+// The cell rule uses `point_range` in the dtype of the points, but the number of cells is computed before that
+// rounding.
 void set_range(const std::array<double, 6>& range, SparseCall& call) {
   for (size_t axis = 0; axis < 3; ++axis) {
     const double lower = range[axis];

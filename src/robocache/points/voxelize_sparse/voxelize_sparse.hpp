@@ -1,51 +1,51 @@
-// voxelize_sparse: the voxels that points lie in, and what lies in each; the grid itself is never stored.
+// voxelize_sparse: finds the voxels that contain points, and what each contains. The grid itself is never stored.
 //
 //   points          [N, 3 + C], or [B, N, 3 + C]   float32 or float64; x, y, z first; outer strides are free
-//   features        [N, F], or [B, N, F], or none  floats and integers; none: with a reduce the columns 3.. of points
-//   lengths         [B] or none       int32/int64: rows of each cloud [B, N, ...] that are points
-//   batch_offsets   [B + 1] or none   int32/int64: rows [offsets[b], offsets[b + 1]) of [N, ...] are cloud b
+//   features        [N, F], or [B, N, F], or none  floats and integers; none: `reduce` uses the columns 3.. of points
+//   lengths         [B] or none       int32/int64: the number of points of each cloud of [B, N, ...]
+//   batch_offsets   [B + 1] or none   int32/int64: cloud b has the rows [offsets[b], offsets[b + 1]) of [N, ...]
 //
-// What comes out, M being the number of voxels, of all clouds together:
+// The results, for M voxels in all clouds together:
 //
-//   coords          int32 [M, 3]      x, y, z; or z, y, x. [M, 4] with the cloud in front for [B, N, ...] and batch_offsets
-//   features        [M, F]            one row a voxel: mean, sum, min, max, first or last of its points (voxels/reduce.hpp);
-//                                     of integers int64 sums and float32 means, else of the features' dtype
-//                   [M, P, F]         without a reduce: the points themselves, in input order, zeros behind the last; of
-//                                     `features`, or, where there are none, all columns of points
+//   coords          int32 [M, 3]      x, y, z or z, y, x; with [B, N, ...] or batch_offsets [M, 4], cloud first
+//   features        [M, F]            with a reduce: mean, sum, min, max, first or last of the voxel's points
+//                                     (voxels/reduce.hpp); integers have int64 sums and float32 means
+//                   [M, P, F]         without: the points' own features in input order, then zeros. If `features` is
+//                                     none, they are all columns of points
 //   counts          int32 [M]         points in the voxel, at most max_points_per_voxel
 //   point_to_voxel  int32 [N], [B, N] the voxel (a row of coords) of each point, or -1
 //   dropped         int64 [], or [B]  points with -1: outside, not finite, or in a voxel beyond max_voxels or capacity
-//   num_voxels      int64 []          with `capacity` alone
+//   num_voxels      int64 []          only with `capacity`
 //
-// Cells. floor((p - origin) / voxel_size) by true division in the points' type (voxels/cell.hpp). `point_range` is (x0, y0,
-// z0, x1, y1, z1): the origin is its lower corner, and the grid has round((upper - lower) / voxel_size) cells along each
-// axis (in float64, ties to even). A point beyond these cells is outside, and so is one at or beyond an upper end, where the
-// last cell reaches farther. Without it the origin is 0, cells may be negative, and a cell that int32 cannot number is
-// outside.
+// Cells. A point's cell is floor((p - origin) / voxel_size) by true division in the dtype of the points
+// (voxels/cell.hpp). `point_range` is (x0, y0, z0, x1, y1, z1). Its lower corner is the origin, and the grid has
+// round((upper - lower) / voxel_size) cells along each axis (in float64, ties to even). A point is outside if it lies
+// beyond these cells, or at or beyond an upper end where the last cell reaches farther. Without point_range the origin
+// is 0, cells may be negative, and cells beyond int32 are outside.
 //
-// Caps. Voxels are inserted in the order of their first points. `max_voxels` keeps the first of each cloud,
-// `max_points_per_voxel` (P) the first points of each voxel in input order; points beyond P keep their voxel's number in
-// the map, but take no part in a reduce. Without it P is the largest count. Caps come first, then `order` sorts:
-//   first   in order of insertion, cloud by cloud     linear  by (cloud, x, y, z)
-//   morton  by (cloud, Morton code), in which bit k of x + 2^31 is bit 3 k, of y + 2^31 bit 3 k + 1, of z + 2^31 bit 3 k + 2
+// Limits. Voxels are inserted in the order of their first points. `max_voxels` keeps the first voxels of each cloud.
+// `max_points_per_voxel` (P) keeps the first points of each voxel in input order; other points keep their voxel in
+// point_to_voxel, but a reduce ignores them. Without it P is the largest count. `order` then sorts the voxels:
+//   first   in the order of insertion, cloud by cloud     linear  by (cloud, x, y, z)
+//   morton  by (cloud, Morton code): bit k of x + 2^31 is bit 3 k, of y + 2^31 bit 3 k + 1, of z + 2^31 bit 3 k + 2
 //
-// Without `capacity` the arrays are as long as there are voxels, and on CUDA the call waits for the device once, to learn
-// how many. With it they have `capacity` rows and nothing waits, so that the call can be captured into a CUDA graph:
-// num_voxels says how many voxels there are. Rows behind them have coords -1, count 0 and features 0. Where there are
-// more than fit, the num_voxels - capacity inserted last are left out, as by max_voxels. Gathering takes
-// max_points_per_voxel then.
+// Without `capacity` the arrays have one row per voxel, and on CUDA the call waits for the device once to get that
+// number. With it they have `capacity` rows and nothing waits, so the call can be captured into a CUDA graph;
+// num_voxels is the number of voxels found. Unused rows have coords -1, count 0 and features 0. If there are more
+// voxels than fit, the last ones in the order of insertion are left out, as with max_voxels. Gathering with a capacity
+// needs max_points_per_voxel.
 //
-// Everything is the same bits on every run, on the CPU and on CUDA, and depends on nothing but the arguments. At most
-// 2^31 - 1 rows, on CUDA 2^30. There work is queued on `stream`; lengths and batch_offsets are cut to what there is.
+// The bits are the same on every run, on the CPU and on CUDA, and depend only on the arguments. There may be up to 2^31
+// - 1 rows, on CUDA 2^30. On CUDA work is queued on `stream`, and lengths and batch_offsets are clamped to the rows.
 //
-// The same from others (their floats are float32): voxel_size and point_range as theirs,
+// The same results as other libraries (their floats are float32), with their voxel_size and point_range:
 //   spconv PointToVoxel         reduce none, max_voxels, max_points_per_voxel, kZyx; point_to_voxel is its pc_voxel_id
-//   mmcv hard Voxelization      the same; its coors have no cloud in front
+//   mmcv hard Voxelization      the same; its coors do not begin with the cloud
 //   mmcv dynamic Voxelization   coords[point_to_voxel], kZyx; a row of -1 for -1
 //   mmcv DynamicScatter         reduce mean or max, order linear
 //   a mean of all columns (HardSimpleVFE, MeanVFE): features = points, reduce mean
 //
-// Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
+// Throws ArgumentError, ArgumentTypeError (each names the argument) or DeviceError.
 //
 //   std::vector<float> points{0.1f, 0.2f, 0.3f, 5, 5, 5, 0.4f, 0.2f, 0.1f};
 //   std::vector<DeviceBuffer> memory;
@@ -57,8 +57,8 @@
 //   };
 //   SparseOptions options;
 //   options.voxel_size = {1, 1, 1};
-//   const SparseVoxels result = voxelize_sparse(TensorView::contiguous(points.data(), DType::kFloat32, {3, 3}), std::nullopt,
-//                                             options, allocate, CudaStream{});
+//   const SparseVoxels result = voxelize_sparse(TensorView::contiguous(points.data(), DType::kFloat32, {3, 3}),
+//                                               std::nullopt, options, allocate, CudaStream{});
 //   // result.coords = {0, 0, 0, 5, 5, 5}, result.counts = {2, 1}, result.point_to_voxel = {0, 1, 0}
 #pragma once
 
@@ -93,9 +93,9 @@ struct EnumNames<SparseReduce> {
 };
 
 struct SparseOptions {
-  std::array<double, 3> voxel_size{};                  // the points' unit, along x, y, z; positive and finite
+  std::array<double, 3> voxel_size{};                  // along x, y, z in the unit of the points; positive and finite
   std::optional<std::array<double, 6>> point_range{};  // finite, upper not below lower
-  std::optional<int64_t> max_voxels{};                 // 1 or more, and so the next two
+  std::optional<int64_t> max_voxels{};                 // 1 or more, like the next two options
   std::optional<int64_t> max_points_per_voxel{};
   std::optional<int64_t> capacity{};
   std::optional<SparseReduce> reduce = SparseReduce::kMean;  // none: gather
@@ -118,8 +118,9 @@ struct SparseVoxels {
   TensorView point_to_voxel;
   TensorView dropped;
   std::optional<TensorView> num_voxels;
-  TensorView kept;                          // of a reduce: point_to_voxel, but -1 beyond max_points_per_voxel
-  std::optional<TensorView> rows_of_voxel;  // int32 [M, P] of a gather: the row of each point, -1 behind the last
+  // with a reduce: point_to_voxel, but -1 for points beyond max_points_per_voxel
+  TensorView kept;
+  std::optional<TensorView> rows_of_voxel;  // int32 [M, P], when gathering: the row of each point, then -1
 };
 
 SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<TensorView>& features,

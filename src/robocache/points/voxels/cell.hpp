@@ -1,4 +1,4 @@
-// Which voxel a point lies in: the scalar rule that both backends share (rule 25 of docs/rules.md).
+// The voxel of a point: the scalar rule that both backends share (rule 25 of docs/rules.md).
 #pragma once
 
 #include <cmath>
@@ -8,16 +8,16 @@
 
 namespace robocache {
 
-// `origin` and `size` are the clouds' unit, per axis x, y, z; sizes are positive and finite. The grid is row-major: z runs
-// fastest.
+// `origin` and `size` are x, y, z in the unit of the clouds. Sizes are positive and finite. The grid is row-major, so z
+// varies fastest.
 struct VoxelGrid {
   double origin[3];
   double size[3];
-  int64_t shape[3];  // voxels along x, y, z; 0 and more
+  int64_t shape[3];  // voxels along x, y, z; may be 0
 };
 
-// floor((p - origin) / size) by true division, all in Real, the points' own type: float32 points use origin and size
-// rounded to float32. False if p is not finite or int64 cannot hold the quotient.
+// Sets coordinate to floor((p - origin) / size) by true division in Real, the dtype of the points: for float32 points
+// origin and size are rounded to float32. Returns false if p is not finite or the quotient exceeds 2^62.
 template <class Real>
 ROBOCACHE_HD bool voxel_coordinate(Real p, Real origin, Real size, int64_t& coordinate) {
   const Real quotient = std::floor((p - origin) / size);
@@ -26,7 +26,7 @@ ROBOCACHE_HD bool voxel_coordinate(Real p, Real origin, Real size, int64_t& coor
   return true;
 }
 
-// The voxel's index in one cloud's grid, (x * Y + y) * Z + z, or -1 for a point outside or not finite.
+// Returns the voxel's index in one cloud's grid, (x * Y + y) * Z + z, or -1 for a point that is outside or not finite.
 template <class Real>
 ROBOCACHE_HD int64_t voxel_cell(const Real p[3], const VoxelGrid& grid) {
   int64_t cell = 0;

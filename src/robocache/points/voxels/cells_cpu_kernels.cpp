@@ -9,7 +9,8 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// Whole numbers up to this are exact in Real and in int32, so a coordinate can be compared before it becomes an integer.
+// Whole numbers up to this are exact in Real and in int32, so a coordinate can be compared before it becomes an
+// integer.
 template <class Real>
 inline constexpr int64_t kExactIntegers = sizeof(Real) == 4 ? int64_t{1} << 24 : int64_t{1} << 30;
 
@@ -29,8 +30,8 @@ void add_axis(const Real* __restrict position, Real origin, Real size, uint32_t 
   }
 }
 
-// voxel_cell for grids of fewer than 2^32 cells and kExactIntegers along each axis, one axis after the other over a few
-// points at a time, which becomes vector code.
+// Does what voxel_cell does, for grids of fewer than 2^32 cells and at most kExactIntegers along each axis. It handles
+// one axis after the other for a few points at a time, which becomes vector code.
 template <class Real, class Row>
 int64_t cells_together(const Row& row_of, int64_t count, const VoxelGrid& grid, uint32_t* cells) {
   Real position[3][kTogether] = {};

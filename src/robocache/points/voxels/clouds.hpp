@@ -1,4 +1,4 @@
-// The points of a call, in plain C. Both backends and every operation on points read them.
+// The points of a call, as plain C. Both backends and every operation on points read them.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,24 @@
 
 namespace robocache {
 
-// `count` clouds. Row r of cloud b is at points + b * cloud_stride + r * row_stride. In a ragged batch, cloud b has the rows
-// [offsets[b], offsets[b + 1]) of one array. Strides count elements; x, y, z of a row are adjacent.
+// `count` clouds. Row r of cloud b is at points + b * cloud_stride + r * row_stride. In a ragged batch, cloud b has the
+// rows [offsets[b], offsets[b + 1]) of one array. Strides count elements; x, y, z of a row are adjacent.
 struct Clouds {
   const void* points;
   DType dtype;  // float32 or float64
   int64_t count;
-  int64_t rows;  // of each cloud: N of [B, N, 3]; ragged or one cloud: of all together
+  int64_t rows;  // per cloud: N of [B, N, 3]; for ragged clouds or one cloud: of all together
   int64_t cloud_stride;
   int64_t row_stride;
-  const void* lengths;  // [count] int32/int64: the rows of each that are points, or null; cut to [0, rows]
+  const void* lengths;  // [count] int32/int64: the number of points of each cloud, or null; clamped to [0, rows]
   DType lengths_dtype;
   const void* offsets;  // [count + 1] int32/int64, ascending from 0 to rows, or null. Where on CUDA they are not,
                         // rows go to some cloud or to none
   DType offsets_dtype;
 };
 
-// Returns the number of rows in all arrays. Row r of cloud b has the index b * rows + r; a ragged batch counts rows directly.
+// Returns the number of rows in all arrays. Row r of cloud b has the index b * rows + r. A ragged batch counts rows
+// directly.
 ROBOCACHE_HD int64_t row_count(const Clouds& clouds) {
   return clouds.offsets ? clouds.rows : clouds.count * clouds.rows;
 }
@@ -35,8 +36,8 @@ struct RowRange {
   int64_t end;
 };
 
-// Returns the rows of cloud b that are points: from 0, or, in a ragged batch, in the array. Lengths and offsets must have been
-// checked, which is done on the CPU only.
+// Returns the rows of cloud b that are points: counted from 0, or, in a ragged batch, from the start of the array.
+// Lengths and offsets must be checked already, so only the CPU calls this.
 inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
   if (clouds.offsets != nullptr) {
     return {integer_at(clouds.offsets, clouds.offsets_dtype, b),

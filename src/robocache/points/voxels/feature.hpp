@@ -12,7 +12,7 @@
 
 namespace robocache {
 
-// float for the 16-bit floats, int32 for integers of fewer bits and bool, else itself.
+// Converts a feature for arithmetic: 16-bit floats to float, bool and small integers to int32, others unchanged.
 ROBOCACHE_HD float to_feature_work(Float16 x) { return to_float(x); }
 ROBOCACHE_HD float to_feature_work(BFloat16 x) { return to_float(x); }
 template <class T>
@@ -22,7 +22,7 @@ ROBOCACHE_HD auto to_feature_work(T x) -> std::conditional_t<(sizeof(T) < 4), in
 template <class T>
 using FeatureWork = decltype(to_feature_work(T{}));
 
-// Back again, exactly.
+// Converts back, exactly.
 template <class T>
 ROBOCACHE_HD T from_feature_work(FeatureWork<T> x) {
   if constexpr (std::is_same_v<T, Float16>) {
@@ -46,7 +46,7 @@ inline constexpr DType kFeatureDType = std::is_same_v<T, Float16>    ? DType::kF
                                        : std::is_same_v<T, double>   ? DType::kFloat64
                                                                      : DType::kInt64;
 
-// The call's fill in the type T of an output.
+// Returns the call's fill in the type T of an output.
 template <class T>
 ROBOCACHE_HD T fill_of(const VoxelReduction& call) {
   if constexpr (std::is_integral_v<T>) {
@@ -56,7 +56,7 @@ ROBOCACHE_HD T fill_of(const VoxelReduction& call) {
   }
 }
 
-// with_type of the dtypes that features have: all but uint64.
+// Calls with_type for the dtypes that features may have: all except uint64.
 template <class Body>
 auto with_feature_type(DType dtype, const Body& body) {
   return with_type(dtype, [&](auto type) -> decltype(body(uint8_t{})) {

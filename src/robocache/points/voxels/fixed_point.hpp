@@ -1,9 +1,9 @@
-// Computes sums and means that do not depend on the order of the terms: the scalar rules that both backends share (rule 28
-// of docs/rules.md).
+// Computes sums and means that do not depend on the order of the terms: the scalar rules that both backends share (rule
+// 28 of docs/rules.md).
 //
-// A feature is rounded to a whole number of quanta, ties to even; the quanta are added as int64; the result is rounded
-// once. Each cell and feature has its own quantum, 2^exponent. m, the largest finite |feature| in the cell, is less
-// than 2^e; n, the number of the cell's points, those that are not finite too, is at most 2^k:
+// A feature is rounded to a whole number of quanta, ties to even. The quanta are added as int64, and the result is
+// rounded once. Each cell and feature has its own quantum, 2^exponent. Let m be the largest finite |feature| in the
+// cell, and m < 2^e. Let n be the number of points in the cell, including those that are not finite, and n <= 2^k:
 //
 //   exponent = max(e + k - 62, the least exponent of the dtype)
 //
@@ -97,8 +97,8 @@ ROBOCACHE_HD int32_t exponent_above(double feature) {
 inline constexpr int32_t kExponentAboveFloat16 = 16;
 inline constexpr int32_t kNoExponent = -4096;  // for a cell without a finite feature; less than every exponent_above
 
-// Returns the exponent of a cell's quantum, from the largest exponent_above of its finite features and the number of its
-// points, 1 to 2^31 - 1.
+// Returns the exponent of a cell's quantum, from the largest exponent_above of its finite features and the number of
+// its points, 1 to 2^31 - 1.
 ROBOCACHE_HD int32_t own_quantum(int32_t exponent_above, int64_t points, int32_t least) {
   const int32_t k = bit_width(static_cast<uint64_t>(points - 1));
   const int32_t exponent = exponent_above + k - 62;
@@ -144,13 +144,13 @@ ROBOCACHE_HD int64_t to_quanta(Real feature, QuantumScale scale) {
   return nearest_integer(scaled(feature, scale));
 }
 
-// ---- A quantum that was given, and int64 features ----
+// ---- A given quantum, and int64 features ----
 //
-// Here a sum may overflow. Only the true total counts, not the partial sums: if the total exceeds int64, the result is NaN.
-// It is NaN too if one feature exceeds int64 in quanta, even beside an infinity. To know the total, the cell keeps the
-// wrapped sum and the sum of the features' `coarse` parts. The coarse part of a feature below 2^30 quanta is 0, so there is
-// usually nothing to add.
-// (The sum of int64 features is an int64 and wraps, as in numpy; their mean is NaN if the sum overflows.)
+// Here a sum may overflow. Only the true total counts, not the partial sums: if the total exceeds int64, the result is
+// NaN. It is NaN too if one feature exceeds int64 in quanta, even beside an infinity. To know the total, the cell keeps
+// the wrapped sum and the sum of the features' `coarse` parts. The coarse part of a feature below 2^30 quanta is 0, so
+// there is usually nothing to add. (The sum of int64 features is an int64 and wraps, as in numpy; their mean is NaN if
+// the sum overflows.)
 
 // Writes the feature in quanta. Returns false if it exceeds int64: the cell is then marked with kHasNan.
 template <class Real>
@@ -202,8 +202,8 @@ struct FloatFormat<double> {
   static constexpr uint64_t infinity = 0x7ff0000000000000;
 };
 
-// Returns the Out nearest to magnitude * 2^exponent, ties to even. With `more`, the true value is larger than that, by less
-// than one unit of `magnitude`, which then has 64 bits.
+// Returns the Out nearest to magnitude * 2^exponent, ties to even. With `more`, the true value is larger than that, by
+// less than one unit of `magnitude`, which then has 64 bits.
 template <class Out>
 ROBOCACHE_HD Out round_to(bool negative, uint64_t magnitude, int32_t exponent, bool more) {
   using Format = FloatFormat<Out>;
@@ -222,7 +222,8 @@ ROBOCACHE_HD Out round_to(bool negative, uint64_t magnitude, int32_t exponent, b
     const uint64_t rest = magnitude & (half | (half - 1));
     if (rest > half || (rest == half && (more || (kept & 1)))) ++kept;
   }
-  // `kept` includes the leading bit, which a normal number hides. Adding it raises the exponent by one, or by two after a carry.
+  // `kept` includes the leading bit, which a normal number hides. Adding it raises the exponent by one, or by two after
+  // a carry.
   uint64_t bits = magnitude == 0 ? 0 : (static_cast<uint64_t>(unit - Format::least) << (Format::digits - 1)) + kept;
   if (bits > Format::infinity) bits = Format::infinity;
   if (negative) bits |= uint64_t{1} << (8 * sizeof(Bits) - 1);
@@ -237,7 +238,8 @@ ROBOCACHE_HD uint64_t magnitude_of(int64_t x) {
 template <class Out>
 ROBOCACHE_HD Out rounded_sum(int64_t sum, int32_t exponent) {
   if constexpr (std::is_same_v<Out, float>) {
-    // If the conversion to float32 rounds the sum, the product is a normal number, so it is exact. exponent is in [-149, 127].
+    // If the conversion to float32 rounds the sum, the product is a normal number and so exact. exponent is in [-149,
+    // 127].
     return static_cast<float>(sum) * static_cast<float>(power_of_two(exponent));
   } else {
     return round_to<Out>(sum < 0, magnitude_of(sum), exponent, false);
@@ -276,9 +278,9 @@ ROBOCACHE_HD double odd_neighbour(double x, double error) {
 }
 
 // Returns the same bits as rounded_quotient, computed in float64, for results of 24 bits or less and at most
-// kMostByFloat64 points. Rounding only compares with numbers halfway between two results. Such a number has 25 bits, and 51
-// when multiplied by points, so two roundings to odd at 53 bits keep the comparison right. exponent is in [-149, 127];
-// reciprocal is 1.0 / points, which the features of a cell share.
+// kMostByFloat64 points. Rounding only compares with numbers halfway between two results. Such a number has 25 bits,
+// and 51 when multiplied by points, so two roundings to odd at 53 bits keep the comparison right. exponent is in [-149,
+// 127]; reciprocal is 1.0 / points, which the features of a cell share.
 inline constexpr int64_t kMostByFloat64 = int64_t{1} << 26;
 
 template <class Out>

@@ -1,6 +1,7 @@
-// The gradient of reduce_into_voxels by the features, one mode at a time. Every point of a voxel gets the gradient of sum,
-// and that of mean divided by their number. One point of the voxel gets that of min, max, first and last: the first of
-// those that tie. Nothing is added across points, so the bits do not depend on the order of the work.
+// The gradient of reduce_into_voxels with respect to the features, for one mode. With sum, every point of a voxel gets
+// the voxel's gradient; with mean, every point gets it divided by the number of points. With min, max, first and last,
+// one point gets it: the first of the points that tie. Nothing is added across points, so the bits do not depend on the
+// order of the work.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +24,29 @@ struct VoxelGradient {
   VoxelMode mode;
   const void* out_gradient;  // [cells, F] of the features' dtype, dense
   const void* result;        // min, max: the call's result, like out_gradient; mean: its counts, int32 [cells]
-  int32_t* chosen;           // min, max, first, last: [cells, F] for the row, in its cloud, that takes the gradient
-  void* features_gradient;   // [rows of all clouds, F], dense, float64 for float64 features, else float32; added to
+  int32_t* chosen;           // min, max, first, last: [cells, F] the row, in its cloud, that gets the gradient
+  // [rows of all clouds, F], dense, float64 for float64 features, else float32; the gradient is added
+  void* features_gradient;
 };
 
-// Whether the gradient of that mode goes to one point of a voxel.
+// Whether one point of a voxel gets the gradient of that mode.
 ROBOCACHE_HD bool goes_to_one(VoxelMode mode) { return mode >= VoxelMode::kMin; }
 
-// The initial value of `chosen`: the least row wins, for last the greatest.
+// Returns the initial value of `chosen`. The least row wins; for last, the greatest.
 ROBOCACHE_HD int32_t no_row(VoxelMode mode) { return mode == VoxelMode::kLast ? -1 : INT32_MAX; }
 
 template <class T>
 using FeatureGradient = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Whether a feature is among those of its voxel that may take the gradient; `entry` is cell * F + f.
+// Whether a feature may get its voxel's gradient. `entry` is cell * F + f.
 template <class T>
 ROBOCACHE_HD bool may_take(const VoxelGradient& call, T feature, int64_t entry) {
   if (call.mode != VoxelMode::kMin && call.mode != VoxelMode::kMax) return true;
-  // Compares like min and max: -0 is not 0, NaN equals NaN.
+  // This compares like min and max: -0 is not 0, NaN equals NaN.
   return min_key(to_feature_work(feature)) == min_key(to_feature_work(static_cast<const T*>(call.result)[entry]));
 }
 
-// The gradient that a row gets, by its number in its cloud.
+// Returns the gradient of a row. `row` is its number in its cloud.
 template <class T>
 ROBOCACHE_HD FeatureGradient<T> gradient_of(const VoxelGradient& call, int64_t row, int64_t cell, int64_t entry) {
   if (goes_to_one(call.mode) && call.chosen[entry] != row) return 0;
@@ -54,7 +56,7 @@ ROBOCACHE_HD FeatureGradient<T> gradient_of(const VoxelGradient& call, int64_t r
                                          static_cast<double>(static_cast<const int32_t*>(call.result)[cell]));
 }
 
-// Queues the work on `stream` and does not wait for it. The call has been checked.
+// Queues the work on `stream` and does not wait. The caller has checked the call.
 void reduce_into_voxels_backward(const VoxelGradient& call, Device device, CudaStream stream);
 
 }  // namespace robocache

@@ -1,6 +1,6 @@
-// First each block of rows is sorted into tiles of neighbouring cells, by itself, so that the order of rows stays and
-// threads share nothing. Then one thread takes a tile, with its rows from every block. Its sums fit into the cache, and no
-// result depends on which thread did it.
+// First, each block of rows is sorted into tiles of neighbouring cells. Blocks are independent and keep the order of
+// their rows. Then one thread reduces a tile, with its rows from every block. A tile's sums fit into the cache, and the
+// result does not depend on the thread.
 #include "robocache/points/voxels/reduce_cpu.hpp"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace robocache {
 namespace {
 
-constexpr int64_t kBlockRows = 65536;  // a row's place in its block takes 16 bits
+constexpr int64_t kBlockRows = 65536;  // a row's index in its block takes 16 bits
 
 template <class T>
 using Buffer = std::unique_ptr<T[]>;
@@ -28,19 +28,18 @@ Buffer<T> uninitialized(int64_t count) {
   return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
 }
 
-// Cells that share nothing with others, and the rows that may lie in them: a cloud's grid, or the whole call if its cells
-// were given.
+// A domain is a set of cells that shares no rows with other cells: a cloud's grid, or all cells if the call gave them.
 struct Domain {
-  int64_t first_cell;  // its place in the outputs
+  int64_t first_cell;  // index in the outputs
   int64_t cells;
   int64_t cloud;
-  const char* points;          // of its first row, by the grid
-  const int32_t* cell_of_row;  // else
+  const char* points;          // with a grid: its first point
+  const int32_t* cell_of_row;  // without a grid
   int64_t rows;
   RowAddresses features;
 };
 
-// Domains of more cells have larger tiles instead: as many as there are streams a core can write to.
+// Domains of more cells get larger tiles instead. A core can write to about this many streams at a time.
 constexpr int32_t kMostTileBits = 11;
 
 int32_t tile_bits_of(int64_t cells) {
@@ -48,15 +47,15 @@ int32_t tile_bits_of(int64_t cells) {
   return std::max(std::clamp(bits - 9, 8, 16), bits - kMostTileBits);
 }
 
-// The rows of a domain by tile. Within each block they lie tile after tile, in their order.
+// The rows of a domain by tile. Each block holds tile after tile, with the rows in their order.
 template <class Local>
 struct Partition {
   int32_t tile_bits;
   int64_t tiles;
   int64_t blocks;
-  Buffer<uint32_t> begins;  // [blocks, tiles + 1], within the block
-  Buffer<Local> cell;       // within the tile
-  Buffer<uint16_t> row;     // within the block; none where no output asks for rows
+  Buffer<uint32_t> begins;  // [blocks, tiles + 1], in the block
+  Buffer<Local> cell;       // in the tile
+  Buffer<uint16_t> row;     // in the block; none if no output needs rows
 };
 
 template <class Cell, class Local>
@@ -69,7 +68,7 @@ void partition_block(int64_t block, const Cell* cells, int64_t count, Partition<
   }
   uint32_t begin = 0;
   for (int64_t tile = 0; tile <= into.tiles; ++tile) begin += std::exchange(begins[tile], begin);
-  // Each begin goes to its end, which is the next one's begin: they are shifted back below.
+  // Each begin moves to the end of its tile, which is the begin of the next tile. They are shifted back below.
   const Cell mask = static_cast<Cell>((Cell{1} << into.tile_bits) - 1);
   Local* const cell = into.cell.get() + block * kBlockRows;
   uint16_t* const row = into.row ? into.row.get() + block * kBlockRows : nullptr;
@@ -126,8 +125,8 @@ Partition<Local> partition(const VoxelReduction& call, const Domain& domain, boo
   return result;
 }
 
-// Writes the bits of the tile's cells into words of 32 along z. Words at its ends may also hold bits of its neighbours, and
-// have been cleared.
+// Writes the bits of the tile's cells into words of 32 cells along z. The first and last word may share bits with
+// neighbouring tiles. The words must be cleared already.
 void write_bits(const VoxelGrid& grid, const Domain& domain, int64_t first, int64_t cells, const bool* occupied,
                 uint32_t* words) {
   const int64_t depth = grid.shape[2];
@@ -168,7 +167,7 @@ struct Outputs {
   bool of_features = false;
 };
 
-// The memory that a thread uses for one tile after the other.
+// The memory that a thread reuses for one tile after another.
 struct TileMemory {
   Buffer<uint32_t> starts;
   Buffer<bool> occupied;
@@ -199,7 +198,8 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
   }
 
   if (outputs.of_features) {
-    // Sorts rows by cell: counts them, then writes each at the begin of its cell, which moves on to the next cell's begin.
+    // Sorts rows by cell: counts them, then writes each row at the begin of its cell. Begins move on to the next cell's
+    // begin.
     if (!memory.starts) memory.starts = uninitialized<uint32_t>(tile_cells + 1);
     uint32_t* const starts = memory.starts.get();
     std::fill_n(starts, cells + 1, 0u);
@@ -240,7 +240,8 @@ template <class Cell, class Local>
 void reduce_domain_as(const VoxelReduction& call, const Outputs& outputs, const Domain& domain) {
   const Partition<Local> rows = partition<Cell, Local>(call, domain, outputs.of_features);
   if (call.output_count == 0) return;
-  // Tiles differ much in their points: a thread takes the next one when it is done, a few at a time if all are small.
+  // Tiles have very different numbers of points, so a thread takes the next tile when it is done. Small tiles are taken
+  // several at a time.
   const int64_t grain = std::clamp<int64_t>(rows.tiles / (int64_t{16} * num_threads()), 1, 16);
   parallel_for(rows.tiles, grain, [&](int64_t begin, int64_t end) {
     TileMemory memory;
@@ -312,7 +313,7 @@ void reduce_into_voxels_cpu(const VoxelReduction& call) {
   const auto reduce_clouds = [&](int64_t begin, int64_t end) {
     for (int64_t cloud = begin; cloud < end; ++cloud) reduce_domain(call, outputs, domain_of_cloud(call, cloud));
   };
-  // With enough clouds for all threads, each takes whole clouds: the loops inside then run on that thread alone.
+  // If there are enough clouds for all threads, each thread takes whole clouds and runs their inner loops alone.
   if (call.clouds.count >= int64_t{2} * num_threads()) {
     parallel_for(call.clouds.count, 1, reduce_clouds);
   } else {

@@ -1,4 +1,4 @@
-// The CPU engine, and its loops, which are built once per instruction set.
+// The CPU engine and its loops, which are built once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace robocache {
 
 void reduce_into_voxels_cpu(const VoxelReduction& call);
 
-// Rows by their number, as one stride or, of stacked clouds, as two.
+// The addresses of rows by row number, with one stride, or with two for stacked clouds.
 struct RowAddresses {
   const char* base;
   int64_t row_bytes;
-  int64_t rows_per_cloud;  // 0: one stride for all
+  int64_t rows_per_cloud;  // 0: one stride for all rows
   int64_t cloud_bytes;
 
   const char* operator[](int64_t row) const {
@@ -22,25 +22,25 @@ struct RowAddresses {
   }
 };
 
-// Cells of a domain have 32 bits if they fit; all ones is no cell.
+// The cells of a domain have 32 bits if they fit. kNoCell is all ones.
 template <class Cell>
 inline constexpr Cell kNoCell = static_cast<Cell>(-1);
 
-// The cells in `grid` of `count` points. Returns how many of them are in none.
+// Finds the cells of `count` points in `grid`. Returns how many of them are in no cell.
 template <class Cell>
 using CellsOfPoints = int64_t(const char* points, int64_t row_bytes, DType dtype, int64_t count, const VoxelGrid& grid,
                               Cell* cells);
 
-// Neighbouring cells with all of their rows: those of cell c are rows[starts[c]] to rows[starts[c + 1]], ascending.
+// Neighbouring cells with all their rows. Cell c has the rows rows[starts[c]] to rows[starts[c + 1]], ascending.
 struct VoxelTile {
-  int64_t first_cell;  // its place in the outputs
+  int64_t first_cell;  // index in the outputs
   int64_t cells;
   const uint32_t* starts;
   const uint32_t* rows;
   RowAddresses features;
 };
 
-// Computes every output that needs features: sum, mean, min, max, first and last of the tile's cells.
+// Computes every output of the tile's cells that needs features: sum, mean, min, max, first and last.
 using ReduceTile = void(const VoxelReduction& call, const VoxelTile& tile);
 
 namespace baseline {

@@ -14,7 +14,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// The outputs of a tile for features of T; null where one is not asked for.
+// The outputs of a tile for features of T; null for modes that are not requested.
 template <class T>
 struct Results {
   FeatureSum<T>* sum;
@@ -78,11 +78,11 @@ struct CellFeatures {
   int64_t points;
   int64_t offset;  // of the first feature in its row
 
-  // The features of its i-th point.
+  // Returns the features of point i.
   const T* row_at(int64_t i) const { return reinterpret_cast<const T*>(tile.features[rows[i]]) + offset; }
 };
 
-// Sums in fixed point, by fixed_point.hpp.
+// Sums in fixed point, as fixed_point.hpp defines them.
 template <class T, int kWidth>
 struct FixedPointSums {
   int64_t sum[kWidth] = {};
@@ -133,8 +133,8 @@ struct FixedPointSums {
     }
   }
 
-  // add_floats of float64 in the cell's own quantum, where all of it is finite and the quantum no less than 2^-1022, so
-  // that one factor counts quanta. False, and nothing added, elsewhere.
+  // Does what add_floats does, for float64 in the cell's own quantum, if all values are finite and the quantum is at
+  // least 2^-1022, so that one factor counts quanta. Otherwise returns false and adds nothing.
   bool add_ordinary(const CellFeatures<T, kWidth>& cell) {
     uint64_t highest[kWidth] = {};
     for (int64_t i = 0; i < cell.points; ++i) {
@@ -179,10 +179,10 @@ struct FixedPointSums {
   }
 };
 
-// Most sums do not need that: if the features' exponents are near enough, float64 holds the exact sum, which is then also
-// the fixed-point sum. The number of digits of a feature of T:
+// Most sums do not need fixed point: if the features' exponents are close enough, float64 holds the exact sum, which
+// equals the fixed-point sum. kDigits is the number of digits of a feature of T.
 template <class T>
-inline constexpr int32_t kDigits = 64;  // float64 and int64: no
+inline constexpr int32_t kDigits = 64;  // float64 and int64 never fit
 template <>
 inline constexpr int32_t kDigits<float> = 24;
 template <>
@@ -190,15 +190,15 @@ inline constexpr int32_t kDigits<BFloat16> = 8;
 template <>
 inline constexpr int32_t kDigits<Float16> = 11;
 
-// The exact sums of a cell of floats of up to 32 bits, in float64. False, and nothing said, where they may not fit, where
-// a value is below a cell's own quantum, and where one is not finite.
+// Computes the exact sums of a cell in float64, for floats of up to 32 bits. Returns false, with undefined sums, if
+// they may not fit, if a value is below the cell's own quantum, or if one is not finite.
 template <class T, int kWidth>
 bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, double (&sums)[kWidth]) {
   const int32_t k = static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(cell.points - 1)));
-  if (k > 22) return false;  // where float16 has a quantum above its least number
+  if (k > 22) return false;  // beyond this, float16 has a quantum above its least number
   std::fill_n(sums, kWidth, 0.0);
   if (given_exponent != kOwnQuantum) {
-    // In quanta, each rounded: whole numbers of 53 - k digits at most.
+    // Sums whole numbers of quanta, each of at most 53 - k digits.
     const double scale = power_of_two(-given_exponent);
     const double most = power_of_two(53 - k);
     uint32_t fit = 1;
@@ -214,8 +214,8 @@ bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, do
     for (int f = 0; f < kWidth; ++f) sums[f] *= quantum;
     return fit != 0;
   }
-  // Biased exponents of what is not 0; of the last digit they are kDigits - 1 less. The distance also keeps every value
-  // above the quantum, which lies 62 - k below the largest.
+  // These are the biased exponents of values other than 0. The exponent of a value's last digit is less by kDigits - 1.
+  // The limit on their distance also keeps every value above the quantum, which is 2^(62 - k) below the largest.
   uint32_t lowest[kWidth];
   uint32_t highest[kWidth];
   std::fill_n(lowest, kWidth, 0xffu);
@@ -248,7 +248,8 @@ T rounded(double x) {
   }
 }
 
-// From exact sums; x / points is rounded to odd before it is rounded to T, as in rounded_quotient_by_float64.
+// Writes results from exact sums. x / points is rounded to odd before it is rounded to T, as in
+// rounded_quotient_by_float64.
 template <class T, int kWidth>
 void write_exact(const double (&sums)[kWidth], int64_t points, T* sum, T* mean) {
   if (sum != nullptr) {
@@ -311,7 +312,8 @@ void write_extremes(const CellFeatures<T, kWidth>& cell, T* min, T* max) {
   }
 }
 
-// Features [f, features) of a cell, kWidth at a time and the rest in halves: loops of a fixed length become vector code.
+// Reduces the features [f, features) of a cell, kWidth at a time and the rest in halves. Loops of a fixed length become
+// vector code.
 template <class T, int kWidth>
 void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeatures<T, kWidth> cell, int64_t entry) {
   const int64_t features = call.features.count;
@@ -345,7 +347,7 @@ void reduce_features(const VoxelReduction& call, const VoxelTile& tile) {
     const uint32_t* const rows = tile.rows + tile.starts[cell];
     const int64_t points = tile.starts[cell + 1] - tile.starts[cell];
     if (points == 0) continue;
-    // The rows of a cell lie anywhere, so those of the next few cells are prefetched.
+    // The rows of a cell are scattered, so the rows of the next few cells are prefetched.
     for (const uint32_t* ahead = rows + 16; ahead < std::min(rows + 16 + points, end); ++ahead) {
       __builtin_prefetch(tile.features[*ahead], 0, 3);
     }

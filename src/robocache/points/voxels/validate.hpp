@@ -1,4 +1,4 @@
-// The checks that the operations on points share, beyond those of core/arguments.hpp: rules 25 and 26 of docs/rules.md.
+// The checks that operations on points share, beyond those of core/arguments.hpp: rules 25 and 26 of docs/rules.md.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,13 @@ struct EnumNames<VoxelMode> {
 //   points         [N, 3 + C] or [B, N, 3 + C]   float32 or float64: x, y, z, then C columns, which are the features
 //                                                if `features` is none
 //   features       [N, F] or [B, N, F], or none  float64/32/16, bfloat16, bool, integers of 8 to 32 bits, int64
-//   lengths        [B] or none                   int32/int64: the points of each cloud, in [0, N]; only with [B, N, 3 + C]
+//   lengths        [B] or none                   int32/int64: points of each cloud, 0 to N; only with [B, N, 3 + C]
 //   batch_offsets  [B + 1] or none               int32/int64, ascending from 0 to N: cloud b has the rows
 //                                                [batch_offsets[b], batch_offsets[b + 1]); only with [N, 3 + C]
 //
-// The columns of a row are adjacent; other strides are free and may be 0. lengths and batch_offsets are dense. All arrays
-// are on one device. On CUDA the values of lengths and batch_offsets are not checked, because that would wait for the device.
+// The columns of a row are adjacent; other strides are free and may be 0. lengths and batch_offsets are dense. All
+// arrays are on one device. On CUDA the values of lengths and batch_offsets are not checked, because that would wait
+// for the device.
 struct PointArguments {
   TensorView points;
   std::optional<TensorView> features = {};

@@ -15,8 +15,8 @@ inline constexpr uint32_t kCleared = 0x80000000u;
 
 __device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
 
-// An entry of Chunk::ordered: the row's offset in shared memory, and whether a segment begins at this row. The bit may
-// be missing where the rows of every group of threads begin.
+// An entry of Chunk::ordered: the row's offset in shared memory, and whether a segment begins at this row. The bit is not
+// set at multiples of kMostShare rows, where groups of any size begin their share.
 struct OrderedRow {
   uint32_t bits;
 

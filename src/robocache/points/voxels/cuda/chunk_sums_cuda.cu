@@ -114,8 +114,8 @@ constexpr uint32_t kSlabBytes = (kChunkRows + 1) * kRowBytes<T>;
 // Starts copying the features of a chunk's rows, from `feature` on, to shared memory: 1 or 2 vectors per row, and a row
 // of zeros behind them.
 template <class T>
-__device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, int64_t feature, int vectors,
-                           FeatureVector<T>* slab) {
+__device__ void copy_slab(const VoxelReduction& call, int64_t first, int rows, int64_t feature, int vectors,
+                          FeatureVector<T>* slab) {
   const int bits = vectors - 1;
   const int row = static_cast<int>(threadIdx.x) >> bits;
   const int part = static_cast<int>(threadIdx.x) & bits;
@@ -125,7 +125,7 @@ __device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, 
   uint32_t to = shared_address(slab + row * 2 + part);
   const int step = kChunkThreads >> bits;
   const uint64_t jump = static_cast<uint64_t>(step) * stride;
-  const auto bring = [&] {
+  const auto copy = [&] {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(sizeof(FeatureVector<T>))
                  : "memory");
     from += jump;
@@ -133,9 +133,9 @@ __device__ void bring_slab(const VoxelReduction& call, int64_t first, int rows, 
   };
   if (rows == kChunkRows) {
 #pragma unroll 4
-    for (int k = 0; k < kChunkRows / step; ++k) bring();
+    for (int k = 0; k < kChunkRows / step; ++k) copy();
   } else {
-    for (int i = row; i < rows; i += step) bring();
+    for (int i = row; i < rows; i += step) copy();
   }
   if (threadIdx.x < 2) slab[kChunkRows * 2 + threadIdx.x] = {};
 }
@@ -203,7 +203,7 @@ __device__ uint4 unpacked(uint2 rows, uint32_t slab) {
 }
 
 // Copies the exponents of a chunk's segments to shared memory, for the features of the slab from `feature` on.
-__device__ void bring_exponents(const uint8_t* exponents, uint32_t feature, int vectors, Chunk& chunk) {
+__device__ void copy_exponents(const uint8_t* exponents, uint32_t feature, int vectors, Chunk& chunk) {
   constexpr uint32_t kAhead = 4;
   const int bits = vectors - 1;
   const uint32_t part = (threadIdx.x & static_cast<uint32_t>(bits)) * kWide;
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
     const int64_t first = number * kChunkRows;
     const int64_t end_row = min(plan.rows, first + kChunkRows);
     const int rows = static_cast<int>(end_row - first);
-    bring_slab<T>(call, first, rows, 0, vectors_at(0), slab);
+    copy_slab<T>(call, first, rows, 0, vectors_at(0), slab);
     if constexpr (kSorts) {
       uint32_t cells[4];
       cells_of_rows<kFast>(call, grid, first + threadIdx.x * 4, end_row, points, cells);
@@ -293,12 +293,12 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       const int vectors = vectors_at(base);
       if (base > 0) {
         __syncthreads();
-        bring_slab<T>(call, first, rows, base, vectors, slab);
+        copy_slab<T>(call, first, rows, base, vectors, slab);
       }
       // A group has as many threads as there are features. Each group takes an equal share of the rows.
       const int bits = vectors + 1;
       const uint32_t f = threadIdx.x & ((1u << bits) - 1);
-      if constexpr (!kSorts) bring_exponents(plan.exponents, base, vectors, chunk);
+      if constexpr (!kSorts) copy_exponents(plan.exponents, base, vectors, chunk);
       wait_for_slab();
       __syncthreads();
       const uint32_t in_cells = chunk.rows;
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       uint32_t largest = 0;
       int64_t sum = 0;
       float factor = 0;
-      const auto hand_over = [&] {
+      const auto add_segment = [&] {
         if constexpr (kPass == Pass::kLook) {
           raise_at(plan.largest + base + f, entry, largest);
           largest = 0;
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
           if (eight[k].begins()) {
-            hand_over();
+            add_segment();
             ++segment;
             begin_segment();
           }
@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
           }
         }
       }
-      if (begin < end) hand_over();
+      if (begin < end) add_segment();
     }
     __syncthreads();
   }
