@@ -73,10 +73,15 @@ def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | Non
 def _load_texts(source: Path, name: str) -> dict[str, str | None]:
     """The text of each number of meta/tasks or meta/subtasks. v3.0 keeps it in an index that may have no name."""
     rows = _load_table(source, f"{name}s", f"{name}_index")
-    texts = {str(row[f"{name}_index"]): row.get(name, row.get("__index_level_0__")) for row in rows}
-    for index, text in texts.items():
+    texts: dict[str, str | None] = {}
+    for row in rows:
+        index, text = str(row[f"{name}_index"]), row.get(name, row.get("__index_level_0__"))
         if not isinstance(text, str | None):
             raise SourceError(f"{source}/meta: expected text for {name} {index}, got {text!r:.60}")
+        if texts.setdefault(index, text) != text:
+            raise SourceError(
+                f"{source}/meta: expected one text for {name} {index}, got {texts[index]!r:.60} and {text!r:.60}"
+            )
     return texts
 
 

@@ -671,6 +671,22 @@ def test_tasks_that_are_no_text(task, rng, tmp_path):
     assert skipped(source, tmp_path / "cache", "meta/tasks").rows["action"] == 7
 
 
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize("second", ["place", "pick", None])
+def test_a_number_of_two_tasks_is_none(version, second, rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), version)
+    if version == "v3.0":
+        table = pa.table({"task_index": [0, 0], "task": ["pick", second]})
+        write_table(source / "meta/tasks.parquet", table)
+    else:
+        rows = [{"task_index": 0, "task": "pick"}, {"task_index": 0, "task": second}]
+        write_json_lines(source / "meta/tasks.jsonl", rows)
+    if second == "pick":
+        robocache.ingest(source, tmp_path / "cache")
+    else:
+        refused(source, tmp_path / "cache", f"expected one text for task 0, got 'pick' and {second!r}")
+
+
 def test_features_of_absurd_depth_are_refused_before_anything_is_read(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3,)))
     info = json.loads((source / "meta/info.json").read_text())
