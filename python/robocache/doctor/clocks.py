@@ -24,6 +24,8 @@ BURST_WARNING = 0.01  # share of the rows
 UNCOVERED_PERIODS, UNCOVERED_S = 10, 0.2  # a stream may lack the larger of the two at an episode's ends
 UNCOVERED_NOTE, UNCOVERED_WARNING = 0.02, 0.10  # share of the episode
 NEAR_ZERO_NS, TODAY_NS = 10**15, 10**18  # smaller stamps are no dates (12 days), larger ones are dates (2001)
+# Streams that are stamps by their name, and how many episodes of them are looked at.
+OWN_STAMPS, OWN_STAMPS_EPISODES = {"t", "time", "times", "timestamp", "timestamps", "stamp", "stamps"}, 20
 _CHUNK_ROWS = 1 << 22
 DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50
 
@@ -60,6 +62,39 @@ def check_declared_rate(survey: Survey) -> Iterator[Finding]:
                 expected=declared,
                 advice="Believe the stamps or the rate, whichever was measured, and correct the other at the source.",
             )
+
+
+def check_own_stamps(survey: Survey) -> Iterator[Finding]:
+    """Compares a nominal clock with stamps that the recording has as a stream of its own, in whatever unit."""
+    for stream in survey.numbers:
+        called = re.split(r"[/.]", stream.name)[-1].lower()
+        if stream.clock != "nominal" or called not in OWN_STAMPS or int(np.prod(stream.shape)) != 1:
+            continue
+        starts = stream.row_offsets
+        for episode in range(min(len(starts) - 1, OWN_STAMPS_EPISODES)):
+            rows = slice(int(starts[episode]), int(starts[episode + 1]))
+            steps = np.diff(stream.values[rows].reshape(-1).astype(np.float64))
+            if len(steps) < 3 or not (np.isfinite(steps).all() and (steps >= 0).all() and np.median(steps) > 0):
+                continue
+            if (steps == 1).all():  # it counts the rows
+                continue
+            # The mean, for stamps may be rounded to whole units.
+            units = float(np.diff(stream.time_ns[rows]).mean() / steps.mean())
+            unit = min((1.0, 1e3, 1e6, 1e9), key=lambda ns: abs(np.log(units / ns)))
+            off = abs(unit / units - 1)
+            if off > RATE_WARNING:
+                rate = 1e9 / float(steps.mean() * unit)
+                yield Finding(
+                    "error" if off > RATE_ERROR else "warning",
+                    "rate-not-as-declared",
+                    f"its values are stamps of {rate:.5g} rows a second, and the clock is index / rate of {rate * unit / units:.5g}",
+                    episode=episode,
+                    stream=stream.name,
+                    value=rate,
+                    expected=rate * unit / units,
+                    advice="Believe the stamps or the rate, whichever was measured, and correct the other at the source.",
+                )
+                break
 
 
 def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
@@ -525,6 +560,7 @@ def _count(number: int, what: str) -> str:
 CHECKS = (
     check_nominal_clock,
     check_declared_rate,
+    check_own_stamps,
     check_rate_of_episodes,
     check_steadiness,
     check_gaps,

@@ -238,6 +238,29 @@ def test_a_nominal_clock_and_a_declared_rate(rng, tmp_path):
         assert found == [*expected, ("note", "nominal-clock", "arm")]
 
 
+@pytest.mark.parametrize(
+    ("stamps", "severity"),
+    [
+        (lambda k: k / 50, None),
+        (lambda k: np.rint(k * 20).astype(np.int64), None),  # milliseconds
+        (lambda k: k * 20_000_000 + 1_700_000_000_000_000_000, None),
+        (lambda k: (k / 50)[:, None] + 1.7e9, None),
+        (lambda k: k, None),  # a count of rows
+        (lambda k: k / 49, "warning"),
+        (lambda k: np.rint(k * 1000 / 30).astype(np.int64), "error"),
+        (lambda k: k / 25 + 1.7e9, "error"),
+    ],
+)
+@pytest.mark.parametrize("name", ["obs/timestamp", "times"])
+def test_stamps_beside_a_nominal_clock(stamps, severity, name, rng, tmp_path):
+    k = np.arange(500)
+    streams = {"arm": (k * 20_000_000, np.cumsum(rng.normal(size=(500, 3)), 0)), name: (k * 20_000_000, stamps(k))}
+    cache = robots.write(tmp_path / "cache", [streams], describe={at: {"clock": "nominal"} for at in streams})
+    found = [(f.severity, f.code, f.stream) for f in robocache.doctor(cache).findings]
+    expected = [(severity, "rate-not-as-declared", name)] if severity else []
+    assert [one for one in found if one[1] not in ("nominal-clock", "stuck")] == expected
+
+
 def test_jitter_and_no_steady_rate(rng, tmp_path):
     n = 2000
     values = np.cumsum(rng.normal(size=(n, 3)), 0)
