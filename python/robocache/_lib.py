@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
-from ._tvm_ffi import load_module
+from ._tvm_ffi import load_module, register_global_func
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,6 +20,7 @@ path = Path(os.environ.get("ROBOCACHE_LIBRARY") or Path(__file__).parent / "lib"
 if not path.exists():
     raise errors.Error(f"{path}: the compiled library is missing from this installation; reinstall robocache")
 _module = load_module(str(path))
+register_global_func("robocache.repr", repr, override=True)  # an error says what came, if only Python can say it
 
 
 def function(name: str) -> Any:

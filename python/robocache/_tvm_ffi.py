@@ -17,10 +17,10 @@ _is_on_files = _given is not None and _given[:1] not in (["bench"], ["demo"], ["
 if (_is_on_files or WITHOUT_TORCH in os.environ) and "torch" not in sys.modules:
     sys.modules["torch"] = None  # type: ignore[assignment]
     try:
-        from tvm_ffi import load_module, register_error
+        from tvm_ffi import load_module, register_error, register_global_func
     finally:
         del sys.modules["torch"]  # a reader of the user's own may import it
 else:
-    from tvm_ffi import load_module, register_error
+    from tvm_ffi import load_module, register_error, register_global_func
 
-__all__ = ["WITHOUT_TORCH", "load_module", "register_error"]
+__all__ = ["WITHOUT_TORCH", "load_module", "register_error", "register_global_func"]

@@ -428,12 +428,12 @@ class Loader:
 
     def _made(self, place: _Place, stream: int | None = None) -> dict[str, Any] | None:
         """The batch at a place, on a CUDA stream or the current one; None at the epoch's end."""
-        arrays: dict[str, Any] = {}
-        batch = _next(self._handle, self._like, *place, stream, self._exchange, id(self._names), id(arrays))
+        arrays = [None] * len(self._names)
+        batch = _next(self._handle, self._like, *place, stream, self._exchange, id(arrays))
         if batch is None:
             return None
         if batch is True:
-            return arrays
+            return dict(zip(self._names, arrays, strict=True))
         samples = min(-(-(self.num_samples - place[2]) // self.world_size), self.batch_size)
         if self._reused is None:
             return self._as_dict(batch, samples)
@@ -474,9 +474,9 @@ class Loader:
 
     def _as_dict(self, batch: Any, samples: int) -> dict[str, Any]:
         if self._exchange:
-            arrays: dict[str, Any] = {}
-            _arrays(self._handle, batch, self._exchange, id(self._names), id(arrays))
-            return arrays
+            arrays = [None] * len(self._names)
+            _arrays(self._handle, batch, self._exchange, id(arrays))
+            return dict(zip(self._names, arrays, strict=True))
         if self._torch is not None:
             return {name: _array(batch, self._like, index) for index, name in enumerate(self._names)}
         memory = _lib.to_numpy(_memory(batch))

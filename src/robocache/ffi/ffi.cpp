@@ -1,5 +1,6 @@
 #include "robocache/ffi/ffi.hpp"
 
+#include <dlfcn.h>
 #include <tvm/ffi/extra/c_env_api.h>
 
 #include <array>
@@ -11,7 +12,6 @@
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
-#include "robocache/ffi/python.hpp"
 
 namespace robocache::ffi {
 namespace {
@@ -118,20 +118,28 @@ std::optional<std::string_view> text_of(const TVMFFIAny& arg) {
   }
 }
 
-// What Python prints for an object of its own.
-std::string repr(void* object) {
-  static const auto repr_of = python<void*(void*)>("PyObject_Repr");
-  static const auto utf8_of = python<const char*(void*, Py_ssize*)>("PyUnicode_AsUTF8AndSize");
-  static const auto drop = python<void(void*)>("Py_DecRef");
-  static const auto clear_error = python<void()>("PyErr_Clear");
-  const PythonLock lock;
+void check(int code) {
+  if (code != 0) throw Error("tvm-ffi refused a tensor");
+}
+
+// What Python prints for an object of its own; `_lib.py` registers the function.
+std::string repr(const TVMFFIAny& object) {
+  static const TVMFFIObjectHandle function = [] {
+    const TVMFFIByteArray name{"robocache.repr", 14};
+    TVMFFIObjectHandle found = nullptr;
+    check(TVMFFIFunctionGetGlobal(&name, &found));
+    return found;
+  }();
+  TVMFFIAny argument = object, text{};
+  TVMFFIObjectHandle owned = nullptr;
   std::string made = "an object that does not print";
-  void* text = repr_of(object);
-  Py_ssize size = 0;
-  const char* bytes = text != nullptr ? utf8_of(text, &size) : nullptr;
-  if (bytes != nullptr) made.assign(bytes, static_cast<size_t>(size));
-  if (bytes == nullptr) clear_error();
-  if (text != nullptr) drop(text);
+  if (TVMFFIFunctionCall(function, &argument, 1, &text) != 0) {
+    TVMFFIErrorMoveFromRaised(&owned);
+  } else {
+    if (const auto read = text_of(text)) made = *read;
+    if (text.type_index >= kTVMFFIStaticObjectBegin) owned = text.v_obj;
+  }
+  if (owned != nullptr) TVMFFIObjectDecRef(owned);
   return made;
 }
 
@@ -148,7 +156,7 @@ std::string described(const TVMFFIAny& arg) {
     case kTVMFFIFloat:
       return number_text(arg.v_float64);
     case kTVMFFIOpaquePyObject:
-      return repr(TVMFFIOpaqueObjectGetCellPtr(arg.v_obj)->handle);
+      return repr(arg);
     default:
       break;
   }
@@ -161,10 +169,6 @@ std::string described(const TVMFFIAny& arg) {
 // Throws what says that an argument is of another type than expected.
 [[noreturn]] void wrong_type(const char* name, const char* expected, const TVMFFIAny& came) {
   throw ArgumentTypeError(std::string(name) + ": expected " + expected + ", got " + described(came));
-}
-
-void check(int code) {
-  if (code != 0) throw Error("tvm-ffi refused a tensor");
 }
 
 // A DLPack tensor whose memory `owner` keeps alive; Managed is DLManagedTensor or DLManagedTensorVersioned.
@@ -187,6 +191,33 @@ struct SharedTensor {
     managed.manager_ctx = this;
     managed.deleter = [](Managed* self) { delete static_cast<SharedTensor*>(self->manager_ctx); };
   }
+};
+
+// A function of Python, by its name. This library links no Python; the process that calls has one.
+template <class Function>
+Function* python(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name));
+}
+
+// Python's lock, whether this thread has it or not.
+class PythonLock {
+ public:
+  PythonLock() : state_(ensure()) {}
+  ~PythonLock() { release(state_); }
+  PythonLock(const PythonLock&) = delete;
+  PythonLock& operator=(const PythonLock&) = delete;
+
+ private:
+  static int ensure() {
+    static const auto take = python<int()>("PyGILState_Ensure");
+    return take();
+  }
+  static void release(int state) {
+    static const auto give = python<void(int)>("PyGILState_Release");
+    give(state);
+  }
+
+  int state_;
 };
 
 // Without a trace of C++ functions, whose names take most of a second to find the first time.
@@ -320,28 +351,23 @@ TensorSet::TensorSet(const std::vector<TensorView>& views, const std::vector<int
   }
 }
 
-void TensorSet::fill_dict(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
-                          int64_t exchange, int64_t names, int64_t dict) {
-  static const auto get_name = python<void*(void*, Py_ssize)>("PyTuple_GetItem");
-  static const auto set_item = python<int(void*, void*, void*)>("PyDict_SetItem");
-  static const auto drop_object = python<void(void*)>("Py_DecRef");
-  static const auto clear_error = python<void()>("PyErr_Clear");
+void TensorSet::fill_list(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
+                          int64_t exchange, int64_t list) {
+  static const auto set_item = python<int(void*, ptrdiff_t, void*)>("PyList_SetItem");  // takes the object over
   const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(exchange);
   const PythonLock lock;
   auto* const shared = new Shared(set, memory);
-  for (size_t left = shared->managed.size(); left > 0; --left) {
-    const size_t place = shared->managed.size() - left;
+  const size_t count = shared->managed.size();
+  for (size_t i = 0; i < count; ++i) {
     void* object = nullptr;
-    if (api->managed_tensor_to_py_object_no_sync(&shared->managed[place], &object) != 0) {
-      clear_error();
-      shared->drop(left);
-      throw Error("the framework refused an array of a batch");
+    if (api->managed_tensor_to_py_object_no_sync(&shared->managed[i], &object) != 0) {
+      shared->drop(count - i);
+      throw PythonRaised();
     }
-    void* const name = get_name(reinterpret_cast<void*>(names), static_cast<Py_ssize>(place));
-    const bool put = set_item(reinterpret_cast<void*>(dict), name, object) == 0;
-    if (!put && left > 1) shared->drop(left - 1);
-    drop_object(object);
-    if (!put) throw PythonRaised();
+    if (set_item(reinterpret_cast<void*>(list), static_cast<ptrdiff_t>(i), object) != 0) {
+      if (i + 1 < count) shared->drop(count - i - 1);
+      throw PythonRaised();
+    }
   }
 }
 

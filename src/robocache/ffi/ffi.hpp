@@ -114,11 +114,11 @@ class TensorSet {
   // Views without data, and how many bytes behind the memory's first each lies.
   TensorSet(const std::vector<TensorView>& views, const std::vector<int64_t>& offsets);
 
-  // Puts these arrays of `memory`, which each of them keeps alive, into a Python dict. `exchange`: the address of the
-  // framework's DLPackExchangeAPI, `names`: of a tuple of str, as long as the views, `dict`: of the dict. Takes Python's lock.
-  // Throws Error where the framework refuses one, and PythonRaised.
-  static void fill_dict(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
-                        int64_t exchange, int64_t names, int64_t dict);
+  // Puts these arrays of `memory`, which each of them keeps alive, into a Python list. `exchange`: the address of the
+  // framework's DLPackExchangeAPI, `list`: of a list as long as the views. Takes Python's lock. Throws PythonRaised where the
+  // framework refuses an array.
+  static void fill_list(const std::shared_ptr<const TensorSet>& set, const std::shared_ptr<void>& memory,
+                        int64_t exchange, int64_t list);
 
  private:
   struct Shared;

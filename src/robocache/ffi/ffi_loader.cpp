@@ -141,8 +141,8 @@ ROBOCACHE_FFI(loader_describe, args, result) {
 }
 
 // (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, samples, with reuse_buffers which of
-// several loops asks, CUDA stream, or None for the current one, address of the framework's DLPackExchangeAPI, or None, those of a tuple of the arrays' names and of a dict) -> a
-// batch, or true where its arrays are in the dict; with reuse_buffers which of the memories it lies in; None at the epoch's end
+// several loops asks, CUDA stream, or None for the current one, address of the framework's DLPackExchangeAPI, or None, that of
+// a list) -> a batch, or true where its arrays are in the list; with reuse_buffers which of the memories it lies in; None at the epoch's end
 ROBOCACHE_FFI(loader_next, args, result) {
   const auto& handle = args.object<LoaderHandle>(0, "loader");
   const auto& loader = handle.loader;
@@ -156,8 +156,8 @@ ROBOCACHE_FFI(loader_next, args, result) {
   if (!batch) return;
   if (feed->reuses()) return result.set(batch->slot);
   if (!args.is_none(7)) {
-    TensorSet::fill_dict(handle.tensors(batch->samples), batch->memory, args.integer(7, "exchange"),
-                         args.integer(8, "names"), args.integer(9, "dict"));
+    TensorSet::fill_list(handle.tensors(batch->samples), batch->memory, args.integer(7, "exchange"),
+                         args.integer(8, "list"));
     return result.set(true);
   }
   result.set_object(BatchHandle{loader, std::move(batch->memory), batch->samples});
@@ -218,12 +218,12 @@ ROBOCACHE_FFI(batch_array, args, result) {
   result.set(OwnedTensor::share(batch.loader->view(arrays[index], batch.samples, batch.memory.get()), batch.memory));
 }
 
-// (loader, batch, addresses of the framework's DLPackExchangeAPI, a tuple of the arrays' names and a dict): puts them into it
+// (loader, batch, addresses of the framework's DLPackExchangeAPI and of a list): puts the arrays into the list
 ROBOCACHE_FFI(batch_arrays, args, result) {
   const auto& handle = args.object<LoaderHandle>(0, "loader");
   const auto& batch = args.object<BatchHandle>(1, "batch");
-  TensorSet::fill_dict(handle.tensors(batch.samples), batch.memory, args.integer(2, "exchange"),
-                       args.integer(3, "names"), args.integer(4, "dict"));
+  TensorSet::fill_list(handle.tensors(batch.samples), batch.memory, args.integer(2, "exchange"),
+                       args.integer(3, "list"));
 }
 
 }  // namespace robocache::ffi
