@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether `file` is `small`, such as "stats.npy", of any generation.
+// Whether `file` is `small` of any generation, such as "stats.npy" or "stats.2.npy".
 bool is_generation_of(std::string_view small, std::string_view file) {
   const std::string_view end = small.substr(small.rfind('.'));
   small.remove_suffix(end.size());
@@ -49,7 +49,7 @@ Manifest growing_manifest(const std::string& path) {
 void replace_manifest(const std::string& path) {
   const std::string name = path + "/" + kManifestFile;
   if (::rename((path + "/" + kNewManifestFile).c_str(), name.c_str()) != 0) {
-    refuse_errno(name, "giving the manifest its name");
+    refuse_errno(name, "renaming the new manifest");
   }
 }
 
@@ -77,7 +77,7 @@ void remove_leftovers(const std::string& path, const std::map<std::string, FileR
   for (const std::string& name : names) {
     if (!named.contains(name)) ::unlink((path + "/" + name).c_str());
   }
-  for (const std::string& directory : directories) ::rmdir((path + "/" + directory).c_str());  // the empty ones
+  for (const std::string& directory : directories) ::rmdir((path + "/" + directory).c_str());  // removes the empty ones
 }
 
 }  // namespace robocache::cache

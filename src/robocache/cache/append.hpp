@@ -1,4 +1,4 @@
-// Appends to a finished cache in place. At every moment the manifest alone makes it the old cache or the new one.
+// Appends to a finished cache in place. The manifest alone decides whether readers see the old cache or the new one.
 #pragma once
 
 #include <map>
@@ -9,14 +9,14 @@
 
 namespace robocache::cache {
 
-// The manifest of the cache `path`. Throws FileError where it cannot grow.
+// Returns the manifest of the cache `path`. Throws FileError if the cache cannot grow.
 Manifest growing_manifest(const std::string& path);
 
-// Renames kNewManifestFile to the manifest's name. Throws FileError, and then nothing has changed.
+// Renames kNewManifestFile to kManifestFile. If it throws FileError, nothing has changed.
 void replace_manifest(const std::string& path);
 
-// Removes files that a cache could have but that this manifest does not name: those of another generation, or of an
-// append that was interrupted. Ignores errors, because no reader looks at a file that stays.
+// Removes cache files that this manifest does not name: those of another generation or of an interrupted append.
+// Ignores errors, because no reader opens such a file.
 void remove_leftovers(const std::string& path, const std::map<std::string, FileRecord>& named);
 
 }  // namespace robocache::cache

@@ -26,9 +26,9 @@ BlockWriter::BlockWriter(std::string path, size_t header_bytes, const FileRecord
     : path_(std::move(path)),
       header_bytes_(header_bytes),
       behind_(behind),
-      given_(record.bytes / kBlockBytes * kBlockBytes),
-      buffer_(static_cast<size_t>(record.bytes - given_)),
-      flushed_(given_),
+      accepted_(record.bytes / kBlockBytes * kBlockBytes),
+      buffer_(static_cast<size_t>(record.bytes - accepted_)),
+      flushed_(accepted_),
       crc32_(record.crc32) {
   const FileDescriptor file = open_file();
   read_at(file, buffer_.data(), buffer_.size(), flushed_);
@@ -41,10 +41,10 @@ BlockWriter::BlockWriter(std::string path, size_t header_bytes, const FileRecord
     }
     crc32_.pop_back();
   }
-  if (::ftruncate(file.get(), record.bytes) != 0) refuse_errno(path_, "cutting off what an append left");
+  if (::ftruncate(file.get(), record.bytes) != 0) refuse_errno(path_, "removing an interrupted append");
 }
 
-// The checksum of the next block.
+// Returns the checksum of the next block.
 uint32_t BlockWriter::checksum(const std::byte* block, size_t size) const {
   const size_t left_out = flushed_ == 0 ? header_bytes_ : 0;
   return crc32(block + left_out, size - left_out);
@@ -71,7 +71,7 @@ void BlockWriter::append_blocks(const std::byte* data, size_t size) {
       write_block(source);
       buffer_.clear();
     }
-    given_ += kBlockBytes;
+    accepted_ += kBlockBytes;
   }
   buffer_.insert(buffer_.end(), data, data + size);
 }
@@ -88,32 +88,32 @@ void BlockWriter::write_block(const std::byte* block) {
 }
 
 void BlockWriter::truncate(int64_t size) {
-  if (size < given_ && behind_ != nullptr) {
-    const int64_t last = (given_ - size + kBlockBytes - 1) / kBlockBytes;
-    std::deque<std::vector<std::byte>> blocks = behind_->take_back(*this, static_cast<size_t>(last));
-    given_ -= std::ssize(blocks) * kBlockBytes;
+  if (size < accepted_ && behind_ != nullptr) {
+    const int64_t last = (accepted_ - size + kBlockBytes - 1) / kBlockBytes;
+    std::deque<std::vector<std::byte>> blocks = behind_->withdraw(*this, static_cast<size_t>(last));
+    accepted_ -= std::ssize(blocks) * kBlockBytes;
     if (!blocks.empty()) buffer_ = std::move(blocks.front());
   }
-  if (size >= given_) {
-    buffer_.resize(static_cast<size_t>(size - given_));
+  if (size >= accepted_) {
+    buffer_.resize(static_cast<size_t>(size - accepted_));
     return;
   }
   const int64_t whole = size / kBlockBytes;
   const FileDescriptor file = open_file();
   buffer_.resize(static_cast<size_t>(size - whole * kBlockBytes));
   read_at(file, buffer_.data(), buffer_.size(), whole * kBlockBytes);
-  if (::ftruncate(file.get(), size) != 0) refuse_errno(path_, "taking back rows");
-  given_ = whole * kBlockBytes;
-  flushed_ = given_;
+  if (::ftruncate(file.get(), size) != 0) refuse_errno(path_, "removing rows");
+  accepted_ = whole * kBlockBytes;
+  flushed_ = accepted_;
   crc32_.resize(static_cast<size_t>(whole));
 }
 
 void BlockWriter::forget_waiting() {
-  if (behind_ != nullptr) behind_->take_back(*this, std::numeric_limits<size_t>::max());
+  if (behind_ != nullptr) behind_->withdraw(*this, std::numeric_limits<size_t>::max());
 }
 
 void BlockWriter::replace_header(std::string_view header) {
-  if (given_ == 0) {
+  if (accepted_ == 0) {
     std::memcpy(buffer_.data(), header.data(), header.size());
   } else {
     if (behind_ != nullptr) behind_->settle();
@@ -129,8 +129,8 @@ FileRecord BlockWriter::finish() const {
     write_at(file, buffer_.data(), buffer_.size(), flushed_);
     record.crc32.push_back(checksum(buffer_.data(), buffer_.size()));
   }
-  // Cuts off what a failed write may have left behind the end.
-  if (::ftruncate(file.get(), record.bytes) != 0) refuse_errno(path_, "ending it");
+  // Removes bytes that a failed write may have left after the end.
+  if (::ftruncate(file.get(), record.bytes) != 0) refuse_errno(path_, "cutting it to its size");
   return record;
 }
 

@@ -1,4 +1,4 @@
-// A file that grows at its end, written in blocks with a checksum each.
+// A file that grows at its end. It is written in blocks, each with a checksum.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace robocache::cache {
 // keep the manifest of a terabyte within a few megabytes.
 inline constexpr int64_t kBlockBytes = int64_t{1} << 20;
 
-// What the manifest records of a file.
+// The manifest's record of a file.
 struct FileRecord {
   int64_t bytes = 0;
   std::vector<uint32_t> crc32;  // of each block of kBlockBytes; the last block may be shorter
@@ -25,7 +25,7 @@ struct FileRecord {
 
 // Keeps the last block in memory and no file open, so a cache may have any number of streams.
 //
-// Writes whole blocks at once, or hands them to `behind`, whose errors a later call of any of its files throws.
+// Writes whole blocks at once, or passes them to `behind`. A later call on any file of `behind` throws its errors.
 // `behind` must live until the BlockWriter is destroyed. A BlockWriter must not move once it has blocks.
 class BlockWriter {
  public:
@@ -33,12 +33,12 @@ class BlockWriter {
   // Throws FileError.
   explicit BlockWriter(std::string path, std::string_view header = {}, WriteBehind* behind = nullptr);
 
-  // Extends a finished file, whose first `header_bytes` bytes are its header. Cuts off what lies behind the end that
-  // `record` gives. Throws FileError, also if the last block does not match its checksum.
+  // Extends a finished file. Its first `header_bytes` bytes are its header. Removes bytes after the end that `record`
+  // gives. Throws FileError, also if the last block does not match its checksum.
   BlockWriter(std::string path, size_t header_bytes, const FileRecord& record, WriteBehind* behind = nullptr);
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return given_ + static_cast<int64_t>(buffer_.size()); }
+  int64_t size() const { return accepted_ + static_cast<int64_t>(buffer_.size()); }
 
   // Throws FileError if the file cannot be written; truncate() to an earlier size then repairs the file.
   void append(const void* data, size_t size) {
@@ -58,10 +58,10 @@ class BlockWriter {
   // Overwrites the header with another one of the same length. Throws FileError.
   void replace_header(std::string_view header);
 
-  // Call it before the BlockWriter is destroyed without finish().
+  // Drops waiting blocks. Call it before the BlockWriter is destroyed without finish().
   void forget_waiting();
 
-  // Writes the rest. Call make_durable() of the path after it. Throws FileError, and may then be repeated.
+  // Writes the rest. Call make_durable() with the path afterwards. Throws FileError; the call may then be repeated.
   FileRecord finish() const;
 
  private:
@@ -77,9 +77,9 @@ class BlockWriter {
   std::string path_;
   size_t header_bytes_;
   WriteBehind* behind_;
-  int64_t given_ = 0;              // bytes of the whole blocks in the file or on their way into it
-  std::vector<std::byte> buffer_;  // the bytes after these, less than a block
-  // Owned by the thread that writes: WriteBehind's thread while blocks are on their way.
+  int64_t accepted_ = 0;           // bytes of whole blocks that are in the file or waiting to be written
+  std::vector<std::byte> buffer_;  // the bytes after these; less than a block
+  // Owned by the thread that writes: WriteBehind's thread while blocks wait.
   int64_t flushed_ = 0;  // bytes in the file
   std::vector<uint32_t> crc32_;
 };

@@ -15,7 +15,7 @@ std::string kind_text(const std::optional<FrameFormat>& frames, const std::optio
   return std::string(codec_name(frames->codec)) + " frames of " + std::string(color_space_name(frames->color_space));
 }
 
-// "[n, 3]"
+// Returns text like "[n, 3]".
 std::string rows_shape(const std::string& count, std::span<const int64_t> shape) {
   const std::string row = shape_string(shape.data(), static_cast<int>(shape.size()));
   return "[" + count + (shape.empty() ? "]" : ", " + row.substr(1));
@@ -58,7 +58,7 @@ void check_description(std::string_view stream, const Description& described, co
   const auto names = static_cast<int64_t>(described.names.size());
   if (names != 0 && names != features) {
     refuse_stream(stream,
-                  "expected " + std::to_string(features) + " names, one a feature, got " + std::to_string(names));
+                  "expected " + std::to_string(features) + " names, one per feature, got " + std::to_string(names));
   }
   if (described.frames && !rows.frames) {
     refuse_stream(stream, "expected frames, as it was described, got " + kind_text(rows.frames, rows.ragged));

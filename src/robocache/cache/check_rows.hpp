@@ -1,4 +1,4 @@
-// Checks rows against the description of their stream and against the rows it has.
+// Checks rows against the description of their stream, and against the stream's earlier rows.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace robocache::cache {
 
-// The description of a stream that a writer was given.
+// A stream's description, as the caller gave it to the writer.
 struct Description {
   Clock clock = Clock::kRecorded;
   std::vector<std::string> names;
   std::string attributes_json = "{}";
   std::optional<FrameFormat> frames;  // everything except codec and colour space
 
-  // The description of the frames, with the codec and colour space of the rows.
+  // Returns the description of the frames, with the codec and colour space of the rows.
   FrameFormat of(const FrameFormat& rows) const;
 };
 
-// Throws ArgumentError "stream 'NAME': WHAT". All functions below do that; they throw ArgumentTypeError if times or
+// Throws ArgumentError "stream 'NAME': WHAT", as the functions below do. They throw ArgumentTypeError if times or
 // offsets are not int64.
 [[noreturn]] void refuse_stream(std::string_view stream, const std::string& what);
 
@@ -43,10 +43,10 @@ std::vector<int64_t> check_ragged(std::string_view stream, const TensorView& tim
 void check_frames(std::string_view stream, const TensorView& times, const NewRows& rows, std::span<const uint8_t> bytes,
                   std::span<const int64_t> offsets);
 
-// Checks rows against the rows that the stream has.
+// Checks rows against the stream's earlier rows.
 void check_same_rows(const StreamFiles& stream, const Description& described, const NewRows& rows);
 
-// Checks that times do not decrease. The episode has `rows` rows already, the last of them at `last_ns`.
+// Checks that times do not decrease. The episode already has `rows` rows; the last one has the stamp `last_ns`.
 void check_times(std::string_view stream, const TensorView& times, int64_t rows, int64_t last_ns);
 
 }  // namespace robocache::cache

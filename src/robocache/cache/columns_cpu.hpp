@@ -1,4 +1,4 @@
-// Passes over a column's numbers, in vector code. No result depends on the instruction set.
+// Vector code that processes a column of numbers. No result depends on the instruction set.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace robocache::cache {
 
 inline constexpr int64_t kCacheLine = 64;  // bytes
 
-// Kernels for float or double; each takes `count` numbers.
+// Kernels for float or double. Each processes `count` numbers.
 template <class Real>
 struct ColumnKernels {
   using Key = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
@@ -22,15 +22,15 @@ struct ColumnKernels {
   bool (*has_nan)(const Real* numbers, int64_t count);
   int64_t (*count_infinite)(const Real* numbers, int64_t count);
 
-  // Sums, in eight lanes that are added up at the end: of the numbers, and of (number - mean)^2.
+  // `sum` adds the numbers, `sum_squares` adds (number - mean)^2. Eight lanes are added up at the end.
   double (*sum)(const Real* numbers, int64_t count);
   double (*sum_squares)(const Real* numbers, int64_t count, double mean);
 
-  // The numbers' order keys; widens `least` and `greatest` to include them.
+  // Writes the numbers' order keys. Widens `least` and `greatest` to include them.
   void (*make_keys)(const Real* numbers, int64_t count, Key* keys, Key& least, Key& greatest);
 
-  // Moves the keys that lie in one of the `ranges` [lows[r], lows[r] + spans[r]] to the front, in their order, and
-  // returns their number.
+  // Moves the keys in any of the `ranges` [lows[r], lows[r] + spans[r]] to the front, in their order, and returns their
+  // number.
   int64_t (*keep_within)(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges);
 };
 
@@ -53,7 +53,7 @@ extern const cache::ColumnKernels<double> kDoubleColumns;
 
 namespace robocache::cache {
 
-// Chosen by the size of Real alone, so that keys of integers go to the kernels of float or double.
+// Chooses the kernels by the size of Real, so keys of integers use the kernels of float or double.
 template <class Real>
 const auto& column_kernels() {
   if constexpr (sizeof(Real) <= 4) {

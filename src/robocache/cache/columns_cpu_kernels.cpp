@@ -52,7 +52,7 @@ double sum_squares(const Real* numbers, int64_t count, double mean) {
   });
 }
 
-// The same as order_key(), which is compiled once for all instruction sets.
+// Does what order_key() does, which is compiled only once for all instruction sets.
 template <class Real>
 void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __restrict keys, KeyOf<Real>& least,
                KeyOf<Real>& greatest) {
@@ -75,7 +75,7 @@ void make_keys(const Real* __restrict numbers, int64_t count, KeyOf<Real>* __res
 template <class Key>
 int64_t keep_within(Key* keys, int64_t count, const Key* lows, const Key* spans, int64_t ranges) {
   constexpr int64_t kTogether = 64;
-  constexpr int64_t kGroup = sizeof(uint64_t);  // mostly none of a group is kept
+  constexpr int64_t kGroup = sizeof(uint64_t);  // usually no key of a group is kept
   int64_t kept = 0;
   for (int64_t begin = 0; begin < count; begin += kTogether) {
     const int64_t some = count - begin < kTogether ? count - begin : kTogether;
@@ -119,7 +119,7 @@ struct Side<double> {
 
 // Transposes kSide rows of kSide numbers in registers.
 template <class Real>
-void turn(const Real* rows, int64_t row_size, Real* copies, int64_t apart) {
+void transpose(const Real* rows, int64_t row_size, Real* copies, int64_t apart) {
   using Vector = typename Side<Real>::type;
   Vector a;
   Vector b;
@@ -149,7 +149,7 @@ void copy_columns(const Real* rows, int64_t row_size, int64_t count, int64_t wid
   for (; row + kSide <= count; row += kSide, rows += kSide * row_size) {
     int64_t column = 0;
     for (; column + kSide <= width; column += kSide) {
-      turn(rows + column, row_size, copies + column * apart + row, apart);
+      transpose(rows + column, row_size, copies + column * apart + row, apart);
     }
     for (; column < width; ++column) {
       for (int64_t i = 0; i < kSide; ++i) copies[column * apart + row + i] = rows[i * row_size + column];

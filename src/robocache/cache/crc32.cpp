@@ -5,7 +5,7 @@
 namespace robocache::cache {
 
 uint32_t crc32(const void* data, size_t size, uint32_t seed) {
-  if (size == 0) return seed;  // zlib takes a null pointer for a request to begin anew
+  if (size == 0) return seed;  // zlib treats a null pointer as a request to start anew
   return static_cast<uint32_t>(::crc32_z(seed, static_cast<const Bytef*>(data), size));
 }
 

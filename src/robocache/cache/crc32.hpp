@@ -7,10 +7,10 @@
 
 namespace robocache::cache {
 
-// The checksum of `size` bytes; `seed` is the checksum of the bytes before them, or 0.
+// Returns the checksum of `size` bytes. `seed` is the checksum of the bytes before them, or 0.
 uint32_t crc32(const void* data, size_t size, uint32_t seed = 0);
 
-// Eight lower-case hexadecimal digits.
+// Returns eight lower-case hexadecimal digits.
 std::string crc32_text(uint32_t crc);
 
 }  // namespace robocache::cache

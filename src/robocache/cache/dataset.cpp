@@ -28,9 +28,9 @@ struct File {
   cache::MappedFile mapping;
   cache::FileRecord record;
   bool grows = false;        // it may be longer than its record says, and its header may give more rows
-  int64_t header_bytes = 0;  // of a file that grows: the bytes that no checksum covers
+  int64_t header_bytes = 0;  // in a file that grows: the bytes without a checksum
 
-  // The bytes that belong to the cache that was opened.
+  // Returns the bytes that belong to the opened cache.
   std::span<const std::byte> bytes() const { return mapping.bytes().first(static_cast<size_t>(record.bytes)); }
 };
 
@@ -39,7 +39,7 @@ struct StreamMapping {
   File times, values, blob_offsets, row_offsets, stats;
 };
 
-// The bytes [begin, end) that a block's checksum covers.
+// Returns the bytes [begin, end) that a block's checksum covers.
 std::array<int64_t, 2> block_of(const File& file, int64_t block) {
   const int64_t end = std::min((block + 1) * cache::kBlockBytes, file.record.bytes);
   return {std::min(std::max(block * cache::kBlockBytes, file.header_bytes), end), end};
@@ -82,7 +82,7 @@ const T* elements(File& file, DType dtype, std::span<const int64_t> shape) {
   return reinterpret_cast<const T*>(file.bytes().data() + begin);
 }
 
-// Checks that offsets begin with 0, never decrease and end with `last`, which errors call `what`.
+// Checks that offsets begin with 0, never decrease and end with `last`. Errors call `last` `what`.
 void check_offsets(const File& file, std::span<const int64_t> offsets, int64_t last, const std::string& what) {
   const auto at = [&](size_t i) {
     return reinterpret_cast<const std::byte*>(offsets.data() + i) - file.bytes().data();
@@ -104,7 +104,7 @@ void check_offsets(const File& file, std::span<const int64_t> offsets, int64_t l
   }
 }
 
-// The offsets of the lines, and of the end.
+// Returns the offsets of the lines and of the end.
 std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
   const std::string_view text = file.mapping.text();
   std::vector<size_t> offsets;
@@ -120,7 +120,7 @@ std::vector<size_t> line_offsets(const File& file, int64_t episodes) {
   return offsets;
 }
 
-// Checks rows that have sizes of their own.
+// Maps and checks the offsets of rows of different sizes.
 void map_offsets(StreamMapping& files, Stream& stream) {
   const std::vector<int64_t> count{stream.rows + 1};
   const std::span<const int64_t> offsets{elements<int64_t>(files.blob_offsets, DType::kInt64, count),
@@ -134,7 +134,7 @@ void map_offsets(StreamMapping& files, Stream& stream) {
   stream.values = elements<std::byte>(files.values, stream.ragged ? stream.dtype : DType::kUInt8, shape);
 }
 
-// FNV-1a over the files' checksums.
+// Returns FNV-1a of the files' checksums.
 uint64_t checksum_of(std::initializer_list<const File*> files) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const File* file : files) {
@@ -143,7 +143,7 @@ uint64_t checksum_of(std::initializer_list<const File*> files) {
   return hash;
 }
 
-// The number of letters to insert, remove or replace.
+// Returns the number of letters to insert, remove or replace.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -215,14 +215,14 @@ struct Dataset::Impl {
   std::vector<int64_t> all_streams() const;
   void verify(std::span<const int64_t> streams, bool for_append) const;
 
-  cache::FileDescriptor home;  // the open directory, which may have another name by now
+  cache::FileDescriptor home;  // the open directory; its name may have changed
   std::string path;
   cache::Manifest manifest;
   std::string episode_columns;
   std::vector<std::string> findings;
   File episodes;
   std::vector<size_t> episode_lines;
-  std::vector<StreamMapping> mappings;  // one a stream
+  std::vector<StreamMapping> mappings;  // one per stream
   int64_t bytes = 0;
 };
 
@@ -299,7 +299,7 @@ StreamFile Dataset::Impl::open_again(int64_t stream, const char* name, const Fil
                     static_cast<const std::byte*>(first) - mapped.bytes().data(),
                     std::to_string(identity.device) + "-" + std::to_string(identity.inode) + "-" +
                         std::to_string(checksum_of({&mapped}))};
-  // The name now belongs to another file in the same directory: the mapped one was removed.
+  // The name now belongs to another file in the same directory, because the mapped file was removed.
   if (opened.file.get() >= 0 && cache::identity_of(opened.file) != identity) opened.file = {};
   return opened;
 }
@@ -356,8 +356,7 @@ std::shared_ptr<const Dataset> Dataset::open(const std::string& path, bool verif
       dataset.reset(new Dataset(std::make_unique<Impl>(directory, path)));
       dataset->impl_->home = std::move(directory);
     } catch (const FileError&) {
-      // Whoever replaces the cache, or appends to it, removes files of the old one, perhaps before they are opened
-      // here.
+      // A program that replaces the cache, or appends to it, removes old files, perhaps before they are opened here.
       const bool is_current =
           cache::is_named(directory, path) && (manifest.get() < 0 || cache::is_named(manifest, manifest_path));
       if (tries_left == 1 || is_current) throw;

@@ -1,12 +1,12 @@
-// A cache on disk, opened for reading: its files are mapped, its streams and episodes described. docs/format.md
-// describes the format.
+// Reads a cache on disk: maps its files and describes its streams and episodes. docs/format.md describes the format.
 //
 //   const auto dataset = robocache::Dataset::open("cache");
 //   const robocache::Stream& joints = dataset->stream("joint.position");
 //   const auto* values = static_cast<const float*>(joints.values);        // [rows, features], row-major
 //   for (int64_t e = 0; e < dataset->num_episodes(); ++e) {
-//     for (int64_t row = joints.row_offsets[e]; row < joints.row_offsets[e + 1]; ++row) use(joints.time_ns[row], values
-//     + row * joints.features);
+//     for (int64_t row = joints.row_offsets[e]; row < joints.row_offsets[e + 1]; ++row) {
+//       use(joints.time_ns[row], values + row * joints.features);
+//     }
 //   }
 #pragma once
 
@@ -29,20 +29,20 @@ enum class Clock : uint8_t {
   kNominal,   // computed as index / rate: the recording's own clock is lost
 };
 
-// "recorded", "nominal".
+// Returns "recorded" or "nominal".
 std::string_view clock_name(Clock clock);
 
 // The inverse of clock_name. Throws ArgumentError.
 Clock clock_from_name(std::string_view name);
 
-// How a camera's rows are stored.
+// The storage of a camera's rows.
 enum class Codec : uint8_t {
-  kRaw,   // its pixels
-  kJpeg,  // a JPEG file each
-  kPng,   // a PNG file each
+  kRaw,   // pixels
+  kJpeg,  // one JPEG file each
+  kPng,   // one PNG file each
 };
 
-// "raw", "jpeg", "png".
+// Returns "raw", "jpeg" or "png".
 std::string_view codec_name(Codec codec);
 
 // The inverse of codec_name. Throws ArgumentError.
@@ -52,40 +52,40 @@ Codec codec_from_name(std::string_view name);
 enum class ColorSpace : uint8_t {
   kRgb,    // 3 channels
   kGray,   // 1 channel
-  kDepth,  // 1 channel, a distance; 0 and non-finite values are no measurement
+  kDepth,  // 1 channel, a distance; 0 and non-finite values mean no measurement
 };
 
-// "rgb", "gray", "depth".
+// Returns "rgb", "gray" or "depth".
 std::string_view color_space_name(ColorSpace color_space);
 
 // The inverse of color_space_name. Throws ArgumentError.
 ColorSpace color_space_from_name(std::string_view name);
 
-// What a camera's stream says of its frames, besides dtype and shape.
+// The frame format of a camera's stream, besides dtype and shape.
 struct FrameFormat {
   Codec codec = Codec::kRaw;
   ColorSpace color_space = ColorSpace::kRgb;
-  std::optional<double> unit_m;    // the metres of one unit of depth, if known
+  std::optional<double> unit_m;    // metres per unit of depth, if known
   std::vector<double> intrinsics;  // of the stored frames: 3x3, row-major, in pixels; empty if unknown
   std::string resized_json;        // how ingest resized the frames: a JSON object, or "" if it did not
 };
 
-// The kind of rows that each have their own number of elements.
+// The kind of rows with different numbers of elements.
 enum class Ragged : uint8_t {
   kArray,  // elements of the stream's dtype and shape, such as a cloud's points
-  kText,   // UTF-8, each element a byte: uint8 scalars
+  kText,   // UTF-8; each element is a byte, a uint8 scalar
 };
 
-// "array", "text".
+// Returns "array" or "text".
 std::string_view ragged_name(Ragged ragged);
 
 // The inverse of ragged_name. Throws ArgumentError.
 Ragged ragged_from_name(std::string_view name);
 
-// What the writer found out about a stream. A period is the time between two neighbouring rows of one episode.
+// The writer's findings about a stream. A period is the time between two neighbouring rows of one episode.
 struct StreamFindings {
   double period_ns = 0;  // the median period, 0 if no episode has two rows
-  double jitter_ns = 0;  // root mean square of (period - period_ns) over the periods that are no gaps
+  double jitter_ns = 0;  // root mean square of (period - period_ns) over all periods that are not gaps
   int64_t min_period_ns = 0;
   int64_t max_period_ns = 0;
   int64_t gaps = 0;            // periods longer than 1.5 * period_ns
@@ -94,11 +94,11 @@ struct StreamFindings {
   int64_t nan_values = 0;
   int64_t infinite_values = 0;
   std::vector<int64_t>
-      constant_features;  // indices of features that hold only one value, or nothing but NaN; NaN is ignored otherwise
+      constant_features;  // indices of features with only one value, or only NaN; NaN is ignored otherwise
 };
 
-// Statistics per feature over all rows, ignoring NaN; float64 [features] each. If a feature holds nothing but NaN, its
-// count is 0 and the others are NaN. std divides by count. Quantiles interpolate linearly, as numpy.quantile does.
+// Statistics per feature over all rows, ignoring NaN; float64 [features] each. If a feature has only NaN, its count is
+// 0 and its other statistics are NaN. std divides by count. Quantiles interpolate linearly, as numpy.quantile does.
 struct FeatureStats {
   std::span<const double> mean, std, min, max, q01, q10, q50, q90, q99, count;
 };
@@ -110,59 +110,60 @@ struct Stream {
   std::vector<int64_t> shape;  // of one row's value, or of one element of ragged rows; empty for scalars
   int64_t features = 1;        // the product of shape
   int64_t rows = 0;
-  double rate_hz = 0;  // with the fewest decimals that give findings.period_ns to less than 1 ns; 0 if that is 0
+  double rate_hz = 0;  // with the fewest decimals that reproduce findings.period_ns within 1 ns; 0 if that is 0
   Clock clock = Clock::kRecorded;
-  std::vector<std::string> names;      // one a feature, or empty
-  std::string attributes_json = "{}";  // anything else the writer was given for the stream: a JSON object
+  std::vector<std::string> names;      // one per feature, or empty
+  std::string attributes_json = "{}";  // further attributes that the writer got: a JSON object
   StreamFindings findings;
 
   // Only for a camera. Its rows are frames: dtype (uint8, uint16 or float32) and shape [height, width, channels]
   // describe one decoded frame.
   std::optional<FrameFormat> frames;
 
-  // Only for ragged rows, which are no frames.
+  // Only for ragged rows, which are not frames.
   std::optional<Ragged> ragged;
 
   bool is_encoded() const { return frames && frames->codec != Codec::kRaw; }
 
-  // Whether each row has a size of its own.
+  // Whether rows have different sizes.
   bool has_offsets() const { return is_encoded() || ragged; }
 
-  // Rows of numbers of one shape have statistics, and can be drawn in batches.
+  // Whether rows have statistics and can be drawn in batches. Rows of numbers of one shape do.
   bool has_statistics() const { return !frames && !ragged; }
 
   const int64_t* time_ns = nullptr;  // [rows], non-decreasing within an episode; 64-byte aligned
 
-  // [rows, features] of dtype, row-major, 64-byte aligned. For ragged rows [elements, features], row after row; for
-  // encoded frames the bytes of their files, one after the other.
+  // [rows, features] of dtype, row-major, 64-byte aligned. For ragged rows [elements, features], row after row. For
+  // encoded frames the bytes of their files, one file after another.
   const void* values = nullptr;
 
-  // int64 [rows + 1] if rows have sizes of their own, else null. Row i is the elements, or the bytes of an encoded
-  // frame, [blob_offsets[i], blob_offsets[i + 1]) of values.
+  // int64 [rows + 1] if rows have different sizes, else null. Row i is elements (or bytes of an encoded frame)
+  // [blob_offsets[i], blob_offsets[i + 1]) of values.
   const int64_t* blob_offsets = nullptr;
 
   std::span<const int64_t> row_offsets;  // [episodes + 1]: episode e is rows [row_offsets[e], row_offsets[e + 1])
   FeatureStats stats;                    // empty without has_statistics()
 
-  // A checksum of time_ns and row_offsets, taken from the manifest without reading the files. Streams with the same
-  // clock have the same one; streams of two clocks have it by a chance of one in 2^32.
+  // A checksum of time_ns and row_offsets, from the manifest; the files are not read. Streams with the same clock have
+  // the same checksum. Different clocks have the same one with a probability of 2^-32.
   uint64_t clock_checksum = 0;
 
-  // The same of the values.
+  // The same for the values.
   uint64_t values_checksum = 0;
 };
 
-// A file of a stream, opened for pread: if another program cuts the file short, a read fails, where a mapping would end
-// the process (SIGBUS).
+// A file of a stream, opened for pread. If another program cuts the file short, a read fails; a mapping would end the
+// process (SIGBUS).
 struct StreamFile {
-  cache::FileDescriptor
-      file;              // -1 if the cache was replaced or removed since: nobody can then find its files to cut them
-  int64_t offset = 0;    // of the first element, in bytes
-  std::string identity;  // tells its content from all others on this host: device, inode, and a checksum of checksums
+  // -1 if the cache was replaced or removed since; then no program can find its files to cut them.
+  cache::FileDescriptor file;
+  int64_t offset = 0;  // of the first element, in bytes
+  // Distinguishes its content from all others on this host: device, inode, and a checksum of checksums.
+  std::string identity;
 };
 
 // Whether two streams of one dataset have the same stamps in the same episodes, as streams of one recorder often do.
-// Reads the stamps only if the checksums agree.
+// Reads the stamps only if the checksums are equal.
 bool same_clock(const Stream& a, const Stream& b);
 
 // Immutable; any number of threads may use one. Keep the shared_ptr while anything it returned is in use.
@@ -170,10 +171,11 @@ class Dataset {
  public:
   // Maps the cache directory `path`. It always checks the schema version, the manifest's checksum, every file's size
   // and header against the manifest, the row offsets, and the checksums of all files except times and values. With
-  // `verify` it checks those too, which reads every byte. Throws FileError "PATH: at byte N: expected ..., got ...".
+  // `verify` it also checks those two, which reads every byte. Throws FileError "PATH: at byte N: expected ..., got
+  // ...".
   //
-  // While a writer replaces the cache, all files are those of the old one or all of the new one. Nothing is read past a
-  // mapping's end, unless another program cuts a file short afterwards.
+  // While a writer replaces the cache, all mapped files belong to the old one or all to the new one. Nothing beyond a
+  // mapping's end is read, unless another program cuts a file short afterwards.
   static std::shared_ptr<const Dataset> open(const std::string& path, bool verify = false);
 
   ~Dataset();
@@ -184,43 +186,44 @@ class Dataset {
   // FileError. Runs on the threads of parallel_for.
   void verify() const;
 
-  // The same for these streams alone, given by index, and for the episodes.
+  // The same for the episodes and only these streams, given by index.
   void verify(std::span<const int64_t> streams) const;
 
-  // The same for what a writer reads again when it appends: the stamps of all streams, and the values of those that
-  // have statistics.
+  // The same for what a writer reads again before it appends: the stamps of all streams, and the values of streams with
+  // statistics.
   void verify_for_append() const;
 
   const std::string& path() const;
   int64_t num_episodes() const;
 
-  // In the order of their first append.
+  // Streams are in the order of their first append.
   std::span<const Stream> streams() const;
 
-  // The index of a stream in streams(). Throws ArgumentError that lists the streams.
+  // Returns the index of a stream in streams(). Throws ArgumentError that lists the streams.
   int64_t index_of(std::string_view name) const;
   const Stream& stream(std::string_view name) const;
 
-  // The file of a stream's values, and that of its times. Throws FileError.
+  // Opens the file of a stream's values or times. Throws FileError.
   StreamFile open_values(int64_t stream) const;
   StreamFile open_times(int64_t stream) const;
 
-  // Episode e's metadata, one line of JSON: {"episode_index": e, "start_ns": ..., "end_ns": ..., then the writer's}.
+  // Returns the metadata of an episode, one line of JSON: {"episode_index": e, "start_ns": ..., "end_ns": ..., then the
+  // writer's}.
   std::string_view episode_json(int64_t episode) const;
 
-  // The metadata of all episodes: these lines, each with its line end.
+  // Returns the metadata of all episodes: these lines, each with its line end.
   std::string_view episodes_jsonl() const;
 
-  // The name and type of each episode column as a JSON list: [{"name": "task", "type": "string"}, ...].
+  // Returns the name and type of each episode column as a JSON list: [{"name": "task", "type": "string"}, ...].
   const std::string& episode_columns_json() const;
 
-  // The provenance that the writer was given: a JSON object.
+  // Returns the provenance that the writer got: a JSON object.
   const std::string& provenance_json() const;
 
-  // Each stream's findings as in the manifest: a JSON object.
+  // Returns a stream's findings, as in the manifest: a JSON object.
   const std::string& findings_json(int64_t stream) const;
 
-  // The size of all files together.
+  // Returns the size of all files together.
   int64_t bytes() const;
 
  private:

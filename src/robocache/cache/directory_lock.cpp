@@ -24,7 +24,7 @@ constexpr int kTries = 100;
 
 std::string lock_path(const std::string& directory) { return directory + "/" + kLockFile; }
 
-// Returns nothing if the directory was renamed or removed in the meantime: try again.
+// Returns nothing if the directory was renamed or removed in the meantime; the caller tries again.
 std::optional<FileDescriptor> try_lock(const std::string& directory) {
   const std::string path = lock_path(directory);
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
@@ -46,13 +46,15 @@ DirectoryLock DirectoryLock::acquire(const std::string& directory) {
   int looks = 0;
   for (int i = 0; i < kTries; ++i) {
     if (::mkdir(directory.c_str(), 0777) != 0) {
-      if (errno != EEXIST) refuse_errno(directory, "making the directory");
+      if (errno != EEXIST) refuse_errno(directory, "creating the directory");
       std::error_code error;
       const bool empty = fs::is_empty(directory, error);
       if (!error && !empty && !fs::exists(lock_path(directory), error)) {
-        // Or the lock file was a writer's that ended between the two looks; that does not happen three times in a row.
+        // The lock file may have belonged to a writer that ended between the two checks. That does not happen three
+        // times in a row.
         if (++looks == 3) {
-          throw FileError(directory + ": expected nothing of that name or what a writer left, got something else");
+          throw FileError(directory +
+                          ": expected an unused name or the directory of an earlier writer, got something else");
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
@@ -67,7 +69,7 @@ DirectoryLock DirectoryLock::acquire_finished(const std::string& directory) {
   std::error_code error;
   for (int i = 0; i < kTries; ++i) {
     if (std::optional<FileDescriptor> file = try_lock(directory)) return DirectoryLock(std::move(*file));
-    if (!fs::is_directory(directory, error)) throw FileError(directory + ": it was removed meanwhile");
+    if (!fs::is_directory(directory, error)) throw FileError(directory + ": it was removed in the meantime");
   }
   throw FileError(directory + ": other writers keep coming and going");
 }
@@ -80,14 +82,14 @@ void remove_contents(const std::string& directory) {
     fs::remove_all(entries->path(), error);
     if (error) break;
   }
-  if (error) throw FileError(directory + ": removing what a writer left: " + error.message());
+  if (error) throw FileError(directory + ": removing the files of an earlier writer: " + error.message());
 }
 
 void remove_directory(const std::string& directory) noexcept {
   try {
     remove_contents(directory);
   } catch (const std::exception&) {
-    // The lock file stays and marks the contents as a writer's: the next writer of this name removes them.
+    // The lock file stays, which marks the contents as a writer's. The next writer of this name removes them.
     return;
   }
   ::unlink(lock_path(directory).c_str());

@@ -65,7 +65,7 @@ void make_durable(const std::string& path) {
   const int reason = errno;
   struct stat status{};
   const bool is_directory = ::fstat(file.get(), &status) == 0 && S_ISDIR(status.st_mode);
-  // Some network file systems cannot sync a directory and keep directories durable by themselves.
+  // Some network file systems cannot sync a directory. They keep directories durable themselves.
   if (is_directory && (reason == EINVAL || reason == EBADF)) return;
   errno = reason;
   refuse_errno(path, "making it durable");
@@ -91,7 +91,7 @@ void make_durable(std::span<const std::string> paths) {
   try {
     while (threads.size() + 1 < std::min(kMostThreads, paths.size())) threads.emplace_back(work);
   } catch (const std::system_error&) {
-    // Go on with the threads that there are.
+    // The threads that already run do the work.
   }
   work();
   for (std::thread& thread : threads) thread.join();
@@ -118,7 +118,7 @@ MappedFile::~MappedFile() {
 }
 
 void MappedFile::release_pages() const {
-  // If it fails, the pages stay in memory, which is no error.
+  // If it fails, the pages stay in memory, which is harmless.
   if (data_ != nullptr) ::madvise(data_, size_, MADV_DONTNEED);
 }
 

@@ -14,7 +14,7 @@ namespace robocache::cache {
 [[noreturn]] void refuse_bytes(const std::string& path, int64_t offset, std::string_view expected,
                                std::string_view got);
 
-// Throws FileError "PATH: DOING: what errno says". Call it before anything else can change errno.
+// Throws FileError "PATH: DOING: " and the text of errno. Call it before anything else can change errno.
 [[noreturn]] void refuse_errno(const std::string& path, std::string_view doing);
 
 // Owns an open file or directory; -1 is none.
@@ -44,11 +44,11 @@ bool is_named(const FileDescriptor& file, const std::string& path);
 // Makes a file or the entries of a directory durable. Throws FileError.
 void make_durable(const std::string& path);
 
-// Makes many durable at once, on several threads: each waits for the disk, and a recording may have thousands of small
-// files. Throws the FileError of one of them.
+// Makes many files durable at once, on several threads: each thread waits for the disk, and a recording may have
+// thousands of small files. Throws the FileError of one of them.
 void make_durable(std::span<const std::string> paths);
 
-// Identifies a file of this host while it exists: the inode may be used again once it is removed.
+// Identifies a file on this host while it exists. Once it is removed, its inode may be used again.
 struct FileIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -58,8 +58,8 @@ struct FileIdentity {
 
 FileIdentity identity_of(const FileDescriptor& file);
 
-// Opens `name` below the open `directory` for reading; errors call it `path`. Returns -1 if there is no such file.
-// Throws FileError.
+// Opens `name` in the open `directory` for reading. Errors call it `path`. Returns -1 if there is no such file. Throws
+// FileError.
 FileDescriptor open_below(const FileDescriptor& directory, const std::string& name, const std::string& path);
 
 // A whole file, mapped read-only.
@@ -67,8 +67,8 @@ class MappedFile {
  public:
   MappedFile() = default;
 
-  // Opens `name` below the open `directory`, so that all files come from one cache even if another one takes its name
-  // in the meantime. Errors call the file `path`. Throws FileError.
+  // Opens `name` in the open `directory`, so all files come from one cache, even if another cache takes its name in the
+  // meantime. Errors call the file `path`. Throws FileError.
   MappedFile(const FileDescriptor& directory, const std::string& name, std::string path);
 
   MappedFile(MappedFile&& other) noexcept

@@ -21,12 +21,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 64;                     // of the JSON that a writer is given
-constexpr int kMaxManifestDepth = kMaxDepth + 8;  // the manifest holds that a few levels deep
+constexpr int kMaxDepth = 64;                     // of JSON arguments
+constexpr int kMaxManifestDepth = kMaxDepth + 8;  // the manifest contains them, a few levels deeper
 constexpr uint64_t kLargestInt64 = std::numeric_limits<int64_t>::max();
 constexpr size_t kLineWidth = 100;
 
-// The file begins with these bytes in every version, so that each version can recognise any other.
+// The file begins with these bytes in every version, so each version can recognise any other.
 constexpr std::string_view kStart = "{\n  \"format\": \"robocache\",\n  \"schema_version\": ";
 constexpr std::string_view kBeforeCrc = "  \"crc32\": \"";
 constexpr std::string_view kAfterCrc = "\"\n}\n";
@@ -49,7 +49,7 @@ std::string one_line(const Json& json) {
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-// Writes lists of plain values, and whatever fits, on one line, and indents everything else.
+// Writes lists of plain values, and any value that fits, on one line. Indents everything else.
 std::string pretty(const Json& json, const std::string& indent) {
   if (!json.is_structured() || json.empty() || (json.is_array() && is_flat(json))) return one_line(json);
   const std::string inner = indent + "  ";
@@ -64,7 +64,8 @@ std::string pretty(const Json& json, const std::string& indent) {
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-// Throws Json::exception, or ArgumentError if the text is nested so deep that walking it could exhaust the stack.
+// Throws Json::exception. Throws ArgumentError if the text is nested so deeply that processing it could exhaust the
+// stack.
 Json parse(std::string_view text, int most) {
   return Json::parse(text.begin(), text.end(), [most](int depth, Json::parse_event_t, Json&) {
     if (depth > most) throw ArgumentError("expected JSON of at most " + std::to_string(most) + " levels, got more");
@@ -117,7 +118,7 @@ Json frames_json(const FrameFormat& frames) {
           {"resized", frames.resized_json.empty() ? Json() : Json::parse(frames.resized_json)}};
 }
 
-// A value of the manifest with its name, for errors.
+// A value of the manifest with its name, which errors mention.
 class Node {
  public:
   Node(const std::string& path, std::string name, const Json& json)
@@ -175,7 +176,7 @@ class Node {
     return values;
   }
 
-  // Writes an object on one line.
+  // Returns an object on one line.
   std::string object() const {
     if (!json_.is_object()) refuse("an object", json_.type_name());
     return one_line(json_);
@@ -208,8 +209,8 @@ StreamFindings read_findings(const Node& node) {
   return findings;
 }
 
-// Stamps are rounded to whole nanoseconds, so 30 Hz gives periods of 33333333 or 33333334 ns: 30 is as exact as
-// 30.0000003.
+// Returns the rate for a period. Stamps are rounded to whole nanoseconds: 30 Hz gives periods of 33333333 or 33333334
+// ns, so 30 is as exact as 30.0000003.
 double rate_of(double period_ns) {
   if (period_ns <= 0) return 0;
   const double rate_hz = 1e9 / period_ns;
@@ -293,7 +294,7 @@ std::vector<EpisodeColumn> read_columns(const Node& node) {
   return columns;
 }
 
-// Checks the version first, because the rest may look different in another version.
+// Checks the version first, because other versions may have another form.
 int64_t read_version(const std::string& path, std::string_view text) {
   const auto mismatch = std::ranges::mismatch(kStart, text).in1 - kStart.begin();
   if (static_cast<size_t>(mismatch) < kStart.size()) {
@@ -329,7 +330,7 @@ void check_checksum(const std::string& path, std::string_view text) {
   }
 }
 
-// All files of a cache except the manifest, each once.
+// Returns all files of a cache except the manifest, each once.
 std::set<std::string> files_of(const Manifest& manifest, const Node& root) {
   std::set<std::string> files{of_generation(kEpisodesFile, manifest.generation)};
   for (const Stream& stream : manifest.streams) {
@@ -357,7 +358,7 @@ std::string scalar_type(const Json& value) {
   return "";
 }
 
-// The type that holds both, or "" if there is none.
+// Returns the type that can hold both, or "" if there is none.
 std::string common_type(const std::string& a, const std::string& b) {
   if (a == b || b == "null") return a;
   if (a == "null") return b;
@@ -568,7 +569,7 @@ std::string ragged_mistake(Ragged ragged, DType dtype, std::span<const int64_t> 
   if (ragged == Ragged::kText && (dtype != DType::kUInt8 || !shape.empty())) {
     return "expected text as bytes, uint8 []" + got;
   }
-  // The number of elements must be visible in the size of their file.
+  // The size of the file must show the number of elements.
   if (std::ranges::count(shape, 0) > 0) return "expected elements of ragged rows that have features" + got;
   return "";
 }

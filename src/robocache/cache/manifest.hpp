@@ -1,4 +1,4 @@
-// manifest.json and episodes.jsonl, which describe a cache. docs/format.md describes them.
+// manifest.json and episodes.jsonl, which describe a cache. docs/format.md defines them.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace robocache::cache {
 
-inline constexpr int64_t kSchemaVersion = 3;  // the version that is written; older ones are read
+inline constexpr int64_t kSchemaVersion = 3;  // the version that is written; older versions can be read
 inline constexpr int64_t kFirstGrowingVersion = 2;
 
 inline constexpr const char* kManifestFile = "manifest.json";
@@ -23,30 +23,30 @@ inline constexpr const char* kNewManifestFile = "manifest.json.new";  // before 
 inline constexpr const char* kEpisodesFile = "episodes.jsonl";
 inline constexpr const char* kStreamsDirectory = "streams";
 
-// The files of a stream's directory.
+// The files in a stream's directory.
 inline constexpr const char* kTimeFile = "time_ns.npy";
 inline constexpr const char* kValuesFile = "values.npy";
-inline constexpr const char* kBlobOffsetsFile = "blob_offsets.npy";  // if rows have sizes of their own
+inline constexpr const char* kBlobOffsetsFile = "blob_offsets.npy";  // if rows have different sizes
 inline constexpr const char* kRowOffsetsFile = "row_offsets.npy";
-inline constexpr const char* kStatsFile = "stats.npy";  // if the rows are numbers of one shape
+inline constexpr const char* kStatsFile = "stats.npy";  // if rows are numbers of one shape
 
-// The name of a file that each generation of a cache has its own of: "stats.npy", and "stats.2.npy" in the third.
+// Returns the name of a file that each generation of a cache has: "stats.npy", or "stats.2.npy" in the third.
 std::string of_generation(std::string_view file, int64_t generation);
 
-// "joint.position" -> "streams/joint.position". A leading dot, and each byte outside [A-Za-z0-9._-], becomes %XX.
+// Maps "joint.position" to "streams/joint.position". A leading dot, and each byte outside [A-Za-z0-9._-], becomes %XX.
 std::string stream_directory(std::string_view name);
 
 struct EpisodeColumn {
   std::string name;
-  std::string type;  // "bool", "int64", "float64", "string", "null" or "list<TYPE>" of a type but bool
+  std::string type;  // "bool", "int64", "float64", "string", "null" or "list<TYPE>" with any type except bool
 
   bool operator==(const EpisodeColumn&) const = default;
 };
 
-// The streams have no pointers, because those lie in the files.
+// Its streams have no pointers, because those refer to files.
 struct Manifest {
   int64_t version = kSchemaVersion;
-  int64_t generation = 0;  // how often episodes were appended to the finished cache
+  int64_t generation = 0;  // number of appends to the finished cache
   int64_t episodes = 0;
   std::vector<EpisodeColumn> episode_columns;
   std::vector<Stream> streams;
@@ -54,42 +54,43 @@ struct Manifest {
   std::string provenance_json;
 };
 
-// The text of manifest.json, which ends with a checksum of what comes before.
+// Returns the text of manifest.json, which ends with a checksum of the text before it.
 std::string manifest_text(const Manifest& manifest);
 
-// Checks the version, the checksum and the form; that no number is negative; that columns have distinct names and valid
-// types; that frames and ragged rows are possible as described; and that every file has a record with a checksum of
-// each block. Throws FileError that begins with `path`.
+// Checks the version, the checksum and the form. Also checks that no number is negative, that columns have distinct
+// names and valid types, that frames and ragged rows are possible as described, and that every file has a record with a
+// checksum per block. Throws FileError that begins with `path`.
 Manifest parse_manifest(const std::string& path, std::string_view text);
 
 std::string episode_columns_text(const std::vector<EpisodeColumn>& columns);
 std::string findings_text(const StreamFindings& findings);
 
-// The columns that every episode has: episode_index, start_ns, end_ns.
+// Returns the columns that every episode has: episode_index, start_ns, end_ns.
 std::vector<EpisodeColumn> automatic_columns();
 
 struct EpisodeMetadata {
   std::string json;                    // an object on one line
-  std::vector<EpisodeColumn> columns;  // all columns so far and this episode's, with settled types
+  std::vector<EpisodeColumn> columns;  // all columns so far and this episode's columns, with their types
 };
 
-// Throws ArgumentError if the metadata is no object of the allowed values, or if a column changes its type.
+// Throws ArgumentError if the metadata is not an object of the allowed values, or if a column changes its type.
 EpisodeMetadata check_metadata(std::string_view metadata_json, const std::vector<EpisodeColumn>& known);
 
-// A line of episodes.jsonl with its line end. `span_ns` holds the earliest and the latest stamp, if there is any.
+// Returns a line of episodes.jsonl with its line end. `span_ns` holds the earliest and the latest stamp, if there is
+// one.
 std::string episode_line(int64_t episode, std::optional<std::pair<int64_t, int64_t>> span_ns,
                          const std::string& metadata_json);
 
-// Returns the object in canonical form. Throws ArgumentError that begins with `argument` unless it is a JSON object.
+// Returns the object in canonical form. Throws ArgumentError that begins with `argument` if it is not a JSON object.
 std::string check_object(std::string_view argument, std::string_view json);
 
-// Says why no decoded frame can have this `dtype` and `shape` in this codec; "" if one can.
+// Returns why no decoded frame can have this dtype and shape in this codec, or "".
 std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape);
 
-// Says why the elements of ragged rows cannot be these; "" if they can.
+// Returns why ragged rows cannot have such elements, or "".
 std::string ragged_mistake(Ragged ragged, DType dtype, std::span<const int64_t> shape);
 
-// Says why `text` is no UTF-8; "" if it is.
+// Returns why `text` is not UTF-8, or "".
 std::string utf8_mistake(std::string_view text);
 
 // Throws ArgumentError unless `text` is UTF-8 and not empty.

@@ -16,7 +16,7 @@ constexpr std::string_view kMagic("\x93NUMPY", 6);
 constexpr size_t kVersion1Prefix = kMagic.size() + 2 + 2;  // magic, version, length of the dictionary
 constexpr size_t kLongestInt64 = 20;
 
-// "(12, 3)", "(12,)": as Python writes a tuple.
+// Returns a shape as Python writes a tuple: "(12, 3)", "(12,)".
 std::string tuple_text(std::span<const int64_t> shape) {
   std::string text = "(";
   for (size_t d = 0; d < shape.size(); ++d) text += (d == 0 ? "" : ", ") + std::to_string(shape[d]);
@@ -29,7 +29,7 @@ std::string quoted(std::string_view bytes) {
   return text + "'";
 }
 
-// Reads the dictionary literal of a header: three keys in any order, nothing else.
+// Reads the dictionary literal of a header, which has exactly three keys in any order.
 class HeaderParser {
  public:
   HeaderParser(const std::string& path, std::string_view file, size_t begin, size_t end)
@@ -217,7 +217,7 @@ int64_t check_npy(const std::string& path, std::span<const std::byte> file, DTyp
 }
 
 int64_t checked_product(const std::string& path, std::span<const int64_t> factors) {
-  // Zeros last: [2^62, 2^62, 0] is a legal, empty shape.
+  // Zeros are checked last, because [2^62, 2^62, 0] is a valid, empty shape.
   int64_t product = 1;
   bool empty = false;
   for (const int64_t factor : factors) {

@@ -1,4 +1,4 @@
-// NumPy's .npy: a header that says dtype and shape, then the elements, row-major and little-endian.
+// NumPy's .npy: a header with dtype and shape, then the elements, row-major and little-endian.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@ namespace robocache::cache {
 
 inline constexpr int64_t kNpyAlignment = 64;
 
-// NumPy's type string, such as "<f4". NumPy has no bfloat16: its elements are "<V2".
+// Returns NumPy's type string, such as "<f4". NumPy has no bfloat16, whose elements are "<V2".
 std::string_view npy_descr(DType dtype);
 
 // Returns a version 1.0 header for [rows, shape...]. Its length is a multiple of 64 bytes and does not depend on
-// `rows`, so that it can be written again in place once the rows are known.
+// `rows`, so it can be overwritten in place once `rows` is known.
 std::string npy_header(DType dtype, int64_t rows, std::span<const int64_t> shape);
 
-// Checks the header of `file` (format version 1, 2 or 3): it must say what is expected, the elements must begin at a
-// multiple of 64 bytes and end where `file` ends. If the file `grows`, the header may give another number of rows.
-// Returns the offset of the first element. Throws FileError.
+// Checks the header of `file` (format version 1, 2 or 3): it must have this dtype and shape, and the elements must
+// begin at a multiple of 64 bytes and end where `file` ends. If the file `grows`, the header may give another number of
+// rows. Returns the offset of the first element. Throws FileError.
 int64_t check_npy(const std::string& path, std::span<const std::byte> file, DType dtype, std::span<const int64_t> shape,
                   bool grows = false);
 

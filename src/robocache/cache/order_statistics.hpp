@@ -1,4 +1,4 @@
-// Finds which numbers have given ranks in sorted order. It reads all numbers a few times, and its memory does not grow
+// Finds the numbers with given ranks in sorted order. It reads all numbers a few times, and its memory does not grow
 // with their count.
 #pragma once
 
@@ -19,15 +19,16 @@
 
 namespace robocache::cache {
 
-// The numbers are of type C and never NaN; -0 is below +0. Each pass adds all of them, in blocks of any size; find()
-// ends the pass.
+// The numbers are of type C and never NaN; -0 is below +0. In each pass the caller adds all numbers, in blocks of any
+// size, and then calls find().
 //
-// The first pass counts numbers by the leading bits of their order keys. Later passes look only at the intervals of
-// keys in which wanted ranks lie, and divide them further. Once few numbers are left, these are kept and selected from.
+// The first pass counts numbers by the leading bits of their order keys. Later passes count only in the intervals of
+// keys that contain wanted ranks, and divide these intervals further. Once few numbers remain, they are kept and
+// selected from.
 template <class C>
 class OrderStatistics {
  public:
-  // `most` is at least the count of numbers that a pass adds.
+  // `most` is at least the number of numbers that a pass adds.
   explicit OrderStatistics(int64_t most) : keeps_(most <= kMostSelected), intervals_(1) {
     if (!keeps_) intervals_[0].counts.resize(size_t{1} << kFirstBits);
   }
@@ -41,8 +42,8 @@ class OrderStatistics {
     }
   }
 
-  // Ends a pass; returns whether the number of each rank is known. `ranks` increase, each is below the count of
-  // numbers, and they are the same after every pass.
+  // Ends a pass. Returns whether the number of each rank is known. `ranks` are ascending, below the count of numbers,
+  // and the same in every pass.
   bool find(std::span<const int64_t> ranks) {
     if (passes_++ == 0) {
       least_ = intervals_[0].least;
@@ -50,7 +51,7 @@ class OrderStatistics {
     }
     std::vector<Interval> narrower;
     auto interval = intervals_.begin();
-    int64_t passed = 0;  // numbers of the interval before the rank, in sorted order
+    int64_t passed = 0;  // numbers of the interval that precede the rank in sorted order
     size_t bin = 0;
     for (const int64_t rank : ranks) {
       if (known_.contains(rank)) continue;
@@ -79,11 +80,11 @@ class OrderStatistics {
     return intervals_.empty();
   }
 
-  // The extremes, known after the first pass.
+  // The extremes. They are known after the first pass.
   C least() const { return number_of(least_); }
   C greatest() const { return number_of(greatest_); }
 
-  // The number of a rank, once find() has returned true.
+  // Returns the number with a rank. find() must have returned true.
   C at(int64_t rank) const { return number_of(known_.at(rank)); }
 
  private:
@@ -96,11 +97,11 @@ class OrderStatistics {
   static constexpr int kFirstShift = kKeyBits - kFirstBits;
   static constexpr int kLaterBits = 11;
   static constexpr Key kGreatestKey = static_cast<Key>(~Key{0}) >> (8 * static_cast<int>(sizeof(Key)) - kKeyBits);
-  // Up to this count selecting is faster than counting, and takes no more memory.
+  // Up to this count, selecting is faster than counting and takes no more memory.
   static constexpr int64_t kMostSelected = std::min(int64_t{8192}, int64_t{1} << kFirstBits);
   static constexpr int64_t kMostKept = kKeyBits <= 32 ? 262144 : 65536;
 
-  // Keys [low, high], and what is known of the numbers whose keys lie there.
+  // The keys [low, high], and the facts known about the numbers with such keys.
   struct Interval {
     Key low = 0;
     Key high = kGreatestKey;
@@ -113,7 +114,7 @@ class OrderStatistics {
     std::vector<Key> kept = {};
   };
 
-  // Starts from 0, so that the keys of a small type differ in their leading bits.
+  // Keys start from 0, so that the keys of a small type differ in their leading bits.
   static Key key_of(C number) {
     if constexpr (std::is_integral_v<C>) {
       return order_key(Wide{number}) - order_key(Wide{std::numeric_limits<C>::lowest()});
@@ -129,7 +130,7 @@ class OrderStatistics {
     return static_cast<C>(number);
   }
 
-  // In the first pass it also finds the least and the greatest.
+  // In the first pass it also finds the least and the greatest key.
   void make_keys(std::span<const C> numbers, Key* keys) {
     Interval& all = intervals_[0];
     Key ignored = 0;
@@ -176,7 +177,7 @@ class OrderStatistics {
     }
   }
 
-  // The part of `interval` that one of its bins covers; `passed` of its numbers lie below the bin.
+  // Returns the part of `interval` that one of its bins covers. `passed` numbers of the interval are below the bin.
   static Interval interval_of_bin(const Interval& interval, size_t bin, int64_t passed) {
     const Key low = interval.low + (static_cast<Key>(bin) << interval.shift);
     const Key widest = (Key{1} << interval.shift) - 1;

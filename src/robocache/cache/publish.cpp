@@ -26,7 +26,7 @@ std::string absolute_path(const std::string& path) {
 }
 
 bool is_cache(const std::string& path) {
-  // A FIFO of that name has no bytes, and a reader would wait for ever.
+  // Opening a FIFO of that name could otherwise block forever.
   const FileDescriptor file(::open((path + "/" + kManifestFile).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::string start(32, '\0');
   return ::read(file.get(), start.data(), start.size()) > 0 &&
@@ -53,18 +53,18 @@ void publish(const std::string& home, const std::string& path) {
   std::error_code error;
   if (!fs::exists(path, error)) {
     if (::renameat2(AT_FDCWD, home.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
-      if (errno != EINVAL && errno != ENOSYS) refuse_errno(path, "giving the finished cache its name");
-      if (::rename(home.c_str(), path.c_str()) != 0) refuse_errno(path, "giving the finished cache its name");
+      if (errno != EINVAL && errno != ENOSYS) refuse_errno(path, "renaming the finished cache");
+      if (::rename(home.c_str(), path.c_str()) != 0) refuse_errno(path, "renaming the finished cache");
     }
   } else {
-    // The old cache must be locked before it has the name that other writers look for.
+    // The old cache must be locked before it gets the name that other writers lock.
     const auto old_lock = DirectoryLock::acquire_finished(path);
     std::string old = home;
     if (::renameat2(AT_FDCWD, home.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
       if (errno != EINVAL && errno != ENOSYS) refuse_errno(path, "replacing the old cache");
-      // A file system that cannot exchange two names, such as NFS, has nothing of this name for a moment.
+      // Some file systems, such as NFS, cannot exchange two names. There the name does not exist for a moment.
       old = path + ".replaced";
-      if (::rename(path.c_str(), old.c_str()) != 0) refuse_errno(old, "moving the old cache out of the way");
+      if (::rename(path.c_str(), old.c_str()) != 0) refuse_errno(old, "renaming the old cache");
       if (::rename(home.c_str(), path.c_str()) != 0) {
         const int reason = errno;
         ::rename(old.c_str(), path.c_str());

@@ -19,16 +19,16 @@
 namespace robocache::cache {
 namespace {
 
-// The numbers of a chunk, and its most rows. Jumps are judged within a chunk.
+// The size of a chunk in numbers and in rows. Jumps are judged within a chunk.
 constexpr int64_t kChunk = int64_t{1} << 22;
 constexpr int64_t kChunkRows = int64_t{1} << 15;
 // The least work that is worth a thread.
 constexpr int64_t kTask = int64_t{1} << 16;
-// The columns that are copied at once, so that cache lines of the values are read in order and the copies stay in the
+// The columns that are copied together. The values' cache lines are then read in order, and the copies stay in the
 // cache.
 constexpr int64_t kGroup = 32;
 
-// The type that numbers are computed in.
+// The type for computing with numbers of type T.
 template <class T>
 using RealOf = std::conditional_t<std::is_same_v<T, float> || std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>,
                                   float, double>;
@@ -73,23 +73,23 @@ void add_beyond(std::vector<Beyond>& found, const Beyond& more) {
 
 }  // namespace
 
-// The results of some columns of a chunk, before they are added to those of the chunks before it.
+// The results for some columns of a chunk, before they are added to those of earlier chunks.
 struct ValueScan::Found {
   struct Column {
     ColumnScan scan;
-    int64_t first_change = -1;  // the first row that differs from the row before, and the last
+    int64_t first_change = -1;  // the first row that differs from its previous row, and the last such row
     int64_t last_change = -1;
   };
 
   int64_t first;  // the first feature
   std::vector<Column> columns;
-  std::vector<StuckRun> runs;  // between the first and the last change
+  std::vector<StuckRun> runs;  // runs between the first and the last change
   std::vector<Jump> jumps;
   std::vector<NotFinite> not_finite;
   std::vector<Beyond> beyond;
 };
 
-// The rows of a stream whose values are of type T.
+// The rows of a stream with values of type T.
 template <class T>
 class ValueScan::Chunk {
  public:
@@ -98,8 +98,8 @@ class ValueScan::Chunk {
   Chunk(const ValueScan& scan, int64_t begin, int64_t end)
       : scan_(scan), values_(static_cast<const T*>(scan.values_)), begin_(begin), end_(end) {}
 
-  // Scans `width` columns from `first` on.
-  Found look(int64_t first, int64_t width) const {
+  // Scans `width` columns, from `first` on.
+  Found scan(int64_t first, int64_t width) const {
     Found found{first, std::vector<Found::Column>(static_cast<size_t>(width))};
     std::vector<Quantiles> quantiles;
     for (int64_t f = first; f < first + width; ++f)
@@ -131,8 +131,8 @@ class ValueScan::Chunk {
     return found;
   }
 
-  // Scans the quaternion in the four columns from `first` on.
-  Found look_at_quaternion(int64_t first) const {
+  // Scans the quaternion in four columns, from `first` on.
+  Found scan_quaternion(int64_t first) const {
     Beyond off{BeyondKind::kNorm, first, 0, 0, 0};
     Beyond flip{BeyondKind::kFlip, first, 0, 0, 0};
     std::array<double, 4> before{};
@@ -143,7 +143,7 @@ class ValueScan::Chunk {
       for (int64_t part = 0; part < 4; ++part) q[static_cast<size_t>(part)] = number(row, first + part);
       if (row >= begin_) {
         const double square = q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3];
-        // Within these bounds the norm is near 1, and no root is needed.
+        // Within these bounds the norm is close enough to 1, so no root is needed.
         const double length_off = square > 0.981 && square < 1.02 ? 0 : std::abs(std::sqrt(square) - 1);
         if (length_off > kQuaternionNorm) count_one(off, row, length_off);
         const bool is_first = cut != no_cut && *cut == row;
@@ -161,19 +161,19 @@ class ValueScan::Chunk {
  private:
   static constexpr int64_t kAhead = kCacheLine / static_cast<int64_t>(sizeof(Real));
   static constexpr int64_t kApart =
-      kScanBlock + 2 * kAhead;  // no power of two, which would map many columns to the same cache lines
+      kScanBlock + 2 * kAhead;  // not a power of two, which would map many columns to the same cache lines
 
-  // A feature's quantiles in its own type.
+  // The quantiles of a feature, in its own type.
   struct Quantiles {
     Quantiles(const FeatureStats& stats, size_t feature) {
       const std::array all{stats.q01, stats.q10, stats.q50, stats.q90, stats.q99};
-      for (size_t q = 0; q < kScanPlaces; ++q) {
+      for (size_t q = 0; q < kScanQuantiles; ++q) {
         const double quantile = all[q][feature];
         const auto near = static_cast<Real>(quantile);
         const bool is_exact = static_cast<double>(near) == quantile;
         any_exact = any_exact || is_exact;
         exact[q] = is_exact ? near : std::numeric_limits<Real>::quiet_NaN();
-        // The least number of that type that is not below the quantile: the same numbers are below it.
+        // Rounds up to the next number of that type, so the same numbers are below it.
         up[q] =
             static_cast<double>(near) < quantile ? std::nextafter(near, std::numeric_limits<Real>::infinity()) : near;
       }
@@ -182,14 +182,14 @@ class ValueScan::Chunk {
     }
 
     double centre;
-    std::array<Real, kScanPlaces> up;
-    std::array<Real, kScanPlaces> exact;
+    std::array<Real, kScanQuantiles> up;
+    std::array<Real, kScanQuantiles> exact;
     bool any_exact = false;
   };
 
   Real number(int64_t row, int64_t feature) const { return to_real(values_[row * scan_.features_ + feature]); }
 
-  // The rows of [begin, end) that begin an episode. An empty episode repeats the next one's row.
+  // Returns the rows of [begin, end) that begin an episode. An empty episode repeats the row of the next one.
   std::span<const int64_t> cuts(int64_t begin, int64_t end) const {
     const auto low = std::ranges::lower_bound(scan_.row_offsets_, begin);
     return {low, std::lower_bound(low, scan_.row_offsets_.end(), end)};
@@ -236,7 +236,7 @@ class ValueScan::Chunk {
         episode = std::ranges::upper_bound(scan_.row_offsets_, row + i) - scan_.row_offsets_.begin() - 1;
       }
       const bool is_nan = std::isnan(x);
-      // An entry of this episode, if there is one, is among the last two.
+      // If this episode has an entry, it is one of the last two.
       const auto last = std::span(found.not_finite).last(std::min<size_t>(found.not_finite.size(), 2));
       const auto same = std::ranges::find_if(last, [&](const NotFinite& one) {
         return one.feature == feature && one.episode == episode && one.is_nan == is_nan;
@@ -266,7 +266,7 @@ class ValueScan::Chunk {
     add_beyond(found.beyond, outside);
   }
 
-  // The steps within episodes: those that lead to the rows from `row` on.
+  // Adds the steps within episodes to the rows from `row` on.
   ScanSteps<Real> add_steps(Found& found, int64_t feature, int64_t row, const Real* numbers, int64_t count,
                             std::span<const int64_t> episodes) const {
     const ScanKernels<Real>& kernels = scan_kernels<Real>();
@@ -299,7 +299,7 @@ class ValueScan::Chunk {
     return steps;
   }
 
-  // Runs end at rows that change. Of eight such rows only the first and the last can end a run that is long enough.
+  // Runs end at rows that change. Of eight such rows, only the first and the last can end a run that is long enough.
   static void add_changes(Found& found, Found::Column& column, int64_t feature, int64_t row,
                           std::span<const uint8_t> changed) {
     static_assert(kStuckRows >= 8 && std::endian::native == std::endian::little);
@@ -321,7 +321,7 @@ class ValueScan::Chunk {
     }
   }
 
-  // A cheap test of whether there may be a jump: if the largest step is kJump times the 99th percentile, the mean is at
+  // A cheap test whether a jump is possible. If the largest step is kJump times the 99th percentile, the mean is at
   // most a fraction of it. The last factor covers the rounding of the sums.
   bool may_jump(const ScanSteps<Real>& steps, double sum) const {
     const int64_t count = end_ - std::max<int64_t>(begin_, 1);
@@ -332,8 +332,7 @@ class ValueScan::Chunk {
   }
 
   void find_jumps(Found& found, int64_t feature) const {
-    std::vector<Real>
-        steps;  // the step to each row; 0 if the row begins an episode or if there is no number in between
+    std::vector<Real> steps;  // the step to each row; 0 if the row begins an episode or has no number before it
     const int64_t first = std::max<int64_t>(begin_, 1);
     for (int64_t row = first; row < end_; ++row) {
       const Real step = number(row, feature) - number(row - 1, feature);
@@ -354,7 +353,7 @@ class ValueScan::Chunk {
       const bool is_spike = std::abs(back) > bound && std::abs(step + back) < kSpikeReturn * std::abs(step);
       const JumpKind kind = is_spike ? JumpKind::kSpike : is_wrap(step) ? JumpKind::kWrap : JumpKind::kStep;
       found.jumps.push_back({feature, first + static_cast<int64_t>(i), kind, step});
-      if (is_spike) ++i;  // the step back
+      if (is_spike) ++i;  // skips the step back
     }
   }
 
@@ -395,8 +394,8 @@ int64_t ValueScan::add(int64_t bytes) {
       with_type(dtype_, [&]<class T>(T) {
         const Chunk<T> chunk(*this, begin, std::min(begin + chunk_rows_, end));
         found[static_cast<size_t>(task)] =
-            what < groups ? chunk.look(what * group, std::min(group, features_ - what * group))
-                          : chunk.look_at_quaternion(reference_.quaternions[static_cast<size_t>(what - groups)]);
+            what < groups ? chunk.scan(what * group, std::min(group, features_ - what * group))
+                          : chunk.scan_quaternion(reference_.quaternions[static_cast<size_t>(what - groups)]);
       });
     }
   });
@@ -406,7 +405,7 @@ int64_t ValueScan::add(int64_t bytes) {
   return added_;
 }
 
-// Adds results in the order of the rows.
+// Adds results, in the order of the rows.
 void ValueScan::take(const std::vector<Found>& found) {
   for (const Found& more : found) {
     for (size_t c = 0; c < more.columns.size(); ++c) {
@@ -418,7 +417,7 @@ void ValueScan::take(const std::vector<Found>& found) {
       into.squares += column.squares;
       into.least = std::min(into.least, column.least);
       into.greatest = std::max(into.greatest, column.greatest);
-      for (size_t q = 0; q < kScanPlaces; ++q) {
+      for (size_t q = 0; q < kScanQuantiles; ++q) {
         into.below[q] += column.below[q];
         into.at[q] += column.at[q];
       }

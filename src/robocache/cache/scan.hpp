@@ -1,4 +1,4 @@
-// What the doctor asks about a stream's numbers, answered in one pass over them. docs/doctor.md says how it is used.
+// Scans a stream's numbers for the doctor in one pass. docs/doctor.md explains the findings.
 #pragma once
 
 #include <array>
@@ -13,34 +13,34 @@
 
 namespace robocache::cache {
 
-// A run of equal numbers is reported from this length on.
+// Runs of equal numbers are reported from this length on.
 inline constexpr int64_t kStuckRows = 20;
-// A step is a jump if it is this many times the 99th percentile of the steps around it. At least a share kJumpMoving of
-// those must be nonzero.
+// A step is a jump if it is kJump times the 99th percentile of the steps around it. A share kJumpMoving of those steps
+// must be nonzero.
 inline constexpr double kJump = 10;
 inline constexpr int64_t kJumpRows = 100;
 inline constexpr double kJumpMoving = 0.5;
-// A spike returns to within this share of its step; a wrap is a step within this share of a full turn.
+// A spike returns to within kSpikeReturn of its step. A wrap is a step within kWrapNear of a full turn.
 inline constexpr double kSpikeReturn = 0.2;
 inline constexpr double kWrapNear = 0.05;
 inline constexpr double kQuaternionNorm = 0.01;
 inline constexpr double kQuaternionFlip = -0.5;
-// About the most runs, and the most jumps, that are kept for a feature.
+// About the most runs and the most jumps that are kept per feature.
 inline constexpr int64_t kMostReported = 1000;
 
-// Results for one feature. Everything except `still` ignores NaN.
+// The results for one feature. All of them except `still` ignore NaN.
 struct ColumnScan {
   int64_t count = 0;
-  double sum = 0;  // of (number - centre); `squares` of its square
+  double sum = 0;  // of (number - centre); `squares` sums its square
   double squares = 0;
   double least = std::numeric_limits<double>::infinity();
   double greatest = -std::numeric_limits<double>::infinity();
-  QuantileCounts below{};  // the numbers below each quantile; `at` counts those equal to it
+  QuantileCounts below{};  // counts of the numbers below each quantile; `at` counts those equal to it
   QuantileCounts at{};
-  int64_t still = 0;  // rows whose number equals that of the row before
+  int64_t still = 0;  // rows whose number equals that of the previous row
 };
 
-// Rows [begin, end) of a feature that hold the same number.
+// Rows [begin, end) of a feature that have the same number.
 struct StuckRun {
   int64_t feature, begin, end;
 };
@@ -53,14 +53,14 @@ struct Jump {
   double step;
 };
 
-// The numbers of a feature in an episode that are NaN, or that are infinite. One episode may have several entries.
+// The numbers of NaN and of infinities of a feature in an episode. An episode may have several entries.
 struct NotFinite {
   int64_t feature, episode;
   bool is_nan;
   int64_t count, first_row;
 };
 
-// The numbers outside a feature's limits; or a quaternion whose length is not 1, or whose sign flips, listed under its
+// Numbers outside a feature's limits. Also quaternions whose length is not 1, or whose sign flips, listed under their
 // first feature.
 enum class BeyondKind : uint8_t { kLimits, kNorm, kFlip };
 
@@ -71,13 +71,13 @@ struct Beyond {
   double worst;
 };
 
-// Scans a stream. A step leads from a row to the next one of its episode; jumps are judged by the steps of their chunk
-// of rows. No result depends on the number of threads or on how much is added at a time. Memory grows with the
-// findings, not with `rows`.
+// Scans a stream. A step leads from a row to the next row of its episode. Jumps are judged by the steps of their chunk
+// of rows. No result depends on the number of threads or on the size of a part. Memory grows with the findings, not
+// with `rows`.
 class ValueScan {
  public:
-  // What the numbers are compared with: the quantiles and the mean of `stats`; the limits, [features] each or empty;
-  // the first features of quaternions.
+  // The numbers that values are compared with: the quantiles and means of `stats`; the limits, [features] each or
+  // empty; the first features of quaternions.
   struct Reference {
     FeatureStats stats;
     std::span<const double> low, high;
@@ -89,8 +89,8 @@ class ValueScan {
   ValueScan(const void* values, DType dtype, int64_t rows, int64_t features, std::span<const int64_t> row_offsets,
             Reference reference);
 
-  // Scans the next chunks, up to `bytes` of them and at least one. Returns the number of rows scanned so far; the
-  // results below are complete when that is all rows.
+  // Scans the next chunks: up to `bytes` of them, and at least one. Returns the number of rows scanned so far. The
+  // results below are complete once all rows are scanned.
   int64_t add(int64_t bytes);
 
   const std::vector<ColumnScan>& columns() const { return columns_; }
@@ -117,7 +117,7 @@ class ValueScan {
   int64_t added_ = 0;
 
   std::vector<ColumnScan> columns_;
-  std::vector<int64_t> run_;                             // of each feature: the row where its current number began
+  std::vector<int64_t> run_;                             // of each feature: the row where its current run began
   std::vector<int64_t> reported_runs_, reported_jumps_;  // of each feature
   std::vector<StuckRun> runs_;
   std::vector<Jump> jumps_;

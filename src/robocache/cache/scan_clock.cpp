@@ -11,7 +11,7 @@
 namespace robocache::cache {
 namespace {
 
-// Counts the numbers between edges. Most numbers lie in the bin of the number before, or beside it.
+// Counts the numbers between edges. Most numbers are in the same bin as the previous number, or in the next one.
 class Histogram {
  public:
   explicit Histogram(std::span<const double> edges) : edges_(edges), counts_(edges.size() - 1) {}
@@ -73,7 +73,7 @@ ClockScan scan_clock(const int64_t* time_ns, std::span<const int64_t> row_offset
     const int64_t last = row_offsets[e + 1] - 1;
     int64_t quick = 0;
     for (int64_t begin = row_offsets[e]; begin < last;) {
-      // The periods behind these rows belong to one part of the picture.
+      // The periods of these rows belong to one part of the picture.
       const int64_t part = begin * kPictureParts / periods;
       const int64_t end = std::min(last, ((part + 1) * periods + kPictureParts - 1) / kPictureParts);
       PicturePart& picture = found.parts[static_cast<size_t>(part)];

@@ -1,4 +1,4 @@
-// What the doctor asks about a stream's stamps, answered in one pass over them. docs/doctor.md says how it is used.
+// Scans a stream's stamps for the doctor in one pass. docs/doctor.md explains the findings.
 #pragma once
 
 #include <array>
@@ -9,14 +9,14 @@
 
 namespace robocache::cache {
 
-// A period is the time from a row to the next one of its episode. It is compared with the median period P.
+// A period is the time from a row to the next row of its episode. It is compared with the median period P.
 inline constexpr double kGap = 1.5;
 inline constexpr double kLongGap = 10;
 inline constexpr double kRegular =
     0.5;                                // a period is regular, and counts for the rate, if it is within this share of P
 inline constexpr double kBurst = 0.25;  // a burst is kBurstLength or more periods below this share of P
 inline constexpr int64_t kBurstLength = 3;
-// A picture has this many parts of the rows, and shows this many long gaps, the first ones.
+// A picture divides the rows into kPictureParts and shows the first kPictureGaps long gaps.
 inline constexpr int64_t kPictureParts = 240;
 inline constexpr int64_t kPictureGaps = 400;
 
@@ -25,7 +25,7 @@ struct EpisodePeriods {
   double regular_ns = 0;
   int64_t long_gaps = 0;  // over 10 P
   double longest_gap_ns = 0;
-  int64_t longest_gap_row = 0;  // the row behind it; the last one if several are as long
+  int64_t longest_gap_row = 0;  // the row after it; the last one if several are equally long
 };
 
 struct PicturePart {
@@ -38,13 +38,13 @@ struct PicturePart {
 struct ClockScan {
   std::vector<EpisodePeriods> episodes;
 
-  int64_t moving = 0;  // periods over 0
+  int64_t moving = 0;  // periods above 0
   int64_t zeros = 0;
-  int64_t first_zero_row = 0;  // the first row that has the stamp of the row before
+  int64_t first_zero_row = 0;  // the first row with the same stamp as its previous row
   double lost_ns = 0;          // the sum of (gap - P)
   int64_t short_gaps = 0;      // from 1.5 to 10 P
   double longest_short_gap_ns = 0;
-  int64_t longest_short_gap_row = 0;  // the row behind it; the first one if several are as long
+  int64_t longest_short_gap_row = 0;  // the row after it; the first one if several are equally long
   int64_t bursts = 0;                 // of 3 or more periods below P / 4
   int64_t burst_periods = 0;          // the periods in all bursts
   int64_t longest_burst = 0;          // the length of the longest burst in periods
@@ -52,8 +52,8 @@ struct ClockScan {
 
   std::array<PicturePart, kPictureParts> parts{};  // equal parts of the rows, except the last one
   std::vector<int64_t>
-      histogram;  // of the periods over 0, in units of P; the outer bins include what lies beyond the edges
-  std::vector<int64_t> long_gap_rows;  // the rows behind the first long gaps
+      histogram;  // of the periods above 0, in units of P; the outer bins include periods beyond the edges
+  std::vector<int64_t> long_gap_rows;  // the rows after the first long gaps
 };
 
 // `time_ns` does not decrease within an episode; `row_offsets` is [episodes + 1]; `edges` are at least two and

@@ -1,4 +1,4 @@
-// The sums of a scan over a column's numbers, in vector code. No result depends on the instruction set.
+// Sums for a scan of a column, in vector code. No result depends on the instruction set.
 #pragma once
 
 #include <array>
@@ -9,38 +9,38 @@
 
 namespace robocache::cache {
 
-// The most numbers of one call.
+// The most numbers per call.
 inline constexpr int64_t kScanBlock = 1024;
 
-// The quantiles that numbers are compared with.
-inline constexpr size_t kScanPlaces = 5;
-using QuantileCounts = std::array<int64_t, kScanPlaces>;
+// The number of quantiles that numbers are compared with.
+inline constexpr size_t kScanQuantiles = 5;
+using QuantileCounts = std::array<int64_t, kScanQuantiles>;
 
-// `sum` and `squares` are those of (number - centre). If a number is NaN, these two are NaN, and the others ignore it.
+// `sum` and `squares` are those of (number - centre). If a number is NaN, these two are NaN; the other members ignore
+// it.
 template <class Real>
 struct ScanSums {
   double sum, squares;
   Real least, greatest;
 };
 
-// `sum` and `greatest` are those of the steps' sizes, without non-finite ones; `moved` counts the finite ones that are
-// not 0.
+// `sum` and `greatest` are those of the sizes of finite steps. `moved` counts the finite steps that are not 0.
 template <class Real>
 struct ScanSteps {
   Real sum, greatest;
   int64_t moved, still;
 };
 
-// Kernels for float or double; each takes `count` numbers.
+// Kernels for float or double. Each processes `count` numbers.
 template <class Real>
 struct ScanKernels {
   ScanSums<Real> (*add_up)(const Real* numbers, int64_t count, double centre);
 
-  // Count the numbers below each quantile, and those equal to it.
+  // These count the numbers below each quantile, and those equal to it.
   void (*count_below)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& below);
   void (*count_at)(const Real* numbers, int64_t count, const Real* quantiles, QuantileCounts& at);
 
-  // The steps to each number, the first one from the number before; and whether each step is not 0.
+  // These find the step to each number from its previous number, and whether each step is not 0.
   ScanSteps<Real> (*find_steps)(const Real* numbers, int64_t count);
   void (*mark_changes)(const Real* numbers, int64_t count, uint8_t* changed);
 };

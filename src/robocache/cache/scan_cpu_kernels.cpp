@@ -9,11 +9,11 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// The numbers that are added side by side: the same count on every processor.
+// The number of lanes, which is the same on every processor.
 template <class Real>
 constexpr int64_t kLanes = 64 / static_cast<int64_t>(sizeof(Real));
 
-// An integer as wide as the numbers, so that both fill the same number of registers.
+// An integer as wide as the numbers, so both fill the same number of registers.
 template <class Real>
 using Count = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;
 
@@ -66,7 +66,7 @@ template <class Real, class Holds>
 void count_where(const Real* numbers, int64_t count, const Real* quantiles, cache::QuantileCounts& counts,
                  const Holds& holds) {
   constexpr int64_t kSide = kLanes<Real>;
-  static_assert(cache::kScanPlaces == 5);
+  static_assert(cache::kScanQuantiles == 5);
   const Real quantile[5] = {quantiles[0], quantiles[1], quantiles[2], quantiles[3], quantiles[4]};
   Count<Real> found[5][kSide] = {};
   int64_t i = 0;

@@ -24,7 +24,7 @@ namespace {
 
 using Table = std::vector<double>;
 
-// The row ranges of the episodes, ascending; neighbouring episodes share a range.
+// Returns the row ranges of the episodes, ascending. Neighbouring episodes share a range.
 std::vector<RowRange> rows_of(const Stream& stream, std::span<const int64_t> episodes) {
   std::vector<int64_t> ascending(episodes.begin(), episodes.end());
   std::sort(ascending.begin(), ascending.end());
@@ -63,8 +63,8 @@ class Hash {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// A key for the statistics: the content of the stream, by the manifest's checksums, and the selected rows. Appended or
-// rewritten rows change it.
+// Returns a key for the statistics: the stream's content, by the manifest's checksums, and the selected rows. Appended
+// or rewritten rows change it.
 std::string name_of(const Stream& stream, std::span<const RowRange> ranges) {
   Hash hash;
   hash.add(stream.name);
@@ -79,7 +79,7 @@ std::string name_of(const Stream& stream, std::span<const RowRange> ranges) {
   return hash.text() + ".npy";
 }
 
-// The file is a .npy header and the table, then the CRC-32 of both, which numpy.load ignores.
+// Returns the content of the file: a .npy header, the table, and the CRC-32 of both, which numpy.load ignores.
 std::string file_of(const Table& table, const Stream& stream) {
   std::string bytes = npy_header(DType::kFloat64, kStatistics, stream.shape);
   bytes.append(reinterpret_cast<const char*>(table.data()), table.size() * sizeof(double));
@@ -87,7 +87,7 @@ std::string file_of(const Table& table, const Stream& stream) {
   return bytes.append(reinterpret_cast<const char*>(&crc), sizeof crc);
 }
 
-// Returns nothing if there is no such file, or if it is another one or damaged.
+// Returns nothing if there is no such file, or if it is a different one or damaged.
 std::shared_ptr<const Table> read(const std::string& path, const Stream& stream) {
   Table table(static_cast<size_t>(kStatistics * stream.features));
   const size_t head = npy_header(DType::kFloat64, kStatistics, stream.shape).size();
@@ -103,7 +103,7 @@ std::shared_ptr<const Table> read(const std::string& path, const Stream& stream)
   return bytes == file_of(table, stream) ? std::make_shared<const Table>(std::move(table)) : nullptr;
 }
 
-// If the file cannot be written, only the time to compute it again is lost.
+// Ignores errors: without the file, the statistics are only computed again.
 void keep(const std::string& directory, const std::string& name, const std::string& bytes) {
   static std::atomic<int64_t> count{0};
   ::mkdir(directory.c_str(), 0777);
@@ -139,7 +139,7 @@ std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_
   std::shared_ptr<const Table> table = read(directory + "/" + name, stream);
   if (table == nullptr) {
     dataset.verify(
-        {&stream_index, 1});  // the kept file has a checksum of its own, which would make damaged values look whole
+        {&stream_index, 1});  // the kept file has its own checksum, which would make damaged values look intact
     table = std::make_shared<const Table>(value_statistics(stream.values, stream.dtype, ranges, stream.features).table);
     keep(directory, name, file_of(*table, stream));
   }

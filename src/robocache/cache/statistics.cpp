@@ -25,10 +25,10 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr std::array<double, 5> kQuantiles{0.01, 0.10, 0.50, 0.90, 0.99};
 constexpr double kGapPeriods = 1.5;
 
-// The numbers of a column that are processed at a time.
+// The numbers of a column that are processed together.
 constexpr int64_t kBlock = 8192;
 
-// The most memory for the columns that are computed together, the memory of one column, and the numbers that all
+// The most memory for columns that are computed together, the memory of one column, and the rows' numbers that all
 // columns read before the next part.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
 constexpr int64_t kColumnBytes = int64_t{5} << 18;
@@ -36,7 +36,7 @@ constexpr int64_t kPart = int64_t{1} << 20;
 
 constexpr int64_t kPeriodsAtOnce = int64_t{1} << 17;
 
-// The type that a column's numbers are computed in.
+// The type for computing with a column's numbers.
 template <class T>
 struct ColumnType {
   using type = T;
@@ -89,8 +89,8 @@ double sum_squares(std::span<const C> block, double mean) {
   });
 }
 
-// The rank below quantile q of n numbers, and the share of the way to the next rank, as numpy.quantile's method
-// "linear" defines them.
+// The rank below quantile q of n numbers, and the fraction to add towards the next rank, as defined by numpy.quantile's
+// method "linear".
 struct QuantileRank {
   QuantileRank(int64_t n, double q) {
     const double at = static_cast<double>(n - 1) * q;
@@ -112,7 +112,7 @@ std::vector<int64_t> ranks_of(int64_t n, std::span<const double> quantiles) {
   return {ranks.begin(), ranks.end()};
 }
 
-// numpy.quantile(numbers.astype(float64), q), except that between equal infinities it is the infinity, not NaN.
+// Equals numpy.quantile(numbers.astype(float64), q), except that between equal infinities it is the infinity, not NaN.
 template <class C>
 double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
   const QuantileRank rank(n, q);
@@ -126,14 +126,14 @@ double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
 
 // The statistics of one column. All rows are passed to it in order, several times.
 //
-// Sums are made block by block, so that the rounding error grows with the length of a block plus the number of blocks,
-// not with their product.
+// Sums are computed block by block, so the rounding error grows with the sum of the length of a block and the number of
+// blocks, not with their product.
 template <class C>
 class Column {
  public:
   explicit Column(int64_t rows) : rows_(rows), order_(rows) {}
 
-  // Takes the next rows. Moves the ones that are not NaN to the front.
+  // Takes the next rows. Moves numbers that are not NaN to the front.
   void add(std::span<C> rows) {
     bool has_nan = false;
     if constexpr (std::is_floating_point_v<C>) {
@@ -151,7 +151,7 @@ class Column {
     }
   }
 
-  // Ends a pass; returns whether another one is needed.
+  // Ends a pass. Returns whether another one is needed.
   bool end_pass() {
     end_block(block_);
     if (n_ == 0) return false;
@@ -174,7 +174,7 @@ class Column {
     if (n_ == 0) {
       result.fill(kNan);
     } else if (is_constant()) {
-      // A constant has exactly its value as mean and exactly 0 as std, so that nobody divides by a rounding error.
+      // A constant has exactly its value as mean and exactly 0 as std, so that no caller divides by a rounding error.
       result.fill(static_cast<double>(order_.least()));
       result[1] = std::isinf(result[0]) ? kNan : 0;
     } else {
@@ -183,7 +183,7 @@ class Column {
       for (size_t q = 0; q < kQuantiles.size(); ++q) result[4 + q] = quantile(order_, n_, kQuantiles[q]);
     }
     result[kCountRow] = static_cast<double>(n_);
-    // All NaN become the same one: processors differ in the sign of the NaN that infinities give.
+    // Makes all NaN equal, because processors differ in the sign of the NaN that infinities give.
     std::ranges::replace_if(result, [](double x) { return std::isnan(x); }, kNan);
     return result;
   }
@@ -208,9 +208,9 @@ class Column {
 
   int64_t rows_;
   OrderStatistics<C> order_;
-  std::vector<C> block_;  // the next rows, less than a block
+  std::vector<C> block_;  // the next rows; less than a block
   int pass_ = 0;
-  int64_t n_ = 0;  // of the numbers that are not NaN
+  int64_t n_ = 0;  // count of numbers that are not NaN
   int64_t infinite_values_ = 0;
   double sum_ = 0;
   double mean_ = 0;
@@ -219,8 +219,8 @@ class Column {
   bool is_found_ = false;
 };
 
-// Copies columns of `rows` [count, features] to `copies`, each `apart` from the one before. It goes a few rows at a
-// time, so that no cache line is read twice.
+// Copies columns of `rows` [count, features] to `copies`, each column `apart` after the previous one. It copies a few
+// rows at a time, so that no cache line is read twice.
 template <class T, class C>
 void copy_columns(const T* rows, int64_t count, int64_t features, std::span<const int64_t> columns, C* copies,
                   int64_t apart) {
@@ -244,11 +244,11 @@ void copy_columns(const T* rows, int64_t count, int64_t features, std::span<cons
   }
 }
 
-// Passes rows [count, features] to the columns that `some` lists.
+// Passes rows [count, features] to the columns in `some`.
 template <class T, class C>
-void show_rows(const T* rows, int64_t count, int64_t features, std::span<const int64_t> some,
-               std::span<Column<C>> columns) {
-  // Not a power of two, which would map many columns to the same cache lines.
+void add_rows(const T* rows, int64_t count, int64_t features, std::span<const int64_t> some,
+              std::span<Column<C>> columns) {
+  // This is not a power of two, which would map many columns to the same cache lines.
   const int64_t apart = std::min(count, kBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
   const auto copies = std::make_unique_for_overwrite<C[]>(some.size() * static_cast<size_t>(apart));
   for (int64_t row = 0; row < count; row += kBlock) {
@@ -261,12 +261,12 @@ void show_rows(const T* rows, int64_t count, int64_t features, std::span<const i
   }
 }
 
-// The columns that are copied at once: a cache line's worth, so that each line of the values is read once.
+// The columns that are copied together: as many as fit in a cache line, so each line of the values is read once.
 template <class T>
 constexpr int64_t kTogether = kCacheLine / static_cast<int64_t>(sizeof(T));
 
-// The next rows of `rows`, at most `most`: `first` is the first range that is not done, and `skipped` its rows that are
-// done.
+// Returns the next rows of `rows`, at most `most`. `first` is the first range that is not finished, and `skipped`
+// counts its finished rows.
 std::vector<RowRange> next_part(std::span<const RowRange> rows, size_t& first, int64_t& skipped, int64_t most) {
   std::vector<RowRange> part;
   while (most > 0 && first < rows.size()) {
@@ -283,8 +283,8 @@ std::vector<RowRange> next_part(std::span<const RowRange> rows, size_t& first, i
   return part;
 }
 
-// Passes the rows to the columns of the features from `begin` on, as often as each column needs. All columns read one
-// part of the rows before any reads the next.
+// Passes the rows to the columns of the features from `begin` on, as often as each column needs. All columns read a
+// part of the rows before any column reads the next part.
 template <class T, class C>
 void pass_rows(const T* values, std::span<const RowRange> rows, int64_t features, int64_t begin,
                std::vector<Column<C>>& columns, const std::function<void()>& end_part) {
@@ -302,7 +302,7 @@ void pass_rows(const T* values, std::span<const RowRange> rows, int64_t features
       parallel_for(width, group, [&](int64_t first, int64_t last) {
         const std::span<const int64_t> some(open.data() + first, static_cast<size_t>(last - first));
         for (const RowRange& of : part) {
-          show_rows(values + of.begin * features + begin, of.end - of.begin, features, some, std::span(columns));
+          add_rows(values + of.begin * features + begin, of.end - of.begin, features, some, std::span(columns));
         }
       });
       end_part();

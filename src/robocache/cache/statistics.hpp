@@ -15,13 +15,13 @@ namespace robocache::cache {
 inline constexpr int64_t kStatistics = 10;  // mean, std, min, max, q01, q10, q50, q90, q99, count
 inline constexpr int64_t kCountRow = kStatistics - 1;
 
-// [begin, end).
+// The rows [begin, end).
 struct RowRange {
   int64_t begin;
   int64_t end;
 };
 
-// A view of a table [kStatistics, features], valid as long as the table.
+// Returns a view of a table [kStatistics, features]. It is valid as long as the table.
 FeatureStats feature_stats(const double* table, int64_t features);
 
 struct ValueStatistics {
@@ -31,17 +31,18 @@ struct ValueStatistics {
   std::vector<int64_t> constant_features;
 };
 
-// Statistics of `values` [rows, features] of `dtype`, as FeatureStats describes them. Sums are float64, and one thread
-// sums each feature in an order that depends only on `rows`: no result depends on the number of threads. The values are
-// read several times, some MB at once, after each of which `end_part` is called: memory does not grow with `rows`.
+// Computes the statistics of `values` [rows, features] of `dtype`, as FeatureStats describes them. Sums are float64.
+// One thread sums each feature, in an order that depends only on `rows`, so no result depends on the number of threads.
+// The values are read several times, a few MB at a time, and `end_part` is called after each part: memory does not grow
+// with `rows`.
 ValueStatistics value_statistics(
     const void* values, DType dtype, int64_t rows, int64_t features, const std::function<void()>& end_part = [] {});
 
-// The same for these rows alone, in their order, none of them twice: the bits that a cache of these rows alone would
-// have.
+// The same for only these rows, in their order and without repetition. The bits equal those of a cache with only these
+// rows.
 ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features);
 
-// The findings that follow from the stamps. `row_offsets` is [episodes + 1]; `end_part` as above.
+// Computes the findings from the stamps. `row_offsets` is [episodes + 1]; `end_part` as above.
 StreamFindings clock_findings(
     const int64_t* time_ns, std::span<const int64_t> row_offsets, const std::function<void()>& end_part = [] {});
 

@@ -12,10 +12,10 @@ namespace {
 constexpr int64_t kGatherBytes = int64_t{1} << 20;
 constexpr auto kInt64Bytes = static_cast<int64_t>(sizeof(int64_t));
 
-// Opens a file of a finished cache, with `count` elements of `element_bytes`, to append to it. `header` is the one
-// written at the end.
-BlockWriter go_on(const std::string& path, const std::string& header, int64_t count, int64_t element_bytes,
-                  const FileRecord& record, WriteBehind* behind) {
+// Opens a file of a finished cache, with `count` elements of `element_bytes`, to append to it. `header` is written when
+// the file is finished.
+BlockWriter reopen(const std::string& path, const std::string& header, int64_t count, int64_t element_bytes,
+                   const FileRecord& record, WriteBehind* behind) {
   const int64_t begin = record.bytes - count * element_bytes;
   if (begin != std::ssize(header)) {
     throw FileError(path + ": expected a header of " + std::to_string(header.size()) + " bytes to append rows, got " +
@@ -24,7 +24,7 @@ BlockWriter go_on(const std::string& path, const std::string& header, int64_t co
   return {path, header.size(), record, behind};
 }
 
-// Copies a strided view's elements in row-major order; returns the end of the copy.
+// Copies a strided view's elements in row-major order. Returns the end of the copy.
 template <class Element>
 Element* gather(const Element* source, const TensorView& view, int dim, Element* out) {
   if (dim == view.ndim) {
@@ -107,11 +107,11 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, W
       frames(finished.frames),
       ragged(finished.ragged),
       features(finished.features),
-      times(go_on(directory + "/" + kTimeFile, npy_header(DType::kInt64, 0, {}), finished.rows, kInt64Bytes,
-                  record_of(kTimeFile), behind)),
-      values(go_on(directory + "/" + kValuesFile, values_header(0),
-                   has_offsets() ? finished.blob_offsets[finished.rows] : finished.rows, value_bytes(),
-                   record_of(kValuesFile), behind)),
+      times(reopen(directory + "/" + kTimeFile, npy_header(DType::kInt64, 0, {}), finished.rows, kInt64Bytes,
+                   record_of(kTimeFile), behind)),
+      values(reopen(directory + "/" + kValuesFile, values_header(0),
+                    has_offsets() ? finished.blob_offsets[finished.rows] : finished.rows, value_bytes(),
+                    record_of(kValuesFile), behind)),
       times_begin(times.size() - finished.rows * kInt64Bytes),
       values_begin(std::ssize(values_header(0))),
       values_end(values.size()),
@@ -119,13 +119,14 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, W
       row_offsets(finished.row_offsets.begin(), finished.row_offsets.end()),
       finished_end_(Ends{values_end, row_offsets.size()}) {
   if (!has_offsets()) return;
-  blob_offsets.emplace(go_on(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}), rows + 1,
-                             kInt64Bytes, record_of(kBlobOffsetsFile), behind));
+  blob_offsets.emplace(reopen(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}), rows + 1,
+                              kInt64Bytes, record_of(kBlobOffsetsFile), behind));
   blob_offsets_begin = blob_offsets->size() - (rows + 1) * kInt64Bytes;
 }
 
 int64_t StreamFiles::value_count() const {
-  return has_offsets() ? (values.size() - values_begin) / value_bytes() : rows;  // rows without features count too
+  // rows without features are counted too
+  return has_offsets() ? (values.size() - values_begin) / value_bytes() : rows;
 }
 
 std::string StreamFiles::values_header(int64_t count) const {
@@ -176,7 +177,7 @@ void StreamFiles::forget_waiting() {
   if (blob_offsets) blob_offsets->forget_waiting();
 }
 
-void StreamFiles::put_back() {
+void StreamFiles::restore() {
   if (!finished_end_) return;
   row_offsets.resize(finished_end_->episodes_plus_one);
   values_end = finished_end_->values;

@@ -1,4 +1,4 @@
-// Takes a stream's rows and writes them into its files.
+// Writes a stream's rows into its files.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace robocache::cache {
 
-// Rows to be added: their number, and the dtype and shape of one row.
+// Rows to append: their number, and the dtype and shape of one row.
 struct NewRows {
   int64_t count;
   DType dtype;
@@ -27,11 +27,11 @@ struct NewRows {
   std::optional<Ragged> ragged = {};       // `dtype` and `shape` then describe one element
 };
 
-// The growing files of a stream: times, values, and for rows of different sizes the offset of each. Every method that
-// writes throws FileError.
+// The growing files of a stream: times, values and, if rows have different sizes, offsets. Every method that writes
+// throws FileError.
 struct StreamFiles {
-  // Creates the files in `directory`. `first` are the stream's first rows, and belong to episode `episode`. `behind` as
-  // in BlockWriter.
+  // Creates the files in `directory`. `first` describes the stream's first rows, which belong to episode `episode`.
+  // `behind` as in BlockWriter.
   StreamFiles(std::string_view stream_name, const NewRows& first, const std::string& directory, int64_t episode,
               WriteBehind* behind);
 
@@ -52,14 +52,15 @@ struct StreamFiles {
 
   void end_episode();
 
-  // Writes the numbers of rows into the headers and finishes the files. Calls `add` with each file's name and record.
+  // Writes the numbers of rows into the headers and finishes the files. Calls `add` with the name and record of each
+  // file.
   void finish(const std::function<void(const char*, FileRecord)>& add);
 
   // Drops blocks that wait to be written. Call it before the stream is destroyed without finish().
   void forget_waiting();
 
-  // Removes everything that was appended to a stream of a finished cache; does nothing to a new stream.
-  void put_back();
+  // Removes everything that was appended to a stream of a finished cache. Does nothing to a new stream.
+  void restore();
 
   std::string name;
   DType dtype;
@@ -77,18 +78,19 @@ struct StreamFiles {
   int64_t rows = 0;
   int64_t first_ns = 0;  // the first and last stamp of the open episode
   int64_t last_ns = 0;
-  std::vector<int64_t> row_offsets;  // of the ended episodes: one more entry than episodes
+  std::vector<int64_t> row_offsets;  // of the ended episodes; has one entry more than episodes
 
  private:
   template <class RecordOf>
   StreamFiles(const Stream& finished, const std::string& directory, WriteBehind* behind, const RecordOf& record_of);
 
-  // The unit that `values` counts: a row, an element of a ragged row, a byte of an encoded frame.
+  // Returns the bytes of the unit that `values` counts: a row, an element of a ragged row, or a byte of an encoded
+  // frame.
   int64_t value_bytes() const { return is_encoded() ? 1 : features * dtype_size(dtype); }
   int64_t value_count() const;
   std::string values_header(int64_t count) const;
 
-  // The end of a stream in the finished cache.
+  // The ends of a stream's files in the finished cache.
   struct Ends {
     int64_t values;
     size_t episodes_plus_one;

@@ -68,23 +68,23 @@ bool WriteBehind::start() {
 void WriteBehind::settle() {
   std::unique_lock<std::mutex> lock(mutex_);
   do {
-    try_again(lock);  // of a failure in the meantime too: the last attempt may have begun before this call
+    try_again(lock);  // also of a failure in the meantime: the last attempt may have begun before this call
     progress_.wait(lock, [this] { return waiting_.empty() || error_; });
   } while (error_);
 }
 
-std::deque<WriteBehind::Bytes> WriteBehind::take_back(const BlockWriter& file, size_t most) {
-  std::deque<Bytes> taken;
+std::deque<WriteBehind::Bytes> WriteBehind::withdraw(const BlockWriter& file, size_t most) {
+  std::deque<Bytes> blocks;
   std::unique_lock<std::mutex> lock(mutex_);
   progress_.wait(lock, [&] { return writing_ != &file; });
-  for (auto block = waiting_.rbegin(); block != waiting_.rend() && taken.size() < most; ++block) {
-    if (block->file == &file) taken.push_front(std::exchange(block->bytes, {}));
+  for (auto block = waiting_.rbegin(); block != waiting_.rend() && blocks.size() < most; ++block) {
+    if (block->file == &file) blocks.push_front(std::exchange(block->bytes, {}));
   }
   std::erase_if(waiting_, [](const Block& block) { return block.bytes.empty(); });
-  // The remaining blocks may fail for another reason, or not at all.
+  // The remaining blocks may fail for another reason, or not fail.
   error_ = nullptr;
   work_.notify_one();
-  return taken;
+  return blocks;
 }
 
 void WriteBehind::run() {
@@ -99,7 +99,7 @@ void WriteBehind::run() {
 }
 
 void WriteBehind::write_first(std::unique_lock<std::mutex>& lock) {
-  // Blocks may be added behind it and move it in memory, but it stays the first.
+  // Added blocks may move it in memory, but it stays the first.
   BlockWriter* const file = waiting_.front().file;
   const std::byte* const bytes = waiting_.front().bytes.data();
   writing_ = file;

@@ -14,8 +14,8 @@ namespace robocache::cache {
 
 class BlockWriter;
 
-// Belongs to one Writer, whose calls wait for each other. Blocks wait in the order they came, each until it is in its
-// file. A block that cannot be written stays, with all blocks behind it, until a call tries it again.
+// Belongs to one Writer, whose calls wait for each other. Blocks wait in the order of their arrival, each until it is
+// in its file. A block that cannot be written stays, with all blocks behind it, until a call tries it again.
 class WriteBehind {
  public:
   using Bytes = std::vector<std::byte>;
@@ -27,19 +27,19 @@ class WriteBehind {
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;
 
-  // Tries again what failed, and throws if it fails again.
+  // Tries a failed block again, and throws if it fails again.
   void check();
 
-  // Takes the next block of `file` and replaces it by an empty one. Waits while too many blocks wait. If the system
-  // gives no thread, it writes the block itself. Throws as check(), and then takes nothing.
+  // Takes the next block of `file` and replaces it by an empty one. Waits while too many blocks wait. If the system has
+  // no thread to give, it writes the block itself. Throws as check(), and then takes nothing.
   void add(BlockWriter& file, Bytes& block);
 
-  // Waits until no block waits any more. Throws as check().
+  // Waits until no block is waiting. Throws as check().
   void settle();
 
-  // Gives back the last waiting blocks of `file`, at most `most`, in their order. None of its blocks is being written
-  // when it returns.
-  std::deque<Bytes> take_back(const BlockWriter& file, size_t most);
+  // Returns the last waiting blocks of `file`, at most `most`, in their order. None of the file's blocks is being
+  // written when it returns.
+  std::deque<Bytes> withdraw(const BlockWriter& file, size_t most);
 
  private:
   struct Block {
@@ -56,8 +56,8 @@ class WriteBehind {
   std::condition_variable work_;
   std::condition_variable progress_;
   std::deque<Block> waiting_;
-  std::vector<Bytes> written_;            // buffers to use again
-  const BlockWriter* writing_ = nullptr;  // the file whose block, the first, is being written
+  std::vector<Bytes> written_;            // buffers to reuse
+  const BlockWriter* writing_ = nullptr;  // the file whose block, the first one, is being written
   std::exception_ptr error_;              // of the first block; no block is written until it is cleared
   uint64_t tried_ = 0;
   bool stopping_ = false;

@@ -50,8 +50,8 @@ struct Writer::Impl {
 
   void abort() noexcept;
 
-  // A forked child takes no lock, because the thread that holds it may not exist there. Its calls are refused or do
-  // nothing.
+  // A forked child does not lock, because the thread that holds the lock may not exist there. Its calls are refused or
+  // do nothing.
   std::unique_lock<std::mutex> locked() {
     return ::getpid() == owner ? std::unique_lock(mutex) : std::unique_lock(mutex, std::defer_lock);
   }
@@ -60,7 +60,7 @@ struct Writer::Impl {
   void check_episode_open() const;
   void check_writable();
   void check_target() const;
-  void go_on_with_cache();
+  void restore_state();
   const Stream* stream_before(std::string_view name) const;
   std::string in_home(const std::string& name) const { return home + "/" + name; }
   cache::Description description_of(std::string_view name) const;
@@ -69,7 +69,7 @@ struct Writer::Impl {
   cache::StreamFiles& add_stream(std::string_view name, const cache::NewRows& rows);
   void add_rows(std::string_view name, const TensorView& times, const cache::NewRows& rows,
                 std::span<const int64_t> offsets, const TensorView& values);
-  // A clock, which several streams may share, and what was found out about it.
+  // A clock, which several streams may share, and its findings.
   struct FinishedClock {
     const cache::StreamFiles& files;
     StreamFindings findings;
@@ -89,8 +89,8 @@ struct Writer::Impl {
   std::mutex mutex;
   const std::string path;  // absolute
   const WriteMode mode;
-  const std::string home;                 // where all files go: PATH.partial, or the cache that is appended to
-  std::optional<cache::Manifest> before;  // the manifest of the cache that is appended to, with null pointers
+  const std::string home;                 // directory of all files: PATH.partial, or the existing cache when appending
+  std::optional<cache::Manifest> before;  // the manifest of the existing cache when appending, with null pointers
   int64_t generation = 0;
   std::string provenance = "{}";
   const pid_t owner = ::getpid();
@@ -108,8 +108,8 @@ struct Writer::Impl {
   std::optional<cache::EpisodeMetadata> episode;  // the open one
   size_t streams_before_episode = 0;
   int64_t lines_before_episode = 0;  // bytes
-  bool write_failed = false;         // the files may end with a part of what was to be written
-  bool sync_failed = false;          // the disk lost data, and no later call would report that
+  bool write_failed = false;         // the files may end with a part of the last write
+  bool sync_failed = false;          // the disk lost data, which no later call would report
 };
 
 Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
@@ -121,7 +121,7 @@ Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
     if (!cache::is_cache(path)) throw FileError(path + ": expected a cache to append to, got none");
     lock = cache::DirectoryLock::acquire_finished(path);
     try {
-      go_on_with_cache();
+      restore_state();
     } catch (...) {
       abort();
       throw;
@@ -131,16 +131,16 @@ Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
   check_target();
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
-  if (error) throw FileError(path + ": making the directory it lies in: " + error.message());
+  if (error) throw FileError(path + ": creating its parent directory: " + error.message());
   lock = cache::DirectoryLock::acquire(home);
   cache::remove_contents(home);
   const std::string directory = in_home(cache::kStreamsDirectory);
-  if (::mkdir(directory.c_str(), 0777) != 0) cache::refuse_errno(directory, "making the directory");
+  if (::mkdir(directory.c_str(), 0777) != 0) cache::refuse_errno(directory, "creating the directory");
   episode_lines.emplace(in_home(cache::kEpisodesFile));
 }
 
-// Restores the state that the writer of the cache had before its close().
-void Writer::Impl::go_on_with_cache() {
+// Restores the state that the cache's writer had before its close().
+void Writer::Impl::restore_state() {
   before = cache::growing_manifest(home);
   cache::remove_leftovers(home, before->files);
   generation = before->generation + 1;
@@ -159,7 +159,7 @@ void Writer::Impl::go_on_with_cache() {
   episode_lines->append(dataset->episodes_jsonl());
 }
 
-// The stream `name` of the cache that is appended to, or null.
+// Returns the stream `name` of the existing cache when appending, or null.
 const Stream* Writer::Impl::stream_before(std::string_view name) const {
   if (!before) return nullptr;
   const auto found = std::ranges::find(before->streams, name, &Stream::name);
@@ -172,7 +172,7 @@ void Writer::Impl::check_usable() const {
     throw ArgumentError(path + ": expected an open writer, this one is " +
                         (state == State::kClosed ? "closed" : "aborted"));
   }
-  if (sync_failed) throw FileError(path + ": what was written could not be made durable: it can only be aborted");
+  if (sync_failed) throw FileError(path + ": the files could not be made durable: the writer can only be aborted");
 }
 
 void Writer::Impl::check_episode_open() const {
@@ -261,7 +261,7 @@ void Writer::begin_episode(std::string_view metadata_json) {
   impl_->lines_before_episode = impl_->episode_lines->size();
 }
 
-// The stream that these rows go to; creates it if there is none. Refuses rows that it cannot hold.
+// Returns the stream for these rows; creates it if it is new. Refuses rows that do not fit it.
 cache::StreamFiles& Writer::Impl::stream_of(std::string_view name, const TensorView& times,
                                             const cache::NewRows& rows) {
   const auto known = by_name.find(name);
@@ -280,15 +280,16 @@ cache::StreamFiles& Writer::Impl::add_stream(std::string_view name, const cache:
   const std::string directory = cache::stream_directory(name);
   const size_t length = directory.size() - directory.rfind('/') - 1;
   if (length > kLongestFileName) {
-    cache::refuse_stream(
-        name, "expected a name of at most 255 bytes, special characters counted thrice, got " + std::to_string(length));
+    cache::refuse_stream(name,
+                         "expected a name of at most 255 bytes, where a special character counts as 3 bytes, got " +
+                             std::to_string(length));
   }
   cache::check_description(name, description_of(name), rows);
   const std::string full = in_home(directory);
   if (::mkdir(full.c_str(), 0777) != 0) {
-    if (errno != EEXIST) cache::refuse_errno(full, "making the directory");
-    // The directory is left from an episode that was taken back, or belongs to a stream whose name this file system
-    // cannot tell from this one, such as one in another case.
+    if (errno != EEXIST) cache::refuse_errno(full, "creating the directory");
+    // The directory remains from an aborted episode, or it belongs to a stream whose name this file system treats as
+    // equal, such as one in another case.
     for (const auto& other : streams) {
       std::error_code error;
       if (!fs::equivalent(full, in_home(cache::stream_directory(other->name)), error)) continue;
@@ -325,11 +326,11 @@ void Writer::append_frames(std::string_view name, const TensorView& times, Codec
   const int64_t count = times.ndim == 1 ? times.shape[0] : 0;
   const cache::NewRows rows{count, dtype, shape, FrameFormat{.codec = codec, .color_space = color_space}};
   cache::check_frames(name, times, rows, bytes, offsets);
-  auto* data = const_cast<uint8_t*>(bytes.data());  // which is only read
+  auto* data = const_cast<uint8_t*>(bytes.data());  // it is only read
   impl_->add_rows(name, times, rows, offsets, TensorView::contiguous(data, DType::kUInt8, {std::ssize(bytes)}));
 }
 
-// Adds rows to their stream. The rows were checked by themselves; their stream may still refuse them.
+// Adds rows to their stream. The rows themselves are already checked; their stream may still refuse them.
 void Writer::Impl::add_rows(std::string_view name, const TensorView& times, const cache::NewRows& rows,
                             std::span<const int64_t> offsets, const TensorView& values) {
   cache::StreamFiles& stream = stream_of(name, times, rows);
@@ -383,7 +384,8 @@ cache::FileRecord Writer::Impl::write_file(const std::string& name, std::string_
   return file.finish();
 }
 
-// The findings of the stream's clock. Looks among `clocks` for an equal one first, and adds the clock if there is none.
+// Computes the findings of the stream's clock. First looks for an equal clock in `clocks`, and adds the clock if there
+// is none.
 StreamFindings Writer::Impl::clock_findings(const cache::StreamFiles& files,
                                             const std::map<std::string, cache::FileRecord>& records,
                                             std::vector<FinishedClock>& clocks) const {
@@ -460,11 +462,11 @@ void Writer::close(std::optional<std::string_view> provenance_json) {
   for (const auto& stream : impl_->streams)
     manifest.streams.push_back(impl_->finish_stream(*stream, manifest.files, clocks));
   manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, impl_->generation), impl_->episode_lines->finish());
-  std::vector<std::string> made{impl_->in_home(cache::kStreamsDirectory)};
-  for (const auto& [name, record] : manifest.files) made.push_back(impl_->in_home(name));
-  for (const Stream& stream : manifest.streams) made.push_back(impl_->in_home(cache::stream_directory(stream.name)));
+  std::vector<std::string> paths{impl_->in_home(cache::kStreamsDirectory)};
+  for (const auto& [name, record] : manifest.files) paths.push_back(impl_->in_home(name));
+  for (const Stream& stream : manifest.streams) paths.push_back(impl_->in_home(cache::stream_directory(stream.name)));
   impl_->sync_failed = true;
-  cache::make_durable(made);
+  cache::make_durable(paths);
   impl_->sync_failed = false;
   const char* const manifest_file = impl_->before ? cache::kNewManifestFile : cache::kManifestFile;
   impl_->write_file(manifest_file, cache::manifest_text(manifest), nullptr, 0);
@@ -501,9 +503,9 @@ void Writer::Impl::abort() noexcept {
   if (mode == WriteMode::kAppend) {
     for (const auto& stream : streams) {
       try {
-        stream->put_back();
+        stream->restore();
       } catch (const std::exception&) {
-        // The next writer that appends does it.
+        // The next writer that appends removes them.
       }
     }
     behind.reset();

@@ -6,12 +6,12 @@
 //   writer.end_episode();
 //   writer.close();
 //
-// Until close() all files lie in PATH.partial, which is locked while the writer lives. close() makes the files durable
+// Until close(), all files are in PATH.partial, which is locked while the writer lives. close() makes the files durable
 // and renames the directory, so PATH always names a complete cache. If the process is killed, PATH stays as it was, and
 // the next writer replaces PATH.partial.
 //
-// A writer that appends extends a finished cache in place and locks it while it lives. A program that has the cache
-// open keeps the episodes it has; a program that opens it after close() gets all of them. If the process is killed, the
+// A writer that appends extends a finished cache in place and locks it while it lives. Programs that have the cache
+// open keep the episodes they have; programs that open it after close() get all of them. If the process is killed, the
 // cache stays as it was, and the next writer that appends removes the leftovers.
 #pragma once
 
@@ -28,22 +28,23 @@
 
 namespace robocache {
 
-// How a writer treats a cache that exists at its path.
+// The treatment of a cache that already exists at the path.
 enum class WriteMode : uint8_t {
-  kNew,        // there must be none
-  kOverwrite,  // close() replaces it, if there is one
-  kAppend,     // it must exist, and gets more episodes
+  kNew,        // refuses it
+  kOverwrite,  // close() replaces it, if it exists
+  kAppend,     // adds episodes to it; it must exist
 };
 
-// Any number of threads may share a writer: their calls wait for each other. A child after fork() cannot use it.
+// Any number of threads may share a writer; their calls wait for each other. A child process after fork() cannot use
+// it.
 //
-// Unless num_threads() is 1, a second thread writes what was appended, up to 32 MiB behind the caller. A later call
-// reports a write that failed, and each call tries it again: no row of an episode that ended is lost.
+// Unless num_threads() is 1, a second thread writes appended rows, up to 32 MiB behind the caller. If a write fails, a
+// later call reports it, and each call tries it again. No row of an ended episode is lost.
 class Writer {
  public:
-  // Throws FileError if something exists at `path` (kNew), or something that is no cache (kOverwrite); if another
-  // writer is at work on it; if the directory cannot be created; or if there is no cache to append to, or one of
-  // version 1, which cannot grow (kAppend).
+  // Throws FileError if `path` exists (kNew), or exists but is not a cache (kOverwrite); if another writer is using it;
+  // if the directory cannot be created; or if there is no cache to append to, or one of version 1, which cannot grow
+  // (kAppend).
   explicit Writer(const std::string& path, WriteMode mode = WriteMode::kNew);
 
   // Calls abort() unless the writer is closed.
@@ -51,64 +52,64 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Describes a stream beyond its rows. Optional, at any time before close(). `names` is empty or has one entry a
-  // feature, none of them empty. `attributes_json` is an object with anything else that is known, such as units. A
-  // stream without any append is left out of the cache. For a stream of a cache that is appended to, what is not given
-  // stays as it is, other names or attributes are refused, and a recorded clock stays recorded. Throws ArgumentError.
+  // Describes a stream beyond its rows. Optional, at any time before close(). `names` is empty or has one non-empty
+  // entry per feature. `attributes_json` is an object with anything else that is known, such as units. A stream without
+  // any append is left out of the cache. When appending to a cache, arguments left out keep their values, other names
+  // or attributes are refused, and a recorded clock stays recorded. Throws ArgumentError.
   void describe_stream(std::string_view stream, Clock clock, std::vector<std::string> names = {},
                        std::string_view attributes_json = "{}");
 
-  // Describes a camera. `unit_m` is the metres of one unit of depth; `intrinsics` is the 3x3 matrix of the stored
-  // frames, row-major, or empty; `resized_json` is a JSON object that says how the frames were resized, or "". Throws
+  // Describes a camera. `unit_m` is the metres per unit of depth. `intrinsics` is the 3x3 matrix of the stored frames,
+  // row-major, or empty. `resized_json` is a JSON object that describes how the frames were resized, or "". Throws
   // ArgumentError.
   void describe_frames(std::string_view stream, std::optional<double> unit_m, std::vector<double> intrinsics,
                        std::string_view resized_json);
 
-  // `metadata_json` is an object whose values are str, int64, float, bool, null, or lists of str, int64 or float. A key
-  // keeps its type in all episodes, except that any value may be null, and an int among floats becomes a float. Throws
-  // ArgumentError.
+  // Begins an episode. `metadata_json` is an object whose values are str, int64, float, bool, null, or lists of str,
+  // int64 or float. A key keeps its type in all episodes, except that any value may be null, and an int among floats
+  // becomes a float. Throws ArgumentError.
   void begin_episode(std::string_view metadata_json = "{}");
 
-  // Adds rows to the episode. `times` is int64 [n] in ns and must not decrease within a stream's episode; `values` is
-  // [n, ...] on the CPU, with any strides. The first append of a stream fixes its dtype and shape; n may be 0. Copies
-  // the rows; a row costs well under a microsecond. If it throws, it has added nothing: ArgumentError names the stream,
-  // what was expected and what came; ArgumentTypeError if `times` is not int64.
+  // Adds rows to the episode. `times` is int64 [n] in ns and must not decrease within an episode of a stream. `values`
+  // is [n, ...] on the CPU, with any strides. The first append of a stream fixes its dtype and shape; n may be 0. It
+  // copies the rows; a row takes well under a microsecond. If it throws, no row is added: ArgumentError names the
+  // stream, what was expected and what came; ArgumentTypeError if `times` is not int64.
   void append(std::string_view stream, const TensorView& times, const TensorView& values);
 
-  // Adds ragged rows to the episode, with `times` as above. Row i is `values[offsets[i]:offsets[i + 1]]` of `values`
-  // [elements, ...]; `offsets` is int64 [n + 1], from 0 to elements; both are on the CPU. The elements of text are
-  // bytes (uint8), and each row is UTF-8. The first rows fix `ragged` and an element's dtype and shape. Copies, and
-  // throws, as append.
+  // Adds ragged rows to the episode, with `times` as above. Row i is values[offsets[i]:offsets[i + 1]] of `values`
+  // [elements, ...]. `offsets` is int64 [n + 1], from 0 to elements. Both are on the CPU. The elements of text are
+  // bytes (uint8), and each row is UTF-8. The first rows fix `ragged` and an element's dtype and shape. Copies and
+  // throws like append.
   void append_ragged(std::string_view stream, const TensorView& times, const TensorView& values,
                      const TensorView& offsets, Ragged ragged);
 
   // Adds frames to the episode, with `times` as above. The stream's first frames fix all arguments from `codec` to
-  // `shape`; `dtype` (uint8, uint16 or float32) and `shape` [height, width, channels] describe one decoded frame.
-  // `bytes` holds the frames one after the other. With kRaw these are n * height * width * channels elements without
-  // `offsets`; otherwise frame i is the file bytes [offsets[i], offsets[i + 1]), with offsets [n + 1]. Nothing is
-  // decoded: the caller knows that each is a frame of that codec and shape. kGray is depth if the stream has a unit_m.
-  // Copies, and throws, as append.
+  // `shape`. `dtype` (uint8, uint16 or float32) and `shape` [height, width, channels] describe one decoded frame.
+  // `bytes` holds the frames one after another. With kRaw these are n * height * width * channels elements without
+  // `offsets`. Otherwise frame i is the file in the bytes [offsets[i], offsets[i + 1]), with offsets [n + 1]. Nothing
+  // is decoded: the caller ensures that each is a frame of that codec and shape. kGray means depth if the stream has a
+  // unit_m. Copies and throws like append.
   void append_frames(std::string_view stream, const TensorView& times, Codec codec, ColorSpace color_space, DType dtype,
                      std::span<const int64_t> shape, std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
 
   void end_episode();
 
-  // Removes all rows of the episode, and the streams that it began. The writer stays usable.
+  // Removes all rows of the open episode, and the streams that began in it. The writer stays usable.
   void abort_episode();
 
-  // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. Without
-  // `provenance_json` it takes provenance_json(). Throws ArgumentError if an episode is open or `provenance_json` is no
-  // JSON object. Throws FileError if a write fails; the call may then be repeated, unless the files could not be made
-  // durable: then only abort() is left. After a success another call does nothing.
+  // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. `provenance_json`
+  // defaults to provenance_json(). Throws ArgumentError if an episode is open or `provenance_json` is not a JSON
+  // object. Throws FileError if a write fails. The call may then be repeated, unless the files could not be made
+  // durable: then only abort() is possible. After a success, another call does nothing.
   void close(std::optional<std::string_view> provenance_json = {});
 
-  // Removes PATH.partial, or what was appended. Does nothing after close() or abort(), or in a forked child.
+  // Removes PATH.partial, or the appended episodes. Does nothing after close() or abort(), or in a forked child.
   void abort() noexcept;
 
-  // The number of ended episodes, including those of a cache that is appended to.
+  // Returns the number of ended episodes, including those of the existing cache when appending.
   int64_t num_episodes() const;
 
-  // The provenance of the cache that is appended to; "{}" for a new cache.
+  // Returns the provenance of the existing cache when appending, or "{}" for a new cache.
   const std::string& provenance_json() const;
 
  private:

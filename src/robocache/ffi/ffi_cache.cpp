@@ -223,15 +223,15 @@ ROBOCACHE_FFI(scan_add, args, result) {
 // what is beyond a bound
 ROBOCACHE_FFI(scan_found, args, result) {
   const cache::ValueScan& scan = *args.object<ScanHandle>(0, "scan").owned->scan;
-  using cache::kScanPlaces;
+  using cache::kScanQuantiles;
   Arrays found;
   found.arrays.push_back(table(scan.columns(), [](const cache::ColumnScan& column) {
-    std::array<double, 6 + 2 * kScanPlaces> cells{
+    std::array<double, 6 + 2 * kScanQuantiles> cells{
         static_cast<double>(column.count), column.sum, column.squares, column.least, column.greatest,
         static_cast<double>(column.still)};
-    for (size_t q = 0; q < kScanPlaces; ++q) {
+    for (size_t q = 0; q < kScanQuantiles; ++q) {
       cells[6 + q] = static_cast<double>(column.below[q]);
-      cells[6 + kScanPlaces + q] = static_cast<double>(column.below[q] + column.at[q]);
+      cells[6 + kScanQuantiles + q] = static_cast<double>(column.below[q] + column.at[q]);
     }
     return cells;
   }));

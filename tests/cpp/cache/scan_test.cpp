@@ -191,7 +191,7 @@ void expect_column(const Table& table, int64_t f, const ColumnScan& column) {
   } else {
     EXPECT_FALSE(std::isfinite(column.squares));
   }
-  for (size_t q = 0; q < kScanPlaces; ++q) {
+  for (size_t q = 0; q < kScanQuantiles; ++q) {
     const double place = table.stats[q + 1][static_cast<size_t>(f)];
     EXPECT_EQ(column.below[q], std::ranges::count_if(there, [&](double x) { return x < place; })) << q;
     EXPECT_EQ(column.at[q], std::ranges::count(there, place)) << q;

@@ -50,7 +50,7 @@ TEST_F(WriterPublishTest, AnExistingNameIsNeverTouchedUnasked) {
   fs::create_directory(folder_.path() + "/new.partial");
   test::write_file(folder_.path() + "/new.partial/cat.jpg", "meow");
   EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(folder_.path() + "/new").close(); }),
-                       "new.partial: expected nothing of that name or what a writer left"));
+                       "new.partial: expected an unused name or the directory of an earlier writer"));
   EXPECT_EQ(test::read_file(folder_.path() + "/photos/cat.jpg"), "meow");
   EXPECT_EQ(test::read_file(folder_.path() + "/new.partial/cat.jpg"), "meow");
   EXPECT_EQ(written(), 1);

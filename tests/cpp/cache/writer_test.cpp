@@ -235,10 +235,10 @@ TEST_F(WriterTest, RefusalsNameTheStreamAndAddNothing) {
                          "at most 255 bytes"));
     append(writer, std::string(255, 'x'), {1}, {1});
     EXPECT_EQ(message_of<ArgumentError>([&] { writer.describe_stream("x", Clock::kRecorded, {"a", "b"}); }),
-              "stream 'x': expected 1 names, one a feature, got 2");
+              "stream 'x': expected 1 names, one per feature, got 2");
     writer.describe_stream("later", Clock::kRecorded, {"a", "b"});
     EXPECT_EQ(message_of<ArgumentError>([&] { append(writer, "later", {1}, {1}); }),
-              "stream 'later': expected 1 names, one a feature, got 2");
+              "stream 'later': expected 1 names, one per feature, got 2");
     EXPECT_EQ(message_of<ArgumentError>([&] { writer.describe_stream("x", Clock::kRecorded, {"a", ""}); }),
               "stream 'x': names[1]: expected UTF-8 text that is not empty, got ''");
     writer.end_episode();

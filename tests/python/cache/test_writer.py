@@ -210,7 +210,7 @@ def test_stream_facts(path):
         with w.episode() as ep:
             ep.append("a", [0], [[1, 2]])
             ep.append("b", [0], [1])
-            with pytest.raises(robocache.ArgumentError, match="'b': expected 1 names, one a feature, got 2"):
+            with pytest.raises(robocache.ArgumentError, match="'b': expected 1 names, one per feature, got 2"):
                 w.stream("b", names=["p", "q"])
         with pytest.raises(robocache.ArgumentError, match="clock: expected 'recorded' or 'nominal', got 'moon'"):
             w.stream("b", clock="moon")
