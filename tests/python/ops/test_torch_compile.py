@@ -156,21 +156,26 @@ def test_a_compiled_call_runs_in_cuda_graphs(rng, cuda):
 @pytest.mark.parametrize("return_valid", [False, True])
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_opcheck(rng, device, requires_grad, return_valid, with_lengths):
-    from robocache import _torch as _  # noqa: F401  defines the operators
+    from robocache import _torch
+    from robocache.ops.resample import _resample
+
+    def arguments(values, times, target_times):
+        given = {"values": values, "times": times, "target_times": target_times, "max_gap": 0.5, "lengths": lengths}
+        return _torch._spread(_resample, _resample.call(given | {"methods": [(slice(0, 1), "nearest")]}))
 
     arrays = [x.requires_grad_(requires_grad) for x in case(rng, device, dtype=torch.float64)]
     lengths = torch.tensor([7, 3, 1], device=device) if with_lengths else None
-    options = "linear", [0, 1], ["nearest"], "clamp", False, 0.5, None, "not-a-knot", lengths, None
     # On CUDA sums over times come in any order.
     close = {"rtol": 1e-9, "atol": 1e-9} if device == "cuda" else {}
     operators = torch.ops.robocache
-    torch.library.opcheck(operators.resample_trajectories.default, (*arrays, *options, [True, return_valid]), **close)
-    plain = [x.detach() for x in arrays]
+    recorded = *arguments(*arrays), [True, return_valid]
+    torch.library.opcheck(operators.resample_trajectories.default, recorded, **close)
+    plain = arguments(*[x.detach() for x in arrays])
     out = torch.empty(3, 9, 2, dtype=torch.float64, device=device)
-    torch.library.opcheck(operators.resample_trajectories_out.default, (*plain, *options, [True, False], [out]))
+    torch.library.opcheck(operators.resample_trajectories_out.default, (*plain, [True, False], [out]))
     for wanted in ([True, True, True], [False, True, False]):
-        arguments = (*plain, *options, torch.ones_like(out), wanted)
-        torch.library.opcheck(operators.resample_trajectories_backward.default, arguments, **close)
+        backward = *plain, torch.ones_like(out), wanted
+        torch.library.opcheck(operators.resample_trajectories_backward.default, backward, **close)
 
 
 def test_shapes_alone_give_shapes_alone(device):
