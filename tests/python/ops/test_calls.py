@@ -1,0 +1,177 @@
+"""A call of an operation keeps nothing, runs beside calls of other threads, and is queued on the current stream."""
+
+import gc
+import os
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+GRID = {"grid_min": (-1.0, -1.0, -1.0), "voxel_size": 0.5, "grid_size": (4, 4, 4)}
+
+
+@pytest.fixture
+def inputs(device):
+    generator = torch.Generator().manual_seed(0)
+    arrays = {
+        "values": torch.randn(3, 9, 4, generator=generator),
+        "times": torch.rand(3, 9, generator=generator).sort().values,
+        "targets": torch.linspace(-0.1, 1.1, 7),
+        "points": torch.randn(20, 3, generator=generator),
+        "features": torch.randn(20, 2, generator=generator),
+        "pose": torch.eye(4, dtype=torch.float64),
+    }
+    arrays = {name: array.to(device) for name, array in arrays.items()}
+    recorded = {f"recorded {name}": arrays[name].clone().requires_grad_() for name in ("values", "features")}
+    return arrays | recorded | {"numpy": np.ones((9, 4), np.float32), "numpy times": np.arange(9.0)}
+
+
+def resample(of, values="values", **options):
+    return robocache.resample_trajectories(of[values], of["times"], of["targets"], **options)
+
+
+def fuse(of, values="values", **options):
+    return robocache.fuse_multimodal([(of[values], of["times"])] * 3, of["targets"], **options)
+
+
+def voxelize(of, features="features", mode="mean"):
+    return robocache.voxelize_pointcloud(of["points"], of[features], mode=mode, **GRID)
+
+
+def tsdf(of):
+    grid, weights = (torch.zeros(4, 4, 4, device=of["points"].device) for _ in range(2))
+    space = {"grid_min": (-1.0, -1.0, -1.0), "voxel_size": 0.5, "truncation": 1.0}
+    return robocache.integrate_tsdf(grid, weights, of["points"], of["pose"], **space)
+
+
+def gradient(call, of, name):
+    return torch.autograd.grad(call(of, name).nansum(), of[name])
+
+
+CALLS = {
+    "resample": resample,
+    "resample, valid": lambda of: resample(of, return_valid=True)[1],
+    "resample, gradient": lambda of: gradient(resample, of, "recorded values"),
+    "resample, unused graph": lambda of: resample(of, "recorded values"),
+    "resample, numpy": lambda of: robocache.resample_trajectories(of["numpy"], of["numpy times"], of["numpy times"]),
+    "fuse": fuse,
+    "fuse, dict": lambda of: tuple(fuse(of, output="dict", scale=[None, 2.0, None], method=["linear", "next", None])),
+    "fuse, gradient": lambda of: gradient(fuse, of, "recorded values"),
+    "voxelize": lambda of: voxelize(of, mode="max"),
+    "voxelize, gradient": lambda of: gradient(voxelize, of, "recorded features"),
+    "sparse": lambda of: tuple(robocache.voxelize_sparse(of["points"], of["features"], voxel_size=0.5)[:5]),
+    "sparse, gradient": lambda of: gradient(
+        lambda of, name: robocache.voxelize_sparse(of["points"], of[name], voxel_size=0.5).features,
+        of,
+        "recorded features",
+    ),
+    "downsample": lambda of: robocache.voxel_downsample(of["points"], voxel_size=0.5),
+    "tsdf": tsdf,
+}
+REFUSED = {
+    "a clock too short": lambda of: robocache.resample_trajectories(of["values"], of["times"][:2], of["targets"]),
+    "no method": lambda of: resample(of, "recorded values", method="lin" + "eal"),
+    "an object": lambda of: fuse(of, bc_type=of),
+    "no array": lambda of: voxelize(of | {"features": object()}),
+    "a graph and out": lambda of: resample(of, "recorded values", out=of["values"]),
+}
+
+
+def arrays_of(made):
+    return made if isinstance(made, tuple) else (made,)
+
+
+@pytest.mark.parametrize("case", [*CALLS, *REFUSED])
+def test_nothing_of_a_call_is_kept(inputs, case):
+    def call():
+        if case in REFUSED:
+            with pytest.raises(robocache.Error):
+                REFUSED[case](inputs)
+            return []
+        return [weakref.ref(array) for array in arrays_of(CALLS[case](inputs))]
+
+    watched = *inputs.values(), None, True, torch.float32, np.float32
+
+    def counts():
+        gc.collect()
+        return [sys.getrefcount(one) for one in watched]
+
+    assert [made() for made in call()] == [None] * len(call())  # gone at once, without the collector
+    before = counts()
+    for _ in range(200):
+        call()
+    assert max(b - a for a, b in zip(before, counts(), strict=True)) < 100
+
+
+@pytest.mark.parametrize("case", ["resample", "resample, gradient", "fuse", "sparse", "downsample"])
+def test_the_memory_of_a_result_goes_with_it(case):
+    of = {
+        "values": torch.ones(2, 1),
+        "times": torch.arange(2.0),
+        "targets": torch.zeros(1 << 20),
+        "points": torch.rand(1 << 19, 3) * 1000,
+        "features": torch.ones(1 << 19, 1),
+    }
+    of["recorded values"] = of["values"].clone().requires_grad_()
+
+    def resident():
+        for _ in range(12):
+            CALLS[case](of)
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    before = resident()
+    assert resident() - before < 30e6  # each call makes 4 MB or more
+
+
+def test_threads_call_at_the_same_time(inputs):
+    names = [name for name in CALLS if name != "resample, unused graph"]
+    expected = {name: arrays_of(CALLS[name](inputs)) for name in names}
+    wrong = []
+
+    def work(first):
+        try:
+            for step in range(60):
+                name = names[(first + step) % len(names)]
+                for a, b in zip(arrays_of(CALLS[name](inputs)), expected[name], strict=True):
+                    np.testing.assert_array_equal(
+                        *(np.asarray(x.cpu()) if isinstance(x, torch.Tensor) else x for x in (a, b))
+                    )
+                for refused in REFUSED.values():
+                    with pytest.raises(robocache.Error):
+                        refused(inputs)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(3 * first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("case", ["resample", "resample, gradient", "fuse", "voxelize", "voxelize, gradient"])
+def test_work_is_queued_on_the_current_stream(inputs, case, cuda):
+    expected = arrays_of(CALLS[case](inputs))
+    names = "values", "recorded values", "features", "recorded features"
+    late = {name: torch.full_like(inputs[name], float("nan")).requires_grad_(name.startswith("rec")) for name in names}
+    CALLS[case](inputs | late)  # what the first call of a kind loads
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(200_000_000)
+        with torch.no_grad():
+            for name in names:
+                late[name].copy_(inputs[name])
+        made = arrays_of(CALLS[case](inputs | late))
+        assert not side.query()  # nothing waited
+    side.synchronize()
+    for a, b in zip(made, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)  # sums over times come in any order
