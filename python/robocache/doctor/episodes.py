@@ -45,6 +45,32 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
         )
 
 
+def check_boundaries(survey: Survey) -> Iterator[Finding]:
+    """Finds rows within an episode that the recording calls the first or the last of one."""
+    for stream in survey.numbers:
+        called = re.split(r"[/.]", stream.name)[-1]
+        if called not in ("is_first", "is_last") or int(np.prod(stream.shape)) != 1:
+            continue
+        rows = np.flatnonzero(stream.values[:].reshape(-1))
+        starts = stream.row_offsets.astype(np.int64)
+        episodes = np.searchsorted(starts, rows, side="right") - 1
+        ends = starts[episodes] if called == "is_first" else starts[episodes + 1] - 1
+        inside = np.flatnonzero(rows != ends)
+        if len(inside):
+            episode, row = int(episodes[inside[0]]), int(rows[inside[0]])
+            yield Finding(
+                "error",
+                "episode-within",
+                f"{len(inside)} rows in {len({*episodes[inside].tolist()})} episodes are the {called[3:]} of an episode by this stream, "
+                "and lie within one",
+                episode=episode,
+                stream=stream.name,
+                row=row - int(starts[episode]),
+                count=len(inside),
+                advice="A window crosses from one episode into the next there: split them at the source.",
+            )
+
+
 def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
     """Episodes with the same values, whatever their clocks; an error where two splits hold the same.
 
@@ -277,4 +303,4 @@ def check_texts(survey: Survey) -> Iterator[Finding]:
         )
 
 
-CHECKS = (check_lengths, check_repeated_episodes, check_splits, check_actions, check_texts)
+CHECKS = (check_lengths, check_boundaries, check_repeated_episodes, check_splits, check_actions, check_texts)

@@ -239,6 +239,32 @@ def test_a_nominal_clock_and_a_declared_rate(rng, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "true", "found"),
+    [
+        ("is_first", [0, 100], None),
+        ("steps/is_first", [0, 40, 100, 130], (0, 40, 2)),
+        ("is_last", [99, 149], None),
+        ("is_last", [99, 120, 149], (1, 20, 1)),
+        ("is_last", [], None),
+        ("is_terminal", [7], None),
+    ],
+)
+def test_episodes_within_an_episode(name, true, found, rng, tmp_path):
+    flags = np.zeros(150, bool)
+    flags[true] = True
+    episodes = [
+        {
+            "arm": (np.arange(n) * 20_000_000, np.cumsum(rng.normal(size=(n, 3)), 0)),
+            name: (np.arange(n) * 20_000_000, part),
+        }
+        for n, part in ((100, flags[:100]), (50, flags[100:]))
+    ]
+    report = robocache.doctor(robots.write(tmp_path / "cache", episodes))
+    inside = [(f.episode, f.row, f.count) for f in report.findings if f.code == "episode-within"]
+    assert inside == ([found] if found else [])
+
+
+@pytest.mark.parametrize(
     ("stamps", "severity"),
     [
         (lambda k: k / 50, None),
