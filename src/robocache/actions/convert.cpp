@@ -1,0 +1,149 @@
+#include "robocache/actions/convert.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "robocache/actions/convert_math.hpp"
+#include "robocache/core/arguments.hpp"
+#include "robocache/core/backend.hpp"
+#include "robocache/core/thread_pool.hpp"
+
+namespace robocache {
+namespace {
+
+void check_features(const std::vector<int64_t>& asked, int64_t features, std::string_view argument) {
+  for (size_t i = 0; i < asked.size(); ++i) {
+    if (asked[i] >= (i == 0 ? 0 : asked[i - 1] + 1) && asked[i] < features) continue;
+    refuse(argument, ": expected ascending features below ", std::to_string(features), ", got ",
+           std::to_string(asked[i]));
+  }
+}
+
+void check_two(const std::vector<double>& numbers, std::string_view argument, std::string_view name) {
+  if (numbers.size() == 2 && std::isfinite(numbers[0]) && std::isfinite(numbers[1])) return;
+  refuse(argument, ": expected two finite numbers as ", name, ", got ", std::to_string(numbers.size()));
+}
+
+bool is_relative(ActionStep step) { return step < ActionStep::kRotate; }
+
+ActionOp op_of(const ActionConversion& asked, int64_t features, std::string_view argument) {
+  ActionOp op{};
+  op.step = asked.step;
+  op.source = rotation_form(asked.rotation, argument);
+  op.target = rotation_form(asked.target, argument);
+  op.begin = static_cast<int32_t>(asked.begin);
+  op.end = static_cast<int32_t>(asked.end);
+  check_features(asked.features, features, argument);
+  check_features(asked.angles, features, argument);
+  op.count = static_cast<int32_t>(asked.features.size());
+  for (size_t i = 0; i < asked.features.size(); ++i) {
+    op.taken[i] = static_cast<uint8_t>(asked.features[i]);
+    op.is_angle[i] = std::ranges::binary_search(asked.angles, asked.features[i]) ? 1 : 0;
+  }
+  const bool of_poses = is_relative(op.step) && op.step != ActionStep::kJoints && op.step != ActionStep::kStepDelta;
+  if (of_poses && (op.count == 0 || op.count % (3 + op.source.width) != 0)) {
+    refuse(argument, ": expected poses of ", std::to_string(3 + op.source.width), " features, got ",
+           std::to_string(op.count), " features");
+  }
+  check_two(asked.scale, argument, "scale");
+  op.scale_metres = asked.scale[0];
+  op.scale_radians = asked.scale[1];
+  if (op.step == ActionStep::kRotate) op.end = op.begin + op.source.width;
+  if (!is_relative(op.step) && !(0 <= asked.begin && asked.begin < op.end && op.end <= features)) {
+    refuse(argument, ": expected features within ", std::to_string(features), ", got ", std::to_string(asked.begin),
+           " to ", std::to_string(op.end));
+  }
+  check_two(asked.from, argument, "from");
+  check_two(asked.to, argument, "to");
+  if (asked.from[0] == asked.from[1] || asked.to[0] == asked.to[1]) {
+    refuse(argument, ": expected ranges of two numbers that differ, got the same twice");
+  }
+  op.from = asked.from[0];
+  op.to = asked.to[0];
+  op.factor = (asked.to[1] - asked.to[0]) / (asked.from[1] - asked.from[0]);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  op.least = asked.clip ? std::min(asked.from[0], asked.from[1]) : -kInfinity;
+  op.most = asked.clip ? std::max(asked.from[0], asked.from[1]) : kInfinity;
+  return op;
+}
+
+}  // namespace
+
+RotationForm rotation_form(std::string_view name, std::string_view argument) {
+  struct Named {
+    std::string_view name;
+    RotationForm form;
+  };
+  constexpr auto kQuaternion = RotationKind::kQuaternion;
+  constexpr auto kMatrix = RotationKind::kMatrix;
+  static constexpr Named kForms[] = {{"quat_xyzw", {kQuaternion, 4, {0, 1, 2, 3}, {}, false}},
+                                     {"quat_wxyz", {kQuaternion, 4, {3, 0, 1, 2}, {}, false}},
+                                     {"matrix", {kMatrix, 9, {0, 1, 2, 3, 4, 5, 6, 7, 8}, {}, false}},
+                                     {"rot6d_rows", {kMatrix, 6, {0, 1, 2, 3, 4, 5}, {}, false}},
+                                     {"rot6d_columns", {kMatrix, 6, {0, 3, 6, 1, 4, 7}, {}, false}},
+                                     {"rot6d_interleaved", {kMatrix, 6, {0, 1, 3, 4, 6, 7}, {}, false}},
+                                     {"rotvec", {RotationKind::kVector, 3, {}, {}, false}}};
+  for (const Named& known : kForms) {
+    if (known.name == name) return known.form;
+  }
+  RotationForm form{RotationKind::kEuler, 3, {}, {}, false};
+  constexpr std::string_view kEuler = "euler_";
+  if (name.starts_with(kEuler) && name.size() == kEuler.size() + 3) {
+    form.intrinsic = name[kEuler.size()] < 'a';
+    bool known = true;
+    for (size_t i = 0; i < 3; ++i) {
+      const char first = form.intrinsic ? 'X' : 'x';
+      form.axes[i] = name[kEuler.size() + i] - first;
+      known = known && 0 <= form.axes[i] && form.axes[i] < 3 && (i == 0 || form.axes[i] != form.axes[i - 1]);
+    }
+    if (known) return form;
+  }
+  refuse(
+      argument,
+      ": expected 'quat_xyzw', 'quat_wxyz', 'matrix', 'rot6d_rows', 'rot6d_columns', 'rot6d_interleaved', 'rotvec', or "
+      "'euler_' and three axes, no two neighbours the same ('euler_xyz' extrinsic, 'euler_XYZ' intrinsic), got '",
+      name, "'");
+}
+
+ActionOps action_ops(const std::vector<ActionConversion>& conversions, int64_t features, std::string_view argument) {
+  ActionOps made{.ops = {}, .out_features = features, .has_base = false};
+  for (const ActionConversion& asked : conversions) {
+    if (made.out_features > kMostActionFeatures) break;
+    if (is_relative(asked.step) && !made.ops.empty()) {
+      refuse(argument, ": expected '", name_of(asked.step), "' first, since the state is as recorded");
+    }
+    made.has_base = made.has_base || is_relative(asked.step);
+    made.ops.push_back(op_of(asked, made.out_features, argument));
+    const ActionOp& op = made.ops.back();
+    if (op.step == ActionStep::kRotate) made.out_features += op.target.width - op.source.width;
+  }
+  if (std::max(features, made.out_features) > kMostActionFeatures) {
+    refuse(argument, ": expected at most ", std::to_string(kMostActionFeatures), " features, got ",
+           std::to_string(std::max(features, made.out_features)));
+  }
+  return made;
+}
+
+void convert_actions(const ConvertActionsParams& params, Device device, CudaStream stream) {
+  if (params.samples == 0) return;
+  if (device.is_cuda()) {
+    using Launch = int(const ConvertActionsParams*, int32_t device, void* stream);
+    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_convert_actions"));
+    check_cuda(launch(&params, device.index, stream.handle), "convert_actions");
+    return;
+  }
+  // Waking a thread takes longer than converting fewer numbers.
+  constexpr int64_t kSharedNumbers = 4096;
+  const int64_t of_sample = std::max<int64_t>(1, params.steps * params.features);
+  const int64_t grain = std::max<int64_t>(1, kSharedNumbers / of_sample);
+  with_action_types(params, [&](auto work, auto out) {
+    parallel_for(params.samples, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t sample = begin; sample < end; ++sample) {
+        for (int64_t k = 0; k < params.steps; ++k) convert_step<decltype(work), decltype(out)>(params, sample, k);
+      }
+    });
+  });
+}
+
+}  // namespace robocache

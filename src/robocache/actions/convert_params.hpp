@@ -1,0 +1,62 @@
+// The arguments of convert_actions: validated, plain C, every pointer on the kernel's device.
+#pragma once
+
+#include <cstdint>
+
+#include "robocache/actions/rotation.hpp"
+#include "robocache/core/dtype.hpp"
+
+namespace robocache {
+
+inline constexpr int32_t kMostActionFeatures = 128;  // before and after every conversion
+
+enum class ActionStep : int32_t {
+  kJoints,     // x - base
+  kSe3,        // R0^T (p - p0), R0^T R
+  kMixed,      // p - p0, R0^T R
+  kBaseFrame,  // p - p0, R R0^T
+  kStepDelta,  // x less the step before it, the first less the base
+  kRotate,     // a rotation in another representation
+  kRescale,    // one range of numbers in another
+};
+
+// One conversion of a row, in place.
+struct ActionOp {
+  ActionStep step;
+  RotationForm source;  // of poses, and what kRotate reads
+  RotationForm target;  // of kRotate
+  int32_t begin;        // kRotate: the first feature; kRescale: [begin, end)
+  int32_t end;
+  int32_t count;  // of `taken`; of poses a multiple of 3 + source.width
+  uint8_t taken[kMostActionFeatures];
+  uint8_t is_angle[kMostActionFeatures];  // of each of `taken`
+  double scale_metres, scale_radians;     // of kBaseFrame: what becomes 1
+  double factor, from, to;                // kRescale: to + (x - from) * factor
+  double least, most;                     // and x is held between these first
+};
+
+// Arrays lie in `memory`, at offsets in bytes: x [samples, steps, features] and the bases [samples, base_row] of the work type;
+// ages of both, whose least int64 says that there is nothing; their padding. The results are written.
+struct ConvertActionsParams {
+  const ActionOp* ops;
+  const int32_t* base_features;  // of the base's row, [features]; null where no conversion has a base
+  const void* scale;             // [sources, out_features] of the work type: y = fma(x, scale, shift); or null
+  const void* shift;
+  char* memory;
+  int64_t samples, steps;
+  int64_t x_offset, age_offset, pad_offset;
+  int64_t base_row_offset, base_age_offset, base_pad_offset;
+  int64_t source_offset;  // int64 [samples]: the sample's source
+  int64_t out_offset;     // [samples, steps, out_features] of out_dtype
+  int64_t out_pad_offset;
+  int64_t base_offset;  // [samples, features] of the work type: the base that the conversions had
+  double tolerance;     // of a rotation
+  int32_t op_count;
+  int32_t features;
+  int32_t out_features;
+  int32_t base_row;
+  bool wide;  // the work type is float64, else float32
+  DType out_dtype;
+};
+
+}  // namespace robocache
