@@ -1,6 +1,6 @@
 """Checks that every include points down the order of the rooms, so that nothing circles.
 
-core < interpolation < ops < cache < source < image < sample < align < batch < live < ffi. A room includes itself and the
+core < interpolation < actions < ops < cache < source < image < sample < align < batch < live < ffi. A room includes itself and the
 rooms before it. points stands beside them: it includes itself and core, and ffi alone includes it. Sampling and alignment
 read rows through source/ and never include cache/; operations never
 include each other; robocache.hpp, which programs include, has includes alone; CUDA headers stand in *_cuda.cu and *_cuda.cuh alone; nlohmann_json in .cpp files alone; the
@@ -14,6 +14,7 @@ from pathlib import Path
 ORDER = [
     "core",
     "interpolation",
+    "actions",
     "ops",
     "cache",
     "source",

@@ -21,7 +21,9 @@ from .sources import Keys, Mixture, Source, as_sources
 _Parameters = ParamSpec("_Parameters")
 
 # The former option -> the field that takes it.
-_WINDOW = {field.name: field.name for field in dataclasses.fields(Window) if field.name != "offsets"}
+_WINDOW = {field.name: field.name for field in dataclasses.fields(Window)}
+for _new in ("offsets", "convert", "base"):
+    del _WINDOW[_new]
 _WINDOW |= {"methods": "method", "offset": "offset_s"}
 _GROUPS: dict[str, tuple[Any, dict[str, str]]] = {
     "anchors": (

@@ -21,12 +21,13 @@ from . import _lib, errors
 from ._check import listed, truth, whole
 from ._operation import Array
 from ._printable import printable, warn
+from .actions import revert
 from .affine import AffineOf
 from .dataset import Dataset
 from .explanation import Explanation, Placement
 from .findings import enforce
 from .former_options import takes_former_options
-from .loader_options import open_loader
+from .loader_options import as_window, open_loader
 from .meter import Meter
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
@@ -230,6 +231,7 @@ class Loader:
         for note in notes if self.rank == 0 and not self._unpickled else ():
             warn(note, LoaderWarning, stacklevel=3)
         self._affine_of = AffineOf(self._handle, described["keys"])
+        self._converted = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None
         self._stream = self._given_stream(self._memory.stream)
@@ -554,6 +556,47 @@ class Loader:
     def unnormalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """The inverse of :meth:`normalize`, of the same arguments: a policy's output in the recording's units."""
         return self._affine_of[key].unnormalize(x, dataset_index)
+
+    def to_absolute(self, key: str, x: Array, batch: Mapping[str, Any], dataset_index: Any = None) -> Array:
+        """A policy's output for a key with ``Window(convert=...)``, as it was recorded: unnormalised, and each conversion undone.
+
+        Args:
+            key: one of the batch's keys with conversions.
+            x: ``[B, T, E]``, or ``[B, E]`` for a window without offsets: what the policy puts out, as the batch has the key.
+            batch: the batch, or a dict with ``<key>_base`` ``[B, D]``: at deployment the robot's state now, as it was recorded,
+                its features in the key's order. None of it is needed where no conversion compares with a state.
+            dataset_index: as for :meth:`unnormalize`.
+
+        Returns:
+            ``[B, T, D]``, of x's dtype, framework and device, with gradients to x.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+
+        Example:
+            >>> from robocache import Window, actions
+            >>> windows = {"observation.state": Window(), "action": Window.steps(
+            ...     50, horizon=16, convert=[actions.Relative("joints")], base="observation.state")}
+            >>> loader = robocache.Loader(ds, batch_size=256, delta_timestamps=windows)
+            >>> batch = next(loader)
+            >>> loader.to_absolute("action", batch["action"], batch).shape
+            torch.Size([256, 16, 7])
+        """
+        window = self._converted.get(key)
+        if window is None or window.convert is None:
+            of = ", ".join(repr(name) for name, of in self._converted.items() if of.convert) or "none"
+            raise errors.ArgumentError(f"key: expected one with conversions, which are {of}, got {key!r}")
+        x = self.unnormalize(key, x, dataset_index)
+        base: Any = None
+        if window.base is not None:
+            base = batch.get(f"{key}_base")
+            if base is None:
+                raise errors.ArgumentError(
+                    f"batch: expected '{key}_base', the state at the anchor, got {', '.join(batch)}"
+                )
+        one_step = window.offsets is None
+        made: Any = revert(x[..., None, :] if one_step else x, base, window.convert)
+        return made[..., 0, :] if one_step else made  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         of = (

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import listed, number, truth, whole
+from .actions.conversions import in_a_batch
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats
 from .options import Anchors, Memory, Normalization, Ranks, Window
@@ -49,9 +50,9 @@ def open_loader(
     memory = _of_type("memory", given["memory"], Memory)
     ranks = _of_type("ranks", given["ranks"], Ranks)
     default = _of_type("default", given["default"] or Window(), Window)
-    if default.offsets is not None or isinstance(default.method, list | tuple):
+    if default.offsets is not None or isinstance(default.method, list | tuple) or default.convert or default.base:
         raise errors.ArgumentError(
-            f"default: expected no offsets and one method, which all keys share, got {default!r}"
+            f"default: expected no offsets, one method and no conversions, which all keys share, got {default!r}"
         )
     windows = _windows(given["delta_timestamps"], keys)
     residency = memory.residency
@@ -163,6 +164,26 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         "method_asked": asked,
         "images": None if images is None else json.loads(images.to_json()),
         "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
+        **_conversions(name, window, keys.get(key, 0)),
+    }
+
+
+def _conversions(name: str, window: Window, features: int) -> dict[str, Any]:
+    """The conversions of a window whose rows have so many features, and the base that they compare with."""
+    if window.base is None or isinstance(window.base, str):
+        base, taken = window.base, []
+    else:
+        try:
+            base, taken = window.base
+            taken = listed(whole, f"{name}.base", taken, np.int64).tolist()
+        except (TypeError, ValueError):
+            raise errors.ArgumentTypeError(
+                f"{name}.base: expected a key, or (key, [indices]), got {window.base!r}"
+            ) from None
+    return {
+        "convert": None if window.convert is None else in_a_batch(f"{name}.convert", window.convert, features),
+        "base": _given(_lib.text, f"{name}.base", base),
+        "base_features": taken,
     }
 
 

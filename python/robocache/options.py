@@ -17,6 +17,8 @@ from .norm_stats import MIN_SPREAD
 if TYPE_CHECKING:
     import torch
 
+    from .actions import Conversion
+
 
 def copied(value: Any) -> Any:
     """The value as it is now: what the caller changes later is not what was asked for. An iterator becomes a list."""
@@ -51,6 +53,13 @@ class Window:
         dtype: of a floating key: float32, float64, float16 or bfloat16, of frames all but float64. Integers and bool keep
             theirs. None: float32.
         images: a camera's: what becomes of its frames. None: pixels from 0 to 1, channels first, as large as they are stored.
+        convert: conversions of :mod:`robocache.actions` in their order, of a key whose rows have one axis:
+            ``[actions.Relative("joints")]``. They come before `normalize`, whose statistics are then of converted values and
+            given by ``Normalization(norm_stats=...)``. The batch has ``<key>_base`` ``[B, D]`` too, which
+            :meth:`Loader.to_absolute` needs. Padding of the base is padding of the result; where there is no base, or a
+            rotation is none, the values are 0 and padding. None: as recorded.
+        base: the state that `convert` compares with: one of the batch's keys, whose value at the anchor it is; or ``(key,
+            [indices])`` for those of its features that are this key's, in this key's order.
 
     Example:
         >>> robocache.Window([-0.1, 0.0], method="nearest", normalize="mean_std")
@@ -66,9 +75,12 @@ class Window:
     normalize: str | None = None
     dtype: Any = None
     images: ImageOptions | None = None
+    convert: Sequence[Conversion] | None = None
+    base: str | tuple[str, Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", copied(self.offsets))
+        object.__setattr__(self, "convert", copied(self.convert))
         object.__setattr__(self, "method", copied(self.method))
 
     @classmethod

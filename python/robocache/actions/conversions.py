@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from .. import errors
-from ._arrays import framework_of
+from ._arrays import feature_mask, framework_of
 from .grippers import binarize_gripper, ends, rescale
 from .rotations import convert_rotation, rotation_width
 from .spaces import absolute, cumulate, relative, step_delta
@@ -146,6 +148,51 @@ def revert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
     for conversion in reversed(_checked(base, conversions)):
         x = conversion.back(x, base)
     return x
+
+
+def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any]]:
+    """What the library does in a batch to a key of so many features, by the names of its own fields.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: as the functions do for such rows, or naming what a batch cannot do.
+    """
+    nothing = np.full((1, 1, features), np.nan)
+    try:
+        asked = []
+        row = nothing
+        for conversion in _checked(nothing[:, 0], conversions):
+            if isinstance(conversion, BinarizeGripper):
+                raise errors.ArgumentError(
+                    "expected conversions of one step, got BinarizeGripper, which needs the rest of the episode;"
+                    " binarize_gripper() does it before a recording is stored"
+                )
+            asked.append(_asked(conversion, row.shape[-1]))
+            row = conversion.forward(row, nothing[:, 0])
+    except errors.Error as error:
+        raise type(error)(f"{name}: {error}") from None
+    return asked
+
+
+def _asked(conversion: Conversion, features: int) -> dict[str, Any]:
+    if isinstance(conversion, Rotate):
+        return {"step": "rotate", "begin": conversion.start, "rotation": conversion.source, "target": conversion.target}
+    if isinstance(conversion, Rescale):
+        begin, end, _ = conversion.features.indices(features)
+        (a, b), (c, d) = ends("source", conversion.source), ends("target", conversion.target)
+        asked = {"from_first": a, "from_last": b, "to_first": c, "to_last": d, "clip": conversion.clip}
+        return asked | {"step": "rescale", "begin": begin, "end": end}
+    assert isinstance(conversion, Relative | StepDelta)
+    mask = feature_mask("mask", conversion.mask, features)
+    angles = [] if conversion.angles is None else feature_mask("angles", conversion.angles, features)
+    asked = {
+        "features": [i for i, taken in enumerate(mask) if taken],
+        "angles": [i for i, around in enumerate(angles) if around],
+    }
+    if isinstance(conversion, StepDelta):
+        return asked | {"step": "step_delta"}
+    metres, radians = conversion.scale or (1.0, 1.0)
+    asked |= {"scale_metres": float(metres), "scale_radians": float(radians)}
+    return asked | {"step": conversion.kind, "rotation": conversion.rotation}
 
 
 def _checked(base: Any, conversions: Sequence[Conversion]) -> list[Conversion]:

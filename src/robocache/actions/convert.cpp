@@ -20,11 +20,6 @@ void check_features(const std::vector<int64_t>& asked, int64_t features, std::st
   }
 }
 
-void check_two(const std::vector<double>& numbers, std::string_view argument, std::string_view name) {
-  if (numbers.size() == 2 && std::isfinite(numbers[0]) && std::isfinite(numbers[1])) return;
-  refuse(argument, ": expected two finite numbers as ", name, ", got ", std::to_string(numbers.size()));
-}
-
 bool is_relative(ActionStep step) { return step < ActionStep::kRotate; }
 
 ActionOp op_of(const ActionConversion& asked, int64_t features, std::string_view argument) {
@@ -46,25 +41,26 @@ ActionOp op_of(const ActionConversion& asked, int64_t features, std::string_view
     refuse(argument, ": expected poses of ", std::to_string(3 + op.source.width), " features, got ",
            std::to_string(op.count), " features");
   }
-  check_two(asked.scale, argument, "scale");
-  op.scale_metres = asked.scale[0];
-  op.scale_radians = asked.scale[1];
+  for (const double number :
+       {asked.scale_metres, asked.scale_radians, asked.from_first, asked.from_last, asked.to_first, asked.to_last}) {
+    if (!std::isfinite(number)) refuse(argument, ": expected finite numbers, got ", number_text(number));
+  }
+  op.scale_metres = asked.scale_metres;
+  op.scale_radians = asked.scale_radians;
   if (op.step == ActionStep::kRotate) op.end = op.begin + op.source.width;
   if (!is_relative(op.step) && !(0 <= asked.begin && asked.begin < op.end && op.end <= features)) {
     refuse(argument, ": expected features within ", std::to_string(features), ", got ", std::to_string(asked.begin),
            " to ", std::to_string(op.end));
   }
-  check_two(asked.from, argument, "from");
-  check_two(asked.to, argument, "to");
-  if (asked.from[0] == asked.from[1] || asked.to[0] == asked.to[1]) {
+  if (asked.from_first == asked.from_last || asked.to_first == asked.to_last) {
     refuse(argument, ": expected ranges of two numbers that differ, got the same twice");
   }
-  op.from = asked.from[0];
-  op.to = asked.to[0];
-  op.factor = (asked.to[1] - asked.to[0]) / (asked.from[1] - asked.from[0]);
+  op.from = asked.from_first;
+  op.to = asked.to_first;
+  op.factor = (asked.to_last - asked.to_first) / (asked.from_last - asked.from_first);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  op.least = asked.clip ? std::min(asked.from[0], asked.from[1]) : -kInfinity;
-  op.most = asked.clip ? std::max(asked.from[0], asked.from[1]) : kInfinity;
+  op.least = asked.clip ? std::min(asked.from_first, asked.from_last) : -kInfinity;
+  op.most = asked.clip ? std::max(asked.from_first, asked.from_last) : kInfinity;
   return op;
 }
 

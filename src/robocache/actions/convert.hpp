@@ -15,7 +15,6 @@
 //   - Statistics are of converted values, so they are given: those of a cache are refused.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -42,19 +41,24 @@ struct ActionConversion {
   std::vector<int64_t> angles = {};    // of these: their differences go the shorter way round
   std::string rotation = "quat_xyzw";  // of poses, and what rotate reads
   std::string target = "quat_xyzw";    // of rotate
-  std::vector<double> scale = {1, 1};  // base_frame: metres and radians that become 1
-  int64_t begin = 0;                   // rotate: the first feature; rescale: [begin, end)
+  double scale_metres = 1;             // base_frame: what becomes 1
+  double scale_radians = 1;
+  int64_t begin = 0;  // rotate: the first feature; rescale: [begin, end)
   int64_t end = 0;
-  std::vector<double> from = {0, 1};  // rescale: this range becomes `to`
-  std::vector<double> to = {0, 1};
-  bool clip = false;
+  double from_first = 0;  // rescale: from_first becomes to_first, from_last to_last
+  double from_last = 1;
+  double to_first = 0;
+  double to_last = 1;
+  bool clip = false;  // to the range from_first, from_last
 
   static constexpr auto fields() {
     using Self = ActionConversion;
     return std::tuple(Field{"step", &Self::step}, Field{"features", &Self::features}, Field{"angles", &Self::angles},
-                      Field{"rotation", &Self::rotation}, Field{"target", &Self::target}, Field{"scale", &Self::scale},
-                      Field{"begin", &Self::begin}, Field{"end", &Self::end}, Field{"from", &Self::from},
-                      Field{"to", &Self::to}, Field{"clip", &Self::clip});
+                      Field{"rotation", &Self::rotation}, Field{"target", &Self::target},
+                      Field{"scale_metres", &Self::scale_metres}, Field{"scale_radians", &Self::scale_radians},
+                      Field{"begin", &Self::begin}, Field{"end", &Self::end}, Field{"from_first", &Self::from_first},
+                      Field{"from_last", &Self::from_last}, Field{"to_first", &Self::to_first},
+                      Field{"to_last", &Self::to_last}, Field{"clip", &Self::clip});
   }
 };
 

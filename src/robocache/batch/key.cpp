@@ -30,6 +30,15 @@ void BatchKey::reserve_marks(BatchLayout& layout) {
 }
 
 WindowStream BatchKey::window(size_t source, int64_t features, DType dtype, int64_t out_offset) const {
+  WindowStream window = window_of(request_, source, features, dtype, out_offset);
+  window.pad_offset = pad_offset_;
+  window.age_offset = age_offset_;
+  return window;
+}
+
+WindowStream BatchKey::window_of(size_t request, size_t source, int64_t features, DType dtype,
+                                 int64_t out_offset) const {
+  const StreamRequest& asked = options().streams[request];
   // A gap of more than 31 years is none.
   const auto duration = [](const std::optional<double>& seconds, const char* name) {
     return seconds ? checked_ns(std::min(*seconds, 1e9), name) : -1;
@@ -38,13 +47,12 @@ WindowStream BatchKey::window(size_t source, int64_t features, DType dtype, int6
   window.out_features = features;
   window.out_dtype = dtype;
   window.out_offset = out_offset;
-  window.pad_offset = pad_offset_;
-  window.age_offset = age_offset_;
-  window.delta_ns = offsets_ns(asked());
-  window.max_gap_ns = duration(asked().max_gap_s, "max_gap_s");
-  window.tolerance_ns = duration(asked().tolerance_s, "tolerance_s");
-  window.causal = *asked().causal;
-  if (!streams_.of(source, request_)) {
+  window.pad_offset = -1;
+  window.delta_ns = offsets_ns(asked);
+  window.max_gap_ns = duration(asked.max_gap_s, "max_gap_s");
+  window.tolerance_ns = duration(asked.tolerance_s, "tolerance_s");
+  window.causal = *asked.causal;
+  if (!streams_.of(source, request)) {
     window.rows = {.clock = {}, .values = nullptr, .features = features, .dtype = dtype};
     window.methods = {{0, features, InterpolationMethod::kPrevious}};
   }
@@ -94,8 +102,13 @@ class NumbersKey final : public BatchKey {
 
 std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request) {
   if (streams.camera(request) != nullptr) return make_frames_key(streams, request);
+  if (!streams.options().streams[request].convert.empty()) return make_converted_key(streams, request);
+  return std::make_unique<NumbersKey>(streams, request, part_of_numbers(streams, request));
+}
+
+Part part_of_numbers(const LoaderStreams& streams, size_t request) {
   const bool by_host = streams.options().device.is_cuda() && streams.placements()[request].tier == Tier::kMapped;
-  return std::make_unique<NumbersKey>(streams, request, by_host ? Part::kHost : Part::kDevice);
+  return by_host ? Part::kHost : Part::kDevice;
 }
 
 }  // namespace robocache

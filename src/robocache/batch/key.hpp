@@ -8,6 +8,7 @@
 //
 // | kind              | aligned by | reserves                                | stage()           | launch()               |
 // | numbers           | either     | values and marks where it is aligned    |                   |                        |
+// | converted numbers | either     | values, marks and a base, and scratch   |                   | converts the values    |
 // | frames, host      | either     | values and marks where it is aligned    | decodes for CUDA  | decodes on the CPU     |
 // | frames, packed    | the host   | values on the device, marks on the host | packs their files | decodes the files      |
 // | frames, resident  | the device | values and marks on the device          |                   | decodes resident files |
@@ -104,6 +105,9 @@ class BatchKey {
   int64_t pad_offset() const { return pad_offset_; }
   // The window of rows of so many features, which come to `out_offset`; of a source without the stream it is whole.
   WindowStream window(size_t source, int64_t features, DType dtype, int64_t out_offset) const;
+  // The same of another request, without marks.
+  WindowStream window_of(size_t request, size_t source, int64_t features, DType dtype, int64_t out_offset) const;
+  int64_t age_offset() const { return age_offset_; }
 
   const LoaderStreams& streams_;
   const size_t request_;
@@ -116,6 +120,10 @@ class BatchKey {
 
 // The key of a request, of the kind that its tier and the loader's device ask for. Throws DeviceError, OutOfMemory.
 std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request);
-std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);  // for a camera's request
+std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);     // for a camera's request
+std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams, size_t request);  // for one with `convert`
+
+// The part whose plan reads a request's numbers.
+Part part_of_numbers(const LoaderStreams& streams, size_t request);
 
 }  // namespace robocache

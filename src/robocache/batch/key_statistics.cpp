@@ -18,6 +18,21 @@ bool is_normalised(const LoaderOptions& options, size_t source, size_t request) 
   return options.sources[source].streams[request] && *options.streams[request].normalize != Normalize::kNone;
 }
 
+// What is normalised: the stream's rows, or what conversions make of them.
+struct Values {
+  int64_t features;
+  DType dtype;
+};
+
+Values values_of(const LoaderOptions& options, size_t source, size_t request) {
+  if (options.streams[request].convert.empty()) {
+    const Stream& stream = stream_of(options, source, request);
+    return {stream.features, stream.dtype};
+  }
+  const KeyConversion conversion = key_conversion(options, request);
+  return {conversion.ops.out_features, conversion.work};
+}
+
 // Calls by(statistics, their name for errors).
 template <class By>
 auto by_statistics(const LoaderOptions& options, size_t source, size_t request, const By& by) {
@@ -46,10 +61,10 @@ std::string short_text(double number) {
 
 std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size_t request) {
   if (!is_normalised(options, source, request)) return {};
-  const Stream& stream = stream_of(options, source, request);
+  const auto [features, dtype] = values_of(options, source, request);
   return by_statistics(options, source, request, [&](const FeatureStats& stats, const std::string& name) {
-    return affines(stats, stream.features, stream.dtype, *options.streams[request].normalize, options.constant,
-                   options.min_spread, name);
+    return affines(stats, features, dtype, *options.streams[request].normalize, options.constant, options.min_spread,
+                   name);
   });
 }
 
@@ -62,13 +77,16 @@ std::string lesser_spread_note(const LoaderOptions& options) {
       if (!is_normalised(options, source, request)) continue;
       const Stream& stream = stream_of(options, source, request);
       by_statistics(options, source, request, [&](const FeatureStats& stats, const std::string&) {
-        for (size_t f = 0; f < static_cast<size_t>(stream.features); ++f) {
-          const auto spread = lesser_spread(stats, f, *options.streams[request].normalize,
-                                            stream.dtype == DType::kFloat64, options.constant, options.min_spread);
+        const auto [width, dtype] = values_of(options, source, request);
+        const bool recorded = options.streams[request].convert.empty();
+        for (size_t f = 0; f < static_cast<size_t>(width); ++f) {
+          const auto spread = lesser_spread(stats, f, *options.streams[request].normalize, dtype == DType::kFloat64,
+                                            options.constant, options.min_spread);
           if (!spread || count++ >= kMost) continue;
           features += (features.empty() ? "" : ", ") + source_name(options, source) + "'" +
                       options.streams[request].stream + "'[" + std::to_string(f) + "]" +
-                      (f < stream.names.size() ? " (" + stream.names[f] + ")" : "") + " " + short_text(*spread);
+                      (recorded && f < stream.names.size() ? " (" + stream.names[f] + ")" : "") + " " +
+                      short_text(*spread);
         }
       });
     }

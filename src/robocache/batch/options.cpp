@@ -467,6 +467,22 @@ void check_together(const LoaderOptions& options) {
   }
 }
 
+// Statistics of a cache are of what was recorded: a converted key is normalised by given ones.
+void check_conversion(const LoaderOptions& options, size_t request) {
+  const StreamRequest& asked = options.streams[request];
+  if (asked.convert.empty()) {
+    if (!asked.base.empty()) refuse(of_stream(asked, "base"), ": goes with convert, got none");
+    return;
+  }
+  key_conversion(options, request);
+  if (*asked.normalize == Normalize::kNone || options.norm_stats.contains(asked.stream)) return;
+  for (const SourceRequest& source : options.sources) {
+    if (!source.streams[request] || source.norm_stats.contains(asked.stream)) continue;
+    refuse(of_stream(asked, "normalize"), ": expected statistics of the converted values in norm_stats['", asked.stream,
+           "'], since the cache's are of what was recorded, got none; or normalize='none'");
+  }
+}
+
 }  // namespace
 
 std::string source_name(const LoaderOptions& options, size_t source) {
@@ -482,7 +498,56 @@ std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
     const Stream& stream = source.dataset->streams()[static_cast<size_t>(*source.streams[request])];
     if (widest == nullptr || stream.features > widest->features) widest = &stream;
   }
+  if (!options.streams[request].convert.empty()) return {key_conversion(options, request).ops.out_features};
   return widest->shape;
+}
+
+KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
+  const StreamRequest& asked = options.streams[request];
+  const std::string name = of_stream(asked, "convert");
+  KeyConversion made{.ops = {}, .base = {}, .work = DType::kFloat32};
+  int64_t features = 0;
+  const auto look_at = [&](size_t place, const std::string& argument, int64_t& width) {
+    for (const SourceRequest& source : options.sources) {
+      if (!source.streams[place]) continue;
+      const Stream& stream = source.dataset->streams()[static_cast<size_t>(*source.streams[place])];
+      if (stream.frames || !is_floating(stream.dtype) || stream.shape.size() != 1) {
+        refuse(argument, ": expected a key of floats with rows of one axis, got '", options.streams[place].stream, "'");
+      }
+      if (width != 0 && stream.features != width) {
+        refuse(argument, ": expected '", options.streams[place].stream, "' as wide in all sources, got ",
+               std::to_string(width), " and ", std::to_string(stream.features));
+      }
+      width = stream.features;
+      if (stream.dtype == DType::kFloat64) made.work = DType::kFloat64;
+    }
+  };
+  look_at(request, name, features);
+  made.ops = action_ops(asked.convert, features, name);
+  if (!made.ops.has_base) {
+    if (!asked.base.empty())
+      refuse(of_stream(asked, "base"), ": goes with a conversion that compares with it, got none");
+    return made;
+  }
+  for (size_t place = 0; place < options.streams.size(); ++place) {
+    if (options.streams[place].stream == asked.base) made.base = place;
+  }
+  if (!made.base) {
+    refuse(of_stream(asked, "base"), ": expected the key of the state, one of the batch's, got '", asked.base, "'");
+  }
+  int64_t base_row = 0;
+  look_at(*made.base, of_stream(asked, "base"), base_row);
+  const auto taken = static_cast<int64_t>(asked.base_features.size());
+  if ((taken == 0 ? base_row : taken) != features) {
+    refuse(of_stream(asked, "base"), ": expected ", std::to_string(features), " features of '", asked.base,
+           "', in the order of this key's, got ", std::to_string(taken == 0 ? base_row : taken));
+  }
+  for (const int64_t feature : asked.base_features) {
+    if (0 <= feature && feature < base_row) continue;
+    refuse(of_stream(asked, "base"), ": expected features of '", asked.base, "' in [0, ", std::to_string(base_row),
+           "), got ", std::to_string(feature));
+  }
+  return made;
 }
 
 std::string method_proposal(const StreamRequest& request) {
@@ -545,6 +610,7 @@ LoaderOptions complete_options(LoaderOptions options) {
     complete(options, streams, request);
   }
   check_together(options);
+  for (size_t request = 0; request < options.streams.size(); ++request) check_conversion(options, request);
   std::string missing;
   for (size_t place = 0; place < options.sources.size(); ++place) judge_missing(options, place, missing);
   if (!missing.empty()) options.notes.push_back(missing);

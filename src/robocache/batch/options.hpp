@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "robocache/actions/convert.hpp"
 #include "robocache/batch/normalisation.hpp"
 #include "robocache/batch/residency.hpp"
 #include "robocache/cache/dataset.hpp"
@@ -40,6 +41,9 @@ struct StreamRequest {
   std::optional<DType> dtype = {};                    // floats: any floating one; integers and bool keep their own
   std::optional<std::optional<Tier>> residency = {};  // where its rows lie; none of either: chosen by memory_budget
   std::optional<ImageOptions> images = {};            // of a camera: what becomes of its frames
+  std::vector<ActionConversion> convert = {};         // what becomes of the values, before they are normalised
+  std::string base = {};                              // the key whose value at the anchor conversions compare with
+  std::vector<int64_t> base_features = {};            // of its row, in the order of this key's; none: all
 
   static constexpr auto fields() {
     using Self = StreamRequest;
@@ -48,7 +52,8 @@ struct StreamRequest {
         Field{"method", &Self::method}, Field{"methods", &Self::methods}, Field{"method_asked", &Self::method_asked},
         Field{"normalize", &Self::normalize}, Field{"max_gap_s", &Self::max_gap_s}, Field{"offset_s", &Self::offset_s},
         Field{"causal", &Self::causal}, Field{"tolerance_s", &Self::tolerance_s}, Field{"dtype", &Self::dtype},
-        Field{"images", &Self::images});
+        Field{"images", &Self::images}, Field{"convert", &Self::convert}, Field{"base", &Self::base},
+        Field{"base_features", &Self::base_features});
   }
 };
 
@@ -198,8 +203,18 @@ LoaderOptions loader_options_from_json(std::string_view json, std::vector<Source
 // Whether a key is a camera's: its rows are frames. Of complete options.
 bool is_camera(const StreamRequest& request);
 
-// The shape of a key's row in the batch: the widest of the sources' streams; not of a camera. Of complete options.
+// The shape of a key's row in the batch: the widest of the sources' streams, or what conversions make of it; not of a camera.
+// Of complete options.
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
+
+// Of a converted key, of complete options: the conversions as kernels take them, the index of the base's request where there is
+// a base, and the type of the arithmetic.
+struct KeyConversion {
+  ActionOps ops;
+  std::optional<size_t> base;
+  DType work;
+};
+KeyConversion key_conversion(const LoaderOptions& options, size_t request);
 
 // How far from a row of a nominal clock a moment may lie and still be that row.
 inline constexpr double kOffGridNs = 1e5;

@@ -107,6 +107,7 @@ void read(const std::string& name, const Json& json, FeatureBlock& value) {
 }
 
 void read(const std::string& name, const Json& json, StreamRequest& value);
+void read(const std::string& name, const Json& json, ActionConversion& value);
 
 template <class T>
 void read(const std::string& name, const Json& json, std::optional<T>& value) {
@@ -127,6 +128,11 @@ void read_fields(const std::string& prefix, const Json& json, Struct& value) {
     constexpr bool kBlocks = std::is_same_v<decltype(member), std::vector<FeatureBlock>&>;  // of Window's `method`, too
     if (found != json.end() && !found->is_null()) read(prefix + (kBlocks ? "method" : field), *found, member);
   });
+}
+
+void read(const std::string& name, const Json& json, ActionConversion& value) {
+  if (!json.is_object()) refuse_as(name, "an object", json);
+  read_fields(name + ".", json, value);
 }
 
 void read(const std::string& name, const Json& json, StreamRequest& value) {

@@ -116,11 +116,15 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   auto keys = nlohmann::json::array();
   const LoaderOptions& options = loader.options();
   for (size_t place = 0; place < options.streams.size(); ++place) {
-    auto dtypes = nlohmann::json::array();  // of the sources' streams, null where there is none
+    // Of the sources' streams, null where there is none; of a converted key that of the arithmetic.
+    auto dtypes = nlohmann::json::array();
+    const bool converted = !options.streams[place].convert.empty();
     for (const SourceRequest& source : options.sources) {
       const auto& stream = source.streams[place];
-      dtypes.push_back(
-          stream ? nlohmann::json(dtype_name(source.dataset->streams()[static_cast<size_t>(*stream)].dtype)) : nullptr);
+      dtypes.push_back(!stream ? nlohmann::json(nullptr)
+                       : converted
+                           ? nlohmann::json(dtype_name(key_conversion(options, place).work))
+                           : nlohmann::json(dtype_name(source.dataset->streams()[static_cast<size_t>(*stream)].dtype)));
     }
     keys.push_back({{"name", options.streams[place].stream},
                     {"place", place},
