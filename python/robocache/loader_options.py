@@ -170,12 +170,12 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
 
 def _conversions(name: str, window: Window, features: int) -> dict[str, Any]:
     """The conversions of a window whose rows have so many features, and the base that they compare with."""
-    if window.base is None or isinstance(window.base, str):
-        base, taken = window.base, []
-    else:
+    base: Any = window.base
+    taken: list[int] = []
+    if base is not None and not isinstance(base, str):
         try:
-            base, taken = window.base
-            taken = listed(whole, f"{name}.base", taken, np.int64).tolist()
+            base, indices = base
+            taken = listed(whole, f"{name}.base", indices, np.int64).tolist()
         except (TypeError, ValueError):
             raise errors.ArgumentTypeError(
                 f"{name}.base: expected a key, or (key, [indices]), got {window.base!r}"

@@ -179,7 +179,7 @@ def _asked(conversion: Conversion, features: int) -> dict[str, Any]:
     if isinstance(conversion, Rescale):
         begin, end, _ = conversion.features.indices(features)
         (a, b), (c, d) = ends("source", conversion.source), ends("target", conversion.target)
-        asked = {"from_first": a, "from_last": b, "to_first": c, "to_last": d, "clip": conversion.clip}
+        asked: dict[str, Any] = {"from_first": a, "from_last": b, "to_first": c, "to_last": d, "clip": conversion.clip}
         return asked | {"step": "rescale", "begin": begin, "end": end}
     assert isinstance(conversion, Relative | StepDelta)
     mask = feature_mask("mask", conversion.mask, features)

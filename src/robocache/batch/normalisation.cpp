@@ -123,10 +123,11 @@ void check(const FeatureStats& stats, size_t features, const Mode& mode, std::st
 }  // namespace
 
 Normalize normalize_from_name(std::string_view name, std::string_view argument) {
+  if (name == "none") return Normalize::kNone;
   for (const Mode& mode : kModes) {
     if (name == mode.name) return mode.normalize;
   }
-  refuse(argument, ": expected 'mean_std', 'min_max', 'q01_q99' or 'q10_q90', got '", name, "'");
+  refuse(argument, ": expected 'mean_std', 'min_max', 'q01_q99', 'q10_q90' or 'none', got '", name, "'");
 }
 
 Constant constant_from_name(std::string_view name, std::string_view argument) {

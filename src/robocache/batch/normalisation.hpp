@@ -29,7 +29,7 @@ enum class Normalize : uint8_t {
   kQ10Q90,   // q10 to -1, q90 to 1
 };
 
-// "mean_std", "min_max", "q01_q99", "q10_q90". Throws ArgumentError.
+// "mean_std", "min_max", "q01_q99", "q10_q90", "none". Throws ArgumentError.
 Normalize normalize_from_name(std::string_view name, std::string_view argument = "normalize");
 
 // What becomes of a feature without spread: a std, or a distance of the two ends, of 0, but by kCenter of at most 2^-24

@@ -31,8 +31,9 @@ TEST(NormalizeNames, ComeBackOrAreRefusedWithTheKnownOnes) {
   EXPECT_EQ(constant_from_name("center"), Constant::kCenter);
   EXPECT_EQ(constant_from_name("lerobot"), Constant::kLeRobot);
   EXPECT_EQ(constant_from_name("openpi"), Constant::kOpenPi);
-  expect_refused<ArgumentError>([] { normalize_from_name("zscore"); },
-                                "normalize: expected 'mean_std', 'min_max', 'q01_q99' or 'q10_q90', got 'zscore'");
+  expect_refused<ArgumentError>(
+      [] { normalize_from_name("zscore"); },
+      "normalize: expected 'mean_std', 'min_max', 'q01_q99', 'q10_q90' or 'none', got 'zscore'");
   expect_refused<ArgumentError>([] { constant_from_name("centre"); },
                                 "constant: expected 'center', 'lerobot' or 'openpi', got 'centre'");
 }

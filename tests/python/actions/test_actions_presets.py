@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from robocache.actions import BinarizeGripper, Relative, Rescale, Rotate, StepDelta, convert, presets, revert
 from scipy.spatial.transform import Rotation
 
 import robocache
 from robocache import actions
+from robocache.actions import BinarizeGripper, Relative, Rescale, Rotate, StepDelta, convert, presets, revert
 
 # ---- openpi and LeRobot: action - state by a mask ----
 

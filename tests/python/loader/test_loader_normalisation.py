@@ -19,6 +19,22 @@ def test_every_float_stream_is_normalised_alike(dataset, recording, device, mode
     )
 
 
+def test_one_key_of_many_may_stay_as_it_is(tmp_path, device):
+    values = np.arange(100, dtype=np.float32).reshape(50, 2)
+    streams = {name: (np.arange(50) * 10**8, values) for name in ("x", "y")}
+    windows = {"x": robocache.Window(), "y": robocache.Window(normalize="none")}
+    loader = robocache.Loader(
+        write(tmp_path / "cache", [streams]),
+        batch_size=50,
+        shuffle=False,
+        delta_timestamps=windows,
+        default=robocache.Window(normalize="mean_std"),
+        device=device,
+    )
+    batch = next(loader)
+    assert np.array_equal(to_numpy(batch["y"]), values) and abs(to_numpy(batch["x"]).mean()) < 1e-6
+
+
 def test_a_constant_feature_is_normalised_to_a_finite_value(tmp_path, device):
     values = np.stack([np.full(50, 3.5), np.arange(50)], 1).astype(np.float32)
     dataset = write(tmp_path / "cache", [{"x": (np.arange(50) * 10**8, values)}])

@@ -1,0 +1,479 @@
+"""Window(convert=, base=) and Loader.to_absolute: a batch has what the functions make of the batch without conversions."""
+
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+
+import robocache
+from robocache import Anchors, Memory, Mixture, Normalization, Source, Window, actions
+from robocache.actions import (
+    BinarizeGripper,
+    Relative,
+    Rescale,
+    Rotate,
+    StepDelta,
+    convert,
+    convert_rotation,
+)
+
+OFFSETS = [-0.05, 0.0, 0.01, 0.02, 0.035, 0.3]
+GRIPPER = [True] * 7 + [False]
+
+
+def record(path, rng, *, dtype="float32", rotation="quat_xyzw", episodes=3, without=(), change=None, width=None):
+    """Episodes of poses and a gripper: the action at 50 Hz, the state at 30 Hz."""
+    with robocache.Writer(path) as writer:
+        for number in range(episodes):
+            with writer.episode() as episode:
+                for stream, hz in (("action", 50), ("state", 30)):
+                    rows = int(2.1 * hz)
+                    p = np.cumsum(rng.standard_normal((rows, 3)) / hz, 0)
+                    turn = Rotation.from_rotvec(np.cumsum(rng.standard_normal((rows, 3)) / 5, 0)).as_quat()
+                    turn = convert_rotation(turn, "quat_xyzw", rotation)
+                    values = np.concatenate([p, turn, rng.uniform(0, 1, (rows, 1))], -1)
+                    if width is not None:
+                        values = values[:, : width[stream]]
+                    if change is not None:
+                        change(stream, number, values)
+                    if (stream, number) not in without and stream not in without:
+                        time_ns = np.arange(rows) * 1_000_000_000 // hz
+                        episode.append(stream, time_ns, values.astype(dtype))
+                episode.append("tick", np.arange(100) * 20_000_000, np.zeros((100, 1), np.float32))
+    return robocache.open(path)
+
+
+def loaders(dataset, conversions, device, *, window=None, state=None, base="state", **options):
+    """One that converts, and one with the same order that does not."""
+    window, state = window or {}, state or {}
+    options = {"batch_size": 64, "anchors": "tick", "device": device, "findings": None} | options
+    for convert_words in ({"convert": conversions, "base": base}, {}):
+        words = {"offsets": OFFSETS, "method": "pose_or_linear"} | window | convert_words
+        if words["method"] == "pose_or_linear":
+            words["method"] = [(slice(0, 7), "pose")]
+        of_state = {"method": [(slice(0, 7), "pose")]} | state
+        if not convert_words:
+            words["normalize"], options["normalization"] = "none", None
+        yield robocache.Loader(
+            dataset, delta_timestamps={"action": Window(**words), "state": Window(**of_state)}, **options
+        )
+
+
+def numbers(x):
+    return x.cpu().to(torch.float64).numpy() if isinstance(x, torch.Tensor) else x.astype(np.float64)
+
+
+LISTS = {
+    "joints": [Relative("joints", mask=GRIPPER)],
+    "angles": [Relative("joints", mask=GRIPPER, angles=[True] * 3 + [False] * 5)],
+    "se3": [Relative("se3", mask=GRIPPER)],
+    "mixed": [Relative("mixed", mask=GRIPPER)],
+    "base_frame": [Relative("base_frame", mask=GRIPPER)],
+    "6D": [
+        Relative("se3", mask=GRIPPER),
+        Rotate(3, "quat_xyzw", "rot6d_columns"),
+        Rescale(slice(9, 10), (0.1, 0.8), (1, -1), clip=True),
+    ],
+    "rotate": [
+        Rotate(3, "quat_xyzw", "matrix"),
+        Rotate(3, "matrix", "quat_wxyz"),
+        Rescale(slice(0, 3), (0, 2), (-1, 1)),
+    ],
+    "steps": [StepDelta(mask=GRIPPER)],
+    "robosuite": [Rotate(3, "quat_xyzw", "rotvec"), Rescale(slice(0, 3), (-0.05, 0.05), (-1, 1))],
+    "euler": [Relative("base_frame", mask=GRIPPER), Rotate(3, "quat_xyzw", "euler_ZYX")],
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_batches_are_what_the_functions_make(tmp_path, rng, device, name, dtype):
+    dataset, conversions = record(tmp_path / "c", rng, dtype=dtype), LISTS[name]
+    has_base = isinstance(conversions[0], Relative | StepDelta)
+    made, raw = loaders(
+        dataset,
+        conversions,
+        device,
+        window={"dtype": dtype},
+        state={"dtype": dtype},
+        base="state" if has_base else None,
+    )
+    for _ in range(3):
+        batch, plain = next(made), next(raw)
+        want = convert(plain["action"], plain["state"], conversions)
+        off = ~plain["action_is_pad"]
+        if name in ("robosuite", "euler") or dtype == "float64" or device == "cuda":
+            bound = 1e-5 if dtype == "float32" else 1e-12
+            torch.testing.assert_close(batch["action"][off], want[off], atol=bound, rtol=bound)
+        else:
+            assert torch.equal(batch["action"], want)
+        if has_base:
+            assert torch.equal(batch["action_base"], plain["state"])
+            off = off & ~plain["state_is_pad"][:, None]
+        assert torch.equal(batch["state"], plain["state"])
+        if name != "steps":
+            assert torch.equal(~batch["action_is_pad"], off)
+        assert off.any() and not off.all()
+
+
+@pytest.mark.parametrize(
+    "rotation", ["quat_wxyz", "rot6d_rows", "rot6d_interleaved", "matrix", "rotvec", "euler_xyz", "euler_ZXZ"]
+)
+@pytest.mark.parametrize("kind", ["se3", "mixed", "base_frame"])
+def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
+    dataset = record(tmp_path / "c", rng, rotation=rotation)
+    mask = [True] * (dataset.streams["action"].shape[0] - 1) + [False]
+    conversions = [Relative(kind, mask=mask, rotation=rotation)]
+    made, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
+    batch, plain = next(made), next(raw)
+    want = convert(plain["action"], plain["state"], conversions)
+    torch.testing.assert_close(batch["action"], want, atol=2e-5, rtol=1e-5)
+    exact = not rotation.startswith(("rotvec", "euler")) and device == "cpu"
+    assert not exact or torch.equal(batch["action"], want)
+
+
+def test_a_scaled_base_frame_is_robosuites(tmp_path, rng, device):
+    dataset = record(tmp_path / "c", rng, rotation="rotvec")
+    conversions = [Relative("base_frame", mask=[True] * 6 + [False], rotation="rotvec", scale=(0.05, 0.5))]
+    made, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
+    batch, plain = next(made), next(raw)
+    want = convert(plain["action"], plain["state"], conversions)
+    torch.testing.assert_close(batch["action"], want, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_the_keys_dtype_is_rounded_to_once(tmp_path, rng, device, dtype):
+    dataset = record(tmp_path / "c", rng)
+    made, _ = loaders(dataset, LISTS["6D"], device, window={"dtype": dtype})
+    _, plain = loaders(dataset, LISTS["6D"], device)
+    batch, plain = next(made), next(plain)
+    want = convert(plain["action"], plain["state"], LISTS["6D"]).to(getattr(torch, dtype))
+    assert batch["action"].dtype == want.dtype and batch["action_base"].dtype == torch.float32
+    torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-2 if dtype == "bfloat16" else 1e-3)
+
+
+def test_a_step_beside_padding_is_padding(tmp_path, rng, device):
+    dataset = record(tmp_path / "c", rng)
+    made, raw = loaders(dataset, LISTS["steps"], device, batch_size=300, shuffle=False)
+    batch, plain = next(made), next(raw)
+    pad, base = plain["action_is_pad"], plain["state_is_pad"][:, None]
+    before = torch.cat([torch.zeros_like(pad[:, :1]), pad[:, :-1]], 1)
+    assert torch.equal(batch["action_is_pad"], pad | before | base)
+    assert (pad != batch["action_is_pad"]).any()
+
+
+def test_by_names_the_state_may_be_wider_and_ordered_otherwise(tmp_path, rng, device):
+    dataset = record(tmp_path / "c", rng, width={"action": 3, "state": 8})
+    made, _ = loaders(
+        dataset,
+        [Relative("joints")],
+        device,
+        base=("state", [2, 0, 7]),
+        window={"method": "linear"},
+        state={"normalize": "mean_std", "offset_s": 0.01},
+    )
+    _, plain = loaders(dataset, [], device, window={"method": "linear"}, state={"offset_s": 0.01}, base=None)
+    batch, plain = next(made), next(plain)
+    base = plain["state"][:, [2, 0, 7]]
+    assert torch.equal(batch["action"], plain["action"] - base[:, None])
+    assert torch.equal(batch["action_base"], base) and not torch.equal(batch["state"], plain["state"])
+
+
+def test_a_window_of_states_has_the_base_at_the_anchor(tmp_path, rng, device):
+    dataset = record(tmp_path / "c", rng)
+    made, raw = loaders(dataset, LISTS["se3"], device, state={"offsets": [-0.1, 0.0]})
+    batch, plain = next(made), next(raw)
+    assert torch.equal(batch["action_base"], plain["state"][:, 1])
+    want = convert(plain["action"], plain["state"][:, 1], LISTS["se3"])
+    torch.testing.assert_close(batch["action"], want, atol=1e-5, rtol=1e-5)
+
+
+# ---- Nothing there ----
+
+
+@pytest.mark.parametrize("missing", ["state", "action"])
+def test_without_rows_of_either_all_is_0_and_padding(tmp_path, rng, device, missing):
+    dataset = record(tmp_path / "c", rng, without=[(missing, 1)])
+    with pytest.warns(robocache.LoaderWarning, match="have no row"):
+        made, raw = loaders(dataset, LISTS["6D"], device, batch_size=300, shuffle=False)
+    batch, plain = next(made), next(raw)
+    lacking = batch["episode_index"] == 1
+    assert lacking.any() and batch["action_is_pad"][lacking].all() and (batch["action"][lacking] == 0).all()
+    there = ~lacking
+    torch.testing.assert_close(
+        batch["action"][there],
+        convert(plain["action"][there], plain["state"][there], LISTS["6D"]),
+        atol=1e-5,
+        rtol=1e-5,
+    )
+
+
+def test_what_is_no_rotation_is_0_and_padding_and_nan_stays(tmp_path, rng, device):
+    def change(stream, number, values):
+        if stream == "action" and number == 0:
+            values[10, 3:7] = 0
+            values[20, 3:7] *= 1.1
+            values[30, 0] = np.nan
+        if stream == "state" and number == 1:
+            values[:, 3:7] *= 2
+
+    dataset = record(tmp_path / "c", rng, change=change)
+    made, raw = loaders(
+        dataset,
+        LISTS["se3"],
+        device,
+        batch_size=300,
+        shuffle=False,
+        window={"offsets": [0.0], "method": "nearest"},
+        state={"method": "nearest"},
+    )
+    batch, plain = next(made), next(raw)
+    action, pad = numbers(batch["action"])[:, 0], batch["action_is_pad"].cpu().numpy()[:, 0]
+    bad = ~(np.abs(np.linalg.norm(numbers(plain["action"])[:, 0, 3:7], axis=-1) - 1) < 1e-3)
+    bad |= numbers(batch["episode_index"]) == 1
+    nan = np.isnan(numbers(plain["action"])[:, 0, 0])
+    assert pad[bad].all() and (action[bad] == 0).all() and bad.sum() > 60
+    assert np.isnan(action[nan, :7]).all() and not np.isnan(action[nan, 7]).any() and not pad[nan].any() and nan.any()
+    assert not np.isnan(action[~nan]).any()
+
+
+# ---- Normalisation, and the way back ----
+
+
+def stats_of(x, rng):
+    flat = numbers(x).reshape(-1, x.shape[-1])
+    return {"mean": flat.mean(0), "std": flat.std(0) + rng.uniform(0.1, 1, flat.shape[-1])}
+
+
+@pytest.mark.parametrize("name", ["joints", "6D", "steps", "euler"])
+@pytest.mark.parametrize("one_step", [False, True])
+def test_to_absolute_is_the_way_back(tmp_path, rng, device, name, one_step):
+    dataset, conversions = record(tmp_path / "c", rng), LISTS[name]
+    window = {"offsets": None} if one_step else {}
+    _, raw = loaders(dataset, conversions, device, window=window)
+    plain = next(raw)
+    chunk = plain["action"][:, None] if one_step else plain["action"]
+    seen = convert(chunk, plain["state"], conversions)
+    stats = {"action": stats_of(seen, rng)}
+    made, _ = loaders(
+        dataset,
+        conversions,
+        device,
+        normalization=Normalization(norm_stats=stats),
+        window=window | {"normalize": "mean_std"},
+    )
+    batch = next(made)
+    want = (numbers(seen) - stats["action"]["mean"]) / stats["action"]["std"]
+    np.testing.assert_allclose(numbers(batch["action"]), want[:, 0] if one_step else want, atol=1e-4)
+    x = batch["action"].clone().requires_grad_()
+    back = made.to_absolute("action", x, batch)
+    assert back.shape == plain["action"].shape and back.dtype == torch.float32
+    got, recorded = numbers(back.detach()), numbers(plain["action"])
+    kept = [0, 1, 2] if name == "6D" else [0, 1, 2, 7]  # its gripper was held at its ends
+    np.testing.assert_allclose(got[..., kept], recorded[..., kept], atol=2e-4)
+    turned = np.abs((got[..., 3:7] * recorded[..., 3:7]).sum(-1))
+    np.testing.assert_allclose(turned, 1, atol=1e-3)
+    back.sum().backward()
+    assert x.grad.isfinite().all()
+    # At deployment there is no batch: the robot's state as it was recorded.
+    again = made.to_absolute("action", batch["action"], {"action_base": batch["action_base"]})
+    assert torch.equal(again, back.detach())
+
+
+def test_statistics_of_what_was_recorded_are_refused(tmp_path, rng):
+    dataset = record(tmp_path / "c", rng)
+    with pytest.raises(robocache.ArgumentError, match=r"'action'\]\.normalize: expected statistics of the converted"):
+        next(loaders(dataset, LISTS["joints"], "cpu", window={"normalize": "mean_std"}))
+    with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\].*10"):
+        of_eight = {"action": {"mean": np.zeros(8), "std": np.ones(8)}}
+        words = {"normalization": Normalization(norm_stats=of_eight), "window": {"normalize": "mean_std"}}
+        next(loaders(dataset, LISTS["6D"], "cpu", **words))
+
+
+def test_mixtures_have_their_own_statistics_and_lacks(tmp_path, rng, device):
+    whole, stateless = record(tmp_path / "a", rng), record(tmp_path / "b", rng, without=["state"])
+    actionless = record(tmp_path / "d", rng, without=["action"])
+    stats = [{"mean": np.full(8, k), "std": np.full(8, 1.0 + k)} for k in (0.5, 2.0)]
+    sources = [
+        Source(whole, norm_stats={"action": stats[0]}),
+        Source(whole, norm_stats={"action": stats[1]}),
+        Source(stateless, norm_stats={"action": stats[0]}),
+        Source(actionless),
+    ]
+    window = {"normalize": "mean_std"}
+    with pytest.warns(robocache.LoaderWarning):
+        made, raw = loaders(Mixture(sources), LISTS["joints"], device, batch_size=512, window=window)
+    batch, plain = next(made), next(raw)
+    of = batch["dataset_index"]
+    seen = convert(plain["action"], plain["state"], LISTS["joints"])
+    for source in (0, 1):
+        want = (numbers(seen[of == source]) - stats[source]["mean"]) / stats[source]["std"]
+        np.testing.assert_allclose(numbers(batch["action"][of == source]), want, atol=1e-5)
+    for source in (2, 3):
+        assert batch["action_is_pad"][of == source].all() and (batch["action"][of == source] == 0).all()
+    some = of < 2
+    base = {"action_base": batch["action_base"][some]}
+    back = made.to_absolute("action", batch["action"][some], base, batch["dataset_index"][some])
+    torch.testing.assert_close(back, plain["action"][some], atol=1e-5, rtol=1e-5)
+
+
+# ---- The same whatever the way ----
+
+
+@pytest.mark.parametrize(
+    "residency", ["device", "pinned", "mapped", {"state": "mapped"}, {"action": "mapped", "state": "device"}]
+)
+def test_every_tier_gives_the_same(tmp_path, rng, device, residency):
+    dataset = record(tmp_path / "c", rng)
+    made, _ = loaders(dataset, LISTS["6D"], device, memory=Memory(residency=residency))
+    on_cpu, _ = loaders(dataset, LISTS["6D"], "cpu")
+    for _ in range(3):
+        batch, want = next(made), next(on_cpu)
+        assert list(batch) == list(want)
+        for key in want:
+            torch.testing.assert_close(batch[key].cpu(), want[key], atol=1e-6, rtol=1e-6)
+            assert device == "cuda" or torch.equal(batch[key], want[key])
+
+
+def test_threads_prefetch_buffers_gather_and_copies_give_the_same(tmp_path, rng, threads):
+    dataset = record(tmp_path / "c", rng)
+    plain, _ = loaders(dataset, LISTS["6D"], "cpu")
+    ahead, _ = loaders(dataset, LISTS["6D"], "cpu", memory=Memory(prefetch=2, reuse_buffers=True))
+    as_numpy, _ = loaders(dataset, LISTS["6D"], "cpu", framework="numpy", return_age=True)
+    threads(1)
+    copy = pickle.loads(pickle.dumps(plain))
+    for number in range(3):
+        want = next(plain)
+        threads(1 + number)
+        for loader in (ahead, as_numpy, copy):
+            batch = next(loader)
+            for key in ("action", "action_is_pad", "action_base", "state"):
+                assert (np.asarray(batch[key]) == want[key].numpy()).all()
+    age = batch_age = next(as_numpy)["action_age"]
+    assert age.shape == (64, len(OFFSETS)) and (batch_age > np.iinfo(np.int64).min).all()
+    some = plain.gather([5, 0, 77])
+    in_order, _ = loaders(dataset, LISTS["6D"], "cpu", shuffle=False, batch_size=100)
+    assert torch.equal(some["action"], next(in_order)["action"][[5, 0, 77]])
+
+
+def test_two_keys_share_a_base(tmp_path, rng, device):
+    dataset = record(tmp_path / "c", rng)
+    words = {"method": [(slice(0, 7), "pose")]}
+    windows = {
+        "state": Window([-0.1, 0.0], convert=LISTS["se3"], base="state", **words),
+        "action": Window(OFFSETS, convert=LISTS["joints"], base="state", **words),
+    }
+    batch = next(robocache.Loader(dataset, batch_size=64, delta_timestamps=windows, anchors="tick", device=device))
+    assert torch.equal(batch["state_base"], batch["action_base"])
+    at_the_anchor = numbers(batch["state"][:, 1, :7])
+    np.testing.assert_allclose(at_the_anchor, np.broadcast_to([0, 0, 0, 0, 0, 0, 1], at_the_anchor.shape), atol=1e-5)
+
+
+# ---- What is refused ----
+
+
+@pytest.mark.parametrize(
+    ("window", "state", "error", "words"),
+    [
+        ({"convert": [Relative("joints")]}, {}, "ArgumentError", r"'action'\]\.base: expected the key of the state"),
+        ({"convert": [Relative("joints")], "base": "tick"}, {}, "ArgumentError", "base: .*'tick'"),
+        ({"base": "state"}, {}, "ArgumentError", "base: goes with convert"),
+        ({"convert": [], "base": "state"}, {}, "ArgumentError", "base: goes with convert"),
+        (
+            {"convert": LISTS["rotate"], "base": "state"},
+            {},
+            "ArgumentError",
+            "base: goes with a conversion that compares",
+        ),
+        (
+            {"convert": LISTS["se3"], "base": ("state", [0, 1])},
+            {},
+            "ArgumentError",
+            "base: expected 8 features of 'state'.*got 2",
+        ),
+        (
+            {"convert": LISTS["se3"], "base": ("state", [0] * 7 + [8])},
+            {},
+            "ArgumentError",
+            r"base: expected features of 'state' in \[0, 8\), got 8",
+        ),
+        ({"convert": LISTS["se3"], "base": ("state", "x")}, {}, "ArgumentTypeError", "base: expected"),
+        ({"convert": LISTS["se3"], "base": 5}, {}, "ArgumentTypeError", "base: expected"),
+        (
+            {"convert": [Relative("se3")], "base": "state"},
+            {},
+            "ArgumentError",
+            r"'action'\]\.convert: x: expected poses of 7 features",
+        ),
+        (
+            {"convert": [Relative("joints", mask=[True])], "base": "state"},
+            {},
+            "ArgumentError",
+            "convert: mask: expected 8 bools",
+        ),
+        ({"convert": [Rotate(3, "quat", "matrix")]}, {}, "ArgumentError", "convert: source: expected .*quat_xyzw"),
+        ({"convert": [Rotate(6, "quat_xyzw", "matrix")]}, {}, "ArgumentError", "convert: start: expected"),
+        ({"convert": [Rescale(slice(8, 9), (0, 1), (1, 0))]}, {}, "ArgumentError", "convert: features: expected"),
+        (
+            {"convert": [Rotate(3, "quat_xyzw", "rotvec"), StepDelta()], "base": "state"},
+            {},
+            "ArgumentError",
+            "StepDelta first",
+        ),
+        (
+            {"convert": [BinarizeGripper(slice(7, 8), 0.1, 0.9)]},
+            {},
+            "ArgumentError",
+            "BinarizeGripper, which needs the rest",
+        ),
+        (
+            {"convert": Relative("joints"), "base": "state"},
+            {},
+            "ArgumentTypeError",
+            "convert: conversions: expected a list",
+        ),
+        ({"convert": ["se3"], "base": "state"}, {}, "ArgumentTypeError", "expected those of robocache.actions"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(tmp_path, rng, window, state, error, words):
+    dataset = record(tmp_path / "c", rng, episodes=1)
+    with pytest.raises(getattr(robocache, error), match=words):
+        windows = {"action": Window(OFFSETS, **window), "state": Window(**state)}
+        robocache.Loader(dataset, batch_size=4, delta_timestamps=windows, device="cpu", anchors=Anchors(stream="tick"))
+
+
+def test_other_refusals(tmp_path, rng):
+    narrow, wide = record(tmp_path / "a", rng, width={"action": 3, "state": 3}), record(tmp_path / "b", rng)
+    with pytest.raises(robocache.ArgumentError, match="as wide in all sources, got"):
+        sources = Mixture([Source(narrow), Source(wide)], pad_features=True)
+        windows = {"action": Window(OFFSETS, convert=[Rescale(slice(0, 1), (0, 1), (1, 0))])}
+        robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", anchors="tick")
+    with pytest.raises(robocache.ArgumentError, match="default: expected no offsets, one method and no conversions"):
+        default = Window(convert=[Relative("joints")], base="state")
+        robocache.Loader(wide, batch_size=4, delta_timestamps={"action": OFFSETS}, default=default, device="cpu")
+    made, raw = loaders(wide, LISTS["se3"], "cpu")
+    batch = next(made)
+    with pytest.raises(
+        robocache.ArgumentError, match="key: expected one with conversions, which are 'action', got 'state'"
+    ):
+        made.to_absolute("state", batch["state"], batch)
+    with pytest.raises(robocache.ArgumentError, match="which are none"):
+        raw.to_absolute("action", batch["action"], batch)
+    with pytest.raises(robocache.ArgumentError, match="batch: expected 'action_base'"):
+        made.to_absolute("action", batch["action"], {"state": batch["state"]})
+
+
+def test_the_page_shows_it(tmp_path, rng):
+    page = Path(__file__).parents[3] / "docs/actions.md"
+    (code,) = [text for text in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL) if "Loader(" in text]
+    time_ns = np.arange(100) * 20_000_000
+    with robocache.Writer(tmp_path / "c") as writer, writer.episode() as episode:
+        for stream in ("observation.state", "action"):
+            episode.append(stream, time_ns, rng.standard_normal((100, 7)).astype(np.float32))
+    names = {"robocache": robocache, "Window": Window, "actions": actions, "ds": robocache.open(tmp_path / "c")}
+    exec(code, names)
+    assert names["action"].shape == (64, 16, 7) and not torch.equal(names["action"], names["batch"]["action"])
