@@ -7,8 +7,10 @@ where it needs a gradient. All private names of torch stand in this file.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +21,10 @@ from torch.utils import _pytree
 from . import errors
 from ._check import LISTS
 from ._operation import OPERATIONS, Operation, objects
+
+# torch keeps compiled graphs on disk, and in them what the code of the operations traced. Other code takes none of those.
+_SOURCES = [Path(__file__), *sorted(Path(__file__).parent.glob("ops/*.py"))]
+torch.compiler.config.cache_key_tag += f" robocache {zlib.crc32(b''.join(path.read_bytes() for path in _SOURCES)):08x}"
 
 _functorch_is_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack

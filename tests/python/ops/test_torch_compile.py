@@ -1,6 +1,11 @@
 """resample_trajectories inside torch.compile, torch.export and torch.func, on the CPU and on CUDA."""
 
 import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +90,24 @@ def test_gradients_through_a_compiled_call(rng, device):
     made = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*tensors), tensors)
     for a, b in zip(made, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_graphs_that_torch_keeps_on_disk_are_of_the_same_code(tmp_path):
+    """A gradient is traced from Python: a graph of other code may hold another one, and torch cannot tell."""
+    package = Path(robocache.__file__).parent
+    shutil.copytree(package, tmp_path / "robocache", ignore=shutil.ignore_patterns("__pycache__"))
+    program = "import robocache._torch, torch; print(torch.compiler.config.cache_key_tag)"
+    tags = []
+    for source in (None, "ops/_streams.py"):
+        if source is not None:
+            with (tmp_path / "robocache" / source).open("a") as file:
+                file.write("# changed\n")
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "ROBOCACHE_LIBRARY": str(robocache._lib.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        tags.append(done.stdout)
+    assert "robocache" in tags[0] and tags[0] != tags[1]
 
 
 def test_other_sizes_need_no_other_graph(rng, device):
