@@ -87,9 +87,8 @@ __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   }
 }
 
-// kBlocks: the least number of blocks on a multiprocessor.
-template <class T, int kVector, class Clock, int kBlocks>
-__global__ void __launch_bounds__(kTileThreads, kBlocks) tile_kernel(const __grid_constant__ TileCall call) {
+template <class T, int kVector, class Clock>
+__global__ void __launch_bounds__(kTileThreads, 4) tile_kernel(const __grid_constant__ TileCall call) {
   for (int64_t batch = int64_t{blockIdx.y} * call.cut.rows; batch < call.cut.batch;
        batch += int64_t{gridDim.y} * call.cut.rows) {
     run_tile<false, T, kVector, Clock>(call, blockIdx.x, batch);
@@ -114,16 +113,10 @@ __global__ void __launch_bounds__(kTileThreads, 4) tiles_kernel(const __grid_con
 }
 
 template <class T, class Clock>
-cudaError_t launch_one(const TileCall& one, int64_t blocks_at_once, cudaStream_t stream) {
-  const dim3 grid = grid_of(one.cut);
+cudaError_t launch_one(const TileCall& one, cudaStream_t stream) {
   return with_vector<T>(one.of.vector_bytes, [&](auto elements) {
-    constexpr int kVector = decltype(elements)::value;
-    if constexpr (kVector * sizeof(T) <= 4) {  // narrow vectors wait for instructions: more warps, where there are more
-      if (int64_t{grid.x} * grid.y > blocks_at_once) {
-        return launch_overlapped(tile_kernel<T, kVector, Clock, 5>, grid, kTileThreads, window_bytes(one), stream, one);
-      }
-    }
-    return launch_overlapped(tile_kernel<T, kVector, Clock, 4>, grid, kTileThreads, window_bytes(one), stream, one);
+    return launch_overlapped(tile_kernel<T, decltype(elements)::value, Clock>, grid_of(one.cut), kTileThreads,
+                             window_bytes(one), stream, one);
   });
 }
 
@@ -153,7 +146,7 @@ cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int 
     if (i != largest) add(to++, call.segments[i], blocks_at_once * work_of(call.segments[i]) / work);
   }
   add(0, call.segments[largest], blocks_at_once - blocks);
-  if (!several && !has_long) return launch_one<T, Clock>(all.calls[0], blocks_at_once, stream);
+  if (!several && !has_long) return launch_one<T, Clock>(all.calls[0], stream);
   if (blocks > INT32_MAX) return launch_any(call, device, stream);
   const auto kernel = has_long ? tiles_kernel<T, Clock, true> : tiles_kernel<T, Clock, false>;
   return launch_overlapped(kernel, dim3(static_cast<unsigned>(blocks)), kTileThreads, window, stream, all);
