@@ -7,35 +7,28 @@ A LeRobot dataset becomes a cache once (:func:`open_cache`); after that LeRobot 
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import hashlib
 import inspect
 import json
 import math
 import os
 import shlex
-import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from . import _lib, errors
 from ._check import listed, whole
-from ._printable import printable, ranges, warn
+from ._printable import ranges
 from .dataset import Dataset
-from .dataset import open as open_dataset
 from .former_options import takes_former_options
-from .ingest import ingest
-from .ingest.driver import check_source, checked_path
-from .ingest.files import check_file, fingerprint, is_cache, is_readable, is_source
-from .ingest.formats.lerobot import INDEX_COLUMNS, read_folders
-from .ingest.recording import SourceError
+from .ingest.files import check_file
+from .ingest.formats.lerobot import INDEX_COLUMNS
+from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache, warn_caller
 from .loader import Loader, LoaderWarning, _Iteration
 from .loader_options import as_anchors, as_window
 from .options import Memory, Ranks, Window, copied
@@ -59,199 +52,6 @@ _MAKES_PADDING = ("tolerance_s", "max_gap_s", "offset_s")
 _ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
 # Runs of episodes that a warning names.
 _RUNS_NAMED = 5
-
-
-# ---- the cache of a LeRobot dataset ----
-
-
-def open_cache(
-    path: str | os.PathLike[str],
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    on_error: str = "stop",
-    frames: str | None = None,
-    video: bool = True,
-    follow_links: bool = False,
-) -> Dataset:
-    """The cache of a LeRobot dataset: made where there is none yet, and again when a file that was read has changed.
-
-    A cache that it did not make, as one of ``robocache ingest``, is taken as it is, and never written to. Where several
-    processes ask at once, one makes it and the others wait. On a terminal a bar shows how far it is.
-
-    Args:
-        path: the dataset's folder (v2.0, v2.1 or v3.0).
-        cache: where its cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache folder
-            ($XDG_CACHE_HOME, else ~/.cache).
-        on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``.
-        frames: which frame of a video is a row's: ``"by-time"`` or ``"by-index"``, as for :func:`robocache.ingest`; None:
-            as the cache has them, by time where it is made.
-        video: read the cameras too, decoded once and kept as JPEG; False leaves them out.
-        follow_links: follow symlinks that lead out of the folder, as for :func:`robocache.ingest`. Those of a snapshot of the
-            Hugging Face Hub are followed anyway.
-
-    Raises:
-        FileError: as :func:`robocache.ingest`; no camera has a frame; or what is at `cache` is not what is asked for, and was
-            made by others.
-    """
-    dataset = _open_cache(path, cache, on_error, frames, video, follow_links)
-    cameras = dataset.provenance["lerobot"]["cameras"] if video else ()
-    missing = [name for name in cameras if name not in dataset.streams]
-    if missing and len(missing) == len(cameras):
-        raise errors.FileError(
-            f"{path}: no episode has a frame of its camera{'s' * (len(missing) > 1)} {', '.join(missing)} in {dataset.path}; "
-            "video=False reads it without"
-        )
-    if missing:
-        _warn(f"cameras without frames in the cache are left out, all else is read: {', '.join(missing)}")
-    return dataset
-
-
-def _open_cache(
-    path: Any,
-    cache: Any = None,
-    on_error: str = "stop",
-    frames: str | None = None,
-    video: bool = True,
-    follow_links: bool = False,
-) -> Dataset:
-    source = checked_path("path", path)
-    check_source(source)
-    source = source.resolve()
-    if not os.path.lexists(source / "meta" / "info.json"):
-        hint = "; of a cache: robocache.Loader(robocache.open(path), ...)" if is_cache(source) else ""
-        raise errors.FileError(f"{source}: expected the folder of a LeRobot dataset, which has meta/info.json{hint}")
-    if frames not in (None, "by-time", "by-index"):
-        raise errors.ArgumentError(f"frames: expected 'by-time', 'by-index' or None, got {frames!r}")
-    place = _default_place(source) if cache is None else checked_path("cache", cache)
-    found = _find_cache(source, place, on_error, frames, video)
-    if found is None:
-        with _one_at_a_time(place) as lock:
-            found = _find_cache(source, place, on_error, frames, video)
-            if found is None:
-                found = _make_cache(source, place, on_error, frames, video, follow_links)
-                lock.truncate(0)
-                lock.write(_identity(source, place))
-    return found
-
-
-def _default_place(source: Path) -> Path:
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "robocache"
-    return root / f"{source.name}-{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}"
-
-
-def _lock_of(place: Path) -> Path:
-    """The file beside a cache that is locked while it is made, and holds the identity of the one that was."""
-    return place.with_name(f"{place.name}.lock")
-
-
-def _identity(source: Path, place: Path) -> str:
-    """Another for each cache that is written at this path, by whatever writes it, and for each dataset."""
-    manifest = os.stat(place / "manifest.json")
-    path = hashlib.sha256(os.fsencode(source)).hexdigest()
-    return f"{manifest.st_ino} {manifest.st_mtime_ns} {manifest.st_size} {path}\n"
-
-
-def _is_ours(source: Path, place: Path) -> bool:
-    try:
-        return is_readable(_lock_of(place)) and _lock_of(place).read_text() == _identity(source, place)
-    except OSError:
-        return False
-
-
-def _find_cache(source: Path, place: Path, on_error: str, frames: str | None, video: bool) -> Dataset | None:
-    """The cache that is there, or None where it is to be made.
-
-    Raises:
-        FileError: it does not open, or is not what is asked for and not ours to replace.
-    """
-    if not os.path.lexists(place):
-        return None
-    again = f"`rm -r {shlex.quote(str(place))}`, and it is made anew"
-    try:
-        found = open_dataset(place)
-    except errors.FileError as error:
-        if place != _default_place(source):
-            raise
-        raise errors.FileError(f"{error}; {again}") from error
-    if not (reasons := list(_find_reasons(found, source, on_error, frames, video))):
-        return found
-    if _is_ours(source, place):
-        return None
-    told = found.provenance
-    if "lerobot" not in told or ("source" in told and not is_source(told, source)):
-        raise errors.FileError(
-            f"{place}: expected a cache of {source}, or none yet, got one of {told.get('source')} that lies elsewhere; cache= names "
-            "another place"
-        )
-    if place != _default_place(source):
-        command = f"robocache ingest {shlex.quote(str(source))} {shlex.quote(str(place))} --index-columns --overwrite"
-        again = f"`{command}` makes it again, or cache= names another place"
-    raise errors.FileError(f"{place}: {'; '.join(reasons)}; it was not made here, and stays as it is: {again}")
-
-
-def _find_reasons(found: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:
-    """Why a cache is not the one that is asked for."""
-    told = found.provenance.get("lerobot", {})
-    if told.get("fingerprint") != fingerprint(source, *read_folders(told.get("video", True))):
-        yield f"files of {source} have changed since"
-    if not told.get("video", True) and video and told.get("cameras"):
-        yield "its cameras were left out; video=False does without"
-    if on_error != "skip" and (skipped := found.provenance.get("skipped")):
-        yield f"{len(skipped)} things were skipped ({skipped[0]['what']}, ...); on_error='skip' takes it so"
-    if frames not in (None, told.get("frames")) and told.get("video", True):
-        yield f"its frames are {told.get('frames')}, asked for are {frames}"
-    numbers = _numbers(found) if told else np.empty(0)
-    if len(np.unique(numbers)) < len(numbers):
-        yield "several episodes have one number, since it was appended to or its episodes were split"
-
-
-def _make_cache(
-    source: Path, place: Path, on_error: str, frames: str | None, video: bool, follow_links: bool
-) -> Dataset:
-    if frames is None and place.exists():
-        frames = open_dataset(place).provenance["lerobot"]["frames"]  # what was asked for when it was made
-    try:
-        ingest(
-            source,
-            place,
-            format="lerobot",
-            on_error=on_error,
-            overwrite=place.exists(),
-            index_columns=True,
-            video=video,
-            frames=frames or "by-time",
-            follow_links=follow_links,
-        )
-    except SourceError as error:
-        if on_error == "skip":
-            raise
-        raise errors.FileError(f"{error}; on_error='skip' leaves out by name what cannot be read") from error
-    return open_dataset(place)
-
-
-@contextmanager
-def _one_at_a_time(place: Path) -> Iterator[TextIO]:
-    """Lets one process in; the others wait."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.fdopen(os.open(_lock_of(place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
-    except OSError as error:
-        raise errors.FileError(f"{place}: {error.strerror}; cache= names another place") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(printable(f"robocache: waiting for another process that makes {place}"), file=sys.stderr)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
-
-
-def _warn(message: str) -> None:
-    """Warns of the line that called this package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith(f"{__package__}."):
-        level, frame = level + 1, frame.f_back
-    warn(message, LoaderWarning, stacklevel=level)
 
 
 # ---- LeRobot's batches ----
@@ -278,7 +78,7 @@ class LeRobotLoader(Loader):
         if not told:
             raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
         if not told.get("index_columns"):
-            _warn(
+            warn_caller(
                 f"{dataset.path}: made without the columns {', '.join(INDEX_COLUMNS)}, so batches lack them; "
                 "`robocache ingest --index-columns` keeps them"
             )
@@ -351,7 +151,7 @@ class LeRobotLoader(Loader):
         self._extra = ["time_ns", *(f"{name}_age" for name in one_step)]
         self._extra += [f"{name}_is_pad" for name in one_step if name not in masked]
         self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]
-        numbers = _numbers(dataset)
+        numbers = episode_numbers(dataset)
         self._numbers: Any = None  # of the cache's episodes, where they are not 0, 1, 2, ...
         if not np.array_equal(numbers, np.arange(len(numbers))):
             self._numbers = numbers if self._torch is None else self._torch.tensor(numbers, device=self.device)
@@ -359,8 +159,8 @@ class LeRobotLoader(Loader):
     @staticmethod
     def _warn_of_masks(dataset: Dataset, lacking: Mapping[str, Mapping[int, int]]) -> None:
         for name, counts in lacking.items():
-            numbers = sorted(_numbers(dataset)[list(counts)].tolist())
-            _warn(
+            numbers = sorted(episode_numbers(dataset)[list(counts)].tolist())
+            warn_caller(
                 f"{name}: {sum(counts.values())} rows of episodes {ranges(numbers, _RUNS_NAMED)} have no frame; "
                 f"{name}_is_pad in the batch marks them"
             )
@@ -374,8 +174,8 @@ class LeRobotLoader(Loader):
         counts = {i: int((np.diff(stream.time_ns[starts[i] : starts[i + 1]]) == 0).sum()) for i in {*episodes}}
         repeated = [i for i, count in counts.items() if count]
         if repeated:
-            numbers = ranges(sorted(_numbers(dataset)[repeated].tolist()), _RUNS_NAMED)
-            _warn(
+            numbers = ranges(sorted(episode_numbers(dataset)[repeated].tolist()), _RUNS_NAMED)
+            warn_caller(
                 f"timestamp: {sum(counts.values())} rows of episodes {numbers} have the next row's stamp, and a batch has the next "
                 "row in their place; correct the stamps, or leave these episodes out"
             )
@@ -429,15 +229,9 @@ def _on_frames(seconds: Any, fps: float) -> Any:
     return [on_frame(x) for x in seconds] if isinstance(seconds, list | tuple) else seconds
 
 
-def _numbers(dataset: Dataset) -> np.ndarray:
-    """LeRobot's number of each episode of the cache, int64 [episodes]."""
-    numbers: np.ndarray = dataset.episodes["source_episode_index"].to_numpy()
-    return numbers
-
-
 def _places(dataset: Dataset, episodes: Sequence[int]) -> list[int]:
     """Which episodes of the cache have these numbers in LeRobot."""
-    place = {number: at for at, number in enumerate(_numbers(dataset).tolist())}
+    place = {number: at for at, number in enumerate(episode_numbers(dataset).tolist())}
     asked = listed(whole, "episodes", episodes, np.int64).tolist()
     for number in asked:
         if number not in place:
@@ -457,7 +251,7 @@ def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[st
     left_out = set().union(*lacking.values())
     if not left_out:
         return list(episodes)
-    numbers = _numbers(dataset)
+    numbers = episode_numbers(dataset)
     reasons = "; ".join(
         f"{name} has none in {len(found)}: {ranges(sorted(numbers[found].tolist()), _RUNS_NAMED)}"
         for name, found in lacking.items()
@@ -470,7 +264,9 @@ def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[st
             f"episodes: expected some with rows of every key in {dataset.path}, got none among {len(left_out)}: "
             f"{reasons}{way_out}"
         )
-    _warn(f"{len(left_out)} of {len(set(episodes))} episodes lack rows of a key and are left out: {reasons}{way_out}")
+    warn_caller(
+        f"{len(left_out)} of {len(set(episodes))} episodes lack rows of a key and are left out: {reasons}{way_out}"
+    )
     return [at for at in episodes if at not in left_out]
 
 
@@ -518,7 +314,7 @@ class LeRobotEpisodes(Sequence[dict[str, Any]]):
     """
 
     def __init__(self, dataset: Dataset) -> None:
-        numbers, index = _numbers(dataset), dataset.streams["index"]
+        numbers, index = episode_numbers(dataset), dataset.streams["index"]
         count = int(numbers.max()) + 1
         begin, length = np.zeros((2, count), np.int64)
         begin[numbers] = index.values[index.row_offsets[:-1]]
@@ -639,7 +435,7 @@ class LeRobotMetadata:
             units = [info["depth_unit"] for info in infos if isinstance(info, dict) and info.get("depth_unit")]
             scale = {"m": 1.0, "mm": 0.001}.get(units[-1]) if units else None
             if scale is None:
-                _warn(
+                warn_caller(
                     f"meta.stats: {key} has none, since info.json does not say the depth_unit of the set's: metres or mm"
                 )
                 del stats[key]
@@ -761,7 +557,7 @@ class LeRobotDataset(_MapStyle):
         self.episodes = None if episodes is None else listed(whole, "episodes", episodes, np.int64).tolist()
         counted = np.array_equal(self._dataset.streams["index"].values, np.arange(self.meta.total_frames))
         if episodes is None and not (counted and len(self._dataset) == len(self.meta.episodes)):
-            self.episodes = _numbers(self._dataset).tolist()  # a row's place here is not its index
+            self.episodes = episode_numbers(self._dataset).tolist()  # a row's place here is not its index
         taken = range(len(self.meta.episodes)) if self.episodes is None else self.episodes
         streams = self._dataset.streams
         asked = sorted(set(_places(self._dataset, taken)))
@@ -769,14 +565,14 @@ class LeRobotDataset(_MapStyle):
         if options.get("missing", "drop") == "drop":
             self._places = _with_every_key(self._dataset, asked, [key for key in self.meta.features if key in streams])
         if len(self._places) < len(asked):
-            left = set(_numbers(self._dataset)[self._places].tolist())
+            left = set(episode_numbers(self._dataset)[self._places].tolist())
             self.episodes = [number for number in taken if number in left]
         self._at_once = _ITEMS_WITH_FRAMES_AT_ONCE if self.meta.camera_keys else _ITEMS_AT_ONCE
         self._loader = LeRobotLoader(
             self._dataset,
             batch_size=self._at_once,
             delta_timestamps=delta_timestamps,
-            episodes=_numbers(self._dataset)[self._places].tolist(),
+            episodes=episode_numbers(self._dataset)[self._places].tolist(),
             task_text=True,
             shuffle=False,
             framework="torch",
@@ -892,7 +688,7 @@ def make_dataset(cfg: Any) -> LeRobotDataset:
     wanted = cfg.dataset
     _refuse_unknown(wanted)
     root = Path(wanted.root or Path(HF_LEROBOT_HOME) / wanted.repo_id)
-    meta = LeRobotMetadata(_open_cache(root), root)
+    meta = LeRobotMetadata(find_or_make_cache(root), root)
     trained = getattr(cfg, "trainable_config", None) or cfg.policy  # the latter before LeRobot 0.5
     renamed = {}
     if "rename_map" in inspect.signature(resolve_delta_timestamps).parameters:  # behind LeRobot 0.6.1
@@ -939,7 +735,7 @@ def _without_excluded(wanted: Any, meta: LeRobotMetadata) -> list[int] | None:
     if not excluded:
         return wanted.episodes  # type: ignore[no-any-return]
     if unknown := sorted(excluded - set(range(meta.total_episodes))):
-        _warn(f"dataset.exclude_episodes: the set has {meta.total_episodes} episodes; there are no {unknown}")
+        warn_caller(f"dataset.exclude_episodes: the set has {meta.total_episodes} episodes; there are no {unknown}")
     taken = range(meta.total_episodes) if wanted.episodes is None else wanted.episodes
     left = [number for number in taken if number not in excluded]
     if not left:

@@ -1,0 +1,222 @@
+"""The cache of a LeRobot dataset: made once, found again, and made again when the dataset changed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from . import errors
+from ._printable import printable, warn
+from .dataset import Dataset
+from .dataset import open as open_dataset
+from .ingest import ingest
+from .ingest.driver import check_source, checked_path
+from .ingest.files import fingerprint, is_cache, is_readable, is_source
+from .ingest.formats.lerobot import read_folders
+from .ingest.recording import SourceError
+from .loader import LoaderWarning
+
+
+def open_cache(
+    path: str | os.PathLike[str],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    on_error: str = "stop",
+    frames: str | None = None,
+    video: bool = True,
+    follow_links: bool = False,
+) -> Dataset:
+    """The cache of a LeRobot dataset: made where there is none yet, and again when a file that was read has changed.
+
+    A cache that it did not make, as one of ``robocache ingest``, is taken as it is, and never written to. Where several
+    processes ask at once, one makes it and the others wait. On a terminal a bar shows how far it is.
+
+    Args:
+        path: the dataset's folder (v2.0, v2.1 or v3.0).
+        cache: where its cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache folder
+            ($XDG_CACHE_HOME, else ~/.cache).
+        on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``.
+        frames: which frame of a video is a row's: ``"by-time"`` or ``"by-index"``, as for :func:`robocache.ingest`; None:
+            as the cache has them, by time where it is made.
+        video: read the cameras too, decoded once and kept as JPEG; False leaves them out.
+        follow_links: follow symlinks that lead out of the folder, as for :func:`robocache.ingest`. Those of a snapshot of the
+            Hugging Face Hub are followed anyway.
+
+    Raises:
+        FileError: as :func:`robocache.ingest`; no camera has a frame; or what is at `cache` is not what is asked for, and was
+            made by others.
+    """
+    dataset = find_or_make_cache(path, cache, on_error, frames, video, follow_links)
+    cameras = dataset.provenance["lerobot"]["cameras"] if video else ()
+    missing = [name for name in cameras if name not in dataset.streams]
+    if missing and len(missing) == len(cameras):
+        raise errors.FileError(
+            f"{path}: no episode has a frame of its camera{'s' * (len(missing) > 1)} {', '.join(missing)} in {dataset.path}; "
+            "video=False reads it without"
+        )
+    if missing:
+        warn_caller(f"cameras without frames in the cache are left out, all else is read: {', '.join(missing)}")
+    return dataset
+
+
+def find_or_make_cache(
+    path: Any,
+    cache: Any = None,
+    on_error: str = "stop",
+    frames: str | None = None,
+    video: bool = True,
+    follow_links: bool = False,
+) -> Dataset:
+    source = checked_path("path", path)
+    check_source(source)
+    source = source.resolve()
+    if not os.path.lexists(source / "meta" / "info.json"):
+        hint = "; of a cache: robocache.Loader(robocache.open(path), ...)" if is_cache(source) else ""
+        raise errors.FileError(f"{source}: expected the folder of a LeRobot dataset, which has meta/info.json{hint}")
+    if frames not in (None, "by-time", "by-index"):
+        raise errors.ArgumentError(f"frames: expected 'by-time', 'by-index' or None, got {frames!r}")
+    place = _default_place(source) if cache is None else checked_path("cache", cache)
+    found = _find_cache(source, place, on_error, frames, video)
+    if found is None:
+        with _one_at_a_time(place) as lock:
+            found = _find_cache(source, place, on_error, frames, video)
+            if found is None:
+                found = _make_cache(source, place, on_error, frames, video, follow_links)
+                lock.truncate(0)
+                lock.write(_identity(source, place))
+    return found
+
+
+def _default_place(source: Path) -> Path:
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "robocache"
+    return root / f"{source.name}-{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}"
+
+
+def _lock_of(place: Path) -> Path:
+    """The file beside a cache that is locked while it is made, and holds the identity of the one that was."""
+    return place.with_name(f"{place.name}.lock")
+
+
+def _identity(source: Path, place: Path) -> str:
+    """Another for each cache that is written at this path, by whatever writes it, and for each dataset."""
+    manifest = os.stat(place / "manifest.json")
+    path = hashlib.sha256(os.fsencode(source)).hexdigest()
+    return f"{manifest.st_ino} {manifest.st_mtime_ns} {manifest.st_size} {path}\n"
+
+
+def _is_ours(source: Path, place: Path) -> bool:
+    try:
+        return is_readable(_lock_of(place)) and _lock_of(place).read_text() == _identity(source, place)
+    except OSError:
+        return False
+
+
+def _find_cache(source: Path, place: Path, on_error: str, frames: str | None, video: bool) -> Dataset | None:
+    """The cache that is there, or None where it is to be made.
+
+    Raises:
+        FileError: it does not open, or is not what is asked for and not ours to replace.
+    """
+    if not os.path.lexists(place):
+        return None
+    again = f"`rm -r {shlex.quote(str(place))}`, and it is made anew"
+    try:
+        found = open_dataset(place)
+    except errors.FileError as error:
+        if place != _default_place(source):
+            raise
+        raise errors.FileError(f"{error}; {again}") from error
+    if not (reasons := list(_find_reasons(found, source, on_error, frames, video))):
+        return found
+    if _is_ours(source, place):
+        return None
+    told = found.provenance
+    if "lerobot" not in told or ("source" in told and not is_source(told, source)):
+        raise errors.FileError(
+            f"{place}: expected a cache of {source}, or none yet, got one of {told.get('source')} that lies elsewhere; cache= names "
+            "another place"
+        )
+    if place != _default_place(source):
+        command = f"robocache ingest {shlex.quote(str(source))} {shlex.quote(str(place))} --index-columns --overwrite"
+        again = f"`{command}` makes it again, or cache= names another place"
+    raise errors.FileError(f"{place}: {'; '.join(reasons)}; it was not made here, and stays as it is: {again}")
+
+
+def _find_reasons(found: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:
+    """Why a cache is not the one that is asked for."""
+    told = found.provenance.get("lerobot", {})
+    if told.get("fingerprint") != fingerprint(source, *read_folders(told.get("video", True))):
+        yield f"files of {source} have changed since"
+    if not told.get("video", True) and video and told.get("cameras"):
+        yield "its cameras were left out; video=False does without"
+    if on_error != "skip" and (skipped := found.provenance.get("skipped")):
+        yield f"{len(skipped)} things were skipped ({skipped[0]['what']}, ...); on_error='skip' takes it so"
+    if frames not in (None, told.get("frames")) and told.get("video", True):
+        yield f"its frames are {told.get('frames')}, asked for are {frames}"
+    numbers = episode_numbers(found) if told else np.empty(0)
+    if len(np.unique(numbers)) < len(numbers):
+        yield "several episodes have one number, since it was appended to or its episodes were split"
+
+
+def _make_cache(
+    source: Path, place: Path, on_error: str, frames: str | None, video: bool, follow_links: bool
+) -> Dataset:
+    if frames is None and place.exists():
+        frames = open_dataset(place).provenance["lerobot"]["frames"]  # what was asked for when it was made
+    try:
+        ingest(
+            source,
+            place,
+            format="lerobot",
+            on_error=on_error,
+            overwrite=place.exists(),
+            index_columns=True,
+            video=video,
+            frames=frames or "by-time",
+            follow_links=follow_links,
+        )
+    except SourceError as error:
+        if on_error == "skip":
+            raise
+        raise errors.FileError(f"{error}; on_error='skip' leaves out by name what cannot be read") from error
+    return open_dataset(place)
+
+
+@contextmanager
+def _one_at_a_time(place: Path) -> Iterator[TextIO]:
+    """Lets one process in; the others wait."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.fdopen(os.open(_lock_of(place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
+    except OSError as error:
+        raise errors.FileError(f"{place}: {error.strerror}; cache= names another place") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(printable(f"robocache: waiting for another process that makes {place}"), file=sys.stderr)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+
+
+def warn_caller(message: str) -> None:
+    """Warns of the line that called this package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(f"{__package__}."):
+        level, frame = level + 1, frame.f_back
+    warn(message, LoaderWarning, stacklevel=level)
+
+
+def episode_numbers(dataset: Dataset) -> np.ndarray:
+    """LeRobot's number of each episode of the cache, int64 [episodes]."""
+    numbers: np.ndarray = dataset.episodes["source_episode_index"].to_numpy()
+    return numbers
