@@ -233,6 +233,23 @@ def test_joints_without_all_their_numbers_are_refused(tmp_path):
     assert list(got.skipped) == ["a.mcap: /joint_states: messages 1"]
 
 
+@pytest.mark.parametrize("names", [["", ""], ["arm", ""], ["arm", "arm"]])
+def test_joints_without_a_name_of_their_own_cost_no_numbers(names, tmp_path):
+    states = [
+        (
+            START + k * MS,
+            message("sensor_msgs/msg/JointState", header=header(START + k * MS), name=names, position=[k, 2.5]),
+        )
+        for k in range(3)
+    ]
+    source = write_mcap(tmp_path / "run.mcap", {"/joints": ("sensor_msgs/msg/JointState", states)})
+    report = robocache.ingest(source, tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["/joints/position"]
+    np.testing.assert_array_equal(stream.values, [[0, 2.5], [1, 2.5], [2, 2.5]])
+    assert list(stream.names) == (names if all(names) else [])
+    assert ("/joints: names of joints" in [omission.what for omission in report.left_out]) == (not all(names))
+
+
 def test_transforms_are_a_stream_a_pair_of_frames(tmp_path):
     def transform(time_ns, parent, child, x):
         name = "geometry_msgs/msg/TransformStamped"

@@ -539,7 +539,10 @@ class Topic:
             values = flat[offsets[there][:, None] + np.arange(len(joints))]
             if len(orders) > 1:
                 values = np.take_along_axis(values, np.array([orders[lists[row]] for row in there]), axis=1)
-            yield f"{self._name}/{path}", Rows(time_ns[there], values, list(joints), attributes=self._attributes())
+            if not all(joints):
+                self._notes.leave_out(f"{self._name}: names of joints", f"one of them is empty: {list(joints)}")
+            names = list(joints) if all(joints) else None
+            yield f"{self._name}/{path}", Rows(time_ns[there], values, names, attributes=self._attributes())
 
     # ---- transforms ----
 
