@@ -1,4 +1,4 @@
-// The memory that a call works in comes in one of two ways.
+// A call gets its working memory in one of two ways.
 //
 // If the sizes follow from the arguments, the caller provides the outputs and a workspace of the size that the
 // operation's *_workspace_bytes returns (checked_workspace in core/arguments.hpp). Nothing is allocated.
@@ -15,8 +15,8 @@
 
 namespace robocache {
 
-// Returns contiguous memory on the call's device, aligned to 256 on CUDA and to 64 on the CPU, with any content. It
-// must stay until the queued work is done. What it throws goes to the caller.
+// Returns contiguous memory on the call's device, aligned to 256 on CUDA and to 64 on the CPU, with any content. The
+// memory must stay until the queued work is done. The operation passes its exceptions on to the caller.
 using Allocate = std::function<TensorView(DType dtype, std::initializer_list<int64_t> shape)>;
 
 // A workspace; null if no bytes are needed.

@@ -19,10 +19,10 @@ std::string number_text(double number) {
 }
 
 std::string ArgumentsOf::operator()(std::string_view argument) const {
-  if (place < 0) return std::string(argument);
+  if (index < 0) return std::string(argument);
   std::string text = "streams[";
   if (stream.empty()) {
-    text += std::to_string(place);
+    text += std::to_string(index);
   } else {
     text.append("'").append(stream).append("'");
   }
@@ -69,7 +69,7 @@ void check_lengths(const TensorView& lengths, std::string_view argument, int64_t
     refuse(of(argument), ": expected [", std::to_string(batch), "], got ",
            shape_string(lengths.shape.data(), lengths.ndim));
   }
-  if (lengths.device.is_cuda()) return;  // the kernel cuts them to what there is, because reading them here would wait
+  if (lengths.device.is_cuda()) return;  // the kernel clamps them, because reading them here would wait for the device
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = length_at(lengths.data, lengths.dtype, b * lengths.strides[0], most);
     if (length < 0 || length > most) {

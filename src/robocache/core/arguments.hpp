@@ -34,7 +34,7 @@ std::string number_text(double number);
 // "streams['imu'].times" or, without a name, "streams[2].times".
 struct ArgumentsOf {
   std::string_view stream = {};
-  int64_t place = -1;
+  int64_t index = -1;
 
   std::string operator()(std::string_view argument) const;
 };

@@ -1,9 +1,8 @@
-// The CUDA plugin, librobocache_cuda.so. It is opened when CUDA is first asked for, so that the CPU library needs no
-// driver.
+// The CUDA plugin, librobocache_cuda.so. It is opened when CUDA is first used, so the CPU library needs no driver.
 //
-// The boundary is plain C: this table, and one launcher for each kernel, found by name. No C++ type crosses it. Both
-// libraries hold a hash of everything that crosses, made by the build (cmake/RobocacheBackendAbi.cmake). A plugin with
-// another hash, and so of another build, is refused before anything of it is read.
+// The boundary is plain C: this table, and one launcher per kernel, found by name. No C++ type crosses it. Both
+// libraries contain a hash of everything that crosses, which the build computes (cmake/RobocacheBackendAbi.cmake). A
+// plugin with another hash comes from another build and is refused before it is used.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +22,8 @@ struct CudaDeviceInfo {
   uint64_t memory_free_bytes;
 };
 
-// Every function returns 0 or a cudaError_t; error_text explains it. `device` is made current only for the call.
+// Every function returns 0 or a cudaError_t; error_text explains it. A function makes `device` current only for its
+// duration.
 struct CudaBackend {
   int32_t runtime_version;  // CUDA runtime the plugin was built with, as 13000
   int32_t out_of_memory;    // the code for it
@@ -52,21 +52,21 @@ struct CudaBackend {
   const char* (*error_text)(int code);
 };
 
-// The plugin's table, or null; cuda_unavailable_reason() then says why. It is looked for once, beside this library and
-// at $ROBOCACHE_CUDA_LIBRARY.
+// Returns the plugin's table, or null; cuda_unavailable_reason() then gives the reason. The plugin is searched for
+// once, beside this library and at $ROBOCACHE_CUDA_LIBRARY.
 const CudaBackend* cuda_backend_or_null();
 const std::string& cuda_unavailable_reason();
 
-// The number of usable CUDA devices; 0 without plugin, driver or device.
+// Returns the number of usable CUDA devices; 0 without plugin, driver or device.
 int cuda_device_count();
 
-// The table; throws DeviceError with the reason.
+// Returns the table. Throws DeviceError with the reason if there is none.
 const CudaBackend& cuda_backend();
 
-// Throws DeviceError "WHAT: TEXT" if `code` is not 0, or OutOfMemory if it says that.
+// Throws DeviceError "WHAT: TEXT" if `code` is not 0; OutOfMemory if it is that error.
 void check_cuda(int code, const char* what);
 
-// The launcher that the plugin exports as `name`. Throws DeviceError.
+// Returns the launcher that the plugin exports as `name`. Throws DeviceError.
 void* cuda_symbol(const char* name);
 
 // Owns memory on a device; CPU memory is 64-byte aligned.
@@ -91,8 +91,8 @@ class DeviceBuffer {
   void* data_ = nullptr;
 };
 
-// Owns pinned host memory: the kernels of `device` access it across the link, and copies to the device need no staging.
-// It is pinned for every other CUDA device too. For the CPU it is plain memory. 64-byte aligned.
+// Owns pinned host memory. The kernels of `device` access it directly, and copies to the device need no staging. It is
+// pinned for every other CUDA device too. On the CPU it is plain memory. 64-byte aligned.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
@@ -129,14 +129,14 @@ class HostRegistration {
   void* on_device_ = nullptr;
 };
 
-// Owns a CUDA stream that does not synchronise with the default stream. On the CPU there is none.
+// Owns a CUDA stream that does not synchronise with the default stream. On the CPU it owns nothing.
 class OwnedCudaStream {
  public:
   OwnedCudaStream() = default;
   explicit OwnedCudaStream(Device device);  // throws DeviceError
   OwnedCudaStream(OwnedCudaStream&& other) noexcept;
   OwnedCudaStream& operator=(OwnedCudaStream&& other) noexcept;
-  ~OwnedCudaStream();  // what is queued on it still runs
+  ~OwnedCudaStream();  // work queued on it still runs
 
   CudaStream get() const { return stream_; }
   void wait() const;  // until everything queued on it is done

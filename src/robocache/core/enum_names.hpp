@@ -23,7 +23,7 @@ constexpr std::string_view name_of(Enum value) {
   return EnumNames<Enum>::names[static_cast<size_t>(value)];
 }
 
-// The value of that name; throws ArgumentError, which names the argument and lists the names.
+// Returns the value with that name. Throws ArgumentError that names the argument and lists the names.
 template <HasNames Enum>
 Enum value_of(std::string_view name, std::string_view argument) {
   constexpr size_t kCount = std::size(EnumNames<Enum>::names);

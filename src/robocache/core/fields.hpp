@@ -1,5 +1,5 @@
-// The fields of a struct, listed once. Whoever reads, describes or compares the struct goes by this list: a field that
-// is added to it is added everywhere.
+// The fields of a struct, listed once. Code that reads, describes or compares the struct uses this list, so a field
+// that is added to the list is added everywhere.
 //
 //   struct Window {
 //     double from_s = 0;

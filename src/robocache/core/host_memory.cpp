@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-// The number in a file that holds one; none if it says "max" or is missing.
+// Returns the number in a file; nothing if the file says "max" or is missing.
 std::optional<int64_t> number_in(const std::string& path) {
   std::ifstream file(path);
   int64_t value = 0;
@@ -40,25 +40,25 @@ std::map<std::string, int64_t> numbers_in(const std::string& path) {
   return numbers;
 }
 
-// The file names of a version in a group's folder.
+// The file names of a version in a control group's folder.
 struct Version {
   std::vector<const char*> limits;
   const char* usage;
-  std::vector<const char*> page_cache;  // of memory.stat: pages of files, which the kernel can drop
+  std::vector<const char*> page_cache;  // entries of memory.stat: pages of files, which the kernel can drop
 };
 
 const Version kVersion1{
     {"memory.limit_in_bytes"}, "memory.usage_in_bytes", {"total_active_file", "total_inactive_file"}};
 const Version kVersion2{{"memory.max", "memory.high"}, "memory.current", {"active_file", "inactive_file"}};
 
-// Where the groups of a version are mounted, and which group is mounted there: in a container that is not always the
-// outermost one.
+// The mount point of a version's control groups, and the group that is mounted there. In a container that is not always
+// the outermost group.
 struct Mount {
   std::string point;
   std::string group;
 };
 
-// A line of mountinfo: "31 23 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory".
+// Reads a line of mountinfo: "31 23 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory".
 std::optional<Mount> mount_of(const std::string& mountinfo, bool version1) {
   std::ifstream file(mountinfo);
   for (std::string line; std::getline(file, line);) {
@@ -79,12 +79,12 @@ std::optional<Mount> mount_of(const std::string& mountinfo, bool version1) {
 
 struct Group {
   const Version* version;
-  std::string top;     // the folder of the outermost group that can be seen
-  std::string inside;  // from there to the process's group: "" or "/a/b"
+  std::string top;     // folder of the outermost visible group
+  std::string inside;  // path from there to the process's group: "" or "/a/b"
 };
 
-// A line of /proc/self/cgroup: "4:memory:/a/b" in version 1, which applies if it lists memory, or "0::/a/b" in version
-// 2.
+// Finds the group in /proc/self/cgroup. Lines are "4:memory:/a/b" in version 1, where the line that lists memory
+// applies, or "0::/a/b" in version 2.
 std::optional<Group> group_of_process(const std::string& root) {
   std::optional<std::string> paths[2];
   std::ifstream file(root + "/proc/self/cgroup");
@@ -100,7 +100,7 @@ std::optional<Group> group_of_process(const std::string& root) {
     std::optional<std::string>& path = paths[version1 ? 0 : 1];
     const std::optional<Mount> mount = mount_of(root + "/proc/self/mountinfo", version1);
     if (!path || !mount) continue;
-    // The process may see a path that begins outside of what is mounted.
+    // The process's path may begin outside the mounted part.
     if (mount->group != "/" && (*path + "/").starts_with(mount->group + "/")) path->erase(0, mount->group.size());
     Group group{version1 ? &kVersion1 : &kVersion2, root + mount->point, *path == "/" ? "" : *path};
     if (!std::ifstream(group.top + group.inside + "/cgroup.procs")) group.inside = "";

@@ -1,4 +1,4 @@
-// The memory of the host that this process may take.
+// The host memory that this process may use.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 
 namespace robocache {
 
-// The limit of the tightest control group that the process is in, including all outer groups (version 1 or 2), or the
-// machine's if none is tighter.
+// The limit of the tightest control group of the process, including all outer groups (version 1 or 2), or the machine's
+// memory if none is tighter.
 struct HostMemory {
   int64_t limit_bytes = 0;
-  int64_t free_bytes = 0;  // the part of the limit that is free or only holds page cache
+  int64_t free_bytes = 0;  // the part of the limit that is free or holds only page cache
   std::string limited_by;  // the control group's folder, or "the machine"
 
   int64_t used_bytes() const { return limit_bytes - free_bytes; }

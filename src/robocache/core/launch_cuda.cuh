@@ -1,4 +1,4 @@
-// What every launcher does around its kernel. Only *_cuda.cu files include it.
+// Code that every launcher uses around its kernel. Only *_cuda.cu files include it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,17 +12,17 @@ namespace robocache {
 
 using Word = unsigned long long;  // the type of 64-bit atomic operations
 
-// Returns 0 if it cannot be learned.
+// Returns 0 if it is unknown.
 inline int device_attribute(cudaDeviceAttr attribute, int device) {
   int value = 0;
   return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
 }
 
-// The properties that launches size themselves by. The runtime caches them; if they cannot be learned, the launch
+// These device properties determine the sizes of launches. The runtime caches them. If they are unknown, the launch
 // reports why.
 inline int multiprocessors(int device) { return std::max(1, device_attribute(cudaDevAttrMultiProcessorCount, device)); }
 
-// The number of blocks of `of_each` items, at most `most`.
+// Returns the number of blocks of `of_each` items, at most `most`.
 inline unsigned blocks_for(int64_t items, int64_t of_each, int64_t most = INT32_MAX) {
   return static_cast<unsigned>(std::min((items + of_each - 1) / of_each, most));
 }
@@ -63,7 +63,7 @@ inline bool runs_code_for_90(const void* kernel, int device) {
   const uint8_t known = kept ? answers[device].load(std::memory_order_relaxed) : uint8_t{kNotAsked};
   if (known != kNotAsked) return known == kYes;
   cudaFuncAttributes built{};
-  if (cudaFuncGetAttributes(&built, kernel) != cudaSuccess) return false;  // the launch will say why
+  if (cudaFuncGetAttributes(&built, kernel) != cudaSuccess) return false;  // the launch will report the reason
   const bool yes = built.ptxVersion >= 90;
   if (kept) answers[device].store(yes ? kYes : kNo, std::memory_order_relaxed);
   return yes;
@@ -104,7 +104,7 @@ cudaError_t launch_overlapped(void (*kernel)(Parameters...), dim3 blocks, unsign
   return launch_clusters(kernel, 1, blocks, threads, shared_bytes, stream, arguments...);
 }
 
-// Lets the next kernel begin as soon as this one's last blocks run; it still waits for their results.
+// Lets the next kernel begin as soon as this one's last blocks run. It still waits for their results.
 __device__ inline void let_work_after_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

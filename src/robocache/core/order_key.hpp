@@ -1,9 +1,9 @@
 // Maps features to unsigned integers in the order of min and max, for both backends (rule 27 of docs/rules.md). -0 is
 // below +0.
 //
-// NaN wins: max_key puts it above everything and min_key below everything, so that the largest max_key of a cell, or
-// its least min_key, gives the result. The neutral starts are 0 and ~0; they do not tell an empty cell from one with
-// the least, or greatest, integer.
+// NaN wins: max_key puts it above everything and min_key below everything, so the largest max_key of a cell, or its
+// least min_key, gives the result. The neutral start values are 0 and ~0. They do not distinguish an empty cell from
+// one with the least, or greatest, integer.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// The ranges that a thread takes of a parallel_ranges() (core/thread_pool.hpp). The functions are virtual, because the
-// caller may be compiled for another instruction set than the pool.
+// The ranges of a parallel_ranges() that one thread takes (core/thread_pool.hpp). The functions are virtual, because
+// the caller may be compiled for another instruction set than the pool.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace robocache {
 
 class Ranges {
  public:
-  // Returns the next range, if any is left for this thread; else leaves both arguments as they are.
+  // Returns true and the next range, if one is left for this thread; else leaves both arguments unchanged.
   virtual bool next(int64_t& begin, int64_t& end) = 0;
 
  protected:

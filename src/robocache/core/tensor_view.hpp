@@ -1,4 +1,4 @@
-// A view of an n-dimensional array that somebody else owns.
+// A view of an n-dimensional array. It does not own the memory.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace robocache {
 
 inline constexpr int kMaxDims = 8;
 
-// It owns nothing: the memory must outlive every use. Strides count elements and may be 0 or negative.
+// The memory must outlive every use. Strides count elements and may be 0 or negative.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -22,20 +22,20 @@ struct TensorView {
   std::array<int64_t, kMaxDims> shape{};
   std::array<int64_t, kMaxDims> strides{};
 
-  // A C-contiguous view.
+  // Returns a C-contiguous view.
   static TensorView contiguous(void* data, DType dtype, std::initializer_list<int64_t> shape, Device device = {});
 
   int64_t numel() const;
   bool is_contiguous() const;
 
-  // The addresses that this view can touch: [first byte, one past the last byte); equal if it has no elements.
+  // Returns the addresses that this view can touch: [first byte, one past the last byte); equal if it has no elements.
   std::array<uintptr_t, 2> extent() const;
 
-  // "[2, 10, 16] float32 on cpu", for error messages.
+  // Returns text like "[2, 10, 16] float32 on cpu", for error messages.
   std::string describe() const;
 };
 
-// "[2, 10, 16]".
+// Returns text like "[2, 10, 16]".
 std::string shape_string(const int64_t* shape, int ndim);
 
 }  // namespace robocache

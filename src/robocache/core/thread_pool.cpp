@@ -31,7 +31,7 @@ thread_local const std::atomic<bool>* cancelled_by = nullptr;
 
 bool is_true(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(std::memory_order_relaxed); }
 
-// Marks this thread as working on a range: a call from there runs on this thread alone.
+// Marks this thread as working on a range. Calls inside a range run on this thread alone.
 class InsideRange {
  public:
   InsideRange() { inside_range = true; }
@@ -116,10 +116,10 @@ class ThreadPool {
 #endif
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    // A worker that has not woken up yet is not waited for, because no range is left for it.
+    // Workers that have not woken up yet are not waited for, because no range is left for them.
     open_ = false;
     done_.wait(lock, [this] { return busy_ == 0; });
-    // The pool keeps no reference to the exception: the caller owns it.
+    // The pool keeps no reference to the exception; the caller owns it.
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
     if (is_true(cancelled_by)) throw Cancelled();
   }
@@ -132,7 +132,7 @@ class ThreadPool {
     const std::atomic<bool>* cancelled = nullptr;
   };
 
-  // The ranges of the job that one thread takes.
+  // The ranges of the job, as one thread takes them.
   struct Share final : Ranges {
     explicit Share(ThreadPool& of) : pool(of) {}
 
@@ -197,7 +197,7 @@ class ThreadPool {
     try {
       for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { worker(); });
     } catch (const std::system_error&) {
-      // The system gives no more threads: the threads that started share the work with the caller.
+      // The system gives no more threads. The threads that started share the work with the caller.
     }
   }
 
@@ -213,7 +213,7 @@ class ThreadPool {
   }
 
   int threads_;
-  std::mutex run_mutex_;  // held by the one caller whose job the workers share
+  std::mutex run_mutex_;  // held by the caller whose job the workers share
   std::mutex mutex_;      // guards everything below
   std::condition_variable wake_;
   std::condition_variable done_;
@@ -230,18 +230,18 @@ class ThreadPool {
 
 ThreadPool* pool = nullptr;
 
-// A forked child has no workers and may hold locks that no thread will release: it gets a new pool, and the parent's is
-// left as it was.
+// A forked child has no workers, and its locks may stay held. It gets a new pool, and the parent's pool is left
+// unchanged.
 void replace_pool_in_child() { pool = new ThreadPool(pool->threads()); }
 
 ThreadPool& the_pool() {
-  static const bool made = [] {
+  static const bool initialised = [] {
     // Never destroyed: a worker may still be waiting when the process runs its exit handlers.
     pool = new ThreadPool(default_num_threads());
     pthread_atfork(nullptr, nullptr, replace_pool_in_child);
     return true;
   }();
-  (void)made;
+  (void)initialised;
   return *pool;
 }
 

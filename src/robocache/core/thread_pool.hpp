@@ -1,4 +1,4 @@
-// The threads that CPU work runs on. No result depends on their number.
+// The threads that run CPU work. No result depends on their number.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@
 
 namespace robocache {
 
-// The threads of parallel_for, including the caller's: ROBOCACHE_NUM_THREADS if set, else the cores that this process
-// may use.
+// Returns the number of threads of parallel_for, including the caller's: ROBOCACHE_NUM_THREADS if set, else the number
+// of cores that this process may use.
 int num_threads();
 
 // Throws ArgumentError unless 1 <= n <= 4096. Do not call it while a parallel_for runs in another thread.
@@ -23,8 +23,8 @@ void set_num_threads(int64_t n);
 // starts its own threads.
 void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 
-// The same for work that begins a range before it has finished the one before: calls body(ranges) on each thread, which
-// takes ranges until there are none and returns when it has done them all. It is called again if it threw.
+// Does the same for work that begins a range before the previous one is finished. Calls body(ranges) on each thread.
+// The body takes ranges until none is left and returns when they are all done. If it throws, it is called again.
 void parallel_ranges(int64_t n, int64_t grain, const std::function<void(Ranges& ranges)>& body);
 
 // While it lives, a parallel_for of this thread begins no further range once `by` is true. It throws Cancelled when the

@@ -1,4 +1,4 @@
-// Time is int64 nanoseconds everywhere inside; users give seconds.
+// Time is int64 nanoseconds inside the library; users give seconds.
 #pragma once
 
 #include <cmath>
@@ -10,10 +10,10 @@ namespace robocache {
 
 inline constexpr double kNsPerSecond = 1e9;
 
-// Seconds to the nearest nanosecond, ties to even. The caller has checked that the result fits.
+// Converts seconds to the nearest nanosecond, ties to even. The caller has checked that the result fits.
 inline int64_t seconds_to_ns(double seconds) { return std::llrint(seconds * kNsPerSecond); }
 
-// The nanoseconds from a clock's start to its k-th tick.
+// Returns the nanoseconds from a clock's start to its k-th tick.
 ROBOCACHE_HD int64_t clock_tick_ns(int64_t k, double period_ns) {
 #ifdef __CUDA_ARCH__
   return __double2ll_rn(static_cast<double>(k) * period_ns);
@@ -22,7 +22,7 @@ ROBOCACHE_HD int64_t clock_tick_ns(int64_t k, double period_ns) {
 #endif
 }
 
-// a - b for a >= b, without overflow for any signs.
+// Returns a - b for a >= b, without overflow for any signs.
 ROBOCACHE_HD uint64_t ns_between(int64_t a, int64_t b) { return static_cast<uint64_t>(a) - static_cast<uint64_t>(b); }
 
 }  // namespace robocache

@@ -26,7 +26,7 @@ ROBOCACHE_HD auto with_floating(DType dtype, const Body& body) {
   }
 }
 
-// The same for any element type; bool becomes uint8, 0 or 1.
+// Does the same for any element type; bool becomes uint8, 0 or 1.
 template <class Body>
 ROBOCACHE_HD auto with_type(DType dtype, const Body& body) {
   switch (dtype) {

@@ -1,12 +1,12 @@
-// Divides one piece of memory for everything that a call on CUDA needs temporarily.
+// Divides one piece of memory into everything that a call on CUDA needs temporarily.
 #pragma once
 
 #include <cstdint>
 
 namespace robocache {
 
-// Hands out parts of a workspace, each aligned to 256 bytes as the workspace is. Without memory it only counts. A
-// pointer whose part is not wanted stays as it was.
+// Returns parts of a workspace, each aligned to 256 bytes like the workspace itself. Without memory it only counts. A
+// pointer whose part is not wanted stays unchanged.
 class WorkspaceParts {
  public:
   explicit WorkspaceParts(void* memory) : memory_(static_cast<char*>(memory)) {}

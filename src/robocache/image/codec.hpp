@@ -1,15 +1,16 @@
-// One frame between its file and its pixels, on the calling thread. image/frames.hpp handles many on all threads.
+// Converts one frame between its file and its pixels, on the calling thread. image/frames.hpp handles many frames on
+// all threads.
 //
-// A decoded JPEG has libjpeg-turbo's pixels, bit for bit: the integer "islow" inverse DCT, the "fancy" upsampling, the
+// A decoded JPEG has exactly libjpeg-turbo's pixels: the integer "islow" inverse DCT, the "fancy" upsampling, the
 // conversion to RGB. Grey stays one channel. An Exif orientation is not applied, because robots' cameras do not turn.
-// CMYK and YCCK are refused. A PNG gives uint8, or uint16 if it has 16 bits; grey of 1, 2 and 4 bits is scaled to
-// 0..255; palettes become RGB; an alpha channel is dropped if the frame is opaque, and otherwise the frame is refused.
+// CMYK and YCCK are refused. A PNG gives uint8, or uint16 if it has 16 bits. Grey of 1, 2 and 4 bits is scaled to
+// 0..255. Palettes become RGB. An alpha channel is dropped if the frame is opaque, otherwise the frame is refused.
 //
-// Nothing is repaired: a frame whose decoder notices that it is truncated or damaged is refused, and never returned
-// with grey rows. No blob makes these functions read outside it, crash, or allocate more than in proportion to its
+// Nothing is repaired: a frame that its decoder finds truncated or damaged is refused, never returned with grey rows.
+// With any bytes, these functions do not read outside the blob or crash, and they allocate at most in proportion to its
 // length and to the expected frame.
 //
-// FrameError says what is wrong with a frame and, if it is damaged, near which byte.
+// FrameError describes the fault and, for a damaged frame, the byte near it.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +23,21 @@
 
 namespace robocache {
 
-// Tells the codec by the first bytes, never kRaw. Throws FrameError for anything but JPEG and PNG.
+// Returns the codec that the first bytes show, never kRaw. Throws FrameError if they are neither JPEG nor PNG.
 Codec codec_of(std::span<const uint8_t> blob);
 
-// The shape that decoding gives, according to the header; reads some hundred bytes. Throws FrameError for a bad header,
-// for what is refused above, for sides of 0 or beyond kMaxFrameSide, and for more pixels than so few bytes can hold:
-// memory of this shape may be allocated for a file from a stranger. Throws ArgumentError for kRaw.
+// Returns the shape of the decoded frame, from the header; reads about a hundred bytes. Throws FrameError for a bad
+// header, for frames refused above, for sides of 0 or beyond kMaxFrameSide, and for more pixels than so few bytes can
+// hold. So memory of this shape may be allocated even for an untrusted file. Throws ArgumentError for kRaw.
 FrameShape frame_shape(Codec codec, std::span<const uint8_t> blob);
 
-// Decodes into `out`, which has expected.bytes(). kRaw copies. Throws FrameError, also if the frame is not `expected`;
-// `out` then holds anything.
+// Decodes into `out`, which has expected.bytes(). kRaw copies. Throws FrameError, also if the frame does not have the
+// `expected` shape; the content of `out` is then undefined.
 void decode_frame(Codec codec, std::span<const uint8_t> blob, const FrameShape& expected, void* out);
 
 enum class Subsampling : uint8_t {
-  k420,  // one sample of colour for 2 x 2 pixels
-  k444,  // one sample for each pixel
+  k420,  // one colour sample per 2 x 2 pixels
+  k444,  // one colour sample per pixel
 };
 
 // Reads "4:2:0" or "4:4:4". Throws ArgumentError naming `subsampling`.
@@ -48,8 +49,8 @@ struct EncodeOptions {
   Subsampling subsampling = Subsampling::k420;
 };
 
-// Encodes a frame. JPEG takes uint8 and gives what segment_jpeg gives; PNG takes uint8 and uint16, at zlib's fastest
-// level. Throws ArgumentError for a shape or quality that the codec does not take.
+// Encodes a frame. JPEG needs uint8 and gives files in the form of segment_jpeg. PNG needs uint8 or uint16 and uses
+// zlib's fastest level. Throws ArgumentError for a shape or quality that the codec does not support.
 std::vector<uint8_t> encode_frame(Codec codec, const void* pixels, const FrameShape& shape,
                                   const EncodeOptions& options = {});
 
@@ -61,18 +62,19 @@ constexpr int restart_mcus(int mcu_pixels) { return mcu_pixels >= 256 ? 1 : 2; }
 struct Segmented {
   std::vector<uint8_t> blob;
   bool reencoded = false;  // encoded again at quality 95, with JPEG's loss
-  std::string why;         // the reason for encoding again; else empty
+  std::string why;         // why it was encoded again; else empty
 };
 
-// Rewrites a JPEG in the form that the decoders here are fastest at: standard, baseline, Huffman coded, one interleaved
-// scan, YCbCr in 4:4:4, 4:2:2 or 4:2:0, or grey, a restart marker every restart_mcus(), no metadata. Every file has the
-// standard's example Huffman tables, two for DC and two for AC: tables for each frame would save 4 to 5 % of the bytes
-// and cost a GPU 9 KB a frame.
+// Rewrites a JPEG in the form that the decoders here decode fastest: standard, baseline, Huffman coded, one interleaved
+// scan, YCbCr in 4:4:4, 4:2:2 or 4:2:0, or grey, a restart marker every restart_mcus(), no metadata. Every file uses
+// the standard's example Huffman tables, two for DC and two for AC. Tables per frame would save 4 to 5 % of the bytes,
+// but take 9 KB of GPU memory per frame.
 //
 // The coefficients are kept if possible, also those of progressive files: the decoded pixels are the same to the bit.
 // They cannot be kept for other samplings, for JPEGs that store RGB, for unfinished progressive files, and in some rare
-// cases; then the pixels are encoded again, and `why` says so. Throws FrameError for what decode_frame refuses, and for
-// a block beyond the range of the inverse DCT (rule 40 of docs/rules.md), whose pixels differ from decoder to decoder.
+// cases. Then the pixels are encoded again, and `why` gives the reason. Throws FrameError for frames that decode_frame
+// refuses, and for a block beyond the range of the inverse DCT (rule 40 of docs/rules.md), whose pixels differ between
+// decoders.
 Segmented segment_jpeg(std::span<const uint8_t> blob);
 
 }  // namespace robocache

@@ -91,11 +91,11 @@ void decode_on_cuda(const Files& files, const TensorView& out, CudaStream stream
 TensorView decode_jpeg_output(const TensorView& blobs, const TensorView& offsets, CudaStream stream) {
   check_files(blobs, offsets);
   if (offsets.shape[0] < 2) refuse("offsets: expected at least one frame where no out is given, got none");
-  const OnHost<int64_t> places(offsets, stream);
+  const OnHost<int64_t> frame_offsets(offsets, stream);
   const OnHost<uint8_t> bytes(blobs, stream);
   FrameShape shape;
   for_each_frame(
-      1, [&](int64_t i) { shape = frame_shape(Codec::kJpeg, blob_at(bytes.elements(), places.elements(), i)); });
+      1, [&](int64_t i) { shape = frame_shape(Codec::kJpeg, blob_at(bytes.elements(), frame_offsets.elements(), i)); });
   return TensorView::contiguous(nullptr, DType::kUInt8,
                                 {offsets.shape[0] - 1, shape.height, shape.width, shape.channels}, blobs.device);
 }
@@ -111,9 +111,9 @@ void decode_jpeg(const TensorView& blobs, const TensorView& offsets, const Tenso
   check_dense(out, "out");
   if (overlaps(out, blobs) || overlaps(out, offsets)) refuse("out: expected memory of its own, got some of an input");
   if (frames == 0) return;
-  const OnHost<int64_t> places(offsets, stream);
+  const OnHost<int64_t> frame_offsets(offsets, stream);
   const OnHost<uint8_t> bytes(blobs, stream);
-  const Files files{bytes.elements(), places.elements()};
+  const Files files{bytes.elements(), frame_offsets.elements()};
   if (out.device.is_cuda()) return decode_on_cuda(files, out, stream);
   const FrameShape shape{out.shape[1], out.shape[2], out.shape[3], DType::kUInt8};
   for_each_frame(frames, [&](int64_t i) {

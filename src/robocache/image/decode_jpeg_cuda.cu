@@ -9,12 +9,12 @@
 namespace robocache {
 namespace {
 
-// ---- entropy coding, dequantisation and inverse DCT: a thread for each segment --------------------------------------
+// ---- Entropy coding, dequantisation and inverse DCT: one thread per segment -----------------------------------------
 
 constexpr unsigned kScanThreads = 64;
 constexpr unsigned kWarp = 32;
-// The bytes of a warp's segments, copied to shared memory at once: with bitwise reads from global memory, the first
-// byte of every sector would be waited for.
+// The bytes of a warp's segments are copied to shared memory together. Bitwise reads from global memory would wait for
+// the first byte of every sector.
 constexpr uint32_t kStagedWords = kWarp * 56;
 
 // The coefficients of one block for each thread, with 8 of them (16 bytes) side by side.
@@ -48,15 +48,15 @@ struct ScanShared {
   uint32_t words[kScanThreads / kWarp][kStagedWords];
 };
 
-// The frame of output `output`, or null.
+// Returns the frame of output `output`, or null.
 __device__ const JpegFrame* frame_at(const DecodeJpegParams& p, int64_t output) {
   int64_t row = p.rows[output] - p.first_row;
   if (p.in_order && row >= 0) row = output;
   return row >= 0 && row < p.frame_count ? p.frames + row : nullptr;
 }
 
-// Copies the words of the warp's segments to `staged`, lane after lane. Returns where this lane's words are then: in
-// `staged`, or where they were if there is no room.
+// Copies the words of the warp's segments to `staged`, lane after lane. Returns the address of this lane's words: in
+// `staged`, or their original address if there is no room.
 __device__ const uint32_t* stage(const uint32_t* words, uint32_t count, uint32_t* staged) {
   constexpr unsigned kAll = 0xffffffffu;
   const unsigned lane = threadIdx.x % kWarp;
@@ -82,7 +82,7 @@ __device__ const uint32_t* stage(const uint32_t* words, uint32_t count, uint32_t
   return fits ? staged + begin : words;
 }
 
-// `lanes` threads for each frame; all segments of a block have the same tables.
+// Each frame has `lanes` threads; all segments of a block have the same tables.
 __global__ void __launch_bounds__(kScanThreads, 7)
     scan_segments(const __grid_constant__ DecodeJpegParams p, int64_t lanes) {
   __shared__ ScanShared shared;
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kScanThreads, 7)
   const bool mine = frame != nullptr && segment < frame->segment_count;
   if (!__syncthreads_or(mine)) return;
 
-  // Without `one_table` the whole block belongs to one frame.
+  // Without `one_table`, the whole block belongs to one frame.
   const JpegTables* const tables = p.tables + (p.one_table ? 0 : frame->tables);
   for (unsigned i = threadIdx.x; i < sizeof(JpegTables) / sizeof(uint4); i += kScanThreads) {
     __pipeline_memcpy_async(reinterpret_cast<uint4*>(&shared.tables) + i, reinterpret_cast<const uint4*>(tables) + i,
@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(kScanThreads, 7)
                            coefficients, p.planes + output * p.plane_bytes);
 }
 
-// ---- chroma to full size, and colour: a block for some rows of a frame ----------------------------------------------
+// ---- Chroma upsampling and colour: one block per group of rows of a frame ------------------------------------------
 
 constexpr unsigned kColorThreads = 256;
-constexpr int64_t kRunsOfThread = 4;  // if there are enough frames: a block's start costs as much as a run
+constexpr int64_t kRunsOfThread = 4;  // if there are enough frames: starting a block costs as much as a run
 
 __device__ void report_damage(const DecodeJpegParams& p, int64_t output) {
   if (p.is_pad != nullptr) p.is_pad[output] = true;
@@ -131,7 +131,7 @@ __device__ void report_damage(const DecodeJpegParams& p, int64_t output) {
   atomicAdd_system(reinterpret_cast<unsigned long long*>(&p.found->frames), 1ull);
 }
 
-// A group of rows is one contiguous stretch of the output: it is made in shared memory and then written 16 bytes at a
+// A group of rows is one contiguous part of the output. It is computed in shared memory and then written 16 bytes at a
 // time.
 __global__ void __launch_bounds__(kColorThreads)
     color_rows(const __grid_constant__ DecodeJpegParams p, int32_t rows_of_block, int32_t blocks_of_frame) {
@@ -159,11 +159,11 @@ __global__ void __launch_bounds__(kColorThreads)
     if (damaged) report_damage(p, output);
   }
 
-  // Shifted as `out` is, so that vectors of 16 bytes align in both.
+  // It is shifted like `out`, so that vectors of 16 bytes are aligned in both.
   const auto shift = static_cast<int32_t>(reinterpret_cast<uintptr_t>(out) % sizeof(uint4));
-  uint8_t* const made = reinterpret_cast<uint8_t*>(shared) + shift;
+  uint8_t* const pixels = reinterpret_cast<uint8_t*>(shared) + shift;
   if (frame == nullptr || damaged) {
-    for (int32_t i = threadIdx.x; i < bytes; i += kColorThreads) made[i] = 0;
+    for (int32_t i = threadIdx.x; i < bytes; i += kColorThreads) pixels[i] = 0;
   } else {
     const JpegPlanes planes = jpeg_planes(*frame, p.height, p.width, p.channels);
     const uint8_t* const samples = p.planes + output * p.plane_bytes;
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kColorThreads)
     int32_t run = static_cast<int32_t>(threadIdx.x) - row * runs;
     for (; row < rows; row += rows_further) {
       const int32_t x = run * kJpegRun;
-      uint8_t* const to = made + row * pitch + x * p.channels;
+      uint8_t* const to = pixels + row * pitch + x * p.channels;
       const auto write = [&](const auto& words) {
         const int32_t wanted = min(kJpegRun, p.width - x) * p.channels;
         if (whole_words && wanted == static_cast<int32_t>(sizeof(words))) {
@@ -206,22 +206,22 @@ __global__ void __launch_bounds__(kColorThreads)
   const int32_t head = min(bytes, (16 - shift) % 16);
   const int32_t body = (bytes - head) / 16;
   for (int32_t i = threadIdx.x; i < body; i += kColorThreads) {
-    reinterpret_cast<uint4*>(out + head)[i] = reinterpret_cast<const uint4*>(made + head)[i];
+    reinterpret_cast<uint4*>(out + head)[i] = reinterpret_cast<const uint4*>(pixels + head)[i];
   }
-  const int32_t ends = bytes - 16 * body;  // the head, and the rest after the body
+  const int32_t ends = bytes - 16 * body;  // the bytes before and after the aligned body
   for (int32_t i = threadIdx.x; i < ends; i += kColorThreads) {
     const int32_t byte = i < head ? i : i + 16 * body;
-    out[byte] = made[byte];
+    out[byte] = pixels[byte];
   }
 }
 
-// ---- words from afar to the device, a frame of a warp at a time ----------------------------------------------------
+// ---- Copying words from host memory, a frame per warp ---------------------------------------------------------------
 
-// So small that a block fits on a multiprocessor beside those of scan_segments. Together they keep as many bytes in
-// flight as the link holds, and no more, because these would delay the decoding that runs at the same time.
+// So few that a block fits on a multiprocessor beside those of scan_segments. Together they keep the link busy. More
+// loads in flight would delay the decoding that runs at the same time.
 constexpr unsigned kFetchBlocks = 24;
 constexpr unsigned kFetchThreads = 128;
-constexpr unsigned kFetchLoads = 4;  // of 16 bytes, in flight for each thread
+constexpr unsigned kFetchLoads = 4;  // loads of 16 bytes, in flight per thread
 
 __global__ void __launch_bounds__(kFetchThreads) fetch_words(const __grid_constant__ DecodeJpegParams p) {
   wait_for_work_before();

@@ -1,5 +1,5 @@
-// JPEG frames in the form that a kernel decodes, as plain C structs. Whatever files may say in several ways has one
-// form here.
+// JPEG frames in the form that a kernel decodes, as plain C structs. Files can express the same thing in several ways;
+// here there is one.
 //
 // Baseline sequential Huffman coding, 8 bits, one interleaved scan: grey, or Y, Cb, Cr with chroma at full size, at
 // half the width, or at half of both. Restart markers divide the entropy-coded bytes into segments that are decoded
@@ -15,9 +15,9 @@ namespace robocache {
 // A code of at most this many bits takes one look-up.
 inline constexpr int32_t kJpegFirstBits = 10;
 
-// A Huffman table. A symbol says how many bits of a coefficient follow (`size`), and by how much the index in the block
-// increases (`advance`: 1 and the run of zeros before the coefficient; 64 at the end of a block, which is beyond every
-// index). An entry is advance << 9 | size << 5 | bits of code and coefficient; 0 means that there is none.
+// A Huffman table. A symbol gives the number of bits of a coefficient that follow (`size`), and the increase of the
+// index in the block (`advance`: 1 plus the run of zeros before the coefficient; 64 at the end of a block, which is
+// beyond every index). An entry is advance << 9 | size << 5 | bits of code and coefficient; 0 means no code.
 struct JpegHuffman {
   uint16_t first[1 << kJpegFirstBits];  // by the next bits; 0 if the code is longer or does not exist
   // For a longer code with the next 16 bits c, long_code <= c < long_end, the entry is long_entries[long_begin + c -
@@ -28,12 +28,12 @@ struct JpegHuffman {
   uint32_t padding;
 };
 
-// The entry of the code that `bits` begin with; 0 if there is none.
+// Returns the entry of the code that `bits` begin with, or 0 if there is none.
 ROBOCACHE_HD uint32_t jpeg_entry(const JpegHuffman& table, const uint16_t* long_entries, uint32_t bits) {
   const uint32_t entry = table.first[bits >> (32 - kJpegFirstBits)];
   if (entry != 0) return entry;
-  const uint32_t place = (bits >> 16) - table.long_code;
-  return place < table.long_end - table.long_code ? long_entries[table.long_begin + place] : 0;
+  const uint32_t index = (bits >> 16) - table.long_code;
+  return index < table.long_end - table.long_code ? long_entries[table.long_begin + index] : 0;
 }
 
 ROBOCACHE_HD uint32_t entry_bits(uint32_t entry) { return entry & 31; }  // of code and coefficient
@@ -57,7 +57,7 @@ struct JpegFrame {
   int32_t segment_count;
   int32_t segment_mcus;  // of each segment except the last
   int32_t tables;
-  int32_t luma_across, luma_down;  // samples of luma for one of chroma: 1 and 1, 2 and 1, or 2 and 2
+  int32_t luma_across, luma_down;  // luma samples per chroma sample: 1 and 1, 2 and 1, or 2 and 2
   int32_t padding;
 };
 
@@ -86,8 +86,8 @@ ROBOCACHE_HD JpegPlanes jpeg_planes(const JpegFrame& frame, int32_t height, int3
   return planes;
 }
 
-// The number of damaged frames so far, and the row of one of them. It lies in pinned memory, where the host can read it
-// at any time.
+// The number of damaged frames so far, and the row of one of them. It is in pinned memory, so the host can read it at
+// any time.
 struct JpegDamage {
   int64_t frames;
   int64_t row;
@@ -109,16 +109,16 @@ struct DecodeJpegParams {
 
   const int64_t* rows;  // [count] the frame's index, counted from first_row; black if it is below or past the last
   int64_t first_row;
-  bool in_order;       // frame i of the batch is frames[i] if rows[i] is a frame
-  bool leaves_others;  // leaves `out` as it is if there is no such frame, instead of making it black
+  bool in_order;       // frame i of the batch is frames[i], if rows[i] is a valid frame
+  bool leaves_others;  // leaves `out` unchanged if there is no such frame, instead of making it black
   int64_t count;
   uint8_t* out;       // [count, height, width, channels], dense
-  int32_t* status;    // [count] 1 if the entropy-coded data is damaged and the frame black, else 0; may be null
+  int32_t* status;    // [count] 1 if the entropy-coded data is damaged and the frame is black, else 0; may be null
   JpegDamage* found;  // counts over all calls; may be null
   bool* is_pad;       // [count] set to true where status would be 1; may be null
   uint8_t* planes;    // [count, plane_bytes]
   uint8_t* damage;    // [count, most_segments]
-  uint32_t* fetched;  // only of fetch_jpegs: the memory that becomes `words`, by words_stride
+  uint32_t* fetched;  // for fetch_jpegs only: the memory that becomes `words`, by words_stride
 };
 
 }  // namespace robocache

@@ -12,10 +12,10 @@
 namespace robocache {
 namespace {
 
-// The most bytes of decoded frames in work on all threads together: large frames use fewer threads.
+// The most bytes of decoded frames that all threads hold together. Large frames use fewer threads.
 constexpr int64_t kPixelsAtOnce = 256 << 20;
 
-// Joins the files, one after the other.
+// Joins the files, one after another.
 void join(const std::vector<std::vector<uint8_t>>& files, EncodedFrames* into) {
   into->offsets = {0};
   for (const auto& file : files) into->offsets.push_back(into->offsets.back() + static_cast<int64_t>(file.size()));
@@ -73,11 +73,11 @@ EncodedFrames encode_frames(Codec codec, const void* pixels, int64_t count, cons
 EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_t> offsets) {
   if (offsets.size() < 2) refuse("frames: expected at least one, got none");
   const auto count = static_cast<int64_t>(offsets.size()) - 1;
-  EncodedFrames taken;
+  EncodedFrames result;
   for_each_frame(1, [&](int64_t i) {
     const auto blob = blob_at(bytes, offsets, i);
-    taken.codec = codec_of(blob);
-    taken.shape = frame_shape(taken.codec, blob);
+    result.codec = codec_of(blob);
+    result.shape = frame_shape(result.codec, blob);
   });
   std::vector<std::vector<uint8_t>> files(static_cast<size_t>(count));
   std::vector<std::string> reencoded(static_cast<size_t>(count));
@@ -85,29 +85,29 @@ EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_
       count,
       [&](int64_t i) {
         const auto blob = blob_at(bytes, offsets, i);
-        if (const Codec codec = codec_of(blob); codec != taken.codec) {
-          throw FrameError("expected " + std::string(codec_name(taken.codec)) + " like frames[0], got " +
+        if (const Codec codec = codec_of(blob); codec != result.codec) {
+          throw FrameError("expected " + std::string(codec_name(result.codec)) + " like frames[0], got " +
                            std::string(codec_name(codec)));
         }
-        if (const FrameShape shape = frame_shape(taken.codec, blob); shape != taken.shape) {
-          throw FrameError("expected " + taken.shape.describe() + " like frames[0], got " + shape.describe());
+        if (const FrameShape shape = frame_shape(result.codec, blob); shape != result.shape) {
+          throw FrameError("expected " + result.shape.describe() + " like frames[0], got " + shape.describe());
         }
         const auto index = static_cast<size_t>(i);
-        if (taken.codec == Codec::kJpeg) {
+        if (result.codec == Codec::kJpeg) {
           Segmented segmented = segment_jpeg(blob);
           files[index] = std::move(segmented.blob);
           reencoded[index] = std::move(segmented.why);
         } else {
-          check_png_frame(blob, taken.shape);
+          check_png_frame(blob, result.shape);
           files[index].assign(blob.begin(), blob.end());
         }
       },
-      nullptr, taken.shape.bytes());
+      nullptr, result.shape.bytes());
   for (const std::string& why : reencoded) {
-    if (!why.empty()) ++taken.reencoded[why];
+    if (!why.empty()) ++result.reencoded[why];
   }
-  join(files, &taken);
-  return taken;
+  join(files, &result);
+  return result;
 }
 
 void decode_frames(Codec codec, std::span<const uint8_t> bytes, std::span<const int64_t> offsets,

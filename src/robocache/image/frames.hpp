@@ -1,4 +1,4 @@
-// Many frames between their files and their pixels, on all threads.
+// Converts many frames between their files and their pixels, on all threads.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace robocache {
 
-// Frames in the form that Writer::append_frames takes.
+// Frames in the form that Writer::append_frames needs.
 struct EncodedFrames {
   Codec codec = Codec::kRaw;
   FrameShape shape;
-  std::vector<uint8_t> bytes;                // the files one after the other
+  std::vector<uint8_t> bytes;                // the files, one after another
   std::vector<int64_t> offsets;              // [frames + 1]: frame i is bytes [offsets[i], offsets[i + 1])
-  std::map<std::string, int64_t> reencoded;  // from take_frames: why JPEGs were encoded again, and how many
+  std::map<std::string, int64_t> reencoded;  // from take_frames: the reasons for encoding JPEGs again, and how many
 };
 
 // Encodes `count` frames of one shape, contiguous in `pixels`, as JPEG or PNG. Throws ArgumentError as encode_frame
@@ -26,22 +26,23 @@ struct EncodedFrames {
 EncodedFrames encode_frames(Codec codec, const void* pixels, int64_t count, const FrameShape& shape,
                             const EncodeOptions& options = {});
 
-// The bytes of file `row`. Throws ArgumentError if its offsets do not fit `bytes`.
+// Returns the bytes of file `row`. Throws ArgumentError if its offsets do not fit `bytes`.
 std::span<const uint8_t> blob_at(std::span<const uint8_t> bytes, std::span<const int64_t> offsets, int64_t row);
 
 // Calls body(i) for each of `count` frames, which take `frame_bytes` each when decoded. It uses all threads, or fewer
-// if the frames are so large that all threads' would fill the memory. If bodies throw FrameError, it throws the one of
-// the first frame as "frames[7]: ...", or as `name` says.
+// if the frames of all threads would fill the memory. If bodies throw FrameError, it throws that of the first frame as
+// "frames[7]: ...", or with the text of `name`.
 void for_each_frame(int64_t count, const std::function<void(int64_t i)>& body,
                     const std::function<std::string(int64_t i)>& name = nullptr, int64_t frame_bytes = 0);
 
-// Takes files from elsewhere: at least one (`offsets` is [frames + 1]), all JPEG or all PNG, all of one shape. Reads
-// each completely; JPEGs pass through segment_jpeg. Throws FrameError naming the first bad frame: "frames[7]: ...".
+// Checks and converts files from outside: at least one (`offsets` is [frames + 1]), all JPEG or all PNG, all of one
+// shape. Reads each completely and passes JPEGs through segment_jpeg. Throws FrameError that names the first bad frame:
+// "frames[7]: ...".
 EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
 
 // Decodes frame rows[i] to out[i]; each takes shape.bytes(). `offsets` is empty for kRaw, where every row has
-// shape.bytes(). Throws ArgumentError for a row that does not exist or offsets that do not fit `bytes`; FrameError
-// naming the row of a bad frame: "row 7: ...".
+// shape.bytes(). Throws ArgumentError for a row that does not exist or offsets that do not fit `bytes`, and FrameError
+// that names the row of a bad frame: "row 7: ...".
 void decode_frames(Codec codec, std::span<const uint8_t> bytes, std::span<const int64_t> offsets,
                    const FrameShape& shape, std::span<const int64_t> rows, void* out);
 

@@ -2,8 +2,9 @@
 //
 // `frames` is [N, H, W, C] uint8 with C 1 or 3, or depth [N, H, W, 1]: uint16 with unit_m, or float32. It is
 // contiguous, on the CPU or a CUDA device. `rows` is int64 [B] or [B, T], contiguous, on the same device: the index of
-// each output's frame; below 0 is black. Without rows each frame gives one output and B = N. The output is [B, (T,) C,
-// h, w], or [B, (T,) h, w, C], of the options' dtype. A row of N or more is refused on the CPU and black on CUDA.
+// each output's frame; a negative index gives black. Without rows, each frame gives one output and B = N. The output is
+// [B, (T,) C, h, w] or [B, (T,) h, w, C], of the options' dtype. A row of N or more is refused on the CPU and black on
+// CUDA.
 #pragma once
 
 #include <optional>

@@ -23,8 +23,8 @@
 namespace robocache {
 namespace {
 
-// The messages are our own, so that the archive's jerror.o stays out: it prints to stderr in a way that only
-// executables can link.
+// The messages are our own, because linking the archive's jerror.o is possible only for executables: it prints to
+// stderr.
 constexpr const char* kMessages[] = {
 #define JVERSION ""  // from jversion.h, which is not installed; only two messages use it, and no error has them
 #define JCOPYRIGHT_SHORT ""
@@ -32,8 +32,8 @@ constexpr const char* kMessages[] = {
 #include <jerror.h>
 };
 
-// The scans of a progressive file may repeat every coefficient any number of times, with a few bytes each. Real files
-// have about ten.
+// With a few bytes each, the scans of a progressive file can repeat every coefficient without limit. Real files have
+// about ten.
 constexpr int kMaxScans = 100;
 
 // A block of 8 x 8 takes at least two bits, or one a scan in a progressive file. Arithmetic coding of one flat colour
@@ -42,11 +42,11 @@ constexpr int64_t kMaxBlocksPerByte = 16;
 
 constexpr int kReencodeQuality = 95;
 
-// Where a failed call of libjpeg returns to, and why it failed. libjpeg uses the first member.
+// The return point after a failed call of libjpeg, and the reason. libjpeg uses the first member.
 struct Failure {
   jpeg_error_mgr manager{};
   std::jmp_buf back;
-  const char* why = nullptr;  // if null, manager.msg_code and manager.msg_parm say it
+  const char* why = nullptr;  // if null, manager.msg_code and manager.msg_parm hold the reason
 
   Failure() {
     manager.error_exit = [](j_common_ptr info) { jump(info); };
@@ -64,7 +64,7 @@ struct Failure {
 
   [[noreturn]] static void jump(j_common_ptr info) { std::longjmp(reinterpret_cast<Failure*>(info->err)->back, 1); }
 
-  // Runs `calls` and returns whether it finished. `calls` must leave nothing to destroy when a longjmp leaves it.
+  // Runs `calls` and returns whether it finished. `calls` must not own anything, because a longjmp may leave it.
   template <class Calls>
   bool passes(const Calls& calls) {
     if (setjmp(back) != 0) return false;
@@ -79,16 +79,16 @@ struct Failure {
     const auto code = static_cast<size_t>(manager.msg_code);
     if (code >= std::size(kMessages)) return "libjpeg's error " + std::to_string(code);
     const char* format = kMessages[code];
-    char made[JMSG_LENGTH_MAX];
+    char text[JMSG_LENGTH_MAX];
     const std::string_view view = format;
-    const size_t place = view.find('%');
-    if (place != std::string_view::npos && view.substr(place, 2) == "%s") {
-      std::snprintf(made, sizeof made, format, manager.msg_parm.s);
+    const size_t percent = view.find('%');
+    if (percent != std::string_view::npos && view.substr(percent, 2) == "%s") {
+      std::snprintf(text, sizeof text, format, manager.msg_parm.s);
     } else {
       const int* i = manager.msg_parm.i;
-      std::snprintf(made, sizeof made, format, i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7]);
+      std::snprintf(text, sizeof text, format, i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7]);
     }
-    return made;
+    return text;
   }
 };
 static_assert(offsetof(Failure, manager) == 0);
@@ -112,7 +112,7 @@ class Source {
     check_header();
   }
 
-  // Runs calls of libjpeg on `info`; throws what libjpeg reports.
+  // Runs calls of libjpeg on `info`. Throws the error that libjpeg reports.
   template <class Calls>
   void run(const Calls& calls) {
     if (!failure_.passes(calls)) refuse(failure_.text());
@@ -122,7 +122,7 @@ class Source {
     return {info.image_height, info.image_width, info.jpeg_color_space == JCS_GRAYSCALE ? 1 : 3, DType::kUInt8};
   }
 
-  // Call it after all scans: libjpeg gives zeros for a component that no scan held.
+  // Call it after all scans: libjpeg returns zeros for a component without a scan.
   void check_components() const {
     for (int i = 0; i < info.num_components; ++i) {
       if (info.comp_info[i].quant_table == nullptr) refuse("component " + std::to_string(i) + " has no data");
@@ -232,10 +232,10 @@ class Sink {
   size_t size_ = 0;
 };
 
-// Whether chroma has one sample for one sample of luma, or for two, in this direction.
+// Whether there are one or two luma samples per chroma sample in this direction.
 bool is_one_or_two(int luma, int chroma) { return luma == chroma || luma == 2 * chroma; }
 
-// Why the header rules out that the coefficients are kept; empty if it does not.
+// Returns why the header prevents keeping the coefficients, or "".
 std::string obstacle(const jpeg_decompress_struct& info) {
   if (info.jpeg_color_space == JCS_GRAYSCALE) return "";
   if (info.jpeg_color_space == JCS_RGB) return "it stores RGB, not YCbCr";
@@ -255,7 +255,7 @@ std::string obstacle(const jpeg_decompress_struct& info) {
   return text + ", neither 4:4:4 nor 4:2:2 nor 4:2:0";
 }
 
-// Whether the values of one pass of the inverse DCT, and the sums that vector code makes of them first, fit in 16 bits.
+// Whether the values of one pass of the inverse DCT, and the sums that vector code computes first, fit in 16 bits.
 bool fits_16_bits(const int64_t (&x)[8]) {
   const int64_t sums[] = {x[0] + x[4], x[0] - x[4], x[7] + x[3], x[5] + x[1]};
   const auto fits = [](int64_t value) { return value >= -32768 && value <= 32767; };
@@ -270,7 +270,7 @@ bool decodes_alike(const JBLOCK& block, const UINT16 (&steps)[DCTSIZE2]) {
     values[k / 8][k % 8] = int64_t{block[k]} * steps[k];
     sum += std::abs(values[k / 8][k % 8]);
   }
-  if (sum <= 2040) return true;  // a coefficient adds at most a quarter of itself to a sample
+  if (sum <= 2040) return true;  // a coefficient adds at most a quarter of its value to a sample
   for (int column = 0; column < 8; ++column) {
     int64_t in[8], out[8];
     for (int row = 0; row < 8; ++row) in[row] = values[row][column];
@@ -300,24 +300,25 @@ bool have_codes(std::span<const JBLOCK> blocks) {
       most[k] = coefficient > most[k] ? coefficient : most[k];
     }
   }
-  // The first coefficient of a block is coded as its difference from the one before.
+  // The first coefficient of a block is coded as its difference from the previous block's.
   return least[0] >= -1024 && most[0] <= 1023 && *std::min_element(least.begin() + 1, least.end()) >= -1023 &&
          *std::max_element(most.begin() + 1, most.end()) <= 1023;
 }
 
-// Why the coefficients, once read, cannot be kept; empty if they can. Throws FrameError if decoders differ on them.
+// Returns why the coefficients cannot be kept, or "". They must have been read. Throws FrameError if decoders differ on
+// them.
 std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficients) {
   jpeg_decompress_struct& info = source->info;
   for (int i = 0; i < info.num_components; ++i) {
     for (const UINT16 step : info.comp_info[i].quant_table->quantval) {
       if (step > 255) return "its quantisation steps have 16 bits";
     }
-    // libjpeg smooths blocks whose coefficients have not arrived in full.
+    // libjpeg smooths blocks whose coefficients are incomplete.
     for (int k = 0; info.coef_bits != nullptr && k < DCTSIZE2; ++k) {
       if (info.coef_bits[i][k] != 0) return "its last progressive scans are not there";
     }
   }
-  // libjpeg-turbo's Huffman encoder does not check: for coefficients without a code it writes something else.
+  // libjpeg-turbo's Huffman encoder does not check this: for coefficients without a code it writes wrong data.
   bool has_codes = true;
   bool is_sure = true;
   source->run([&] {
@@ -343,7 +344,7 @@ std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficie
   return has_codes ? "" : "its coefficients are larger than baseline's";
 }
 
-// The sampling factors in their lowest terms, which mean the same.
+// Copies the sampling factors in their lowest terms, which are equivalent.
 void copy_sampling(const jpeg_decompress_struct& from, jpeg_compress_struct* to) {
   const jpeg_component_info& finest = from.comp_info[0];
   const jpeg_component_info& coarsest = from.comp_info[from.num_components - 1];

@@ -1,4 +1,4 @@
-// The coding of a JPEG file behind its header: byte stuffing, restart markers and Huffman tables.
+// The coding of a JPEG file after its header: byte stuffing, restart markers and Huffman tables.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ template <class... Parts>
 }
 
 // Calls take(from, bytes) for each run of entropy-coded data from `begin` on, and end_segment() after each segment.
-// Throws FrameError if restart markers are out of order or if the image has no end.
+// Throws FrameError if restart markers are out of order or the image has no end marker.
 template <class Take, class EndSegment>
 void for_each_stretch(std::span<const uint8_t> blob, int64_t begin, const Take& take, const EndSegment& end_segment) {
   const uint8_t* const end = blob.data() + blob.size();
@@ -67,8 +67,8 @@ struct HuffmanCodes {
   std::array<uint8_t, 256> symbols{};
   bool defined = false;
 
-  // Calls take(symbol, code, length) for each symbol; the code is in the upper of 16 bits. Codes beyond the space for
-  // them are skipped.
+  // Calls take(symbol, code, length) for each symbol. The code is in the upper bits of 16. Codes that do not fit are
+  // skipped.
   template <class Take>
   void for_each(const Take& take) const {
     uint32_t code = 0;
@@ -79,7 +79,7 @@ struct HuffmanCodes {
   }
 };
 
-// Makes the look-up table for DC or AC coefficients; appends codes longer than kJpegFirstBits to `long_entries`.
+// Returns the look-up table for DC or AC coefficients. Appends codes longer than kJpegFirstBits to `long_entries`.
 JpegHuffman make_jpeg_huffman(const HuffmanCodes& codes, bool dc, std::vector<uint16_t>& long_entries);
 
 }  // namespace robocache

@@ -11,14 +11,14 @@
 
 namespace robocache {
 
-inline constexpr int32_t kJpegRun = 8;  // the pixels of a row that are made at once
+inline constexpr int32_t kJpegRun = 8;  // pixels of a row that are computed together
 
-// Byte i of packed words; byte 0 is the lowest.
+// Returns byte i of packed words; byte 0 is the lowest.
 ROBOCACHE_HD int32_t packed_uint8(const uint32_t* words, int i) {
   return static_cast<int32_t>(words[i / 4] >> (8 * (i % 4)) & 255);
 }
 
-// One chroma component, minus 128, at the kJpegRun pixels from (y, x) on; x is a multiple of kJpegRun.
+// Computes one chroma component, minus 128, for the kJpegRun pixels from (y, x) on; x is a multiple of kJpegRun.
 ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, const JpegPlanes& planes, int32_t y,
                                   int32_t x, int32_t (&out)[kJpegRun]) {
   if (frame.luma_across == 1) {
@@ -27,8 +27,8 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
     for (int i = 0; i < kJpegRun; ++i) out[i] = packed_uint8(words, i) - 128;
     return;
   }
-  // A pixel is 3/4 of the sample that it lies in and 1/4 of the next nearest, across and down; at the edges both are
-  // the same sample. libjpeg-turbo repeats samples if a row has only one or two.
+  // A pixel is 3/4 of its own sample and 1/4 of the next nearest one, in each direction. At the edges both are the same
+  // sample. libjpeg-turbo repeats samples if a row has only one or two.
   const bool repeat = planes.chroma_width <= 2;
   const bool two_down = frame.luma_down == 2;
   const int32_t row = two_down ? y / 2 : y;
@@ -62,7 +62,7 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
     for (int i = 0; i < 4; ++i) out[2 * i] = out[2 * i + 1] = (two_down ? sums[i + 1] / 4 : sums[i + 1]) - 128;
     return;
   }
-  // Halves are rounded up and down by turns.
+  // Halves are rounded up and down alternately.
   const int shift = two_down ? 4 : 2;
   const int32_t left_bias = (two_down ? 8 : 1) - (128 << shift);
   const int32_t right_bias = (two_down ? 7 : 2) - (128 << shift);
@@ -72,19 +72,19 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
   }
 }
 
-// The kJpegRun pixels from (y, x) on: 8 bytes of a grey frame, 24 of an RGB frame. x is a multiple of kJpegRun; pixels
-// beyond the frame's width hold anything.
+// Computes the kJpegRun pixels from (y, x) on: 8 bytes of a grey frame, 24 of an RGB frame. x is a multiple of
+// kJpegRun. Pixels beyond the frame's width are undefined.
 ROBOCACHE_HD void jpeg_grey_run(const uint8_t* samples, const JpegPlanes& planes, int32_t y, int32_t x,
                                 uint32_t (&grey)[2]) {
   std::memcpy(grey, __builtin_assume_aligned(samples + int64_t{y} * planes.luma_pitch + x, 8), 8);
 }
 
-// Whether jpeg_halved_chroma_run can be used instead of jpeg_chroma_run: nearly always.
+// Whether jpeg_halved_chroma_run can replace jpeg_chroma_run; nearly always true.
 ROBOCACHE_HD bool jpeg_chroma_is_halved(const JpegFrame& frame, const JpegPlanes& planes, int32_t x) {
   return frame.luma_across == 2 && frame.luma_down == 2 && planes.chroma_width > 2 && x / 2 + 3 < planes.chroma_width;
 }
 
-// Bytes 2 kPair and 2 kPair + 1 of a word, as two halves of 16 bits.
+// Returns bytes 2 kPair and 2 kPair + 1 of a word, as two halves of 16 bits.
 template <int kPair>
 ROBOCACHE_HD uint32_t packed_halves(uint32_t word) {
 #ifdef __CUDA_ARCH__
@@ -95,8 +95,8 @@ ROBOCACHE_HD uint32_t packed_halves(uint32_t word) {
 #endif
 }
 
-// Both chroma components at half size in both directions, each as jpeg_chroma_run gives it. All loads come first, so
-// that they overlap, and nothing depends on the frame.
+// Computes both chroma components at half size in both directions, like jpeg_chroma_run. All loads come first, so they
+// overlap. Nothing depends on the frame.
 ROBOCACHE_HD void jpeg_halved_chroma_run(const uint8_t* chroma, const JpegPlanes& planes, int32_t y, int32_t x,
                                          int32_t (&blue)[kJpegRun], int32_t (&red)[kJpegRun]) {
   const int32_t row = y / 2, first = x / 2;

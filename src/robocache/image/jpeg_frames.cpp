@@ -40,8 +40,9 @@ class JpegFile {
   int32_t height = 0, width = 0, channels = 0;
   JpegFrame frame{};
 
-  // Checks the markers of the entropy-coded data and removes them and the stuffing. Writes whole words to `words` and
-  // the offsets of the segments to `begins` [segment_count + 1]; returns the number of bytes. With null it only counts.
+  // Checks the markers of the entropy-coded data, and removes them and the stuffing. Writes whole words to `words` and
+  // the offsets of the segments to `begins` [segment_count + 1]. Returns the number of bytes. With null pointers it
+  // only counts.
   int64_t strip_scan(uint32_t* words, uint32_t* begins) const {
     auto* const to = reinterpret_cast<uint8_t*>(words);
     int64_t bytes = 0;
@@ -74,7 +75,7 @@ class JpegFile {
     return bytes;
   }
 
-  // Everything that JpegTables is made from.
+  // Returns everything that determines the JpegTables.
   std::string tables_key() const {
     std::string key;
     const auto append = [&key](const auto& values) {
@@ -96,18 +97,18 @@ class JpegFile {
   }
 
   JpegTables tables(std::vector<uint16_t>& long_entries) const {
-    JpegTables made{};
+    JpegTables result{};
     for (int c = 0; c < channels; ++c) {
       std::copy(quantisation_[components_[c].quantisation].begin(), quantisation_[components_[c].quantisation].end(),
-                made.quantisation[c]);
-      made.dc_of[c] = components_[c].dc;
-      made.ac_of[c] = components_[c].ac;
+                result.quantisation[c]);
+      result.dc_of[c] = components_[c].dc;
+      result.ac_of[c] = components_[c].ac;
     }
     for (int i = 0; i < 2; ++i) {
-      made.dc[i] = make_jpeg_huffman(dc_[i], true, long_entries);
-      made.ac[i] = make_jpeg_huffman(ac_[i], false, long_entries);
+      result.dc[i] = make_jpeg_huffman(dc_[i], true, long_entries);
+      result.ac[i] = make_jpeg_huffman(ac_[i], false, long_entries);
     }
-    return made;
+    return result;
   }
 
  private:
@@ -116,11 +117,11 @@ class JpegFile {
     uint8_t dc = 0, ac = 0;
   };
 
-  int byte(int64_t place) const {
-    if (place >= static_cast<int64_t>(blob_.size())) refuse_jpeg(place, "the file ends inside its header");
-    return blob_[static_cast<size_t>(place)];
+  int byte(int64_t offset) const {
+    if (offset >= static_cast<int64_t>(blob_.size())) refuse_jpeg(offset, "the file ends inside its header");
+    return blob_[static_cast<size_t>(offset)];
   }
-  int big_endian_16(int64_t place) const { return byte(place) << 8 | byte(place + 1); }
+  int big_endian_16(int64_t offset) const { return byte(offset) << 8 | byte(offset + 1); }
 
   // Returns false if the entropy-coded data begins next.
   bool read_marker() {
@@ -185,17 +186,18 @@ class JpegFile {
     if (channels != 1 && channels != 3) refuse_jpeg(at_ + 5, "expected 1 or 3 components, got ", channels);
     if (end - at_ != 6 + 3 * channels) refuse_jpeg(at_, "the frame header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
-      const int64_t place = at_ + 6 + int64_t{3} * c;
+      const int64_t offset = at_ + 6 + int64_t{3} * c;
       Component& component = components_[c];
-      component = {static_cast<uint8_t>(byte(place)), static_cast<uint8_t>(byte(place + 1) >> 4),
-                   static_cast<uint8_t>(byte(place + 1) & 15), static_cast<uint8_t>(byte(place + 2))};
-      if (component.quantisation > 3) refuse_jpeg(place + 2, "there is no quantisation table ", component.quantisation);
+      component = {static_cast<uint8_t>(byte(offset)), static_cast<uint8_t>(byte(offset + 1) >> 4),
+                   static_cast<uint8_t>(byte(offset + 1) & 15), static_cast<uint8_t>(byte(offset + 2))};
+      if (component.quantisation > 3)
+        refuse_jpeg(offset + 2, "there is no quantisation table ", component.quantisation);
     }
     const int across = components_[0].across, down = components_[0].down;
     const bool chroma_is_1x1 = channels == 1 || (components_[1].across == 1 && components_[1].down == 1 &&
                                                  components_[2].across == 1 && components_[2].down == 1);
     const bool known = (across == 1 && down == 1) || (across == 2 && (down == 1 || down == 2));
-    // A scan of one component has one block an MCU, whatever its sampling.
+    // A scan of one component has one block per MCU, whatever its sampling.
     if (channels == 3 && !(chroma_is_1x1 && known)) {
       refuse_jpeg(at_ + 6, "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got ", across, "x", down, ", ",
                   components_[1].across, "x", components_[1].down, ", ", components_[2].across, "x",
@@ -248,23 +250,24 @@ class JpegFile {
     if (byte(at_) != channels) refuse_jpeg(at_, "expected one scan of ", channels, " components, got ", byte(at_));
     if (end - at_ != 4 + 2 * channels) refuse_jpeg(at_, "the scan header's length does not fit its components");
     for (int c = 0; c < channels; ++c) {
-      const int64_t place = at_ + 1 + int64_t{2} * c;
+      const int64_t offset = at_ + 1 + int64_t{2} * c;
       Component& component = components_[c];
-      if (byte(place) != component.id) refuse_jpeg(place, "expected component ", component.id, ", got ", byte(place));
-      component.dc = static_cast<uint8_t>(byte(place + 1) >> 4);
-      component.ac = static_cast<uint8_t>(byte(place + 1) & 15);
+      if (byte(offset) != component.id)
+        refuse_jpeg(offset, "expected component ", component.id, ", got ", byte(offset));
+      component.dc = static_cast<uint8_t>(byte(offset + 1) >> 4);
+      component.ac = static_cast<uint8_t>(byte(offset + 1) & 15);
       if (component.dc > 1 || component.ac > 1 || !dc_[component.dc].defined || !ac_[component.ac].defined) {
-        refuse_jpeg(place + 1, "there are no Huffman tables ", component.dc, " and ", component.ac);
+        refuse_jpeg(offset + 1, "there are no Huffman tables ", component.dc, " and ", component.ac);
       }
       if (!quantisation_defined_[component.quantisation]) {
-        refuse_jpeg(place, "there is no quantisation table ", component.quantisation);
+        refuse_jpeg(offset, "there is no quantisation table ", component.quantisation);
       }
     }
     const int64_t spectrum = at_ + 1 + int64_t{2} * channels;
     if (byte(spectrum) != 0 || byte(spectrum + 1) != 63 || byte(spectrum + 2) != 0) {
       refuse_jpeg(spectrum, "expected all coefficients in one scan");
     }
-    // As in libjpeg: JFIF files are YCbCr; otherwise Adobe's marker decides, or else the components' names.
+    // The rule is libjpeg's: JFIF files are YCbCr. Otherwise Adobe's marker decides, or else the components' names.
     const bool named_rgb = components_[0].id == 'R' && components_[1].id == 'G' && components_[2].id == 'B';
     const bool rgb = adobe_transform_ >= 0 ? adobe_transform_ == 0 : named_rgb;
     if (channels == 3 && !jfif_ && rgb) refuse_jpeg(at_, "expected YCbCr, got RGB");
@@ -287,13 +290,13 @@ class JpegFile {
 // The distinct look-up tables.
 class TableSet {
  public:
-  // The index of a file's tables. Any number of threads may call it.
-  int32_t place_of(const JpegFile& file) {
+  // Returns the index of a file's tables. Any number of threads may call it.
+  int32_t index_of(const JpegFile& file) {
     std::string key = file.tables_key();
     const std::lock_guard lock(mutex_);
-    const auto [place, is_new] = known_.try_emplace(std::move(key), static_cast<int32_t>(tables.size()));
+    const auto [entry, is_new] = known_.try_emplace(std::move(key), static_cast<int32_t>(tables.size()));
     if (is_new) tables.push_back(file.tables(long_entries));
-    return place->second;
+    return entry->second;
   }
 
   std::vector<JpegTables> tables;
@@ -313,9 +316,9 @@ int64_t most_segments_of(const FrameShape& shape) { return ((shape.height + 7) /
 
 JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const int64_t> offsets,
                                std::span<const int64_t> rows, const std::function<std::string(int64_t)>& name) {
-  JpegFrames made;
+  JpegFrames result;
   const auto count = static_cast<int64_t>(rows.size());
-  if (count == 0) return made;
+  if (count == 0) return result;
   const auto row_name = [&](int64_t i) { return "row " + std::to_string(rows[static_cast<size_t>(i)]); };
   const auto name_of = name ? name : std::function<std::string(int64_t)>(row_name);
   const auto blob_of = [&](int64_t i) { return blob_at(blobs, offsets, rows[static_cast<size_t>(i)]); };
@@ -323,49 +326,49 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
       1,
       [&](int64_t i) {
         const JpegFile first(blob_of(i));
-        made.height = first.height;
-        made.width = first.width;
-        made.channels = first.channels;
+        result.height = first.height;
+        result.width = first.width;
+        result.channels = first.channels;
       },
       name_of);
 
-  made.frames.resize(static_cast<size_t>(count));
+  result.frames.resize(static_cast<size_t>(count));
   std::vector<int64_t> scan_bytes(static_cast<size_t>(count));
   TableSet tables;
   for_each_frame(
       count,
       [&](int64_t i) {
         const JpegFile file(blob_of(i));
-        if (file.height != made.height || file.width != made.width || file.channels != made.channels) {
+        if (file.height != result.height || file.width != result.width || file.channels != result.channels) {
           const auto shape = [](const auto& of) { return FrameShape{of.height, of.width, of.channels}.describe(); };
-          throw FrameError("JPEG: expected " + shape(made) + " like " + name_of(0) + ", got " + shape(file));
+          throw FrameError("JPEG: expected " + shape(result) + " like " + name_of(0) + ", got " + shape(file));
         }
-        JpegFrame& frame = made.frames[static_cast<size_t>(i)] = file.frame;
+        JpegFrame& frame = result.frames[static_cast<size_t>(i)] = file.frame;
         scan_bytes[static_cast<size_t>(i)] = file.strip_scan(nullptr, nullptr);
-        frame.tables = tables.place_of(file);
+        frame.tables = tables.index_of(file);
       },
       name_of);
-  made.tables = std::move(tables.tables);
-  made.long_entries = std::move(tables.long_entries);
+  result.tables = std::move(tables.tables);
+  result.long_entries = std::move(tables.long_entries);
 
   int64_t words = 0, segments = 0;
   for (int64_t i = 0; i < count; ++i) {
-    JpegFrame& frame = made.frames[static_cast<size_t>(i)];
+    JpegFrame& frame = result.frames[static_cast<size_t>(i)];
     frame.words = words;
     frame.segments = segments;
     words += multiple_of_16(scan_bytes[static_cast<size_t>(i)]) / 4;
     segments += frame.segment_count + 1;
-    made.most_segments = std::max(made.most_segments, frame.segment_count);
-    const int64_t bytes = jpeg_planes(frame, made.height, made.width, made.channels).bytes;
-    made.plane_bytes = std::max(made.plane_bytes, (bytes + 255) / 256 * 256);
+    result.most_segments = std::max(result.most_segments, frame.segment_count);
+    const int64_t bytes = jpeg_planes(frame, result.height, result.width, result.channels).bytes;
+    result.plane_bytes = std::max(result.plane_bytes, (bytes + 255) / 256 * 256);
   }
-  made.words.resize(static_cast<size_t>(words));
-  made.segments.resize(static_cast<size_t>(segments));
+  result.words.resize(static_cast<size_t>(words));
+  result.segments.resize(static_cast<size_t>(segments));
   for_each_frame(count, [&](int64_t i) {
-    const JpegFrame& frame = made.frames[static_cast<size_t>(i)];
-    JpegFile(blob_of(i)).strip_scan(made.words.data() + frame.words, made.segments.data() + frame.segments);
+    const JpegFrame& frame = result.frames[static_cast<size_t>(i)];
+    JpegFile(blob_of(i)).strip_scan(result.words.data() + frame.words, result.segments.data() + frame.segments);
   });
-  return made;
+  return result;
 }
 
 void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
@@ -386,14 +389,14 @@ void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
            std::memcmp(a.quantisation, b.quantisation, sizeof(a.quantisation)) == 0 &&
            std::ranges::equal(a.dc_of, b.dc_of) && std::ranges::equal(a.ac_of, b.ac_of);
   };
-  std::vector<int32_t> place_of;
+  std::vector<int32_t> new_index;
   const auto known = static_cast<std::ptrdiff_t>(all.tables.size());
   const auto long_before = static_cast<uint32_t>(all.long_entries.size());
   for (JpegTables& tables : piece.tables) {
     const auto end = all.tables.begin() + known;
     const auto found =
         std::find_if(all.tables.begin(), end, [&](const JpegTables& other) { return same(other, tables); });
-    place_of.push_back(static_cast<int32_t>(found == end ? all.tables.size() : found - all.tables.begin()));
+    new_index.push_back(static_cast<int32_t>(found == end ? all.tables.size() : found - all.tables.begin()));
     if (found != end) continue;
     for (JpegHuffman* codes : {&tables.dc[0], &tables.dc[1], &tables.ac[0], &tables.ac[1]}) {
       codes->long_begin += long_before;
@@ -406,14 +409,14 @@ void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
   for (JpegFrame& frame : piece.frames) {
     frame.words += words;
     frame.segments += std::ssize(all.segments);
-    frame.tables = place_of[static_cast<size_t>(frame.tables)];
+    frame.tables = new_index[static_cast<size_t>(frame.tables)];
   }
   all.frames.insert(all.frames.end(), piece.frames.begin(), piece.frames.end());
   all.segments.insert(all.segments.end(), piece.segments.begin(), piece.segments.end());
 }
 
 int64_t packed_jpegs_bytes(const FrameShape& shape, int64_t count, int64_t largest) {
-  // The most entries for a table's codes of more than kJpegFirstBits bits: 256 symbols.
+  // The most entries for codes longer than kJpegFirstBits in one table, which has at most 256 symbols.
   constexpr int64_t kLongEntries = 256 << (16 - kJpegFirstBits - 1);
   constexpr auto kTables = static_cast<int64_t>(sizeof(JpegTables) + 4 * kLongEntries * sizeof(uint16_t));
   const auto segments = static_cast<int64_t>((most_segments_of(shape) + 1) * sizeof(uint32_t));
@@ -448,7 +451,7 @@ PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_by
     frame.segments = segments.fetch_add(frame.segment_count + 1);
     file.strip_scan(static_cast<uint32_t*>(part(packed.words)) + frame.words,
                     static_cast<uint32_t*>(part(packed.segments)) + frame.segments);
-    frame.tables = tables.place_of(file);
+    frame.tables = tables.index_of(file);
     frames[i] = frame;
     int32_t most = most_segments;
     while (most < frame.segment_count && !most_segments.compare_exchange_weak(most, frame.segment_count)) {

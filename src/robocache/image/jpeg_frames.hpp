@@ -1,5 +1,5 @@
 // Prepares JPEG files for a kernel, once, when frames become resident: reads and checks headers, removes markers and
-// byte stuffing from the entropy-coded data, makes look-up tables of Huffman tables.
+// byte stuffing from the entropy-coded data, and converts Huffman tables to look-up tables.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@ namespace robocache {
 struct JpegFrames {
   int32_t height = 0, width = 0, channels = 0;  // of every frame; channels is 1 (grey) or 3 (RGB)
   std::vector<uint32_t> words;                  // entropy-coded bits, from the highest bit of a word down
-  std::vector<uint32_t> segments;  // of each frame segment_count + 1: where each begins, the last ends, in bytes from
-                                   // the frame's first
+  // of each frame, segment_count + 1 offsets: where each segment begins, and where the last one ends, in bytes from the
+  // frame's first
+  std::vector<uint32_t> segments;
   std::vector<JpegFrame> frames;
   std::vector<JpegTables> tables;  // distinct ones
   std::vector<uint16_t> long_entries;
@@ -28,21 +29,21 @@ struct JpegFrames {
 
 // Prepares frame i from the file blobs[offsets[rows[i]], offsets[rows[i] + 1]), on all threads.
 //
-// Throws FrameError that names the first bad frame, as "row 7" or as `name(i)`, and the byte. A file is bad if it is no
-// JPEG; if it is not what decode_jpeg_params.hpp describes (progressive, arithmetic, 12 bits, CMYK, RGB, several scans,
-// other sampling); if it has another size than the first; or if it is broken: cut short, a Huffman table that
-// overflows, a missing table, restart markers that are too few, too many or out of order. Damage inside a segment shows
-// when it is decoded. Whatever segment_jpeg of codec.hpp returns is accepted.
+// Throws FrameError that names the byte and the first bad frame, as "row 7" or as `name(i)`. A file is bad if it is not
+// a JPEG; if decode_jpeg_params.hpp does not describe it (progressive, arithmetic, 12 bits, CMYK, RGB, several scans,
+// other sampling); if its size differs from the first file's; or if it is broken: cut short, a Huffman table that
+// overflows, a missing table, restart markers that are too few, too many or out of order. Damage inside a segment is
+// found when it is decoded. All files from segment_jpeg of codec.hpp are accepted.
 JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const int64_t> offsets,
                                std::span<const int64_t> rows,
                                const std::function<std::string(int64_t i)>& name = nullptr);
 
-// Appends the frames of `piece`, but not their words: the caller keeps these after `words` earlier ones. Equal tables
+// Appends the frames of `piece`, but not their words: the caller stores these after `words` earlier ones. Equal tables
 // are kept once. All frames have one size.
 void append_frames(JpegFrames& all, JpegFrames piece, int64_t words);
 
-// The frames of one batch, prepared in one piece of memory, which is copied to a device in one go: an array of
-// JpegFrame, followed at these offsets by the other members of JpegFrames.
+// The frames of one batch, prepared in one piece of memory, which takes one copy to a device. It is an array of
+// JpegFrame, then the other members of JpegFrames at these offsets.
 struct PackedJpegs {
   int64_t words, segments, tables, long_entries;
   int64_t bytes;  // of everything
@@ -50,7 +51,7 @@ struct PackedJpegs {
   bool one_table;
 };
 
-// The most memory for `count` frames of a shape whose files have at most `largest` bytes.
+// Returns the most memory for `count` frames of a shape whose files have at most `largest` bytes.
 int64_t packed_jpegs_bytes(const FrameShape& shape, int64_t count, int64_t largest);
 
 using ReadFile = std::function<std::span<const uint8_t>(int64_t i, std::vector<uint8_t>& memory)>;
@@ -58,7 +59,7 @@ using RefuseFile = std::function<void(int64_t i, const FrameError& error)>;
 
 // Prepares frame i from a file of file_bytes[i] bytes, or no frame if that is 0. read(i, memory) returns the file's
 // bytes, in `memory` or elsewhere. refuse(i, why) is called for a file that prepare_jpeg_frames would refuse, and may
-// throw. Both are called on all threads. `memory` is 16-byte aligned and has packed_jpegs_bytes.
+// throw. All threads call both. `memory` is 16-byte aligned and has packed_jpegs_bytes.
 PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_bytes, const ReadFile& read,
                        const RefuseFile& refuse, void* memory);
 

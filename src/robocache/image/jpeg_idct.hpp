@@ -1,7 +1,7 @@
-// The inverse DCT of a JPEG block in integers: the algorithm of Loeffler, Ligtenberg and Moschytz (1989), 12
-// multiplications for eight values, with constants of 13 bits and two more bits kept between columns and rows: what
-// libjpeg calls "islow". The same bits as libjpeg-turbo's C code and its vector code within the range of rule 40 of
-// docs/rules.md. Beyond it the three differ, so that segment_jpeg of codec.hpp refuses such files.
+// The inverse DCT of a JPEG block in integers: the algorithm of Loeffler, Ligtenberg and Moschytz (1989), with 12
+// multiplications for eight values, constants of 13 bits, and two extra bits between columns and rows. libjpeg calls it
+// "islow". Within the range of rule 40 of docs/rules.md it gives the same bits as libjpeg-turbo's C code and vector
+// code. Beyond it the three differ, so segment_jpeg of codec.hpp refuses such files.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace robocache {
 
-// The index of a coefficient in zigzag order.
+// Returns the index of a coefficient in zigzag order.
 constexpr int zigzag_index(int row, int column) {
   const int diagonal = row + column;
   const int along = diagonal % 2 == 0 ? column : row;
@@ -47,8 +47,8 @@ ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
 #endif
 }
 
-// The inverse DCT of eight values, unscaled: the results are multiplied by 2^13 and by the square root of 8, and
-// include `bias`. Int is int32_t or int64_t. The arithmetic is unsigned, because damaged data may overflow.
+// Computes the inverse DCT of eight values, unscaled: the results are multiplied by 2^13 and by the square root of 8,
+// and include `bias`. Int is int32_t or int64_t. The arithmetic is unsigned, because damaged data may overflow.
 template <class Int>
 ROBOCACHE_HD void inverse_dct_of_8(const Int (&x)[8], Int bias, Int (&out)[8]) {
   using Word = std::make_unsigned_t<Int>;
@@ -78,7 +78,7 @@ ROBOCACHE_HD void inverse_dct_of_8(const Int (&x)[8], Int bias, Int (&out)[8]) {
   }
 }
 
-// Half of a packed word, sign-extended.
+// Returns half of a packed word, sign-extended.
 template <int kPlace>
 ROBOCACHE_HD int32_t packed_int16(const uint32_t* packed) {
   const uint32_t word = packed[kPlace / 2];
@@ -93,10 +93,11 @@ ROBOCACHE_HD void inverse_dct_of_column(const uint32_t (&packed)[32], int32_t (&
       packed_int16<zigzag_index(4, kColumn)>(packed), packed_int16<zigzag_index(5, kColumn)>(packed),
       packed_int16<zigzag_index(6, kColumn)>(packed), packed_int16<zigzag_index(7, kColumn)>(packed)};
   inverse_dct_of_8(column, 1 << 10, out);
-  for (int row = 0; row < 8; ++row) out[row] >>= 11;  // leaves two more bits than samples, times the square root of 8
+  // keeps two more bits than samples have, times the square root of 8
+  for (int row = 0; row < 8; ++row) out[row] >>= 11;
 }
 
-// Transforms columns 2 kPair and 2 kPair + 1 into `rows`: four words a row.
+// Transforms columns 2 kPair and 2 kPair + 1 into `rows`, which has four words per row.
 template <int kPair>
 ROBOCACHE_HD void inverse_dct_of_columns(const uint32_t (&packed)[32], uint32_t (&rows)[32]) {
   int32_t left[8], right[8];
@@ -118,8 +119,8 @@ ROBOCACHE_HD void inverse_dct_of_row(const uint32_t (&rows)[32], uint32_t (&pixe
   pixels[size_t{2} * kRow + 1] = pack_uint8(out[4], out[5], out[6], out[7]);
 }
 
-// `packed` holds dequantised int16 coefficients in zigzag order, two a word. `pixels` gets 8 rows of 8 samples, four a
-// word.
+// `packed` holds dequantised int16 coefficients in zigzag order, two per word. `pixels` gets 8 rows of 8 samples, four
+// per word.
 ROBOCACHE_HD void jpeg_inverse_dct(const uint32_t (&packed)[32], uint32_t (&pixels)[16]) {
   uint32_t rows[32];
   inverse_dct_of_columns<0>(packed, rows);

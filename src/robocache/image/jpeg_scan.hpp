@@ -9,7 +9,7 @@
 
 namespace robocache {
 
-// Reads the bits of a segment of at least one byte. Behind the end it repeats the last word.
+// Reads the bits of a segment of at least one byte. Beyond the end it repeats the last word.
 class JpegBits {
  public:
   // The segment is `byte_count` bytes from byte `first_byte` (0 to 3) of words[0] on.
@@ -20,12 +20,12 @@ class JpegBits {
     ahead_ = load();
   }
 
-  // The number of words that a segment touches.
+  // Returns the number of words that a segment touches.
   ROBOCACHE_HD static uint32_t word_count(uint32_t first_byte, uint32_t byte_count) {
     return (first_byte + byte_count + 3) / 4;
   }
 
-  // The next 32 bits, the first of them the highest.
+  // Returns the next 32 bits; the first is the highest.
   ROBOCACHE_HD uint32_t peek() const {
 #ifdef __CUDA_ARCH__
     return __funnelshift_l(low_, high_, used_);
@@ -52,10 +52,10 @@ class JpegBits {
     next_ += crossed;
   }
 
-  // Whether more bits were taken than there are; exact up to a word.
+  // Whether more bits were read than there are; exact up to a word.
   ROBOCACHE_HD bool overrun() const { return next_ > word_count_ + kHeld; }
 
-  // Whether all bytes were used, and no bit behind them.
+  // Whether all bytes were read, and no bit beyond them.
   ROBOCACHE_HD bool ends_at(uint32_t first_byte, uint32_t byte_count) const {
     const uint64_t bits = uint64_t{next_ - kHeld} * 32 + used_;
     return (bits + 7) / 8 == uint64_t{first_byte} + byte_count;
@@ -78,11 +78,11 @@ class JpegBits {
   uint32_t word_count_;
   uint32_t next_ = 0;
   uint32_t high_, low_, ahead_;
-  uint32_t used_;  // bits of high_ that were taken: less than 32
+  uint32_t used_;  // bits of high_ that were read: less than 32
 };
 
-// The coefficient of `size` bits that follows the code. Those with a leading 0 are negative, in one's complement; with
-// size 0 it is 0.
+// Returns the coefficient of `size` bits that follows the code. With a leading 0 it is negative, in one's complement;
+// with size 0 it is 0.
 ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
   const uint32_t size = entry_size(entry);
   const uint32_t value = bits << (entry_bits(entry) - size);
@@ -91,7 +91,7 @@ ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
   return static_cast<int32_t>(magnitude - complement);
 }
 
-// Decodes and dequantises a block: calls coefficients.set(index in zigzag order, value) for values other than 0, cut to
+// Decodes and dequantises a block. Calls coefficients.set(index in zigzag order, value) for values other than 0, cut to
 // 16 bits as in libjpeg-turbo. `prediction` is the component's last DC coefficient. Returns false if a code does not
 // exist or if there are more than 64 coefficients.
 template <class Coefficients>
@@ -105,14 +105,14 @@ ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const
   coefficients.set(0, static_cast<int16_t>(prediction * quantisation[0]));
   bits.skip(entry_bits(entry));
 
-  uint32_t index = 1;  // behind the last coefficient
+  uint32_t index = 1;  // after the last coefficient
   next = bits.peek();
   entry = jpeg_entry(ac, long_entries, next);
   for (;;) {
     bits.skip(entry_bits(entry));
     index += entry_advance(entry);
-    // Looks up the next code before it computes this one's coefficient, so that neither waits for the other. After the
-    // block's last code the look-up is useless but harmless.
+    // Looks up the next code before computing this coefficient, so that neither waits for the other. After the block's
+    // last code, the look-up is useless but harmless.
     const uint32_t following = bits.peek();
     const uint32_t entry_of_following = jpeg_entry(ac, long_entries, following);
     if (entry_size(entry) != 0 && index <= 64) {
@@ -126,9 +126,9 @@ ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const
   return entry != 0 && (index <= 64 || entry_size(entry) == 0);
 }
 
-// Decodes segment `segment` of a frame into its planes. `coefficients` starts with zeros; it has set(), and
-// take(uint32_t (&words)[32]), which returns two coefficients a word and resets them to 0. Returns false if the data is
-// damaged.
+// Decodes segment `segment` of a frame into its planes. `coefficients` is zero at first. It has set(), and
+// take(uint32_t (&words)[32]), which returns two coefficients per word and resets them to 0. Returns false if the data
+// is damaged.
 template <class Coefficients>
 ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& planes, const JpegTables& tables,
                                       const uint16_t* long_entries, int32_t channels, int32_t segment,
@@ -146,7 +146,7 @@ ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& 
   for (int32_t mcu = 0; mcu < mcus; ++mcu) {
     for (int32_t block = 0; block < blocks; ++block) {
       const int32_t component = block < luma_blocks ? 0 : block - luma_blocks + 1;
-      // Uses comparisons: with a variable index the compiler would keep the three in memory.
+      // Uses comparisons, because with a variable index the compiler would keep the three in memory.
       uint32_t prediction = component == 0 ? predictions[0] : component == 1 ? predictions[1] : predictions[2];
       if (!decode_jpeg_block(bits, tables.dc[tables.dc_of[component]], tables.ac[tables.ac_of[component]], long_entries,
                              tables.quantisation[component], prediction, coefficients)) {

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// One of the options, or null if it is not given.
+// One of the options; null if the caller left it out.
 struct Option {
   std::string name;
   const Json& value;
@@ -40,14 +40,14 @@ struct Option {
   }
   std::vector<double> numbers(const char* expected) const {
     if (!value.is_array()) refuse_as(expected);
-    std::vector<double> made;
+    std::vector<double> result;
     for (const Json& entry : value) {
       if (!entry.is_number()) refuse_as(expected);
-      made.push_back(entry.get<double>());
+      result.push_back(entry.get<double>());
     }
-    return made;
+    return result;
   }
-  // The index of the text among the names, which `expected` lists.
+  // Returns the index of the text among the names, which `expected` lists.
   size_t one_of(std::initializer_list<std::string_view> names, const char* expected) const {
     const std::string got = text(expected);
     const auto* const found = std::find(names.begin(), names.end(), got);
@@ -64,7 +64,7 @@ std::optional<ImageSize> size_of(const Option& option) {
   return ImageSize{side(0), side(1)};
 }
 
-// A range; `of_number` says what a single number stands for.
+// Reads a range. `of_number` converts a single number to a range.
 template <class OfNumber>
 std::optional<ImageRange> range_of(const Option& option, const OfNumber& of_number) {
   if (!option) return {};
@@ -120,35 +120,36 @@ ImageOptions image_options_from_json(std::string_view json, std::string_view of)
   };
   const auto about_one = [](double x) { return ImageRange{std::max(0.0, 1 - x), 1 + x}; };
 
-  ImageOptions made;
-  made.crop_scale = range_of(option("crop_scale"), [](double x) { return ImageRange{x, x}; });
-  made.size = size_of(option("size"));
+  ImageOptions result;
+  result.crop_scale = range_of(option("crop_scale"), [](double x) { return ImageRange{x, x}; });
+  result.size = size_of(option("size"));
   if (const Option fit = option("fit")) {
-    made.fit = static_cast<ImageFit>(fit.one_of({"stretch", "pad", "crop"}, "'stretch', 'pad' or 'crop'"));
+    result.fit = static_cast<ImageFit>(fit.one_of({"stretch", "pad", "crop"}, "'stretch', 'pad' or 'crop'"));
   }
-  made.crop = size_of(option("crop"));
+  result.crop = size_of(option("crop"));
   if (const Option crop_at = option("crop_at")) {
-    made.crop_at = static_cast<CropAt>(crop_at.one_of({"random", "center"}, "'random' or 'center'"));
+    result.crop_at = static_cast<CropAt>(crop_at.one_of({"random", "center"}, "'random' or 'center'"));
   }
-  if (const Option shift = option("shift")) made.shift = shift.whole("a whole number of pixels");
-  made.brightness = range_of(option("brightness"), about_one);
-  made.contrast = range_of(option("contrast"), about_one);
-  made.saturation = range_of(option("saturation"), about_one);
-  made.hue = range_of(option("hue"), [](double x) { return ImageRange{-x, x}; });
-  made.mean = channels_of(option("mean"), {0.485, 0.456, 0.406});
-  made.stddev = channels_of(option("std"), {0.229, 0.224, 0.225});
-  if (const Option dtype = option("dtype")) made.dtype = dtype_from_name(dtype.text("the name of a dtype"), dtype.name);
+  if (const Option shift = option("shift")) result.shift = shift.whole("a whole number of pixels");
+  result.brightness = range_of(option("brightness"), about_one);
+  result.contrast = range_of(option("contrast"), about_one);
+  result.saturation = range_of(option("saturation"), about_one);
+  result.hue = range_of(option("hue"), [](double x) { return ImageRange{-x, x}; });
+  result.mean = channels_of(option("mean"), {0.485, 0.456, 0.406});
+  result.stddev = channels_of(option("std"), {0.229, 0.224, 0.225});
+  if (const Option dtype = option("dtype"))
+    result.dtype = dtype_from_name(dtype.text("the name of a dtype"), dtype.name);
   if (const Option layout = option("layout")) {
-    made.layout = static_cast<ImageLayout>(layout.one_of({"chw", "hwc"}, "'chw' or 'hwc'"));
+    result.layout = static_cast<ImageLayout>(layout.one_of({"chw", "hwc"}, "'chw' or 'hwc'"));
   }
-  if (const Option per_frame = option("per_frame")) made.per_frame = per_frame.boolean();
+  if (const Option per_frame = option("per_frame")) result.per_frame = per_frame.boolean();
   if (const Option together = option("together")) {
     constexpr const char* kExpected = "a list of cameras' keys";
     if (!together.value.is_array()) together.refuse_as(kExpected);
-    for (const Json& key : together.value) made.together.push_back(Option{together.name, key}.text(kExpected));
+    for (const Json& key : together.value) result.together.push_back(Option{together.name, key}.text(kExpected));
   }
-  check_image_options(made, of);
-  return made;
+  check_image_options(result, of);
+  return result;
 }
 
 void check_image_options(const ImageOptions& options, std::string_view of) {

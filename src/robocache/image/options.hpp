@@ -1,4 +1,4 @@
-// The options of a camera's frames on their way into a batch, and their checks.
+// The options that transform a camera's frames for a batch, and their checks.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace robocache {
 
 enum class ImageFit : uint8_t {
   kStretch,  // each side is scaled by its own factor
-  kPad,      // the whole frame with black beside it: a letterbox
+  kPad,      // the whole frame with black bars: a letterbox
   kCrop,     // the largest centred part of the frame that has the proportions of `size`
 };
 
@@ -35,14 +35,15 @@ struct ImageRange {
 // The steps, in the order in which they are applied (rule 41 of docs/rules.md). Depth takes only the geometric ones.
 struct ImageOptions {
   std::optional<ImageRange> crop_scale = {};  // the share of the frame's area to cut out, in its proportions
-  std::optional<ImageSize> size = {};         // the size to resize to; without it crop_scale's part is not resized
+  // size to resize to; without it the part cut out by crop_scale keeps its size
+  std::optional<ImageSize> size = {};
   ImageFit fit = ImageFit::kStretch;
   std::optional<ImageSize> crop = {};  // from the resized frame
   CropAt crop_at = CropAt::kRandom;    // the position of crop and crop_scale
   int64_t shift = 0;  // instead of crop: moves by up to this many pixels in each direction and repeats the edge
   std::optional<ImageRange> brightness = {}, contrast = {}, saturation = {};  // factors
   std::optional<ImageRange> hue = {};                                         // turns, from -0.5 to 0.5
-  std::vector<double> mean = {}, stddev = {};  // of values from 0 to 1; one, or one a channel; none: 0 and 1
+  std::vector<double> mean = {}, stddev = {};  // of values from 0 to 1; one, or one per channel; none: 0 and 1
   DType dtype = DType::kFloat32;               // or float16, bfloat16; uint8 is not normalised
   ImageLayout layout = ImageLayout::kChw;
   bool per_frame = false;                  // each frame of a window has its own draws

@@ -136,12 +136,12 @@ std::vector<uint8_t> inflate(std::span<const uint8_t> blob, std::span<const uint
                              size_t bytes) {
   std::vector<uint8_t> rows(bytes + 1);  // the extra byte shows whether there is too much
   uLongf inflated = rows.size();
-  uLong taken = data.size();
-  const int code = uncompress2(rows.data(), &inflated, data.data(), &taken);
+  uLong consumed = data.size();
+  const int code = uncompress2(rows.data(), &inflated, data.data(), &consumed);
   if (code == Z_MEM_ERROR) throw std::bad_alloc();
-  if (inflated > bytes) refuse_png(blob, "more pixels than its header says", offset + taken);
-  if (code != Z_OK) refuse_png(blob, "data that does not inflate", offset + taken);
-  if (taken < data.size()) refuse_png(blob, "bytes behind the end of the data", offset + taken);
+  if (inflated > bytes) refuse_png(blob, "more pixels than its header says", offset + consumed);
+  if (code != Z_OK) refuse_png(blob, "data that does not inflate", offset + consumed);
+  if (consumed < data.size()) refuse_png(blob, "bytes behind the end of the data", offset + consumed);
   if (inflated != bytes) {
     refuse_png(blob, "expected " + std::to_string(bytes) + " bytes of pixels, got " + std::to_string(inflated), offset);
   }

@@ -21,14 +21,14 @@ DeviceBuffer on_device(Device device, const std::vector<T>& entries, const T*& p
 }
 
 // The layout of one call's workspace.
-void place(DecodeJpegParams& params, WorkspaceParts& workspace) {
+void lay_out(DecodeJpegParams& params, WorkspaceParts& workspace) {
   workspace.take(params.planes, params.count * params.plane_bytes);
   workspace.take(params.damage, params.count * params.most_segments);
 }
 
-int64_t bytes_to_place(DecodeJpegParams params) {
+int64_t layout_bytes(DecodeJpegParams params) {
   WorkspaceParts counted(nullptr);
-  place(params, counted);
+  lay_out(params, counted);
   return counted.bytes();
 }
 
@@ -42,7 +42,7 @@ void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, De
     params.words_stride = marks.fetched_stride / 4;
   }
   WorkspaceParts parts(workspace);
-  place(params, parts);
+  lay_out(params, parts);
   using Launch = int(const DecodeJpegParams*, int32_t, void*);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_decode_jpeg"));
   check_cuda(launch(&params, device.index, stream.handle), "decode_jpeg");
@@ -111,7 +111,7 @@ int64_t ResidentJpegs::table_bytes(const JpegFrames& frames) {
 int64_t ResidentJpegs::workspace_bytes(int64_t count) const {
   DecodeJpegParams params = params_;
   params.count = count;
-  return bytes_to_place(params);
+  return layout_bytes(params);
 }
 
 void ResidentJpegs::fetch(const int64_t* rows, int64_t count, int64_t first_row, void* to, int64_t stride,
@@ -140,7 +140,7 @@ void ResidentJpegs::decode(const int64_t* rows, int64_t count, uint8_t* out, int
 }
 
 int64_t packed_jpegs_workspace_bytes(const FrameShape& shape, int64_t count) {
-  return bytes_to_place(params_of(shape, count));
+  return layout_bytes(params_of(shape, count));
 }
 
 void decode_packed_jpegs(const PackedJpegs& packed, const void* memory, const FrameShape& shape, const int64_t* rows,

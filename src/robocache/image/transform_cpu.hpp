@@ -35,15 +35,15 @@ ROBOCACHE_HD TransformScratch transform_scratch(const TransformParams& p) {
   const int64_t of_row = out * p.channels + 1;
   // A column has at most 2 max(from / to, 1) + 1 taps, and at most `to` columns have taps.
   const int64_t taps = 2 * int64_t{p.frame[1]} + 3 * out;
-  TransformScratch places{};
-  places.sums = rounded_up(of_row * p.out[0]);
-  places.wide = places.sums + rounded_up(of_frame * int64_t{sizeof(int32_t)});
-  places.means = places.wide + rounded_up(of_frame * int64_t{sizeof(double)});
-  places.divisors = places.means + rounded_up(of_row * int64_t{sizeof(double)});
-  places.taps = places.divisors + rounded_up(of_row * int64_t{sizeof(double)});
-  places.weights = places.taps + rounded_up(out * int64_t{sizeof(Taps)});
-  places.end = places.weights + rounded_up(taps * int64_t{sizeof(double)});
-  return places;
+  TransformScratch offsets{};
+  offsets.sums = rounded_up(of_row * p.out[0]);
+  offsets.wide = offsets.sums + rounded_up(of_frame * int64_t{sizeof(int32_t)});
+  offsets.means = offsets.wide + rounded_up(of_frame * int64_t{sizeof(double)});
+  offsets.divisors = offsets.means + rounded_up(of_row * int64_t{sizeof(double)});
+  offsets.taps = offsets.divisors + rounded_up(of_row * int64_t{sizeof(double)});
+  offsets.weights = offsets.taps + rounded_up(out * int64_t{sizeof(Taps)});
+  offsets.end = offsets.weights + rounded_up(taps * int64_t{sizeof(double)});
+  return offsets;
 }
 
 }  // namespace robocache

@@ -60,10 +60,10 @@ struct ResizeScratch {
 };
 
 ResizeScratch resize_scratch(const TransformParams& p, char* scratch) {
-  const TransformScratch places = transform_scratch(p);
-  return {reinterpret_cast<int32_t*>(scratch + places.sums), reinterpret_cast<double*>(scratch + places.wide),
-          reinterpret_cast<double*>(scratch + places.means), reinterpret_cast<double*>(scratch + places.divisors),
-          reinterpret_cast<Taps*>(scratch + places.taps),    reinterpret_cast<double*>(scratch + places.weights)};
+  const TransformScratch offsets = transform_scratch(p);
+  return {reinterpret_cast<int32_t*>(scratch + offsets.sums), reinterpret_cast<double*>(scratch + offsets.wide),
+          reinterpret_cast<double*>(scratch + offsets.means), reinterpret_cast<double*>(scratch + offsets.divisors),
+          reinterpret_cast<Taps*>(scratch + offsets.taps),    reinterpret_cast<double*>(scratch + offsets.weights)};
 }
 
 void weigh_columns(const TransformParams& p, const AxisPlan& columns, const ResizeScratch& scratch) {
@@ -263,7 +263,7 @@ void write_depth(const TransformParams& p, const FramePlan& plan, const void* fr
     const int32_t row = frame == nullptr ? -1 : resized_at(plan.rows, y);
     for (int32_t x = 0; x < p.out[1]; ++x, ++out) {
       const int32_t column = resized_at(plan.columns, x);
-      *out = row < 0 || column < 0 ? Out{} : depth_at<Out>(p, frame, depth_place(p, plan, row, column));
+      *out = row < 0 || column < 0 ? Out{} : depth_at<Out>(p, frame, depth_offset(p, plan, row, column));
     }
   }
 }

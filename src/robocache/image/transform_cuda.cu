@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 constexpr int32_t kRowsOfBlock = 32;
-constexpr int kTogether = 8;  // pixels of a row that a thread makes, so that it stores whole vectors
+constexpr int kTogether = 8;  // pixels of a row that a thread computes, so that it stores whole vectors
 
 // ---- Frames ------------------------------------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ __device__ bool is_mine(const FrameChoice& from, int64_t i) {
   return from.rows == nullptr || (from.rows[i] >= from.begin && from.rows[i] < from.end);
 }
 
-// One thread of the block draws for all.
+// One thread of the block draws for all of them.
 __device__ const FramePlan& plan_of(const TransformBatch& batch, int64_t i) {
   __shared__ FramePlan plan;
   if (threadIdx.x == 0) {
@@ -45,7 +45,7 @@ __device__ const FramePlan& plan_of(const TransformBatch& batch, int64_t i) {
 
 // ---- Bytes of output pixels --------------------------------------------------------------------------------------------
 
-// Loads kBytes bytes from any address, in words if these lie within [begin, end).
+// Loads kBytes bytes from any address, as words if those are within [begin, end).
 template <int kBytes>
 __device__ void load_bytes(const uint8_t* from, const uint8_t* begin, const uint8_t* end, uint8_t* bytes) {
   constexpr int kWords = kBytes / 4;
@@ -69,7 +69,7 @@ __device__ void load_bytes(const uint8_t* from, const uint8_t* begin, const uint
   }
 }
 
-// Pixel (row, column) of the resized frame's part.
+// Computes pixel (row, column) of the resized frame's part.
 template <int kChannels>
 __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, const uint8_t* frame, int32_t row,
                               int32_t column, uint8_t* pixel) {
@@ -96,7 +96,7 @@ __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, c
   for (int c = 0; c < kChannels; ++c) pixel[c] = rounded_mean(static_cast<double>(sums[c]), weight);
 }
 
-// `count` output pixels from (y, x) on, before any colour.
+// Loads `count` output pixels from (y, x) on, before colour steps.
 template <int kChannels, bool kMoves>
 __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, const uint8_t* frame, int32_t y,
                             int32_t x, int count, uint8_t* bytes) {
@@ -114,12 +114,12 @@ __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, 
     if (count == kTogether && first >= 0 && first + kTogether <= plan.columns.sized) {
       const auto* const begin = static_cast<const uint8_t*>(batch.from.pixels);
       const uint8_t* const end = begin + batch.from.frames * p.frame[0] * p.frame[1] * kChannels;
-      load_bytes<kTogether * kChannels>(from + int64_t{first - plan.columns.placed} * kChannels, begin, end, bytes);
+      load_bytes<kTogether * kChannels>(from + int64_t{first - plan.columns.to_first} * kChannels, begin, end, bytes);
       return;
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      // Beyond the last pixel it repeats that one, which is not stored.
+      // Beyond the last pixel it repeats that pixel, which is not stored.
       const int32_t column = resized_at(plan.columns, x + (i < count ? i : count - 1));
       for (int c = 0; c < kChannels; ++c) bytes[i * kChannels + c] = from[int64_t{column} * kChannels + c];
     }
@@ -138,7 +138,7 @@ __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, 
 
 // ---- Storing -----------------------------------------------------------------------------------------------------------
 
-// Stores the first `count` values, as vectors if those are all of them and the address is aligned.
+// Stores the first `count` values, as vectors if those are all values and the address is aligned.
 template <int kCount, class Out>
 __device__ void store(Out* to, const Out (&values)[kCount], int count) {
   constexpr int kBytes = kCount * static_cast<int>(sizeof(Out));
@@ -166,20 +166,20 @@ template <class Out, int kChannels>
 __device__ void store_pixels(const TransformParams& p, const uint8_t* bytes, int32_t y, int32_t x, int count,
                              Out* out) {
   const int64_t width = p.out[1];
-  const int64_t place = y * width + x;
+  const int64_t pixel = y * width + x;
   if (p.layout == ImageLayout::kChw) {
 #pragma unroll
     for (int c = 0; c < kChannels; ++c) {
       Out values[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) values[i] = normalised<Out>(p, bytes[i * kChannels + c], c);
-      store(out + c * width * p.out[0] + place, values, count);
+      store(out + c * width * p.out[0] + pixel, values, count);
     }
   } else {
     Out values[kTogether * kChannels];
 #pragma unroll
     for (int i = 0; i < kTogether * kChannels; ++i) values[i] = normalised<Out>(p, bytes[i], i % kChannels);
-    store(out + place * kChannels, values, count * kChannels);
+    store(out + pixel * kChannels, values, count * kChannels);
   }
 }
 
@@ -203,7 +203,7 @@ __device__ Out* out_of(const TransformBatch& batch, int64_t i) {
   return static_cast<Out*>(batch.out) + i * (int64_t{p.out[0]} * p.out[1] * p.channels);
 }
 
-// Frames that are cropped or shifted, without colour: a block makes kRowsOfBlock rows.
+// Frames that are cropped or shifted, without colour. A block computes kRowsOfBlock rows.
 template <class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ 
   });
 }
 
-// The mean luma of a brightened frame, computed by all threads of a block.
+// Returns the mean luma of a brightened frame. All threads of a block compute it.
 template <class Load>
 __device__ float mean_of_frame(const TransformParams& p, const Load& load) {
   __shared__ Word total;
@@ -233,7 +233,7 @@ __device__ float mean_of_frame(const TransformParams& p, const Load& load) {
   return mean_luma(static_cast<int64_t>(total), int64_t{p.out[0]} * p.out[1]);
 }
 
-// All other frames. With contrast a block makes a whole frame and passes over its pixels twice.
+// All other frames. With contrast, a block computes a whole frame and passes over its pixels twice.
 template <class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
@@ -290,12 +290,12 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
     for (int k = 0; k < count; ++k) {
       const int32_t column = resized_at(plan.columns, x + k);
       out[int64_t{y} * p.out[1] + x + k] =
-          row < 0 || column < 0 ? Out{} : depth_at<Out>(p, frame, depth_place(p, plan, row, column));
+          row < 0 || column < 0 ? Out{} : depth_at<Out>(p, frame, depth_offset(p, plan, row, column));
     }
   });
 }
 
-// A thread makes a matrix.
+// A thread computes a matrix.
 __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_constant__ IntrinsicsBatch batch) {
   wait_for_work_before();
   const int64_t each = batch.params.per_frame ? batch.steps : 1;

@@ -15,7 +15,7 @@
 
 namespace robocache {
 
-// ---- Draws: a hash of who asks and what for ----
+// ---- Draws: a hash of the drawing sample and the purpose ----
 
 enum class DrawnFor : uint64_t {
   kCropScale = 1,
@@ -54,24 +54,24 @@ ROBOCACHE_HD FrameDraws frame_draws(const TransformParams& p, const ImageDraw& d
   return {state};
 }
 
-// ---- Geometry: where an output pixel comes from ----
+// ---- Geometry: the source of an output pixel ----
 
 // The nearest integer, ties to even, for magnitudes up to 2^51.
 ROBOCACHE_HD double nearest_whole(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
-// The plan of rows or of columns. Pixels [from_first, from_first + from) of the frame are resized to `to` pixels, the
-// first of which is pixel `placed` of the resized frame. Output pixel i is pixel i + first of that, clamped to its
-// edges.
+// The plan of rows or of columns. Pixels [from_first, from_first + from) of the frame are resized to `to` pixels. The
+// first of these is pixel to_first of the resized frame. Output pixel i is pixel i + first of the resized frame,
+// clamped to its edges.
 struct AxisPlan {
-  int32_t from_first, from, to, placed, sized, first;
+  int32_t from_first, from, to, to_first, sized, first;
   int32_t from_terms, to_terms;  // from : to in lowest terms
 };
 
-// The index among the `to` pixels of an output pixel, or -1 for black.
+// Returns the index of an output pixel among the `to` pixels, or -1 for black.
 ROBOCACHE_HD int32_t resized_at(const AxisPlan& axis, int32_t i) {
   int32_t at = i + axis.first;
   at = at < 0 ? 0 : at < axis.sized ? at : axis.sized - 1;
-  at -= axis.placed;
+  at -= axis.to_first;
   return at >= 0 && at < axis.to ? at : -1;
 }
 
@@ -93,7 +93,7 @@ ROBOCACHE_HD void set_lowest_terms(AxisPlan& axis) {
   axis.to_terms = axis.to / a;
 }
 
-// floor(from * to_other / from_other), at least 1: a side that keeps the frame's proportions.
+// Returns floor(from * to_other / from_other), at least 1: a side that keeps the frame's proportions.
 ROBOCACHE_HD int32_t in_proportion(int32_t from, int32_t to_other, int32_t from_other) {
   const auto side = static_cast<int32_t>(static_cast<int64_t>(from) * to_other / from_other);
   return side > 0 ? side : 1;
@@ -130,14 +130,14 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
   }
   for (int i = 0; i < 2; ++i) {
     AxisPlan& axis = *axes[i];
-    // In a fit by cropping the excess is cut off, half of it in front.
-    axis.placed = axis.to <= axis.sized ? (axis.sized - axis.to) / 2 : -((axis.to - axis.sized) / 2);
-    const DrawnFor place = i == 0 ? DrawnFor::kRow : DrawnFor::kColumn;
+    // A fit by cropping removes half of the excess at each end.
+    axis.to_first = axis.to <= axis.sized ? (axis.sized - axis.to) / 2 : -((axis.to - axis.sized) / 2);
+    const DrawnFor drawn = i == 0 ? DrawnFor::kRow : DrawnFor::kColumn;
     if (p.shift > 0) {
-      axis.first = draws.whole(place, 2 * p.shift) - p.shift;
+      axis.first = draws.whole(drawn, 2 * p.shift) - p.shift;
     } else {
       const int32_t spare = p.sized[i] - p.out[i];
-      axis.first = p.crops_at_random ? draws.whole(place, spare) : spare / 2;
+      axis.first = p.crops_at_random ? draws.whole(drawn, spare) : spare / 2;
     }
     set_lowest_terms(axis);
   }
@@ -150,14 +150,14 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
   return plan;
 }
 
-// Adapts a camera's 3x3 row-major matrix from the frame as it comes to the frame as it goes out. A pixel's centre is a
-// whole number, its edges are half a pixel away; edges map to edges.
+// Adapts a camera's 3x3 row-major matrix from the input frame to the output frame. Pixel centres are at whole numbers,
+// edges are half a pixel away, and edges map to edges.
 ROBOCACHE_HD void planned_intrinsics(const FramePlan& plan, const double* in, double* out) {
   const AxisPlan* const axes[] = {&plan.columns, &plan.rows};  // columns are x, the matrix's first row
   for (int row = 0; row < 2; ++row) {
     const AxisPlan& axis = *axes[row];
     const double scale = static_cast<double>(axis.to) / axis.from;
-    const double moved = (0.5 - axis.from_first) * scale - 0.5 + axis.placed - axis.first;
+    const double moved = (0.5 - axis.from_first) * scale - 0.5 + axis.to_first - axis.first;
     for (int i = 0; i < 3; ++i) out[3 * row + i] = scale * in[3 * row + i] + moved * in[6 + i];
   }
   for (int i = 6; i < 9; ++i) out[i] = in[i];
@@ -204,18 +204,18 @@ ROBOCACHE_HD int32_t tap_weight(const AxisPlan& axis, const Taps& taps, int32_t 
   return tap_reach(axis) - (from_centre < 0 ? -from_centre : from_centre);
 }
 
-// sum / weight, rounded, ties to even. It is exact: weights are below 2^43, so no quotient of integers is closer to a
-// tie than float64 can tell.
+// Returns sum / weight, rounded, ties to even. It is exact: weights are below 2^43, so no quotient of integers is
+// closer to a tie than float64 can distinguish.
 ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
   return static_cast<uint8_t>(static_cast<int32_t>(nearest_whole(sum / weight)));
 }
 
-// The pixel of the frame that contains the centre of the result's pixel r: nearest, as depth is resized.
+// Returns the frame's pixel that contains the centre of the result's pixel r: depth is resized to the nearest pixel.
 ROBOCACHE_HD int32_t nearest_tap(const AxisPlan& axis, int32_t r) {
   return (2 * r + 1) * axis.from_terms / (2 * axis.to_terms);
 }
 
-// ---- Colour: from bytes to bytes by each step, in float32 without fma, rounded to the nearest, midway to the even ----
+// ---- Colour: each step maps bytes to bytes, in float32 without fma, rounded to the nearest, ties to even ----
 
 ROBOCACHE_HD uint8_t to_byte(float x) {
   x = x < 0 ? 0 : x;
@@ -245,7 +245,7 @@ ROBOCACHE_HD void saturate(uint8_t* pixel, float factor) {
   for (int c = 0; c < 3; ++c) pixel[c] = away_from(grey, pixel[c], factor);
 }
 
-// Turns the hue by this many sixths of the circle; value and saturation of HSV stay.
+// Turns the hue by this many sixths of the circle. Value and saturation of HSV stay.
 ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
   const auto red = static_cast<float>(pixel[0]);
   const auto green = static_cast<float>(pixel[1]);
@@ -263,10 +263,10 @@ ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
   hue = hue < 0 ? hue + 6 : hue;
   hue = hue >= 6 ? hue - 6 : hue;
   for (int c = 0; c < 3; ++c) {
-    // Red is least between 2 and 4 sixths; green and blue are a third of the circle further each.
-    float place = hue + static_cast<float>(5 - 2 * c);
-    place = place >= 6 ? place - 6 : place;
-    const float towards = place < 4 - place ? place : 4 - place;
+    // Red is least between 2 and 4 sixths. Green and blue follow a third of the circle later each.
+    float angle = hue + static_cast<float>(5 - 2 * c);
+    angle = angle >= 6 ? angle - 6 : angle;
+    const float towards = angle < 4 - angle ? angle : 4 - angle;
     const float part = towards < 0 ? 0 : towards > 1 ? 1 : towards;
     pixel[c] = to_byte(high - chroma * part);
   }
@@ -284,19 +284,19 @@ ROBOCACHE_HD Out normalised(const TransformParams& p, uint8_t x, int c) {
   }
 }
 
-// The offset in the frame that a resized pixel of depth is taken from.
-ROBOCACHE_HD int64_t depth_place(const TransformParams& p, const FramePlan& plan, int32_t row, int32_t column) {
+// Returns the offset in the frame of the pixel that a resized pixel of depth is taken from.
+ROBOCACHE_HD int64_t depth_offset(const TransformParams& p, const FramePlan& plan, int32_t row, int32_t column) {
   const int64_t y = plan.rows.from_first + nearest_tap(plan.rows, row);
   return y * p.frame[1] + plan.columns.from_first + nearest_tap(plan.columns, column);
 }
 
-// A pixel of depth in metres.
+// Returns a pixel of depth in metres.
 template <class Out>
-ROBOCACHE_HD Out depth_at(const TransformParams& p, const void* frame, int64_t place) {
+ROBOCACHE_HD Out depth_at(const TransformParams& p, const void* frame, int64_t offset) {
   if (p.dtype == DType::kUInt16) {
-    return rounded_once<Out>(static_cast<double>(static_cast<const uint16_t*>(frame)[place]) * p.unit_m);
+    return rounded_once<Out>(static_cast<double>(static_cast<const uint16_t*>(frame)[offset]) * p.unit_m);
   }
-  return rounded_once<Out>(static_cast<const float*>(frame)[place]);
+  return rounded_once<Out>(static_cast<const float*>(frame)[offset]);
 }
 
 }  // namespace robocache

@@ -17,9 +17,9 @@ struct ImageDraw {
 };
 
 struct TransformParams {
-  int32_t frame[2];  // the sizes in pixels: of a frame as it comes,
-  int32_t sized[2];  // resized,
-  int32_t out[2];    // and as it goes out
+  int32_t frame[2];  // sizes in pixels of the input frame,
+  int32_t sized[2];  // the resized frame,
+  int32_t out[2];    // and the output frame
   int32_t channels;
   DType dtype;
   DType out_dtype;
@@ -45,13 +45,13 @@ struct TransformParams {
 };
 
 // Output i is frame rows[i] - first_row of `pixels`, or frame i without rows; black if there is no such frame. Outputs
-// whose rows[i] is not in [begin, end) belong to another call and are left as they are.
+// whose rows[i] is not in [begin, end) belong to another call and stay unchanged.
 struct FrameChoice {
   const void* pixels;
   int64_t frames;  // dense
   const int64_t* rows = nullptr;
   int64_t first_row = 0;
-  bool in_order = false;  // output i is frame i if rows[i] is a frame at all
+  bool in_order = false;  // output i is frame i, if rows[i] is a valid frame
   int64_t begin = INT64_MIN, end = INT64_MAX;
 };
 

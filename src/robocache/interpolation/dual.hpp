@@ -18,43 +18,43 @@ struct Dual {
 
   // The variable `index`.
   ROBOCACHE_HD static Dual variable(double value, int index) {
-    Dual made(value);
-    made.partial[index] = 1;
-    return made;
+    Dual result(value);
+    result.partial[index] = 1;
+    return result;
   }
 
   // f(x), where `value` is the value of f at x and `slope` its derivative there.
   ROBOCACHE_HD static Dual chain(double value, double slope, const Dual& x) {
-    Dual made;
-    made.value = value;
-    for (int i = 0; i < N; ++i) made.partial[i] = slope * x.partial[i];
-    return made;
+    Dual result;
+    result.value = value;
+    for (int i = 0; i < N; ++i) result.partial[i] = slope * x.partial[i];
+    return result;
   }
 
   ROBOCACHE_HD friend Dual operator+(const Dual& x, const Dual& y) {
-    Dual made;
-    made.value = x.value + y.value;
-    for (int i = 0; i < N; ++i) made.partial[i] = x.partial[i] + y.partial[i];
-    return made;
+    Dual result;
+    result.value = x.value + y.value;
+    for (int i = 0; i < N; ++i) result.partial[i] = x.partial[i] + y.partial[i];
+    return result;
   }
   ROBOCACHE_HD friend Dual operator-(const Dual& x, const Dual& y) {
-    Dual made;
-    made.value = x.value - y.value;
-    for (int i = 0; i < N; ++i) made.partial[i] = x.partial[i] - y.partial[i];
-    return made;
+    Dual result;
+    result.value = x.value - y.value;
+    for (int i = 0; i < N; ++i) result.partial[i] = x.partial[i] - y.partial[i];
+    return result;
   }
   ROBOCACHE_HD friend Dual operator-(const Dual& x) { return chain(-x.value, -1, x); }
   ROBOCACHE_HD friend Dual operator*(const Dual& x, const Dual& y) {
-    Dual made;
-    made.value = x.value * y.value;
-    for (int i = 0; i < N; ++i) made.partial[i] = x.partial[i] * y.value + x.value * y.partial[i];
-    return made;
+    Dual result;
+    result.value = x.value * y.value;
+    for (int i = 0; i < N; ++i) result.partial[i] = x.partial[i] * y.value + x.value * y.partial[i];
+    return result;
   }
   ROBOCACHE_HD friend Dual operator/(const Dual& x, const Dual& y) {
-    Dual made;
-    made.value = x.value / y.value;
-    for (int i = 0; i < N; ++i) made.partial[i] = (x.partial[i] - made.value * y.partial[i]) / y.value;
-    return made;
+    Dual result;
+    result.value = x.value / y.value;
+    for (int i = 0; i < N; ++i) result.partial[i] = (x.partial[i] - result.value * y.partial[i]) / y.value;
+    return result;
   }
   ROBOCACHE_HD friend bool operator<(const Dual& x, const Dual& y) { return x.value < y.value; }
   ROBOCACHE_HD friend bool operator>(const Dual& x, const Dual& y) { return x.value > y.value; }

@@ -103,15 +103,15 @@ struct Pairs {
     shares[1][0] = share_of(entry.weight, gradient[0]);
   }
 
-  struct Place {};
+  struct Target {};
   template <class Times>
-  __device__ static Place place(const Segment&, const Times&, int64_t, const Bracket&) {
+  __device__ static Target target_of(const Segment&, const Times&, int64_t, const Bracket&) {
     return {};
   }
 
   template <class Work>
   __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
-                                  const Bracket& bracket, const Place&, const Work (&gradient)[1], double (&sums)[1]) {
+                                  const Bracket& bracket, const Target&, const Work (&gradient)[1], double (&sums)[1]) {
     Work a[1];
     Work b[1];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
@@ -142,7 +142,7 @@ struct Rotations : Pairs<Linear> {  // a mixture of two as well, of four feature
 
   template <class Work>
   __device__ static void add_sums(const Segment& s, const SegmentGradient&, int64_t batch, int64_t feature,
-                                  const Bracket& bracket, const Place&, const Work (&gradient)[4], double (&sums)[1]) {
+                                  const Bracket& bracket, const Target&, const Work (&gradient)[4], double (&sums)[1]) {
     double a[4];
     double b[4];
     load_pair(s, batch, bracket.left, bracket.right, feature, a, b);
@@ -158,7 +158,7 @@ struct Curves {
   static constexpr int kInFlight = 1;
 
   template <class Times>
-  __device__ static CurveTarget place(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
+  __device__ static CurveTarget target_of(const Segment& s, const Times& times, int64_t n, const Bracket& bracket) {
     return curve_target(s.method, times, n, bracket);
   }
 };
@@ -181,11 +181,11 @@ struct LocalCurves : Curves {
 
   template <class Work, class Times>
   __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
-    Entry<Work> made;
-    made.left = found.picked.left;
-    made.kind = found.picked.kind;
-    if (made.kind == PickKind::kMix) made.curve = place(s, times, n, found.bracket);
-    return made;
+    Entry<Work> entry;
+    entry.left = found.picked.left;
+    entry.kind = found.picked.kind;
+    if (entry.kind == PickKind::kMix) entry.curve = target_of(s, times, n, found.bracket);
+    return entry;
   }
 
   __device__ static void load_rows(const Segment& s, int64_t batch, int64_t feature, const CurveTarget& curve,
@@ -235,9 +235,9 @@ struct Cubics : Curves {
 
   template <class Work, class Times>
   __device__ static Entry<Work> entry(const Segment& s, const Times& times, int64_t n, const Found<Work>& found) {
-    Entry<Work> made{{}, found.picked.left, found.picked.right, found.picked.kind};
-    if (made.kind == PickKind::kMix) made.shares = Cubic::partials(place(s, times, n, found.bracket).weights);
-    return made;
+    Entry<Work> entry{{}, found.picked.left, found.picked.right, found.picked.kind};
+    if (entry.kind == PickKind::kMix) entry.shares = Cubic::partials(target_of(s, times, n, found.bracket).weights);
+    return entry;
   }
 
   template <class Work>
@@ -423,12 +423,12 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t length = row_length(s, batch);
       const Bracket bracket = find<Work>(call, s, times, length, batch, index).bracket;
       if (bracket.gap == 0) return;
-      const auto place = Method::place(s, times, length, bracket);
+      const auto curve = Method::target_of(s, times, length, bracket);
       double sums[Method::kSums]{};
       for (int64_t feature = lane * Method::kFeatures; feature < s.features; feature += kWarp * Method::kFeatures) {
         Work gradient[Method::kFeatures];
         load_gradient(s, batch, index, feature, gradient);
-        Method::add_sums(s, g, batch, feature, bracket, place, gradient, sums);
+        Method::add_sums(s, g, batch, feature, bracket, curve, gradient, sums);
       }
       for (int i = 0; i < Method::kSums; ++i) {
 #pragma unroll
@@ -445,9 +445,9 @@ __global__ void __launch_bounds__(kThreads)
         }
       } else {
         double of_times[kStencilRows];
-        times_of_weights(s.method, times, place, bracket, sums, of_times);
+        times_of_weights(s.method, times, curve, bracket, sums, of_times);
         for (int i = 0; i < kStencilRows; ++i) {
-          const int64_t sample = place.time_row(s.method, i);
+          const int64_t sample = curve.time_row(s.method, i);
           if (sample < 0) continue;
           if (row != nullptr) atomicAdd(row + sample, of_times[i]);
           of_target -= of_times[i];

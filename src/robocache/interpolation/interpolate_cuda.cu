@@ -135,12 +135,12 @@ cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int 
   int64_t blocks = 0;
   size_t window = 0;
   const auto add = [&](int32_t to, const Segment& s, int64_t share) {
-    const TileCall& made = all.calls[to] = tile_call(call, s, share, several ? kTileThreads : kMaxTile);
-    const int64_t own = made.cut.tiles * divided_up(call.batch, made.cut.rows);
+    const TileCall& tiled = all.calls[to] = tile_call(call, s, share, several ? kTileThreads : kMaxTile);
+    const int64_t own = tiled.cut.tiles * divided_up(call.batch, tiled.cut.rows);
     all.blocks[to] = static_cast<uint32_t>(std::min<int64_t>(own, INT32_MAX));
     blocks += own;
-    window = std::max(window, window_bytes(made));
-    has_long = has_long || is_long(made);
+    window = std::max(window, window_bytes(tiled));
+    has_long = has_long || is_long(tiled);
   };
   for (int32_t i = 0, to = 1; i < call.segment_count; ++i) {
     if (i != largest) add(to++, call.segments[i], blocks_at_once * work_of(call.segments[i]) / work);

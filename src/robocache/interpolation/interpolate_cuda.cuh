@@ -124,17 +124,17 @@ __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
 // Rounds kVector values to their type.
 template <class T, int kVector, class Work>
 __device__ Vector<T, kVector> packed(const Work* y) {
-  Vector<T, kVector> made;
+  Vector<T, kVector> vector;
   if constexpr (kVector % 2 == 0 && sizeof(T) == 2 && std::is_same_v<Work, float>) {
 #pragma unroll
     for (int e = 0; e < kVector; e += 2) {
-      *reinterpret_cast<uint32_t*>(made.x + e) = packed_pair(y[e], y[e + 1], T{});
+      *reinterpret_cast<uint32_t*>(vector.x + e) = packed_pair(y[e], y[e + 1], T{});
     }
   } else {
 #pragma unroll
-    for (int e = 0; e < kVector; ++e) made.x[e] = rounded_once<T>(y[e]);
+    for (int e = 0; e < kVector; ++e) vector.x[e] = rounded_once<T>(y[e]);
   }
-  return made;
+  return vector;
 }
 
 }  // namespace robocache::interpolation_cuda

@@ -139,17 +139,17 @@ __device__ void write_tile(const TileCall& call, const char* values, char* out, 
     char* const to = out + v * 16;
     for (int32_t i = group; i < count; i += lanes.groups) {
       const CurveEntry<Method>& entry = entries[i];
-      V made;
+      V vector;
       if (entry.kind == kind_of_mix(Method::kReach, Method::kReach)) {
-        made = curve_vector<T, Method, true>(entry, from, of.value_sample);
+        vector = curve_vector<T, Method, true>(entry, from, of.value_sample);
       } else if (entry.kind == static_cast<int32_t>(PickKind::kAbsent)) {
-        made = absent_vector<T, 16 / sizeof(T)>();
+        vector = absent_vector<T, 16 / sizeof(T)>();
       } else if (entry.kind == static_cast<int32_t>(PickKind::kOne)) {
-        made = *reinterpret_cast<const V*>(stepped(from, entry.left, of.value_sample));
+        vector = *reinterpret_cast<const V*>(stepped(from, entry.left, of.value_sample));
       } else if constexpr (Method::kReach > 0) {
-        made = vector_at_end<T, Method>(entry, from, of.value_sample);
+        vector = vector_at_end<T, Method>(entry, from, of.value_sample);
       }
-      *reinterpret_cast<V*>(stepped(to, i, of.out_target)) = made;
+      *reinterpret_cast<V*>(stepped(to, i, of.out_target)) = vector;
     }
   }
 }

@@ -28,13 +28,13 @@ struct Window {
 
 // A window reaches beyond the even index on each side; most clocks stray by less.
 inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t most) {
-  Window made{};
-  made.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
-  made.margin = static_cast<int32_t>(std::min<int64_t>(32 + samples / 32, 256));
-  const auto even = static_cast<int64_t>(static_cast<float>(tile) * made.samples_per_target);
-  const int64_t size = std::min(samples, even + 2 * made.margin);
-  made.size = size <= most ? static_cast<int32_t>(size) : 0;
-  return made;
+  Window result{};
+  result.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
+  result.margin = static_cast<int32_t>(std::min<int64_t>(32 + samples / 32, 256));
+  const auto even = static_cast<int64_t>(static_cast<float>(tile) * result.samples_per_target);
+  const int64_t size = std::min(samples, even + 2 * result.margin);
+  result.size = size <= most ? static_cast<int32_t>(size) : 0;
+  return result;
 }
 
 // ---- Which way -----------------------------------------------------------------------------------------------------
@@ -165,26 +165,26 @@ inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
 inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
   const int32_t vector_bytes = vector_bytes_of(call, s);
-  TiledSegment made{};
-  made.times = s.times;
-  made.values = s.values;
-  made.out = s.out;
-  made.lengths = s.lengths;
-  made.valid = s.valid;
-  made.times_batch = s.times_batch;
-  made.values_batch = s.values_batch;
-  made.out_batch = s.out_batch;
-  made.samples = static_cast<int32_t>(s.samples);
-  made.log2_span = kLog2MostTimes;
-  made.vector_bytes = vector_bytes;
-  made.vectors = static_cast<int32_t>(s.features * size / vector_bytes);
-  made.value_sample = static_cast<int32_t>(s.values_sample * size);
-  made.value_vector = static_cast<int32_t>(s.values_feature * vector_bytes);
-  made.out_target = static_cast<int32_t>(s.out_target * size);
-  made.out_vector = static_cast<int32_t>(s.out_feature * vector_bytes);
-  made.only_mix = !is_step(s.method) && !s.causal && !s.has_max_gap;
-  made.segment = s;
-  return made;
+  TiledSegment result{};
+  result.times = s.times;
+  result.values = s.values;
+  result.out = s.out;
+  result.lengths = s.lengths;
+  result.valid = s.valid;
+  result.times_batch = s.times_batch;
+  result.values_batch = s.values_batch;
+  result.out_batch = s.out_batch;
+  result.samples = static_cast<int32_t>(s.samples);
+  result.log2_span = kLog2MostTimes;
+  result.vector_bytes = vector_bytes;
+  result.vectors = static_cast<int32_t>(s.features * size / vector_bytes);
+  result.value_sample = static_cast<int32_t>(s.values_sample * size);
+  result.value_vector = static_cast<int32_t>(s.values_feature * vector_bytes);
+  result.out_target = static_cast<int32_t>(s.out_target * size);
+  result.out_vector = static_cast<int32_t>(s.out_feature * vector_bytes);
+  result.only_mix = !is_step(s.method) && !s.causal && !s.has_max_gap;
+  result.segment = s;
+  return result;
 }
 
 // The cost of copying a target's features, in vectors of 16 bytes.
@@ -198,13 +198,13 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
                         int64_t blocks, int64_t times) {
   const Segment& s = of.segment;
   const int64_t targets = call.targets_count;
-  Tiling made{};
-  made.targets = call.targets;
-  made.targets_batch = call.targets_batch;
-  made.targets_count = static_cast<int32_t>(targets);
-  made.batch = call.batch;
-  made.target_stride = static_cast<int32_t>(call.targets_target * dtype_size(call.target_dtype));
-  made.rows = 1;
+  Tiling result{};
+  result.targets = call.targets;
+  result.targets_batch = call.targets_batch;
+  result.targets_count = static_cast<int32_t>(targets);
+  result.batch = call.batch;
+  result.target_stride = static_cast<int32_t>(call.targets_target * dtype_size(call.target_dtype));
+  result.rows = 1;
   const int64_t least = divided_up(targets, room);
   const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
   int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
@@ -214,18 +214,18 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
       tiles = std::min(targets, 2 * tiles);
     }
   }
-  made.tile = static_cast<int32_t>(divided_up(targets, tiles));
-  made.tiles = static_cast<int32_t>(divided_up(targets, made.tile));
-  of.window = window_of(s.samples, targets, made.tile, times);
+  result.tile = static_cast<int32_t>(divided_up(targets, tiles));
+  result.tiles = static_cast<int32_t>(divided_up(targets, result.tile));
+  of.window = window_of(s.samples, targets, result.tile, times);
   while (1 << of.log2_span < of.window.size) ++of.log2_span;
-  const bool in_line = made.tiles == 1 && of.window.size == s.samples && s.lengths == nullptr &&
+  const bool in_line = result.tiles == 1 && of.window.size == s.samples && s.lengths == nullptr &&
                        s.values_batch == s.samples * s.values_sample && s.out_batch == targets * s.out_target;
-  while (in_line && 2 * made.rows * made.tile <= room && made.rows * made.tile < worth_a_block &&
-         s.samples <= 1 << (of.log2_span - 1) && 2 * call.batch > 3 * blocks * made.rows) {
-    made.rows *= 2;
+  while (in_line && 2 * result.rows * result.tile <= room && result.rows * result.tile < worth_a_block &&
+         s.samples <= 1 << (of.log2_span - 1) && 2 * call.batch > 3 * blocks * result.rows) {
+    result.rows *= 2;
     --of.log2_span;
   }
-  return made;
+  return result;
 }
 
 // A segment's share of a launch.
@@ -236,27 +236,27 @@ struct TileCall {
 };
 
 // Bytes of shared memory for a block's windows, and for two times behind them that are read and have no meaning.
-inline size_t window_bytes(const TileCall& made) {
-  return static_cast<size_t>((made.cut.rows << made.of.log2_span) + 2) * dtype_size(made.of.segment.clock_dtype);
+inline size_t window_bytes(const TileCall& result) {
+  return static_cast<size_t>((result.cut.rows << result.of.log2_span) + 2) * dtype_size(result.of.segment.clock_dtype);
 }
 
 // Whether a block's windows hold more than kMostTimes, or its tile more than one target a thread. That pays if there
 // are few blocks.
-inline bool is_long(const TileCall& made) {
-  return made.of.log2_span > kLog2MostTimes || made.cut.rows * made.cut.tile > kTileThreads;
+inline bool is_long(const TileCall& result) {
+  return result.of.log2_span > kLog2MostTimes || result.cut.rows * result.cut.tile > kTileThreads;
 }
 
 // `blocks`: how many blocks of the segment can run at once; `most`: how many targets a block has room for.
 inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t blocks, int64_t most = kMaxTile) {
-  TileCall made{};
-  made.of = tiled_segment(call, s);
-  made.lanes = lanes_for(made.of.vectors, made.of.vector_bytes);
+  TileCall result{};
+  result.of = tiled_segment(call, s);
+  result.lanes = lanes_for(result.of.vectors, result.of.vector_bytes);
   const int64_t work = work_of(s);
   if (call.batch * divided_up(call.targets_count, most) > 2 * blocks) most = kTileThreads;
   const bool tiled = way_of(call, s) == Way::kTiles;
-  made.cut = tiling_of(call, made.of, std::clamp<int64_t>(kMostWork / work, 1, most), divided_up(kLeastWork, work),
-                       blocks, tiled ? kMostTiledTimes : kMostTimes);
-  return made;
+  result.cut = tiling_of(call, result.of, std::clamp<int64_t>(kMostWork / work, 1, most), divided_up(kLeastWork, work),
+                         blocks, tiled ? kMostTiledTimes : kMostTimes);
+  return result;
 }
 
 }  // namespace robocache::interpolation_cuda

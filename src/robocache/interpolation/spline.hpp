@@ -75,29 +75,29 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
   Scalar diagonal(1);
   Scalar p = Scalar(1.5) * b / both;
   Scalar q = Scalar(1.5) * a / both;
-  SplineStep<Scalar> made{none, none, none, none, none, none, none, none, none, none};
+  SplineStep<Scalar> result{none, none, none, none, none, none, none, none, none, none};
   if (starts && ends && !natural) {
     lower = upper = none;
     p = b / both;
     q = a / both;
-    made.first_before = two / a;
-    made.first_back = Scalar(1);
-    made.last_after = two / b;
-    made.last_carry = Scalar(1);
+    result.first_before = two / a;
+    result.first_back = Scalar(1);
+    result.last_after = two / b;
+    result.last_carry = Scalar(1);
   } else {
     if (starts) {
       if (natural) {
         diagonal = diagonal - half * lower;
         p = p * half;
-        made.first_before = Scalar(1.5) / a;
-        made.first_back = half;
+        result.first_before = Scalar(1.5) / a;
+        result.first_back = half;
       } else {
         upper = a / both;
         p = b * b / (both * both);
         q = a * (two * both + b) / (both * both);
-        made.first_before = (a + two * both) / (both * a);
-        made.first_after = a * a / (both * b) / b;
-        made.first_back = both / b;
+        result.first_before = (a + two * both) / (both * a);
+        result.first_after = a * a / (both * b) / b;
+        result.first_back = both / b;
       }
       lower = none;
     }
@@ -105,25 +105,25 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
       if (natural) {
         diagonal = diagonal - half * upper;
         q = q * half;
-        made.last_after = Scalar(1.5) / b;
-        made.last_carry = half;
+        result.last_after = Scalar(1.5) / b;
+        result.last_carry = half;
       } else {
         lower = b / both;
         q = a * a / (both * both);
         p = b * (two * both + a) / (both * both);
-        made.last_before = b * b / (both * a) / a;
-        made.last_after = (b + two * both) / (both * b);
-        made.last_carry = both / a;
+        result.last_before = b * b / (both * a) / a;
+        result.last_after = (b + two * both) / (both * b);
+        result.last_carry = both / a;
       }
       upper = none;
     }
   }
   const Scalar pivot = Scalar(1) / (diagonal - lower * back);
-  made.back = upper * pivot;
-  made.before = p * pivot / a;
-  made.after = q * pivot / b;
-  made.carry = lower * pivot;
-  return made;
+  result.back = upper * pivot;
+  result.before = p * pivot / a;
+  result.after = q * pivot / b;
+  result.carry = lower * pivot;
+  return result;
 }
 
 // Fills the entries [begin, end) of the interior samples; the first and the last interior sample fill those of the
@@ -190,13 +190,13 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   double here[kLanes];
   double before[kLanes];  // the step before the sample
   double after[kLanes];
-  double made[kLanes];
+  double result[kLanes];
   double first[kLanes];  // of the row's first sample
   int64_t e = begin > overlap + 1 ? begin - overlap : 1;
   for (int lane = 0; lane < kLanes; ++lane) {
     here[lane] = value(table[e].row, lane);
     after[lane] = here[lane] - value(table[e - 1].row, lane);
-    before[lane] = made[lane] = 0;
+    before[lane] = result[lane] = 0;
     first[lane] = ends.after * after[lane];  // of two samples
   }
 #ifdef __CUDA_ARCH__
@@ -210,20 +210,20 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
       before[lane] = after[lane];
       after[lane] = y - here[lane];
       here[lane] = y;
-      made[lane] = row.before * before[lane] + row.after * after[lane] - row.carry * made[lane];
+      result[lane] = row.before * before[lane] + row.after * after[lane] - row.carry * result[lane];
     }
     for (int lane = 0; lane < kLanes && e == 1; ++lane) {
       first[lane] = ends.before * before[lane] + ends.after * after[lane];
     }
-    for (int lane = 0; lane < kLanes && e >= begin; ++lane) kept(e, lane) = static_cast<Work>(made[lane]);
+    for (int lane = 0; lane < kLanes && e >= begin; ++lane) kept(e, lane) = static_cast<Work>(result[lane]);
   }
   bool spoiled = false;
-  for (int lane = 0; lane < kLanes; ++lane) spoiled = spoiled || made[lane] != made[lane];
+  for (int lane = 0; lane < kLanes; ++lane) spoiled = spoiled || result[lane] != result[lane];
   if (end == count) {
     const SplineRow row = table[count - 1];
     for (int lane = 0; lane < kLanes; ++lane) {
       slope(count - 1, lane) =
-          static_cast<Work>(row.before * before[lane] + row.after * after[lane] - row.carry * made[lane]);
+          static_cast<Work>(row.before * before[lane] + row.after * after[lane] - row.carry * result[lane]);
     }
   }
 #ifdef __CUDA_ARCH__
@@ -232,12 +232,12 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   for (e = last - 1; e >= begin && e >= 1; --e) {
     const double back = table[e].back;
     for (int lane = 0; lane < kLanes; ++lane) {
-      if (e < last - 1) made[lane] = static_cast<double>(kept(e, lane)) - back * made[lane];
-      if (e < end) slope(e, lane) = static_cast<Work>(made[lane]);
+      if (e < last - 1) result[lane] = static_cast<double>(kept(e, lane)) - back * result[lane];
+      if (e < end) slope(e, lane) = static_cast<Work>(result[lane]);
     }
   }
   for (int lane = 0; lane < kLanes && begin == 0; ++lane) {
-    slope(0, lane) = static_cast<Work>(static_cast<double>(static_cast<Work>(first[lane])) - ends.back * made[lane]);
+    slope(0, lane) = static_cast<Work>(static_cast<double>(static_cast<Work>(first[lane])) - ends.back * result[lane]);
   }
   return spoiled;
 }

@@ -112,20 +112,21 @@ ROBOCACHE_HD void spline_table_backward(const Times& times, int64_t n, Boundary 
   for (int64_t e = last - 1; e >= 1; --e) {
     const bool starts = e == 1;
     const bool ends = e == last - 1;
-    const SplineStep<Number> made =
+    const SplineStep<Number> result =
         spline_step(Number::variable(gap(e - 1), 0), Number::variable(gap(e), 1),
                     Number::variable(starts ? 0 : table[e - 1].back, 2), starts, ends, boundary);
     double of[3];
     for (int i = 0; i < 3; ++i) {
-      of[i] = made.before.partial[i] * of_table[e].before + made.after.partial[i] * of_table[e].after +
-              made.carry.partial[i] * of_table[e].carry + made.back.partial[i] * of_table[e].back;
+      of[i] = result.before.partial[i] * of_table[e].before + result.after.partial[i] * of_table[e].after +
+              result.carry.partial[i] * of_table[e].carry + result.back.partial[i] * of_table[e].back;
       if (starts) {
-        of[i] += made.first_before.partial[i] * of_table[0].before + made.first_after.partial[i] * of_table[0].after +
-                 made.first_back.partial[i] * of_table[0].back;
+        of[i] += result.first_before.partial[i] * of_table[0].before +
+                 result.first_after.partial[i] * of_table[0].after + result.first_back.partial[i] * of_table[0].back;
       }
       if (ends) {
-        of[i] += made.last_before.partial[i] * of_table[last].before +
-                 made.last_after.partial[i] * of_table[last].after + made.last_carry.partial[i] * of_table[last].carry;
+        of[i] += result.last_before.partial[i] * of_table[last].before +
+                 result.last_after.partial[i] * of_table[last].after +
+                 result.last_carry.partial[i] * of_table[last].carry;
       }
     }
     add_gap(e - 1, of[0]);

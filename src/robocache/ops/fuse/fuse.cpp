@@ -12,8 +12,8 @@
 namespace robocache {
 namespace {
 
-ArgumentsOf arguments_of(std::span<const FuseStream> streams, size_t place) {
-  return {streams[place].name, static_cast<int64_t>(place)};
+ArgumentsOf arguments_of(std::span<const FuseStream> streams, size_t index) {
+  return {streams[index].name, static_cast<int64_t>(index)};
 }
 
 std::string shape_of(const TensorView& tensor) { return shape_string(tensor.shape.data(), tensor.ndim); }
@@ -275,21 +275,21 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
   int64_t feature = 0;  // of the segment in its stream
   for (size_t i = 0; i < call.segments.size(); ++i) {
     const Segment& s = call.segments[i];
-    const size_t place = call.stream_of[i];
-    const FuseStream& from = streams[place];
-    const ArgumentsOf of = arguments_of(streams, place);
+    const size_t index = call.stream_of[i];
+    const FuseStream& from = streams[index];
+    const ArgumentsOf of = arguments_of(streams, index);
     const int64_t features = from.values.shape[from.values.ndim - 1];
-    if (i == 0 || call.stream_of[i - 1] != place) feature = 0;
+    if (i == 0 || call.stream_of[i - 1] != index) feature = 0;
     SegmentGradient g{};
-    if (gradients[place].values) {
+    if (gradients[index].values) {
       g.values =
-          values_gradient(*gradients[place].values, "values_gradient", s, batch, features, from.values.device, of);
-      g.values = static_cast<char*>(g.values) + feature * dtype_size(gradients[place].values->dtype);
+          values_gradient(*gradients[index].values, "values_gradient", s, batch, features, from.values.device, of);
+      g.values = static_cast<char*>(g.values) + feature * dtype_size(gradients[index].values->dtype);
     }
     g.values_batch = s.samples * features;
     g.values_sample = features;
     g.values_feature = 1;
-    g.times = clock_gradient(gradients[place].times, "times_gradient", from.times, batch, of);
+    g.times = clock_gradient(gradients[index].times, "times_gradient", from.times, batch, of);
     g.targets = of_targets;
     into.push_back(g);
     feature += s.features;
