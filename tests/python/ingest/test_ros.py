@@ -70,6 +70,28 @@ def test_a_folder_of_bags_is_a_recording_each(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("kind", ["mcap", "db3", "bag", "parts"])
+def test_run_2_is_before_run_10(kind, tmp_path):
+    """Recordings, and the files of a bag whose metadata cannot be read."""
+    name, made = imus(12)
+    for k in range(12):
+        path, topics = tmp_path / f"bags/run_{k}.{kind}", {"/imu": (name, made[k : k + 1])}
+        if kind == "mcap":
+            write_mcap(path, topics)
+        elif kind == "bag":
+            write_bag1(
+                path, {"/imu": ("std_msgs/msg/Float64", [(START + k, message("std_msgs/msg/Float64", ROS1, data=k))])}
+            )
+        else:
+            write_database(path.with_suffix(".db3"), topics)
+    if kind == "parts":
+        (tmp_path / "bags/metadata.yaml").write_text("rosbag2_bagfile_information: [")
+    report = robocache.ingest(tmp_path / "bags", tmp_path / "cache", on_error="skip")
+    names = robocache.open(tmp_path / "cache").episodes["name"].to_pylist()
+    assert names == (["bags"] if kind == "parts" else [f"run_{k}.{kind}" for k in range(12)])
+    assert sum(report.rows.values()) >= 12 and not report.skipped[kind == "parts" :]
+
+
 def test_messages_that_metadata_count_and_are_not_there_are_named(tmp_path):
     write_database(tmp_path / "bag/a.db3", {"/imu": imus(5)})
     write_metadata(tmp_path / "bag", ["a.db3", "b.db3"], {"/imu": 9})

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import Error, FileError
+from ..files import natural
 from ..formats.mcap import MessageOptions
 from ..recording import Notes, Recording, Samples, SourceError, WiderError
 from .bags import Bag, Channel, Faults, Messages, Part
@@ -36,7 +37,7 @@ _SMALL = 96 << 20
 def read_bags(
     source: Path, bags: Sequence[tuple[str, Bag]], options: MessageOptions, notes: Notes
 ) -> Generator[Recording, None, None]:
-    """Yields every bag, which goes by that name.
+    """Yields every bag, which goes by that name; run_2 before run_10.
 
     Raises:
         FileError: there is none.
@@ -46,7 +47,7 @@ def read_bags(
     decoders = _Decoders(options.definitions, notes.wider.setdefault("json", {}))
     known = Known(options, notes)
     notes.total = len(bags)
-    for what, bag in bags:
+    for what, bag in sorted(bags, key=lambda named: natural(named[0])):
         metadata: dict[str, Any] = {"name": what}
         yield Recording(what, str(bag.path), metadata, _read(what, bag, metadata, decoders, known, notes))
 

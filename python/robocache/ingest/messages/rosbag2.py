@@ -14,7 +14,7 @@ from urllib.parse import quote
 import apsw
 
 from ..budget import at_once
-from ..files import check_file, look_through
+from ..files import check_file, look_through, natural
 from ..formats.mcap import PACKED, MessageOptions, is_mcap, unpacked_name
 from ..formats.rosbag2 import is_database, is_metadata
 from ..recording import Notes, Recording, SourceError, naming
@@ -51,7 +51,7 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
         bags[file] = UnpackedBag(file, _bag_of)
     named = [
         (path.relative_to(root).as_posix() if path != root else os.path.basename(os.path.abspath(root)), bag)
-        for path, bag in sorted(bags.items())
+        for path, bag in bags.items()
     ]
     yield from read_bags(source, named, options, notes)
 
@@ -64,7 +64,7 @@ class RosBag(UnpackedBag):
         self._metadata = metadata
 
     def open(self, faults: Faults) -> None:
-        there = [file for file in sorted(self.path.iterdir()) if is_database(file) or is_mcap(file)]
+        there = [file for file in sorted(self.path.iterdir(), key=natural) if is_database(file) or is_mcap(file)]
         files: list[Path] = []
         with faults.reading("metadata.yaml", self._metadata):
             said = _read_metadata(self._metadata)

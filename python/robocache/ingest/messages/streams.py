@@ -541,8 +541,8 @@ class Topic:
                 values = np.take_along_axis(values, np.array([orders[lists[row]] for row in there]), axis=1)
             if not all(joints):
                 self._notes.leave_out(f"{self._name}: names of joints", f"one of them is empty: {list(joints)}")
-            names = list(joints) if all(joints) else None
-            yield f"{self._name}/{path}", Rows(time_ns[there], values, names, attributes=self._attributes())
+            features = list(joints) if all(joints) else None
+            yield f"{self._name}/{path}", Rows(time_ns[there], values, features, attributes=self._attributes())
 
     # ---- transforms ----
 
