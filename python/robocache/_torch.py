@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.utils import _pytree
 
 from . import errors
 from ._check import LISTS
@@ -96,15 +95,10 @@ def _transformed(operation: Operation, given: dict[str, Any], results: Sequence[
 
 def _recorded(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
     given = operation.for_torch(given)
-    differentiated: list[Any] = []
-    for name in operation.gradients_of:
-        value = given[name]
-        if type(value) is list:
-            differentiated += value
-        else:
-            differentiated.append(value)
+    tensors: list[Tensor] = []
+    slots = _put_away([given[name] for name in operation.gradients_of], tensors)
     operator = _operators[operation.name]
-    return list(_Recorded.apply(operator, given, results, *differentiated))  # type: ignore[no-untyped-call]
+    return list(_Recorded.apply(operator, slots, given, results, *tensors))  # type: ignore[no-untyped-call]
 
 
 def _dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
@@ -298,7 +292,18 @@ def _tensors_of(operation: Operation, given: Mapping[str, Any]) -> Iterator[Any]
 
 
 class _Operator:
-    """What an operation's operator and its gradient's have in common: both follow torch's transforms."""
+    """What an operation's operator and its gradient's have in common: both follow torch's transforms.
+
+    `run`, `fake`, `remember` and `backward` are those of torch.library. `vmap` folds all mapped calls into rows of one `call`:
+    of the operator, or of what torch.func looks into. `gradients` has one for each argument, or a list of them.
+    """
+
+    run: Callable[..., Any]
+    fake: Callable[..., Any]
+    remember: Callable[..., None]
+    backward: Callable[..., Any]
+    gradients: Callable[..., list[Any]]
+    vmap: Callable[..., Any]
 
     def define(self, name: str, schema: str) -> None:
         torch.library.define(f"robocache::{name}", schema)
@@ -310,72 +315,80 @@ class _Operator:
 
     def __call__(self, *arguments: Any) -> list[Tensor]:
         if _functorch_is_active() and not torch.compiler.is_compiling():
-            leaves, spec = _pytree.tree_flatten(list(arguments))
-            return list(_Transformed.apply(self, spec, *leaves))  # type: ignore[no-untyped-call]
+            tensors: list[Tensor] = []
+            slots = _put_away(list(arguments), tensors)
+            return list(_Transformed.apply(self, slots, *tensors))  # type: ignore[no-untyped-call]
         made: list[Tensor] = self.dispatched(*arguments)
         return made
 
-    def run(self, *arguments: Any) -> list[Tensor]:
-        raise NotImplementedError
 
-    def fake(self, *arguments: Any) -> list[Tensor]:
-        raise NotImplementedError
+class _Slot(int):
+    """Stands for a tensor in nested lists: its index among all of them."""
 
-    def remember(self, ctx: Any, inputs: Any, output: Any) -> None:
-        raise NotImplementedError
 
-    def backward(self, ctx: Any, gradients: Any) -> Any:
-        raise NotImplementedError
+def _put_away(values: Any, tensors: list[Tensor]) -> Any:
+    """The nested lists with a slot for each tensor, which goes to `tensors`."""
+    if isinstance(values, Tensor):
+        tensors.append(values)
+        return _Slot(len(tensors) - 1)
+    return [_put_away(x, tensors) for x in values] if type(values) is list else values
 
-    def vmap(self, call: Callable[..., Any], info: Any, in_dims: Any, *arguments: Any) -> Any:
-        """One `call` of all mapped calls folded into rows: of the operator, or of what torch.func looks into."""
-        raise NotImplementedError
+
+def _taken_back(slots: Any, values: Sequence[Any]) -> Any:
+    """The nested lists with a value for each slot."""
+    if type(slots) is _Slot:
+        return values[slots]
+    return [_taken_back(x, values) for x in slots] if type(slots) is list else slots
+
+
+def _at_slots(slots: Any, values: Any, answer: list[Any]) -> list[Any]:
+    """The values that nested lists have at the slots; None for all of a list."""
+    if type(slots) is _Slot:
+        answer[slots] = values
+    elif type(slots) is list and values is not None:
+        for pair in zip(slots, values, strict=True):
+            _at_slots(*pair, answer)
+    return answer
 
 
 class _Transformed(torch.autograd.Function):
-    """An operator that torch.func looks into, which it does not into one of torch.library: (operator, spec, arguments...)."""
+    """An operator that torch.func looks into, which it does not into one of torch.library: (operator, slots, tensors...)."""
 
     @staticmethod
-    def forward(operator: _Operator, spec: Any, *leaves: Any) -> Any:
-        return tuple(operator.dispatched(*_pytree.tree_unflatten(leaves, spec)))
+    def forward(operator: _Operator, slots: list[Any], *tensors: Any) -> Any:
+        return tuple(operator.dispatched(*_taken_back(slots, tensors)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.operator, ctx.spec, *leaves = inputs
-        ctx.operator.remember(ctx, tuple(_pytree.tree_unflatten(leaves, ctx.spec)), list(output))
+        ctx.operator, ctx.slots, *tensors = inputs
+        ctx.operator.remember(ctx, _taken_back(ctx.slots, tensors), list(output))
         ctx.mark_non_differentiable(*(x for x in output if not x.is_floating_point()))
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        wanted = _pytree.tree_unflatten(ctx.needs_input_grad[2:], ctx.spec)
-        made = ctx.operator.gradients(ctx, wanted, list(gradients))
-        leaves: list[Any] = []
-        for gradient, asked in zip(made, wanted, strict=True):
-            if isinstance(asked, list):
-                leaves += [None] * len(_pytree.tree_leaves(asked)) if gradient is None else gradient
-            else:
-                leaves.append(gradient)
-        return None, None, *leaves
+        needs = ctx.needs_input_grad[2:]
+        made = ctx.operator.gradients(ctx, _taken_back(ctx.slots, needs), gradients)
+        return None, None, *_at_slots(ctx.slots, made, [None] * len(needs))
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, operator: _Operator, spec: Any, *leaves: Any) -> Any:
-        dims = _pytree.tree_unflatten(in_dims[2:], spec)
-        made, out_dims = operator.vmap(operator, info, dims, *_pytree.tree_unflatten(leaves, spec))
+    def vmap(info: Any, in_dims: Any, operator: _Operator, slots: list[Any], *tensors: Any) -> Any:
+        dims = _taken_back(slots, in_dims[2:])
+        made, out_dims = operator.vmap(operator, info, dims, *_taken_back(slots, tensors))
         return tuple(made), tuple(out_dims)
 
 
 class _Recorded(torch.autograd.Function):
-    """A call without an operator, which torch remembers for a backward pass: (operator, call, results, tensors...)."""
+    """A call without an operator, which torch remembers for a backward pass: (operator, slots, call, results, tensors...)."""
 
     @staticmethod
-    def forward(ctx: Any, operator: _Forward, call: dict[str, Any], results: Sequence[Any], *tensors: Any) -> Any:
+    def forward(
+        ctx: Any, operator: _Forward, slots: list[Any], call: dict[str, Any], results: Sequence[Any], *tensors: Any
+    ) -> Any:
         operation = operator.operation
-        flat = operation.flat(call, results)
-        made = operation.by_library(call, flat, results, objects(flat))
-        ctx.operator = operator
+        made = operator.by_library(call, results)
+        ctx.operator, ctx.slots = operator, slots
         operator.keep(ctx, call, made)
-        ctx.lengths = {name: len(x) if type(x := call[name]) is list else None for name in operation.gradients_of}
         if operation.has_backward:
             outs = operation.count_of_outs(call, len(results))
             ctx.mark_non_differentiable(*[x for x in made[outs:] if x is not None])
@@ -384,38 +397,10 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        needs = iter(ctx.needs_input_grad[3:])
-        asked = {
-            name: next(needs) if length is None else [next(needs) for _ in range(length)]
-            for name, length in ctx.lengths.items()
-        }
+        needs, names = ctx.needs_input_grad[4:], ctx.operator.operation.gradients_of
+        asked = dict(zip(names, _taken_back(ctx.slots, needs), strict=True))
         made = ctx.operator.gradients_of(ctx, asked, gradients)
-        answer: list[Any] = []
-        for name, length in ctx.lengths.items():
-            gradient = made.get(name)
-            if length is None:
-                answer.append(gradient)
-            else:
-                answer += [None] * length if gradient is None else gradient
-        return None, None, None, *answer
-
-
-class _Slot(int):
-    """Stands for a saved tensor: its index."""
-
-
-def _put_away(values: Any, tensors: list[Tensor]) -> Any:
-    """The values with a slot for each tensor, which goes to `tensors`."""
-    if isinstance(values, Tensor):
-        tensors.append(values)
-        return _Slot(len(tensors) - 1)
-    return [_put_away(x, tensors) for x in values] if type(values) is list else values
-
-
-def _taken_back(values: Any, tensors: Sequence[Tensor]) -> Any:
-    if type(values) is _Slot:
-        return tensors[values]
-    return [_taken_back(x, tensors) for x in values] if type(values) is list else values
+        return None, None, None, None, *_at_slots(ctx.slots, [made.get(name) for name in names], [None] * len(needs))
 
 
 class _Forward(_Operator):
@@ -438,7 +423,7 @@ class _Forward(_Operator):
         *spread, wanted = arguments
         given = _gathered(self.operation, spread)
         results = [None if asked else False for asked in wanted]
-        return [x for x in self._by_library(given, results) if x is not None]
+        return [x for x in self.by_library(given, results) if x is not None]
 
     def _refuse_vmap(self, *arguments: Any) -> Any:
         raise errors.ArgumentError(
@@ -450,9 +435,9 @@ class _Forward(_Operator):
         given = _gathered(self.operation, spread)
         left = iter(out)
         results = [next(left) if asked else False for asked in wanted]
-        self._by_library(given, results)
+        self.by_library(given, results)
 
-    def _by_library(self, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    def by_library(self, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
         flat = self.operation.flat(given, results)
         return self.operation.by_library(given, flat, results, objects(flat))
 
