@@ -214,17 +214,6 @@ def test_rule_11_linear_goes_on_at_the_brackets_rate_around_the_circle(device):
 # ---- Arguments ----
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int64", "uint16", "bool"])
-def test_rule_6_integers_have_no_angle(device, dtype):
-    with pytest.raises(robocache.ArgumentTypeError, match=rf"values: method 'angle' expects float64.*got {dtype}"):
-        resample(np.zeros((5, 3), dtype), np.arange(5.0), np.arange(5.0), device)
-
-
-def test_rule_12_angle_takes_no_tolerance(device):
-    with pytest.raises(robocache.ArgumentError, match=r"tolerance.*'angle'"):
-        resample(np.zeros((5, 3)), np.arange(5.0), np.arange(5.0), device, tolerance=0.1)
-
-
 def test_rule_9_angles_beside_other_methods(rng, device):
     values, times, targets = random_case(rng, FLOATS[1], np.dtype(np.int64), features=9)
     methods = [(slice(3, 6), "angle"), (slice(-1, None), "nearest")]

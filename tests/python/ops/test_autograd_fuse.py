@@ -100,9 +100,9 @@ def test_rule_19_fuse_carries_no_gradient_where_it_cannot(rng, device):
     out, valid, age = robocache.fuse_multimodal([(values, times)], wanted, return_valid=True, return_age=True)
     assert out.requires_grad and not valid.requires_grad and not age.requires_grad
     scale = torch.ones(3, dtype=torch.float64, device=device, requires_grad=True)
-    with pytest.raises(robocache.ArgumentError, match=r"scale: .*gradients"):
+    with pytest.raises(robocache.ArgumentError, match="scale: "):
         robocache.fuse_multimodal([(values, times)], wanted, scale=scale)
-    with pytest.raises(robocache.ArgumentError, match=r"out: .*gradients"):
+    with pytest.raises(robocache.ArgumentError, match="out: "):
         robocache.fuse_multimodal([(values, times)], wanted, out=torch.empty_like(out))
     with torch.no_grad():
         assert not robocache.fuse_multimodal([(values, times)], wanted, scale=scale).requires_grad

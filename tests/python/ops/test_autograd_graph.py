@@ -93,7 +93,7 @@ def test_a_graph_that_is_kept_gives_its_gradient_again(device):
 def test_out_carries_no_gradient(device):
     values, times = ramp(device)
     out = torch.empty_like(values, requires_grad=False)
-    with pytest.raises(robocache.ArgumentError, match=r"out: .*gradients"):
+    with pytest.raises(robocache.ArgumentError, match="out: "):
         robocache.resample_trajectories(values, times, times, out=out)
     with torch.no_grad():
         robocache.resample_trajectories(values, times, times, out=out)

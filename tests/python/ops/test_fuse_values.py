@@ -77,25 +77,12 @@ def test_rule_22_scale_alone_and_shift_alone(rng, device):
             check(streams, targets, device, **options)
 
 
-def test_rule_22_scale_of_another_type_shape_or_place_is_refused(rng, device):
+@pytest.mark.parametrize("name", ["scale", "shift"])
+def test_rule_22_a_scale_lies_side_by_side(rng, device, name):
     stream = tuple(to_torch(x, device) for x in stream_of(rng, np.dtype(np.float32), np.dtype(np.float64)))
-    targets = stream[1]
-    good = torch.ones(5, device=device)
-    for name, error, array in (
-        ("scale", robocache.ArgumentTypeError, good.double()),
-        ("shift", robocache.ArgumentTypeError, good.half()),
-        ("scale", robocache.ArgumentError, good[:4]),
-        ("scale", robocache.ArgumentError, good[:1]),
-        ("shift", robocache.ArgumentError, good[None]),
-        ("shift", robocache.ArgumentError, torch.ones(10, device=device)[::2]),
-        ("scale", robocache.ArgumentError, good[:1].expand(5)),
-        ("scale", robocache.ArgumentTypeError, "2"),
-        ("scale", robocache.ArgumentTypeError, True),
-    ):
-        with pytest.raises(error, match=rf"\b{name}\b"):
-            robocache.fuse_multimodal({"arm": stream}, targets, **{name: {"arm": array}})
-    with pytest.raises(robocache.ArgumentTypeError, match=r"streams\['arm'\].scale: expected float32, .*got float64"):
-        robocache.fuse_multimodal({"arm": stream}, targets, scale={"arm": good.double()})
+    for array in (torch.ones(10, device=device)[::2], torch.ones(1, device=device).expand(5)):
+        with pytest.raises(robocache.ArgumentError, match=rf"^streams\['arm'\].{name}: "):
+            robocache.fuse_multimodal({"arm": stream}, stream[1], **{name: {"arm": array}})
 
 
 def test_rule_4_a_hit_is_its_sample_rounded_once(device):

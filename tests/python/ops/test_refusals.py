@@ -1,11 +1,11 @@
-"""Rule 17 in all operations: what a refusal says of what came; and which arguments it is that each refuses."""
+"""Rule 17: what each operation refuses: the argument by its name, by the class of the error, before anything is written."""
 
 import re
 from decimal import Decimal
 
 import numpy as np
 import pytest
-from reference.compare import to_torch
+from reference.compare import poisoned, to_torch
 
 import robocache
 
@@ -16,6 +16,7 @@ POINTS, FEATURES = np.full((5, 3), 0.25, np.float32), np.ones((5, 2), np.float32
 GRID = {"grid_min": (0, 0, 0), "voxel_size": 0.5, "grid_size": (2, 2, 2)}
 POSE = np.eye(4)
 SPACE = {"grid_min": (0, 0, 0), "voxel_size": 0.5, "truncation": 0.1}
+NAN, INF = float("nan"), float("inf")
 
 
 def resample(values=VALUES, times=TIMES, target_times=TIMES, **options):
@@ -24,6 +25,13 @@ def resample(values=VALUES, times=TIMES, target_times=TIMES, **options):
 
 def fuse(values=VALUES, times=TIMES, target_times=TIMES, **options):
     return robocache.fuse_multimodal([(values, times)], target_times, **options)
+
+
+def fuse_two(target_times=TIMES, **options):
+    """Of the streams 'a' and 'b'; `a_values` and the like replace an array, `streams` all of them."""
+    arrays = {name: options.pop(name, array) for name, array in TWO_STREAMS.items()}
+    streams = {"a": (arrays["a_values"], arrays["a_times"]), "b": (arrays["b_values"], arrays["b_times"])}
+    return robocache.fuse_multimodal(options.pop("streams", streams), target_times, **options)
 
 
 def voxelize(points=POINTS, features=FEATURES, **options):
@@ -38,74 +46,334 @@ def downsample(points=POINTS, features=None, **options):
     return robocache.voxel_downsample(points, features, **{"voxel_size": 0.5} | options)
 
 
-def tsdf(points=POINTS, pose=POSE, grid=None, **options):
+def tsdf(points=POINTS, pose=POSE, intrinsics=None, grid=None, weights=None, **options):
     grid = np.zeros((2, 2, 2), np.float32) if grid is None else grid
-    return robocache.integrate_tsdf(grid, grid * 0, points, pose, **SPACE | options)[0]
+    weights = grid * 0 if weights is None else weights
+    return robocache.integrate_tsdf(grid, weights, points, pose, intrinsics, **SPACE | options)[0]
 
 
-# ---- What came ----
+TWO_STREAMS = {"a_values": VALUES, "a_times": TIMES, "b_values": VALUES, "b_times": TIMES}
+WHOLE_VALUES, WHOLE_TIMES = np.ones((1, 4, 2), np.int32), np.arange(4)[None]
+ROWS, CLOCK = np.ones((4, 5, 2), np.float32), np.zeros((4, 5))
+WIDE = np.zeros((3, 10))
+ON_WIDE = {"values": WIDE, "times": np.arange(3.0), "target_times": np.arange(3.0)}
+IN_NS = {"times": WHOLE_TIMES, "target_times": WHOLE_TIMES}
+NO_ARRAYS = (None, "abc", 3, object(), [[1.0], [2.0]])
+CLOUDS = np.full((2, 5, 3), 0.25, np.float32)
+DEPTH, CAMERA = np.ones((24, 32), np.float32), (20.0, 22.0, 15.5, 11.25)
+AN_IMAGE = {"points": DEPTH, "intrinsics": CAMERA}
 
-REFUSED = {
-    "text for a duration": (resample, {"max_gap": "0.1"}, "max_gap: expected a number, got '0.1'"),
-    "a bool for a duration": (resample, {"max_gap": True}, "max_gap: expected a number, got True"),
-    "an int of 65 bits": (resample, {"max_gap": 2**64}, "max_gap: expected a number, got "),
-    "another number": (resample, {"tolerance": Decimal("0.1")}, r"tolerance: expected a number, got Decimal\('0.1'\)"),
-    "an array for a number": (resample, {"max_gap": np.ones(2)}, r"max_gap: expected a number, got an array \[2\]"),
-    "text for a bool": (resample, {"causal": "yes"}, "causal: expected True or False, got 'yes'"),
-    "a number for a bool": (resample, {"causal": 1}, "causal: expected True or False, got 1"),
-    "no method": (resample, {"method": None}, "method: expected a str, got None"),
-    "a number for a method": (resample, {"method": 0.5}, "method: expected a str, got 0.5"),
-    "text for what is asked": (resample, {"return_valid": "no"}, "return_valid: expected True or False, got 'no'"),
-    "text asked of streams": (fuse, {"return_valid": "no"}, "return_valid: expected True or False, got 'no'"),
-    "none asked of streams": (fuse, {"return_age": None}, "return_age: expected True or False, got None"),
-    "a number asked of points": (voxelize, {"return_dropped": 1}, "return_dropped: expected True or False, got 1"),
-    "no mode": (voxelize, {"mode": []}, "mode: expected one or more, got none"),
-    "of a stream": (fuse, {"causal": ["yes"]}, r"streams\[0\].causal: expected True or False, got 'yes'"),
-    "of all streams": (fuse, {"max_gap": "0.1"}, "max_gap: expected a number, got '0.1'"),
-    "text for a fill": (voxelize, {"fill": "0"}, "fill: expected a number, got '0'"),
-    "a bool for a fill": (voxelize, {"fill": True}, "fill: expected a number, got True"),
-    "half a voxel": (voxelize, {"grid_size": (2, 2, 0.5)}, "grid_size: expected a whole number, got 0.5"),
-    "a bool for a size": (voxelize, {"grid_size": (2, 2, True)}, "grid_size: expected a whole number, got True"),
-    "two numbers": (voxelize, {"grid_min": (0, 0)}, "grid_min: expected three numbers, for x, y, z, got 2"),
-    "no dimension": (
-        voxelize,
-        {"grid_min": np.array(1.5)},
-        "grid_min: expected three numbers, for x, y, z, got ndarray",
-    ),
-    "one number": (voxelize, {"grid_min": 1.5}, "grid_min: expected three numbers, for x, y, z, got float"),
-    "a fill of counts": (
-        voxelize,
-        {"mode": ["count", "sum"], "fill": -1.5},
-        "fill: goes with .*, got -1.5 with 'count' and 'sum'",
-    ),
-    "a quantum of counts": (voxelize, {"mode": "count", "quantum": 0.5}, "quantum: goes with .*, got 0.5 with 'count'"),
-    "a quantum of whole numbers": (
-        voxelize,
-        {"features": FEATURES.astype(np.int32), "quantum": 0.5},
-        "quantum: goes with .*, got 0.5 with 'mean' of int32",
-    ),
-    "a bool for max_voxels": (sparse, {"max_voxels": True}, "max_voxels: expected a whole number, got True"),
-    "a bool of numpy": (sparse, {"capacity": np.True_}, "capacity: expected a whole number, got .*True"),
-    "text for a limit": (sparse, {"max_voxels": "3"}, "max_voxels: expected a whole number, got '3'"),
-    "no order": (sparse, {"order": None}, "order: expected a str, got None"),
-    "a seed of 64 bits": (
-        downsample,
-        {"method": "random", "seed": 2**63},
-        "seed: expected a whole number of 64 bits, got 9223372036854775808",
-    ),
-    "a bool for a seed": (downsample, {"method": "random", "seed": True}, "seed: expected a whole number, got True"),
-    "a seed of a mean": (downsample, {"seed": 3}, "seed: goes with method 'random', got 3 with 'centroid'"),
-    "text for a bool of tsdf": (tsdf, {"space_carving": "yes"}, "space_carving: expected True or False, got 'yes'"),
-    "text for metres": (tsdf, {"truncation": "0.1"}, "truncation: expected a number, got '0.1'"),
-    "voxelize has no determinism": (voxelize, {"determinism": "gpu_to_gpu"}, None),
-}
+# For each operation the argument that is named, and what is wrong with it; where another argument belongs to the case, the
+# named one is the key and the value holds all of them.
+VALUE_ERRORS = {
+    resample: [
+        *[("method", {"method": name}) for name in ("cubicle", "")],
+        *[("extrapolate", {"extrapolate": "hold"})],
+        *[("extrapolate", {"method": step, "extrapolate": "linear"}) for step in ("nearest", "previous", "next")],
+        *[("tolerance", {"method": method, "tolerance": 1.0}) for method in ("linear", "pchip", "akima", "cubic", "angle")],
+        *[("tolerance", {"values": np.zeros((1, 4, n)), "method": m, "tolerance": 1.0}) for m, n in (("slerp", 4), ("pose", 7))],
+        *[("tolerance", {"method": "nearest", "tolerance": bad}) for bad in (-1, -1e-9, NAN)],
+        *[("tolerance", {**IN_NS, "method": "nearest", "tolerance": bad}) for bad in (-1, 0.5)],
+        *[("max_gap", {"max_gap": bad}) for bad in (-1, -1e-9, NAN)],
+        *[("max_gap", {**IN_NS, "max_gap": bad}) for bad in (-1, 0.5)],
+        *[("causal", {"method": "next", "causal": True})],
+        *[("bc_type", {"method": "cubic", "bc_type": "clamped"}), ("bc_type", {"method": "pchip", "bc_type": "natural"})],
+        *[("method", {"values": np.zeros((1, 4, width)), "method": "slerp"}) for width in (3, 8, 0)],
+        *[("method", {"values": np.zeros((1, 4, width)), "method": "pose"}) for width in (6, 14)],
+        *[("methods", {**ON_WIDE, "methods": [(slice(0, 3), "slerp")]})],
+        *[("methods", {**ON_WIDE, "methods": [(slice(0, 6), "pose")]})],
+        *[("methods", {**ON_WIDE, "methods": [(slice(0, 3), "pchip"), (slice(2, 5), "akima")]})],
+        *[("methods", {**ON_WIDE, "methods": [(slice(2, 5), "akima"), (slice(0, 3), "akima")]})],
+        *[("methods", {**ON_WIDE, "methods": [(slice(*bounds), "akima")]}) for bounds in ((8, 11), (-11, 3), (3, 3), (5, 2))],
+        *[("methods", {**ON_WIDE, "methods": [(slice(0, 4, 2), "akima")]})],
+        *[("methods", {**ON_WIDE, "methods": [(slice(0, 4), "spline")]})],
+        *[("extrapolate", {**ON_WIDE, "methods": [(slice(0, 2), "nearest")], "extrapolate": "linear"})],
+        *[("extrapolate", {**ON_WIDE, "method": "nearest", "methods": [(slice(0, 2), "pchip")], "extrapolate": "linear"})],
+        *[("tolerance", {**ON_WIDE, "method": "nearest", "methods": [(slice(0, 2), "pchip")], "tolerance": 1.0})],
+        *[("tolerance", {**ON_WIDE, "method": "previous", "methods": [(slice(0, 2), "nearest")], "tolerance": 1.0})],
+        *[("causal", {**ON_WIDE, "methods": [(slice(0, 2), "next")], "causal": True})],
+        *[("values", {"values": np.ones(shape)}) for shape in ((5,), (), (1, 4, 5, 2))],
+        *[("times", {"values": ROWS, "times": np.zeros(s)}) for s in ((4, 6), (3, 5), (6,), (), (4, 5, 1), (1, 5))],
+        *[("target_times", {"target_times": np.zeros(shape)}) for shape in ((3, 6), (), (4, 6, 1))],
+        *[("target_times", {"values": ROWS, "times": CLOCK, "target_times": np.zeros((1, 6))})],
+        *[("times", {"values": VALUES[0]}), ("target_times", {"values": VALUES[0], "times": TIMES[0]})],
+        *[("lengths", {"lengths": np.ones(shape, np.int64)}) for shape in ((3,), (1, 1))],
+        *[("target_lengths", {"target_lengths": np.ones(3, np.int64)})],
+        *[("out", {"out": np.ones(s, np.float32)}) for s in ((1, 4, 3), (1, 3, 2), (4, 2), (1, 1, 4, 2))],
+    ],
+    fuse: [
+        ("streams[0].method", {"method": "cubicle"}),
+        ("method", {"method": ["linear", "linear"]}),
+        ("max_gap", {"max_gap": (1, 2)}),
+        ("scale", {"scale": {"a": 2.0}}),
+        ("output", {"output": "tuple"}),
+        ("target_times", {"target_times": np.zeros(())}),
+        ("streams[0].max_gap", {"max_gap": [-1.0]}),
+    ],
+    fuse_two: [
+        ("streams['b'].method", {"method": {"b": "cubicle"}}),
+        ("streams['a'].extrapolate", {"extrapolate": {"a": "hold"}}),
+        ("method", {"method": {"c": "linear"}}),
+        ("method", {"method": ["linear", "linear"]}),
+        ("streams['a'].tolerance", {"tolerance": 1.0}),
+        ("streams['b'].causal", {"method": {"b": "next"}, "causal": True}),
+        ("streams['b'].extrapolate", {"method": {"b": "next"}, "extrapolate": "linear"}),
+        ("streams['b'].methods", {"methods": {"b": [(slice(0, 2), "next"), (slice(1, 2), "nearest")]}}),
+        ("streams['b'].methods", {"methods": {"b": [(slice(0, 2), "cubicle")]}}),
+        *[(f"streams['b'].{name}", {"method": "previous", name: {"b": bad}})
+          for name in ("max_gap", "tolerance", "offset") for bad in (-1, -1e-9, NAN)],
+        *[(f"streams['b'].{name}", {"b_times": WHOLE_TIMES, "method": "previous", name: {"b": bad}})
+          for name in ("max_gap", "tolerance", "offset") for bad in (-1, 0.5)],
+        *[(f"streams['b'].{name}", {name: {"b": bad}}) for name in ("scale", "shift")
+          for bad in (np.ones(1, np.float32), np.ones((1, 2), np.float32))],
+        *[("streams['b'].lengths", {"lengths": {"b": np.ones(s, np.int64)}}) for s in ((2,), (1, 1))],
+        *[("target_lengths", {"target_lengths": np.ones(s, np.int64)}) for s in ((2,), (1, 1))],
+        *[("streams['b'].values", {"b_values": np.ones(s, np.float32), "b_times": TIMES[0]}) for s in ((4, 2), (2, 4, 2), (1, 4, 2, 2))],
+        ("streams['a'].values", {"a_values": np.ones(4, np.float32)}),
+        *[("streams['b'].times", {"b_times": np.zeros(s)}) for s in ((1, 6), (2, 4), (1, 4, 1))],
+        *[("target_times", {"target_times": np.zeros(s)}) for s in ((2, 6), ())],
+        *[("out", {"out": np.ones(s, np.float32)}) for s in ((1, 4, 3), (4, 4))],
+        ("out", {"output": "dict", "out": {"a": VALUES.copy(), "c": VALUES.copy()}}),
+        ("out", {"output": "dict", "out": [VALUES.copy(), VALUES.copy()]}),
+        ("streams['b'].out", {"output": "dict", "out": {"a": VALUES.copy(), "b": np.ones((1, 4, 3), np.float32)}}),
+    ],
+    voxelize: [
+        *[("grid_size", {"grid_size": bad}) for bad in ((3, -1, 5), (2**40, 2**40, 5), (3, 5))],
+        *[("voxel_size", {"voxel_size": bad}) for bad in (0, -0.1, NAN, (0.1, INF, 0.1), 1e-50, (0.1, 0.2))],
+        *[("grid_min", {"grid_min": bad}) for bad in ((0, NAN, 0), (0, 1e300, 0), (0, 0))],
+        *[("mode", {"mode": bad}) for bad in ("median", ["count", "count"], [])],
+        ("features", {"features": None}),
+        *[("features", {"features": np.ones(shape)}) for shape in ((6, 1), (5,))],
+        *[("points", {"points": np.zeros(shape, np.float32)}) for shape in ((3,), (5, 2))],
+        ("lengths", {"lengths": np.array([5])}),
+        ("lengths", {"points": CLOUDS, "features": None, "mode": "count", "lengths": np.array([4])}),
+        ("batch_offsets", {"points": CLOUDS, "features": None, "mode": "count", "batch_offsets": np.array([0, 5])}),
+        *[("batch_offsets", {"batch_offsets": np.array(bad)}) for bad in ([[0, 5]], [0])],
+        *[("fill", {"features": FEATURES.astype(dtype), "mode": "max", "fill": bad})
+          for dtype, bad in (("int8", 128), ("uint8", -1), ("int32", 0.5), ("int64", NAN), ("bool", 2))],
+        ("fill", {"mode": ["count", "sum"], "fill": -1.5}),
+        *[("quantum", {"mode": "sum", "quantum": bad}) for bad in (0.0, -1.0, 0.3, 3.0, NAN, INF)],
+        *[("quantum", {"mode": mode, "quantum": 0.5}) for mode in ("count", "max")],
+        ("quantum", {"features": FEATURES.astype(np.int32), "quantum": 0.5}),
+        ("out", {"mode": "count", "out": np.empty((2, 2, 3), np.int32)}),
+        *[("out", {"mode": ["count", "occupancy"], "out": bad})
+          for bad in (np.empty((2, 2, 2), np.int32), {"count": np.empty((2, 2, 2), np.int32)})],
+    ],
+    sparse: [
+        *[("points", {"points": POINTS[0]}), ("points", {"points": POINTS[:, :2]})],
+        *[("voxel_size", {"voxel_size": bad}) for bad in (0.0, -1, NAN, 1e-50, (1, 2))],
+        *[("point_range", {"point_range": (0, 0, 0, 1, 1)})],
+        *[("point_range", {"point_range": (0, 0, 0, 1, 1, bad)}) for bad in (-1, INF)],
+        *[("point_range", {"point_range": bad}) for bad in ((0, 0, 0, 1e12, 1, 1), (1e39, 0, 0, 1e39, 1, 1))],
+        *[("max_voxels", {"max_voxels": 0}), ("max_points_per_voxel", {"max_points_per_voxel": -1})],
+        *[("capacity", {"capacity": 0}), ("max_points_per_voxel", {"capacity": 8, "reduce": None})],
+        *[("reduce", {"reduce": "median"}), ("order", {"order": "hilbert"}), ("coord_order", {"coord_order": "yxz"})],
+        *[("features", {"features": np.zeros(shape, np.float32)}) for shape in ((3, 2), (5,))],
+        *[("lengths", {"lengths": np.zeros(1, np.int64)})],
+    ],
+    downsample: [
+        ("points", {"points": CLOUDS}),
+        ("voxel_size", {"voxel_size": 0}),
+        *[("origin", {"origin": bad}) for bad in (INF, 1e39, (0, 0))],
+        ("method", {"method": "median"}),
+        *[("seed", {"method": "random"}), ("seed", {"seed": 3}), ("seed", {"method": "random", "seed": 2**63})],
+        ("features", {"features": np.zeros((3, 1))}),
+    ],
+    tsdf: [
+        *[("points", {"points": np.ones(shape)}) for shape in ((5, 4), (3,))],
+        *[("depth", {"points": DEPTH[0], "intrinsics": CAMERA}), ("points", {"points": DEPTH})],
+        *[("depth_scale", {"points": DEPTH.astype(np.uint16), "intrinsics": CAMERA}), ("depth_scale", {"depth_scale": 0.1})],
+        *[("depth_scale", {**AN_IMAGE, "depth_scale": bad}) for bad in (0.0, NAN)],
+        *[("truncation", {"truncation": bad}) for bad in (0.0, -0.1, INF, 1e-39, 1e39)],
+        *[("voxel_size", {"voxel_size": bad}) for bad in (0, (0.1, -0.1, 0.1), (0.1, 0.1))],
+        *[("grid_min", {"grid_min": (0, NAN, 0)}), ("max_weight", {"max_weight": 0.0}), ("max_weight", {"max_weight": NAN})],
+        *[("grid", {"grid": np.ones((4, 4), np.float32)}), ("weights", {"weights": np.ones((2, 2, 3), np.float32)})],
+        *[("T_world_sensor", {"pose": bad}) for bad in (np.eye(3), np.stack([POSE] * 2), np.full((4, 4), np.nan))],
+        *[("T_world_sensor", {"points": CLOUDS})],
+        # A scale, a shear, a mirror, a projection and a transposed pose.
+        *[("T_world_sensor", {"pose": np.diag(bad)}) for bad in ([2.0, 2, 2, 1], [1.0, 1, -1, 1])],
+        *[("T_world_sensor", {"pose": POSE + np.eye(4, k=1) * [0, 0.1, 0, 0]})],
+        *[("T_world_sensor", {"pose": POSE + np.eye(4, k=-3) * bad}) for bad in (1, 0.1)],
+        *[("intrinsics", {"points": DEPTH, "intrinsics": bad})
+          for bad in ((1, 2, 3), [CAMERA] * 2, (0, 1, 0, 0), (1, 1, NAN, 0), [[1, 0.1, 0], [0, 1, 0], [0, 0, 1]])],
+    ],
+}  # fmt: skip
+
+TYPE_ERRORS = {
+    resample: [
+        *[(name, {name: bad}) for name in ("values", "times", "target_times") for bad in NO_ARRAYS],
+        *[(name, {name: bad}) for name in ("method", "extrapolate") for bad in (3, None, b"linear")],
+        *[("max_gap", {"max_gap": bad}) for bad in ("1", [1.0], 1j, True, 2**64, Decimal("0.1"), np.ones(2))],
+        *[("tolerance", {"method": "nearest", "tolerance": bad}) for bad in ("1", [1.0], 1j, Decimal("0.1"))],
+        *[("causal", {"causal": bad}) for bad in ("yes", 1)],
+        *[("return_valid", {"return_valid": "no"})],
+        *[("values", {"values": VALUES.astype(dtype)}) for dtype in ("int8", "int64", "uint8", "bool", "complex64")],
+        *[("values", {"values": WHOLE_VALUES, "method": method}) for method in ("pchip", "akima", "cubic", "angle")],
+        *[("values", {"values": np.zeros((1, 4, n), np.int64), "method": m}) for m, n in (("slerp", 4), ("pose", 7))],
+        *[("values", {"values": np.zeros((1, 4, 2), dtype), "method": "previous"}) for dtype in ("O", "U1", "M8[ns]", "i4,f4")],
+        *[("times", {"times": TIMES.astype(dtype)}) for dtype in ("float16", "int32", "uint64", "bool")],
+        *[("target_times", {"target_times": TIMES.astype(np.float32)})],
+        *[("methods", {**ON_WIDE, "methods": bad})
+          for bad in ([(3, "akima")], ["akima"], [(slice(0, 2), "akima", 1)], [(slice(0, 2), 1)], [(slice(0.5, 2), "akima")])],
+        *[("lengths", {"lengths": np.ones(1, dtype)}) for dtype in ("float32", "bool")],
+        *[("target_lengths", {"target_lengths": np.zeros(1)})],
+        *[("out", {"out": np.ones((1, 4, 2), dtype)}) for dtype in ("float64", "int32")],
+    ],
+    fuse: [
+        *[("streams[0].values", {"values": bad}) for bad in NO_ARRAYS],
+        *[("streams[0].times", {"times": bad}) for bad in NO_ARRAYS],
+        *[("target_times", {"target_times": bad}) for bad in NO_ARRAYS],
+        *[("streams[0].method", {"method": None}), ("streams[0].max_gap", {"max_gap": "0.1"})],
+        *[("methods", {"methods": [(3, "nearest")]}), ("streams[0].causal", {"causal": ["yes"]})],
+        *[("return_valid", {"return_valid": "no"}), ("return_age", {"return_age": 1}), ("return_age", {"return_age": None})],
+    ],
+    fuse_two: [
+        *[("streams['b'].times", {"b_times": TIMES.astype(t)}) for t in ("float16", "int32", "uint64", "bool")],
+        *[("target_times", {"target_times": TIMES.astype(dtype)}) for dtype in ("float16", "int32", "uint64", "bool")],
+        *[(f"streams['b'].{name}", {"method": "previous", name: {"b": "1"}}) for name in ("max_gap", "tolerance", "offset")],
+        *[(f"streams['b'].{name}", {name: {"b": bad}}) for name in ("scale", "shift")
+          for bad in (np.ones(2), np.ones(2, np.float16), "2", True)],
+        ("target_lengths", {"target_lengths": np.ones(1)}),
+        *[("streams", {"streams": VALUES}), ("streams[0]", {"streams": [VALUES, TIMES]}), ("streams['a']", {"streams": {"a": TIMES}})],
+        *[("out", {"out": np.ones((1, 4, 4), dtype)}) for dtype in ("float64", "int32")],
+        ("out", {"out": np.ones((1, 4, 4), np.float32), "dtype": "float16"}),
+        ("out", {"output": "dict", "out": {"a": VALUES.copy()}}),
+        ("streams['b'].out", {"output": "dict", "out": {"a": VALUES.copy(), "b": np.ones((1, 4, 2), np.float16)}}),
+    ],
+    voxelize: [
+        *[("points", {"points": POINTS.astype(dtype)}) for dtype in ("float16", "int32")],
+        *[("features", {"features": FEATURES.astype(dtype)}) for dtype in ("uint64", "complex64")],
+        *[("lengths", {"points": CLOUDS, "features": None, "mode": "count", "lengths": np.array([4.0, 4.0])})],
+        *[("batch_offsets", {"batch_offsets": np.array([0.0, 5])})],
+        *[("mode", {"mode": bad}) for bad in (3, ["count", None])],
+        *[("fill", {"fill": bad}) for bad in ("0", True)],
+        *[("grid_size", {"grid_size": (2, 2, bad)}) for bad in (0.5, True)],
+        *[("grid_min", {"grid_min": bad}) for bad in (np.array(1.5), 1.5)],
+        *[("return_dropped", {"return_dropped": 1})],
+        *[("out", {"mode": "count", "out": np.empty((2, 2, 2), np.int64)})],
+    ],
+    sparse: [
+        *[("points", {"points": POINTS.astype(np.float16)}), ("points", {"points": [[0, 0, 0]]})],
+        *[("voxel_size", {"voxel_size": object()}), ("reduce", {"reduce": 3}), ("order", {"order": None})],
+        *[("max_voxels", {"max_voxels": bad}) for bad in (2.5, True, "3")],
+        *[("capacity", {"capacity": np.True_}), ("batch_offsets", {"batch_offsets": np.array([0.0, 5.0])})],
+    ],
+    downsample: [
+        ("points", {"points": POINTS.astype(np.int32)}),
+        *[("seed", {"method": "random", "seed": bad}) for bad in (0.5, True)],
+    ],
+    tsdf: [
+        *[("points", {"points": POINTS.astype(np.float16)}), ("points", {"points": [[0, 0, 1]]})],
+        *[("depth", {**AN_IMAGE, "points": DEPTH.astype(dtype)}) for dtype in ("float64", "int32")],
+        *[("truncation", {"truncation": "0.1"}), ("space_carving", {"space_carving": 1}), ("grid_min", {"grid_min": "abc"})],
+        *[("grid_min", {"grid_min": 0.0}), ("T_world_sensor", {"pose": "home"})],
+        *[("grid", {"grid": np.ones((2, 2, 2))}), ("weights", {"weights": np.ones((2, 2, 2), np.float16)})],
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_rule_17_a_refusal_says_what_came(case):
-    call, options, message = REFUSED[case]
-    with pytest.raises(TypeError if message is None else robocache.Error, match=message):
-        call(**options)
+def cases(table, error):
+    return [
+        pytest.param(call, argument, given, error, id=f"{call.__name__}-{argument}-{number}")
+        for call, refused in table.items()
+        for number, (argument, given) in enumerate(refused)
+    ]
+
+
+def on(device, given):
+    """Arrays as torch's on the device, but those of types that torch lacks; numbers, text and the rest as they are."""
+    if isinstance(given, dict):
+        return {name: on(device, value) for name, value in given.items()}
+    if isinstance(given, np.ndarray) and given.ndim and given.dtype.kind in "biufc":
+        return to_torch(given, device)
+    return given
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "given", "error"),
+    cases(VALUE_ERRORS, robocache.ArgumentError) + cases(TYPE_ERRORS, robocache.ArgumentTypeError),
+)
+def test_rule_17_what_is_wrong_is_refused_by_name(device, call, argument, given, error):
+    arrays = {
+        resample: {"values": VALUES, "times": TIMES, "target_times": TIMES},
+        fuse: {"values": VALUES, "times": TIMES, "target_times": TIMES},
+        fuse_two: {**TWO_STREAMS, "target_times": TIMES},
+        tsdf: {"points": POINTS, "grid": np.zeros((2, 2, 2), np.float32)},
+    }.get(call, {"points": POINTS, "features": FEATURES})
+    given = on(device, arrays | given)
+    written = {"out", "grid"} & given.keys()
+    before = {name: given[name].clone() for name in written if isinstance(given[name], torch.Tensor)}
+    with pytest.raises(error) as caught:
+        call(**given)
+    assert str(caught.value).startswith(f"{argument}:")
+    for name, array in before.items():
+        assert torch.equal(given[name], array)
+
+
+def test_rule_17_the_error_classes():
+    assert issubclass(robocache.ArgumentError, (robocache.Error, ValueError))
+    assert issubclass(robocache.ArgumentTypeError, (robocache.Error, TypeError))
+
+
+def test_rule_17_a_message_says_what_is_expected_and_what_came():
+    for options, parts in (
+        ({"method": "cubicle"}, ["cubicle", "linear", "nearest", "previous", "next"]),
+        ({"max_gap": np.ones(2)}, ["a number", "an array [2]"]),
+        ({"values": VALUES.astype(np.int32)}, ["float32", "int32", "nearest"]),
+        ({"times": np.zeros((1, 6))}, ["4 samples", "6"]),
+    ):
+        with pytest.raises(robocache.Error) as caught:
+            resample(**options)
+        for part in parts:
+            assert part in str(caught.value)
+
+
+def test_rule_17_options_are_keywords():
+    with pytest.raises(TypeError):
+        robocache.resample_trajectories(VALUES, TIMES, TIMES, "linear")
+    with pytest.raises(TypeError):
+        resample(methd="linear")
+    with pytest.raises(TypeError):
+        voxelize(determinism="gpu_to_gpu")
+    with pytest.raises(TypeError):
+        robocache.integrate_tsdf(POINTS, POINTS, POINTS, POSE, None, (0, 0, 0))
+
+
+def test_rule_17_an_error_leaves_the_next_call_alone(device):
+    arrays = on(device, {"values": VALUES, "times": TIMES, "target_times": TIMES})
+    for _ in range(3):
+        with pytest.raises(robocache.ArgumentError):
+            resample(**arrays, method="cubicle")
+        assert torch.equal(resample(**arrays), arrays["values"])
+
+
+def test_rule_17_nothing_is_written_where_the_last_stream_is_refused(device):
+    stream = tuple(to_torch(x, device) for x in (VALUES, TIMES))
+    out = poisoned((1, 4, 4), torch.float32, device)
+    before = out.clone()
+    with pytest.raises(robocache.ArgumentError):
+        robocache.fuse_multimodal([stream, stream], stream[1], out=out, max_gap=[1.0, -1.0])
+    assert torch.equal(out.view(torch.int32), before.view(torch.int32))
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 2**40])
+def test_rule_15_lengths_beyond_what_there_is_are_refused_on_the_cpu(bad):
+    bad = np.array([bad])
+    clouds = {"points": CLOUDS[:1], "features": None, "mode": "count"}
+    for call, argument, given in (
+        (resample, "lengths", {"lengths": bad}),
+        (resample, "target_lengths", {"target_lengths": bad}),
+        (fuse_two, "streams['b'].lengths", {"lengths": {"b": bad}}),
+        (fuse_two, "target_lengths", {"target_lengths": bad}),
+        (voxelize, "lengths", clouds | {"lengths": bad + (bad > 0)}),
+    ):
+        with pytest.raises(robocache.ArgumentError) as caught:
+            call(**given)
+        assert str(caught.value).startswith(f"{argument}:")
+    for offsets in ([1, 5], [0, 4], [0, 6], [0, 3, 2, 5], [-1, 5], [1], []):
+        for call in (voxelize, sparse):
+            with pytest.raises(robocache.ArgumentError, match=r"^batch_offsets"):
+                call(batch_offsets=np.array(offsets, np.int64))
 
 
 @pytest.mark.parametrize(

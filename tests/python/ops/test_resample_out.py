@@ -59,23 +59,6 @@ def test_rule_16_out_of_two_dimensions(device):
     assert_same_bits(to_numpy(out), oracle(values, times, times + np.float32(0.5))[0])
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "expected"),
-    [
-        ((3, 37, 5), torch.float64, robocache.ArgumentTypeError),
-        ((3, 37, 5), torch.int32, robocache.ArgumentTypeError),
-        ((3, 37, 6), torch.float32, robocache.ArgumentError),
-        ((3, 36, 5), torch.float32, robocache.ArgumentError),
-        ((37, 5), torch.float32, robocache.ArgumentError),
-        ((1, 3, 37, 5), torch.float32, robocache.ArgumentError),
-    ],
-)
-def test_rule_16_out_of_another_dtype_or_shape_is_refused(rng, device, shape, dtype, expected):
-    tensors = [to_torch(x, device) for x in random_case(rng, np.dtype(np.float32), np.dtype(np.float64))]
-    with pytest.raises(expected, match=r"\bout\b"):
-        robocache.resample_trajectories(*tensors, out=torch.zeros(shape, dtype=dtype, device=device))
-
-
 def test_rule_16_overlap_with_an_input_is_refused(device):
     storage = torch.zeros(4096, device=device)
     times = torch.arange(8, dtype=torch.float32, device=device)

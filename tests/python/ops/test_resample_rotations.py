@@ -5,11 +5,9 @@ import itertools
 import numpy as np
 import pytest
 from reference.compare import assert_same_bits
-from reference.curve_calls import WIDTHS, check, each_clock, each_float, float32, name_of, random_case, resample
+from reference.curve_calls import check, each_clock, each_float, float32, name_of, random_case, resample
 from reference.random_streams import FLOATS
 from reference.resample import resample as oracle
-
-import robocache
 
 pytest.importorskip("torch")
 
@@ -112,14 +110,3 @@ def test_rule_8_pose_is_a_linear_position_and_a_slerp(rng, device, dtype, clock)
         assert_same_bits(out[..., :3], position)
         assert_same_bits(out[..., 3:], rotation)
         assert_same_bits(valid, position_valid)
-
-
-@pytest.mark.parametrize(("method", "width"), [("slerp", 3), ("slerp", 8), ("slerp", 0), ("pose", 6), ("pose", 14)])
-def test_rule_8_slerp_is_4_wide_and_pose_7(device, method, width):
-    with pytest.raises(
-        robocache.ArgumentError, match=rf"method: '{method}' expects {WIDTHS[method]} features, got {width}"
-    ):
-        resample(np.zeros((3, width)), np.arange(3.0), np.arange(3.0), device, method=method)
-    if width:
-        with pytest.raises(robocache.ArgumentError, match=rf"methods: '{method}' expects"):
-            resample(np.zeros((3, 20)), np.arange(3.0), np.arange(3.0), device, methods=[(slice(0, width), method)])

@@ -17,8 +17,6 @@ from reference.curve_calls import (
 )
 from reference.resample import Expected, resample_curve
 
-import robocache
-
 pytest.importorskip("torch")
 
 
@@ -107,12 +105,3 @@ def test_rule_10_several_cubics_in_one_row(rng, device):
     assert_within(
         out, Expected(*(np.concatenate([part[i] for part in parts], axis=-1) for i in range(3)), parts[0].valid)
     )
-
-
-def test_rule_10_what_the_ends_may_be(device):
-    for options, message in (
-        ({"method": "cubic", "bc_type": "clamped"}, "bc_type: expected 'not-a-knot' or 'natural', got 'clamped'"),
-        ({"method": "pchip", "bc_type": "natural"}, "bc_type: goes with 'cubic', got 'natural' with 'pchip'"),
-    ):
-        with pytest.raises(robocache.ArgumentError, match=message):
-            resample(np.zeros((3, 2)), np.arange(3.0), np.arange(3.0), device, **options)

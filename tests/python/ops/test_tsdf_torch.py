@@ -83,7 +83,7 @@ def test_a_graph_takes_poses_and_cameras_on_the_device(rng, cuda, depth):
 def test_what_is_refused_is_refused_in_a_graph_too(rng, device):
     grid, weights, points, T = (to_torch(x, device if i < 3 else "cpu") for i, x in enumerate(case(rng, False)))
     compiled = torch.compile(lambda *x: robocache.integrate_tsdf(*x, **OPTIONS), fullgraph=True, backend="aot_eager")
-    with pytest.raises(robocache.ArgumentError, match="T_world_sensor: expected a rigid transform"):
+    with pytest.raises(robocache.ArgumentError, match="T_world_sensor: "):
         compiled(grid, weights, points, T * 2)
 
 

@@ -182,29 +182,6 @@ def test_rule_19_gradients(rng, device, method, with_features):
         assert_same_bits(to_numpy(source.grad), expected)
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        ({"points": np.zeros((2, 4, 3))}, ValueError, "points: expected"),
-        ({"points": np.zeros((4, 3), np.int32)}, TypeError, "points: expected float32 or float64"),
-        ({"voxel_size": 0}, ValueError, "voxel_size"),
-        ({"origin": float("inf")}, ValueError, "origin: expected finite"),
-        ({"points": np.zeros((4, 3), np.float32), "origin": 1e39}, ValueError, "origin: expected finite in float32"),
-        ({"origin": (0, 0)}, ValueError, "origin"),
-        ({"method": "median"}, ValueError, "method: expected 'centroid'"),
-        ({"method": "random"}, ValueError, "seed: expected an int"),
-        ({"seed": 3}, ValueError, "seed: goes with method 'random'"),
-        ({"method": "random", "seed": 0.5}, TypeError, "seed"),
-        ({"features": np.zeros((3, 1))}, ValueError, "features: expected"),
-    ],
-)
-def test_rule_17_errors_name_argument_expected_and_got(change, error, words):
-    arguments = {"points": np.zeros((4, 3)), "voxel_size": 1.0, **change}
-    with pytest.raises(error, match=words) as caught:
-        robocache.voxel_downsample(**arguments)
-    assert isinstance(caught.value, robocache.Error)
-
-
 def test_rule_18_frameworks(rng):
     points = random_points(rng, (100,))
     expected, _, _ = oracle(points, voxel_size=0.5)

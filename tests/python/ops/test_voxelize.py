@@ -100,23 +100,10 @@ def test_this_is_the_documented_example():
 # ---- Arguments: rules 16 to 18 ----
 
 
-def test_rule_16_another_out_is_refused(device):
-    points = torch.rand(10, 3, device=device)
-    with pytest.raises(robocache.ArgumentTypeError, match=r"out.*int32.*int64"):
-        robocache.voxelize_pointcloud(
-            points, mode="count", out=torch.empty(3, 4, 37, dtype=torch.int64, device=device), **GRID
-        )
-    with pytest.raises(robocache.ArgumentError, match=r"out.*\[3, 4, 37\].*\[3, 4, 36\]"):
-        robocache.voxelize_pointcloud(
-            points, mode="count", out=torch.empty(3, 4, 36, dtype=torch.int32, device=device), **GRID
-        )
+def test_rule_16_out_has_no_gaps(device):
     gaps = torch.empty(3, 4, 40, dtype=torch.int32, device=device)[..., :37]
-    with pytest.raises(robocache.ArgumentError, match=r"out.*dense"):
-        robocache.voxelize_pointcloud(points, mode="count", out=gaps, **GRID)
-    one = torch.empty(3, 4, 37, dtype=torch.int32, device=device)
-    for wrong in (one, {"count": one}, {"count": one, "max": one}):
-        with pytest.raises(robocache.ArgumentError, match="out"):
-            robocache.voxelize_pointcloud(points, mode=["count", "occupancy"], out=wrong, **GRID)
+    with pytest.raises(robocache.ArgumentError, match=r"^out: "):
+        robocache.voxelize_pointcloud(torch.rand(10, 3, device=device), mode="count", out=gaps, **GRID)
 
 
 def test_rule_16_out_overlaps_nothing_that_is_read(device):

@@ -320,47 +320,6 @@ POINTS = np.zeros((4, 3), np.float32)
 OPTIONS = {"voxel_size": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "words"),
-    [
-        ({"points": POINTS.astype(np.float16)}, TypeError, "points: expected float32 or float64"),
-        ({"points": POINTS[0]}, ValueError, "points: expected"),
-        ({"points": POINTS[:, :2]}, ValueError, "points: expected"),
-        ({"points": [[0, 0, 0]]}, TypeError, "points: expected"),
-        ({"voxel_size": 0.0}, ValueError, "voxel_size"),
-        ({"voxel_size": -1}, ValueError, "voxel_size"),
-        ({"voxel_size": float("nan")}, ValueError, "voxel_size"),
-        ({"voxel_size": 1e-50}, ValueError, "voxel_size"),
-        ({"voxel_size": (1, 2)}, ValueError, "voxel_size: expected a number, or three"),
-        ({"voxel_size": object()}, TypeError, "voxel_size"),
-        ({"point_range": (0, 0, 0, 1, 1)}, ValueError, "point_range: expected x0, y0, z0, x1, y1, z1"),
-        ({"point_range": (0, 0, 0, 1, 1, -1)}, ValueError, "point_range"),
-        ({"point_range": (0, 0, 0, 1, 1, float("inf"))}, ValueError, "point_range"),
-        ({"point_range": (0, 0, 0, 1e12, 1, 1)}, ValueError, "point_range"),
-        ({"point_range": (1e39, 0, 0, 1e39, 1, 1)}, ValueError, "point_range: expected finite in float32"),
-        ({"max_voxels": 0}, ValueError, "max_voxels: expected 1 to"),
-        ({"max_voxels": 2.5}, TypeError, "max_voxels"),
-        ({"max_points_per_voxel": -1}, ValueError, "max_points_per_voxel"),
-        ({"capacity": 0}, ValueError, "capacity"),
-        ({"capacity": 8, "reduce": None}, ValueError, "max_points_per_voxel: expected a number"),
-        ({"reduce": "median"}, ValueError, "reduce: expected"),
-        ({"reduce": 3}, TypeError, "reduce"),
-        ({"order": "hilbert"}, ValueError, "order: expected 'first'"),
-        ({"coord_order": "yxz"}, ValueError, "coord_order: expected 'xyz'"),
-        ({"features": np.zeros((3, 2), np.float32)}, ValueError, "features: expected"),
-        ({"features": np.zeros(4, np.float32)}, ValueError, "features: expected"),
-        ({"lengths": np.zeros(1, np.int64)}, ValueError, "lengths"),
-        ({"batch_offsets": np.array([0, 5])}, ValueError, "batch_offsets"),
-        ({"batch_offsets": np.array([0.0, 4.0])}, TypeError, "batch_offsets"),
-    ],
-)
-def test_rule_17_errors_name_argument_expected_and_got(change, error, words):
-    arguments = {"points": POINTS, **OPTIONS, **change}
-    with pytest.raises(error, match=words) as caught:
-        robocache.voxelize_sparse(**arguments)
-    assert isinstance(caught.value, robocache.Error)
-
-
 def test_rule_18_frameworks(rng):
     points = random_points(rng, (100,))
     expected = oracle(points, voxel_size=0.5, reduce=None)
