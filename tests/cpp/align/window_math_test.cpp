@@ -78,12 +78,6 @@ TEST(GuessRow, IsARowWhateverTheTarget) {
   }
 }
 
-TEST(GuessRow, IsTheRowOfARegularClock) {
-  const EpisodeRows episode{.begin = 0, .rows = 101, .first_ns = 500, .rows_per_ns = 100 / 2000.0};
-  for (int64_t row = 0; row <= 100; ++row)
-    EXPECT_EQ(guess_row(episode, 500 + 20 * row + 10), std::min<int64_t>(row, 100));
-}
-
 TEST(LastAround, IsTheLastRowAtOrBeforeWhateverTheGuess) {
   test::Random random(52);
   for (const int64_t n : {1, 2, 3, 4, 5, 9, 40}) {
@@ -135,29 +129,6 @@ TEST(PickAt, IsTheReferencesChoiceWhereverItBeginsToLook) {
           ASSERT_TRUE(hint >= 0 && hint < n);
         }
       }
-    }
-  }
-}
-
-// Curves and rotations take the bracket that linear takes.
-TEST(PickAt, OfACurveIsThatOfLinear) {
-  const std::vector<int64_t> times{0, 10, 10, 40};
-  const ClockRow<int64_t> clock{times.data(), 1};
-  WindowSegment linear{};
-  linear.max_gap_ns = 20;
-  linear.tolerance_ns = -1;
-  linear.method = InterpolationMethod::kLinear;
-  for (const InterpolationMethod method :
-       {InterpolationMethod::kPchip, InterpolationMethod::kAkima, InterpolationMethod::kSlerp}) {
-    WindowSegment curve = linear;
-    curve.method = method;
-    for (int64_t target = -3; target < 45; ++target) {
-      int64_t hint = 0;
-      const WindowTarget<> found = find_target(clock, 4, target, 2, hint);
-      const Pick<double> a = pick_at(clock, int64_t{4}, found, linear);
-      const Pick<double> b = pick_at(clock, int64_t{4}, found, curve);
-      EXPECT_TRUE(a.left == b.left && a.right == b.right && a.weight == b.weight && a.kind == b.kind &&
-                  a.valid == b.valid);
     }
   }
 }

@@ -532,46 +532,6 @@ TEST_P(FeedTest, WhatAFileLacksIsMissedWhereItIsDrawn) {
   }
 }
 
-TEST_P(FeedTest, GatherIsTheSameOutOfEveryTier) {
-  const auto from = loader();
-  LoaderOptions plain = in_memory();
-  plain.shuffle = false;
-  const Loader in_order(recording(), plain);
-  DeviceBuffer sample({}, in_order.batch_bytes());
-  const std::vector<std::vector<int64_t>> lists{{119, 0, 45, 45, 80}, {}, {7}, {0, 1, 2, 3, 4, 5, 6}};
-  for (const std::vector<int64_t>& anchors : lists) {
-    DeviceBuffer memory(device(), from->batch_bytes());
-    from->gather({}, anchors, memory.data(), {});
-    const auto count = static_cast<int64_t>(anchors.size());
-    const Arrays got = arrays_of(*from, count, memory.data());
-    Arrays wanted = got;
-    for (auto& [name, bytes] : wanted) bytes.clear();
-    for (const int64_t anchor : anchors) {
-      in_order.fill({.samples = anchor}, sample.data(), {});
-      for (auto& [name, bytes] : arrays_of(in_order, 1, sample.data())) {
-        wanted[name].insert(wanted[name].end(), bytes.begin(), bytes.end());
-      }
-    }
-    EXPECT_EQ(got, wanted);
-  }
-}
-
-// Three batches made ahead take memory of their own, whether the caller asks for them or not.
-TEST_P(FeedTest, MakesBatchesAheadUnlessTheyAreSmallAndInMemory) {
-  LoaderOptions asked = options();
-  for (const bool small : {true, false}) {
-    if (!small) asked.streams[0].delta_timestamps.resize(3000, 1e-6);
-    const auto from = loader(asked);
-    const bool in_memory = GetParam().name == std::string("cpu");
-    EXPECT_EQ(from->is_small(), small && in_memory);
-    Memories memories(device());
-    Feed feed(from, {.prefetch = 3});
-    ASSERT_TRUE(feed.next({}, memories.allocate(), {}));
-    const bool is_ahead = device().is_cuda() ? from->host_bytes() > 0 : !from->is_small();
-    EXPECT_EQ(memories.asked(), is_ahead ? 4 : 1);
-  }
-}
-
 // A batch that is dropped, by any thread, leaves its memory to a later one. A batch that is held keeps it.
 TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
   if (device().is_cuda()) GTEST_SKIP() << "the allocator of a CUDA device keeps memory";
@@ -600,18 +560,6 @@ TEST_P(FeedTest, TakesTheMemoryOfDroppedBatches) {
     EXPECT_EQ(arrays_of(*from, batch.samples, batch.memory.get()), expected(at));
     held.clear();
     EXPECT_EQ(memories.living(), 0);
-  }
-}
-
-TEST(Feed, RefusesMoreOrLessThanItCanMakeAhead) {
-  LoaderOptions options;
-  options.streams = {{.stream = "state", .delta_timestamps = {0.0}}};
-  const auto loader = std::make_shared<const Loader>(recording(), options);
-  Memories memories({});
-  EXPECT_TRUE(Feed(loader, {.prefetch = 32}).next({}, memories.allocate(), {}));
-  for (const int64_t bad : {-1, 33}) {
-    expect_refused<ArgumentError>([&] { Feed(loader, {.prefetch = bad}); },
-                                  "memory.prefetch: expected from 0 to 32 batches, got " + std::to_string(bad));
   }
 }
 

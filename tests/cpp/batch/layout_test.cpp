@@ -26,14 +26,7 @@ TEST(BatchLayout, PutsArraysBehindEachOther) {
 TEST(BatchLayout, RefusesASecondArrayOfAName) {
   BatchLayout layout(1);
   layout.add("a_is_pad", DType::kBool, {1}, "the padding of stream 'a'");
-  try {
-    layout.add("a_is_pad", DType::kFloat32, {1}, "stream 'a_is_pad'");
-    FAIL();
-  } catch (const ArgumentError& error) {
-    EXPECT_STREQ(error.what(),
-                 "delta_timestamps: the batch's key 'a_is_pad' would be both the padding of stream 'a' and stream "
-                 "'a_is_pad'; expected one of them, or rename to give a stream another key");
-  }
+  EXPECT_THROW(layout.add("a_is_pad", DType::kFloat32, {1}, "stream 'a_is_pad'"), ArgumentError);
 }
 
 TEST(BatchLayout, RefusesMoreBytesThanThereAreAddresses) {

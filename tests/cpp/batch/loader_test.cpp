@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "robocache/core/thread_pool.hpp"
@@ -48,21 +46,6 @@ TEST_P(LoaderTest, EveryTypeWidthMethodAndNormalizationGivesTheReferencesBits) {
   }
 }
 
-TEST_P(LoaderTest, AStreamMayHaveATypeOfItsOwn) {
-  const auto dataset = every_type();
-  LoaderOptions asked = options();
-  asked.batch_size = 16;
-  for (const DType in : {DType::kFloat64, DType::kFloat16, DType::kInt16}) {
-    for (const DType out : {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-      asked.streams = {{.stream = stream_name(in, 2), .delta_timestamps = kDeltas}};
-      asked.streams[0].dtype = is_floating(in) ? out : in;
-      const Loader loader(dataset, asked);
-      EXPECT_EQ(loader.arrays()[0].dtype, *asked.streams[0].dtype);
-      expect_reference(*dataset, loader, {});
-    }
-  }
-}
-
 // Windows of more steps than a group holds, so that one stream is spread over several.
 TEST_P(LoaderTest, LongWindows) {
   const auto dataset = every_type();
@@ -101,100 +84,6 @@ TEST_P(LoaderTest, ManyStreams) {
   asked.batch_size = 13;
   const auto dataset = writer.dataset();
   expect_every_batch(*dataset, Loader(dataset, asked));
-}
-
-TEST_P(LoaderTest, WideRows) {
-  Random random(43);
-  CacheWriter writer;
-  writer.begin_episode();
-  const std::vector<int64_t> times = jittered(random, kStart, 60 * kMillisecond, 10 * kMillisecond);
-  const auto n = static_cast<int64_t>(times.size());
-  writer.append("image", U8{}, times, random.values(U8{}, n * 37 * 41 * 3), {37, 41, 3});
-  writer.append("depth", F32{}, times, random.tame_values(F32{}, n * 50 * 30), {50, 30});
-  writer.append("odd", F16{}, times, random.values(F16{}, n * 1001), {1001});
-  writer.end_episode();
-  const auto dataset = writer.dataset();
-  LoaderOptions asked = options();
-  asked.batch_size = 4;
-  asked.dtype = DType::kFloat16;
-  asked.streams = {{.stream = "image", .delta_timestamps = {-0.01, 0.0}},
-                   {.stream = "depth", .delta_timestamps = {-0.015, 0.005, 1.0}, .normalize = Normalize::kMinMax},
-                   {.stream = "odd", .delta_timestamps = {0.002}}};
-  expect_every_batch(*dataset, Loader(dataset, asked));
-}
-
-TEST_P(LoaderTest, AnchorsAreTheSlowestStreamsOrAnotherOnesOrAClocks) {
-  const auto dataset = every_type();
-  LoaderOptions asked = options();
-  asked.batch_size = 32;
-  const std::string slow = stream_name(DType::kBFloat16, 1);
-  asked.streams = {{.stream = stream_name(DType::kFloat32, 1), .delta_timestamps = {0.0}},
-                   {.stream = slow, .delta_timestamps = {0.0}}};
-  const Stream& first = dataset->stream(asked.streams[0].stream);
-  const Loader of_slowest(dataset, asked);
-  EXPECT_EQ(of_slowest.options().anchor, first.rate_hz < dataset->stream(slow).rate_hz ? first.name : slow);
-  expect_every_batch(*dataset, of_slowest);
-
-  asked.anchor = stream_name(DType::kUInt8, 3);  // not itself in the batch
-  expect_every_batch(*dataset, Loader(dataset, asked));
-
-  asked.anchor.clear();
-  asked.anchor_hz = 130;
-  expect_every_batch(*dataset, Loader(dataset, asked));
-}
-
-TEST_P(LoaderTest, EpisodesAreThoseAskedFor) {
-  const auto dataset = every_type();
-  LoaderOptions asked = options();
-  asked.batch_size = 50;
-  asked.streams = {{.stream = stream_name(DType::kFloat32, 8), .delta_timestamps = {0.0, 0.1}}};
-  for (const std::vector<int64_t>& episodes : {std::vector<int64_t>{2}, {4, 0}, {1, 2, 3}}) {
-    asked.sources = {{.episodes = episodes}};
-    for (const bool shuffle : {false, true}) {
-      asked.shuffle = shuffle;
-      expect_every_batch(*dataset, Loader(dataset, asked), 1, 1);
-    }
-  }
-}
-
-TEST_P(LoaderTest, AStreamMayHaveNoRowsOrNoFeatures) {
-  CacheWriter writer;
-  writer.begin_episode();
-  writer.append("x", F32{}, {0, 1000}, {1, 2});
-  writer.append("no rows", F32{}, {}, {}, {3});
-  writer.append("no features", F32{}, {0, 1000}, {}, {0});
-  writer.end_episode();
-  const auto dataset = writer.dataset();
-  LoaderOptions asked = options();
-  asked.anchor = "x";
-  asked.batch_size = 2;
-  for (const Stream& stream : dataset->streams()) {
-    asked.streams.push_back({.stream = stream.name, .delta_timestamps = {0.0, 5e-7}});
-  }
-  expect_every_batch(*dataset, Loader(dataset, asked));
-}
-
-TEST_P(LoaderTest, KeepsWhatItReads) {
-  const auto write = [] {
-    CacheWriter writer;
-    writer.begin_episode();
-    writer.append("x", F32{}, {0, 1000, 2000}, {1, 2, 3});
-    writer.end_episode();
-    return writer.dataset();
-  };
-  auto dataset = write();
-  LoaderOptions asked = options();
-  asked.batch_size = 3;
-  asked.streams = {{.stream = "x", .delta_timestamps = {0.0, 5e-7}}};
-  auto first = std::make_unique<Loader>(dataset, asked);
-  const std::vector<unsigned char> expected = filled(*first, {});
-  const Loader second(dataset, asked);  // shares the stream with the first
-  dataset.reset();
-  first.reset();
-  EXPECT_EQ(filled(second, {}), expected);
-  Loader third = Loader(write(), asked);
-  const Loader moved = std::move(third);
-  EXPECT_EQ(filled(moved, {}), expected);
 }
 
 // ---- Threads ----

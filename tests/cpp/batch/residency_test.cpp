@@ -2,9 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,14 +46,6 @@ TEST(DecideResidency, WhatFitsIsOnTheDevice) {
   EXPECT_EQ(automatic({0, 0}, kCuda, {0, 0}), (std::vector{D, D}));
 }
 
-TEST(DecideResidency, TheLargestMoveDownFirst) {
-  EXPECT_EQ(automatic({60, 41}, kCuda, {100, 60}), (std::vector{P, D}));
-  EXPECT_EQ(automatic({60, 41}, kCuda, {100, 59}), (std::vector{M, D}));
-  EXPECT_EQ(automatic({10, 1000, 10, 500, 10}, kCuda, {100, 600}), (std::vector{D, M, D, P, D}));
-  EXPECT_EQ(automatic({10, 1000, 10, 500, 10}, kCuda, {20, 600}), (std::vector{D, M, D, P, P}));
-  EXPECT_EQ(automatic({10, 20}, kCuda, {0, 0}), (std::vector{M, M}));
-}
-
 TEST(DecideResidency, OfEqualOnesTheFirstStay) {
   EXPECT_EQ(automatic({30, 30, 30, 30}, kCuda, {60, 30}), (std::vector{D, D, P, M}));
 }
@@ -66,12 +56,6 @@ TEST(DecideResidency, ClocksAndTablesComeFirst) {
   EXPECT_EQ(automatic({1, 0}, kCuda, {100, 100}, {101, 101}), (std::vector{M, D}));
 }
 
-TEST(DecideResidency, OnTheCpuACopyInMemoryOrTheFile) {
-  EXPECT_EQ(automatic({60, 40}, kCpu, {0, 100}), (std::vector{D, D}));
-  EXPECT_EQ(automatic({60, 40}, kCpu, {0, 99}), (std::vector{M, D}));
-  EXPECT_EQ(automatic({60, 40}, kCpu, {1000, 39}), (std::vector{M, M}));
-}
-
 TEST(DecideResidency, WhatIsAskedForByNameComesFirst) {
   const std::vector<ResidencyRequest> requests{{"a", 50}, {"b", 80, D}, {"c", 10, M}, {"d", 70, P}, {"e", 15}};
   const auto decided = decide_residency(requests, kCuda, {100, 100}, {});
@@ -80,26 +64,6 @@ TEST(DecideResidency, WhatIsAskedForByNameComesFirst) {
   EXPECT_FALSE(decided[1].automatic);
   EXPECT_FALSE(decided[2].automatic);
   EXPECT_EQ(tiers(decide_residency(requests, kCuda, {100, 120}, {})), (std::vector{P, D, M, P, D}));
-}
-
-TEST(DecideResidency, WhatDoesNotFitByNameIsRefusedWithBothSizes) {
-  const std::vector<ResidencyRequest> requests{{"small", 30, D}, {"state", 71, D}};
-  expect_refused<DeviceError>(
-      [&] { decide_residency(requests, kCuda, {100, 0}, {}); },
-      "memory.residency: 'state' as 'device' needs 71 bytes of cuda:1, the memory budget of 100 has 70 left");
-  EXPECT_EQ(tiers(decide_residency(requests, kCuda, {101, 0}, {})), (std::vector{D, D}));
-  const std::vector<ResidencyRequest> pinned{{"state", 71, P}};
-  expect_refused<DeviceError>(
-      [&] { decide_residency(pinned, kCuda, {100, 100}, {0, 30}); },
-      "memory.residency: 'state' as 'pinned' needs 71 bytes of host memory, the memory budget of 100 has 70 left");
-  for (const Tier tier : {D, P}) {
-    const std::vector<ResidencyRequest> on_cpu{{"state", 71, tier}};
-    expect_refused<DeviceError>([&] { decide_residency(on_cpu, kCpu, {100, 70}, {}); },
-                                "memory.residency: 'state' as '",
-                                "' needs 71 bytes of host memory, the memory budget of 70 has 70 left");
-  }
-  const std::vector<ResidencyRequest> mapped{{"state", int64_t{1} << 60, M}};
-  EXPECT_EQ(tiers(decide_residency(mapped, kCuda, {0, 0}, {})), std::vector{M});
 }
 
 TEST(DecideResidency, PixelsTakeWhatTheOthersLeave) {
@@ -145,23 +109,6 @@ TEST(DecideResidency, SaysWhy) {
             "over budget (8 bytes of host memory): its files, read ahead");
 }
 
-TEST(BudgetBytes, AreBytesOrAShareOfWhatIsFree) {
-  EXPECT_EQ(budget_bytes({int64_t{5}, int64_t{7}}, kCpu, {0, 100}).host, 7);
-  EXPECT_EQ(budget_bytes({int64_t{5}, int64_t{7}}, kCpu, {50, 100}).device, 0);
-  EXPECT_EQ(budget_bytes({int64_t{0}, int64_t{0}}, kCpu, {}).host, 0);
-  // What is free changes while others work: looked at before and after.
-  const auto before = static_cast<double>(host_memory().free_bytes);
-  const auto half = static_cast<double>(budget_bytes({}, kCpu, {}).host);
-  const auto after = static_cast<double>(host_memory().free_bytes);
-  EXPECT_GT(half, 0.25 * std::min(before, after));
-  EXPECT_LT(half, std::max(before, after));
-  // What is there already counts as free.
-  constexpr int64_t kPresent = int64_t{1} << 50;
-  const int64_t with_present = budget_bytes({0.5, 1.0}, kCpu, {0, kPresent}).host;
-  EXPECT_GT(with_present, kPresent);
-  EXPECT_LT(with_present, kPresent + 4 * static_cast<int64_t>(std::max(before, after)));
-}
-
 class ResidencyOnCuda : public testing::Test {
  protected:
   void SetUp() override { skip_unless_usable({DeviceType::kCuda, 0}); }
@@ -175,13 +122,6 @@ TEST_F(ResidencyOnCuda, TheDevicesBudgetIsOfWhatIsFreeThere) {
   EXPECT_EQ(budget_bytes({int64_t{9}, 0.5}, {DeviceType::kCuda, 0}, {}).device, 9);
   constexpr int64_t kPresent = int64_t{1} << 50;
   EXPECT_GT(budget_bytes({1.0, 0.5}, {DeviceType::kCuda, 0}, {kPresent, 0}).device, kPresent);
-}
-
-TEST(BudgetBytes, RefusesWhatIsNone) {
-  for (const MemoryShare bad : {MemoryShare{int64_t{-1}}, MemoryShare{0.0}, MemoryShare{-0.5}, MemoryShare{1.5},
-                                MemoryShare{std::numeric_limits<double>::quiet_NaN()}}) {
-    expect_refused<ArgumentError>([&] { budget_bytes({0.5, bad}, kCpu, {}); }, "memory.budget: expected ");
-  }
 }
 
 // ---- Bringing ----

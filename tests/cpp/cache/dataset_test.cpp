@@ -241,32 +241,6 @@ TEST_F(DatasetTest, OffsetsOfRaggedRowsThatContradictTheFilesAreRefusedDespiteRi
   }
 }
 
-TEST_F(DatasetTest, FramesAreWhatWasAppended) {
-  const auto dataset = Dataset::open(path(), true);
-  const Stream& camera = dataset->stream("camera");
-  EXPECT_EQ(camera.frames->codec, Codec::kPng);
-  EXPECT_EQ(camera.frames->color_space, ColorSpace::kGray);
-  EXPECT_TRUE(camera.has_offsets());
-  EXPECT_EQ(camera.dtype, DType::kUInt16);
-  EXPECT_EQ(camera.shape, (std::vector<int64_t>{4, 5, 1}));
-  EXPECT_EQ(std::vector<int64_t>(camera.blob_offsets, camera.blob_offsets + 7),
-            (std::vector<int64_t>{0, 3, 6, 7, 10, 13, 14}));
-  EXPECT_EQ(std::string(static_cast<const char*>(camera.values), 14), "onetwo3onetwo3");
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(camera.values) % 64, 0u);
-  EXPECT_TRUE(camera.stats.mean.empty());
-  EXPECT_TRUE(camera.stats.count.empty());
-  EXPECT_FALSE(fs::exists(in_camera("stats.npy")));
-  EXPECT_EQ(camera.findings.period_ns, 10);
-  EXPECT_TRUE(same_clock(camera, dataset->stream("joint.position")));
-  EXPECT_FALSE(dataset->stream("joint.position").frames);
-  EXPECT_EQ(dataset->stream("joint.position").blob_offsets, nullptr);
-
-  const StreamFile file = dataset->open_values(dataset->index_of("camera"));
-  std::string read(6, '\0');
-  ASSERT_EQ(::pread(file.file.get(), read.data(), read.size(), file.offset + camera.blob_offsets[3]), 6);
-  EXPECT_EQ(read, "onetwo");
-}
-
 TEST_F(DatasetTest, VerifyFindsTimesThatGoBack) {
   const int64_t earlier = 19;
   forge(in_stream("time_ns.npy"), 128 + 8 * 5, &earlier, 8);
@@ -274,17 +248,6 @@ TEST_F(DatasetTest, VerifyFindsTimesThatGoBack) {
   EXPECT_EQ(
       message_of<FileError>([&] { Dataset::open(path(), true); }),
       in_stream("time_ns.npy") + ": at byte 168: expected a time of at least 20 ns in row 5 of episode 1, got 19");
-}
-
-TEST_F(DatasetTest, AnUnknownStreamNamesTheKnown) {
-  const auto dataset = Dataset::open(path());
-  EXPECT_EQ(dataset->index_of("joint.position"), 0);
-  EXPECT_EQ(message_of<ArgumentError>([&] { dataset->index_of("joint.postion"); }),
-            "stream: expected one of 'joint.position', 'cloud', 'camera', got 'joint.postion'; did you mean "
-            "'joint.position'?");
-  EXPECT_EQ(message_of<ArgumentError>([&] { dataset->stream("gripper"); }),
-            "stream: expected one of 'joint.position', 'cloud', 'camera', got 'gripper'");
-  EXPECT_EQ(message_of<ArgumentError>([&] { dataset->episode_json(2); }), "episode: expected 0 to 1, got 2");
 }
 
 TEST_F(DatasetTest, StreamsOfOneClockAreKnown) {

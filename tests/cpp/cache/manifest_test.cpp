@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -90,40 +89,6 @@ std::string altered(const std::string& from, const std::string& to) {
   return text + "  \"crc32\": \"" + crc32_text(crc32(text.data(), text.size())) + "\"\n}\n";
 }
 
-TEST(Manifest, WhatIsWrittenIsRead) {
-  const Manifest written = example();
-  const std::string text = manifest_text(written);
-  const Manifest read = parse(text);
-  EXPECT_EQ(manifest_text(read), text);
-  const Stream& stream = read.streams.at(0);
-  EXPECT_EQ(stream.name, written.streams[0].name);
-  EXPECT_EQ(stream.dtype, DType::kBFloat16);
-  EXPECT_EQ(stream.shape, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(stream.features, 6);
-  EXPECT_EQ(stream.rows, 7);
-  EXPECT_EQ(stream.clock, Clock::kNominal);
-  EXPECT_EQ(stream.names, written.streams[0].names);
-  EXPECT_EQ(stream.rate_hz, 30);
-  EXPECT_EQ(stream.findings.constant_features, (std::vector<int64_t>{0, 5}));
-  EXPECT_EQ(read.files.at("episodes.jsonl").crc32, (std::vector<uint32_t>{0x12}));
-  EXPECT_EQ(read.provenance_json, written.provenance_json);
-}
-
-TEST(Manifest, RaggedRowsAndAttributesAreReadAsTheyWereWritten) {
-  const Manifest read = parse(manifest_text(example()));
-  EXPECT_FALSE(read.streams.at(0).ragged);
-  EXPECT_FALSE(read.streams.at(1).ragged);
-  EXPECT_EQ(read.streams.at(0).attributes_json, "{}");
-  EXPECT_EQ(read.streams.at(2).ragged, Ragged::kArray);
-  EXPECT_EQ(read.streams.at(3).ragged, Ragged::kText);
-  EXPECT_EQ(read.streams.at(2).features, 4);
-  EXPECT_EQ(read.streams.at(3).attributes_json, example().streams[3].attributes_json);
-  for (const size_t ragged : {2, 3}) {
-    EXPECT_TRUE(read.streams.at(ragged).has_offsets());
-    EXPECT_FALSE(read.streams.at(ragged).has_statistics());
-  }
-}
-
 TEST(Manifest, RaggedRowsThatCannotBeAreRefused) {
   EXPECT_TRUE(
       contains(refusal(altered("\"array\"", "\"list\"")), "'cloud': ragged: expected 'array' or 'text', got 'list'"));
@@ -149,28 +114,6 @@ TEST(Manifest, RaggedRowsThatCannotBeAreRefused) {
   text.resize(text.rfind("  \"crc32\""));
   text += "  \"crc32\": \"" + crc32_text(crc32(text.data(), text.size())) + "\"\n}\n";
   EXPECT_TRUE(contains(refusal(text), "'cam': expected frames or ragged rows, got both"));
-}
-
-TEST(Manifest, FramesAreReadAsTheyWereWritten) {
-  const Manifest read = parse(manifest_text(example()));
-  EXPECT_FALSE(read.streams.at(0).frames);
-  const Stream& camera = read.streams.at(1);
-  ASSERT_TRUE(camera.frames);
-  EXPECT_TRUE(camera.has_offsets());
-  EXPECT_EQ(camera.frames->codec, Codec::kPng);
-  EXPECT_EQ(camera.frames->color_space, ColorSpace::kDepth);
-  EXPECT_EQ(camera.frames->unit_m, 0.001);
-  EXPECT_EQ(camera.frames->intrinsics, example().streams[1].frames->intrinsics);
-  EXPECT_EQ(camera.frames->resized_json, R"({"size": [480, 640], "fit": "pad"})");
-  for (const char* nothing :
-       {R"("unit_m": 0.001)", R"("intrinsics": [600.0, 0.0, 320.0, 0.0, 600.5, 240.0, 0.0, 0.0, 1.0])",
-        R"("resized": {"size": [480, 640], "fit": "pad"})"}) {
-    const std::string key(nothing, std::string(nothing).find(':'));
-    const FrameFormat frames = *parse(altered(nothing, key + ": null")).streams.at(1).frames;
-    EXPECT_EQ(frames.unit_m.has_value(), key != "\"unit_m\"");
-    EXPECT_EQ(frames.intrinsics.empty(), key == "\"intrinsics\"");
-    EXPECT_EQ(frames.resized_json.empty(), key == "\"resized\"");
-  }
 }
 
 TEST(Manifest, FramesThatCannotBeAreRefused) {
@@ -223,14 +166,6 @@ TEST(Manifest, ALaterGenerationHasSmallFilesOfItsOwn) {
   EXPECT_EQ(parse(manifest_text(manifest)).generation, 3);
 }
 
-TEST(Manifest, AFutureVersionIsRefusedWithBothVersions) {
-  std::string text = manifest_text(example());
-  text.replace(text.find("_version\": 3") + 11, 1, "37");
-  const std::string message = refusal(text);
-  EXPECT_TRUE(contains(message, "m.json: at byte 47: expected a schema version from 1 to 3, those that robocache "));
-  EXPECT_TRUE(contains(message, "reads, got 37: another version of robocache wrote this cache"));
-}
-
 TEST(Manifest, EveryTruncationAndEveryFlippedByteIsRefused) {
   const std::string text = manifest_text(example());
   for (size_t length = 0; length < text.size(); length += test::kDamageStep) {
@@ -276,29 +211,6 @@ TEST(Manifest, StreamDirectoriesHoldAnyName) {
   EXPECT_EQ(stream_directory(".."), "streams/%2E.");
   EXPECT_EQ(stream_directory("%2E"), "streams/%252E");
   EXPECT_EQ(stream_directory("\xc3\xa4 \n"), "streams/%C3%A4%20%0A");
-}
-
-TEST(EpisodeMetadata, ColumnsSettleTheirTypes) {
-  std::vector<EpisodeColumn> columns;
-  for (const char* json : {R"({"a": null, "b": 1, "c": "x", "d": [], "e": true})",
-                           R"({"a": [1], "b": 2.5, "d": ["x"], "f": [1, 2.5]})", R"({"a": [], "b": 3, "c": null})"}) {
-    columns = check_metadata(json, columns).columns;
-  }
-  std::string text;
-  for (const EpisodeColumn& column : columns) text += column.name + ":" + column.type + " ";
-  EXPECT_EQ(text, "a:list<int64> b:float64 c:string d:list<string> e:bool f:list<float64> ");
-}
-
-TEST(EpisodeMetadata, WhatNoColumnCanHoldIsRefused) {
-  const std::vector<EpisodeColumn> known{{"task", "string"}, {"ok", "bool"}, {"tags", "list<string>"}};
-  for (const char* json :
-       {"", "3", "[]", "{", R"({"x": {}})", R"({"x": [[1]]})", R"({"x": [null]})", R"({"x": [true]})",
-        R"({"x": [1, "a"]})", R"({"x": 9223372036854775808})", R"({"x": NaN})", R"({"task": 3})", R"({"ok": 1})",
-        R"({"tags": "a"})", R"({"tags": [1]})", R"({"episode_index": 3})", R"({"start_ns": 3})", "{\"x\": \"\xff\"}"}) {
-    EXPECT_TRUE(contains(message_of<ArgumentError>([&] { check_metadata(json, known); }), "episode metadata")) << json;
-  }
-  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { check_metadata(R"({"task": 3})", known); }),
-                       "'task': expected string as in the episodes before, got int64 3"));
 }
 
 TEST(EpisodeMetadata, LinesBeginWithTheColumnsEveryEpisodeHas) {

@@ -6,10 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <limits>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include "robocache/core/half.hpp"
@@ -19,7 +16,6 @@
 namespace robocache::cache {
 namespace {
 
-using test::kInfinity;
 using test::kNan;
 
 double as_double(Float16 x) { return to_float(x); }
@@ -117,134 +113,11 @@ TEST(ValueStatistics, EveryNumberOfRows) {
   expect_statistics(random_values<float>(20000, 1e6, 1e6 + 1), DType::kFloat32, 2);
 }
 
-// More rows than are sorted at once, so that they are counted; the numbers are close together, or the same, or far apart.
-TEST(ValueStatistics, ManyRowsOfEveryKind) {
-  constexpr int64_t kRows = 100'000;
-  expect_statistics(random_values<uint8_t>(kRows, 0, 1.9), DType::kBool, 1);
-  expect_statistics(random_values<int8_t>(kRows, -128, 127), DType::kInt8, 1);
-  expect_statistics(random_values<int16_t>(kRows, -300, 20), DType::kInt16, 2);
-  expect_statistics(random_values<uint16_t>(kRows, 0, 65535), DType::kUInt16, 3);
-  expect_statistics(random_values<int32_t>(kRows, -2e9, 2e9), DType::kInt32, 1);
-  expect_statistics(random_values<uint32_t>(kRows, 1e9, 1e9 + 40), DType::kUInt32, 1);
-  expect_statistics(random_values<int64_t>(kRows, 1.7e18, 1.7e18 + 1e12), DType::kInt64, 1);
-  expect_statistics(random_values<uint64_t>(kRows, 0, 1.8e19), DType::kUInt64, 1);
-  expect_statistics(random_values<float>(kRows, -5, 5), DType::kFloat32, 5);
-  expect_statistics(random_values<float>(kRows, 1e6, 1e6 + 1), DType::kFloat32, 1);
-  expect_statistics(random_values<double>(kRows, 1, 1 + 1e-9), DType::kFloat64, 3);
-
-  std::vector<double> mixed = random_values<double>(kRows, -1e-300, 1e300);
-  for (size_t i = 0; i < mixed.size(); ++i) {
-    if (i % 2 == 0) mixed[i] = 1;
-    if (i % 3 == 0) mixed[i] = i % 2 == 0 ? 0.0 : -0.0;
-    if (i % 7 == 0) mixed[i] = kNan;
-    if (i % 211 == 0) mixed[i] = i % 2 == 0 ? kInfinity : -kInfinity;
-  }
-  const ValueStatistics statistics = value_statistics(mixed.data(), DType::kFloat64, kRows, 1);
-  const std::vector<double> expected = oracle(mixed);
-  for (size_t s = 2; s < static_cast<size_t>(kStatistics); ++s) EXPECT_EQ(statistics.table[s], expected[s]) << s;
-  EXPECT_EQ(statistics.infinite_values, std::ranges::count_if(mixed, [](double x) { return std::isinf(x); }));
-}
-
-// Few of the rows are kept at last, of many that begin with the same bits.
-TEST(ValueStatistics, HalfOfTheRowsAreOneValueAmongItsNeighbours) {
-  std::vector<double> values = random_values<double>(150'000, 1, 1 + 1e-12);
-  for (size_t i = 0; i < values.size(); i += 2) values[i] = 1 + 5e-13;
-  expect_statistics(values, DType::kFloat64, 1);
-}
-
-TEST(ValueStatistics, RowsLieInThreeCrowds) {
-  std::vector<double> values = random_values<double>(300'000, 0, 1e-6);
-  for (size_t i = 0; i < values.size(); ++i) values[i] += i % 3 == 0 ? -3 : static_cast<double>(i % 3);
-  expect_statistics(values, DType::kFloat64, 1);
-}
-
-TEST(ValueStatistics, NegativeZeroIsBelowZero) {
-  std::vector<float> values(20'000, 0.0f);
-  std::fill(values.begin() + 9'000, values.end(), -0.0f);
-  values[5] = 1;
-  const ValueStatistics statistics = value_statistics(values.data(), DType::kFloat32, std::ssize(values), 1);
-  EXPECT_TRUE(std::signbit(statistics.table[2]));
-  EXPECT_TRUE(std::signbit(statistics.table[6]));
-  EXPECT_FALSE(std::signbit(statistics.table[7]));
-}
-
 TEST(ValueStatistics, PartsEndAsOftenAsMemoryIsToStayLow) {
   const std::vector<float> values = random_values<float>(int64_t{3} << 20, -1, 1);
   int parts = 0;
   value_statistics(values.data(), DType::kFloat32, std::ssize(values), 1, [&] { ++parts; });
   EXPECT_EQ(parts, 2 * 3);  // the numbers of a part, looked at twice
-}
-
-TEST(ValueStatistics, NanIsLeftOutAndCounted) {
-  std::vector<double> values = random_values<double>(300, -1, 1);
-  for (size_t i = 0; i < values.size(); i += 7) values[i] = kNan;
-  for (size_t row = 0; row < 100; ++row) values[3 * row + 2] = kNan;
-  expect_statistics(values, DType::kFloat64, 3);
-  const ValueStatistics statistics = value_statistics(values.data(), DType::kFloat64, 100, 3);
-  EXPECT_EQ(statistics.nan_values, std::ranges::count_if(values, [](double x) { return std::isnan(x); }));
-  EXPECT_EQ(statistics.constant_features, (std::vector<int64_t>{2}));
-  EXPECT_TRUE(std::isnan(statistics.table[2]));
-  EXPECT_EQ(statistics.table[static_cast<size_t>(kCountRow * 3 + 2)], 0);
-}
-
-TEST(ValueStatistics, InfinitiesStayWhereTheyAre) {
-  const std::vector<float> values{-INFINITY, 1, 2, 3, 4, 5, 6, 7, 8, 9, INFINITY};
-  const ValueStatistics statistics = value_statistics(values.data(), DType::kFloat32, 11, 1);
-  EXPECT_EQ(statistics.infinite_values, 2);
-  EXPECT_EQ(statistics.table[2], -kInfinity);
-  EXPECT_EQ(statistics.table[3], kInfinity);
-  EXPECT_EQ(statistics.table[5], 1);  // q10 falls on a sample
-  EXPECT_EQ(statistics.table[6], 5);
-}
-
-TEST(ValueStatistics, ConstantFeatureHasItsValueAndStdZero) {
-  const std::vector<double> values(1000, 0.1);
-  const ValueStatistics statistics = value_statistics(values.data(), DType::kFloat64, 1000, 1);
-  for (const size_t s : {0, 2, 3, 4, 5, 6, 7, 8}) EXPECT_EQ(statistics.table[s], 0.1);
-  EXPECT_EQ(statistics.table[1], 0);
-  EXPECT_EQ(statistics.constant_features, (std::vector<int64_t>{0}));
-}
-
-TEST(ValueStatistics, NoRowsAndNoFeatures) {
-  const ValueStatistics no_rows = value_statistics(nullptr, DType::kFloat32, 0, 2);
-  EXPECT_TRUE(std::isnan(no_rows.table[0]));
-  EXPECT_EQ(no_rows.table.back(), 0);
-  EXPECT_TRUE(no_rows.constant_features.empty());
-  EXPECT_TRUE(value_statistics(nullptr, DType::kFloat32, 5, 0).table.empty());
-}
-
-TEST(ValueStatistics, ThreadsChangeNoBit) {
-  for (const int64_t features : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{300}}) {
-    const std::vector<float> values = random_values<float>(int64_t{300} * 3000, -1, 1);
-    const int64_t rows = std::ssize(values) / features;
-    const int before = num_threads();
-    set_num_threads(1);
-    const ValueStatistics one = value_statistics(values.data(), DType::kFloat32, rows, features);
-    set_num_threads(4);
-    const ValueStatistics four = value_statistics(values.data(), DType::kFloat32, rows, features);
-    set_num_threads(before);
-    EXPECT_EQ(one.table, four.table);
-  }
-}
-
-TEST(ClockFindings, OfARegularClockWithAGapAndADuplicate) {
-  //                                       |episode 0             |1 (none) |2
-  const std::vector<int64_t> times{0, 10, 20, 30, 30, 60, 70, /**/ 5, 15, 25};
-  const std::vector<int64_t> offsets{0, 7, 7, 10};
-  const StreamFindings findings = clock_findings(times.data(), offsets);
-  EXPECT_EQ(findings.period_ns, 10);
-  EXPECT_EQ(findings.min_period_ns, 0);
-  EXPECT_EQ(findings.max_period_ns, 30);
-  EXPECT_EQ(findings.gaps, 1);
-  EXPECT_EQ(findings.duplicates, 1);
-  EXPECT_EQ(findings.empty_episodes, 1);
-  EXPECT_DOUBLE_EQ(findings.jitter_ns, std::sqrt(100.0 / 7));  // of the seven periods that are no gap one is 10 off
-}
-
-TEST(ClockFindings, MedianOfAnEvenNumberIsTheMiddle) {
-  const std::vector<int64_t> times{0, 10, 31};
-  const std::vector<int64_t> offsets{0, 3};
-  EXPECT_EQ(clock_findings(times.data(), offsets).period_ns, 15.5);
 }
 
 TEST(ClockFindings, OfMoreStampsThanAreLookedAtAtOnce) {
@@ -288,32 +161,6 @@ TEST(ValueStatistics, OfRangesOfRows) {
   EXPECT_EQ(some.nan_values, alone.nan_values);
   const auto none = value_statistics(values.data(), DType::kFloat32, std::vector<RowRange>{}, kFeatures);
   EXPECT_EQ(none.table[kCountRow * kFeatures], 0);
-}
-
-TEST(ClockFindings, NothingToFind) {
-  const std::vector<int64_t> times{5, 4};
-  for (const auto& offsets : {std::vector<int64_t>{0}, std::vector<int64_t>{0, 0}, std::vector<int64_t>{0, 1, 2}}) {
-    const StreamFindings findings = clock_findings(times.data(), offsets);
-    EXPECT_EQ(findings.period_ns, 0);
-    EXPECT_EQ(findings.gaps, 0);
-  }
-}
-
-TEST(ClockFindings, MostStampsRepeated) {
-  const std::vector<int64_t> times{0, 0, 0, 0, 100};
-  const std::vector<int64_t> offsets{0, 5};
-  const StreamFindings findings = clock_findings(times.data(), offsets);
-  EXPECT_EQ(findings.period_ns, 0);
-  EXPECT_EQ(findings.duplicates, 3);
-  EXPECT_EQ(findings.gaps, 0);
-}
-
-TEST(ClockFindings, TheWholeRangeOfStamps) {
-  const std::vector<int64_t> times{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
-  const std::vector<int64_t> offsets{0, 2};
-  const StreamFindings findings = clock_findings(times.data(), offsets);
-  EXPECT_EQ(findings.period_ns, 0x1p64);
-  EXPECT_EQ(findings.max_period_ns, std::numeric_limits<int64_t>::max());
 }
 
 }  // namespace

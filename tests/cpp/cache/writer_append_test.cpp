@@ -6,9 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include "robocache/core/error.hpp"
 #include "tests/cpp/cache/files.hpp"
@@ -83,46 +80,6 @@ TEST_F(WriterAppendTest, EpisodesGoBehindThoseOfAFinishedCache) {
     EXPECT_EQ(stream.clock_checksum, other.clock_checksum);
   }
   EXPECT_FALSE(fs::exists(path() + "/writer.lock"));
-}
-
-TEST_F(WriterAppendTest, WithoutCloseAnAppendLeavesEveryByte) {
-  write(1);
-  std::vector<std::pair<fs::path, std::string>> before;
-  for (const auto& entry : fs::recursive_directory_iterator(path())) {
-    if (entry.is_regular_file()) before.emplace_back(entry.path(), test::read_file(entry.path()));
-  }
-  {
-    Writer writer(path(), WriteMode::kAppend);
-    writer.begin_episode();
-    const std::vector<float> many(size_t{1} << 20, 7.0f);
-    append(writer, "x", std::vector<int64_t>(many.size(), 100), many);
-    append(writer, "new", {1}, {1});
-    writer.end_episode();
-    const auto grown = [&] { return fs::file_size(path() + "/streams/x/values.npy") > size_t{1} << 20; };
-    for (int tries = 0; tries < 60'000 && !grown(); ++tries) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    EXPECT_TRUE(grown());
-  }
-  size_t files = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(path())) files += entry.is_regular_file() ? 1 : 0;
-  EXPECT_EQ(files, before.size());
-  for (const auto& [file, bytes] : before) EXPECT_EQ(test::read_file(file), bytes) << file;
-}
-
-TEST_F(WriterAppendTest, WhatCannotBeAppendedToStaysAsItIs) {
-  EXPECT_TRUE(
-      contains(message_of<FileError>([&] { Writer(path(), WriteMode::kAppend); }), "expected a cache to append to"));
-  EXPECT_FALSE(fs::exists(path()));
-  write(1);
-  const std::string values = path() + "/streams/x/values.npy";
-  const std::string whole = test::read_file(values);
-  test::write_byte(values, whole.size() - 1, static_cast<char>(whole.back() ^ 1));
-  EXPECT_TRUE(contains(message_of<FileError>([&] { Writer(path(), WriteMode::kAppend); }),
-                       values + ": at byte 128: expected CRC-32 "));
-  test::write_file(values, whole);
-  EXPECT_FALSE(fs::exists(path() + "/writer.lock"));
-  EXPECT_EQ(written(), 1);
 }
 
 }  // namespace

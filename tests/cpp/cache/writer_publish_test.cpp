@@ -7,8 +7,6 @@
 
 #include <atomic>
 #include <filesystem>
-#include <functional>
-#include <memory>
 #include <thread>
 #include <vector>
 
@@ -24,20 +22,7 @@ namespace fs = std::filesystem;
 using test::append;
 using test::contains;
 using test::message_of;
-using test::values_of;
 using WriterPublishTest = test::WriterFixture;
-
-TEST_F(WriterPublishTest, WithoutCloseNothingIsLeft) {
-  {
-    Writer writer(path());
-  }
-  EXPECT_TRUE(fs::is_empty(folder_.path()));
-  Writer writer(path());
-  writer.abort();
-  EXPECT_TRUE(fs::is_empty(folder_.path()));
-  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { writer.begin_episode(); }), "this one is aborted"));
-  EXPECT_THROW(writer.close(), ArgumentError);
-}
 
 TEST_F(WriterPublishTest, AnExistingNameIsNeverTouchedUnasked) {
   write(1);
@@ -64,13 +49,6 @@ TEST_F(WriterPublishTest, AFifoOfAManifestsNameIsNoCacheAndNotWaitedFor) {
   EXPECT_EQ(written(), 1);
 }
 
-TEST_F(WriterPublishTest, ACacheInACacheIsRefused) {
-  write(1);
-  const std::string message = message_of<FileError>([&] { Writer writer(path() + "/streams/inner"); });
-  EXPECT_TRUE(contains(message, "streams/inner: it lies in a cache, " + path() + ";")) << message;
-  EXPECT_FALSE(fs::exists(path() + "/streams/inner.partial"));
-}
-
 TEST_F(WriterPublishTest, ANameThatAppearsMeanwhileIsNotReplaced) {
   Writer writer(path());
   fs::create_directory(path());
@@ -79,73 +57,6 @@ TEST_F(WriterPublishTest, ANameThatAppearsMeanwhileIsNotReplaced) {
   fs::remove(path());
   writer.close();  // may be tried again
   EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 0);
-}
-
-TEST_F(WriterPublishTest, OverwriteReplacesOnlyAtTheEnd) {
-  write(1);
-  const auto old = Dataset::open(path());
-  {
-    Writer writer(path(), WriteMode::kOverwrite);
-    writer.begin_episode();
-    append(writer, "x", {0}, {2});
-    EXPECT_EQ(written(), 1);
-  }
-  EXPECT_EQ(written(), 1);
-  write(2, WriteMode::kOverwrite);
-  EXPECT_EQ(written(), 2);
-  EXPECT_EQ(values_of(old->stream("x"), 0), (std::vector<float>{1}));  // still mapped
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_.path()), fs::directory_iterator()), 1);
-  EXPECT_FALSE(fs::exists(path() + "/writer.lock"));
-}
-
-TEST_F(WriterPublishTest, ASecondWriterIsRefusedWhileTheFirstLives) {
-  Writer first(path());
-  EXPECT_EQ(message_of<FileError>([&] { Writer second(path()); }), partial() + ": another writer is at work on it");
-  first.begin_episode();
-  append(first, "x", {0}, {1});
-  first.end_episode();
-  first.close();
-  EXPECT_EQ(written(), 1);
-}
-
-TEST_F(WriterPublishTest, AKilledWriterLeavesNothingThatOpensAndIsReplaced) {
-  write_and_die();
-  EXPECT_TRUE(fs::exists(partial()));
-  EXPECT_THROW(Dataset::open(path()), FileError);
-  EXPECT_THROW(Dataset::open(partial()), FileError);
-  write(3);
-  EXPECT_EQ(written(), 3);
-  write_and_die();
-  EXPECT_EQ(written(), 3);
-  write(4, WriteMode::kOverwrite);
-  EXPECT_EQ(written(), 4);
-  EXPECT_FALSE(fs::exists(partial()));
-}
-
-TEST_F(WriterPublishTest, AForkedChildCannotHarmItsParentsWriter) {
-  Writer writer(path());
-  writer.begin_episode();
-  const pid_t child = fork();
-  if (child == 0) {
-    int accepted = 0;
-    for (const auto& call : {std::function<void()>([&] { append(writer, "x", {0}, {6}); }),
-                             std::function<void()>([&] { writer.end_episode(); })}) {
-      try {
-        call();
-        ++accepted;
-      } catch (const ArgumentError&) {
-        writer.abort();
-      }
-    }
-    _exit(accepted);
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  append(writer, "x", {0}, {5});
-  writer.end_episode();
-  writer.close();
-  EXPECT_EQ(written(), 5);
 }
 
 // The parent's thread that writes is not there, and may have held a lock.

@@ -87,28 +87,6 @@ TEST_F(WriterTest, EmptyCacheAndEmptyStream) {
   EXPECT_EQ(dataset->stream("x").shape, (std::vector<int64_t>{1}));
 }
 
-TEST_F(WriterTest, StridedAndBroadcastRowsAreGathered) {
-  {
-    Writer writer(path());
-    writer.begin_episode();
-    std::vector<int64_t> times{3, 9, 2, 9, 1, 9};
-    TensorView clock{.data = times.data() + 4, .dtype = DType::kInt64, .ndim = 1};
-    clock.shape = {3};
-    clock.strides = {-2};
-    std::vector<float> values{1, 2, 3, 4, 5, 6};
-    TensorView transposed{.data = values.data(), .ndim = 3};
-    transposed.shape = {3, 2, 2};
-    transposed.strides = {1, 3, 0};
-    writer.append("x", clock, transposed);
-    writer.end_episode();
-    writer.close();
-  }
-  const auto dataset = Dataset::open(path(), true);
-  const Stream& stream = dataset->stream("x");
-  EXPECT_EQ(std::vector<int64_t>(stream.time_ns, stream.time_ns + 3), (std::vector<int64_t>{1, 2, 3}));
-  EXPECT_EQ(values_of(stream, 0), (std::vector<float>{1, 1, 4, 4, 2, 2, 5, 5, 3, 3, 6, 6}));
-}
-
 TEST_F(WriterTest, StridedRowsLongerThanAPieceAndWiderThanOne) {
   constexpr int64_t kRows = 5;
   constexpr int64_t kColumns = 140000;
@@ -131,33 +109,6 @@ TEST_F(WriterTest, StridedRowsLongerThanAPieceAndWiderThanOne) {
   ASSERT_EQ(stream.rows, kRows);
   ASSERT_EQ(stream.shape, (std::vector<int64_t>{kColumns / 2}));
   EXPECT_EQ(std::memcmp(stream.values, wanted.data(), wanted.size() * sizeof(double)), 0);
-}
-
-TEST_F(WriterTest, AbortedEpisodeTakesBackItsRowsAndStreams) {
-  // More than a block, so that the rows to take back are in the file already.
-  const std::vector<float> many(size_t{1} << 20, 7.0f);
-  const std::vector<int64_t> times(many.size(), 100);
-  {
-    Writer writer(path());
-    writer.begin_episode();
-    append(writer, "x", {1, 2}, {1, 2});
-    writer.end_episode();
-    writer.begin_episode(R"({"dropped": 1})");
-    append(writer, "x", times, many);
-    append(writer, "new", times, many);
-    writer.abort_episode();
-    writer.begin_episode(R"({"dropped": "another type"})");
-    append(writer, "x", {0}, {3});
-    append(writer, "new", {0}, {1, 2, 3});  // another shape
-    writer.end_episode();
-    writer.close();
-  }
-  const auto dataset = Dataset::open(path(), true);
-  EXPECT_EQ(dataset->num_episodes(), 2);
-  EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
-  EXPECT_EQ(values_of(dataset->stream("x"), 1), (std::vector<float>{3}));
-  EXPECT_EQ(values_of(dataset->stream("new"), 1), (std::vector<float>{1, 2, 3}));
-  EXPECT_EQ(dataset->stream("new").row_offsets[1], 0);
 }
 
 TEST_F(WriterTest, JsonOfAnyDepthThatIsTakenIsReadAgain) {
@@ -196,59 +147,6 @@ TEST_F(WriterTest, AFirstEpisodeThatIsAbortedLeavesNoStream) {
   EXPECT_TRUE(fs::is_empty(path() + "/streams"));
 }
 
-TEST_F(WriterTest, RefusalsNameTheStreamAndAddNothing) {
-  {
-    Writer writer(path());
-    writer.begin_episode();
-    append(writer, "x", {10, 20}, {1, 2});
-    const auto refusal = [&](const TensorView& times, const TensorView& values) {
-      return message_of<ArgumentError>([&] { writer.append("x", times, values); });
-    };
-    std::vector<int64_t> time{20, 30, 29};
-    std::vector<double> value(100);
-    const TensorView times = TensorView::contiguous(time.data(), DType::kInt64, {3});
-    const TensorView values = TensorView::contiguous(value.data(), DType::kFloat32, {3, 1});
-    EXPECT_EQ(refusal(times, values),
-              "stream 'x': expected times that do not decrease within an episode, got 29 ns in row 4 after 30 ns");
-    time = {19, 30, 40};
-    EXPECT_EQ(refusal(times, values),
-              "stream 'x': expected times that do not decrease within an episode, got 19 ns in row 2 after 20 ns");
-    time = {20, 30, 40};
-    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat64, {3, 1})),
-              "stream 'x': expected values of float32 as in its first rows, got float64");
-    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat32, {3, 2})),
-              "stream 'x': expected values of shape [n, 1] as in its first rows, got [3, 2]");
-    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat32, {3})),
-              "stream 'x': expected values of shape [n, 1] as in its first rows, got [3]");
-    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat32, {2, 1})),
-              "stream 'x': expected times [n] and values [n, ...], got [3] and [2, 1]");
-    EXPECT_EQ(refusal(times, TensorView::contiguous(value.data(), DType::kFloat32, {})),
-              "stream 'x': expected times [n] and values [n, ...], got [3] and []");
-    EXPECT_EQ(refusal(times, TensorView::contiguous(nullptr, DType::kFloat32, {3, 1}, {DeviceType::kCuda, 0})),
-              "stream 'x': expected times and values on the CPU, got [3] int64 on cpu and [3, 1] float32 on cuda:0");
-    EXPECT_EQ(message_of<ArgumentTypeError>(
-                  [&] { writer.append("x", TensorView::contiguous(value.data(), DType::kFloat64, {3}), values); }),
-              "stream 'x': expected times in int64 nanoseconds, got float64");
-    EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "", {1}, {1}); }), "stream: expected UTF-8"));
-    EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "\xff", {1}, {1}); }), "stream: expected"));
-    EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, std::string(256, 'x'), {1}, {1}); }),
-                         "at most 255 bytes"));
-    append(writer, std::string(255, 'x'), {1}, {1});
-    EXPECT_EQ(message_of<ArgumentError>([&] { writer.describe_stream("x", Clock::kRecorded, {"a", "b"}); }),
-              "stream 'x': expected 1 names, one per feature, got 2");
-    writer.describe_stream("later", Clock::kRecorded, {"a", "b"});
-    EXPECT_EQ(message_of<ArgumentError>([&] { append(writer, "later", {1}, {1}); }),
-              "stream 'later': expected 1 names, one per feature, got 2");
-    EXPECT_EQ(message_of<ArgumentError>([&] { writer.describe_stream("x", Clock::kRecorded, {"a", ""}); }),
-              "stream 'x': names[1]: expected UTF-8 text that is not empty, got ''");
-    writer.end_episode();
-    writer.close();
-  }
-  const auto dataset = Dataset::open(path(), true);
-  EXPECT_EQ(values_of(dataset->stream("x"), 0), (std::vector<float>{1, 2}));
-  EXPECT_EQ(dataset->streams().size(), 2u);
-}
-
 // As where upper case and lower case are one: FAT, SMB.
 TEST_F(WriterTest, AStreamWhoseFolderIsAnothersIsRefused) {
   Writer writer(path());
@@ -263,24 +161,6 @@ TEST_F(WriterTest, AStreamWhoseFolderIsAnothersIsRefused) {
   fs::remove(partial() + "/streams/A");
   writer.close();
   EXPECT_EQ(Dataset::open(path(), true)->streams().size(), 2);
-}
-
-TEST_F(WriterTest, CallsOutOfOrderAreRefused) {
-  Writer writer(path());
-  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "x", {1}, {1}); }), "expected an open episode"));
-  EXPECT_THROW(writer.end_episode(), ArgumentError);
-  EXPECT_THROW(writer.abort_episode(), ArgumentError);
-  writer.begin_episode();
-  EXPECT_THROW(writer.begin_episode(), ArgumentError);
-  EXPECT_THROW(writer.close(), ArgumentError);
-  writer.end_episode();
-  EXPECT_THROW(writer.close("[]"), ArgumentError);
-  EXPECT_THROW(writer.close("{"), ArgumentError);
-  writer.close();
-  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { writer.begin_episode(); }), "this one is closed"));
-  writer.close();
-  writer.abort();
-  EXPECT_TRUE(fs::exists(path()));
 }
 
 // On one thread an append that fails throws; where a thread writes behind it, a later one may.
@@ -366,50 +246,6 @@ TEST_F(WriterTest, AnEpisodeWhoseLineCannotBeWrittenLeavesNothingOfIt) {
   EXPECT_EQ(std::ranges::count(lines, '\n'), 2);
   EXPECT_LT(lines.size(), 1000u);
   EXPECT_TRUE(contains(lines, "\"first\"") && contains(lines, "\"last\""));
-}
-
-TEST_F(WriterTest, EpisodesThatEndedAreKeptWhateverFailsBehindThem) {
-  std::vector<float> many(100'000);
-  const std::vector<int64_t> times(many.size(), 100);
-  const int threads_before = num_threads();
-  std::string first;
-  for (const int threads : {1, 2}) {
-    set_num_threads(threads);
-    Writer writer(path(), WriteMode::kOverwrite);
-    std::vector<float> ended;
-    const auto add_episode = [&] {
-      writer.begin_episode();
-      const auto number = static_cast<float>(writer.num_episodes());
-      many.assign(many.size(), number);
-      try {
-        append(writer, "x", times, many);
-        append(writer, "y", {0}, {1});
-        writer.end_episode();
-        ended.push_back(number);
-      } catch (const FileError&) {
-        writer.abort_episode();
-      }
-    };
-    {
-      const FileSizeLimit limit(2'500'000);
-      for (int i = 0; i < 100; ++i) add_episode();
-      EXPECT_LT(ended.size(), 100u);
-    }
-    while (ended.size() < 100) add_episode();
-    writer.close();
-    const auto dataset = Dataset::open(path(), true);
-    ASSERT_EQ(dataset->num_episodes(), 100);
-    for (int64_t e = 0; e < 100; ++e) {
-      const std::vector<float> values = values_of(dataset->stream("x"), e);
-      ASSERT_EQ(std::ssize(values), std::ssize(times));
-      EXPECT_EQ(values.front(), static_cast<float>(e));
-      EXPECT_EQ(values.back(), static_cast<float>(e));
-    }
-    const std::string manifest = test::read_file(path() + "/manifest.json");
-    if (threads == 1) first = manifest;
-    EXPECT_EQ(manifest, first);
-  }
-  set_num_threads(threads_before);
 }
 
 TEST_F(WriterTest, ThreadsMayAppendAtOnce) {

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
 #include <string>
 
 #include "robocache/core/error.hpp"
@@ -267,62 +265,6 @@ TEST(Codec, RefusesDamagedJpegs) {
   refused(with_scans(98), "more than 100 scans");
 }
 
-TEST(Codec, RefusesAFrameOfAnotherShape) {
-  const Bytes file = jpeg(16, 24, 3, {});
-  expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, {24, 16, 3}); },
-                             "JPEG: expected [24, 16, 3] uint8, got [16, 24, 3] uint8");
-  expect_refused<FrameError>([&] { decoded(Codec::kJpeg, file, {16, 24, 1}); }, "JPEG: expected [16, 24, 1] uint8");
-  const Bytes png = encode_frame(Codec::kPng, picture(4, 4, 3).data(), {4, 4, 3});
-  expect_refused<FrameError>([&] { decoded(Codec::kPng, png, {4, 4, 1, DType::kUInt16}); },
-                             "PNG: expected [4, 4, 1] uint16, got [4, 4, 3] uint8");
-  expect_refused<FrameError>([&] { decoded(Codec::kRaw, png, {4, 4, 1}); }, "raw: expected [4, 4, 1] uint8, 16 bytes");
-}
-
-TEST(Codec, PngsComeBackAsTheyWere) {
-  for (const auto& [height, width] : kSizes) {
-    for (const int channels : {1, 3}) {
-      for (const DType dtype : {DType::kUInt8, DType::kUInt16}) {
-        const FrameShape shape{height, width, channels, dtype};
-        Bytes pixels = picture(height, width, channels * dtype_size(dtype));
-        const Bytes file = encode_frame(Codec::kPng, pixels.data(), shape);
-        EXPECT_EQ(frame_shape(Codec::kPng, file), shape);
-        EXPECT_EQ(decoded(Codec::kPng, file, shape), pixels);
-      }
-    }
-  }
-}
-
-TEST(Codec, RefusesDamagedPngs) {
-  const FrameShape shape{20, 30, 3};
-  const Bytes good = encode_frame(Codec::kPng, picture(20, 30, 3).data(), shape);
-  for (size_t bytes = 0; bytes < good.size(); bytes += test::kDamageStep) {
-    const Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(bytes));
-    expect_refused<FrameError>([&] { decoded(Codec::kPng, cut, shape); }, "PNG of ", ", at byte ");
-  }
-  // Every byte is under a checksum, or a checksum, a length or a type.
-  for (size_t place = 0; place < good.size(); place += test::kDamageStep) {
-    Bytes file = good;
-    file[place] ^= 0x41;
-    expect_refused<FrameError>([&] { decoded(Codec::kPng, file, shape); }, "PNG of ", ", at byte ");
-  }
-}
-
-TEST(Codec, RefusesToEncodeWhatACodecDoesNotTake) {
-  const Bytes pixels(4 * 4 * 3 * 4);
-  const auto encode = [&](Codec codec, const FrameShape& shape, const EncodeOptions& options = {}) {
-    return [&pixels, codec, shape, options] { encode_frame(codec, pixels.data(), shape, options); };
-  };
-  expect_refused<ArgumentTypeError>(encode(Codec::kJpeg, {4, 4, 3, DType::kUInt16}), "frames: expected uint8 for jpeg");
-  expect_refused<ArgumentTypeError>(encode(Codec::kPng, {4, 4, 3, DType::kFloat32}),
-                                    "frames: expected uint8 or uint16 for png, got float32");
-  expect_refused<ArgumentError>(encode(Codec::kJpeg, {4, 4, 2}), "frames: expected sides", "[4, 4, 2]");
-  expect_refused<ArgumentError>(encode(Codec::kPng, {0, 4, 1}), "frames: expected sides", "[0, 4, 1]");
-  expect_refused<ArgumentError>(encode(Codec::kJpeg, {4, 65501, 1}), "frames: expected sides");
-  expect_refused<ArgumentError>(encode(Codec::kJpeg, {4, 4, 1}, {.quality = 0}), "quality: expected 1 to 100, got 0");
-  expect_refused<ArgumentError>(encode(Codec::kJpeg, {4, 4, 1}, {.quality = 101}), "quality");
-  expect_refused<ArgumentError>([] { frame_shape(Codec::kRaw, {}); }, "codec: expected jpeg or png");
-}
-
 TEST(Frames, NamesTheFirstBadOneWhicheverThreadIsFaster) {
   const FrameShape shape{16, 16, 3};
   EncodedFrames many;
@@ -352,17 +294,6 @@ TEST(Frames, NamesTheFirstBadOneWhicheverThreadIsFaster) {
                                   "offsets: expected to ascend from 0");
     expect_refused<ArgumentError>([&] { take_frames(many.bytes, offsets); }, "offsets: expected to ascend from 0");
   }
-}
-
-TEST(Frames, RawOnesHaveOneSize) {
-  const FrameShape shape{2, 3, 1, DType::kUInt16};
-  const Bytes bytes = picture(4, 12, 1);
-  Bytes out(24);
-  const std::vector<int64_t> rows{3, 0};
-  decode_frames(Codec::kRaw, bytes, {}, shape, rows, out.data());
-  EXPECT_TRUE(std::equal(out.begin(), out.begin() + 12, bytes.begin() + 36));
-  EXPECT_TRUE(std::equal(out.begin() + 12, out.end(), bytes.begin()));
-  expect_refused<ArgumentError>([&] { decode_frames(Codec::kJpeg, bytes, {}, shape, rows, out.data()); }, "offsets");
 }
 
 }  // namespace

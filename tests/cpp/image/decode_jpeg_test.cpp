@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <numeric>
 #include <random>
 #include <span>
@@ -237,68 +236,6 @@ TEST_P(DecodeJpeg, PixelsAreLibjpegTurbosAtEveryRestartInterval) {
   expect_decoded(files, device(), "intervals");
 }
 
-// More frames than a block has threads, all with the same tables; one of few rows and many columns.
-TEST_P(DecodeJpeg, FramesOfOneCamera) {
-  std::mt19937 random(4);
-  for (const auto& [height, width] : {std::pair{72, 104}, std::pair{224, 224}, std::pair{3, 30000}}) {
-    Files files;
-    for (int i = 0; i < 9; ++i) {
-      files.add(encode_jpeg(draw(kContents[i % 3], height, width, 3, random), height, width, 3, {}));
-    }
-    EXPECT_EQ(files.prepare().tables.size(), 1u);
-    expect_decoded(files, device(), "in device memory");
-    expect_decoded(files, device(), "in pinned memory", Tier::kPinned);
-    expect_decoded(files, device(), "fetched from pinned memory", Tier::kPinned, true);
-  }
-}
-
-TEST_P(DecodeJpeg, RowsInAnyOrderAndBlackOnes) {
-  std::mt19937 random(5);
-  Files files;
-  for (int i = 0; i < 5; ++i) files.add(encode_jpeg(draw(Content::kSmooth, 33, 47, 3, random), 33, 47, 3, {}));
-  const std::vector<int64_t> prepared{4, 0, 2};
-  const JpegFrames frames = prepare_jpeg_frames(files.blobs, files.offsets, prepared);
-  const std::vector<int64_t> rows{2, -1, 0, 0, 3, 1, -7, int64_t{1} << 40};
-  const size_t frame_bytes = 33 * 47 * 3;
-  for (const bool fetched : {false, true}) {
-    const Decoded decoded = decode(frames, rows, device(), Tier::kPinned, fetched);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      const Bytes mine(decoded.pixels.begin() + int64_t(i * frame_bytes),
-                       decoded.pixels.begin() + int64_t((i + 1) * frame_bytes));
-      Bytes expected(frame_bytes);
-      if (rows[i] >= 0 && rows[i] < 3) {
-        const Bytes file = files.file(prepared[size_t(rows[i])]);
-        expected = decode_by_libjpeg(file.data(), file.size()).pixels;
-      }
-      EXPECT_EQ(mine, expected) << i << (fetched ? ", fetched" : "");
-      EXPECT_EQ(decoded.status[i], 0) << i;
-    }
-  }
-  EXPECT_TRUE(decode(frames, {}, device()).pixels.empty());
-}
-
-TEST_P(DecodeJpeg, FramesOfARealRobot) {
-  const char* const data = std::getenv("ROBOCACHE_TEST_DATA");
-  if (data == nullptr) GTEST_SKIP() << "ROBOCACHE_TEST_DATA is not set";
-  const auto folder = std::filesystem::path(data) / "rlds/octo_bridge_debug/bridge_dataset/1.0.0";
-  std::ifstream stream(folder / "bridge_dataset-train.tfrecord-00000-of-00001", std::ios::binary);
-  const Bytes record{std::istreambuf_iterator<char>(stream), {}};
-  const uint8_t begin[] = {0xff, 0xd8, 0xff, 0xe0};
-  std::map<std::pair<int, int>, Files> by_size;
-  int64_t found = 0;
-  for (auto at = record.begin();; ++found) {
-    at = std::search(at, record.end(), std::begin(begin), std::end(begin));
-    if (at == record.end()) break;
-    const auto next = std::search(at + 4, record.end(), std::begin(begin), std::end(begin));
-    const Bytes file(at, next);  // what lies behind its end is not looked at
-    const DecodedJpeg decoded = decode_by_libjpeg(file.data(), file.size());
-    by_size[{decoded.height, decoded.width}].add(file);
-    at = next;
-  }
-  EXPECT_GE(found, 250);
-  for (const auto& [size, files] : by_size) expect_decoded(files, device(), std::to_string(size.first));
-}
-
 // ---- damage ---------------------------------------------------------------------------------------------------------
 
 // Some bytes of a file changed, taken out, put in, or its end cut off.
@@ -490,18 +427,6 @@ class PrepareJpegFrames : public testing::Test {
     return size_t(std::search(file.begin(), file.end(), bytes.begin(), bytes.end()) - file.begin());
   }
 };
-
-TEST_F(PrepareJpegFrames, RefusesOtherKinds) {
-  expect_refused({}, "expected a JPEG file's ff d8");
-  expect_refused({0x89, 'P', 'N', 'G'}, "expected a JPEG file's ff d8");
-  expect_refused(encode({.progressive = true}), "got progressive");
-  expect_refused(encode({.luma_across = 1, .luma_down = 2}), "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got 1x2");
-  expect_refused(encode({.luma_across = 4, .luma_down = 1}), "got 4x1, 1x1, 1x1");
-  expect_refused(encode({.luma_across = 1, .luma_down = 1, .stored = JCS_RGB}), "expected YCbCr, got RGB");
-  expect_refused(encode({.luma_across = 1, .luma_down = 1}, 4), "expected 1 or 3 components, got 4");
-  expect_refused(encode({}, 1), "expected [40, 56, 3] uint8 like row 0, got [40, 56, 1] uint8");
-  expect_refused(encode({}, 3, 41), "expected [40, 56, 3] uint8 like row 0, got [41, 56, 3] uint8");
-}
 
 TEST_F(PrepareJpegFrames, RefusesBrokenHeaders) {
   const Bytes whole = encode({});

@@ -159,34 +159,6 @@ TEST(Transform, CroppingMovesThePrincipalPointByWholePixels) {
 
 // ---- Draws --------------------------------------------------------------------------------------------------------------
 
-TEST(Transform, CamerasDrawForThemselvesUnlessTogether) {
-  const Bytes frame = random_bytes(37 * 53 * 3);
-  const auto drawn = [&](const char* json, std::string_view key, int64_t sample) {
-    return run(ImageTransform(kColour, options_of(json), key), frame.data(), {5, 1, sample});
-  };
-  const char* const apart = R"({"crop": [9, 9]})";
-  const char* const with_right = R"({"crop": [9, 9], "together": ["right"]})";
-  const char* const with_left = R"({"crop": [9, 9], "together": ["left"]})";
-  const char* const with_both = R"({"crop": [9, 9], "together": ["right", "left"]})";
-  int alike = 0;
-  for (int64_t sample = 0; sample < 50; ++sample) {
-    alike += drawn(apart, "left", sample) == drawn(apart, "right", sample);
-    const Bytes together = drawn(with_right, "left", sample);
-    EXPECT_EQ(together, drawn(with_left, "right", sample));
-    EXPECT_EQ(together, drawn(with_both, "left", sample));
-    EXPECT_EQ(together, drawn(with_both, "right", sample));
-  }
-  EXPECT_LE(alike, 2);  // two crops of 29 x 45 places
-}
-
-TEST(Transform, StepsOfAWindowDrawTogetherUnlessPerFrame) {
-  const Bytes frame = random_bytes(37 * 53 * 3);
-  const ImageTransform together(kColour, options_of(R"({"crop": [9, 9]})"), "camera");
-  const ImageTransform apart(kColour, options_of(R"({"crop": [9, 9], "per_frame": true})"), "camera");
-  EXPECT_EQ(run(together, frame.data(), {}, 0), run(together, frame.data(), {}, 3));
-  EXPECT_NE(run(apart, frame.data(), {}, 0), run(apart, frame.data(), {}, 3));
-}
-
 TEST(Transform, WhatIsDrawnStaysThatAcrossVersions) {
   const ImageTransform transform(kColour, options_of(R"({"crop": [9, 9]})"), "camera");
   const FramePlan plan = frame_plan(transform.params(), {1, 2, 3}, 0);
@@ -195,15 +167,6 @@ TEST(Transform, WhatIsDrawnStaysThatAcrossVersions) {
 }
 
 // ---- Frames that are not there, refusals ----------------------------------------------------------------------------------
-
-TEST(Transform, NoFrameIsABlackOne) {
-  const Bytes black(37 * 53 * 3, 0);
-  for (const char* const json : {R"({"mean": 0.5, "std": 0.25})", R"({"size": [8, 9], "brightness": 0.5, "hue": 0.1})",
-                                 R"({"dtype": "uint8", "crop": [5, 5], "layout": "hwc"})"}) {
-    const ImageTransform transform(kColour, options_of(json), "camera");
-    EXPECT_EQ(run(transform, nullptr, {}), run(transform, black.data(), {})) << json;
-  }
-}
 
 TEST(Transform, ReadsAndWritesNothingOutside) {
   // Memory of exactly the bytes, so that a sanitizer sees the first one outside.
@@ -215,23 +178,6 @@ TEST(Transform, ReadsAndWritesNothingOutside) {
     const Bytes frame = random_bytes(37 * 53 * 3);
     for (int64_t sample = 0; sample < 20; ++sample) EXPECT_FALSE(run(transform, frame.data(), {0, 0, sample}).empty());
   }
-}
-
-TEST(Transform, RefusalsNameTheCamera) {
-  const auto made = [](const FrameShape& from, const char* json, std::string_view key) {
-    return [=] { ImageTransform(from, options_of(json), key); };
-  };
-  test::expect_refused<ArgumentError>(made(kColour, R"({"crop": [38, 9]})", "left"),
-                                      "delta_timestamps['left'].images.crop: ", "38 and 9");
-  test::expect_refused<ArgumentError>(made(kColour, R"({"crop": [38, 9]})", ""), "crop: ");
-  test::expect_refused<ArgumentError>(made({4, 4, 1, DType::kUInt16}, "{}", "depth"),
-                                      "delta_timestamps['depth'].images.unit_m: ");
-  test::expect_refused<ArgumentError>(made({4, 4, 2, DType::kUInt8}, "{}", "left"),
-                                      "delta_timestamps['left'].images.frames: ", "[4, 4, 2]");
-  ImageOptions unchecked;
-  unchecked.hue = {-0.7, 0.7};
-  test::expect_refused<ArgumentError>([&] { ImageTransform(kColour, unchecked, "left"); },
-                                      "delta_timestamps['left'].images.hue: ");
 }
 
 TEST(ImageOptions, OfJsonRefusesWhatItDoesNotKnow) {

@@ -1,4 +1,4 @@
-// Random calls of resample_trajectories, what the reference makes of them, and which way CUDA takes them.
+// Random calls of resample_trajectories, and what the reference makes of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "robocache/interpolation/interpolate_plan.hpp"
 #include "robocache/ops/resample/resample.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/random_data.hpp"
@@ -185,46 +184,6 @@ std::vector<InterpolationOptions> all_options(bool with_linear) {
     }
   }
   return all;
-}
-
-// How CUDA would take a call whose arrays are contiguous, asked on the host.
-struct Plan {
-  interpolation_cuda::Way way;
-  interpolation_cuda::TileCall tiles;  // where it goes by them
-};
-
-template <class V, class C>
-Plan plan_of(const Problem<V, C>& p, const InterpolationOptions& options, Device device) {
-  const auto view = [&](DType dtype, bool with_batch, std::initializer_list<int64_t> rest) {
-    std::vector<int64_t> shape(rest);
-    if (with_batch) shape.insert(shape.begin(), p.batch);
-    TensorView made = TensorView::contiguous(nullptr, dtype, {});
-    made.ndim = static_cast<int>(shape.size());
-    int64_t stride = 1;
-    for (size_t d = shape.size(); d-- > 0; stride *= shape[d]) {
-      made.shape[d] = shape[d];
-      made.strides[d] = stride;
-    }
-    return made;
-  };
-  Segment stream = stream_segment(view(V::kDType, p.batched, {p.samples, p.features}),
-                                  view(C::kDType, p.times_per_row, {p.samples}), std::nullopt, options);
-  stream.out_batch = p.targets * p.features;
-  stream.out_target = p.features;
-  stream.out_feature = 1;
-  stream.out_dtype = V::kDType;
-  std::vector<Segment> segments;
-  append_segments(stream, options, segments);
-  Interpolation call = call_on(view(C::kDType, p.targets_per_row, {p.targets}), std::nullopt, p.batch);
-  call.segments = segments.data();
-  call.segment_count = static_cast<int32_t>(segments.size());
-  CudaDeviceInfo info{};
-  info.multiprocessors = 132;  // where there is none to ask
-  if (device.is_cuda()) check_cuda(cuda_backend().device_info(device.index, &info), "device_info");
-  const auto way = interpolation_cuda::choose_way(call);
-  if (way == interpolation_cuda::Way::kAny) return {way, {}};
-  const int64_t blocks = interpolation_cuda::kBlocksAtOnce * info.multiprocessors;
-  return {way, interpolation_cuda::tile_call(call, segments[0], blocks)};
 }
 
 }  // namespace robocache::test

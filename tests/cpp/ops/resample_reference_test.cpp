@@ -7,10 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <set>
-#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "robocache/core/thread_pool.hpp"
@@ -36,6 +33,17 @@ using test::Sizes;
 class ResampleReference : public test::OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(ResampleReference);
 
+TEST_P(ResampleReference, TheExampleOfTheHeader) {
+  const DeviceArray<float> values({0, 10, 20}, DType::kFloat32, {3, 1}, device());
+  const DeviceArray<float> times({0, 1, 2}, DType::kFloat32, {3}, device());
+  const DeviceArray<float> targets({0.5F, 1.5F}, DType::kFloat32, {2}, device());
+  const DeviceArray<float> out({0, 0}, DType::kFloat32, {2, 1}, device());
+  resample_trajectories(
+      {.values = values.view(), .times = times.view(), .target_times = targets.view(), .out = out.view()},
+      CudaStream{});
+  EXPECT_EQ(out.read(), (std::vector<float>{5, 15}));
+}
+
 TEST_P(ResampleReference, EveryTypeClockAndOptionGivesTheReferencesBits) {
   // Features that fill 16-byte vectors, pairs, and neither.
   constexpr int64_t kFeatureCounts[] = {1, 2, 3, 4, 6, 8, 16, 17, 32, 48};
@@ -58,6 +66,29 @@ TEST_P(ResampleReference, EveryTypeClockAndOptionGivesTheReferencesBits) {
   const auto for_each_pair = [&](auto value) { test::for_each_clock([&](auto clock) { check(value, clock); }); };
   test::for_each_float(for_each_pair);
   test::for_each_integer(for_each_pair);
+}
+
+TEST_P(ResampleReference, Int64TimesReachAcrossTheirWholeRange) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kGreatest = std::numeric_limits<int64_t>::max();
+  using V = Element<double, DType::kFloat64>;
+  using C = Element<int64_t, DType::kInt64>;
+  test::Problem<V, C> p{.samples = 4, .targets = 9, .batched = false, .times_per_row = false, .targets_per_row = false};
+  p.values = {1, 2, 4, 8};
+  p.times = {kLeast, -1, 0, kGreatest};
+  p.target_times = {kLeast, kLeast + 1, kLeast / 2, -2, -1, 0, 1, kGreatest - 1, kGreatest};
+  for (InterpolationOptions options : all_options<int64_t>(true)) {
+    expect_reference(p, options, device());
+    if (options.max_gap) options.max_gap = std::numeric_limits<int64_t>::max();
+    if (options.tolerance) options.tolerance = 0x1p63;
+    expect_reference(p, options, device());
+    if (options.max_gap) options.max_gap = 0x1p64;
+    expect_reference(p, options, device());
+  }
+  p.samples = 2;
+  p.values = {1, 2};
+  p.times = {kLeast, kGreatest};
+  for (const InterpolationOptions& options : all_options<int64_t>(true)) expect_reference(p, options, device());
 }
 
 TEST_P(ResampleReference, EveryLayoutGivesTheReferencesBits) {
@@ -86,107 +117,19 @@ TEST_P(ResampleReference, EveryLayoutGivesTheReferencesBits) {
   check(Element<uint8_t, DType::kUInt8>{}, Element<float, DType::kFloat32>{});
 }
 
-TEST_P(ResampleReference, RowsFeaturesAndSamplesMayShareMemory) {
-  // values [3, 2, 2] whose stride is 0 in one dimension after the other; times and targets expanded to every row.
-  const std::vector<float> values{0, 1, 10, 11, 100, 101, 110, 111, 200, 201, 210, 211};
-  const DeviceArray<float> times({0, 1, 0, 1, 0, 1}, DType::kFloat32, {3, 2}, device(), {0, 1});
-  const DeviceArray<float> targets({0.5F, 0.5F, 0.5F}, DType::kFloat32, {3, 1}, device(), {0, 1});
-  for (const std::vector<int64_t>& strides : {std::vector<int64_t>{0, 2, 1}, std::vector<int64_t>{2, 0, 1},
-                                              std::vector<int64_t>{2, 1, 0}, std::vector<int64_t>{0, 0, 0}}) {
-    const DeviceArray<float> in(values, DType::kFloat32, {3, 2, 2}, device(), strides);
-    const DeviceArray<float> out(std::vector<float>(6), DType::kFloat32, {3, 1, 2}, device());
-    resample_trajectories(
-        {.values = in.view(), .times = times.view(), .target_times = targets.view(), .out = out.view()}, CudaStream{});
-    const std::vector<float> seen = in.read();
-    std::vector<float> expected;
-    for (size_t b = 0; b < 3; ++b) {
-      for (size_t d = 0; d < 2; ++d) expected.push_back((seen[4 * b + d] + seen[4 * b + 2 + d]) / 2);
-    }
-    EXPECT_EQ(out.read(), expected) << strides[0] << ", " << strides[1] << ", " << strides[2];
-  }
-  // A clock of stride 0 holds one time: the last of its samples.
-  const DeviceArray<float> in({1, 2, 3}, DType::kFloat32, {3, 1}, device());
-  const DeviceArray<float> stopped({5, 5, 5}, DType::kFloat32, {3}, device(), {0});
-  const DeviceArray<float> asked({4, 5, 6}, DType::kFloat32, {3}, device());
-  const DeviceArray<float> out({0, 0, 0}, DType::kFloat32, {3, 1}, device());
-  resample_trajectories({.values = in.view(), .times = stopped.view(), .target_times = asked.view(), .out = out.view()},
-                        CudaStream{});
-  EXPECT_EQ(out.read(), (std::vector<float>{3, 3, 3}));
-}
-
-TEST_P(ResampleReference, RowsMayBeginOffAVectorsBoundary) {
-  // Eight features inside rows of sixteen, beginning at each of the first elements.
-  Random random(13);
-  const Element<float, DType::kFloat32> element;
-  const std::vector<float> memory = random.values(element, 5 * 16);
-  const DeviceArray<float> times({0, 1, 2, 3, 4}, DType::kFloat32, {5}, device());
-  const DeviceArray<float> targets({0.25F, 3.75F, 2}, DType::kFloat32, {3}, device());
-  for (size_t begin = 0; begin <= 8; ++begin) {
-    const DeviceArray<float> in(memory, DType::kFloat32, {5, 16}, device());
-    const DeviceArray<float> out(std::vector<float>(3 * 16, -1), DType::kFloat32, {3, 16}, device());
-    TensorView from = in.view();
-    TensorView to = out.view();
-    from.shape[1] = to.shape[1] = 8;
-    from.data = static_cast<float*>(from.data) + begin;
-    to.data = static_cast<float*>(to.data) + begin;
-    resample_trajectories({.values = from, .times = times.view(), .target_times = targets.view(), .out = to},
-                          CudaStream{});
-    const std::vector<float> got = out.read();
-    for (size_t d = 0; d < 16; ++d) {
-      const bool inside = d >= begin && d < begin + 8;
-      const auto mix = [&](size_t row, double weight) {
-        return test::mixed<float>(memory[row * 16 + d], memory[(row + 1) * 16 + d], weight);
-      };
-      ASSERT_TRUE(test::same(got[d], inside ? mix(0, 0.25) : -1)) << begin << ", " << d;
-      ASSERT_TRUE(test::same(got[16 + d], inside ? mix(3, 0.75) : -1)) << begin << ", " << d;
-      ASSERT_TRUE(test::same(got[32 + d], inside ? memory[32 + d] : -1)) << begin << ", " << d;
-    }
-  }
-}
-
-TEST_P(ResampleReference, LongClocksAndWideRows) {
-  Random random(14);
-  using V = Element<float, DType::kFloat32>;
-  for (const int64_t samples : {511, 512, 513, 1024, 1025, 3001}) {
-    expect_reference(random_problem<V, Element<double, DType::kFloat64>>(random, {1, samples, 150, 1}, false), {},
-                     device());
-    expect_reference(random_problem<V, Element<int64_t, DType::kInt64>>(random, {2, samples, 150, 1}, true),
-                     {.method = InterpolationMethod::kNearest}, device());
-  }
-  for (const int64_t features : {127, 128, 129, 260, 1024}) {
-    expect_reference(random_problem<V, Element<double, DType::kFloat64>>(random, {2, 7, 11, features}, false), {},
-                     device());
-  }
-}
-
-// Targets and rows enough, and features few and many, that a GPU's tile of targets takes each of its sizes.
+// Targets and rows enough, and features few and many, that a GPU's tile of targets takes each of its sizes; then rows so
+// short that a block takes several, with clocks that fill their part of its memory and with some that do not.
 TEST_P(ResampleReference, ManyTargetsAndRows) {
   Random random(15);
-  using C = Element<int64_t, DType::kInt64>;
-  std::set<int32_t> tiles;
   const auto check = [&](auto element, const Sizes& sizes) {
     Sizes tried = sizes;
     if (test::kSanitized) tried.batch = std::max<int64_t>(2, sizes.batch / 10);
-    const auto p = random_problem<decltype(element), C>(random, tried, false);
-    auto planned = p;
-    planned.batch = sizes.batch;
-    const test::Plan plan = plan_of(planned, {}, device());
-    EXPECT_EQ(plan.way, interpolation_cuda::Way::kTiles);
-    tiles.insert(plan.tiles.cut.tile);
-    expect_reference(p, {}, device());
-    return plan.tiles;
+    expect_reference(random_problem<decltype(element), Element<int64_t, DType::kInt64>>(random, tried, false), {},
+                     device());
   };
   for (const int64_t features : {16, 32, 64, 128, 256}) check(Element<float, DType::kFloat32>{}, {2, 6, 300, features});
   for (const int64_t batch : {70, 500}) check(Element<BFloat16, DType::kBFloat16>{}, {batch, 6, 260, 2});
-  EXPECT_GE(tiles.size(), 4U);
-  // Rows so short that a block takes several, with clocks that fill their part of its memory and with some that do not.
-  bool fills[2] = {};
-  for (const int64_t samples : {5, 16, 64, 256}) {
-    const auto planned = check(Element<BFloat16, DType::kBFloat16>{}, {2500, samples, 20, 3});
-    EXPECT_GT(planned.cut.rows, 1);
-    fills[samples == 1 << planned.of.log2_span] = true;
-  }
-  EXPECT_TRUE(fills[false] && fills[true]);
+  for (const int64_t samples : {5, 16, 64, 256}) check(Element<BFloat16, DType::kBFloat16>{}, {2500, samples, 20, 3});
 }
 
 // All samples are one, in memory: a row may be longer than 32 bits count.
@@ -223,66 +166,6 @@ TEST_P(ResampleReference, RowsOfMoreSamplesThan32BitsCount) {
       EXPECT_EQ(out.read()[1], 7) << samples;
       EXPECT_EQ(std::isnan(out.read()[0]), extrapolate == Extrapolate::kNan) << samples;
       EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 1, 0})) << samples;
-    }
-  }
-}
-
-TEST_P(ResampleReference, EmptyDimensions) {
-  Random random(16);
-  using V = Element<float, DType::kFloat32>;
-  using C = Element<double, DType::kFloat64>;
-  for (const Sizes& sizes : {Sizes{0, 3, 2, 4}, Sizes{2, 0, 3, 4}, Sizes{2, 3, 0, 4}, Sizes{2, 3, 4, 0},
-                             Sizes{0, 0, 0, 0}, Sizes{2, 0, 3, 0}}) {
-    expect_reference(random_problem<V, C>(random, sizes, false), {}, device());
-    expect_reference(random_problem<V, C>(random, sizes, true), {.method = InterpolationMethod::kPrevious}, device());
-  }
-}
-
-TEST_P(ResampleReference, LengthsOfEitherTypeCutTheirRow) {
-  const DeviceArray<float> values({1, 2, 9, 9, 9, 9}, DType::kFloat32, {2, 3, 1}, device());
-  const DeviceArray<float> times({0, 1, 2}, DType::kFloat32, {3}, device());
-  const DeviceArray<float> targets({2}, DType::kFloat32, {1}, device());
-  const auto check = [&](const TensorView& lengths) {
-    const DeviceArray<float> out({-1, -1}, DType::kFloat32, {2, 1, 1}, device());
-    const DeviceArray<uint8_t> valid({7, 7}, DType::kBool, {2, 1}, device());
-    resample_trajectories({.values = values.view(),
-                           .times = times.view(),
-                           .target_times = targets.view(),
-                           .lengths = lengths,
-                           .out = out.view(),
-                           .valid = valid.view()},
-                          CudaStream{});
-    EXPECT_EQ(out.read()[0], 2);
-    EXPECT_TRUE(std::isnan(out.read()[1]));
-    EXPECT_EQ(valid.read(), (std::vector<uint8_t>{0, 0}));
-  };
-  check(DeviceArray<int64_t>({2, 0}, DType::kInt64, {2}, device()).view());
-  check(DeviceArray<int32_t>({2, 0}, DType::kInt32, {2}, device()).view());
-  check(DeviceArray<int32_t>({2, 0}, DType::kInt32, {2}, device(), {3}).view());
-}
-
-TEST_P(ResampleReference, LengthsOutsideTheRowAreRefusedOnTheCpuAndCutOnCuda) {
-  const DeviceArray<float> values({1, 2, 3, 4}, DType::kFloat32, {2, 2, 1}, device());
-  const DeviceArray<float> times({0, 1}, DType::kFloat32, {2}, device());
-  const DeviceArray<float> targets({1}, DType::kFloat32, {1}, device());
-  const DeviceArray<float> out({-1, -1}, DType::kFloat32, {2, 1, 1}, device());
-  for (const auto& [first, second] : {std::pair<int64_t, int64_t>{3, 2}, {2, -1}, {INT64_MAX, INT64_MIN}}) {
-    const DeviceArray<int64_t> lengths({first, second}, DType::kInt64, {2}, device());
-    const auto call = [&] {
-      resample_trajectories({.values = values.view(),
-                             .times = times.view(),
-                             .target_times = targets.view(),
-                             .lengths = lengths.view(),
-                             .out = out.view()},
-                            CudaStream{});
-    };
-    if (!device().is_cuda()) {
-      EXPECT_THROW(call(), ArgumentError);
-      EXPECT_EQ(out.read(), (std::vector<float>{-1, -1}));
-    } else {
-      call();
-      EXPECT_EQ(out.read()[0], 2);
-      EXPECT_TRUE(second < 0 ? std::isnan(out.read()[1]) : out.read()[1] == 4);
     }
   }
 }
@@ -357,18 +240,6 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
 }
 
 // ---- Threads ----
-
-TEST(ResampleThreads, TheirNumberChangesNothing) {
-  Random random(18);
-  using V = Element<float, DType::kFloat32>;
-  const auto p = random_problem<V, Element<double, DType::kFloat64>>(random, {4, 50, 3001, 5}, true);
-  const int before = num_threads();
-  for (const int threads : {1, 2, 7}) {
-    set_num_threads(threads);
-    expect_reference(p, {}, {});
-  }
-  set_num_threads(before);
-}
 
 TEST(ResampleThreads, CallersAtTheSameTimeDoNotDisturbEachOther) {
   std::vector<std::thread> callers;

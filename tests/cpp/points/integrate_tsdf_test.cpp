@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -58,23 +56,6 @@ TEST_P(IntegrateTsdf, ThisIsTheDocumentedExample) {
   EXPECT_EQ(weights.read(), (std::vector<float>{1, 1, 0, 0, 0, 0, 0, 0}));
 }
 
-TEST_P(IntegrateTsdf, DepthOfUInt16WithACameraMatrix) {
-  const DeviceArray<float> grid = floats(std::vector<float>(4, kNan), {1, 1, 4});
-  const DeviceArray<float> weights = floats(std::vector<float>(4), {1, 1, 4});
-  const DeviceArray<uint16_t> depth({0, 2000}, DType::kUInt16, {1, 2}, device());
-  const std::vector<double> camera{5, 0, 1, 0, 5, 0, 0, 0, 1};
-  const TsdfOptions options{.grid_min = {-0.5, -0.5, 0},
-                            .voxel_size = {1, 1, 1},
-                            .truncation = 1,
-                            .depth_scale = 0.001,
-                            .space_carving = true};
-  integrate(grid, weights, depth.view(), numbers(kIdentity, {4, 4}), numbers(camera, {3, 3}), options);
-  const std::vector<float> made = grid.read();
-  EXPECT_EQ(std::vector<float>(made.begin(), made.begin() + 3), (std::vector<float>{1, 0.5f, -0.5f}));
-  EXPECT_TRUE(std::isnan(made[3]));
-  EXPECT_EQ(weights.read(), (std::vector<float>{1, 1, 1, 0}));
-}
-
 // Many rays through a few voxels: every thread meets every other. Sums are those of one thread in another order.
 TEST_P(IntegrateTsdf, TheSameBitsOnAnyThreadsInAnyOrder) {
   Random random(32);
@@ -118,55 +99,6 @@ TEST_P(IntegrateTsdf, TheSameBitsOnAnyThreadsInAnyOrder) {
     }
   }
   set_num_threads(threads);
-}
-
-TEST_P(IntegrateTsdf, StridesAreFreeAndGapsUntouched) {
-  const std::vector<float> zeros(24);
-  const DeviceArray<float> points = floats({0.1f, 0.1f, 1, 0.3f, 0.2f, 1.1f}, {2, 3}, {-5, 2});
-  const TsdfOptions options{.grid_min = {-0.5, -0.5, 0}, .voxel_size = {0.5, 0.4, 0.3}, .truncation = 0.4};
-  const DeviceArray<float> grid = floats(zeros, {2, 3, 4});
-  const DeviceArray<float> weights = floats(zeros, {2, 3, 4});
-  integrate(grid, weights, points.view(), numbers(kIdentity, {4, 4}), std::nullopt, options);
-  const DeviceArray<float> wide_grid = floats(zeros, {2, 3, 4}, {40, -10, 2});
-  const DeviceArray<float> wide_weights = floats(zeros, {2, 3, 4}, {1, 3, 11});
-  integrate(wide_grid, wide_weights, points.view(), numbers(kIdentity, {4, 4}), std::nullopt, options);
-  EXPECT_EQ(wide_grid.read(), grid.read());
-  EXPECT_EQ(wide_weights.read(), weights.read());
-  EXPECT_TRUE(wide_grid.gaps_are_untouched());
-  EXPECT_TRUE(wide_weights.gaps_are_untouched());
-  EXPECT_GT(weights.read()[static_cast<size_t>(1 * 12 + 1 * 4 + 3)], 0);
-}
-
-// More sensors than travel with a kernel's parameters, and rows that do not fill a tile.
-TEST_P(IntegrateTsdf, SensorsBesideTheGridAreThoseOfTheHost) {
-  Random random(7);
-  for (const int64_t count : {1, 19}) {
-    std::vector<double> poses;
-    std::vector<float> images;
-    for (int64_t i = 0; i < count; ++i) {
-      std::vector<double> pose = kIdentity;
-      for (const size_t place : {3, 7, 11}) pose[place] = random.between(-0.1, 0.1);
-      poses.insert(poses.end(), pose.begin(), pose.end());
-      for (int pixel = 0; pixel < 24 * 32; ++pixel) images.push_back(static_cast<float>(random.between(0.2, 1.5)));
-    }
-    const std::vector<double> camera{30, 30, 15.5, 11.5};
-    const DeviceArray<float> depth(images, DType::kFloat32, {count, 24, 32}, device());
-    const TsdfOptions options{.grid_min = {-0.5, -0.4, 0.1}, .voxel_size = {0.02, 0.03, 0.004}, .truncation = 0.03};
-    std::vector<std::vector<float>> made;
-    for (const bool there : {false, true}) {
-      const DeviceArray<float> grid = floats(std::vector<float>(11 * 13 * 302), {11, 13, 302});
-      const DeviceArray<float> weights = floats(std::vector<float>(11 * 13 * 302), {11, 13, 302});
-      const DeviceArray<double> poses_there(poses, DType::kFloat64, {count, 4, 4}, device());
-      const DeviceArray<double> camera_there(camera, DType::kFloat64, {4}, device());
-      integrate(grid, weights, depth.view(), there ? poses_there.view() : numbers(poses, {count, 4, 4}),
-                there ? camera_there.view() : numbers(camera, {4}), options);
-      made.push_back(grid.read());
-      made.push_back(weights.read());
-    }
-    EXPECT_EQ(made[0], made[2]);
-    EXPECT_EQ(made[1], made[3]);
-    EXPECT_GT(std::count(made[1].begin(), made[1].end(), 1), 100);
-  }
 }
 
 TEST_P(IntegrateTsdf, RefusesAWorkspaceThatIsTooSmall) {

@@ -1,10 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -110,28 +108,6 @@ TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
     }
     ASSERT_EQ(made.read(), expected) << name_of(mode);
   }
-}
-
-TEST_P(VoxelizeBackward, RefusesByName) {
-  const DeviceArray<float> points({0, 0, 0}, DType::kFloat32, {1, 3}, device());
-  const DeviceArray<float> values({1}, DType::kFloat32, {1, 1}, device());
-  const DeviceArray<float> grid({1}, DType::kFloat32, {1, 1, 1, 1}, device());
-  const VoxelizeOptions mean = {
-      .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = {1, 1, 1}, .modes = {VoxelMode::kMean}};
-  const auto message = [&](const PointArguments& arguments, const VoxelizeOptions& options) -> std::string {
-    try {
-      voxelize_pointcloud_backward(arguments, options, grid.view(), std::nullopt, values.view(), CudaStream{});
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing";
-  };
-  EXPECT_EQ(message({.points = points.view(), .features = values.view()}, mean),
-            "made: mode 'mean' needs what the call made");
-  VoxelizeOptions count = mean;
-  count.modes = {VoxelMode::kCount};
-  EXPECT_EQ(message({.points = points.view(), .features = values.view()}, count),
-            "mode: expected one of sum, mean, min, max, first and last");
 }
 
 }  // namespace

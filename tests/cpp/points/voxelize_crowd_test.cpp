@@ -14,7 +14,6 @@
 #include "robocache/points/voxelize_sparse/voxelize_sparse.hpp"
 #include "robocache/points/voxels/reduce_way.hpp"
 #include "tests/cpp/device_array.hpp"
-#include "tests/cpp/poisoned.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/trials.hpp"
 
@@ -22,7 +21,6 @@ namespace robocache {
 namespace {
 
 using test::DeviceArray;
-using test::Poisoned;
 using test::Random;
 
 struct Crowd {
@@ -251,40 +249,6 @@ TEST_P(VoxelizeCrowds, OccupancyAloneAgreesWithAPlainLoop) {
     voxelize(arguments, options, outs, {}, crowd.way);
     ASSERT_EQ(read(occupancy, shift), expected) << crowd.name;
     ASSERT_EQ(read(bits, shift), words) << crowd.name;
-  }
-}
-
-TEST_P(VoxelizeCrowds, HoldTheSameAsSparseVoxels) {
-  Random random(5);
-  for (Crowd crowd : kCrowds) {
-    crowd.rows = rows_here(crowd.rows);
-    SCOPED_TRACE(crowd.name);
-    const Cloud cloud = make_cloud(crowd, random);
-    const ExpectedSums expected = by_a_plain_loop(crowd, cloud);
-    const DeviceArray<float> points(cloud.xyz, DType::kFloat32, {crowd.rows, 3}, device());
-    const DeviceArray<float> features(cloud.features, DType::kFloat32, {crowd.rows, 2}, device());
-    Poisoned memory(device());
-    const auto [x, y, z] = crowd.shape;
-    SparseOptions options;
-    options.voxel_size = {1, 1, 1};
-    options.point_range = {0, 0, 0, static_cast<double>(x), static_cast<double>(y), static_cast<double>(z)};
-    options.order = VoxelOrder::kLinear;
-    options.reduce = SparseReduce::kSum;
-    const SparseVoxels made = voxelize_sparse(points.view(), features.view(), options, memory.allocate(), CudaStream{});
-
-    std::vector<int32_t> coords, counts;
-    std::vector<float> sums;
-    for (size_t cell = 0; cell < expected.count.size(); ++cell) {
-      if (expected.count[cell] == 0) continue;
-      const auto at = static_cast<int64_t>(cell);
-      for (const int64_t c : {at / (y * z), at / z % y, at % z}) coords.push_back(static_cast<int32_t>(c));
-      counts.push_back(expected.count[cell]);
-      for (size_t f = 0; f < 2; ++f) sums.push_back(static_cast<float>(expected.sum[2 * cell + f]));
-    }
-    ASSERT_EQ(memory.read<int32_t>(made.coords), coords);
-    ASSERT_EQ(memory.read<int32_t>(made.counts), counts);
-    ASSERT_EQ(memory.read<float>(made.features), sums);
-    ASSERT_EQ(memory.read<int64_t>(made.dropped), std::vector<int64_t>{expected.dropped});
   }
 }
 

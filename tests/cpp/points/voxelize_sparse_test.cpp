@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
-#include <string>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -176,45 +175,6 @@ TEST_P(VoxelizeSparse, IsTheReferenceWhateverTheCapsAndTheOrder) {
   }
 }
 
-TEST_P(VoxelizeSparse, ReducesTheKeptRowsAlone) {
-  const std::vector<float> points{0, 0, 0, 10, 5, 5, 5, 2, 0, 0, 0, 20, 0, 0, 0, 999};
-  const DeviceArray<float> array(points, DType::kFloat32, {4, 4}, device());
-  SparseOptions options;
-  options.voxel_size = {1, 1, 1};
-  options.max_points_per_voxel = 2;
-  Poisoned memory(device());
-  const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, memory.allocate(), CudaStream{});
-  EXPECT_EQ(memory.read<float>(made.features), (std::vector<float>{15, 2}));
-  EXPECT_EQ(memory.read<int32_t>(made.counts), (std::vector<int32_t>{2, 1}));
-  EXPECT_EQ(memory.read<int32_t>(made.kept), (std::vector<int32_t>{0, 1, 0, -1}));
-  EXPECT_EQ(memory.read<int32_t>(made.point_to_voxel), (std::vector<int32_t>{0, 1, 0, 0}));
-}
-
-TEST_P(VoxelizeSparse, DownsampleTakesTheLeastPriority) {
-  Random random(2);
-  const std::vector<float> points = random_points(random, 3000);
-  const DeviceArray<float> array(points, DType::kFloat32, {3000, 3}, device());
-  SparseOptions all;
-  all.voxel_size = {0.5, 0.5, 0.5};
-  const ExpectedVoxels expected = expected_of(points, {0, 3000}, all);
-  for (const int64_t seed : {int64_t{0}, int64_t{-1}, int64_t{77}}) {
-    DownsampleOptions options;
-    options.voxel_size = {0.5, 0.5, 0.5};
-    options.method = DownsampleMethod::kRandom;
-    options.seed = seed;
-    Poisoned memory(device());
-    const Downsampled made = voxel_downsample(array.view(), std::nullopt, options, memory.allocate(), CudaStream{});
-    std::vector<int32_t> taken;
-    for (const std::vector<int32_t>& rows : expected.rows) {
-      taken.push_back(*std::min_element(rows.begin(), rows.end(), [&](int32_t a, int32_t b) {
-        return sample_priority(static_cast<uint64_t>(seed), a) < sample_priority(static_cast<uint64_t>(seed), b);
-      }));
-    }
-    EXPECT_EQ(memory.read<int32_t>(*made.row), taken);
-    EXPECT_EQ(memory.read<int32_t>(made.point_to_voxel), expected.point_to_voxel);
-  }
-}
-
 TEST_P(VoxelizeSparse, AFailedAllocationIsTheCallers) {
   const DeviceArray<float> array(std::vector<float>(30), DType::kFloat32, {10, 3}, device());
   SparseOptions options;
@@ -228,22 +188,6 @@ ROBOCACHE_ON_EACH_DEVICE(VoxelizeSparse);
 TEST(SamplePriority, IsWhatItWas) {
   EXPECT_EQ(sample_priority(0, 0), 0x4821822600000000u);
   EXPECT_EQ(sample_priority(1, 5), 0x3817eddd00000005u);
-}
-
-TEST(SortKey, MortonBitsOfXAreTheLowest) {
-  const auto code = [](int32_t x, int32_t y, int32_t z) {
-    const SparseKey key = sort_key(VoxelOrder::kMorton, {0, x, y, z});
-    const SparseKey origin = sort_key(VoxelOrder::kMorton, {0, 0, 0, 0});
-    EXPECT_EQ(key.high, origin.high);
-    return key.low - origin.low;
-  };
-  EXPECT_EQ(code(1, 0, 0), 1u);
-  EXPECT_EQ(code(0, 1, 0), 2u);
-  EXPECT_EQ(code(0, 0, 1), 4u);
-  EXPECT_EQ(code(2, 0, 0), 8u);
-  EXPECT_EQ(code(0x1fffff, 0x1fffff, 0x1fffff), 0x7fffffffffffffffu);
-  EXPECT_LT(sort_key(VoxelOrder::kMorton, {0, -1, -1, -1}).high, sort_key(VoxelOrder::kMorton, {0, 0, 0, 0}).high);
-  EXPECT_EQ(sort_key(VoxelOrder::kMorton, {3, 0, 0, 0}).high >> 33, 3u);
 }
 
 }  // namespace

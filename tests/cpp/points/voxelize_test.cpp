@@ -148,34 +148,6 @@ TEST_P(Voxelize, AgreesWithAPlainLoop) {
   }
 }
 
-TEST_P(Voxelize, BitsAreThoseOfOccupancy) {
-  Random random(2);
-  const std::array<int64_t, 3> shape = {3, 5, 77};
-  std::vector<float> xyz;
-  for (int i = 0; i < 900; ++i) {
-    for (size_t axis = 0; axis < 3; ++axis) {
-      xyz.push_back(static_cast<float>(random.between(-0.5, static_cast<double>(shape[axis]) + 0.5)));
-    }
-  }
-  const auto points = array<float>(xyz, DType::kFloat32, {900, 3});
-  const auto occupied = array<uint8_t>(std::vector<uint8_t>(size_t{3} * 5 * 77, 9), DType::kBool, {3, 5, 77});
-  const auto bits = array<uint32_t>(std::vector<uint32_t>(size_t{3} * 5 * 3, 9), DType::kUInt32, {3, 5, 3});
-  run({.points = points.view()},
-      {.grid_min = {0, 0, 0},
-       .voxel_size = {1, 1, 1},
-       .grid_size = shape,
-       .modes = {VoxelMode::kOccupancy, VoxelMode::kOccupancyBits}},
-      {occupied.view(), bits.view()}, std::nullopt, ReduceWay::kAtomics);
-  const std::vector<uint8_t> flags = occupied.read();
-  const std::vector<uint32_t> words = bits.read();
-  for (size_t column = 0; column < 15; ++column) {
-    for (size_t z = 0; z < 96; ++z) {
-      const bool expected = z < 77 && flags[column * 77 + z] != 0;
-      ASSERT_EQ((words[column * 3 + z / 32] >> (z % 32)) & 1u, expected ? 1u : 0u) << column << ", " << z;
-    }
-  }
-}
-
 TEST_P(Voxelize, RefusesByName) {
   const auto points = array<float>({0, 0, 0}, DType::kFloat32, {1, 3});
   const auto counts = array<int32_t>({0}, DType::kInt32, {1, 1, 1});
@@ -203,47 +175,6 @@ TEST_P(Voxelize, RefusesByName) {
   options.voxel_size[2] = 1e-50;
   EXPECT_EQ(message(options, {counts.view()}), "voxel_size: expected positive and finite in float32, got 1e-50");
   EXPECT_EQ(message(good, {points.view()}), "out: expected int32, got float32");
-}
-
-TEST(VoxelModes, ComeFromTheirNames) {
-  for (int i = 0; i < kVoxelModes; ++i) {
-    const auto mode = static_cast<VoxelMode>(i);
-    EXPECT_EQ(value_of<VoxelMode>(name_of(mode), "mode"), mode);
-  }
-  EXPECT_THROW(value_of<VoxelMode>("median", "mode"), ArgumentError);
-}
-
-// What ThreadSanitizer looks at: tiles that share words of bits, and clouds side by side.
-TEST(VoxelizeThreads, DoNotChangeABit) {
-  Random random(3);
-  const int before = num_threads();
-  std::vector<float> xyz;
-  for (int i = 0; i < 3 * 200'000; ++i) xyz.push_back(static_cast<float>(random.between(0, 10)));
-  std::vector<std::vector<uint32_t>> words;
-  std::vector<std::vector<float>> sums;
-  for (const int64_t clouds : {1, 20}) {
-    const int64_t rows = 200'000 / clouds;
-    for (const int threads : {1, 4}) {
-      set_num_threads(threads);
-      const auto cells = static_cast<size_t>(clouds * 25 * 25 * 33);
-      std::vector<uint32_t> bits(static_cast<size_t>(clouds * 25 * 25 * 2), 9);
-      std::vector<float> sum(cells * 3, 9);
-      const auto points = TensorView::contiguous(xyz.data(), DType::kFloat32, {clouds, rows, 3});
-      voxelize_pointcloud({.points = points, .features = points},
-                          {.grid_min = {0, 0, 0},
-                           .voxel_size = {0.4, 0.4, 0.31},
-                           .grid_size = {25, 25, 33},
-                           .modes = {VoxelMode::kOccupancyBits, VoxelMode::kSum}},
-                          {TensorView::contiguous(bits.data(), DType::kUInt32, {clouds, 25, 25, 2}),
-                           TensorView::contiguous(sum.data(), DType::kFloat32, {clouds, 25, 25, 33, 3})},
-                          CudaStream{});
-      words.push_back(bits);
-      sums.push_back(sum);
-    }
-    EXPECT_EQ(words[words.size() - 2], words.back());
-    EXPECT_EQ(sums[sums.size() - 2], sums.back());
-  }
-  set_num_threads(before);
 }
 
 }  // namespace

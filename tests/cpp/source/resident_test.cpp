@@ -70,26 +70,6 @@ std::vector<float> values_of(const ResidentStream& resident, size_t count, Devic
 class Resident : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(Resident);
 
-TEST_P(Resident, EveryTierHoldsTheSameValues) {
-  for (const bool with_files : {true, false}) {
-    auto writer = std::make_unique<CacheWriter>();
-    const auto dataset = written(*writer);
-    if (!with_files) writer.reset();
-    for (const Tier tier : kTiers) {
-      const auto get = [&](const char* name) {
-        return ResidentStream::get(dataset, dataset->index_of(name), device(), tier);
-      };
-      EXPECT_EQ(values_of(*get("b"), 3, device()), (std::vector<float>{4, 5, 6})) << tier_name(tier);
-      EXPECT_EQ(values_of(*get("c"), 3, device()), (std::vector<float>{7, 8, 9})) << tier_name(tier);
-      EXPECT_EQ(values_of(*get("none"), 0, device()), std::vector<float>{}) << tier_name(tier);
-      EXPECT_EQ(get("b")->rows().features, 1);
-      EXPECT_EQ(get("b")->rows().dtype, DType::kFloat32);
-      EXPECT_EQ(get("b")->note(), "");
-      EXPECT_EQ(get("b")->rows().file.descriptor >= 0, with_files && tier == Tier::kMapped);
-    }
-  }
-}
-
 // More than the pieces that a copy goes by.
 TEST_P(Resident, LongStreamsAreCopiedWhole) {
   CacheWriter writer;
@@ -200,38 +180,7 @@ TEST_P(Resident, EpisodesSayWhereRowsAreAndHowDense) {
   EXPECT_EQ(none->on_host().episodes[1].rows, 0);
 }
 
-TEST_P(Resident, OutlivesTheDatasetThatItWasAskedFor) {
-  for (const Tier tier : kTiers) {
-    auto dataset = written();
-    const auto b = ResidentStream::get(dataset, dataset->index_of("b"), device(), tier);
-    dataset.reset();
-    EXPECT_EQ(values_of(*b, 3, device()), (std::vector<float>{4, 5, 6}));
-    EXPECT_EQ(b->clock().on_host().time_ns[2], 30);
-  }
-}
-
 // ---- Files that change under an open dataset ----
-
-// A mapping would end the process here (SIGBUS).
-TEST_P(Resident, FilesCutShortAreAnErrorOrWithoutEffect) {
-  CacheWriter writer;
-  const auto dataset = written(writer);
-  const std::string folder = dataset->path() + "/streams/b/";
-  const int64_t b = dataset->index_of("b");
-  const auto copied = ResidentStream::get(dataset, b, device(), Tier::kDevice);
-  const auto pinned = ResidentStream::get(dataset, b, device(), Tier::kPinned);
-  const auto mapped = ResidentStream::get(dataset, b, device(), Tier::kMapped);
-  const auto size = std::filesystem::file_size(folder + "values.npy");
-  std::filesystem::resize_file(folder + "values.npy", size - sizeof(float));
-  std::filesystem::resize_file(folder + "time_ns.npy", 0);
-  EXPECT_EQ(values_of(*copied, 3, device()), (std::vector<float>{4, 5, 6}));
-  EXPECT_EQ(values_of(*pinned, 3, device()), (std::vector<float>{4, 5, 6}));
-  EXPECT_EQ(values_of(*mapped, 2, device()), (std::vector<float>{4, 5}));  // what is left of it
-  expect_refused<FileError>([&] { values_of(*mapped, 3, device()); },
-                            folder + "values.npy: at byte " + std::to_string(size - sizeof(float)) +
-                                ": expected 4 more bytes, got the end: it was cut short");
-  EXPECT_EQ(mapped->rows().clock.time_ns[2], 30);
-}
 
 TEST_P(Resident, AFileCutShortIsRefusedWhenItIsCopied) {
   CacheWriter writer;
@@ -248,33 +197,6 @@ TEST_P(Resident, AFileCutShortIsRefusedWhenItIsCopied) {
     expect_refused<FileError>([&] { ResidentStream::get(dataset, dataset->index_of("d"), device(), tier); },
                               folder + "d/time_ns.npy: at byte 136: expected 16 more bytes");
   }
-}
-
-TEST_P(Resident, GoesOnWithTheOldFilesWhereTheCacheIsReplaced) {
-  CacheWriter writer;
-  const auto dataset = written(writer);
-  const auto mapped = ResidentStream::get(dataset, dataset->index_of("b"), device(), Tier::kMapped);
-  {
-    Writer replacing(dataset->path(), WriteMode::kOverwrite);
-    const std::vector<int64_t> times{1, 2, 3};
-    const std::vector<float> values{-1, -1, -1};
-    const DeviceArray<int64_t> clock(times, DType::kInt64, {3}, Device{});
-    const DeviceArray<float> rows(values, DType::kFloat32, {3}, Device{});
-    replacing.begin_episode();
-    for (const char* name : {"a", "b", "c"}) replacing.append(name, clock.view(), rows.view());
-    replacing.end_episode();
-    replacing.close();
-  }
-  EXPECT_EQ(values_of(*mapped, 3, device()), (std::vector<float>{4, 5, 6}));
-  for (const Tier tier : kTiers) {
-    const auto a = ResidentStream::get(dataset, dataset->index_of("a"), device(), tier);
-    EXPECT_EQ(values_of(*a, 3, device()), (std::vector<float>{1, 2, 3})) << tier_name(tier);
-    EXPECT_EQ(a->rows().file.descriptor, -1);
-    EXPECT_EQ(a->clock().on_host().time_ns[2], 30);
-  }
-  const auto now = Dataset::open(dataset->path());
-  const auto b = ResidentStream::get(now, now->index_of("b"), device(), Tier::kMapped);
-  EXPECT_EQ(values_of(*b, 3, device()), (std::vector<float>{-1, -1, -1}));
 }
 
 // ---- Ranks of one host ----
