@@ -94,11 +94,9 @@ def random_options(rng, dtype, clock, *, batch=3, samples=17, features=5, out=No
     if out is not None and out in FLOATS:
         work = fused_work_type(dtype)
         for name in ("scale", "shift"):
-            options |= {
-                0: {},
-                1: {name: float(rng.normal())},
-                2: {name: rng.normal(size=features).astype(work)},
-            }[int(rng.integers(3))]
+            options |= {0: {}, 1: {name: float(rng.normal())}, 2: {name: rng.normal(size=features).astype(work)}}[
+                int(rng.integers(3))
+            ]
     return options
 
 

@@ -45,71 +45,7 @@ OneFeature from(double low, double distance) {
   return {.mean = low, .std = high - low, .min = low, .max = high, .q01 = low, .q99 = high, .q10 = low, .q90 = high};
 }
 
-void expect_affine(const Affine& got, double scale, double shift) {
-  EXPECT_EQ(got.scale, scale);
-  EXPECT_EQ(got.shift, shift);
-}
-
-// Whatever the numbers: the two ends come to -1 and 1, and mean and mean + std to 0 and 1. In long double, whose rounding
-// is nothing here; scale and shift are each off by half a unit or two of float64.
-TEST(AffineOf, BringsTheEndsToTheEndsAndTheMeanTo0) {
-  Random random(71);
-  for (int i = 0; i < trials(20'000); ++i) {
-    const double size = std::ldexp(1, static_cast<int>(random.below(60)) - 30);
-    const double low = size * random.between(-3, 3);
-    const OneFeature x = from(low, size * random.between(0.01, 3));
-    const double high = x.max;
-    const auto at = [](const Affine& y, double value) {
-      return static_cast<double>(static_cast<long double>(y.scale) * value + y.shift);
-    };
-    const double bound = 4 * 0x1p-53 * (1 + (std::abs(low) + std::abs(high)) / (high - low)) * 2;
-    for (const Normalize normalize : {Normalize::kMinMax, Normalize::kQ01Q99, Normalize::kQ10Q90}) {
-      ASSERT_NEAR(at(x.by(normalize, true), low), -1, bound);
-      ASSERT_NEAR(at(x.by(normalize, true), high), 1, bound);
-    }
-    ASSERT_NEAR(at(x.by(Normalize::kMeanStd, true), low), 0, bound);
-    ASSERT_NEAR(at(x.by(Normalize::kMeanStd, true), high), 1, bound);
-  }
-}
-
-TEST(AffineOf, OnlyCentresWhatHasNoSpreadThatTheTypeCanDivideBy) {
-  expect_affine(OneFeature{.mean = 7, .std = 0, .min = 7, .max = 7}.by(Normalize::kMeanStd, true), 1, -7);
-  expect_affine(OneFeature{.mean = 7, .std = 0, .min = 7, .max = 7}.by(Normalize::kMinMax, true), 1, -7);
-  const OneFeature tiny{.mean = 2, .std = 0x1p-130, .min = 0, .max = 0};  // 2^130 is no float32
-  expect_affine(tiny.by(Normalize::kMeanStd, false), 1, -2);
-  expect_affine(tiny.by(Normalize::kMeanStd, true), 0x1p130, -0x1p131);
-  const OneFeature far{.mean = 0x1p100, .std = 0x1p-100, .min = 0, .max = 0};  // the shift is none, the scale is
-  expect_affine(far.by(Normalize::kMeanStd, false), 1, -0x1p100);
-}
-
 // ---- as LeRobot and openpi have it ----
-
-// Their formulas, in long double.
-long double peers_number(Normalize normalize, Constant constant, long double x, long double low, long double distance) {
-  if (constant == Constant::kLeRobot) {
-    if (normalize == Normalize::kMeanStd) return (x - low) / (distance + 1e-8L);
-    return 2 * (x - low) / (distance == 0 ? 1e-8L : distance) - 1;
-  }
-  if (normalize == Normalize::kMeanStd) return (x - low) / (distance + 1e-6L);
-  return (x - low) / (distance + 1e-6L) * 2 - 1;
-}
-
-TEST(PeersConstants, AFeatureWithSpreadHasTheirNumbers) {
-  Random random(72);
-  for (int i = 0; i < trials(20'000); ++i) {
-    const double low = random.between(-3, 3);
-    const OneFeature feature = from(low, std::ldexp(random.between(0.5, 1), -static_cast<int>(random.below(30))));
-    const double x = low + random.between(-2, 2) * feature.std;
-    for (const Normalize normalize : kModes) {
-      for (const Constant constant : {Constant::kLeRobot, Constant::kOpenPi}) {
-        const Affine y = feature.by(normalize, true, constant);
-        const auto got = static_cast<double>(static_cast<long double>(y.scale) * x + y.shift);
-        const auto expected = static_cast<double>(peers_number(normalize, constant, x, low, feature.std));
-        ASSERT_NEAR(got, expected, 8 * 0x1p-53 * (1 + (std::abs(x) + std::abs(low)) * y.scale));
-      }
-    }
-  }
-}
 
 template <class Work>
 void expect_the_constant_is_kept(double low, double distance = 0) {

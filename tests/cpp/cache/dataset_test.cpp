@@ -48,7 +48,6 @@ class DatasetTest : public testing::Test {
   std::string path() const { return folder_.path() + "/cache"; }
   std::string in_stream(const std::string& file) const { return path() + "/streams/joint.position/" + file; }
   std::string in_camera(const std::string& file) const { return path() + "/streams/camera/" + file; }
-  std::string in_cloud(const std::string& file) const { return path() + "/streams/cloud/" + file; }
 
   // Whether it may be longer than the manifest says, and tell of other rows.
   static bool grows(const fs::path& file) {
@@ -218,27 +217,6 @@ TEST_F(DatasetTest, OffsetsOfFramesThatContradictTheFilesAreRefusedDespiteRightC
   damaged[137] = 1;
   test::write_file(offsets, damaged);
   EXPECT_TRUE(contains(message_of<FileError>([&] { Dataset::open(path()); }), "blob_offsets.npy: at byte 128: "));
-}
-
-TEST_F(DatasetTest, OffsetsOfRaggedRowsThatContradictTheFilesAreRefusedDespiteRightChecksums) {
-  const std::string offsets = in_cloud("blob_offsets.npy");
-  const std::string values = in_cloud("values.npy");
-  const std::string whole = test::read_file(offsets);
-  const std::string manifest = test::read_file(path() + "/manifest.json");
-  for (const auto& [index, value, expected] :
-       {std::tuple<size_t, int64_t, std::string>{0, 1,
-                                                 offsets + ": at byte 128: expected an offset from 0 to 0, got 1"},
-        {2, 1, offsets + ": at byte 144: expected an offset from 2 to 6, got 1"},
-        {2, 7, offsets + ": at byte 144: expected an offset from 2 to 6, got 7"},
-        {6, -1, offsets + ": at byte 136: expected an offset from 0 to -1, got 2"},
-        {6, 5, values + ": at byte 176: expected 40 bytes of elements, got 48"},
-        {6, 7, values + ": at byte 176: expected 56 bytes of elements, got 48"},
-        {6, INT64_MAX, values + ": expected a size within int64, got more"}}) {
-    forge(offsets, 128 + 8 * index, &value, 8);
-    EXPECT_EQ(message_of<FileError>([&] { Dataset::open(path()); }), expected);
-    test::write_file(offsets, whole);
-    test::write_file(path() + "/manifest.json", manifest);
-  }
 }
 
 TEST_F(DatasetTest, VerifyFindsTimesThatGoBack) {

@@ -72,21 +72,6 @@ TEST_F(WriterTest, StreamsKeepTheirOwnClocksAndEpisodes) {
   EXPECT_EQ(dataset->provenance_json(), R"({"source": "test"})");
 }
 
-TEST_F(WriterTest, EmptyCacheAndEmptyStream) {
-  Writer(path()).close();
-  EXPECT_EQ(Dataset::open(path(), true)->num_episodes(), 0);
-  {
-    Writer writer(path(), WriteMode::kOverwrite);
-    writer.begin_episode();
-    append(writer, "x", {}, {});
-    writer.end_episode();
-    writer.close();
-  }
-  const auto dataset = Dataset::open(path(), true);
-  EXPECT_EQ(dataset->stream("x").rows, 0);
-  EXPECT_EQ(dataset->stream("x").shape, (std::vector<int64_t>{1}));
-}
-
 TEST_F(WriterTest, StridedRowsLongerThanAPieceAndWiderThanOne) {
   constexpr int64_t kRows = 5;
   constexpr int64_t kColumns = 140000;
@@ -133,18 +118,6 @@ TEST_F(WriterTest, JsonOfAnyDepthThatIsTakenIsReadAgain) {
   }
   EXPECT_GT(taken, 5);
   EXPECT_LT(taken, 15);
-}
-
-TEST_F(WriterTest, AFirstEpisodeThatIsAbortedLeavesNoStream) {
-  {
-    Writer writer(path());
-    writer.begin_episode();
-    append(writer, "x", {1}, {1});
-    writer.abort_episode();
-    writer.close();
-  }
-  EXPECT_TRUE(Dataset::open(path(), true)->streams().empty());
-  EXPECT_TRUE(fs::is_empty(path() + "/streams"));
 }
 
 // As where upper case and lower case are one: FAT, SMB.
@@ -326,13 +299,6 @@ TEST_F(WriterTest, FindingsAreOfEachStreamsOwnClock) {
   EXPECT_EQ(dataset->stream("cut otherwise").findings.max_period_ns, 10);
   EXPECT_EQ(dataset->stream("other stamps").findings.max_period_ns, 30);
   EXPECT_EQ(dataset->stream("same").findings.max_period_ns, 20);
-}
-
-TEST_F(WriterTest, TheSameInputMakesTheSameBytes) {
-  write(1);
-  const std::string first = test::read_file(path() + "/manifest.json");
-  write(1, WriteMode::kOverwrite);
-  EXPECT_EQ(test::read_file(path() + "/manifest.json"), first);
 }
 
 }  // namespace

@@ -89,25 +89,6 @@ TEST(Codec, JpegsDecodeToLibjpegsPixels) {
   }
 }
 
-TEST(Codec, EncodesAsSegmentJpegDoes) {
-  for (const auto& [height, width] : kSizes) {
-    for (const int channels : {1, 3}) {
-      const Bytes pixels = picture(height, width, channels);
-      const FrameShape shape{height, width, channels};
-      for (const Subsampling subsampling : {Subsampling::k420, Subsampling::k444}) {
-        const int luma = channels == 3 && subsampling == Subsampling::k420 ? 2 : 1;
-        const Bytes file = encode_frame(Codec::kJpeg, pixels.data(), shape, {80, subsampling});
-        expect_segmented(file, height, width, channels, luma, luma);
-        EXPECT_EQ(segment_jpeg(file).blob, file);
-        const Bytes plain =
-            test::encode_jpeg(pixels, height, width, channels,
-                              {.quality = 80, .luma_across = luma, .luma_down = luma, .restart_mcus = 0});
-        EXPECT_EQ(decoded(Codec::kJpeg, file, shape), decoded(Codec::kJpeg, plain, shape));
-      }
-    }
-  }
-}
-
 TEST(Codec, SegmentsWithoutLoss) {
   for (const auto& [height, width] : kSizes) {
     for (const int channels : {1, 3}) {
@@ -140,42 +121,6 @@ TEST(Codec, SegmentsTheLargestCoefficientsWithoutLoss) {
   const Segmented segmented = segment_jpeg(file);
   EXPECT_FALSE(segmented.reencoded) << segmented.why;
   EXPECT_EQ(decoded(Codec::kJpeg, segmented.blob, {32, 32, 1}), decoded(Codec::kJpeg, file, {32, 32, 1}));
-}
-
-TEST(Codec, EncodesAnewWhatCannotBeSegmented) {
-  const FrameShape shape{60, 50, 3};
-  const auto expect_reencoded = [&](const Bytes& file, const std::string& why, int luma) {
-    const Segmented segmented = segment_jpeg(file);
-    EXPECT_TRUE(segmented.reencoded);
-    EXPECT_NE(segmented.why.find(why), std::string::npos) << segmented.why;
-    expect_segmented(segmented.blob, 60, 50, 3, luma, luma);
-    // The pixels, through the loss of quality 95.
-    const Bytes pixels = decoded(Codec::kJpeg, file, shape);
-    EXPECT_EQ(segmented.blob, encode_frame(Codec::kJpeg, pixels.data(), shape,
-                                           {95, luma == 1 ? Subsampling::k444 : Subsampling::k420}));
-  };
-  expect_reencoded(jpeg(60, 50, 3, {.luma_across = 1, .luma_down = 2}), "its sampling is 1x2, 1x1, 1x1", 2);
-  expect_reencoded(jpeg(60, 50, 3, {.luma_across = 4, .luma_down = 1}), "its sampling is 4x1, 1x1, 1x1", 2);
-  expect_reencoded(jpeg(60, 50, 3, {.luma_across = 1, .luma_down = 1, .stored = JCS_RGB}), "it stores RGB", 1);
-
-  Bytes coarse = jpeg(60, 50, 3, {.quality = 1});  // whose quantisation steps libjpeg holds to 8 bits: forge 16
-  Bytes wide;
-  for (size_t i = 0; i < coarse.size();) {
-    if (coarse[i] == 0xff && coarse[i + 1] == kDqt) {
-      wide.insert(wide.end(), {0xff, kDqt, 0, 2 + 1 + 128, static_cast<uint8_t>(0x10 | coarse[i + 4])});
-      for (size_t k = 0; k < 64; ++k) wide.insert(wide.end(), {1, coarse[i + 5 + k]});
-      i += 2 + 2 + 65;
-    } else {
-      wide.push_back(coarse[i++]);
-    }
-  }
-  expect_reencoded(wide, "its quantisation steps have 16 bits", 2);
-
-  Bytes unfinished = jpeg(60, 50, 3, {.progressive = true});
-  const size_t last = marker(unfinished, kSos, count_markers(unfinished, kSos, kSos) - 1);
-  unfinished.resize(last);
-  unfinished.insert(unfinished.end(), {0xff, kEoi});
-  expect_reencoded(unfinished, "its last progressive scans are not there", 2);
 }
 
 TEST(Codec, RefusesJpegsOfOtherKinds) {
@@ -263,37 +208,6 @@ TEST(Codec, RefusesDamagedJpegs) {
   };
   EXPECT_EQ(decoded(Codec::kJpeg, with_scans(97), shape), decoded(Codec::kJpeg, several, shape));
   refused(with_scans(98), "more than 100 scans");
-}
-
-TEST(Frames, NamesTheFirstBadOneWhicheverThreadIsFaster) {
-  const FrameShape shape{16, 16, 3};
-  EncodedFrames many;
-  for (int i = 0; i < 64; ++i) {
-    Bytes file = encode_frame(Codec::kJpeg, picture(16, 16, 3, static_cast<unsigned>(i)).data(), shape);
-    if (i == 19 || i == 20 || i == 63) file.resize(file.size() / 2);
-    many.offsets.push_back(static_cast<int64_t>(many.bytes.size()));
-    many.bytes.insert(many.bytes.end(), file.begin(), file.end());
-  }
-  many.offsets.push_back(static_cast<int64_t>(many.bytes.size()));
-  expect_refused<FrameError>([&] { take_frames(many.bytes, many.offsets); }, "frames[19]: JPEG of ");
-  Bytes out(static_cast<size_t>(5 * shape.bytes()));
-  const std::vector<int64_t> bad{3, 63, 2, 19, 1};
-  expect_refused<FrameError>([&] { decode_frames(Codec::kJpeg, many.bytes, many.offsets, shape, bad, out.data()); },
-                             "row 63: JPEG of ");
-  for (const int64_t row : {int64_t{-1}, int64_t{64}}) {
-    const std::vector<int64_t> rows{0, row};
-    expect_refused<ArgumentError>(
-        [&] { decode_frames(Codec::kJpeg, many.bytes, many.offsets, shape, rows, out.data()); },
-        "rows: expected at least 0 and less than 64, got " + std::to_string(row));
-  }
-  for (const int64_t forged : {int64_t{-5}, int64_t{1} << 62}) {
-    std::vector<int64_t> offsets = many.offsets;
-    offsets[1] = forged;
-    const std::vector<int64_t> rows{0};
-    expect_refused<ArgumentError>([&] { decode_frames(Codec::kJpeg, many.bytes, offsets, shape, rows, out.data()); },
-                                  "offsets: expected to ascend from 0");
-    expect_refused<ArgumentError>([&] { take_frames(many.bytes, offsets); }, "offsets: expected to ascend from 0");
-  }
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -42,16 +41,6 @@ Moments moments_of(const Anchors& anchors) {
 
 // ---- Ticks of a clock ----
 
-TEST(AnchorsOfTicks, AreEveryRowOfTheEpisodesInTheOrderAskedFor) {
-  const HostClock clock(Episodes{{1, 2, 5}, {}, {4}, {6, 6, 7}});
-  EXPECT_EQ(moments_of(Anchors::of_ticks(clock.view(), first_episodes(4))),
-            (Moments{{0, 1}, {0, 2}, {0, 5}, {2, 4}, {3, 6}, {3, 6}, {3, 7}}));
-  EXPECT_EQ(moments_of(Anchors::of_ticks(clock.view(), std::vector<int64_t>{3, 1, 0})),
-            (Moments{{3, 6}, {3, 6}, {3, 7}, {0, 1}, {0, 2}, {0, 5}}));
-  EXPECT_TRUE(moments_of(Anchors::of_ticks(clock.view(), std::vector<int64_t>{1})).empty());
-  EXPECT_TRUE(moments_of(Anchors::of_ticks(clock.view(), {})).empty());
-}
-
 TEST(AnchorsOfTicks, AreFoundAmongManyEpisodesOfAllLengths) {
   test::Random random(31);
   Episodes recording;
@@ -67,54 +56,6 @@ TEST(AnchorsOfTicks, AreFoundAmongManyEpisodesOfAllLengths) {
 }
 
 // ---- Ticks of a rate ----
-
-// By counting, with digits to spare: k / hz to the nearest ns from the latest first row, as long as no clock has ended.
-Moments counted(const std::vector<Episodes>& clocks, double hz) {
-  Moments moments;
-  for (size_t episode = 0; episode < clocks[0].size(); ++episode) {
-    std::vector<int64_t> firsts;
-    std::vector<int64_t> lasts;
-    for (const Episodes& clock : clocks) {
-      if (clock[episode].empty()) continue;
-      firsts.push_back(clock[episode].front());
-      lasts.push_back(clock[episode].back());
-    }
-    if (firsts.empty()) continue;
-    const int64_t start = *std::max_element(firsts.begin(), firsts.end());
-    const int64_t end = *std::min_element(lasts.begin(), lasts.end());
-    for (int64_t k = 0;; ++k) {
-      const int64_t time = start + std::llrint(static_cast<long double>(k) * 1e9L / static_cast<long double>(hz));
-      if (time > end) break;
-      moments.emplace_back(episode, time);
-    }
-  }
-  return moments;
-}
-
-TEST(AnchorsAtRate, CoverTheSpanThatAllClocksCover) {
-  const Episodes a{{0, kSecond},                // with b: both
-                   {kStart, kStart + kSecond},  // one
-                   {0, kSecond},                // apart: none
-                   {0, kSecond},                // they touch: one tick
-                   {kStart},                    // one row
-                   {-kSecond, kSecond},         // before 0
-                   {}};                         // none of them
-  const Episodes b{{kSecond / 10, 2 * kSecond},
-                   {},
-                   {2 * kSecond, 3 * kSecond},
-                   {kSecond, 3 * kSecond},
-                   {kStart - kSecond, kStart + kSecond},
-                   {},
-                   {}};
-  const HostClock of_a(a);
-  const HostClock of_b(b);
-  for (const double hz : {0.1, 1.0, 3.0, 29.97, 1000.0, 123.456}) {
-    EXPECT_EQ(moments_of(Anchors::at_rate(hz, std::vector{of_a.view(), of_b.view()}, first_episodes(7))),
-              counted({a, b}, hz))
-        << hz << " Hz";
-    EXPECT_EQ(moments_of(Anchors::at_rate(hz, std::vector{of_b.view()}, first_episodes(7))), counted({b}, hz)) << hz;
-  }
-}
 
 TEST(AnchorsAtRate, DoNotDriftOverHours) {
   const int64_t hour = 3600 * kSecond;

@@ -61,22 +61,6 @@ void expect_uniform(const std::vector<int64_t>& counts, const std::string& what)
   EXPECT_LT(std::abs(deviations), 4) << what << ": chi-square " << chi_square << " of " << freedom;
 }
 
-TEST(Order, EachPositionHoldsEachSampleEquallyOften) {
-  for (const int64_t n : {2, 7, 97, 256, 300}) {
-    for (const int64_t position : {int64_t{0}, n / 2, n - 1}) {
-      std::vector<int64_t> over_epochs(static_cast<size_t>(n), 0);
-      std::vector<int64_t> over_seeds(static_cast<size_t>(n), 0);
-      for (int64_t i = 0; i < 300 * n; ++i) {
-        ++over_epochs[static_cast<size_t>(order_of(n, 9, i).at(position))];
-        ++over_seeds[static_cast<size_t>(order_of(n, static_cast<uint64_t>(i), 9).at(position))];
-      }
-      const std::string what = "n " + std::to_string(n) + ", position " + std::to_string(position);
-      expect_uniform(over_epochs, what + ", epochs");
-      expect_uniform(over_seeds, what + ", seeds");
-    }
-  }
-}
-
 TEST(Order, EveryPermutationOfAFewIsEquallyLikely) {
   for (const int64_t n : {3, 4, 5}) {
     std::vector<int64_t> counts(n == 3 ? 6 : n == 4 ? 24 : 120, 0);
@@ -92,29 +76,6 @@ TEST(Order, EveryPermutationOfAFewIsEquallyLikely) {
     }
     expect_uniform(counts, "permutations of " + std::to_string(n));
   }
-}
-
-TEST(Order, NeighboursInTheOrderAreUnrelated) {
-  for (const int64_t n : {12, 300}) {
-    // The step from a position to the next, cyclic: any but 0.
-    std::vector<int64_t> steps(static_cast<size_t>(n - 1), 0);
-    for (int64_t epoch = 0; epoch < 2000; ++epoch) {
-      const std::vector<int64_t> order = whole_order(n, 6, epoch);
-      for (size_t i = 0; i + 1 < order.size(); ++i) ++steps[static_cast<size_t>((order[i + 1] - order[i] + n) % n - 1)];
-    }
-    expect_uniform(steps, "steps of " + std::to_string(n));
-  }
-}
-
-TEST(Order, AnEpochIsUnrelatedToTheNext) {
-  constexpr int64_t kN = 200;
-  std::vector<int64_t> steps(kN, 0);
-  for (int64_t epoch = 0; epoch < 500; ++epoch) {
-    const Order now = order_of(kN, 8, epoch);
-    const Order next = order_of(kN, 8, epoch + 1);
-    for (int64_t i = 0; i < kN; ++i) ++steps[static_cast<size_t>((next.at(i) - now.at(i) + kN) % kN)];
-  }
-  expect_uniform(steps, "steps between epochs");
 }
 
 }  // namespace

@@ -22,10 +22,7 @@ from soak import rounds
 
 import robocache
 
-pytestmark = [
-    pytest.mark.soak,
-    pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning"),
-]
+pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")]
 
 
 @pytest.fixture

@@ -42,9 +42,7 @@ def assert_stats(stats, values):
     seed=st.integers(0, 2**32),
     rows=st.integers(0, 300),
     shape=st.lists(st.integers(1, 4), max_size=2),
-    dtype=st.sampled_from(
-        [*"?bBhHiIlLefd", ml_dtypes.bfloat16],
-    ),
+    dtype=st.sampled_from([*"?bBhHiIlLefd", ml_dtypes.bfloat16]),
     missing=st.floats(0, 1),
 )
 def test_against_numpy(tmp_path_factory, seed, rows, shape, dtype, missing):

@@ -21,11 +21,7 @@ def codes(report):
 def test_gr00t(real_data, tmp_path):
     """A simulated humanoid at an exact rate; joints that the task does not use are constant."""
     report = examine(real_data("lerobot_v2/gr00t_gr1_pnp_sim"), tmp_path)
-    assert codes(report) == {
-        ("note", "constant"): 3,
-        ("note", "left-out"): 1,
-        ("note", "nominal-clock"): 1,
-    }
+    assert codes(report) == {("note", "constant"): 3, ("note", "left-out"): 1, ("note", "nominal-clock"): 1}
 
 
 def test_unitree_g1(real_data, tmp_path):

@@ -521,11 +521,7 @@ def test_one_refusal_has_all_that_is_missing(tmp_path):
                     episode.append("reward", np.arange(50) * 10**7, np.zeros(50))
     with pytest.raises(robocache.ArgumentError) as told:
         robocache.export(
-            tmp_path / "cache",
-            tmp_path / "out",
-            to="lerobot",
-            video=True,
-            rename={"top": "action", "arm": "action"},
+            tmp_path / "cache", tmp_path / "out", to="lerobot", video=True, rename={"top": "action", "arm": "action"}
         )
     for words in (
         "(1) rename: cameras are features of their own, got 'top'",

@@ -129,20 +129,6 @@ def test_rule_31_random_takes_each_point_as_often(device):
     assert ((counts - 500) ** 2 / 500).sum() < 29.9
 
 
-def test_rule_29_the_same_bits_on_every_run_and_any_number_of_threads(rng, device):
-    points = random_points(rng, (50_000,), np.float64, voxel_size=0.1)
-    before = robocache.num_threads()
-    try:
-        for method, seed in METHODS[:3]:
-            expected = downsample(points, device=device, voxel_size=0.1, method=method, seed=seed)
-            for run in range(8):
-                robocache.set_num_threads(1 + run % 4)
-                made = downsample(points, device=device, voxel_size=0.1, method=method, seed=seed)
-                assert_same_bits(made, expected)
-    finally:
-        robocache.set_num_threads(before)
-
-
 def test_rule_31_what_open3d_gives(rng, device):
     """The behaviour of Open3D's voxel_down_sample: cells from the least coordinates less half a voxel, means of each."""
     points = rng.uniform(-4, 4, (2000, 3))

@@ -340,24 +340,6 @@ def test_rule_18_frameworks(rng):
 # ---- Determinism ----
 
 
-def test_rule_29_the_same_bits_on_every_run_and_any_number_of_threads(rng, device):
-    points = random_points(rng, (60_000,), voxel_size=0.1)
-    features = rng.standard_normal((60_000, 3)).astype(np.float32)
-    options = {"voxel_size": 0.1, "max_points_per_voxel": 4, "max_voxels": 5000}
-    before = robocache.num_threads()
-    try:
-        for reduce, order in ((None, "first"), (None, "morton")):
-            expected = voxelize(points, features, device, reduce=reduce, order=order, **options)
-            for run in range(10):
-                robocache.set_num_threads(1 + run % 4)
-                made = voxelize(points, features, device, reduce=reduce, order=order, **options)
-                for name, a, b in zip(made._fields, made, expected, strict=True):
-                    if a is not None:
-                        assert_same_bits(a, b, name)
-    finally:
-        robocache.set_num_threads(before)
-
-
 def test_rule_30_the_form_with_capacity_is_the_other_one_with_rows_behind(rng, device):
     points = random_points(rng, (5000,), voxel_size=0.3)
     for order in ORDERS:
