@@ -272,5 +272,16 @@ TEST_F(DatasetTest, BytesAreThoseOfItsFiles) {
   EXPECT_EQ(Dataset::open(path())->bytes(), static_cast<int64_t>(bytes));
 }
 
+TEST_F(DatasetTest, AnUnknownStreamNamesTheKnown) {
+  const auto dataset = Dataset::open(path());
+  EXPECT_EQ(dataset->index_of("joint.position"), 0);
+  EXPECT_EQ(message_of<ArgumentError>([&] { dataset->index_of("joint.postion"); }),
+            "stream: expected one of 'joint.position', 'cloud', 'camera', got 'joint.postion'; did you mean "
+            "'joint.position'?");
+  EXPECT_EQ(message_of<ArgumentError>([&] { dataset->stream("gripper"); }),
+            "stream: expected one of 'joint.position', 'cloud', 'camera', got 'gripper'");
+  EXPECT_EQ(message_of<ArgumentError>([&] { dataset->episode_json(2); }), "episode: expected 0 to 1, got 2");
+}
+
 }  // namespace
 }  // namespace robocache

@@ -301,5 +301,23 @@ TEST_F(WriterTest, FindingsAreOfEachStreamsOwnClock) {
   EXPECT_EQ(dataset->stream("same").findings.max_period_ns, 20);
 }
 
+TEST_F(WriterTest, CallsOutOfOrderAreRefused) {
+  Writer writer(path());
+  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { append(writer, "x", {1}, {1}); }), "expected an open episode"));
+  EXPECT_THROW(writer.end_episode(), ArgumentError);
+  EXPECT_THROW(writer.abort_episode(), ArgumentError);
+  writer.begin_episode();
+  EXPECT_THROW(writer.begin_episode(), ArgumentError);
+  EXPECT_THROW(writer.close(), ArgumentError);
+  writer.end_episode();
+  EXPECT_THROW(writer.close("[]"), ArgumentError);
+  EXPECT_THROW(writer.close("{"), ArgumentError);
+  writer.close();
+  EXPECT_TRUE(contains(message_of<ArgumentError>([&] { writer.begin_episode(); }), "this one is closed"));
+  writer.close();
+  writer.abort();
+  EXPECT_TRUE(fs::exists(path()));
+}
+
 }  // namespace
 }  // namespace robocache

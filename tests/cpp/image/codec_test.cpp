@@ -210,5 +210,16 @@ TEST(Codec, RefusesDamagedJpegs) {
   refused(with_scans(98), "more than 100 scans");
 }
 
+TEST(Frames, RawOnesHaveOneSize) {
+  const FrameShape shape{2, 3, 1, DType::kUInt16};
+  const Bytes bytes = picture(4, 12, 1);
+  Bytes out(24);
+  const std::vector<int64_t> rows{3, 0};
+  decode_frames(Codec::kRaw, bytes, {}, shape, rows, out.data());
+  EXPECT_TRUE(std::equal(out.begin(), out.begin() + 12, bytes.begin() + 36));
+  EXPECT_TRUE(std::equal(out.begin() + 12, out.end(), bytes.begin()));
+  expect_refused<ArgumentError>([&] { decode_frames(Codec::kJpeg, bytes, {}, shape, rows, out.data()); }, "offsets");
+}
+
 }  // namespace
 }  // namespace robocache

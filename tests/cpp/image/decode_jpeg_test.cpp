@@ -491,5 +491,17 @@ TEST_F(PrepareJpegFrames, TakesFillBytes) {
   expect_decoded(files, Device{}, "fill bytes");
 }
 
+TEST_F(PrepareJpegFrames, RefusesOtherKinds) {
+  expect_refused({}, "expected a JPEG file's ff d8");
+  expect_refused({0x89, 'P', 'N', 'G'}, "expected a JPEG file's ff d8");
+  expect_refused(encode({.progressive = true}), "got progressive");
+  expect_refused(encode({.luma_across = 1, .luma_down = 2}), "expected sampling of 4:4:4, 4:2:2 or 4:2:0, got 1x2");
+  expect_refused(encode({.luma_across = 4, .luma_down = 1}), "got 4x1, 1x1, 1x1");
+  expect_refused(encode({.luma_across = 1, .luma_down = 1, .stored = JCS_RGB}), "expected YCbCr, got RGB");
+  expect_refused(encode({.luma_across = 1, .luma_down = 1}, 4), "expected 1 or 3 components, got 4");
+  expect_refused(encode({}, 1), "expected [40, 56, 3] uint8 like row 0, got [40, 56, 1] uint8");
+  expect_refused(encode({}, 3, 41), "expected [40, 56, 3] uint8 like row 0, got [41, 56, 3] uint8");
+}
+
 }  // namespace
 }  // namespace robocache::test

@@ -8,6 +8,7 @@
 #include "robocache/core/error.hpp"
 #include "robocache/points/voxelize/voxelize.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/random_data.hpp"
 
 namespace robocache {
@@ -108,6 +109,20 @@ TEST_P(VoxelizeBackward, GoesWhereTheResultCameFrom) {
     }
     ASSERT_EQ(made.read(), expected) << name_of(mode);
   }
+}
+
+TEST_P(VoxelizeBackward, RefusesByName) {
+  const DeviceArray<float> points({0, 0, 0}, DType::kFloat32, {1, 3}, device());
+  const DeviceArray<float> values({1}, DType::kFloat32, {1, 1}, device());
+  const DeviceArray<float> grid({1}, DType::kFloat32, {1, 1, 1, 1}, device());
+  const auto call = [&](VoxelMode mode) {
+    voxelize_pointcloud_backward(
+        {.points = points.view(), .features = values.view()},
+        {.grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = {1, 1, 1}, .modes = {mode}}, grid.view(),
+        std::nullopt, values.view(), CudaStream{});
+  };
+  test::expect_refused<ArgumentError>([&] { call(VoxelMode::kMean); }, "made: ");
+  test::expect_refused<ArgumentError>([&] { call(VoxelMode::kCount); }, "mode: ");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/points/voxels/reduce_way.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/random_data.hpp"
 
 namespace robocache {
@@ -151,30 +152,21 @@ TEST_P(Voxelize, AgreesWithAPlainLoop) {
 TEST_P(Voxelize, RefusesByName) {
   const auto points = array<float>({0, 0, 0}, DType::kFloat32, {1, 3});
   const auto counts = array<int32_t>({0}, DType::kInt32, {1, 1, 1});
-  const auto message = [&](const VoxelizeOptions& options, const std::vector<TensorView>& outs) -> std::string {
-    try {
-      run({.points = points.view()}, options, outs);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "nothing";
-  };
   const VoxelizeOptions good = {
       .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = {1, 1, 1}, .modes = {VoxelMode::kCount}};
-  EXPECT_EQ(message(good, {counts.view()}), "nothing");
-  EXPECT_EQ(message(good, {}), "out: expected one for each mode, 1, got 0");
-  VoxelizeOptions options = good;
-  options.grid_size[1] = -2;
-  EXPECT_EQ(message(options, {counts.view()}), "grid_size: expected 0 or more, got -2");
-  options = good;
-  options.modes = {VoxelMode::kMean};
-  EXPECT_EQ(message(options, {counts.view()}), "features: mode 'mean' needs them, or points of more columns than 3");
-  options = good;
-  options.voxel_size[2] = 0;
-  EXPECT_EQ(message(options, {counts.view()}), "voxel_size: expected positive and finite in float32, got 0");
-  options.voxel_size[2] = 1e-50;
-  EXPECT_EQ(message(options, {counts.view()}), "voxel_size: expected positive and finite in float32, got 1e-50");
-  EXPECT_EQ(message(good, {points.view()}), "out: expected int32, got float32");
+  EXPECT_NO_THROW(run({.points = points.view()}, good, {counts.view()}));
+  const auto refused = [&](const auto& spoil, const std::vector<TensorView>& outs, const std::string& name) {
+    VoxelizeOptions options = good;
+    spoil(options);
+    test::expect_refused<Error>([&] { run({.points = points.view()}, options, outs); }, name);
+  };
+  const auto as_it_is = [](VoxelizeOptions&) {};
+  refused(as_it_is, {}, "out: ");
+  refused(as_it_is, {points.view()}, "out: ");
+  refused([](VoxelizeOptions& o) { o.grid_size[1] = -2; }, {counts.view()}, "grid_size: ");
+  refused([](VoxelizeOptions& o) { o.modes = {VoxelMode::kMean}; }, {counts.view()}, "features: ");
+  refused([](VoxelizeOptions& o) { o.voxel_size[2] = 0; }, {counts.view()}, "voxel_size: ");
+  refused([](VoxelizeOptions& o) { o.voxel_size[2] = 1e-50; }, {counts.view()}, "voxel_size: ");
 }
 
 }  // namespace
