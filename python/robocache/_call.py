@@ -1,7 +1,7 @@
-"""Which way a call of an operation goes.
+"""Calls an operation.
 
-One that torch has no part in goes to the library, whatever framework its arrays are of. One that torch traces, transforms or
-differentiates goes by torch's dispatcher, as operators of torch.ops.robocache, which come to the library in the end.
+A call goes to the library, whatever framework its arrays are of. Only where torch is imported does `_torch` look whether torch
+differentiates, transforms or traces the call.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
 # Arguments of other types are arrays, or what the library refuses.
 _PLAIN = frozenset((type(None), bool, int, float, str))
 
-# How a field's value stands among the arguments of the library's function.
+# The forms in which a field's value stands among the arguments of the library's function.
 _ONE, _NUMBERS, _LIST, _BLOCKS, _BLOCKS_OF_STREAMS = range(5)
 
 
@@ -212,11 +212,11 @@ class Operation:
         return count
 
     def results_to_keep(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:
-        """What of the results their gradients are made of."""
+        """The results that the gradients are computed from."""
         return []
 
     def gradients(self, call: Mapping[str, Any], kept: Sequence[Any], out_gradients: Sequence[Any]) -> dict[str, Any]:
-        """Of arrays by name, of what was kept; an out_gradient is None where the loss does not see the result."""
+        """The gradients of arrays by name, from what was kept; an out_gradient is None if the loss does not see the result."""
         return {}
 
     def add_gradients(
@@ -234,12 +234,12 @@ class Operation:
 
 
 def objects(flat: Sequence[Any]) -> list[Any]:
-    """What of a call's arguments may be arrays."""
+    """The arguments of a call that may be arrays."""
     return [x for x in flat if type(x) not in _PLAIN]
 
 
 def argument(name: str, value: Any) -> Any:
-    """What the library takes for an array: numpy by its memory, everything else through DLPack."""
+    """An array as the library takes it: numpy by its memory, everything else through DLPack."""
     if isinstance(value, np.ndarray):
         try:
             return _lib.from_numpy(value)

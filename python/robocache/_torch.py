@@ -7,6 +7,7 @@ where it needs a gradient. All private names of torch stand in this file.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -29,11 +30,11 @@ _functorch_is_active = torch._C._are_functorch_transforms_active
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
-# ---- The way of a call ----
+# ---- Calls ----
 
 
 def call(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    """As a call of the operation, where torch is imported."""
+    """The results of a call, where torch is imported; see `_call.call`."""
     if torch.compiler.is_compiling():
         return _dispatch(operation, given, results)
     flat = operation.flat(given, results)
@@ -58,10 +59,10 @@ _NOTHING, _DIFFERENTIATES, _TRANSFORMS = range(3)
 
 
 def _role(arguments: Sequence[Any]) -> int:
-    """What torch does in a call: nothing, differentiates it, or all that only its dispatcher can do.
+    """Whether torch does nothing in a call, differentiates it, or must dispatch it.
 
-    That is to transform or trace the call, to keep a tensor's memory from it, or to refuse arrays of other frameworks beside
-    tensors that require a gradient.
+    It dispatches a call that it transforms or traces, and one whose tensors hide their memory. A call that mixes tensors that
+    require a gradient with arrays of other frameworks goes there too, to be refused.
     """
     tensors = [x for x in arguments if isinstance(x, Tensor)]
     if not tensors:
@@ -127,7 +128,7 @@ def _dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any
     return [next(left) if asked else None for asked in wanted]
 
 
-# ---- What torch hides from the library ----
+# ---- Tensors that the library cannot read ----
 
 
 def _named(operation: Operation, given: Mapping[str, Any], results: Sequence[Any]) -> dict[str, Any]:
@@ -137,7 +138,7 @@ def _named(operation: Operation, given: Mapping[str, Any], results: Sequence[Any
 
 
 def _check_memory(arrays: Mapping[str, Any]) -> None:
-    """Raises where no way leads to a tensor's memory, or where only some of the call's tensors have any."""
+    """Raises if a tensor has no plain memory, or if only some of the call's tensors have any."""
     tensors = {name: array for name, array in arrays.items() if isinstance(array, Tensor)}
     on_meta = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
     for name, tensor in tensors.items():
@@ -184,22 +185,12 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 # ---- A call's fields as an operator's arguments ----
 
-_TYPES = {
-    "tensor": "Tensor",
-    "tensor?": "Tensor?",
-    "bool": "bool",
-    "int": "SymInt",
-    "int?": "SymInt?",
-    "int[3]": "SymInt[]",
-    "float": "float",
-    "float?": "float?",
-    "float[3]": "float[]",
-    "float[6]?": "float[]?",
-    "number": "Scalar",
-    "number?": "Scalar?",
-    "str": "str",
-    "str?": "str?",
-}
+
+def _type(kind: str) -> str:
+    """A field's type as torch names it."""
+    for ours, theirs in (("tensor", "Tensor"), ("int", "SymInt"), ("number", "Scalar")):
+        kind = kind.replace(ours, theirs)
+    return re.sub(r"\[\d\]", "[]", kind)
 
 
 def _arguments(operation: Operation) -> str:
@@ -214,7 +205,7 @@ def _arguments(operation: Operation) -> str:
         elif kind == "numbers?[]":
             arguments.append(f"Scalar?[] {name}, Tensor?[] {name}_of_features")
         else:
-            arguments.append(f"{_TYPES[kind] if kind in _TYPES else _TYPES[kind[:-2]] + '[]'} {name}")
+            arguments.append(f"{_type(kind)} {name}")
     return ", ".join(arguments)
 
 
@@ -246,7 +237,7 @@ def _bounds(start: int | None, stop: int | None) -> tuple[int, int]:
 
 
 def _gathered(operation: Operation, arguments: Sequence[Any]) -> dict[str, Any]:
-    """The call that `_spread` had."""
+    """The inverse of `_spread`."""
     left = iter(arguments)
     given = {}
     for name, kind, _ in operation.fields:
@@ -266,7 +257,7 @@ _COUNT = {"block[]": 2, "block[][]": 3, "numbers?[]": 2}  # of an operator's arg
 
 
 def _indices(operation: Operation) -> dict[str, int]:
-    """Which argument of the operator's has a field's tensors."""
+    """The index of the operator's argument that has a field's tensors."""
     index, at = {}, 0
     for name, kind, _ in operation.fields:
         at += _COUNT.get(kind, 1)
@@ -275,12 +266,12 @@ def _indices(operation: Operation) -> dict[str, int]:
 
 
 def _dims(operation: Operation, dims: Sequence[Any]) -> dict[str, Any]:
-    """Of each field's tensors the axis that vmap runs over; None for a list without tensors."""
+    """The axis of each field's tensors that vmap runs over; None for a list without tensors."""
     return {name: dims[index] for name, index in _indices(operation).items()}
 
 
 def _dtype(dtype: Any) -> torch.dtype:
-    """torch's of that name."""
+    """torch's dtype of that name."""
     return getattr(torch, dtype) if isinstance(dtype, str) else dtype  # type: ignore[no-any-return]
 
 
@@ -292,7 +283,7 @@ def _tensors_of(operation: Operation, given: Mapping[str, Any]) -> Iterator[Any]
 
 
 class _Operator:
-    """What an operation's operator and its gradient's have in common: both follow torch's transforms.
+    """The base of an operation's operator and its gradient's: both follow torch's transforms.
 
     `run`, `fake`, `remember` and `backward` are those of torch.library. `vmap` folds all mapped calls into rows of one `call`:
     of the operator, or of what torch.func looks into. `gradients` has one for each argument, or a list of them.

@@ -1,4 +1,4 @@
-"""What torch's transforms have to know of the operations on points: results, gradients, vmap.
+"""The operations on points as torch's transforms need them: results, gradients, vmap.
 
 How many voxels of a cloud hold points is data, unless a `capacity` says how many rows there shall be: without one,
 torch.compile breaks its graph at the call, or takes it in where `torch._dynamo.config.capture_dynamic_output_shape_ops` is set.
@@ -38,7 +38,7 @@ class VoxelizeOperation(Operation):
     has_backward = True
 
     def for_torch(self, call: dict[str, Any]) -> dict[str, Any]:
-        """With the columns that are features as features; where points lie has no gradient."""
+        """The call with columns 3.. of points as features; the positions of points have no gradient."""
         points, features = call["points"], call["features"]
         if not hasattr(points, "detach") or points.ndim == 0:
             return call  # for the check of tensors to refuse, or the library
@@ -203,7 +203,7 @@ class TsdfOperation(Operation):
     results = "grid", "weights"
 
     def for_torch(self, call: dict[str, Any]) -> dict[str, Any]:
-        """With the sensors' numbers, which the caller may have as numbers of any kind, as tensors."""
+        """The call with the sensors' numbers, which may be of any kind, as tensors."""
         import torch
 
         def tensor(value: Any) -> Any:
@@ -266,7 +266,7 @@ def _least_row(candidates: Any, voxel: Any, voxels: int, largest: bool = False) 
 
 
 def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
-    """As :func:`reduce_gradient`, of a mean."""
+    """:func:`reduce_gradient` of a mean."""
     import torch
 
     wide = of_voxels(gradient, kept).to(torch.float64 if source.dtype == torch.float64 else torch.float32)
@@ -274,7 +274,7 @@ def mean_gradient(source: Any, counts: Any, kept: Any, gradient: Any) -> Any:
 
 
 def reduce_gradient(reduce: str, source: Any, out: Any, counts: Any, kept: Any, gradient: Any) -> Any:
-    """Of source [N, F], kept [N] naming the row of out [M, F] that each row went into, or -1."""
+    """The gradient of source [N, F]; kept [N] is the row of out [M, F] that each row went into, or -1."""
     import torch
 
     if reduce == "mean":

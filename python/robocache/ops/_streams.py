@@ -1,4 +1,4 @@
-"""What torch's transforms have to know of the operations on streams: results, gradients, vmap."""
+"""The operations on streams as torch's transforms need them: results, gradients, vmap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .._operation import Operation
 
 
 class StreamsOperation(Operation):
-    """Of one stream."""
+    """An operation on one stream."""
 
     gradients_of = "values", "times", "target_times"
     has_backward = True
@@ -44,7 +44,7 @@ class StreamsOperation(Operation):
 
 
 class FuseOperation(Operation):
-    """Of several streams: each field of a stream is a list."""
+    """An operation on several streams: each field of a stream is a list."""
 
     gradients_of = "values", "times", "target_times"
     has_backward = True
@@ -113,7 +113,7 @@ def _same_for_all(array: Any, dim: int | None, size: int) -> Any:
 
 
 def work_type(values: Any) -> str:
-    """Of a gradient with respect to values."""
+    """The dtype of a gradient with respect to values."""
     return "float64" if str(values.dtype) == "torch.float64" else "float32"
 
 

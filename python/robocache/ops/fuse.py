@@ -255,7 +255,7 @@ def _of_streams(options: Mapping[str, Any], keys: list[Any] | None, count: int, 
 
 
 def _one_a_stream(name: str, given: Any, default: Any, keys: list[Any] | None, count: int) -> list[Any]:
-    """Of each stream its entry in a list or dict of one option, or the default where there is none."""
+    """The entry of each stream in a list or dict of one option; the default if there is none."""
     if keys is None:
         if isinstance(given, Mapping) or not isinstance(given, LISTS) or len(given) != count:
             got = f"{len(given)}" if isinstance(given, LISTS) else type(given).__name__

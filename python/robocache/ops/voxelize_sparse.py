@@ -24,7 +24,7 @@ _voxelize = SparseOperation("voxelize_sparse")
 
 
 class SparseVoxels(NamedTuple, Generic[Array]):
-    """What :func:`voxelize_sparse` answers; M voxels, or `capacity` rows of which the first `num_voxels` are voxels."""
+    """The result of :func:`voxelize_sparse`: M voxels, or `capacity` rows of which the first `num_voxels` are voxels."""
 
     coords: Array
     """int32 ``[M, 3]``, x, y, z (or z, y, x); ``[M, 4]`` with the cloud in front where there are clouds."""

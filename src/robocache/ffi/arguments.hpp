@@ -1,4 +1,4 @@
-// What several adapters decode, and the memory they make.
+// Arguments that several adapters decode, and the memory they allocate.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ struct Workspace {
   std::optional<TensorView> view;
 };
 
-// What a call made, where that is more than one array or may be none; Python takes them out one by one (array_of).
+// The results of a call, if there are several or may be none; Python takes them out one by one (array_of).
 struct Arrays {
   static constexpr const char* kTypeKey = "robocache.Arrays";
   std::vector<std::optional<OwnedTensor>> arrays;

@@ -149,7 +149,7 @@ class Reader {
 
 // ---- Results ----
 
-// What a call writes to. For each result came an array, None where one is to be made, or False where it is not asked for.
+// The results of a call. Each argument is an array to write to, None for a new one, or False for a result that is not wanted.
 // Python gets the made ones, in their order: nothing, an array or Arrays.
 class Results {
  public:

@@ -122,7 +122,7 @@ void check(int code) {
   if (code != 0) throw Error("tvm-ffi refused a tensor");
 }
 
-// What Python prints for an object of its own; `_lib.py` registers the function.
+// The text that Python prints for an object of its own; `_lib.py` registers the function.
 std::string repr(const TVMFFIAny& object) {
   static const TVMFFIObjectHandle function = [] {
     const TVMFFIByteArray name{"robocache.repr", 14};
@@ -143,7 +143,7 @@ std::string repr(const TVMFFIAny& object) {
   return made;
 }
 
-// What came, as an error says it.
+// An argument as an error shows it.
 std::string described(const TVMFFIAny& arg) {
   if (const DLTensor* dl = dl_tensor(arg)) return "an array " + shape_string(dl->shape, dl->ndim);
   switch (arg.type_index) {

@@ -107,7 +107,7 @@ class OwnedTensor {
   TVMFFIObjectHandle handle_;
 };
 
-// What arrays of one memory are, made into a framework's own again and again: all of a batch in one allocation and one call,
+// The arrays of one memory, turned into a framework's own again and again: all of a batch in one allocation and one call,
 // which takes a third of the time that returning them one by one does.
 class TensorSet {
  public:
