@@ -29,6 +29,7 @@ from .ops.voxelize import voxelize_pointcloud
 from .ops.voxelize_sparse import SparseVoxels, voxelize_sparse
 from .options import Anchors, Memory, Normalization, Ranks, Window
 from .sources import Mixture, Source
+from .spec import Spec
 from .writer import ReencodedWarning, Writer
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "ReencodedWarning",
     "Source",
     "SparseVoxels",
+    "Spec",
     "Window",
     "Writer",
     "actions",

@@ -31,12 +31,14 @@ from .loader_options import as_window, open_loader
 from .meter import Meter
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
+from .spec import Spec
 from .tasks import TaskTexts
 
 if TYPE_CHECKING:
     import torch
 
 _describe = _lib.function("loader_describe")
+_spec = _lib.function("loader_spec")
 _next = _lib.function("loader_next")
 _slot = _lib.function("loader_slot")
 _gather = _lib.function("loader_gather")
@@ -610,6 +612,33 @@ class Loader:
     def explain(self) -> Explanation:
         """Where each key's rows lie, how large they are, and why: prints as a table."""
         return Explanation(self._placements)
+
+    @property
+    def spec(self) -> Spec:
+        """What the batches hold, as one value. Where the batches lie, their order and the tasks' texts are no part of it.
+
+        Raises:
+            ArgumentError: there are several sources, each with a spec of its own: :meth:`spec_of`.
+        """
+        if (sources := len(as_sources(self.dataset)[0])) > 1:
+            raise errors.ArgumentError(
+                f"spec: the {sources} sources have rows and normalisation of their own; spec_of(source) gives one's"
+            )
+        return self.spec_of(0)
+
+    def spec_of(self, source: int) -> Spec:
+        """What the samples of a source hold, by its index in the mixture.
+
+        Raises:
+            ArgumentError: there is no such source.
+        """
+        if whole("source", source) < 0:
+            raise errors.ArgumentError(f"source: expected 0 or more, got {source}")
+        return Spec(_spec(self._handle, source))
+
+    def save_spec(self, path: str | os.PathLike[str]) -> None:
+        """Writes :attr:`spec` for :meth:`Spec.load`. ``loader.spec_of(source).save(path)`` writes one source's."""
+        self.spec.save(path)
 
     def check_tolerance(self) -> None:
         """Looks at every anchor for a target within the recording whose sample is farther than `tolerance_s`.

@@ -37,6 +37,7 @@ RUN_HERE = {
         "def clouds_at(",
         "stats = ds.statistics(",
         "stats = robocache.merge_stats(",
+        "loader.save_spec(",
     ],
     "voxelize": ["time_ns, clouds = "],
 }
@@ -152,6 +153,12 @@ def test_loader_which_episodes(names):
     assert ds.select({"success": True}) == [0, 4]
     run("loader", "parts = ds.split(", names)
     assert (len(names["parts"]["train"]), names["train"].num_samples) == (7, 7 * 240)
+
+
+def test_loader_spec(names):
+    loader = names["loader"] = robocache.Loader(names["ds"], **names["given"])
+    run("loader", "loader.save_spec(", names)
+    assert (names["spec"], names["offsets_ns"]) == (loader.spec, [0, 100_000_000])
 
 
 def test_loader_where_rows_lie(names):

@@ -42,7 +42,6 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
     const std::vector<int64_t> result = source->transform.shape();
     if (shape_.empty()) {
       shape_ = result;
-      dtype_ = source->transform.dtype();
     } else if (result != shape_) {
       refuse("delta_timestamps['", key_,
              "'].images.size: expected one that brings all sources' frames to one shape, got ",

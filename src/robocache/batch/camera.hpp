@@ -71,7 +71,6 @@ class Camera {
 
   // A frame in the batch.
   const std::vector<int64_t>& shape() const { return shape_; }
-  DType dtype() const { return dtype_; }
   bool has_intrinsics() const { return has_intrinsics_; }
 
   // The rows of all sources have numbers from 1 on; 0 is no row.
@@ -122,7 +121,6 @@ class Camera {
   std::vector<const Source*> distinct_;
   bool pad_bad_frames_;
   std::vector<int64_t> shape_;
-  DType dtype_;
   bool has_intrinsics_ = false;
   int64_t numbers_ = 0;
   int64_t fetched_stride_ = 0;

@@ -6,26 +6,9 @@
 
 #include "robocache/actions/convert.hpp"
 #include "robocache/batch/key.hpp"
-#include "robocache/batch/key_statistics.hpp"
-#include "robocache/interpolation/blocks.hpp"
-#include "robocache/interpolation/number.hpp"
 
 namespace robocache {
 namespace {
-
-// A quaternion's length may be so far from 1, besides the rounding of its type.
-constexpr double kTolerance = 1e-3;
-
-double roundoff_of(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return 0x1p-11;
-    case DType::kBFloat16:
-      return 0x1p-8;
-    default:
-      return 0x1p-24;
-  }
-}
 
 class ConvertedKey final : public BatchKey {
  public:
@@ -39,13 +22,14 @@ class ConvertedKey final : public BatchKey {
     params_.op_count = static_cast<int32_t>(conversion_.ops.ops.size());
     params_.ops = tables_.put(conversion_.ops.ops);
     params_.wide = conversion_.work == DType::kFloat64;
-    params_.out_dtype = *asked().dtype;
+    params_.out_dtype = spec().dtype;
     params_.steps = steps();
-    params_.tolerance = kTolerance + std::max(roundoff(request), conversion_.base ? roundoff(*conversion_.base) : 0);
+    params_.tolerance = conversion_.tolerance;
     make_affines();
     if (!conversion_.base) return;
     params_.base_row = static_cast<int32_t>(features_of(*conversion_.base));
-    std::vector<int32_t> taken(asked().base_features.begin(), asked().base_features.end());
+    std::vector<int32_t> taken(options().streams[request].base_features.begin(),
+                               options().streams[request].base_features.end());
     if (taken.empty()) {
       taken.resize(static_cast<size_t>(params_.features));
       std::iota(taken.begin(), taken.end(), 0);
@@ -56,7 +40,7 @@ class ConvertedKey final : public BatchKey {
   void reserve(Part part, BatchLayout& layout) override {
     const int64_t value = dtype_size(conversion_.work);
     if (part == aligned()) {
-      params_.out_offset = add(layout, "", *asked().dtype, shape_of(std::vector<int64_t>{params_.out_features}), "");
+      params_.out_offset = add(layout, "", spec().dtype, shape_of(std::vector<int64_t>{params_.out_features}), "");
       reserve_marks(layout);
       params_.out_pad_offset = pad_offset();
       if (conversion_.base)
@@ -75,9 +59,8 @@ class ConvertedKey final : public BatchKey {
 
   void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const override {
     if (part == aligned()) {
-      WindowStream& own = windows.streams.emplace_back(
+      windows.streams.push_back(
           window_at(request_, source, params_.features, params_.x_offset, params_.pad_offset, params_.age_offset));
-      own.delta_ns = offsets_ns(asked());
       if (params_.scale != nullptr) {
         const auto number = static_cast<int64_t>(source);
         const auto* const bytes = reinterpret_cast<const uint8_t*>(&number);
@@ -88,7 +71,7 @@ class ConvertedKey final : public BatchKey {
       WindowStream& base =
           windows.streams.emplace_back(window_at(*conversion_.base, source, params_.base_row, params_.base_row_offset,
                                                  params_.base_pad_offset, params_.base_age_offset));
-      base.delta_ns = {checked_ns(*options().streams[*conversion_.base].offset_s, "offset_s")};
+      base.delta_ns = {streams_.spec(source).keys[*conversion_.base].offset_ns};
     }
   }
 
@@ -115,19 +98,12 @@ class ConvertedKey final : public BatchKey {
     return 0;
   }
 
-  double roundoff(size_t request) const {
-    double most = 0;
-    for (size_t source = 0; source < options().sources.size(); ++source) {
-      if (const Stream* const stream = stream_of(source, request)) most = std::max(most, roundoff_of(stream->dtype));
-    }
-    return most;
-  }
-
   void make_affines() {
     std::vector<Affine> all;
     bool is_normalised = false;
     for (size_t source = 0; source < options().sources.size(); ++source) {
-      std::vector<Affine> own = affines_of(options(), source, request_);
+      const auto& rows = spec(source).rows;
+      std::vector<Affine> own = rows ? rows->affine : std::vector<Affine>{};
       is_normalised = is_normalised || !own.empty();
       own.resize(static_cast<size_t>(params_.out_features));
       all.insert(all.end(), own.begin(), own.end());
@@ -143,10 +119,9 @@ class ConvertedKey final : public BatchKey {
     WindowStream window = window_of(request, source, features, conversion_.work, out_offset);
     window.pad_offset = pad_offset;
     window.age_offset = age_offset;
-    const StreamRequest& of = options().streams[request];
     if (const auto& stream = streams_.of(source, request)) {
       window.rows = stream->rows();
-      window.methods = feature_blocks(features, *of.method, of.methods);
+      window.methods = streams_.spec(source).keys[request].rows->methods;
     }
     return window;
   }

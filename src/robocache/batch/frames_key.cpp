@@ -31,16 +31,14 @@ class FramesKey : public BatchKey {
   }
 
  protected:
-  void reserve_values(BatchLayout& layout) {
-    out_offset_ = add(layout, "", camera_.dtype(), shape_of(camera_.shape()), "");
-  }
+  void reserve_values(BatchLayout& layout) { out_offset_ = add(layout, "", spec().dtype, shape_of(spec().shape), ""); }
 
   void reserve_frame_marks(BatchLayout& layout) {
     reserve_marks(layout);
-    if (camera_.has_intrinsics()) {
+    if (spec().has_intrinsics) {
       const std::vector<int64_t> matrix{3, 3};
       intrinsics_offset_ = add(layout, "_intrinsics", DType::kFloat32,
-                               asked().images->per_frame ? shape_of(matrix) : matrix, "the intrinsics of ");
+                               spec().images->per_frame ? shape_of(matrix) : matrix, "the intrinsics of ");
     }
     number_offset_ = layout.add_scratch(streams_.number_bytes(request_));
   }
@@ -49,7 +47,7 @@ class FramesKey : public BatchKey {
     WindowStream numbers = window(source, 1, DType::kInt64, out_offset);
     if (!streams_.of(source, request_)) return numbers;
     numbers.rows = streams_.row_numbers(source, request_);
-    numbers.methods = {{0, 1, *asked().method}};
+    numbers.methods = spec(source).rows->methods;
     return numbers;
   }
 
@@ -60,7 +58,7 @@ class FramesKey : public BatchKey {
   char* out(const BatchMemory& batch) const { return batch.memory + out_offset_; }
   // The matrix of a step, or of its sample; null if this step writes none.
   float* intrinsics(const BatchMemory& batch, int64_t sample, int64_t step) const {
-    const bool per_frame = asked().images->per_frame;
+    const bool per_frame = spec().images->per_frame;
     if (intrinsics_offset_ < 0 || (step > 0 && !per_frame)) return nullptr;
     auto* const first = reinterpret_cast<float*>(batch.memory + intrinsics_offset_);
     return first + 9 * (per_frame ? sample * steps() + step : sample);

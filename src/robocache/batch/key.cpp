@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "robocache/batch/key_statistics.hpp"
-#include "robocache/interpolation/blocks.hpp"
-
 namespace robocache {
 
 BatchKey::BatchKey(const LoaderStreams& streams, size_t request, Part aligned)
@@ -13,20 +10,19 @@ BatchKey::BatchKey(const LoaderStreams& streams, size_t request, Part aligned)
 
 std::vector<int64_t> BatchKey::shape_of(std::span<const int64_t> row) const {
   std::vector<int64_t> shape;
-  if (!asked().one_step) shape.push_back(steps());
+  if (!spec().one_step) shape.push_back(steps());
   shape.insert(shape.end(), row.begin(), row.end());
   return shape;
 }
 
 int64_t BatchKey::add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape,
                       const char* what) const {
-  return layout.add(asked().stream + suffix, dtype, std::move(shape),
-                    std::string(what) + "stream '" + asked().stream + "'");
+  return layout.add(spec().key + suffix, dtype, std::move(shape), std::string(what) + "stream '" + spec().key + "'");
 }
 
 void BatchKey::reserve_marks(BatchLayout& layout) {
   pad_offset_ = add(layout, "_is_pad", DType::kBool, shape_of({}), "the padding of ");
-  if (options().return_age) age_offset_ = add(layout, "_age", DType::kInt64, shape_of({}), "the age of ");
+  if (streams_.spec(0).return_age) age_offset_ = add(layout, "_age", DType::kInt64, shape_of({}), "the age of ");
 }
 
 WindowStream BatchKey::window(size_t source, int64_t features, DType dtype, int64_t out_offset) const {
@@ -38,20 +34,16 @@ WindowStream BatchKey::window(size_t source, int64_t features, DType dtype, int6
 
 WindowStream BatchKey::window_of(size_t request, size_t source, int64_t features, DType dtype,
                                  int64_t out_offset) const {
-  const StreamRequest& asked = options().streams[request];
-  // A gap of more than 31 years is none.
-  const auto duration = [](const std::optional<double>& seconds, const char* name) {
-    return seconds ? checked_ns(std::min(*seconds, 1e9), name) : -1;
-  };
+  const KeySpec& key = streams_.spec(source).keys[request];
   WindowStream window{};
   window.out_features = features;
   window.out_dtype = dtype;
   window.out_offset = out_offset;
   window.pad_offset = -1;
-  window.delta_ns = offsets_ns(asked);
-  window.max_gap_ns = duration(asked.max_gap_s, "max_gap_s");
-  window.tolerance_ns = duration(asked.tolerance_s, "tolerance_s");
-  window.causal = *asked.causal;
+  window.delta_ns = key.stamp_offsets_ns();
+  window.max_gap_ns = key.max_gap_ns.value_or(-1);
+  window.tolerance_ns = key.tolerance_ns.value_or(-1);
+  window.causal = key.causal;
   if (!streams_.of(source, request)) {
     window.rows = {.clock = {}, .values = nullptr, .features = features, .dtype = dtype};
     window.methods = {{0, features, InterpolationMethod::kPrevious}};
@@ -67,22 +59,22 @@ class NumbersKey final : public BatchKey {
 
   void reserve(Part part, BatchLayout& layout) override {
     if (part != aligned()) return;
-    const std::vector<int64_t> row = key_shape(options(), request_);
+    const std::vector<int64_t>& row = spec().shape;
     for (const int64_t extent : row) features_ *= extent;
-    out_offset_ = add(layout, "", *asked().dtype, shape_of(row), "");
+    out_offset_ = add(layout, "", spec().dtype, shape_of(row), "");
     reserve_marks(layout);
-    if (!options().pad_features || row.size() != 1) return;
+    if (!streams_.spec(0).pad_features || row.size() != 1) return;
     feature_pad_offset_ = add(layout, "_feature_is_pad", DType::kBool, row, "the features' padding of ");
   }
 
   void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const override {
     if (part != aligned()) return;
-    WindowStream& own = windows.streams.emplace_back(window(source, features_, *asked().dtype, out_offset_));
+    WindowStream& own = windows.streams.emplace_back(window(source, features_, spec().dtype, out_offset_));
     const auto& stream = streams_.of(source, request_);
     if (stream) {
       own.rows = stream->rows();
-      own.methods = feature_blocks(own.rows.features, *asked().method, asked().methods);
-      const AffineTables affine = affine_tables(affines_of(options(), source, request_), own.rows.dtype, tables);
+      own.methods = spec(source).rows->methods;
+      const AffineTables affine = affine_tables(spec(source).rows->affine, own.rows.dtype, tables);
       own.scale = affine.scale;
       own.shift = affine.shift;
     }

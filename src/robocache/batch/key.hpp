@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -97,8 +98,9 @@ class BatchKey {
 
  protected:
   const LoaderOptions& options() const { return streams_.options(); }
-  const StreamRequest& asked() const { return options().streams[request_]; }
-  int64_t steps() const { return static_cast<int64_t>(asked().delta_timestamps.size()); }
+  // All sources agree on what does not concern their rows.
+  const KeySpec& spec(size_t source = 0) const { return streams_.spec(source).keys[request_]; }
+  int64_t steps() const { return std::ssize(spec().offsets_ns); }
   std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // the shape of a sample's array of such rows
   int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;
   void reserve_marks(BatchLayout& layout);

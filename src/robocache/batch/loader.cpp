@@ -149,12 +149,12 @@ struct Loader::Impl {
   }
 
   AnchorEdges edges_of(size_t source) const {
-    AnchorEdges edges{.whole = {}, .snap_ns = checked_ns(options.snap_s, "snap_s"), .drop_n_last = options.drop_n_last};
+    AnchorEdges edges{.whole = {}, .snap_ns = streams.spec(source).snap_ns, .drop_n_last = options.drop_n_last};
     if (options.edges == Edges::kPad) return edges;
     for (size_t request = 0; request < keys.size(); ++request) {
       const auto& stream = streams.of(source, request);
       if (!stream) continue;
-      const std::vector<int64_t> delta_ns = offsets_ns(options.streams[request]);
+      const std::vector<int64_t> delta_ns = streams.spec(source).keys[request].stamp_offsets_ns();
       const auto [first, last] = std::minmax_element(delta_ns.begin(), delta_ns.end());
       edges.whole.push_back({stream->clock().on_host(), *first, *last});
     }
@@ -220,7 +220,7 @@ struct Loader::Impl {
     aligner.plan.time_offset = writes_anchors ? time_offset : -1;
     aligner.plan.episode_offset = writes_anchors ? episode_offset : -1;
     aligner.plan.source_offset = writes_anchors ? source_offset : -1;
-    aligner.plan.snap_ns = checked_ns(options.snap_s, "snap_s");
+    aligner.plan.snap_ns = streams.spec(0).snap_ns;
     return aligner;
   }
 
@@ -363,8 +363,11 @@ BatchPosition Loader::after(const BatchPosition& position) const {
 
 const std::vector<Placement>& Loader::placements() const { return impl_->streams.placements(); }
 
-std::vector<Affine> Loader::affines(size_t source, size_t request) const {
-  return affines_of(impl_->options, source, request);
+const BatchSpec& Loader::spec(size_t source) const {
+  if (source >= impl_->sources.size()) {
+    refuse("source: expected below ", std::to_string(impl_->sources.size()), ", got ", std::to_string(source));
+  }
+  return impl_->streams.spec(source);
 }
 
 std::string Loader::fingerprint() const { return impl_->fingerprint.text(); }

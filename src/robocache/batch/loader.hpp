@@ -29,6 +29,7 @@
 #include "robocache/batch/layout.hpp"
 #include "robocache/batch/loader_streams.hpp"
 #include "robocache/batch/options.hpp"
+#include "robocache/batch/spec.hpp"
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/tensor_view.hpp"
@@ -101,8 +102,8 @@ class Loader {
   // Whether filling a batch takes less time than handing it to another thread: on the CPU, at most 64 KiB, from memory.
   bool is_small() const;
 
-  // How the key of a request is normalised in a source, for each feature; empty if it is not.
-  std::vector<Affine> affines(size_t source, size_t request) const;
+  // What the batches hold, as one value. Sources differ in rows and normalisation alone. Throws ArgumentError for no source.
+  const BatchSpec& spec(size_t source = 0) const;
 
   // The tier of each key's rows.
   const std::vector<Placement>& placements() const;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "robocache/batch/frames_ahead.hpp"
+#include "robocache/batch/key_statistics.hpp"
 #include "robocache/core/arguments.hpp"
 
 namespace robocache {
@@ -42,6 +43,7 @@ EpisodesOfRanks cut_episodes(LoaderOptions& options) {
 
 LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), tables_(options_.device) {
   make_cameras();
+  for (size_t source = 0; source < options_.sources.size(); ++source) specs_.push_back(spec_of(source));
   std::vector<Residency> decided = decide();
   const std::vector<std::shared_ptr<const ResidentStream>> none(options_.streams.size());
   streams_.resize(options_.sources.size(), none);
@@ -76,6 +78,50 @@ void LoaderStreams::make_cameras() {
   }
   row_numbers_.resize(static_cast<size_t>(numbers));
   std::iota(row_numbers_.begin(), row_numbers_.end(), int64_t{1});
+}
+
+BatchSpec LoaderStreams::spec_of(size_t source) const {
+  // A gap of more than 31 years is none.
+  const auto duration = [](const std::optional<double>& seconds, const char* name) -> std::optional<int64_t> {
+    if (!seconds) return {};
+    return checked_ns(std::min(*seconds, 1e9), name);
+  };
+  BatchSpec spec{.snap_ns = checked_ns(options_.snap_s, "snap_s"),
+                 .return_age = options_.return_age,
+                 .pad_features = options_.pad_features};
+  if (options_.mixture) spec.dataset_index = static_cast<int64_t>(source);
+  for (size_t request = 0; request < options_.streams.size(); ++request) {
+    const StreamRequest& asked = options_.streams[request];
+    const Camera* const camera = cameras_[request].get();
+    KeySpec& key = spec.keys.emplace_back(KeySpec{.key = asked.stream,
+                                                  .dtype = *asked.dtype,
+                                                  .one_step = asked.one_step,
+                                                  .offset_ns = checked_ns(*asked.offset_s, "offset_s"),
+                                                  .causal = *asked.causal,
+                                                  .max_gap_ns = duration(asked.max_gap_s, "max_gap_s"),
+                                                  .tolerance_ns = duration(asked.tolerance_s, "tolerance_s")});
+    key.shape = camera != nullptr ? camera->shape() : key_shape(options_, request);
+    for (const double delta : asked.delta_timestamps) key.offsets_ns.push_back(checked_ns(delta, "delta_timestamps"));
+    if (!asked.convert.empty()) {
+      const KeyConversion conversion = key_conversion(options_, request);
+      key.convert = {asked.convert, asked.base, asked.base_features, conversion.work, conversion.tolerance};
+    }
+    if (camera != nullptr) {
+      key.images = without_augmentation(*asked.images);
+      key.has_intrinsics = camera->has_intrinsics();
+    }
+    const std::optional<int64_t> stream = options_.sources[source].streams[request];
+    if (!stream) continue;
+    const Stream& from = dataset(source).streams()[static_cast<size_t>(*stream)];
+    RowsSpec& rows = key.rows.emplace(RowsSpec{.dtype = from.dtype, .shape = from.shape, .names = from.names});
+    rows.methods = feature_blocks(camera != nullptr ? 1 : from.features, *asked.method, asked.methods);
+    rows.affine = affines_of(options_, source, request);
+    if (!from.frames) continue;
+    rows.codec = from.frames->codec;
+    rows.unit_m = from.frames->unit_m;
+    rows.intrinsics = from.frames->intrinsics;
+  }
+  return spec;
 }
 
 // With shard_episodes, the rows of a stream that this rank needs.

@@ -10,6 +10,7 @@
 #include "robocache/batch/camera.hpp"
 #include "robocache/batch/options.hpp"
 #include "robocache/batch/residency.hpp"
+#include "robocache/batch/spec.hpp"
 #include "robocache/core/device_tables.hpp"
 #include "robocache/source/resident.hpp"
 #include "robocache/source/rows.hpp"
@@ -43,6 +44,9 @@ class LoaderStreams {
 
   const LoaderOptions& options() const { return options_; }
 
+  // What the batches of a source hold.
+  const BatchSpec& spec(size_t source) const { return specs_[source]; }
+
   // Null if the source has no such stream.
   const std::shared_ptr<const ResidentStream>& of(size_t source, size_t request) const {
     return streams_[source][request];
@@ -70,6 +74,7 @@ class LoaderStreams {
   const Dataset& dataset(size_t source) const { return *options_.sources[source].dataset; }
   std::optional<RowSpan> part_of(size_t source, int64_t stream) const;
   void make_cameras();
+  BatchSpec spec_of(size_t source) const;
   std::vector<Residency> decide();
   void load(size_t request, Residency& residency);
   void load_frames(size_t request, Residency& residency);
@@ -80,6 +85,7 @@ class LoaderStreams {
   void leave_tier(size_t request, Residency& residency, const std::string& why) const;
 
   const LoaderOptions& options_;
+  std::vector<BatchSpec> specs_;  // one for each source
   // For each source and request, the stream; and for frames that the device decodes from memory, its clock on the device.
   std::vector<std::vector<std::shared_ptr<const ResidentStream>>> streams_;
   std::vector<std::vector<std::shared_ptr<const ResidentClock>>> frame_clocks_;

@@ -467,6 +467,12 @@ void check_together(const LoaderOptions& options) {
   }
 }
 
+// How far from 1 a quaternion's length may be, with the rounding of its type.
+double length_tolerance(DType dtype) {
+  constexpr double kTolerance = 1e-3;
+  return kTolerance + (dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24);
+}
+
 // Statistics of a cache are of what was recorded: a converted key is normalised by given ones.
 void check_conversion(const LoaderOptions& options, size_t request) {
   const StreamRequest& asked = options.streams[request];
@@ -505,7 +511,7 @@ std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
 KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
   const StreamRequest& asked = options.streams[request];
   const std::string name = of_stream(asked, "convert");
-  KeyConversion made{.ops = {}, .base = {}, .work = DType::kFloat32};
+  KeyConversion made{.ops = {}, .base = {}, .work = DType::kFloat32, .tolerance = 0};
   int64_t features = 0;
   const auto look_at = [&](size_t place, const std::string& argument, int64_t& width) {
     for (const SourceRequest& source : options.sources) {
@@ -520,6 +526,7 @@ KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
       }
       width = stream.features;
       if (stream.dtype == DType::kFloat64) made.work = DType::kFloat64;
+      made.tolerance = std::max(made.tolerance, length_tolerance(stream.dtype));
     }
   };
   look_at(request, name, features);
@@ -558,14 +565,6 @@ std::string method_proposal(const StreamRequest& request) {
             "), '" + std::string(method_name(block.method)) + "')";
   }
   return text.empty() ? "'linear'" : text + "]";
-}
-
-std::vector<int64_t> offsets_ns(const StreamRequest& request) {
-  std::vector<int64_t> delta_ns;
-  for (const double delta : request.delta_timestamps) {
-    delta_ns.push_back(checked_ns(delta, "delta_timestamps") + checked_ns(*request.offset_s, "offset"));
-  }
-  return delta_ns;
 }
 
 int64_t checked_ns(double seconds, std::string_view argument) {

@@ -208,11 +208,12 @@ bool is_camera(const StreamRequest& request);
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
 
 // Of a converted key, of complete options: the conversions as kernels take them, the index of the base's request where there is
-// a base, and the type of the arithmetic.
+// a base, the type of the arithmetic, and how far from 1 a quaternion's length may be.
 struct KeyConversion {
   ActionOps ops;
   std::optional<size_t> base;
   DType work;
+  double tolerance;
 };
 KeyConversion key_conversion(const LoaderOptions& options, size_t request);
 
@@ -224,9 +225,6 @@ std::string source_name(const LoaderOptions& options, size_t source);
 
 // What a window's method may be to make values between rows: the stream's own methods where it has some, as Python writes them.
 std::string method_proposal(const StreamRequest& request);
-
-// Of complete options, from the anchor to what a stream stamps with the moments that are asked for.
-std::vector<int64_t> offsets_ns(const StreamRequest& request);
 
 // Seconds to nanoseconds; what is not finite or beyond 146 years is refused in the name of `argument`.
 int64_t checked_ns(double seconds, std::string_view argument);

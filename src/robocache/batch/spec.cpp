@@ -1,168 +1,181 @@
-// Loader options and what a batch holds, as JSON.
+#include "robocache/batch/spec.hpp"
+
+#include <algorithm>
+#include <array>
 #include <cmath>
-#include <limits>
-#include <nlohmann/json.hpp>
-#include <string>
+#include <set>
 #include <utility>
 
-#include "robocache/batch/options.hpp"
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/tensor_view.hpp"
+#include "robocache/image/transform.hpp"
 
 namespace robocache {
+
 namespace {
 
-using Json = nlohmann::json;
+using Dims = std::vector<int64_t>;
 
-[[noreturn]] void refuse_as(const std::string& name, const char* expected, const Json& got) {
-  refuse_type(name, ": expected ", expected, ", got ", got.dump(-1, ' ', false, Json::error_handler_t::replace));
+std::string text_of(const Dims& shape) { return shape_string(shape.data(), static_cast<int>(shape.size())); }
+
+int64_t features_of(const std::string& name, const Dims& shape) {
+  int64_t features = 1;
+  for (const int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(features, extent, &features)) {
+      refuse(name, ".shape: expected a shape, got ", text_of(shape));
+    }
+  }
+  return features;
 }
 
-std::string text_of(const std::string& name, const Json& json) {
-  if (!json.is_string()) refuse_as(name, "text", json);
-  return json.get<std::string>();
+void check_conversion(const std::string& name, const BatchSpec& spec, const KeySpec& key, const RowsSpec& rows) {
+  const ConversionSpec& convert = *key.convert;
+  const std::string of = "keys['" + key.key + "'].convert";
+  if (convert.steps.empty()) refuse(of, ".steps: expected at least one, got none");
+  if (rows.shape.size() != 1 || !is_floating(rows.dtype)) {
+    refuse(name, ".shape: expected rows of one axis of floats, which are converted, got ", text_of(rows.shape));
+  }
+  const ActionOps ops = action_ops(convert.steps, rows.shape[0], of + ".steps");
+  if (key.shape != Dims{ops.out_features}) {
+    refuse(of, ".steps: expected values that become ", text_of(key.shape), ", got ", std::to_string(ops.out_features));
+  }
+  if ((convert.dtype != DType::kFloat32 && convert.dtype != DType::kFloat64) || !(convert.tolerance >= 0)) {
+    refuse(of, ": expected float32 or float64 as dtype, and a tolerance of 0 or more, got ", dtype_name(convert.dtype),
+           " and ", number_text(convert.tolerance));
+  }
+  const auto base = std::ranges::find(spec.keys, convert.base, &KeySpec::key);
+  if (ops.has_base != (base != spec.keys.end())) {
+    refuse(of, ".base: expected ", ops.has_base ? "a key of the spec" : "none, since nothing compares with it",
+           ", got '", convert.base, "'");
+  }
+  if (!ops.has_base || !base->rows) return;
+  const RowsSpec& state = *base->rows;
+  if (state.shape.size() != 1 || !is_floating(state.dtype)) {
+    refuse(of, ".base: expected a key of floats with rows of one axis, got '", convert.base, "'");
+  }
+  const auto& taken = convert.base_features;
+  const bool fits = std::ranges::all_of(taken, [&](int64_t i) { return 0 <= i && i < state.shape[0]; });
+  if (!fits || (taken.empty() ? state.shape[0] : std::ssize(taken)) != rows.shape[0]) {
+    refuse(of, ".base_features: expected ", std::to_string(rows.shape[0]), " features of '", convert.base, "'");
+  }
 }
 
-// ---- One overload of `read` for each type of a field -------------------------------------------------------------------
-
-void read(const std::string& name, const Json& json, bool& value) {
-  if (!json.is_boolean()) refuse_as(name, "True or False", json);
-  value = json.get<bool>();
+void check_numbers(const std::string& name, const BatchSpec& spec, const KeySpec& key, const RowsSpec& rows) {
+  const int64_t features = features_of(name, rows.shape);
+  const bool floating = is_floating(rows.dtype);
+  if (key.convert) check_conversion(name, spec, key, rows);
+  const int64_t converted = key.convert ? key.shape[0] : features;
+  if (key.dtype != rows.dtype && !(floating && is_floating(key.dtype))) {
+    refuse(name, ".dtype: expected a type that becomes ", dtype_name(key.dtype), ", got ", dtype_name(rows.dtype));
+  }
+  const bool wider = spec.pad_features && rows.shape.size() == 1 && key.shape.size() == 1 && key.shape[0] > features;
+  if (rows.shape != key.shape && !wider && !key.convert) {
+    refuse(name, ".shape: expected ", text_of(key.shape), " as in the batch, got ", text_of(rows.shape));
+  }
+  if (!rows.names.empty() && std::ssize(rows.names) != features) {
+    refuse(name, ".names: expected one for each of ", std::to_string(features), " features, got ",
+           std::to_string(rows.names.size()));
+  }
+  if (!rows.affine.empty() && (!floating || std::ssize(rows.affine) != converted)) {
+    refuse(name, ".affine: expected numbers for each feature of a floating stream, got ",
+           std::to_string(rows.affine.size()), " of ", dtype_name(rows.dtype));
+  }
+  for (const auto& [scale, shift, spread, centre] : rows.affine) {
+    for (const double number : {scale, shift, spread, centre}) {
+      if (!std::isfinite(number)) refuse(name, ".affine: expected finite numbers, got ", number_text(number));
+    }
+  }
+  if (rows.codec || rows.unit_m || !rows.intrinsics.empty()) {
+    refuse(name, ".codec: codec, unit_m and intrinsics go with images, got none");
+  }
 }
 
-void read(const std::string& name, const Json& json, int64_t& value) {
-  if (!json.is_number_integer()) refuse_as(name, "a whole number", json);
-  value = json.get<int64_t>();
+void check_frames(const std::string& name, const KeySpec& key, const RowsSpec& rows) {
+  if (!rows.codec) refuse(name, ".codec: expected one, since the key has images, got none");
+  if (rows.shape.size() != 3) refuse(name, ".shape: expected [height, width, channels], got ", text_of(rows.shape));
+  if (!rows.affine.empty()) refuse(name, ".affine: goes with numbers, got a camera's");
+  if (!rows.intrinsics.empty() && (rows.intrinsics.size() != 9 || !key.has_intrinsics)) {
+    refuse(name, ".intrinsics: expected 9 numbers, and has_intrinsics");
+  }
+  const FrameShape frame{rows.shape[0], rows.shape[1], rows.shape[2], rows.dtype};
+  const ImageTransform transform(frame, *key.images, key.key, rows.unit_m);
+  if (transform.shape() != key.shape || transform.dtype() != key.dtype) {
+    refuse(name, ".shape: expected frames that become ", text_of(key.shape), " of ", dtype_name(key.dtype), ", got ",
+           text_of(transform.shape()), " of ", dtype_name(transform.dtype()));
+  }
 }
 
-// JSON has no infinity and no NaN: they are "inf", "-inf" and "nan".
-void read(const std::string& name, const Json& json, double& value) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (json.is_number()) {
-    value = json.get<double>();
-  } else if (json == "inf" || json == "-inf") {
-    value = json == "inf" ? kInfinity : -kInfinity;
-  } else if (json == "nan") {
-    value = std::numeric_limits<double>::quiet_NaN();
+void check_methods(const std::string& name, const KeySpec& key, const RowsSpec& rows) {
+  const int64_t features = key.images ? 1 : features_of(name, rows.shape);
+  int64_t end = 0;
+  for (const FeatureBlock& block : rows.methods) {
+    const std::string got = ", got '" + std::string(name_of(block.method)) + "' for [" + std::to_string(block.begin) +
+                            ", " + std::to_string(block.end) + ")";
+    const bool empty = block.begin == block.end && features > 0;
+    if (block.begin != end || block.end < block.begin || empty) {
+      refuse(name, ".methods: expected runs of features, one behind the other", got);
+    }
+    end = block.end;
+    const InterpolationMethod method = block.method;
+    const bool chooses = method == InterpolationMethod::kPrevious || method == InterpolationMethod::kNearest;
+    if (method == InterpolationMethod::kCubic || method == InterpolationMethod::kPose || (key.images && !chooses) ||
+        (!is_floating(rows.dtype) && !is_step(method)) ||
+        (method == InterpolationMethod::kSlerp && (block.end - block.begin) % 4 != 0)) {
+      refuse(name, ".methods: expected methods that fit the features", got);
+    }
+    if (key.causal && method == InterpolationMethod::kNext) refuse(name, ".methods: 'next' is not causal");
+    if (key.tolerance_ns && !is_step(method)) refuse(name, ".methods: tolerance_ns goes with steps", got);
+  }
+  if (end != features || rows.methods.empty()) {
+    refuse(name, ".methods: expected methods for ", std::to_string(features), " features, got ", std::to_string(end));
+  }
+}
+
+void check_key(const BatchSpec& spec, const KeySpec& key) {
+  const std::string name = "keys['" + key.key + "']";
+  if (key.key.empty()) refuse("keys: expected keys with names, got an empty one");
+  features_of(name, key.shape);
+  if (key.offsets_ns.empty() || (key.one_step && key.offsets_ns.size() != 1)) {
+    refuse(name, ".offsets_ns: expected ", key.one_step ? "one offset" : "at least one offset", ", got ",
+           std::to_string(key.offsets_ns.size()));
+  }
+  for (const int64_t offset : key.offsets_ns) {
+    int64_t sum = 0;
+    if (__builtin_add_overflow(offset, key.offset_ns, &sum)) {
+      refuse(name, ".offsets_ns: expected 64 bits together with offset_ns, got ", std::to_string(offset));
+    }
+  }
+  for (const auto& [field, limit] :
+       {std::pair{"max_gap_ns", key.max_gap_ns}, std::pair{"tolerance_ns", key.tolerance_ns}}) {
+    if (limit && *limit < 0) refuse(name, ".", field, ": expected 0 or more, got ", std::to_string(*limit));
+  }
+  if (key.has_intrinsics && !key.images) refuse(name, ".has_intrinsics: goes with images, got none");
+  if (key.convert && key.images) refuse(name, ".convert: goes with numbers, got a camera's");
+  if (!key.rows) return;
+  check_methods(name + ".rows", key, *key.rows);
+  if (key.images) {
+    check_frames(name + ".rows", key, *key.rows);
   } else {
-    refuse_as(name, "a number", json);
-  }
-}
-
-void read(const std::string& name, const Json& json, std::string& value) { value = text_of(name, json); }
-
-template <HasNames Enum>
-void read(const std::string& name, const Json& json, Enum& value) {
-  value = value_of<Enum>(text_of(name, json), name);
-}
-
-void read(const std::string& name, const Json& json, InterpolationMethod& value) {
-  value = interpolation_method_from_name(text_of(name, json), name);
-}
-
-void read(const std::string& name, const Json& json, Normalize& value) {
-  value = normalize_from_name(text_of(name, json), name);
-}
-
-void read(const std::string& name, const Json& json, Constant& value) {
-  value = constant_from_name(text_of(name, json), name);
-}
-
-void read(const std::string& name, const Json& json, DType& value) {
-  value = dtype_from_name(text_of(name, json), name);
-}
-
-void read(const std::string& name, const Json& json, Device& value) { value = device_from_name(text_of(name, json)); }
-
-void read(const std::string& name, const Json& json, std::optional<Tier>& value) {
-  value = tier_from_name(text_of(name, json), name);
-}
-
-void read(const std::string& name, const Json& json, MemoryShare& value) {
-  double share = 0;
-  if (json.is_number_integer()) {
-    value = json.get<int64_t>();
-  } else {
-    read(name, json, share);
-    value = share;
-  }
-}
-
-void read(const std::string& name, const Json& json, MemoryBudget& value) {
-  if (!json.is_object()) refuse_as(name, "an object", json);
-  for (const auto& [of, share] : json.items()) {
-    if (!share.is_null()) read(name, share, of == "device" ? value.device : value.host);
-  }
-}
-
-void read(const std::string& name, const Json& json, ImageOptions& value) {
-  value = image_options_from_json(json.dump(), name + ".");
-}
-
-// [begin, end, method].
-void read(const std::string& name, const Json& json, FeatureBlock& value) {
-  if (!json.is_array() || json.size() != 3) refuse_as(name, "[begin, end, method]", json);
-  read(name, json[0], value.begin);
-  read(name, json[1], value.end);
-  read(name, json[2], value.method);
-}
-
-void read(const std::string& name, const Json& json, StreamRequest& value);
-void read(const std::string& name, const Json& json, ActionConversion& value);
-
-template <class T>
-void read(const std::string& name, const Json& json, std::optional<T>& value) {
-  read(name, json, value.emplace());
-}
-
-template <class T>
-void read(const std::string& name, const Json& json, std::vector<T>& value) {
-  if (!json.is_array()) refuse_as(name, "a list", json);
-  for (const Json& entry : json) read(name, entry, value.emplace_back());
-}
-
-// The fields that are there, named in errors behind `prefix`.
-template <class Struct>
-void read_fields(const std::string& prefix, const Json& json, Struct& value) {
-  for_each_field(value, [&](const char* field, auto& member) {
-    const auto found = json.find(field);
-    constexpr bool kBlocks = std::is_same_v<decltype(member), std::vector<FeatureBlock>&>;  // of Window's `method`, too
-    if (found != json.end() && !found->is_null()) read(prefix + (kBlocks ? "method" : field), *found, member);
-  });
-}
-
-void read(const std::string& name, const Json& json, ActionConversion& value) {
-  if (!json.is_object()) refuse_as(name, "an object", json);
-  read_fields(name + ".", json, value);
-}
-
-void read(const std::string& name, const Json& json, StreamRequest& value) {
-  if (!json.is_object()) refuse_as(name, "an object", json);
-  const std::string key = json.value("key", "");
-  read_fields("delta_timestamps['" + key + "'].", json, value);
-  const auto residency = json.find("residency");
-  if (residency != json.end() && !residency->is_null()) {
-    read("memory.residency['" + key + "']", *residency, value.residency);
+    check_numbers(name + ".rows", spec, key, *key.rows);
   }
 }
 
 }  // namespace
 
-LoaderOptions loader_options_from_json(std::string_view json, std::vector<SourceRequest> sources) {
-  const Json object = Json::parse(json, nullptr, false);
-  if (!object.is_object()) refuse_type("options: expected a JSON object, got ", json);
-  LoaderOptions options;
-  read_fields("", object, options);
-  options.sources = std::move(sources);
-  const Json none = Json::array();
-  const Json& described = object.contains("sources") ? object["sources"] : none;
-  for (size_t i = 0; i < std::min(described.size(), options.sources.size()); ++i) {
-    SourceRequest& source = options.sources[i];
-    const std::string name = source_name(options, i);
-    read_fields(name, described[i], source);
-    const Json renamed = described[i].value("rename", Json::object());
-    for (const auto& [stream, key] : renamed.items()) source.rename.emplace_back(stream, text_of(name + "rename", key));
+std::vector<int64_t> KeySpec::stamp_offsets_ns() const {
+  std::vector<int64_t> stamps;
+  for (const int64_t offset : offsets_ns) stamps.push_back(offset + offset_ns);
+  return stamps;
+}
+
+void check_spec(const BatchSpec& spec) {
+  if (spec.keys.empty()) refuse("keys: expected at least one, got none");
+  if (spec.snap_ns < 0) refuse("snap_ns: expected 0 or more, got ", std::to_string(spec.snap_ns));
+  std::set<std::string_view> names;
+  for (const KeySpec& key : spec.keys) {
+    if (!names.insert(key.key).second) refuse("keys: expected each key once, got '", key.key, "' twice");
+    check_key(spec, key);
   }
-  return options;
 }
 
 }  // namespace robocache

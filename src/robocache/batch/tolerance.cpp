@@ -18,14 +18,15 @@ void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams,
     const auto& stream = streams.of(source, request);
     if (!asked.tolerance_s || !stream) continue;
     const StreamClock clock = stream->clock().on_host();
-    const auto tolerance_ns = static_cast<uint64_t>(checked_ns(std::min(*asked.tolerance_s, 1e9), "tolerance_s"));
-    const std::vector<int64_t> delta_ns = offsets_ns(asked);
-    const int64_t snap_ns = checked_ns(options.snap_s, "snap_s");
+    const KeySpec& key = streams.spec(source).keys[request];
+    const auto tolerance_ns = static_cast<uint64_t>(*key.tolerance_ns);
+    const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
+    const int64_t snap_ns = streams.spec(source).snap_ns;
     WindowSegment rule{};
     rule.method = *asked.method;
     rule.max_gap_ns = -1;
     rule.tolerance_ns = -1;
-    rule.causal = *asked.causal;
+    rule.causal = key.causal;
     // Calls found(episode, target, distance) for an anchor with a target in the recording whose sample is too far away.
     const auto visit = [&](int64_t i, const auto& found) {
       const Anchor anchor = anchors.at(i);

@@ -28,7 +28,7 @@ struct Found {
   int64_t between = 0;                // valid ones between two rows
   std::vector<int64_t> durations_ns;  // how long the anchors' episodes last
   int64_t anchor_ns = 0;              // the first anchor that has a step between rows
-  double delta = 0;                   // and that step
+  size_t step = 0;                    // and that step
 };
 
 // An anchor at a random index of each part. Evenly spaced anchors could miss what repeats with their period.
@@ -42,15 +42,14 @@ int64_t anchor_of_part(int64_t anchors, int64_t part, int64_t parts) {
   return begin + static_cast<int64_t>(hash % static_cast<uint64_t>(end - begin));
 }
 
-Found look(const LoaderOptions& options, const StreamRequest& asked, const StreamClock& clock,
+Found look(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, const StreamClock& clock,
            const AnchorIndex& anchors) {
-  const std::vector<int64_t> delta_ns = offsets_ns(asked);
-  const int64_t snap_ns = checked_ns(options.snap_s, "snap_s");
+  const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
   WindowSegment rule{};
-  rule.method = *asked.method;
-  rule.max_gap_ns = asked.max_gap_s ? checked_ns(std::min(*asked.max_gap_s, 1e9), "max_gap_s") : -1;
-  rule.tolerance_ns = asked.tolerance_s ? checked_ns(std::min(*asked.tolerance_s, 1e9), "tolerance_s") : -1;
-  rule.causal = *asked.causal;
+  rule.method = method;
+  rule.max_gap_ns = key.max_gap_ns.value_or(-1);
+  rule.tolerance_ns = key.tolerance_ns.value_or(-1);
+  rule.causal = key.causal;
   const auto width = static_cast<int64_t>(delta_ns.size());
   const int64_t parts = std::min(anchors.anchors, std::clamp(kMostTargets / width, kFewestAnchors, kMostAnchors));
   Found found;
@@ -80,7 +79,7 @@ Found look(const LoaderOptions& options, const StreamRequest& asked, const Strea
       if (static_cast<double>(apart) <= kOffGridNs) continue;
       if (found.between++ == 0) {
         found.anchor_ns = anchor.time_ns;
-        found.delta = asked.delta_timestamps[step];
+        found.step = step;
       }
     }
   }
@@ -126,7 +125,8 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     const auto& resident = streams.of(source, request);
     if (!resident) continue;
     const Stream& stream = from.dataset->streams()[static_cast<size_t>(*from.streams[request])];
-    const Found found = look(options, asked, resident->clock().on_host(), anchors);
+    const BatchSpec& spec = streams.spec(source);
+    const Found found = look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), anchors);
     if (2 * found.padding > found.steps) add_to_note(padding_note, name + padding_text(asked, stream, found));
     if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
     const std::string period = seconds(stream.findings.period_ns / kNsPerSecond);
@@ -144,8 +144,9 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
         name, options.anchor_hz ? "anchors.rate_hz: " : "anchors.stream: ",
         options.anchor_hz ? "ticks of " + number_text(*options.anchor_hz) + " Hz" : "the rows of '" + from.anchor + "'",
         " are not on the rows of '", asked.stream, "', ", period,
-        " apart, whose clock is nominal: nothing was recorded between them (such as ", seconds(found.delta),
-        " from the anchor at ", std::to_string(found.anchor_ns), " ns); expected ", ways);
+        " apart, whose clock is nominal: nothing was recorded between them (such as ",
+        seconds(asked.delta_timestamps[found.step]), " from the anchor at ", std::to_string(found.anchor_ns),
+        " ns); expected ", ways);
   }
 }
 

@@ -185,12 +185,23 @@ ROBOCACHE_FFI(loader_gather, args, result) {
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 
-// (loader, source, place of a key, its features) -> float64 [4, features]: scale, shift, spread, centre
+// (loader, source) -> JSON of the spec of its batches
+ROBOCACHE_FFI(loader_spec, args, result) {
+  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  result.set(std::string_view(spec_to_json(loader.spec(static_cast<size_t>(args.integer(1, "source"))))));
+}
+
+// (JSON of a spec) -> the same spec as the library writes it
+ROBOCACHE_FFI(spec_json, args, result) {
+  result.set(std::string_view(spec_to_json(spec_from_json(args.string(0, "spec")))));
+}
+
+// (loader, source, index of a key, its features) -> float64 [4, features]: scale, shift, spread, centre
 ROBOCACHE_FFI(loader_affines, args, result) {
-  const auto affines =
-      args.object<LoaderHandle>(0, "loader")
-          .loader->affines(static_cast<size_t>(args.integer(1, "source")), static_cast<size_t>(args.integer(2, "key")));
-  result.set(affine_table(affines, args.integer(3, "features")));
+  const BatchSpec& spec =
+      args.object<LoaderHandle>(0, "loader").loader->spec(static_cast<size_t>(args.integer(1, "source")));
+  const auto& rows = spec.keys[static_cast<size_t>(args.integer(2, "key"))].rows;
+  result.set(affine_table(rows ? rows->affine : std::vector<Affine>{}, args.integer(3, "features")));
 }
 
 // (loader) -> frames that did not decode, of the batches given so far

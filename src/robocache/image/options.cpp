@@ -1,8 +1,10 @@
 #include "robocache/image/options.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 #include "robocache/core/arguments.hpp"
@@ -11,6 +13,10 @@ namespace robocache {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::string_view kFits[] = {"stretch", "pad", "crop"};
+constexpr std::string_view kCropAts[] = {"random", "center"};
+constexpr std::string_view kLayouts[] = {"chw", "hwc"};
 
 // One of the options; null if the caller left it out.
 struct Option {
@@ -48,9 +54,9 @@ struct Option {
     return result;
   }
   // Returns the index of the text among the names, which `expected` lists.
-  size_t one_of(std::initializer_list<std::string_view> names, const char* expected) const {
+  size_t one_of(std::span<const std::string_view> names, const char* expected) const {
     const std::string got = text(expected);
-    const auto* const found = std::find(names.begin(), names.end(), got);
+    const auto found = std::find(names.begin(), names.end(), got);
     if (found == names.end()) refuse(name, ": expected ", expected, ", got '", got, "'");
     return static_cast<size_t>(found - names.begin());
   }
@@ -79,7 +85,7 @@ std::vector<double> channels_of(const Option& option, const std::vector<double>&
   if (!option) return {};
   constexpr const char* kExpected = "a number, one a channel, or 'imagenet'";
   if (option.value.is_string()) {
-    option.one_of({"imagenet"}, kExpected);
+    option.one_of(std::array{std::string_view("imagenet")}, kExpected);
     return imagenet;
   }
   if (!option.value.is_array()) return {option.number(kExpected)};
@@ -124,11 +130,11 @@ ImageOptions image_options_from_json(std::string_view json, std::string_view of)
   result.crop_scale = range_of(option("crop_scale"), [](double x) { return ImageRange{x, x}; });
   result.size = size_of(option("size"));
   if (const Option fit = option("fit")) {
-    result.fit = static_cast<ImageFit>(fit.one_of({"stretch", "pad", "crop"}, "'stretch', 'pad' or 'crop'"));
+    result.fit = static_cast<ImageFit>(fit.one_of(kFits, "'stretch', 'pad' or 'crop'"));
   }
   result.crop = size_of(option("crop"));
   if (const Option crop_at = option("crop_at")) {
-    result.crop_at = static_cast<CropAt>(crop_at.one_of({"random", "center"}, "'random' or 'center'"));
+    result.crop_at = static_cast<CropAt>(crop_at.one_of(kCropAts, "'random' or 'center'"));
   }
   if (const Option shift = option("shift")) result.shift = shift.whole("a whole number of pixels");
   result.brightness = range_of(option("brightness"), about_one);
@@ -140,7 +146,7 @@ ImageOptions image_options_from_json(std::string_view json, std::string_view of)
   if (const Option dtype = option("dtype"))
     result.dtype = dtype_from_name(dtype.text("the name of a dtype"), dtype.name);
   if (const Option layout = option("layout")) {
-    result.layout = static_cast<ImageLayout>(layout.one_of({"chw", "hwc"}, "'chw' or 'hwc'"));
+    result.layout = static_cast<ImageLayout>(layout.one_of(kLayouts, "'chw' or 'hwc'"));
   }
   if (const Option per_frame = option("per_frame")) result.per_frame = per_frame.boolean();
   if (const Option together = option("together")) {
@@ -150,6 +156,42 @@ ImageOptions image_options_from_json(std::string_view json, std::string_view of)
   }
   check_image_options(result, of);
   return result;
+}
+
+std::string image_options_to_json(const ImageOptions& options) {
+  const auto range = [](const std::optional<ImageRange>& ends) { return ends ? Json{ends->low, ends->high} : Json(); };
+  const auto size = [](const std::optional<ImageSize>& sides) {
+    return sides ? Json{sides->height, sides->width} : Json();
+  };
+  const auto numbers = [](const std::vector<double>& of_channels) {
+    return of_channels.empty() ? Json() : Json(of_channels);
+  };
+  const Json object = {{"crop_scale", range(options.crop_scale)},
+                       {"size", size(options.size)},
+                       {"fit", kFits[static_cast<size_t>(options.fit)]},
+                       {"crop", size(options.crop)},
+                       {"crop_at", kCropAts[static_cast<size_t>(options.crop_at)]},
+                       {"shift", options.shift},
+                       {"brightness", range(options.brightness)},
+                       {"contrast", range(options.contrast)},
+                       {"saturation", range(options.saturation)},
+                       {"hue", range(options.hue)},
+                       {"mean", numbers(options.mean)},
+                       {"std", numbers(options.stddev)},
+                       {"dtype", dtype_name(options.dtype)},
+                       {"layout", kLayouts[static_cast<size_t>(options.layout)]},
+                       {"per_frame", options.per_frame},
+                       {"together", options.together}};
+  return object.dump();
+}
+
+ImageOptions without_augmentation(ImageOptions options) {
+  if (options.crop_scale) options.crop_scale->low = options.crop_scale->high;
+  options.crop_at = CropAt::kCenter;
+  options.shift = 0;
+  options.brightness = options.contrast = options.saturation = options.hue = {};
+  options.together = {};
+  return options;
 }
 
 void check_image_options(const ImageOptions& options, std::string_view of) {

@@ -56,6 +56,13 @@ struct ImageOptions {
 // name.
 ImageOptions image_options_from_json(std::string_view json, std::string_view of = "");
 
+// The inverse: every option, its numbers bit for bit.
+std::string image_options_to_json(const ImageOptions& options);
+
+// The options without what is random, as a policy sees frames: crops are in the centre, crop_scale is its largest share, colours
+// and shifts are off.
+ImageOptions without_augmentation(ImageOptions options);
+
 // Runs the checks that need no frame. Throws the same.
 void check_image_options(const ImageOptions& options, std::string_view of = "");
 
