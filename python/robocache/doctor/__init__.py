@@ -1,7 +1,7 @@
-"""What is wrong with a recording: :func:`doctor` looks at a cache or a source and reports.
+"""Finds faults in a recording: :func:`doctor` checks a cache or a source and returns a report.
 
-`clocks`, `values`, `rotations`, `episodes`, `latency`, `cameras` and `source` hold the checks, small functions from a `Survey` to
-findings with their thresholds above them; `report` what they make, `page` and `terminal` how it is shown.
+`clocks`, `values`, `rotations`, `episodes`, `latency`, `cameras` and `source` hold the checks: small functions from a `Survey`
+to findings, with their thresholds above them. `page` and `terminal` show a report.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def doctor(
 ) -> Report:
     """Finds what is wrong with a cache, or with a source that could become one.
 
-    All streams are read once, a few MB at a time. A source is first ingested into a temporary cache; what cannot be read is a
-    finding too.
+    All streams are read once, a few MB at a time. A source is first ingested into a temporary cache; anything that cannot be
+    read is a finding too.
 
     Args:
-        path: a cache, or what :func:`ingest` takes.
+        path: a cache, or a source for :func:`ingest`.
         splits: lists of episodes by name, as {"train": [...], "validation": [...]}, that must not overlap. By default the
             values of the column ``split`` of the episodes table, if there is one.
-        save: write ``doctor.json`` into a cache, for :class:`Loader` and ``robocache inspect``. A read-only cache is checked too:
-            `Report.not_stored`.
-        work: the folder for a source's temporary cache, which is as large as its data; by default the source's.
+        save: write ``doctor.json`` into a cache, for :class:`Loader` and ``robocache inspect``. A read-only cache is checked too;
+            `Report.not_stored` then gives the reason.
+        work: the folder for a source's temporary cache, which is as large as its data; by default the source's folder.
         progress: for a source, as in :func:`ingest`.
         options: for a source, those of :func:`ingest` (`format`, `time_column`, ...).
 
@@ -57,8 +57,8 @@ def doctor(
         A :class:`Report`.
 
     Raises:
-        FileError: neither a cache nor a source, or a cache that is damaged.
-        ArgumentError, ArgumentTypeError: as in :func:`ingest`; and splits with episodes that do not exist.
+        FileError: the path is neither a cache nor a source, or the cache is damaged.
+        ArgumentError, ArgumentTypeError: as in :func:`ingest`, or a split has episodes that do not exist.
 
     Example:
         >>> report = robocache.doctor("cache")
@@ -67,37 +67,37 @@ def doctor(
         >>> report.findings[0].code, report.findings[0].where
         ('repeated-episode', 'episode 0')
     """
-    from ..ingest import ingest  # here, since ingest takes long to import and a cache needs none of it
+    from ..ingest import ingest  # ingest takes long to import, and a cache does not need it
     from ..ingest.driver import check_source as check_path
     from ..ingest.driver import checked_path
     from ..ingest.registry import find_format
 
-    place = checked_path("path", path)
+    root = checked_path("path", path)
     save = truth("save", save)
     parts = _checked_splits(splits)
-    if os.path.exists(place / "manifest.json"):
+    if os.path.exists(root / "manifest.json"):
         if options:
-            raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {place}")
-        report = _look(place, parts)
+            raise ArgumentError(f"{next(iter(options))}: goes with a source, got a cache, {root}")
+        report = _look(root, parts)
         if save:
-            store(report, place)
+            store(report, root)
         return report
-    check_path(place)
+    check_path(root)
     if options.get("format") is None:
-        find_format(place)
-    folder = checked_path("work", work) if work is not None else place.resolve().parent
+        find_format(root)
+    folder = checked_path("work", work) if work is not None else root.resolve().parent
     try:
-        with temporary_folder(".robocache-doctor-", folder) as made:
-            cache = made / "cache"
+        with temporary_folder(".robocache-doctor-", folder) as temporary:
+            cache = temporary / "cache"
             try:
-                ingest(place, cache, progress=progress, **{**options, "on_error": "skip"})
+                ingest(root, cache, progress=progress, **{**options, "on_error": "skip"})
             except FileError as error:
-                if str(made) in str(error):  # no fault of the source
+                if str(temporary) in str(error):  # no fault of the source
                     raise FileError(
                         f"{error}; name another folder for the temporary cache with work (--work)"
                     ) from error
-                report = Report(str(place), robocache_version=_lib.function("version")())
-                report.add([source.unreadable(place.name, str(error))])
+                report = Report(str(root), robocache_version=_lib.function("version")())
+                report.add([source.unreadable(root.name, str(error))])
                 return report
             report = _look(cache, parts)
     except OSError as error:
@@ -106,7 +106,7 @@ def doctor(
         raise FileError(
             f"{folder}: {error.strerror or error}; name another folder for the temporary cache with work (--work)"
         ) from error
-    report.path, report.manifest_crc32 = str(place), None
+    report.path, report.manifest_crc32 = str(root), None
     return report
 
 

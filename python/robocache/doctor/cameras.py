@@ -13,11 +13,11 @@ from ..errors import FrameError
 from ..findings import Finding
 from .streams import Clock, Survey
 
-SAMPLED = 24  # frames of each camera that are decoded
-BLANK_RANGE = 4  # a frame whose values (0 to 255) span no more is blank
+SAMPLED = 24  # decoded frames per camera
+BLANK_RANGE = 4  # a frame is blank if its values (0 to 255) have at most this range
 FROZEN_ROWS, FROZEN_S = 10, 1.0
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
-SMALLEST = 16  # pixels on a side
+SMALLEST = 16  # pixels per side
 _BYTES = 1 << 24  # frames are decoded and compared in parts of about this size
 
 
@@ -37,7 +37,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                     "undecodable-frame",
                     str(pixels),
                     **clock.locate(row),
-                    advice="The file was changed after ingest: robocache inspect --verify says where; ingest anew.",
+                    advice="The file was changed after ingest: robocache inspect --verify says where. Ingest again.",
                 )
                 continue
             if row in (0, camera.rows - 1):
@@ -53,12 +53,12 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 "blank-frames",
-                f"{len(blank)} of {len(rows)} frames looked at show {'black' if level < 16 else 'one colour'} and nothing else",
+                f"{len(blank)} of {len(rows)} decoded frames show only {'black' if level < 16 else 'one colour'}",
                 **clock.locate(row),
                 count=len(blank),
                 value=len(blank) / len(rows),
                 expected=0.0,
-                advice="A covered or absent camera, or a placeholder: leave it out, or draw from the episodes that have one.",
+                advice="The camera was covered or absent, or it is a placeholder: leave it out, or draw from the episodes that have one.",
             )
 
 
@@ -82,7 +82,7 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
                 end_row=location["row"] + end - begin,
                 value=seconds,
                 expected=FROZEN_S,
-                advice="The camera or its driver stood still: leave the episode out, or cut it there.",
+                advice="The camera or its driver stopped: leave the episode out, or cut it there.",
             )
 
 
@@ -94,14 +94,14 @@ def check_pictures(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "pictures-as-numbers",
-                f"uint8 {list(shape)}: no camera, a batch has them as whole numbers, channels last",
+                f"uint8 {list(shape)}: not a camera, so batches hold whole numbers, channels last",
                 stream=stream.name,
-                advice="Append frames with codec='jpeg' or 'png', and they are decoded, resized and normalised as a camera's.",
+                advice="Append them as frames with codec='jpeg' or 'png': they are then decoded, resized and normalised like a camera's.",
             )
 
 
 def _decode(camera: Stream, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray | FrameError]]:
-    """Decodes frames, many at once so that threads share the work."""
+    """Decodes frames, many at once, so that threads share the work."""
     step = max(_BYTES // max(math.prod(camera.shape) * camera.dtype.itemsize, 1), 1)
     for part in np.split(rows, range(step, len(rows), step)):
         frames: Sequence[np.ndarray | FrameError]
@@ -120,7 +120,7 @@ def _decode_one(camera: Stream, row: int) -> np.ndarray | FrameError:
 
 
 def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
-    """Yields [begin, end) of each run of equal frames within an episode. Of raw frames, every 16th pixel of every 16th line
+    """Yields [begin, end) of each run of equal frames in an episode. For raw frames, every 16th pixel of every 16th line
     is compared."""
     values = camera.values
     within = np.ones(camera.rows + 1, bool)

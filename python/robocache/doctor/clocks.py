@@ -1,4 +1,4 @@
-"""Checks of stamps: rates, jitter, gaps, repeated stamps, bursts, and how streams lie against each other."""
+"""Checks of stamps: rates, jitter, gaps, repeated stamps, bursts, and the timing of streams against each other."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..provenance import ingests
 from .streams import Clock, Survey, ranges
 
 # P is the stream's median period. src/robocache/cache/scan_clock.hpp defines gaps and bursts.
-RATE_WARNING, RATE_ERROR = 0.01, 0.10  # relative difference of the true rate from the declared one
+RATE_WARNING, RATE_ERROR = 0.01, 0.10  # relative difference between the true rate and the declared one
 RATE_CHANGE = 0.05  # relative difference of an episode's rate from the stream's, in episodes of at least 20 periods
 JITTER_NOTE, JITTER_WARNING = 0.10, 0.30  # root mean square of (period - P) without gaps, in P
 GAP_PERIODS, LONG_GAP_PERIODS = 1.5, 10
 STALL_PERIODS = 3  # a stream's gap may exceed the recorder's stall by this many P
-LOST_WARNING = 0.01  # share of the stream's time that lies in gaps
+LOST_WARNING = 0.01  # share of the stream's time in gaps
 DUPLICATES_WARNING = 0.001  # share of the rows
 BURST_WARNING = 0.01  # share of the rows
-UNCOVERED_PERIODS, UNCOVERED_S = 10, 0.2  # a stream may lack the larger of the two at an episode's ends
+UNCOVERED_PERIODS, UNCOVERED_S = 10, 0.2  # a stream may miss the larger of the two at an episode's ends
 UNCOVERED_NOTE, UNCOVERED_WARNING = 0.02, 0.10  # share of the episode
 NEAR_ZERO_NS, TODAY_NS = 10**15, 10**18  # smaller stamps are no dates (12 days), larger ones are dates (2001)
-# Streams that are stamps by their name, and how many episodes of them are looked at.
+# Names of streams that hold stamps, and the number of their episodes that are checked.
 OWN_STAMPS, OWN_STAMPS_EPISODES = {"t", "time", "times", "timestamp", "timestamps", "stamp", "stamps"}, 20
 _CHUNK_ROWS = 1 << 22
 DRIFT_PERIODS, DRIFT_NOISE, DRIFT_ROWS = 0.5, 8.0, 50
@@ -41,7 +41,7 @@ def check_nominal_clock(survey: Survey) -> Iterator[Finding]:
             f"the stamps are index / rate, the recording's own clock is lost: {listed}",
             stream=names[0] if len(names) == 1 else None,
             count=len(names),
-            advice="Gaps, jitter and latency cannot be seen in it; where the recorder kept its stamps, ingest from there.",
+            advice="It cannot show gaps, jitter or latency. If the recorder kept its stamps, ingest from there.",
         )
 
 
@@ -56,7 +56,7 @@ def check_declared_rate(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "error" if off > RATE_ERROR else "warning",
                 "rate-not-as-declared",
-                f"{true:.5g} rows a second, gaps and bursts aside, where the source says {declared:.5g}{survey.also(name)}",
+                f"{true:.5g} rows a second without gaps and bursts, but the source says {declared:.5g}{survey.also(name)}",
                 stream=name,
                 value=true,
                 expected=declared,
@@ -65,7 +65,7 @@ def check_declared_rate(survey: Survey) -> Iterator[Finding]:
 
 
 def check_own_stamps(survey: Survey) -> Iterator[Finding]:
-    """Compares a nominal clock with stamps that the recording has as a stream of its own, in whatever unit."""
+    """Compares a nominal clock with stamps that the recording keeps as a separate stream, in any unit."""
     for stream in survey.numbers:
         called = re.split(r"[/.]", stream.name)[-1].lower()
         if stream.clock != "nominal" or called not in OWN_STAMPS or int(np.prod(stream.shape)) != 1:
@@ -78,7 +78,7 @@ def check_own_stamps(survey: Survey) -> Iterator[Finding]:
                 continue
             if (steps == 1).all():  # it counts the rows
                 continue
-            # The mean, for stamps may be rounded to whole units.
+            # It uses the mean, because stamps may be rounded to whole units.
             units = float(np.diff(stream.time_ns[rows]).mean() / steps.mean())
             unit = min((1.0, 1e3, 1e6, 1e9), key=lambda ns: abs(np.log(units / ns)))
             off = abs(unit / units - 1)
@@ -118,7 +118,7 @@ def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
                     stream=name,
                     value=rate,
                     expected=usual,
-                    advice="Recorded under other settings, or by a machine that did not keep up: train on it apart, or not.",
+                    advice="The settings were different, or the machine was too slow: train on these episodes separately, or leave them out.",
                 )
 
 
@@ -133,7 +133,7 @@ def check_steadiness(survey: Survey) -> Iterator[Finding]:
                     f"fewer than 8 of 10 periods are within half of the median, {_ms(clock.period_ns)}{survey.also(name)}",
                     stream=name,
                     value=clock.period_ns,
-                    advice="Gaps and jitter are not looked for. Use method 'previous', and max_gap_s where its age matters.",
+                    advice="Gaps and jitter are not checked. Use method 'previous', and max_gap_s if the age of a value matters.",
                 )
             continue
         jitter = clock.stream.findings["jitter_ns"] / clock.period_ns
@@ -141,11 +141,11 @@ def check_steadiness(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "warning" if jitter > JITTER_WARNING else "note",
                 "jitter",
-                f"periods vary by {jitter:.0%} of {_ms(clock.period_ns)}, root mean square, gaps aside{survey.also(name)}",
+                f"periods vary by {jitter:.0%} of {_ms(clock.period_ns)}, root mean square, without gaps{survey.also(name)}",
                 stream=name,
                 value=jitter,
                 expected=JITTER_NOTE,
-                advice="Stamp at the sensor rather than on arrival. Windows by time, as the loader makes them, bear it; "
+                advice="Stamp at the sensor rather than on arrival. Windows by time, as in the loader, tolerate jitter; "
                 "windows by row number do not.",
             )
 
@@ -169,7 +169,7 @@ class _Gaps:
 
 
 def check_gaps(survey: Survey) -> Iterator[Finding]:
-    """Finds gaps over 1.5 P, one finding a stream; gaps over 10 P, one an episode; and stalls of all streams, one each."""
+    """Finds gaps over 1.5 P (one finding per stream), gaps over 10 P (one per episode) and stalls of all streams (one each)."""
     found = [
         _gaps(name, clock)
         for name, clock in survey.distinct.items()
@@ -187,7 +187,7 @@ def _gaps(name: str, clock: Clock) -> _Gaps:
         part = time[at - 1 : at + _CHUNK_ROWS]
         rows.append(at + np.flatnonzero(np.diff(part) > GAP_PERIODS * clock.period_ns))
     after = np.concatenate(rows) if rows else np.empty(0, np.int64)
-    after = after[~np.isin(after, offsets)]  # the time between two episodes is no gap
+    after = after[~np.isin(after, offsets)]  # the time between two episodes is not a gap
     begins = time[after - 1]
     lengths = (time[after] - begins).astype(np.float64)
     return _Gaps(name, clock, after, clock.episode_of(after), begins, lengths, np.zeros(len(after), bool))
@@ -245,7 +245,7 @@ def _stall(
         episode=episode,
         count=1,
         value=float(end - begin),
-        advice="The recorder or its machine stood still: set the loader's max_gap_s, or split the recording there.",
+        advice="The recorder or its machine stopped: set the loader's max_gap_s, or split the recording there.",
     )
 
 
@@ -267,7 +267,7 @@ def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
             count=number,
             value=float(lengths[worst]),
             expected=clock.period_ns,
-            advice="Set the loader's max_gap_s: what is interpolated across a longer gap is then marked in is_pad.",
+            advice="Set the loader's max_gap_s: values interpolated across longer gaps are then marked in is_pad.",
         )
     for episode in np.unique(episodes[long]).tolist():
         those = np.flatnonzero(long & (episodes == episode))
@@ -282,12 +282,12 @@ def _own_gaps(survey: Survey, gaps: _Gaps) -> Iterator[Finding]:
             count=len(those),
             value=float(lengths[worst]),
             expected=clock.period_ns,
-            advice="Set the loader's max_gap_s, or split the recording there: no window should reach across.",
+            advice="Set the loader's max_gap_s, or split the recording there: no window should cross a gap.",
         )
 
 
 def check_duplicates(survey: Survey) -> Iterator[Finding]:
-    """Finds rows with the stamp of the row before."""
+    """Finds rows with the same stamp as the previous row."""
     for name, clock in survey.distinct.items():
         number = clock.stream.findings["duplicates"]
         if not number:
@@ -296,12 +296,12 @@ def check_duplicates(survey: Survey) -> Iterator[Finding]:
         yield Finding(
             "warning" if share > DUPLICATES_WARNING else "note",
             "repeated-stamp",
-            f"{_count(number, 'row')} with the stamp of the row before, {share:.2%} of {name}{survey.also(name)}",
+            f"{_count(number, 'row')} with the stamp of the previous row, {share:.2%} of {name}{survey.also(name)}",
             **clock.locate(clock.periods.first_zero_row),
             count=number,
             value=share,
             expected=0.0,
-            advice="Of each such moment a batch sees the last row alone; a recorder that stamps on arrival in coarse units does it.",
+            advice="Batches only see the last row with each stamp. Recorders that stamp on arrival in coarse units cause this.",
         )
 
 
@@ -322,12 +322,12 @@ def check_bursts(survey: Survey) -> Iterator[Finding]:
                 end_row=location["row"] + longest + 1,
                 count=bursts,
                 value=longest + 1,
-                advice="They were held back on their way and stamped on arrival: use the sensor's own stamps, or an offset.",
+                advice="The rows were delayed on their way and stamped on arrival: use the sensor's own stamps, or an offset.",
             )
 
 
 def check_simulation_time(survey: Survey) -> Iterator[Finding]:
-    """Finds clocks that begin near 0 beside clocks of dates, or in ROS recordings."""
+    """Finds clocks that begin near 0 beside clocks with dates, or in ROS recordings."""
     near = [name for name, clock in survey.distinct.items() if _near_zero(clock)]
     dates = [
         name for name, clock in survey.distinct.items() if clock.stream.rows and int(clock.stream.time_ns[0]) > TODAY_NS
@@ -342,7 +342,7 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
             f"{', '.join(near[:4])}{f' and {len(near) - 4} more' * (len(near) > 4)}",
             stream=near[0] if len(near) == 1 else None,
             count=len(near),
-            advice="They have no moment in common: ingest with one clock for all (--stamp log of bags), or record with use_sim_time.",
+            advice="The two never overlap: ingest with one clock for all streams (--stamp log for bags), or record with use_sim_time.",
         )
     elif near and of_ros:
         yield Finding(
@@ -351,7 +351,7 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
             f"the clock begins near 0, at {int(survey.distinct[near[0]].first_ns[0]) / 1e9:.3f} s: simulation time (use_sim_time), "
             "or time since the robot started",
             count=len(near),
-            advice="As it should be, where it was simulated: rates and gaps are of the simulation. Rows of one stamp are its ticks.",
+            advice="This is right for a simulation: rates and gaps are in simulation time, and rows of one stamp are its ticks.",
         )
     reasons = [(what, reason) for ingest in ingests(survey.dataset.provenance) for what, reason in ingest.left_out]
     topics = [what for what, reason in reasons if " as the clock" in what and _OFF_BY_A_DATE.search(reason)]
@@ -362,7 +362,7 @@ def check_simulation_time(survey: Survey) -> Iterator[Finding]:
             f"{_count(len(topics), 'topic')} whose own stamps begin near 0 while the bag's log times are dates, as of use_sim_time: the "
             "log time is their clock",
             count=len(topics),
-            advice="Where a simulator made them, --stamp header takes the stamps of the simulation.",
+            advice="If a simulator recorded them, --stamp header uses the stamps of the simulation.",
         )
 
 
@@ -406,7 +406,7 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
                 stream=names[within[at]],
                 value=seconds,
                 expected=0.0,
-                advice="Their clocks have different zeros: shift one at the source, or give the loader its offset.",
+                advice="Their clocks start at different times: shift one at the source, or give the loader its offset.",
             )
         kept = np.flatnonzero(~apart)
         begin, end = int(begins[kept].min()), int(ends[kept].max())
@@ -430,16 +430,16 @@ def _coverage(survey: Survey, clocks: dict[str, Clock]) -> Iterator[Finding]:
                         row=0 if late else int(rows[within[at], episode]) - 1,
                         value=lack / 1e9,
                         expected=0.0,
-                        advice="Windows there are padded (is_pad); edges='drop' draws none of them. The same in every episode is "
-                        "a latency: give the loader its offset.",
+                        advice="Windows there are padded (is_pad), and edges='drop' skips them. If it is the same in every "
+                        "episode, it is a latency: give the loader its offset.",
                     )
 
 
 def check_drift(survey: Survey) -> Iterator[Finding]:
-    """Finds two streams of one rate with the same number of rows whose stamps drift apart.
+    """Finds two streams with the same rate and the same number of rows whose stamps drift apart.
 
-    The lag of row i is the difference of the two stamps. A line is fitted to the lags by least squares. It is drift if it
-    moves over the episode by more than half a period and by more than 8 times the scatter of the lags around it.
+    The lag of row i is the difference of the two stamps. A line is fitted to the lags by least squares. It shows drift if it
+    changes over the episode by more than half a period and by more than 8 times the scatter of the lags around it.
     """
     steady = [(name, clock) for name, clock in survey.distinct.items() if clock.steady]
     compared: list[tuple[str, Clock]] = []
@@ -503,7 +503,7 @@ def check_frame_counts(survey: Survey) -> Iterator[Finding]:
                     count=1,
                     value=frames,
                     expected=rows,
-                    advice="Frames were lost, or the recordings were cut differently: go by the stamps, never by the row number.",
+                    advice="Frames were lost, or the recordings were cut differently: match rows by stamps, never by row number.",
                 )
             if len(unequal):
                 break
@@ -511,7 +511,7 @@ def check_frame_counts(survey: Survey) -> Iterator[Finding]:
 
 
 def check_missing_streams(survey: Survey) -> Iterator[Finding]:
-    """Episodes without any row, and episodes that lack a stream which others have."""
+    """Finds episodes without any row, and episodes that lack a stream which others have."""
     if not survey.clocks:
         return
     rows = np.array([clock.rows for clock in survey.clocks.values()])
@@ -532,7 +532,7 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
         numbers = np.flatnonzero((count == 0) & ~empty).tolist()
         if numbers:
             text = name not in survey.sensors
-            once = int(count.max()) <= 1  # of a description, as of a camera: said where it is known
+            once = int(count.max()) <= 1  # a description, such as a camera's, sent once when it is known
             yield Finding(
                 "note" if text or once else "warning",
                 "missing-stream",
@@ -543,9 +543,9 @@ def check_missing_streams(survey: Survey) -> Iterator[Finding]:
                 count=len(numbers),
                 value=len(count) - len(numbers),
                 expected=len(count),
-                advice="Nothing was said in them, or it was lost: look whether they need it."
+                advice="Nothing was said in these episodes, or it was lost: check whether they need it."
                 if text
-                else "A batch of them has zeros and is_pad there; draw from the others with episodes=.",
+                else "Batches of these episodes have zeros and is_pad there; draw from the others with episodes=.",
             )
 
 

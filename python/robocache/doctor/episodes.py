@@ -17,12 +17,12 @@ from ..tasks import MomentTexts, task_streams, texts_of_numbers
 from .streams import Survey, is_action, ranges
 
 LENGTH_FACTOR, LENGTH_MADS, LENGTH_EPISODES = 4.0, 5.0, 8
-_BYTES = 1 << 24  # of two episodes that are held against each other at a time
+_BYTES = 1 << 24  # of two episodes, compared at a time
 SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20
 
 
 def check_lengths(survey: Survey) -> Iterator[Finding]:
-    """Episodes 4 times longer or shorter than the median one, and by 5 scaled MADs of the logarithm."""
+    """Finds episodes 4 times longer or shorter than the median, if also 5 scaled MADs of the logarithm away."""
     if not survey.sensors or len(survey.dataset) < LENGTH_EPISODES:
         return
     spans = np.max([clock.span_ns for clock in survey.sensors.values()], axis=0) / 1e9
@@ -41,7 +41,7 @@ def check_lengths(survey: Survey) -> Iterator[Finding]:
             episode=episode,
             value=float(spans[episode]),
             expected=math.exp(middle),
-            advice="Cut off, or left running: look at it; a condition on duration_s as episodes= draws from the others.",
+            advice="The recording was cut off or left running: look at it. A condition on duration_s as episodes= draws from the others.",
         )
 
 
@@ -72,9 +72,9 @@ def check_boundaries(survey: Survey) -> Iterator[Finding]:
 
 
 def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
-    """Episodes with the same values, whatever their clocks; an error where two splits hold the same.
+    """Finds episodes with the same values, whatever their clocks; an error if they are in two splits.
 
-    Candidates have the same numbers of rows and a few equal rows; they are then compared byte for byte.
+    Candidates have the same numbers of rows and a few equal rows. They are then compared byte for byte.
     """
     streams = [s for s in survey.floats if s.rows]
     found: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
@@ -94,7 +94,7 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
                 f"the same values in splits {', '.join(sorted(parts))}: episodes {ranges(group)}",
                 episode=group[0],
                 count=len(group) - 1,
-                advice="What is validated on was trained on. Keep one of them: episodes= of the loader.",
+                advice="Validation data was used in training: keep one of them with the loader's episodes=.",
             )
         else:
             yield Finding(
@@ -103,12 +103,12 @@ def check_repeated_episodes(survey: Survey) -> Iterator[Finding]:
                 f"episodes {ranges(group)} have the same values",
                 episode=group[0],
                 count=len(group) - 1,
-                advice="It weighs that often, and a split may put it on both sides: keep one, or split by a column of your own.",
+                advice="It counts that often in training, and a split may put it on both sides: keep one, or split by your own column.",
             )
 
 
 def check_splits(survey: Survey) -> Iterator[Finding]:
-    """Lists of episodes that were given as splits and share some."""
+    """Finds splits that share episodes."""
     for one, other in combinations(survey.splits, 2):
         shared = sorted(set(survey.splits[one]) & set(survey.splits[other]))
         if shared:
@@ -118,12 +118,12 @@ def check_splits(survey: Survey) -> Iterator[Finding]:
                 f"in both splits {one} and {other}: episodes {ranges(shared)}",
                 episode=shared[0],
                 count=len(shared),
-                advice="What is validated on was trained on: Dataset.split() makes lists without a common episode.",
+                advice="Validation data was used in training: Dataset.split() returns lists without a common episode.",
             )
 
 
 def check_actions(survey: Survey) -> Iterator[Finding]:
-    """Actions that are the state of this or one of the next rows, in 99 of 100 rows."""
+    """Finds actions that equal the state of the same row, or of one of the next rows, in 99 of 100 rows."""
     for action in survey.floats:
         if not is_action(action.name):
             continue
@@ -141,18 +141,18 @@ def check_actions(survey: Survey) -> Iterator[Finding]:
                         stream=action.name,
                         count=1,
                         value=shift,
-                        advice="Not a command but what was measured"
+                        advice="This is not a command but a measurement"
                         + (
-                            ": a policy that sees the state has only to copy it."
+                            ": a policy that sees the state only has to copy it."
                             if shift == 0
-                            else "; right where it is meant, but a window that reaches there shows the answer."
+                            else ". If that is intended it is right, but a window that reaches there shows the answer."
                         ),
                     )
                     break
 
 
 def splits(survey: Survey) -> dict[str, list[int]]:
-    """The episodes of each split: as given, by the column `split`, or by LeRobot's "0:37"."""
+    """Returns the episodes of each split: from the caller, from the column `split`, or from LeRobot's "0:37"."""
     if survey.splits:
         return survey.splits
     dataset, found = survey.dataset, defaultdict[str, list[int]](list)
@@ -162,8 +162,8 @@ def splits(survey: Survey) -> dict[str, list[int]]:
                 found[str(name)].append(episode)
         return dict(found)
     lerobot = dataset.provenance.get("lerobot")
-    told = lerobot.get("splits") if isinstance(lerobot, dict) else None
-    for name, span in told.items() if isinstance(told, dict) else ():
+    declared = lerobot.get("splits") if isinstance(lerobot, dict) else None
+    for name, span in declared.items() if isinstance(declared, dict) else ():
         part = re.fullmatch(r"(\d{1,18}):(\d{1,18})", span) if isinstance(span, str) else None
         if part:
             begin, end = int(part[1]), int(part[2])
@@ -172,7 +172,7 @@ def splits(survey: Survey) -> dict[str, list[int]]:
 
 
 def source_episodes(dataset: Dataset) -> dict[int, int]:
-    """The episodes by the numbers that they have in their source, where ingest keeps these."""
+    """Maps the episodes' numbers in their source to episodes, if ingest kept those numbers."""
     if "source_episode_index" not in dataset.episodes.column_names:
         return {}
     numbers = dataset.episodes["source_episode_index"].to_pylist()
@@ -184,10 +184,10 @@ def _rows(stream: Stream, episode: int) -> slice:
 
 
 def _samples(stream: Stream) -> Iterator[tuple[int, int] | None]:
-    """Of each episode what equal ones have in common; None where its rows are all the same, which says nothing."""
+    """Yields a key for each episode that equal episodes share; None if all its rows are equal, so it shows nothing."""
     number = np.diff(stream.row_offsets)
     rows = stream.row_offsets[:-1, None] + np.arange(8) * np.maximum(number - 1, 0)[:, None] // 7
-    rows = np.minimum(rows, stream.rows - 1)  # where the last episodes have none
+    rows = np.minimum(rows, stream.rows - 1)  # the last episodes may have none
     step = max(_BYTES // max(8 * stream.dtype.itemsize * math.prod(stream.shape), 1), 1)
     for at in range(0, len(rows), step):
         some = stream.values[rows[at : at + step]]
@@ -197,7 +197,7 @@ def _samples(stream: Stream) -> Iterator[tuple[int, int] | None]:
 
 
 def _equal(survey: Survey, streams: list[Stream], candidates: list[int]) -> list[list[int]]:
-    """Groups of two and more episodes that are the same."""
+    """Returns groups of two or more equal episodes."""
     groups: list[list[int]] = []
     for episode in candidates:
         for group in groups:
@@ -227,7 +227,7 @@ def _same_values(survey: Survey, stream: Stream, one: int, other: int) -> bool:
 
 
 def _same_frames(camera: Stream, one: int, other: int) -> bool:
-    """The sizes of all files and the bytes of three; of raw frames three. True where one of the two has none."""
+    """Compares the sizes of all files and the bytes of three; for raw frames three of them. True if one has no frames."""
     a, b = _rows(camera, one), _rows(camera, other)
     if a.start == a.stop or b.start == b.stop:
         return True
@@ -246,7 +246,7 @@ def _same_frames(camera: Stream, one: int, other: int) -> bool:
 
 
 def share_of_same(survey: Survey, action: Stream, state: Stream, shift: int) -> float:
-    """The share of an action's rows that are the state's `shift` rows later, of some episodes."""
+    """Returns the share of an action's rows, in some episodes, that equal the state's `shift` rows later."""
     both = np.flatnonzero(
         (survey.clocks[action.name].rows == survey.clocks[state.name].rows) & (survey.clocks[action.name].rows > SHIFTS)
     )
@@ -267,7 +267,7 @@ def share_of_same(survey: Survey, action: Stream, state: Stream, shift: int) -> 
 
 
 def check_texts(survey: Survey) -> Iterator[Finding]:
-    """Numbers of texts that the table lacks; and episodes with several texts of which no stream says when each holds."""
+    """Finds numbers of texts that the table lacks, and episodes with several texts whose times no stream gives."""
     tasks = {stream.name for stream in task_streams(survey.dataset)}
     for stream in survey.numbers:
         known = texts_of_numbers(survey.dataset, stream)
@@ -295,7 +295,7 @@ def check_texts(survey: Survey) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "task-without-time",
-            f"{len(several)} episodes have several texts in a column, and no stream says when each holds: {ranges(several)}",
+            f"{len(several)} episodes have several texts in a column, and no stream says when each one applies: {ranges(several)}",
             episode=several[0],
             count=len(several),
             advice="task_text and exports give the first for the whole episode. A stream of texts with the attribute task says when "

@@ -1,7 +1,7 @@
-"""Check of motion: streams that move together, one behind the other, as a state behind its command.
+"""Finds streams that make the same motion, one later than the other, as a state after its command.
 
-No stamp tells a latency inside of a recording; what moves does. The rates of change of two streams are correlated at all lags, piece
-by piece, and the lag at the peak counts where it is clear and the same in most pieces.
+Stamps alone cannot show a latency inside a recording, but motion can. The rates of change of two streams are correlated at
+all lags, piece by piece. The lag at the peak is reported if the peak is clear and the lag is the same in most pieces.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from .streams import Clock, Survey
 
 LARGEST_LAG_S = 1.0
 CORRELATION = 0.5  # of the rates of change, at the peak
-# The other sign at another lag: what repeats itself has it, and a velocity against its position. Of the peak.
+# A correlation of the opposite sign, as a share of the peak. Periodic motion has one, and a velocity and its position.
 OPPOSITE = 0.7
 PIECES, PIECES_LEAST, PIECE_S, PIECE_LEAST_S = 24, 5, 10.0, 4.0
-AGREEING = 0.8  # of the pieces, in which the lag is the same to a period, or to this part of it
+AGREEING = 0.8  # of the pieces must have the same lag, to a period or to the share SAME_LAG of it
 SAME_LAG = 0.2
 LATENCY_WARNING_S = 0.1
 FEATURES = 12
-# Of the numbers in the cache, those that are looked at, and as many in any case.
+# At most this share of the cache's numbers is read, but at least NUMBERS.
 SHARE, NUMBERS = 1 / 64, 1 << 18
 _RATE_LEAST_HZ = 4.0
-_GRID_S, _BASE_S = 0.005, 0.1  # the finest grid, and over which time a rate of change is taken
-_ROWS_LEAST = 16  # of a piece
-_MOTION = 0.2  # of all features together, how much must be motion
-# A quantity and its derivative move together, a quarter of a period apart.
+_GRID_S, _BASE_S = 0.005, 0.1  # the finest grid; the time over which a rate of change is computed
+_ROWS_LEAST = 16  # rows of a piece
+_MOTION = 0.2  # the sum over all features of the share that is motion must be at least this
+# A quantity and its derivative move alike, but a quarter of a period apart.
 _DERIVED = re.compile(r"(?i)vel|speed|twist|acc|eff|torque|force|wrench|current|temp|load|volt|duty|diff|delta|rel")
 
 
 @dataclass(frozen=True)
 class Latency:
-    """How far one stream is behind another.
+    """The time by which one stream is behind another.
 
-    lag_s: below 0 if it is ahead.
-    correlation: of their rates of change, at that lag.
-    pieces: how many were compared, how many agree, and their lag.
+    lag_s: the lag in seconds; below 0 if the stream is ahead.
+    correlation: the correlation of the rates of change at that lag.
+    pieces: the number of pieces compared; `agreeing` of them have this lag, from `low_s` to `high_s`.
     """
 
     lag_s: float
@@ -55,7 +55,7 @@ class Latency:
 
 
 def check_latency(survey: Survey) -> Iterator[Finding]:
-    """Streams that move as one before them does, later or earlier."""
+    """Finds streams that move like an earlier listed stream, but later or sooner."""
     left = max(SHARE * sum(stream.rows * math.prod(stream.shape) for stream in survey.floats), NUMBERS)
     moving = [stream for stream in survey.floats if _may_move(stream, survey.clocks[stream.name])]
     compared: list[Stream] = []
@@ -70,7 +70,7 @@ def check_latency(survey: Survey) -> Iterator[Finding]:
                 return
             found = _measure(stream, reference, features, pieces)
             if found is not None:
-                yield from _tell(survey, stream, reference, features, found)
+                yield from _report(survey, stream, reference, features, found)
                 break
         else:
             compared.append(stream)
@@ -81,31 +81,31 @@ def _may_move(stream: Stream, clock: Clock) -> bool:
 
 
 def _common_features(stream: Stream, reference: Stream) -> list[tuple[int, int]]:
-    """Which feature of one is held against which of the other: of the same names, or where one has none, in the same places."""
+    """Returns pairs of features to compare: those of the same name, or of the same index if a stream has no names."""
     if bool(_DERIVED.search(stream.name)) != bool(_DERIVED.search(reference.name)):
         return []
     if stream.names and reference.names and list(stream.names) != list(reference.names):
-        places = {name: place for place, name in enumerate(reference.names)}
-        shared = [(place, places[name]) for place, name in enumerate(stream.names) if name in places]
+        indices = {name: index for index, name in enumerate(reference.names)}
+        shared = [(index, indices[name]) for index, name in enumerate(stream.names) if name in indices]
         return shared[:FEATURES] if len(shared) * 2 >= len(stream.names) else []
     if stream.shape != reference.shape:
         return []
-    return [(place, place) for place in range(min(math.prod(stream.shape), FEATURES))]
+    return [(index, index) for index in range(min(math.prod(stream.shape), FEATURES))]
 
 
 def _find_pieces(clock: Clock, reference: Clock) -> list[tuple[slice, slice]]:
-    """Rows of both for some stretches of time that they have in common, spread over all episodes."""
+    """Returns the rows of both streams for some pieces of their common time, spread over all episodes."""
     begins, ends = np.maximum(clock.first_ns, reference.first_ns), np.minimum(clock.last_ns, reference.last_ns)
     spans = np.where((clock.rows > 0) & (reference.rows > 0), ends - begins, 0)
-    places: list[tuple[int, int, int]] = []
+    possible: list[tuple[int, int, int]] = []
     for episode in np.flatnonzero(spans >= PIECE_LEAST_S * 1e9).tolist():
         number = max(1, int(spans[episode] // int(PIECE_S * 1e9)))
         length = int(spans[episode]) // number
-        places += [(episode, int(begins[episode]) + k * length, length) for k in range(min(number, 4096))]
-    chosen: list[int] = np.unique(np.linspace(0, len(places) - 1, PIECES).astype(int)).tolist() if places else []
+        possible += [(episode, int(begins[episode]) + k * length, length) for k in range(min(number, 4096))]
+    chosen: list[int] = np.unique(np.linspace(0, len(possible) - 1, PIECES).astype(int)).tolist() if possible else []
     return [
         (_rows(clock.stream, episode, begin, length), _rows(reference.stream, episode, begin, length))
-        for episode, begin, length in (places[place] for place in chosen)
+        for episode, begin, length in (possible[index] for index in chosen)
     ]
 
 
@@ -119,7 +119,7 @@ def _rows(stream: Stream, episode: int, begin_ns: int, length_ns: int) -> slice:
 def _measure(
     stream: Stream, reference: Stream, features: list[tuple[int, int]], pieces: list[tuple[slice, slice]]
 ) -> Latency | None:
-    """The latency of a stream, or None where there is no clear one."""
+    """Returns the latency of a stream, or None if there is no clear one."""
     period_s = max(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9
     step_s = max(min(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9, _GRID_S)
     largest = round(LARGEST_LAG_S / step_s)
@@ -150,8 +150,10 @@ def _correlate(
     step_s: float,
     largest: int,
 ) -> np.ndarray | None:
-    """float64 ``[2 largest + 1]``: how the rates of change go together at lags of -largest to largest steps, -1 to 1; a mean of the
-    features, each by how much of it in both is motion rather than noise. None where none moves, or the piece is too short.
+    """Returns float64 ``[2 largest + 1]``: the correlation of the rates of change, -1 to 1, at lags of -largest to largest steps.
+
+    It is a mean over the features, each weighted by its share of motion, as opposed to noise, in both streams. Returns None if
+    no feature moves or the piece is too short.
     """
     if min(rows.stop - rows.start, others.stop - others.start) < _ROWS_LEAST:
         return None
@@ -178,22 +180,22 @@ def _correlate(
 def _rates(
     stream: Stream, rows: slice, features: list[int], time: np.ndarray, grid: np.ndarray, base: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """float64 ``[features, n]`` changes over `base` steps of the grid, of length 1 each; and how much of each is motion, 0 to 1: the correlation
-    of one change with the next, which noise has not."""
+    """Returns float64 ``[features, n]`` changes over `base` steps of the grid, each row of length 1, and each feature's share of
+    motion, 0 to 1: the correlation of one change with the next, which is 0 for noise."""
     values = stream.values[rows]
     values = values.reshape(len(values), -1)[:, features].astype(np.float64)
     at = time.astype(np.float64)
-    made = np.stack([np.interp(grid, at, column) for column in values.T])
-    made = made[:, base:] - made[:, :-base]
+    changes = np.stack([np.interp(grid, at, column) for column in values.T])
+    changes = changes[:, base:] - changes[:, :-base]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        made -= made.mean(1, keepdims=True)
-        made /= np.sqrt((made * made).sum(1, keepdims=True))
-    made[~np.isfinite(made).all(1)] = 0
-    return made, np.maximum((made[:, base:] * made[:, :-base]).sum(1), 0)
+        changes -= changes.mean(1, keepdims=True)
+        changes /= np.sqrt((changes * changes).sum(1, keepdims=True))
+    changes[~np.isfinite(changes).all(1)] = 0
+    return changes, np.maximum((changes[:, base:] * changes[:, :-base]).sum(1), 0)
 
 
 def _peak(curve: np.ndarray, step_s: float) -> tuple[float, float]:
-    """Where it is highest, between steps by the parabola through three of them, and how high."""
+    """Returns the lag of the highest point, refined by a parabola through three points, and its value."""
     at = int(np.argmax(curve))
     shift = 0.0
     if 0 < at < len(curve) - 1:
@@ -203,14 +205,14 @@ def _peak(curve: np.ndarray, step_s: float) -> tuple[float, float]:
     return (at + shift - len(curve) // 2) * step_s, float(curve[at])
 
 
-def _tell(
+def _report(
     survey: Survey, stream: Stream, reference: Stream, features: list[tuple[int, int]], found: Latency
 ) -> Iterator[Finding]:
     period_s = max(float(s.findings["period_ns"]) for s in (stream, reference)) / 1e9
     part = f", by {len(features)} of its features" if len(features) < math.prod(stream.shape) else ""
     spread = max(abs(found.high_s - found.lag_s), abs(found.low_s - found.lag_s))
     lag_s = abs(found.lag_s)
-    if lag_s < max(period_s / 2, spread) or _is_told(survey, stream, reference):
+    if lag_s < max(period_s / 2, spread) or _is_copy(survey, stream, reference):
         return
     later, earlier = (stream, reference) if found.lag_s > 0 else (reference, stream)
     low, high = sorted(abs(bound) for bound in (found.low_s, found.high_s))
@@ -220,13 +222,13 @@ def _tell(
         "latency",
         f"moves {1e3 * lag_s:.3g} ms after {earlier.name}: {1e3 * low:.3g} to {1e3 * high:.3g} ms in {found.agreeing} of {found.pieces} "
         f"pieces; their rates of change correlate by {found.correlation:.2f}{part}"
-        + ("; a command comes before what it commands" if backwards else ""),
+        + ("; a command should come before the motion that it commands" if backwards else ""),
         stream=later.name,
         count=found.agreeing,
         value=1e3 * lag_s,
         expected=0.0,
-        advice="A robot follows its commands late; more than that is a stamp set on arrival, or of another clock: the loader's offset, or "
-        "ingest's --offset, takes it out.",
+        advice="A robot follows its commands with some delay. A longer delay comes from stamps set on arrival or from another clock: "
+        "correct it with the loader's offset, or ingest's --offset.",
     )
 
 
@@ -236,8 +238,8 @@ def _is_command(stream: Stream) -> bool:
     )
 
 
-def _is_told(survey: Survey, stream: Stream, reference: Stream) -> bool:
-    """Whether one is the other of a row before or behind, which is no latency but a copy."""
+def _is_copy(survey: Survey, stream: Stream, reference: Stream) -> bool:
+    """Whether one stream has the other's values, some rows earlier or later. That is a copy, not a latency."""
     if stream.shape != reference.shape:
         return False
     pairs = ((stream, reference), (reference, stream))

@@ -1,4 +1,4 @@
-"""A report as one HTML page that loads nothing: its style and its pictures are in it, and there is no script."""
+"""Writes a report as one HTML page. It loads nothing: styles and pictures are inside, and there is no script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .._printable import printable
 from ..findings import SEVERITIES, Finding, Report
 from .plots import histogram_plot, periods_plot, ranges_plot, timeline_plot
 
-_SHOWN = 12  # findings of a code before the rest is folded
+_SHOWN = 12  # findings of a code that are shown; the rest is folded
 
 _STYLE = """
 :root { color-scheme: light dark;
@@ -36,7 +36,7 @@ thead th { font-size: 13px; color: var(--soft); font-weight: 600; } caption { te
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .group { background: var(--card); border: 1px solid var(--line); border-left: 5px solid; border-radius: 6px; margin: 10px 0; padding: 10px 14px 12px; }
 .group thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-.group table { border: 0; table-layout: fixed; } th[scope=row] { overflow-wrap: anywhere; min-width: 140px; } .place { width: 34%; }
+.group table { border: 0; table-layout: fixed; } th[scope=row] { overflow-wrap: anywhere; min-width: 140px; } .where { width: 34%; }
 .group h3 span { color: var(--soft); font-weight: 400; } .advice { margin: 2px 0 8px; color: var(--soft); }
 .stream { background: var(--card); border: 1px solid var(--line); border-radius: 6px; padding: 12px 16px 14px; margin: 12px 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(310px, 1fr)); gap: 14px 22px; align-items: start; }
@@ -54,16 +54,16 @@ footer { color: var(--soft); margin-top: 40px; font-size: 13px; }
 
 
 def page(report: Report) -> str:
-    """The page, UTF-8."""
+    """Returns the page as UTF-8 HTML."""
     parts = [
-        f'<header><h1>What the doctor found</h1><p class="path">{_text(report.path)}</p>'
+        f'<header><h1>Report of the doctor</h1><p class="path">{_text(report.path)}</p>'
         f"<p><strong>{_text(report.verdict)}</strong></p>{_counts(report)}</header>",
         _timeline(report),
         _findings(report),
         _cameras(report),
         _streams(report),
-        f"<footer>RoboCache {_text(report.robocache_version)}. Rates and periods are of each stream's own clock. What a finding "
-        "means, and where its thresholds lie: docs/doctor.md. Checksums are not compared: robocache inspect --verify does.</footer>",
+        f"<footer>RoboCache {_text(report.robocache_version)}. Rates and periods are those of each stream's own clock. "
+        "docs/doctor.md explains each finding and its thresholds. robocache inspect --verify compares checksums.</footer>",
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"/>'
@@ -121,7 +121,7 @@ def _group(code: str, severity: str, found: list[Finding], more: int) -> str:
 
 def _table(found: list[Finding]) -> str:
     rows = "".join(f"<tr><td>{_text(f.where) or 'all of it'}</td><td>{_text(f.message)}</td></tr>" for f in found)
-    return f'<table><colgroup><col class="place"/><col/></colgroup><thead><tr><th scope="col">where</th><th scope="col">what</th></tr></thead><tbody>{rows}</tbody></table>'
+    return f'<table><colgroup><col class="where"/><col/></colgroup><thead><tr><th scope="col">where</th><th scope="col">what</th></tr></thead><tbody>{rows}</tbody></table>'
 
 
 def _timeline(report: Report) -> str:
@@ -131,8 +131,8 @@ def _timeline(report: Report) -> str:
     part = f"the first {shown} of {report.episodes} episodes" if shown < report.episodes else _many(shown, "episode")
     return (
         '<section aria-labelledby="timeline"><h2 id="timeline">Episodes</h2><figure class="stream"><div class="scroll">'
-        f"{timeline_plot(report.pictures)}</div><figcaption>When which stream has rows: {part} one behind the other, every other "
-        "one shaded; long gaps in red.</figcaption></figure></section>"
+        f"{timeline_plot(report.pictures)}</div><figcaption>The times when each stream has rows: {part} one after another, every "
+        "second one shaded; long gaps in red.</figcaption></figure></section>"
     )
 
 
@@ -160,7 +160,7 @@ def _streams(report: Report) -> str:
     rows = []
     for stream in report.streams:
         true, lost = stream["true_rate_hz"], stream["lost_s"]
-        text = stream["kind"] == "text"  # comes when it comes
+        text = stream["kind"] == "text"  # has no rate
         cells = (
             _values(stream),
             f"{stream['rows']:,}",
@@ -170,10 +170,10 @@ def _streams(report: Report) -> str:
             "" if text or lost is None else f"{lost:.3g} s",
             str(sum(finding.stream == stream["name"] for finding in report.findings)),
         )
-        told = "".join(
+        columns = "".join(
             f"<td{_number(h in numeric)}>{_text(cell)}</td>" for h, cell in zip(headings[1:], cells, strict=True)
         )
-        rows.append(f'<tr><th scope="row">{_text(stream["name"])}</th>{told}</tr>')
+        rows.append(f'<tr><th scope="row">{_text(stream["name"])}</th>{columns}</tr>')
     parts = [
         '<section aria-labelledby="streams"><h2 id="streams">Streams</h2><div class="scroll"><table><thead><tr>'
         f"{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
@@ -187,15 +187,18 @@ def _streams(report: Report) -> str:
         figures = (
             (
                 periods_plot(picture),
-                "Time between rows: the mean, and from the least to the largest; gaps beyond it in red.",
+                "Time between rows: the mean, and the range from the least to the largest; gaps beyond it in red.",
             ),
-            (histogram_plot(picture), "How often it comes; from 1.5 P on it is a gap, from 10 P on a long one."),
+            (
+                histogram_plot(picture),
+                "How often each period occurs; from 1.5 P on it is a gap, from 10 P on a long gap.",
+            ),
             (
                 ranges_plot(picture),
-                f"Values, each on its own scale: from min to max, from q01 to q99, and the median{more}.",
+                f"Values, each on its own scale: min to max, q01 to q99, and the median{more}.",
             ),
         )
-        drawn = "".join(f"<figure>{svg}<figcaption>{told}</figcaption></figure>" for svg, told in figures if svg)
+        drawn = "".join(f"<figure>{svg}<figcaption>{caption}</figcaption></figure>" for svg, caption in figures if svg)
         if drawn:
             parts.append(
                 f'<article class="stream"><h3>{_text(picture.name)}</h3><div class="figures">{drawn}</div></article>'
@@ -204,7 +207,7 @@ def _streams(report: Report) -> str:
 
 
 def _values(stream: dict[str, Any]) -> str:
-    """What a row is."""
+    """Describes a row of the stream."""
     if stream["kind"] == "text":
         return "text"
     return f"{'ragged ' * (stream['kind'] == 'arrays')}{stream['dtype']} {stream['shape']}"

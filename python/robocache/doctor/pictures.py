@@ -1,4 +1,4 @@
-"""What a report's page draws, as numbers: of a recording of any length a few hundred of them."""
+"""The numbers that a report's page draws: a few hundred, for a recording of any length."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _STRIPS, _FRAMES, _HIGH, _WIDE = 16, 6, 120, 160
 
 @dataclass
 class StreamPicture:
-    """One stream.
+    """The picture of one stream.
 
     Attributes:
-        name: whose.
+        name: the stream's name.
         period_ns: the median period.
-        low, mean, high: of the periods in each of 240 parts of the rows, in ns; NaN where there is none.
-        histogram: how many periods lie between `EDGES`, those beyond in the outer ones.
-        zeros: periods of 0.
-        features: name, min, q01, q50, q99 and max of the first 24 that change.
-        more: how many that change there are beyond.
-        constant: how many do not change.
-        spans: where it has rows, from 0 to 1 of all episodes' time, one behind the other.
-        gaps: where it has long gaps, as `spans`.
+        low, mean, high: of the periods in each of 240 parts of the rows, in ns; NaN for a part without periods.
+        histogram: the number of periods between `EDGES`; the outer bins include all beyond.
+        zeros: the number of periods of 0.
+        features: name, min, q01, q50, q99 and max of the first 24 features that change.
+        more: the number of further features that change.
+        constant: the number of features that do not change.
+        spans: the times with rows, as parts from 0 to 1 of all episodes' time, one after another.
+        gaps: the times of long gaps, as `spans`.
     """
 
     name: str
@@ -51,7 +51,7 @@ class StreamPicture:
 
 @dataclass
 class Strip:
-    """Some frames of a camera, evenly over all its rows: episode, row and a small JPEG in base64 of each that decodes."""
+    """Some frames of a camera, spread evenly over its rows: episode, row and a small base64 JPEG of each that decodes."""
 
     name: str
     frames: list[tuple[int, int, str]]
@@ -59,14 +59,14 @@ class Strip:
 
 @dataclass
 class Pictures:
-    """All of a report's.
+    """All pictures of a report.
 
     Attributes:
-        streams: at most 64.
-        borders: where the episodes begin and the last one ends, from 0 to 1; at most 300 episodes.
-        seconds: how long these are together.
-        episodes: how many these are.
-        strips: of the first 16 cameras.
+        streams: those of at most 64 streams.
+        borders: the begins of the episodes and the end of the last one, from 0 to 1; at most 300 episodes.
+        seconds: the duration of these episodes together.
+        episodes: the number of these episodes.
+        strips: those of the first 16 cameras.
     """
 
     streams: list[StreamPicture]
@@ -77,7 +77,7 @@ class Pictures:
 
 
 def draw(survey: Survey) -> Pictures:
-    """The pictures of a cache."""
+    """Returns the pictures of a cache."""
     clocks = list(survey.clocks.values())[:STREAMS]
     episodes = min(len(survey.dataset), EPISODES)
     begins, lengths = np.zeros(episodes, np.int64), np.zeros(episodes)
@@ -89,7 +89,7 @@ def draw(survey: Survey) -> Pictures:
     borders = np.concatenate([[0.0], np.cumsum(lengths)])
     whole = max(float(borders[-1]), 1.0)
 
-    def place(time_ns: int, episode: int) -> float:
+    def position(time_ns: int, episode: int) -> float:
         return (float(borders[episode]) + float(time_ns - int(begins[episode]))) / whole
 
     streams = []
@@ -97,12 +97,12 @@ def draw(survey: Survey) -> Pictures:
         picture = _stream(clock, survey)
         for episode in np.flatnonzero(clock.rows[:episodes]).tolist():
             ends = (int(clock.first_ns[episode]), int(clock.last_ns[episode]))
-            picture.spans.append((place(ends[0], episode), place(ends[1], episode)))
+            picture.spans.append((position(ends[0], episode), position(ends[1], episode)))
         gaps = clock.steady and clock.stream.kind != "text"
         rows = clock.periods.long_gap_rows if gaps else np.empty(0, np.int64)
         for row, episode in zip(rows.tolist(), clock.episode_of(rows).tolist(), strict=True):
             if episode < episodes:
-                picture.gaps.append(place(int(clock.stream.time_ns[row]), episode))
+                picture.gaps.append(position(int(clock.stream.time_ns[row]), episode))
         streams.append(picture)
     strips = [_strip(survey.clocks[camera.name]) for camera in survey.cameras[:_STRIPS] if camera.rows]
     return Pictures(streams, (borders / whole).tolist(), whole / 1e9, episodes, strips)
@@ -114,16 +114,16 @@ def _strip(clock: Clock) -> Strip:
         try:
             frame = camera.frame(row)
         except FrameError:
-            continue  # a finding says so
+            continue  # a finding reports it
         small = as_picture(cast(FrameFormat, camera.frames).color_space, _smaller(frame))
         encoded = frames.encode(small[None], "jpeg", 80).data
-        place = clock.locate(row)
-        found.append((place["episode"], place["row"], base64.b64encode(encoded.tobytes()).decode()))
+        location = clock.locate(row)
+        found.append((location["episode"], location["row"], base64.b64encode(encoded.tobytes()).decode()))
     return Strip(camera.name, found)
 
 
 def _smaller(frame: np.ndarray) -> np.ndarray:
-    """A frame of at most 160 by 120 pixels: each is the mean of a block; of depth one of the block, for a mean may be no depth."""
+    """Returns a frame of at most 160 by 120 pixels: the mean of each block, or one pixel of it for depth."""
     step = max(-(-frame.shape[0] // _HIGH), -(-frame.shape[1] // _WIDE))
     if step == 1 or frame.dtype != np.uint8 or min(frame.shape[:2]) < step:
         return frame[::step, ::step]

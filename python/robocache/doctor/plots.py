@@ -1,4 +1,4 @@
-"""Pictures as SVG, without a library: strings whose colours are the page's, so that they follow light and dark."""
+"""Draws pictures as SVG strings. Their colours are the page's, so they follow its light and dark modes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH, _LEFT, _RIGHT, _TOP = 350, 52, 10, 12
 
 
 def periods_plot(picture: StreamPicture) -> str:
-    """Time between rows over all rows: the least, the mean and the largest of each part; gaps that reach higher in red."""
+    """Draws the time between rows: the least, the mean and the largest of each part of the rows; higher gaps in red."""
     height, bottom = 170, 140
     p = picture.period_ns
     known = picture.high[~np.isnan(picture.high)]
@@ -43,7 +43,7 @@ def periods_plot(picture: StreamPicture) -> str:
 
 
 def histogram_plot(picture: StreamPicture) -> str:
-    """How often which period comes, in median periods on a logarithmic axis; a bar's height is a logarithm too."""
+    """Draws how often each period occurs, in median periods. Both axes are logarithmic."""
     height, bottom = 170, 140
     counts = picture.histogram
     if not counts.sum():
@@ -70,19 +70,19 @@ def histogram_plot(picture: StreamPicture) -> str:
         f'<text class="label mid" x="{(_LEFT + _WIDTH) / 2}" y="{height - 1}">time between rows, in medians P</text>'
     )
     zeros = f", and {picture.zeros:,} of 0" if picture.zeros else ""
-    return _svg(height, f"{picture.name}: how often which time between rows comes{zeros}", parts)
+    return _svg(height, f"{picture.name}: how often each time between rows occurs{zeros}", parts)
 
 
 def ranges_plot(picture: StreamPicture) -> str:
-    """Of each feature, on a scale of its own, a thin line from min to max, a thick one from q01 to q99, and the median."""
+    """Draws each feature on its own scale: a thin line from min to max, a thick one from q01 to q99, and the median."""
     features = [f for f in picture.features if all(math.isfinite(x) for x in f[1:])]
     if not features:
         return ""
     left, right, row = 178, 60, 17
     height, width = _TOP + row * len(features) + 4, _WIDTH - left - right
     parts = []
-    for place, (name, least, q01, middle, q99, most) in enumerate(features):
-        y = _TOP + row * place + row / 2
+    for index, (name, least, q01, middle, q99, most) in enumerate(features):
+        y = _TOP + row * index + row / 2
         a, b, c = (round(left + width * (value - least) / (most - least), 1) for value in (q01, middle, q99))
         parts.append(f'<text class="tick end" x="{left - 76}" y="{y + 4}">{_short(name, 16)}</text>')
         parts.append(f'<text class="tick end" x="{left - 6}" y="{y + 4}">{least:.3g}</text>')
@@ -90,11 +90,11 @@ def ranges_plot(picture: StreamPicture) -> str:
         parts.append(f'<rect class="bar" x="{a}" y="{y - 4}" width="{max(c - a, 1):.1f}" height="8" rx="2"/>')
         parts.append(f'<line class="mark" x1="{b}" x2="{b}" y1="{y - 5}" y2="{y + 5}"/>')
         parts.append(f'<text class="tick" x="{left + width + 6}" y="{y + 4}">{most:.3g}</text>')
-    return _svg(height, f"{picture.name}: what each feature spans, from its least to its largest value", parts)
+    return _svg(height, f"{picture.name}: the range of each feature, from its least to its largest value", parts)
 
 
 def timeline_plot(pictures: Pictures) -> str:
-    """A lane a stream over all episodes, one behind the other; long gaps in red."""
+    """Draws a lane per stream over all episodes, one after another; long gaps in red."""
     width, left, lane = 960, 190, 20
     height = _TOP + lane * len(pictures.streams) + 24
     bottom = _TOP + lane * len(pictures.streams)
@@ -103,12 +103,12 @@ def timeline_plot(pictures: Pictures) -> str:
         return round(left + (width - left - 12) * part, 1)
 
     parts = []
-    for place, (begin, end) in enumerate(zip(pictures.borders[:-1], pictures.borders[1:], strict=True)):
-        if place % 2 == 0:
+    for index, (begin, end) in enumerate(zip(pictures.borders[:-1], pictures.borders[1:], strict=True)):
+        if index % 2 == 0:
             wide = max(x(end) - x(begin), 0.2)
             parts.append(f'<rect class="shade" x="{x(begin)}" y="{_TOP}" width="{wide:.1f}" height="{bottom - _TOP}"/>')
-    for place, picture in enumerate(pictures.streams):
-        y = _TOP + lane * place
+    for index, picture in enumerate(pictures.streams):
+        y = _TOP + lane * index
         parts.append(f'<text class="tick end" x="{left - 8}" y="{y + lane / 2 + 4}">{_short(picture.name, 28)}</text>')
         for begin, end in picture.spans:
             wide = max(x(end) - x(begin), 0.6)
@@ -119,12 +119,12 @@ def timeline_plot(pictures: Pictures) -> str:
         at = x(tick / pictures.seconds)
         parts.append(f'<text class="tick mid" x="{at}" y="{bottom + 16}">{tick:g} s</text>')
     return _svg(
-        height, f"when which stream has rows, in {pictures.episodes} episodes one behind the other", parts, width
+        height, f"the times when each stream has rows, in {pictures.episodes} episodes one after another", parts, width
     )
 
 
 class _Plot:
-    """Where a value lies in a picture."""
+    """Maps values to positions in a picture."""
 
     def __init__(self, height: int, bottom: int, x0: float, x1: float, y0: float, y1: float) -> None:
         self.height, self.bottom = height, bottom
@@ -153,8 +153,8 @@ class _Plot:
 
 
 def _svg(height: float, title: str, parts: list[str], width: int = _WIDTH) -> str:
-    told = escape(printable(title))
-    return f'<svg viewBox="0 0 {width} {height:g}" role="img" aria-label="{told}"><title>{told}</title>{"".join(parts)}</svg>'
+    label = escape(printable(title))
+    return f'<svg viewBox="0 0 {width} {height:g}" role="img" aria-label="{label}"><title>{label}</title>{"".join(parts)}</svg>'
 
 
 def _points(points: list[tuple[float, float]]) -> str:
@@ -162,7 +162,7 @@ def _points(points: list[tuple[float, float]]) -> str:
 
 
 def _ticks(low: float, high: float, number: int) -> list[float]:
-    """Round numbers between the two, about so many."""
+    """Returns about `number` round numbers between low and high."""
     if not high > low:
         return [low]
     rough = (high - low) / number
@@ -173,7 +173,7 @@ def _ticks(low: float, high: float, number: int) -> list[float]:
 
 
 def _short(text: str, length: int) -> str:
-    """With its middle cut out where it is longer; the whole as a title."""
+    """Returns the text, with its middle cut out if it is longer; the whole text becomes a title."""
     text = printable(text)
     if len(text) <= length:
         return escape(text)

@@ -1,4 +1,4 @@
-"""Check of numbers that may be rotations: four neighbours of length 1 which nothing says how to interpolate."""
+"""Finds numbers that may be rotations: four neighbouring features of length 1 without an interpolation method."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ..ingest.mapping import toml
 from .streams import Survey, feature_names
 from .values import methods_of
 
-UNIT = 1e-3  # how far the length of each row may be from 1
+UNIT = 1e-3  # the length of each row may differ from 1 by this much
 ROWS_LEAST = 20
-_NUMBERS = 1 << 20  # that are looked at together
+_NUMBERS = 1 << 20  # checked at a time
 
 
 def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
-    """Four features of length 1 in every row that no method of the stream covers, with the mapping that makes them a rotation.
+    """Finds four features of length 1 in every row that no method of the stream covers, and gives the mapping that makes them
+    a rotation.
 
-    No rotations are columns of which fewer than two change, and rows of one 1 and three 0.
+    Columns of which fewer than two change are not rotations, nor are rows of one 1 and three 0.
     """
     for stream in survey.floats:
         features = math.prod(stream.shape)
@@ -42,7 +43,7 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
                 taken = start + 3
         if not mended:
             continue
-        told = [feature_names(stream, list(range(start, start + 4))) for start in mended[:3]]
+        described = [feature_names(stream, list(range(start, start + 4))) for start in mended[:3]]
         more = f" and {len(mended) - 3} more" if len(mended) > 3 else ""
         turns = sum(flips[start] for start in mended)
         blocks_said: list[list[int | str]] = [[start, start + 4, "slerp"] for start in mended]
@@ -51,19 +52,19 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "quaternion-without-method",
-            f"four numbers of length 1 in every row, as of a quaternion, interpolated one by one: {'; '.join(told)}{more}"
+            f"four numbers of length 1 in every row, as of a quaternion, interpolated one by one: {'; '.join(described)}{more}"
             + (f"; their signs turn together {turns} times, q and -q are one rotation" if turns else ""),
             stream=stream.name,
             count=len(mended),
             value=turns,
-            advice="If they are one, ingest with --mapping FILE, in which stands"
+            advice="If they are a rotation, ingest with --mapping FILE, which contains"
             + (" (by the stream's name in the source)" if "mapping" in survey.dataset.provenance else "")
             + f":\n{mapping_line(stream.name, blocks_said)}",
         )
 
 
 def mapping_line(stream: str, methods: list[list[int | str]]) -> str:
-    """A line of a mapping in TOML that says how a stream is interpolated."""
+    """Returns a line of a TOML mapping with a stream's interpolation methods."""
     return f"streams.{toml(stream)}.methods = {toml(methods)}"
 
 
@@ -72,10 +73,10 @@ def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
 
 
 def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, int]:
-    """Those of the blocks of four that have length 1 in every row, and how often their sign turns from one row to the next."""
+    """Returns the blocks of four with length 1 in every row, and how often their sign turns from row to row."""
     left = np.array(blocks, np.int64)
     turns = np.zeros(len(left), np.int64)
-    mixed = np.zeros(len(left), bool)  # some row is more than one 1 and three 0
+    mixed = np.zeros(len(left), bool)  # some row is not one 1 and three 0
     step = max(_NUMBERS // math.prod(stream.shape), 2)
     first = np.zeros(stream.rows + 1, bool)
     first[stream.row_offsets] = True

@@ -1,4 +1,4 @@
-"""What an ingest told of its source, as findings; and a LeRobot dataset's own statistics against its rows."""
+"""Findings from what ingest recorded about its source, and from a LeRobot dataset's own statistics."""
 
 from __future__ import annotations
 
@@ -17,69 +17,69 @@ from ..provenance import alike as alike_of
 from .episodes import source_episodes
 from .streams import Survey
 
-# What the reasons of readers and of the driver have in common.
+# Patterns in the reasons that readers and ingest give, with the finding's code and advice.
 _KINDS = (
-    (r"\bsay (how many|which)\b.* with ", "unreadable", "No damage: the files do not say it. Give the option."),
-    ("which is no time", "stamp-without-time", "The recorder had no time there: --repair drop leaves such rows out."),
+    (r"\bsay (how many|which)\b.* with ", "unreadable", "This is no damage: the files do not say it. Give the option."),
+    ("which is no time", "stamp-without-time", "The recorder had no time there. --repair drop leaves such rows out."),
     (
         "a step back of|do not decrease",
         "times-out-of-order",
-        "Ingest's --repair sorts, drops or splits there; better, mend the recorder.",
+        "Ingest's --repair sorts, drops or splits there. It is better to correct the recorder.",
     ),
-    ("but before it", "schema-change", "Ingest the files apart, or bring them to one layout at the source."),
+    ("but before it", "schema-change", "Ingest the files separately, or convert them to one layout at the source."),
     ("Git LFS pointer", "not-downloaded", "Run git lfs pull in the source's repository."),
     (
         "No such file|no episode_|have no rows",
         "missing-file",
-        "Part of the source is not here: fetch it, or go without.",
+        "Part of the source is missing: fetch it, or ingest without it.",
     ),
 )
-TOLERANCE = 1e-3  # of the column's span
-# Of the largest value. Sums of float32, one row after the other, are off by up to 2^-24 a row; a few digits in JSON by 1e-5.
+TOLERANCE = 1e-3  # relative to the column's range
+# Relative to the largest value. Summing float32 row by row is off by up to 2^-24 a row, a few digits in JSON by 1e-5.
 ROUNDING = 1e-5, 1e-3
 
 
 def check_source(survey: Survey) -> Iterator[Finding]:
     """Reports what each ingest into the cache skipped, and what a cache of that format does not hold."""
-    for told in ingests(survey.dataset.provenance):
-        yield from _told_by_ingest(told)
+    for record in ingests(survey.dataset.provenance):
+        yield from _findings_of_ingest(record)
 
 
-def _told_by_ingest(told: Ingested) -> Iterator[Finding]:
+def _findings_of_ingest(record: Ingested) -> Iterator[Finding]:
     alike: dict[str, list[tuple[str, str]]] = {}
-    for what, reason in told.skipped:
+    for what, reason in record.skipped:
         alike.setdefault(re.sub(r"\d+", "#", f"{what}: {reason}"), []).append((what, reason))
     for (what, reason), *more in alike.values():
         finding = unreadable(what, reason)
         also = f"; and {len(more)} more like it, {more[-1][0]} the last" if more else ""
         yield replace(finding, message=finding.message + also, count=1 + len(more))
-    if streams := told.repaired:
+    if streams := record.repaired:
         counts = {name: ", ".join(f"{what} {n}" for what, n in of.items() if n) for name, of in streams.items()}
         yield Finding(
             "note",
             "repaired",
-            f"by {told.policy!r}: " + "; ".join(f"{name}: {done}" for name, done in counts.items()),
+            f"by {record.policy!r}: " + "; ".join(f"{name}: {done}" for name, done in counts.items()),
             stream=next(iter(streams)) if len(streams) == 1 else None,
             count=len(streams),
-            advice="The stamps were not as they should be, and what was made of them is only as good as the policy.",
+            advice="The stamps were wrong, and the repaired ones are only as good as the policy.",
         )
-    left_out = [(what, reason) for what, reason in told.left_out if "names of its features" not in what]
+    left_out = [(what, reason) for what, reason in record.left_out if "names of its features" not in what]
     if left_out:
         yield Finding(
             "note",
             "left-out",
             f"the cache does not hold {'; '.join(named(group) for group in alike_of(left_out))}",
             count=len(left_out),
-            file=told.source or None,
-            advice="By design, or for want of a form in the cache: nothing to do where it is not missed.",
+            file=record.source or None,
+            advice="It is left out by design, or the cache has no form for it. If you do not need it, there is nothing to do.",
         )
 
 
 def unreadable(what: str, reason: str) -> Finding:
-    """A finding of what was not read."""
+    """Returns a finding for something that could not be read."""
     code, advice = next(
         ((code, advice) for pattern, code, advice in _KINDS if re.search(pattern, reason)),
-        ("unreadable", "Mend or remove the file; what else there is can be ingested with --on-error skip."),
+        ("unreadable", "Repair or remove the file. --on-error skip ingests everything else."),
     )
     file = re.match(r"(/.*?|[^:\s]\S*?):( |$)", reason)
     row = re.search(r"\bindex (\d+)\b", reason) or re.search(r"\brow (\d+)\b", reason)
@@ -96,24 +96,24 @@ def unreadable(what: str, reason: str) -> Finding:
 
 
 def check_source_statistics(survey: Survey) -> Iterator[Finding]:
-    """Compares meta/stats.json of the cache's LeRobot dataset, if it still lies there, with the cache's rows.
+    """Compares meta/stats.json of the cache's LeRobot dataset, if it still exists, with the cache's rows.
 
-    Mean, std, min and max must agree within a thousandth of the column's span and the rounding of sums in float32; v2.1's
+    Mean, std, min and max must agree within a thousandth of the column's range plus the rounding of float32 sums. v2.1's
     meta/episodes_stats.jsonl is compared by episode. Caches with appended sources are not compared.
     """
     provenance = survey.dataset.provenance
     from ..ingest.files import is_source  # here, since ingest takes long to import
 
     source = Path(survey.dataset.path).parent / str(provenance.get("source") or "")
-    if not is_source(provenance, source):  # it lies elsewhere, or another of its name lies there
+    if not is_source(provenance, source):  # it is elsewhere, or another source has its path
         return
     meta = source / "meta"
     if provenance.get("format") != "lerobot" or provenance.get("appended") or not meta.is_dir():
         return
-    told, found = _json(meta / "stats.json"), list[Finding | None]()
-    if isinstance(told, dict):
+    statistics, found = _json(meta / "stats.json"), list[Finding | None]()
+    if isinstance(statistics, dict):
         for stream in survey.numbers:
-            of_stream = told.get(stream.name)
+            of_stream = statistics.get(stream.name)
             if isinstance(of_stream, dict):
                 stats = survey.dataset.stats[stream.name]
                 rows = {key: np.ravel(getattr(stats, key)) for key in ("mean", "std", "min", "max")}
@@ -122,30 +122,30 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
     episodes = source_episodes(survey.dataset)
     for line in _lines(per_episode) if episodes else ():
         number = line.get("episode_index")
-        place = episodes.get(number) if isinstance(number, int) else None
-        if place is None or not isinstance(line.get("stats"), dict):
+        episode = episodes.get(number) if isinstance(number, int) else None
+        if episode is None or not isinstance(line.get("stats"), dict):
             continue
         for stream in survey.numbers:
             of_stream = line["stats"].get(stream.name)
-            values = stream.values[slice(*stream.row_offsets[place : place + 2].tolist())]
+            values = stream.values[slice(*stream.row_offsets[episode : episode + 2].tolist())]
             if not isinstance(of_stream, dict) or not len(values):
                 continue
             table = values.reshape(len(values), -1).astype(np.float64)
             rows = {"mean": table.mean(0), "std": table.std(0), "min": table.min(0), "max": table.max(0)}
-            found.append(_compared(per_episode, stream.name, place, of_stream, rows, len(table)))
+            found.append(_compared(per_episode, stream.name, episode, of_stream, rows, len(table)))
     yield from filter(None, found)
 
 
 @np.errstate(over="ignore", invalid="ignore")
 def _compared(
-    file: Path, name: str, episode: int | None, told: dict[str, Any], rows: dict[str, np.ndarray], number: int
+    file: Path, name: str, episode: int | None, statistics: dict[str, Any], rows: dict[str, np.ndarray], number: int
 ) -> Finding | None:
     largest = np.maximum(np.abs(rows["min"]), np.abs(rows["max"]))
     rounding = min(max(ROUNDING[0], number * 2.0**-24), ROUNDING[1])
     allowed = TOLERANCE * (rows["max"] - rows["min"]) + rounding * largest
     for key, ours in rows.items():
         try:
-            theirs = np.ravel(np.asarray(told[key], np.float64))
+            theirs = np.ravel(np.asarray(statistics[key], np.float64))
         except (KeyError, TypeError, ValueError):
             continue
         if theirs.shape != ours.shape or np.isnan(ours).any():
@@ -160,14 +160,14 @@ def _compared(
             return Finding(
                 "warning",
                 "source-statistics",
-                f"{key} of feature {worst} is {theirs[worst]:.6g} there, of the rows {ours[worst]:.6g}",
+                f"{key} of feature {worst} is {theirs[worst]:.6g} there, but {ours[worst]:.6g} in the rows",
                 episode=episode,
                 stream=name,
                 value=float(theirs[worst]),
                 expected=float(ours[worst]),
                 file=str(file),
-                advice="They are of other rows, as of a whole of which this is a part, or were computed in another way: normalise by "
-                "the cache's own, as the loader does.",
+                advice="They belong to other rows, such as the whole dataset of which this is a part, or were computed differently: "
+                "normalise by the cache's own statistics, as the loader does.",
             )
     return None
 

@@ -28,7 +28,7 @@ class Periods:
     Attributes:
         moving: the number of periods over 0.
         lost_ns: the sum of (period - P) over all periods above 1.5 P.
-        first_zero_row: the first row with the stamp of the row before.
+        first_zero_row: the first row with the same stamp as the previous row.
         short_gaps: periods of 1.5 to 10 P: their number, the longest, and the row after the longest.
         bursts: runs of 3 or more periods below P / 4: the number of runs, the periods in all of them, the periods in the
             longest, and the first row of the longest.
@@ -114,7 +114,7 @@ class Clock:
 
     @property
     def true_rate_hz(self) -> float:
-        """Rows a second, without gaps and bursts; 0.0 without rows. With coarse stamps it is more exact than 1 / P."""
+        """Rows per second, without gaps and bursts; 0.0 without rows. With coarse stamps it is more exact than 1 / P."""
         number, total = self.periods.regular
         return float(1e9 * number.sum() / total.sum()) if total.sum() > 0 else 0.0
 
@@ -132,11 +132,11 @@ class Clock:
 
 @dataclass
 class Survey:
-    """A cache that is checked.
+    """A cache that is being checked.
 
     Attributes:
         dataset: the cache.
-        splits: lists of episodes that must have nothing in common, by name.
+        splits: lists of episodes by name; no episode may be in two of them.
         blank: cameras whose first and last frames show one colour, once checked.
     """
 

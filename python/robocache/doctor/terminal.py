@@ -1,4 +1,4 @@
-"""A report on a terminal."""
+"""Prints a report on a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def show(report: Report, console: Console, *, lines: int = 5) -> None:
-    """Prints the findings, the worst first, of each code at most `lines`."""
+    """Prints the findings, the worst first, at most `lines` per code."""
     counts = report.counts
     worst = next((severity for severity in SEVERITIES if counts[severity]), "note")
     console.print(Text(report.verdict, _STYLES[worst]))
@@ -34,25 +34,25 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
         found = [finding for finding in report.findings if finding.severity == severity]
         for code, group in groupby(found, key=lambda finding: finding.code):
             alike = list(group)
-            for place, finding in enumerate(alike[:lines]):
-                table.add_row(code if place == 0 else "", Name(finding.where), Name(finding.message))
+            for index, finding in enumerate(alike[:lines]):
+                table.add_row(code if index == 0 else "", Name(finding.where), Name(finding.message))
             more = len(alike[lines:]) + report.more.get(code, 0)
             if more:
                 table.add_row("", "", Text(f"and {more} more", "dim"))
             if alike[0].advice:
                 table.add_row("", "", Text(f"→ {alike[0].advice.splitlines()[0]}", "dim"))
         console.print(table)
-        for finding in found:  # whole, to be copied
+        for finding in found:  # prints whole lines, for copying
             for line in finding.advice.split("\n")[1:]:
                 console.print(Text(printable(line)), soft_wrap=True)
     rows = sum(stream["rows"] for stream in report.streams)
     looked = (
         f"{count(report.episodes, 'episode')}, {count(len(report.streams), 'stream')}, {count(rows, 'row')}"
         if report.streams or report.manifest_crc32 is not None
-        else "no cache came of it"
+        else "no cache was written"
     )
     console.print(Text(f"looked at: {looked}"))
     if report.manifest_crc32 is not None:
-        console.print(Text("checksums: not compared; robocache inspect CACHE --verify does", "dim"))
+        console.print(Text("checksums: not compared; robocache inspect CACHE --verify compares them", "dim"))
     if report.not_stored:
         console.print(Text(f"not stored: {printable(report.not_stored)}", "dim"))

@@ -17,17 +17,17 @@ from ..findings import Finding
 from ..norm_stats import MIN_SPREAD
 from .streams import Clock, Survey, feature_names, index_of, is_action
 
-# Those that the pass itself holds numbers against stand in src/robocache/cache/scan.hpp.
-STUCK_S = 1.0  # for which a value is repeated, as well as for 20 rows,
-# in a column that repeats in no more of its other rows, nor in more episodes
+# src/robocache/cache/scan.hpp has the thresholds of the pass itself.
+STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows,
+# in a column that repeats in at most this share of its other rows, and of the episodes
 STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
-MOVING = 0.5  # of the rows in which what counts as moving changes
-JUMPS_AN_EPISODE = 0.5  # in a column that has more of them they are its nature
-JUMP_RANGE = 0.2  # a jump is also against all that the column spans
+MOVING = 0.5  # a stream moves if at least this share of its rows changes
+JUMPS_AN_EPISODE = 0.5  # a column with more jumps is not reported: it jumps by its nature
+JUMP_RANGE = 0.2  # a jump is at least this share of the column's range
 QUATERNION_NORM = 0.01
 STATS_TOLERANCE = 1e-5
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-_BYTES = 1 << 24  # that are looked at together
+_BYTES = 1 << 24  # scanned at a time
 _scan_open, _scan_add, _scan_found = (_lib.function(f"scan_{name}") for name in ("open", "add", "found"))
 _array_of = _lib.function("array_of")
 _QUATERNION = re.compile(r"(?i)^(.*?)(?:quat(?:ernion)?|q|rotation|orientation|rot)?[._]?q?([wxyz])$")
@@ -35,18 +35,18 @@ _QUATERNION = re.compile(r"(?i)^(.*?)(?:quat(?:ernion)?|q|rotation|orientation|r
 
 @dataclass
 class Scan:
-    """What a pass over a stream found; NaN aside, but for `still`.
+    """The results of a pass over a stream. All of them except `still` ignore NaN.
 
     Attributes:
-        centres: float64 ``[features]``, about each feature's mean.
-        number, low, high, still: float64 ``[features]``: how many values, the least, the largest, and in how many rows the value
-            of the row before.
-        total, squares: float64 ``[features]``, of what is left of the values without the centres.
-        ranks: int64 ``[features, 2, 5]``: how many values lie below each stored quantile, and how many not above.
-        runs: by feature, (first row, one behind the last row) of long repetitions.
-        jumps: by feature, (row, what, how far) of steps and spikes.
+        centres: float64 ``[features]``, near each feature's mean.
+        number, low, high, still: float64 ``[features]``: the number of values, the least, the greatest, and the number of rows
+            with the same value as the previous row.
+        total, squares: float64 ``[features]``, sums of (value - centre) and of its square.
+        ranks: int64 ``[features, 2, 5]``: the number of values below each stored quantile, and the number not above it.
+        runs: by feature, (first row, one past the last row) of long repetitions.
+        jumps: by feature, (row, kind, size) of steps and spikes.
         bad: by (episode, "nan" or "infinite"): number, first row, features.
-        outside, norms, flips: by feature, of a quaternion the first: number, first row, worst value.
+        outside, norms, flips: by feature (for a quaternion its first): number, first row, worst value.
     """
 
     stream: Stream
@@ -68,7 +68,7 @@ class Scan:
 
 
 def check_values(survey: Survey) -> Iterator[Finding]:
-    """Everything that a pass over the numbers finds."""
+    """Reports everything that a pass over the numbers finds."""
     scans = [scan(stream, survey) for stream in survey.numbers if stream.rows]
     for of_stream in scans:
         yield from _not_finite(of_stream)
@@ -82,7 +82,7 @@ def check_values(survey: Survey) -> Iterator[Finding]:
 
 
 def check_arrays(survey: Survey) -> Iterator[Finding]:
-    """Ragged rows without an element, where most have some."""
+    """Finds ragged rows without an element, if most rows have some."""
     for stream in survey.dataset.streams.values():
         if stream.kind != "arrays" or stream.offsets is None:
             continue
@@ -91,12 +91,12 @@ def check_arrays(survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "empty-rows",
-                f"{len(empty)} of {stream.rows} rows hold nothing",
+                f"{len(empty)} of {stream.rows} rows are empty",
                 **survey.clocks[stream.name].locate(int(empty[0])),
                 count=len(empty),
                 value=len(empty) / stream.rows,
                 expected=0.0,
-                advice="A scan that saw nothing, or one that was lost: an operation on points gives an empty grid of it.",
+                advice="The scan saw nothing, or it was lost. An operation on points returns an empty grid for it.",
             )
 
 
@@ -104,7 +104,7 @@ def check_arrays(survey: Survey) -> Iterator[Finding]:
 
 
 def scan(stream: Stream, survey: Survey) -> Scan:
-    """One pass over a stream of numbers, some MB at a time."""
+    """Scans a stream of numbers in one pass, a few MB at a time."""
     bounds, blocks = limits(stream), np.array(quaternions(stream), np.int64)
     opened = _scan_open(
         stream._dataset,
@@ -116,8 +116,8 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     while done < stream.rows:
         begin, done = done, _scan_add(opened, _BYTES)
         survey.forget(stream, slice(begin, done))
-    made = _scan_found(opened)
-    columns, runs, jumps, bad, beyond = (_lib.to_numpy(_array_of(made, None, place)) for place in range(5))
+    results = _scan_found(opened)
+    columns, runs, jumps, bad, beyond = (_lib.to_numpy(_array_of(results, None, index)) for index in range(5))
     mean = np.ravel(survey.dataset.stats[stream.name].mean)
     number, total, squares, low, high, still = columns[:, :6].T
     ranks = columns[:, 6:].astype(np.int64).reshape(-1, 2, 5)
@@ -136,11 +136,11 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     return found
 
 
-# ---- what it says of a stream ----
+# ---- facts about a stream ----
 
 
 def quaternions(stream: Stream) -> list[int]:
-    """The first features of the quaternions in a row: by the methods that the source names, or by features' names."""
+    """Returns the first feature of each quaternion in a row, by the source's methods or by the features' names."""
     if stream.dtype.kind in "biu":
         return []
     blocks = set()
@@ -160,20 +160,20 @@ def quaternions(stream: Stream) -> list[int]:
 
 
 def methods_of(stream: Stream) -> Iterator[tuple[int, int, str]]:
-    """The attribute `methods`, as far as it has the right form."""
-    told = stream.attributes.get("methods")
-    for block in told if isinstance(told, list) else []:
+    """Yields the valid entries of the attribute `methods`."""
+    methods = stream.attributes.get("methods")
+    for block in methods if isinstance(methods, list) else []:
         whole = isinstance(block, list) and len(block) == 3 and all(isinstance(x, int) for x in block[:2])
         if whole and 0 <= block[0] <= block[1] <= math.prod(stream.shape):
             yield block[0], block[1], str(block[2])
 
 
 def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
-    """float64 ``[features]`` twice: what the attribute `limits` says: [low, high], each a number or a list of one a feature."""
-    told = stream.attributes.get("limits")
+    """Returns the attribute `limits`, [low, high] with a number or a list of one per feature each, as two float64 ``[features]``."""
+    declared = stream.attributes.get("limits")
     features = math.prod(stream.shape)
     try:
-        low, high = (np.broadcast_to(np.asarray(bound, np.float64).ravel(), features) for bound in told or ())
+        low, high = (np.broadcast_to(np.asarray(bound, np.float64).ravel(), features) for bound in declared or ())
     except (TypeError, ValueError):
         return None
     return low, high
@@ -191,27 +191,27 @@ def _not_finite(of: Scan) -> Iterator[Finding]:
             f"nothing but NaN: {feature_names(of.stream, sorted(empty))}",
             stream=of.stream.name,
             count=len(empty),
-            advice="The source has the column and never filled it: leave it out.",
+            advice="The source has this column but never filled it: leave it out.",
         )
     for (_, code), (number, row, features) in of.bad.items():
         if features <= empty:
             continue
-        told = sorted(features - empty)
+        affected = sorted(features - empty)
         what = "NaN" if code == "nan" else "infinite"
         yield Finding(
             "error",
             f"{code}-value" if code == "infinite" else "nan",
-            f"{number} {what} value{'s' * (number != 1)} from this row on: {feature_names(of.stream, told)}",
+            f"{number} {what} value{'s' * (number != 1)} from this row on: {feature_names(of.stream, affected)}",
             **of.clock.locate(row),
             count=number,
             value=number,
             expected=0,
-            advice="One of them in a batch makes the loss NaN: mend it at the source, or leave the episode out with episodes=.",
+            advice="One of them in a batch makes the loss NaN: correct it at the source, or leave the episode out with episodes=.",
         )
 
 
 def _near_constant(of: Scan) -> Iterator[Finding]:
-    """Columns that change by less than normalising takes for a spread."""
+    """Finds columns whose spread is too small for normalising to scale."""
     if of.stream.dtype.kind in "biu":
         return
     with np.errstate(all="ignore"):
@@ -226,8 +226,8 @@ def _near_constant(of: Scan) -> Iterator[Finding]:
             count=len(features),
             value=float(spread[features].max()),
             expected=MIN_SPREAD,
-            advice="Flicker of a sensor at rest, which normalising only centres; of data in so large a unit, the loader's "
-            "Normalization(min_spread=0) scales it.",
+            advice="Usually this is the noise of a sensor at rest, and normalising only centres it. If the unit is just very large, "
+            "the loader's Normalization(min_spread=0) scales it.",
         )
 
 
@@ -237,7 +237,7 @@ def _constant(of: Scan) -> Iterator[Finding]:
         return
     every = len(constant) == len(of.number)
     floats = of.stream.dtype.kind not in "biu" and not _covariance(of.stream, 0)
-    once = int(of.clock.rows.max()) <= 1  # of a description, as of a camera or of a fixed transform
+    once = int(of.clock.rows.max()) <= 1  # a description, as of a camera or of a fixed transform
     dead = every and len(constant) > 1 and floats and not once
     yield Finding(
         "warning" if dead else "note",
@@ -246,12 +246,12 @@ def _constant(of: Scan) -> Iterator[Finding]:
         stream=of.stream.name,
         count=len(constant),
         value=float(of.low[constant[0]]),
-        advice="It tells a policy nothing; normalising only centres it (the loader's constant= says how).",
+        advice="A policy learns nothing from it. Normalising only centres it (see the loader's constant=).",
     )
 
 
 def _covariance(stream: Stream, feature: int) -> bool:
-    """Whether a feature is of a covariance, which rests, or jumps with the filter that makes it."""
+    """Whether a feature belongs to a covariance, which may rest or jump with the filter that computes it."""
     return "covariance" in f"{stream.name} {' '.join(stream.names[feature : feature + 1])}".lower()
 
 
@@ -261,7 +261,7 @@ def _outside(of: Scan) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "out-of-limits",
-            f"limits that say nothing: {json.dumps(of.stream.attributes['limits']):.60}",
+            f"limits of another form: {json.dumps(of.stream.attributes['limits']):.60}",
             stream=of.stream.name,
             advice=f"Give [low, high], each a number or a list of {math.prod(of.stream.shape)}.",
         )
@@ -270,21 +270,21 @@ def _outside(of: Scan) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "out-of-limits",
-            f"{number} value{'s' * (number != 1)} of {feature_names(of.stream, [f])} outside of {bounds[0][f]:g} to "
+            f"{number} value{'s' * (number != 1)} of {feature_names(of.stream, [f])} outside {bounds[0][f]:g} to "
             f"{bounds[1][f]:g} from this row on, by up to {worst:g}",
             **of.clock.locate(row),
             count=number,
             value=worst,
             expected=[float(bounds[0][f]), float(bounds[1][f])],
-            advice="Either the limits are of another joint or unit, or the sensor is wrong there.",
+            advice="Either the limits belong to another joint or unit, or the sensor is wrong there.",
         )
 
 
 def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
-    """Whole rows that stand still, or some columns of them, for 20 rows and 1 s.
+    """Finds rows, or some of their columns, that repeat for 20 rows and 1 s.
 
-    What rests by nature is not stuck: integers and commands; columns that also repeat elsewhere; of single columns those that
-    rest at their least or largest value, or where an episode begins or ends.
+    Data that rests by its nature is not stuck: integers and commands; columns that also repeat elsewhere; single columns that
+    rest at their least or greatest value, or at the begin or end of an episode.
     """
     stream, offsets = of.stream, of.stream.row_offsets
     if stream.dtype.kind in "biu" or is_action(stream.name):
@@ -307,11 +307,11 @@ def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
                 frozen.setdefault((begin, end), []).append(f)
     for (begin, end), features in frozen.items():
         whole = len(features) == np.count_nonzero(moving)
-        place = of.clock.locate(begin)
+        location = of.clock.locate(begin)
         if whole:
             moves = _others_move(of, begin, end, survey)
         else:
-            at_rest = place["row"] == 0 or end == offsets[place["episode"] + 1]
+            at_rest = location["row"] == 0 or end == offsets[location["episode"] + 1]
             row = stream.values[begin].ravel()
             features = [f for f in features if of.low[f] < row[f] < of.high[f]]
             moves = bool(features) and not at_rest and _columns_move(of, begin, end, features)
@@ -323,11 +323,11 @@ def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
             "stuck",
             f"the same value for {end - begin} rows, {seconds:.3g} s, while others move"
             + ("" if whole else f": {feature_names(stream, features)}"),
-            **place,
-            end_row=place["row"] + end - begin,
+            **location,
+            end_row=location["row"] + end - begin,
             value=seconds,
             expected=STUCK_S,
-            advice="The sensor or its driver stood still: leave the episode out, or cut it there.",
+            advice="The sensor or its driver stopped: leave the episode out, or cut it there.",
         )
 
 
@@ -338,19 +338,19 @@ def _columns_move(of: Scan, begin: int, end: int, features: list[int]) -> bool:
 
 
 def _others_move(of: Scan, begin: int, end: int, survey: Survey) -> bool:
-    """Whether another stream of numbers changes in that time; true where there is none that could tell."""
+    """Whether another stream of numbers changes in that time; true if no other stream can show it."""
     episode = int(of.clock.episode_of(begin))
-    told = False
+    compared = False
     for stream in survey.floats:
         rows = slice(*stream.row_offsets[episode : episode + 2].tolist())
         if stream is of.stream or rows.stop - rows.start < 2:
             continue
-        told = True
+        compared = True
         low, high = np.searchsorted(stream.time_ns[rows], of.stream.time_ns[[begin, end - 1]]) + rows.start
         values = stream.values[low:high].reshape(int(high - low), -1)
         if len(values) > 2 and (np.diff(values, axis=0) != 0).any(1).mean() >= MOVING:
             return True
-    return not told
+    return not compared
 
 
 _JUMPS: dict[str, tuple[str, str, str, str]] = {
@@ -358,34 +358,34 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
         "warning",
         "spike",
         "a value far from both its neighbours",
-        "A misread sensor: one such row bends min, max and every window over it. Filter it at the source.",
+        "The sensor was misread. One such row distorts min, max and every window over it: filter it at the source.",
     ),
     "wrap": (
         "note",
         "angle-wrap",
-        "an angle that goes once around",
-        "Interpolating goes the long way there: give its Window method='angle'.",
+        "an angle that wraps by a full turn",
+        "Interpolation takes the long way there: give its Window method='angle'.",
     ),
     "step": (
         "note",
         "step",
         "a jump of over 10 times the 99th percentile of the column's steps",
-        "A sensor that was set to zero anew, a cut recording, or a command: look at it.",
+        "The sensor was reset, the recording was cut, or this is a command: look at it.",
     ),
 }
 
 
 def _jumps(of: Scan) -> Iterator[Finding]:
     episodes = max(int(np.count_nonzero(of.clock.rows)), 1)
-    turning = {f + place: f for f in quaternions(of.stream) for place in range(4)}
+    turning = {f + k: f for f in quaternions(of.stream) for k in range(4)}
     for what, (severity, code, message, advice) in _JUMPS.items():
-        for f, told in sorted(of.jumps.items()):
+        for f, found in sorted(of.jumps.items()):
             least = JUMP_RANGE * float(of.high[f] - of.low[f])
-            jumps = [(row, size) for row, kind, size in told if kind == what and abs(size) >= least]
+            jumps = [(row, size) for row, kind, size in found if kind == what and abs(size) >= least]
             if _covariance(of.stream, f):
                 continue
             if what == "step":
-                # What moves on while nothing is recorded jumps, or while it is stuck; commands do, and quaternions that change
+                # Steps after a gap or a stuck run are no faults, nor are those of commands and of quaternions that change
                 # their sign.
                 if f in turning:
                     continue
@@ -411,7 +411,7 @@ def _jumps(of: Scan) -> Iterator[Finding]:
 
 
 def _changes_sign(stream: Stream, row: int, first: int) -> bool:
-    """Whether a quaternion is near to the one before it with all signs turned: both signs are the same rotation."""
+    """Whether a quaternion is close to the previous one with all signs turned. Both signs are the same rotation."""
     if row == 0:
         return False
     before, now = np.asarray(stream.values[row - 1 : row + 1], np.float64).reshape(2, -1)[:, first : first + 4]
@@ -436,7 +436,7 @@ def _rotations(of: Scan) -> Iterator[Finding]:
             count=number,
             value=worst,
             expected=QUATERNION_NORM,
-            advice="Slerp normalises its inputs, a network does not; a length of 0 is no rotation at all.",
+            advice="Slerp normalises its inputs, but a network does not. A length of 0 is not a rotation.",
         )
     for block, (number, row, _) in of.flips.items():
         yield Finding(
@@ -446,29 +446,29 @@ def _rotations(of: Scan) -> Iterator[Finding]:
             f"{feature_names(of.stream, list(range(block, block + 4)))}",
             **of.clock.locate(row),
             count=number,
-            advice="The same rotation, but linear interpolation and regression break there: method='slerp', or one sign.",
+            advice="It is the same rotation, but linear interpolation and regression break there: use method='slerp', or one sign.",
         )
 
 
 def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
-    """The cache's statistics against those of this pass. Quantiles by rank: how many values lie below and at them."""
+    """Compares the cache's statistics with those of this pass; quantiles by the number of values below and at them."""
     stats = np.array([np.ravel(x) for x in dataset.stats[of.stream.name]]).T.tolist()
     sums = np.array([of.number, of.centres, of.total, of.squares, of.low, of.high]).T.tolist()
-    for f, (told, summed, ranks) in enumerate(zip(stats, sums, of.ranks.tolist(), strict=True)):
+    for f, (saved, summed, ranks) in enumerate(zip(stats, sums, of.ranks.tolist(), strict=True)):
         n, centre, total, squares, low, high = summed
         wrong: dict[str, tuple[float, float]] = {}
-        if n != int(told[9]):
-            wrong["count"] = (int(told[9]), int(n))
+        if n != int(saved[9]):
+            wrong["count"] = (int(saved[9]), int(n))
         if n and math.isfinite(total):
             offset = total / n
             std = math.sqrt(max(squares / n - offset * offset, 0.0)) if low < high else 0.0
             tolerance = STATS_TOLERANCE * (std + 1e-6 * max(abs(low), abs(high)))
             expected = {"mean": centre + offset, "std": std, "min": low, "max": high}
-            for (name, value), stored in zip(expected.items(), told[:4], strict=True):
+            for (name, value), stored in zip(expected.items(), saved[:4], strict=True):
                 if stored != value and not (name in ("mean", "std") and abs(stored - value) <= tolerance):
                     wrong[name] = (stored, value)
-            for (name, share), quantile, below, at in zip(QUANTILES.items(), told[4:9], *ranks, strict=True):
-                # It lies from the k-th of the sorted values to the next; (n - 1) share may be rounded across a whole number.
+            for (name, share), quantile, below, at in zip(QUANTILES.items(), saved[4:9], *ranks, strict=True):
+                # It is between the k-th of the sorted values and the next; (n - 1) * share may be rounded across a whole number.
                 k = share * (n - 1)
                 if below > math.floor(k + 1e-6) + 1 or at < math.floor(k - 1e-6) + 1:
                     wrong[name] = (quantile, math.nan)
@@ -482,7 +482,7 @@ def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
                 count=len(wrong),
                 value=stored,
                 expected=value,
-                advice="The files were changed by another program: robocache inspect --verify says which; ingest anew.",
+                advice="Another program changed the files: robocache inspect --verify names them; ingest again.",
             )
 
 
