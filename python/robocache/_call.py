@@ -7,10 +7,12 @@ differentiates, transforms or traces the call.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._operation import Operation, objects
+
+_call_beside_torch: Callable[[Operation, dict[str, Any], Sequence[Any]], list[Any]] | None = None
 
 
 def call(operation: Operation, results: Sequence[Any], **given: Any) -> list[Any]:
@@ -18,13 +20,21 @@ def call(operation: Operation, results: Sequence[Any], **given: Any) -> list[Any
 
     `results` has for each an array to write to, None for a new one, or False where it is not asked for.
     """
+    global _call_beside_torch
     arguments = operation.call(given)
-    if sys.modules.get("torch") is None:
+    torch = sys.modules.get("torch")
+    if torch is None:
         flat = operation.flat(arguments, results)
         return operation.by_library(arguments, flat, results, objects(flat))
-    from . import _torch  # not before the caller has imported torch
+    if torch.compiler.is_compiling():
+        from . import _torch  # not before the caller has imported torch
 
-    return _torch.call(operation, arguments, results)
+        return _torch.dispatch(operation, arguments, results)
+    if _call_beside_torch is None:  # kept, since an import takes a tenth of a call
+        from . import _torch
+
+        _call_beside_torch = _torch.call
+    return _call_beside_torch(operation, arguments, results)
 
 
 def is_traced() -> bool:

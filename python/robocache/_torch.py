@@ -34,9 +34,7 @@ _dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def call(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
-    """The results of a call, where torch is imported; see `_call.call`."""
-    if torch.compiler.is_compiling():
-        return _dispatch(operation, given, results)
+    """The results of a call beside torch, which makes no graph of it; see `_call.call`."""
     flat = operation.flat(given, results)
     arrays = objects(flat)
     role = _role(arrays)
@@ -87,7 +85,7 @@ def _transformed(operation: Operation, given: dict[str, Any], results: Sequence[
     _check_tensors(operation, operation.for_torch(given))
     _refuse_tangents(named)
     try:
-        return _dispatch(operation, given, results)
+        return dispatch(operation, given, results)
     except NotImplementedError:
         if forward_ad._current_level < 0:
             raise
@@ -102,7 +100,8 @@ def _recorded(operation: Operation, given: dict[str, Any], results: Sequence[Any
     return list(_Recorded.apply(operator, slots, given, results, *tensors))  # type: ignore[no-untyped-call]
 
 
-def _dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+def dispatch(operation: Operation, given: dict[str, Any], results: Sequence[Any]) -> list[Any]:
+    """The results of a call by torch's operators."""
     given = operation.for_torch(given)
     wanted = [out is not False for out in results]
     made: Sequence[Tensor]
