@@ -1,7 +1,6 @@
 // Arguments that several adapters decode, and the memory they allocate.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -16,15 +15,6 @@ inline std::optional<TensorView> optional_tensor(const Args& args, int i, const 
 
 inline std::optional<double> optional_real(const Args& args, int i, const char* name) {
   return args.is_none(i) ? std::nullopt : std::optional(args.real(i, name));
-}
-
-inline std::optional<int64_t> optional_integer(const Args& args, int i, const char* name) {
-  return args.is_none(i) ? std::nullopt : std::optional(args.integer(i, name));
-}
-
-// Arguments i to i + 2: of x, y, z.
-inline std::array<double, 3> three_reals(const Args& args, int i, const char* name) {
-  return {args.real(i, name), args.real(i + 1, name), args.real(i + 2, name)};
 }
 
 // Memory for the time of a call, from the caller's allocator; nothing where no bytes are needed.

@@ -410,7 +410,6 @@ void check_signals() {
 void raise_current_exception() {
   try {
     throw;
-  } catch (const RaisedBefore&) {
   } catch (const PythonRaised&) {
     set_raised("EnvErrorAlreadySet", "");  // tvm-ffi's word for it
   } catch (const ArgumentError& error) {

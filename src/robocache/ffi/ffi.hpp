@@ -158,9 +158,6 @@ CudaStream current_stream(Device device);
 // Python has raised already, a KeyboardInterrupt say.
 struct PythonRaised {};
 
-// The error lies where tvm-ffi looks for it already.
-struct RaisedBefore {};
-
 // Throws PythonRaised where a signal's handler in Python did.
 void check_signals();
 
