@@ -95,20 +95,6 @@ TEST(DecideResidency, PixelsTakeWhatTheOthersLeave) {
             "a copy in the device's memory; pixels, 61 bytes, over budget (60 bytes of cuda:1)");
 }
 
-TEST(DecideResidency, SaysWhy) {
-  constexpr int64_t kGiB = int64_t{1} << 30;
-  const std::vector<ResidencyRequest> requests{
-      {"small", 1536}, {"wide", 3 * kGiB / 2}, {"huge", 9000 * kGiB}, {"named", 7, M}};
-  const auto decided = decide_residency(requests, kCuda, {kGiB, 2 * kGiB}, {});
-  EXPECT_EQ(decided[0].why, "a copy in the device's memory");
-  EXPECT_EQ(decided[1].why, "over budget (1.00 GiB of cuda:1): a copy in pinned host memory");
-  EXPECT_EQ(decided[2].why, "over budget (1.00 GiB of cuda:1, 2.00 GiB of host memory): its files, read ahead");
-  EXPECT_EQ(decided[3].why, "asked for: its files, read ahead");
-  EXPECT_EQ(decide_residency(std::vector<ResidencyRequest>{{"a", 7}}, kCpu, {0, 8}, {})[0].why, "a copy in memory");
-  EXPECT_EQ(decide_residency(std::vector<ResidencyRequest>{{"a", 9}}, kCpu, {0, 8}, {})[0].why,
-            "over budget (8 bytes of host memory): its files, read ahead");
-}
-
 class ResidencyOnCuda : public testing::Test {
  protected:
   void SetUp() override { skip_unless_usable({DeviceType::kCuda, 0}); }
