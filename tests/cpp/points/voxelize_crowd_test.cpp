@@ -28,21 +28,16 @@ struct Crowd {
   int64_t rows;
   std::array<int64_t, 3> shape;
   std::vector<int64_t> crowded;  // rows of the first voxels; the rest lie anywhere, one in ten outside
-  ReduceWay way;                 // on CUDA, of aligned memory; counts in other memory, and features: tiles
 };
 
 const std::vector<Crowd> kCrowds = {
-    {"few rows", 700, {8, 8, 8}, {40}, ReduceWay::kPacked},
-    {"one cell", 140'001, {1, 1, 1}, {140'000}, ReduceWay::kPacked},
-    {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}, ReduceWay::kPacked},
-    {"crowds of every size",
-     70'001,
-     {40, 40, 40},
-     {20'000, 5000, 1025, 1024, 1023, 300, 64, 33, 32, 31, 2, 1},
-     ReduceWay::kPacked},
-    {"more than 16 bits count", 140'003, {16, 16, 32}, {70'000, 65'536, 0}, ReduceWay::kPacked},
-    {"more cells than rows", 5003, {300, 200, test::trials(50)}, {50}, ReduceWay::kPacked},
-    {"more rows than 2^20", kFewRows + 1009, {64, 33, 96}, {3000, 40}, ReduceWay::kTiles},
+    {"few rows", 700, {8, 8, 8}, {40}},
+    {"one cell", 140'001, {1, 1, 1}, {140'000}},
+    {"a line of cells", 20'003, {1, 1, 40}, {1100, 33, 32, 31}},
+    {"crowds of every size", 70'001, {40, 40, 40}, {20'000, 5000, 1025, 1024, 1023, 300, 64, 33, 32, 31, 2, 1}},
+    {"more than 16 bits count", 140'003, {16, 16, 32}, {70'000, 65'536, 0}},
+    {"more cells than rows", 5003, {300, 200, test::trials(50)}, {50}},
+    {"more rows than 2^20", kFewRows + 1009, {64, 33, 96}, {3000, 40}},
 };
 
 // Voxels of size 1; features are small whole numbers, so every sum of them is exact in float64 in any order.
@@ -119,16 +114,12 @@ class VoxelizeCrowds : public test::OnDevice {
     return TensorView::contiguous(static_cast<T*>(array.view().data) + shift, array.view().dtype, shape, device());
   }
 
-  // On CUDA, that way.
   static void voxelize(const PointArguments& arguments, const VoxelizeOptions& options,
-                       const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped, ReduceWay way) {
+                       const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped) {
     const auto bytes = voxelize_workspace_bytes(arguments, options);
     const DeviceBuffer memory(device(), static_cast<size_t>(bytes));
     const auto workspace = TensorView::contiguous(memory.data(), DType::kUInt8, {bytes}, device());
     voxelize_pointcloud(arguments, options, outs, CudaStream{}, dropped, workspace);
-    if (!device().is_cuda()) return;
-    const VoxelReduction call = voxelize_reduction(arguments, options, outs, dropped, workspace);
-    EXPECT_EQ(static_cast<int>(reduce_way_taken(call, 0, CudaStream{})), static_cast<int>(way));
   }
 
   template <class T>
@@ -168,7 +159,7 @@ TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
         }
         SCOPED_TRACE(crowd.name + (with_features ? ", features" : "") + (shift > 0 ? ", not aligned" : ""));
 
-        voxelize(arguments, options, outs, dropped.view(), with_features || shift > 0 ? ReduceWay::kTiles : crowd.way);
+        voxelize(arguments, options, outs, dropped.view());
         ASSERT_EQ(read(count, shift), expected.count);
         ASSERT_EQ(dropped.read(), std::vector<int64_t>{expected.dropped});
         if (!with_features) continue;
@@ -183,7 +174,7 @@ TEST_P(VoxelizeCrowds, AgreeWithAPlainLoop) {
 // Rows of a cell next to each other: 40 of one, then of the next, each beside some of the last cells.
 TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
   Random random(6);
-  const Crowd crowd{"scan order", rows_here(kFewRows + 4099), {64, 33, 96}, {}, ReduceWay::kChunks};
+  const Crowd crowd{"scan order", rows_here(kFewRows + 4099), {64, 33, 96}, {}};
   constexpr int64_t kFeatures = 12;
   const int64_t cells = 64 * 33 * 96;
   std::vector<float> xyz, values;
@@ -212,7 +203,7 @@ TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
                             .modes = {VoxelMode::kCount, VoxelMode::kSum}};
     options.quantum = quantum;
     const std::vector<TensorView> outs = {part(count, {64, 33, 96}, 0), part(sum, {64, 33, 96, kFeatures}, 0)};
-    voxelize(arguments, options, outs, dropped.view(), crowd.way);
+    voxelize(arguments, options, outs, dropped.view());
     ASSERT_EQ(read(count, 0), counts);
     ASSERT_EQ(read(sum, 0), std::vector<float>(sums.begin(), sums.end()));
     ASSERT_EQ(dropped.read(), std::vector<int64_t>{0});
@@ -222,8 +213,8 @@ TEST_P(VoxelizeCrowds, InScanOrderAgreeWithAPlainLoop) {
 // A block of shared memory has room for the bits of the first grid, two share those of the second.
 TEST_P(VoxelizeCrowds, OccupancyAloneAgreesWithAPlainLoop) {
   Random random(7);
-  for (const Crowd& crowd : {Crowd{"a small grid", rows_here(kFewRows + 4099), {64, 33, 96}, {}, ReduceWay::kBits},
-                             Crowd{"a large grid", rows_here(4'200'001), {128, 128, 128}, {}, ReduceWay::kBits}}) {
+  for (const Crowd& crowd : {Crowd{"a small grid", rows_here(kFewRows + 4099), {64, 33, 96}, {}},
+                             Crowd{"a large grid", rows_here(4'200'001), {128, 128, 128}, {}}}) {
     const auto [x, y, z] = crowd.shape;
     const int64_t cells = x * y * z;
     std::vector<float> xyz;
@@ -246,7 +237,7 @@ TEST_P(VoxelizeCrowds, OccupancyAloneAgreesWithAPlainLoop) {
                                   .grid_size = crowd.shape,
                                   .modes = {VoxelMode::kOccupancy, VoxelMode::kOccupancyBits}};
     const std::vector<TensorView> outs = {part(occupancy, {x, y, z}, shift), part(bits, {x, y, z / 32}, shift)};
-    voxelize(arguments, options, outs, {}, crowd.way);
+    voxelize(arguments, options, outs, {});
     ASSERT_EQ(read(occupancy, shift), expected) << crowd.name;
     ASSERT_EQ(read(bits, shift), words) << crowd.name;
   }

@@ -12,7 +12,6 @@
 
 #include "robocache/core/error.hpp"
 #include "robocache/core/thread_pool.hpp"
-#include "robocache/points/voxels/reduce_way.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/random_data.hpp"
@@ -31,9 +30,8 @@ class Voxelize : public test::OnDevice {
     return {values, dtype, shape, device(), strides};
   }
 
-  // On CUDA that way, where one is named.
   static void run(const PointArguments& arguments, const VoxelizeOptions& options, const std::vector<TensorView>& outs,
-                  const std::optional<TensorView>& dropped = std::nullopt, std::optional<ReduceWay> way = {}) {
+                  const std::optional<TensorView>& dropped = std::nullopt) {
     const auto bytes = static_cast<size_t>(voxelize_workspace_bytes(arguments, options));
     const DeviceBuffer memory(device(), bytes);
     std::optional<TensorView> workspace;
@@ -41,9 +39,6 @@ class Voxelize : public test::OnDevice {
       workspace = TensorView::contiguous(memory.data(), DType::kUInt8, {static_cast<int64_t>(bytes)}, device());
     }
     voxelize_pointcloud(arguments, options, outs, CudaStream{}, dropped, workspace);
-    if (!way || !device().is_cuda()) return;
-    const VoxelReduction call = voxelize_reduction(arguments, options, outs, dropped, workspace);
-    EXPECT_EQ(static_cast<int>(reduce_way_taken(call, 0, CudaStream{})), static_cast<int>(*way));
   }
 };
 ROBOCACHE_ON_EACH_DEVICE(Voxelize);
@@ -140,8 +135,7 @@ TEST_P(Voxelize, AgreesWithAPlainLoop) {
     }
     run({.points = points_array.view(), .features = features_array.view(), .lengths = lengths_array.view()},
         {.grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = shape, .modes = modes, .fill = -1.5}, outs,
-        dropped_array.view(),
-        clouds * rows * width == 0 || (round % 2 == 1 && clouds > 1) ? ReduceWay::kAtomics : ReduceWay::kTiles);
+        dropped_array.view());
     ASSERT_EQ(occupied_array.read(), occupied);
     ASSERT_EQ(count_array.read(), count);
     ASSERT_EQ(dropped_array.read(), dropped);

@@ -1,7 +1,5 @@
 """Loader: what a batch is: its arrays, frameworks, device and memory."""
 
-import os
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -47,19 +45,6 @@ def test_the_loader_keeps_its_dataset(rng, tmp_path, device):
         write(tmp_path / "cache", recording), batch_size=8, delta_timestamps={"action": [0.0]}, device=device
     )
     assert len(anchors_of(loader)) > 8
-
-
-def test_same_bytes_on_any_number_of_threads(dataset):
-    options = {"batch_size": 64, "delta_timestamps": EVERY, "anchor": "action", "normalize": {"action": "mean_std"}}
-    results = []
-    try:
-        for threads in (1, 2, 5, 16):
-            robocache.set_num_threads(threads)
-            results.append(batches_of(flat_loader(dataset, **options)))
-    finally:
-        robocache.set_num_threads(os.cpu_count())
-    for result in results[1:]:
-        assert_same_batches(results[0], result)
 
 
 def test_same_bytes_on_cpu_and_cuda(dataset, cuda):

@@ -118,18 +118,6 @@ def test_rule_36_zip_of_a_loader_and_itself(make, numbers_of, options):
 
 
 @pytest.mark.parametrize("options", WAYS)
-def test_rule_36_enumerate_within_enumerate(make, numbers_of, options):
-    loader = make(**options, batch_size=50)
-    outer, inner = [], []
-    for _, batch in enumerate(loader):
-        inner.append([numbers_of(other) for _, other in enumerate(loader)])
-        outer.append(numbers_of(batch))
-    assert flat(outer) == epoch_of(0)
-    assert [flat(batches) for batches in inner] == [epoch_of(1 + step) for step in range(5)]
-    assert flat(map(numbers_of, loader)) == epoch_of(6)
-
-
-@pytest.mark.parametrize("options", WAYS)
 def test_rule_36_iterators_in_any_turns(make, numbers_of, options):
     rng = np.random.default_rng(5)
     loader = make(**options)

@@ -1,7 +1,5 @@
 """Loader: what happens around a running one: files that change, Ctrl-C, forks, threads, and an end at any moment."""
 
-import concurrent.futures
-import contextlib
 import gc
 import itertools
 import multiprocessing
@@ -290,12 +288,6 @@ def run(dataset, residency, batches, ends="", **environment):
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("residency", ["device", "mapped"])
-def test_no_byte_depends_on_the_number_of_threads(dataset, residency):
-    found = {run(dataset, residency, 60, ROBOCACHE_NUM_THREADS=threads) for threads in ("1", "5")}
-    assert len(found) == 1
-
-
 ENDS = {
     "global": "",
     "cycle": "cycle = [loader]; cycle.append(cycle); del loader, cycle",
@@ -328,40 +320,3 @@ def test_a_loader_may_go_at_any_moment(dataset, device):
             gc.collect()
         for batch in kept:
             assert np.isfinite(to_numpy(batch["action"])).all()
-
-
-def test_loaders_side_by_side(dataset, device):
-    """In turns, and each in a thread of its own."""
-    expected = [some(make(dataset, device, seed=seed, prefetch=0), 30) for seed in range(4)]
-    made = [make(dataset, device, seed=seed, **WAYS[seed]) for seed in range(4)]
-    batches = [forever(loader) for loader in made]
-    for place in range(30):
-        for seed in range(4):
-            assert_same_batches([copied(next(batches[seed]))], [expected[seed][place]])
-    made = [make(dataset, device, seed=seed, **WAYS[seed]) for seed in range(4)]
-    with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        for found, wanted in zip(pool.map(lambda loader: some(loader, 30), made), expected, strict=True):
-            assert_same_batches(found, wanted)
-
-
-def test_threads_on_one_loader_have_every_batch_once(dataset):
-    def first_times(batches):
-        return sorted(tuple(to_numpy(batch["time_ns"]).tolist()) for batch in batches)
-
-    expected = first_times([copied(batch) for batch in make(dataset, prefetch=0)])
-    for options in WAYS[:3]:
-        loader = make(dataset, **options)
-        barrier = threading.Barrier(4)
-
-        def draw(loader=loader, barrier=barrier):
-            found = []
-            with contextlib.suppress(StopIteration):
-                batches = iter(loader)
-                barrier.wait()
-                while True:
-                    found.append(copied(next(batches)))
-            return found
-
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            taken = [pool.submit(draw) for _ in range(4)]
-            assert first_times(itertools.chain.from_iterable(part.result() for part in taken)) == expected
