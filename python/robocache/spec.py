@@ -34,6 +34,7 @@ class Spec:
             RoboCache wrote, or a value that no Loader gives.
 
     Example:
+        >>> loader = robocache.Loader(ds, batch_size=32, delta_timestamps={"action": [0.0, 0.1]})
         >>> loader.save_spec("spec.json")
         >>> robocache.Spec.load("spec.json") == loader.spec
         True
