@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ from .options import Anchors, Memory, Normalization, Ranks, Window
 from .sources import Keys, Mixture, Source, own_methods, resolved
 
 _open = _lib.function("loader_open")
+
+# The library's fields of the loader, of a window and of a source: name -> type. `memory.budget` is a field of `memory`. Those
+# with a type in _CONVERT are read from the argument or dataclass field of that name.
+_FIELDS: dict[str, dict[str, str]] = json.loads(_lib.function("loader_fields")())
 
 
 def open_loader(
@@ -62,46 +67,31 @@ def open_loader(
     for key in of_keys:
         if key not in keys:
             raise keys.missing("memory.residency", key)
-    request = {
-        "batch_size": whole("batch_size", given["batch_size"]),
-        "anchors.stream": _given(_lib.text, "anchors.stream", anchors.stream),
-        "anchors.rate_hz": _given(_number, "anchors.rate_hz", anchors.rate_hz),
-        "anchors.edges": _lib.text("anchors.edges", anchors.edges),
-        "anchors.drop_n_last": whole("anchors.drop_n_last", anchors.drop_n_last),
-        "missing": _lib.text("missing", given["missing"]),
-        "return_age": truth("return_age", given["return_age"]),
-        "snap_s": _number("snap_s", given["snap_s"]),
-        "on_bad_frame": _lib.text("on_bad_frame", given["on_bad_frame"]),
-        "shuffle": truth("shuffle", given["shuffle"]),
-        "drop_last": truth("drop_last", given["drop_last"]),
-        "normalization.stats_of": _lib.text("normalization.stats_of", normalization.stats_of),
-        "normalization.constant": _lib.text("normalization.constant", normalization.constant),
-        "normalization.min_spread": _number("normalization.min_spread", normalization.min_spread),
+    own = {
+        "device": device,
+        "mixture": mixture is not None,
         "memory.residency": of_all,
         "memory.budget": _budget(memory.budget, device),
-        "device": device,
-        "ranks.rank": rank,
-        "ranks.world_size": world_size,
-        "ranks.shard_episodes": truth("ranks.shard_episodes", ranks.shard_episodes),
-        "mixture": mixture is not None,
-        **{f"default.{name}": value for name, value in _fields("default", default).items()},
         "windows": [_window(key, window, default, keys, of_keys.get(key)) for key, window in windows.items()],
         "sources": [
-            {
-                "weight": _given(_number, f"{name}weight", source.weight),
-                "anchor": _given(_lib.text, f"{name}anchor", source.anchor),
+            _converted("source", {"": source}, name)
+            | {
                 "rename": {
                     _lib.text(f"{name}rename", stream): _lib.text(f"{name}rename", key)
                     for stream, key in (source.rename or {}).items()
-                },
+                }
             }
             for source, name in zip(sources, names, strict=True)
         ],
     }
-    if mixture is not None:
-        request["temperature"] = _given(_number, "temperature", mixture.temperature)
-        request["samples_per_epoch"] = _given(whole, "samples_per_epoch", mixture.samples_per_epoch)
-        request["pad_features"] = truth("pad_features", mixture.pad_features)
+    groups = {
+        "anchors": anchors,
+        "normalization": normalization,
+        "memory": memory,
+        "ranks": replace(ranks, rank=rank, world_size=world_size),
+        "default": default,
+    }
+    request = _converted("loader", {"": mixture}) | _converted("loader", {"": SimpleNamespace(**given), **groups}) | own
     _check_normalization(normalization, [default, *windows.values()])
     if default.images is not None and not keys.cameras.intersection(windows):
         raise errors.ArgumentError("default.images: goes with a camera in the batch, got none")
@@ -148,10 +138,15 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
     name = f"delta_timestamps['{key}']"
     one_step = window.offsets is None
     offsets = [0.0] if one_step else listed(_real, name, window.offsets, np.float64).tolist()
-    fields = _fields(name, window)
-    blocks, asked = window.method if isinstance(window.method, list | tuple) else [], True
-    if window.method is None and default.method is None and key in keys.numbers:
+    if window.images is not None and not isinstance(window.images, ImageOptions):
+        raise errors.ArgumentTypeError(f"{name}.images: expected ImageOptions, got {window.images!r}")
+    blocks: Any = []
+    asked = True
+    if isinstance(window.method, list | tuple):
+        blocks, window = window.method, replace(window, method=None)
+    elif window.method is None and default.method is None and key in keys.numbers:
         blocks, asked = own_methods(key, keys.numbers[key]), False
+    fields = _converted("window", {"": replace(window, base=None)}, f"{name}.")
     images = window.images or (default.images if key in keys.cameras else None)
     if images is not None and images.dtype is None:
         dtype = fields["dtype"] or _given(_dtype, "default.dtype", default.dtype)
@@ -184,22 +179,6 @@ def _conversions(name: str, window: Window, features: int) -> dict[str, Any]:
         "convert": None if window.convert is None else in_a_batch(f"{name}.convert", window.convert, features),
         "base": _given(_lib.text, f"{name}.base", base),
         "base_features": taken,
-    }
-
-
-def _fields(name: str, window: Window) -> dict[str, Any]:
-    """What a window says of values, but for features' methods and images."""
-    if window.images is not None and not isinstance(window.images, ImageOptions):
-        raise errors.ArgumentTypeError(f"{name}.images: expected ImageOptions, got {window.images!r}")
-    method = None if isinstance(window.method, list | tuple) else window.method
-    return {
-        "method": _given(_lib.text, f"{name}.method", method),
-        "normalize": _given(_lib.text, f"{name}.normalize", window.normalize),
-        "max_gap_s": _given(_number, f"{name}.max_gap_s", window.max_gap_s),
-        "offset_s": _given(_number, f"{name}.offset_s", window.offset_s),
-        "causal": _given(truth, f"{name}.causal", window.causal),
-        "tolerance_s": _given(_number, f"{name}.tolerance_s", window.tolerance_s),
-        "dtype": _given(_dtype, f"{name}.dtype", window.dtype),
     }
 
 
@@ -278,6 +257,28 @@ def _dtype(name: str, value: Any) -> str:
 
 def _given(convert: Any, name: str, value: Any) -> Any:
     return None if value is None else convert(name, value)
+
+
+# Converts a value for the library, by the type of its field.
+_CONVERT: dict[str, Any] = {"bool": truth, "int": whole, "float": _number, "text": _lib.text, "dtype": _dtype}
+
+
+def _converted(kind: str, groups: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The library's fields of a kind that the groups have as attributes, by their names. None stays where it is the default.
+
+    Args:
+        groups: by what stands before the dot in a field's name, or "".
+        prefix: stands before the name in errors.
+    """
+    converted = {}
+    for name, type_ in _FIELDS[kind].items():
+        group, _, attribute = name.rpartition(".")
+        holder = groups.get(group)
+        if type_ in _CONVERT and hasattr(holder, attribute):
+            value = getattr(holder, attribute)
+            is_default = value is None and getattr(type(holder), attribute, "") is None
+            converted[name] = None if is_default else _CONVERT[type_](prefix + name, value)
+    return converted
 
 
 def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:

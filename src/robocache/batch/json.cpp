@@ -266,6 +266,28 @@ Json json_of(const Struct& value) {
   return object;
 }
 
+// The type of a field, for callers that convert values by it; "" for one that they write themselves.
+template <class T>
+constexpr const char* kType =
+    std::is_same_v<T, bool>      ? "bool"
+    : std::is_same_v<T, int64_t> ? "int"
+    : std::is_same_v<T, double>  ? "float"
+    : std::is_same_v<T, DType>   ? "dtype"
+    : HasNames<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Normalize> || std::is_same_v<T, Constant>
+        ? "text"
+        : "";
+template <class T>
+constexpr const char* kType<std::optional<T>> = kType<T>;
+
+template <HasFields Struct>
+Json types_of(const Struct& value) {
+  Json types = Json::object();
+  for_each_field(value, [&](const char* field, const auto& member) {
+    types[field] = kType<std::remove_cvref_t<decltype(member)>>;
+  });
+  return types;
+}
+
 // An object that names a field twice would give the last value.
 Json parsed(std::string_view json) {
   std::vector<std::set<std::string>> objects;
@@ -304,6 +326,13 @@ LoaderOptions loader_options_from_json(std::string_view json, std::vector<Source
     for (const auto& [stream, key] : renamed.items()) source.rename.emplace_back(stream, text_of(name + "rename", key));
   }
   return options;
+}
+
+std::string loader_fields_json() {
+  const Json types = {{"loader", types_of(LoaderOptions{})},
+                      {"window", types_of(StreamRequest{})},
+                      {"source", types_of(SourceRequest{})}};
+  return types.dump();
 }
 
 std::string spec_to_json(const BatchSpec& spec) { return json_of(spec).dump(2); }

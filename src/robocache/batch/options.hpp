@@ -200,6 +200,10 @@ LoaderOptions complete_options(LoaderOptions options);
 // episodes and statistics are no text. Throws ArgumentError and ArgumentTypeError that name the field.
 LoaderOptions loader_options_from_json(std::string_view json, std::vector<SourceRequest> sources);
 
+// JSON of the fields that loader_options_from_json reads: {"loader" | "window" | "source": {name: type}}. A type is bool, int, float,
+// text, dtype, or "" for a value with a JSON of its own.
+std::string loader_fields_json();
+
 // Whether a key is a camera's: its rows are frames. Of complete options.
 bool is_camera(const StreamRequest& request);
 

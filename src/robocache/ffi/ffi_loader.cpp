@@ -76,6 +76,12 @@ std::vector<SourceRequest> sources_from(const Args& args, int& at) {
 
 }  // namespace
 
+// () -> JSON of the names and types of the options' fields
+ROBOCACHE_FFI(loader_fields, args, result) {
+  (void)args;
+  result.set(std::string_view(loader_fields_json()));
+}
+
 // (prefetch, reuse_buffers, JSON of the options, the sources as sources_from has them; then of each key of given statistics
 // the source or -1, the key, the names of the fields and float64 [fields, features]) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
