@@ -1,4 +1,4 @@
-"""What normalising does to an array, and back: the batch's own arithmetic, for a policy's input and output."""
+"""Normalises arrays and back with the batch's own arithmetic, for a policy's input and output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _loader_affines = _lib.function("loader_affines")
 
 
 class Affine:
-    """How one key is normalised: ``y = fma(x, scale, shift)``, and back ``x = fma(y, spread, centre)``.
+    """The normalisation of one key: ``y = fma(x, scale, shift)``, and back ``x = fma(y, spread, centre)``.
 
     Attributes:
         scale, shift, spread, centre: ``[sources, *shape]`` of the work type: float64 for streams of float64, else float32.
@@ -51,15 +51,15 @@ class Affine:
         min_spread: float = MIN_SPREAD,
         name: str = "norm_stats",
     ) -> Affine:
-        """The affine of one source.
+        """Returns the affine of one source.
 
         Args:
-            stats: a :class:`Stats` or a dict of its fields; None for a source without this key, which stays as it is.
-            normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"``, ``"q10_q90"``; None leaves it as it is.
-            shape: of one row's value.
-            dtype: the stream's.
+            stats: a :class:`Stats` or a dict of its fields; None for a source without this key, whose values stay unchanged.
+            normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"``, ``"q10_q90"``; None for no normalisation.
+            shape: the shape of one row's value.
+            dtype: the stream's dtype.
             constant: ``"center"``, ``"lerobot"`` or ``"openpi"``, for features without spread.
-            min_spread: a spread below it counts as none.
+            min_spread: a smaller spread counts as 0.
             name: the name of the statistics in errors.
 
         Raises:
@@ -76,15 +76,15 @@ class Affine:
 
     @classmethod
     def of_table(cls, table: npt.NDArray[np.float64], shape: Sequence[int], dtype: str) -> Affine:
-        """The affine of one source, from the library's ``[4, features]``: scale, shift, spread and centre."""
+        """Returns the affine of one source from the library's ``[4, features]``: scale, shift, spread and centre."""
         work = np.float64 if dtype == "float64" else np.float32
         return cls(*table.astype(work).reshape(4, 1, *shape))
 
     @classmethod
     def of_sources(cls, affines: Sequence[Affine]) -> Affine:
-        """One affine for several sources, in their order; float64 if one of them is.
+        """Joins the affines of several sources, in their order; float64 if one of them is.
 
-        Features that a source lacks, at the end of an axis, stay as they are.
+        Features that a source lacks, at the end of an axis, stay unchanged.
         """
         tables = [np.concatenate([a.scale, a.shift, a.spread, a.centre]) for a in affines]
         shape = np.max([table.shape for table in tables], axis=0)
@@ -109,13 +109,13 @@ class Affine:
         Raises:
             ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
         """
-        made: Array = self._apply(x, dataset_index, 0)
-        return made
+        result: Array = self._apply(x, dataset_index, 0)
+        return result
 
     def unnormalize(self, x: Array, dataset_index: Any = None) -> Array:
         """The inverse of :meth:`normalize`, of the same arguments: recorded values again, within rule 38 of docs/rules.md."""
-        made: Array = self._apply(x, dataset_index, 2)
-        return made
+        result: Array = self._apply(x, dataset_index, 2)
+        return result
 
     def _apply(self, x: Any, dataset_index: Any, first: int) -> Any:
         torch = _lib.torch_module()

@@ -1,4 +1,4 @@
-"""The command ``robocache``: arguments in, tables or JSON out; everything else is in the modules it calls."""
+"""The command ``robocache``: reads arguments and prints tables or JSON. Everything else is in the modules it calls."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from .loader import Loader
 from .options import Window
 from .self_test import self_test
 
-_BATCH, _BATCHES_HELD = 1024, 4  # of a loader: those made ahead, the one that is used, and what makes them
+_BATCH, _BATCHES_HELD = 1024, 4  # a loader holds batches made ahead, the current one, and the memory to make them
 _DONE, _REFUSED, _USAGE, _SKIPPED, _INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command; returns its exit code: 0 done, 1 refused or found wrong, 2 usage, 3 an ingest that finished with named
+    """Runs a command; returns its exit code: 0 done, 1 refused or faults found, 2 usage, 3 an ingest that finished with named
     skips.
 
-    With ``--json`` standard output is JSON whatever happens: of what fails ``{"error": {"type", "message", "exit_code"}}``.
+    With ``--json`` standard output is always JSON: for a failure ``{"error": {"type", "message", "exit_code"}}``.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack a letter of a name
@@ -57,11 +57,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _OutputError(Exception):
-    """Standard output does not take what is printed; no OSError, which would be a file's."""
+    """Standard output cannot be written. It is no OSError, because that would mean another file."""
 
 
 class _Output:
-    """Standard output, whose failures are told apart from all others."""
+    """Standard output, which raises its own kind of error."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -101,7 +101,7 @@ def _run(argv: list[str] | None) -> int:
     except (Error, OSError) as error:
         message = printable(" ".join(str(error).split()))
         stopped = isinstance(error, SourceError) and getattr(arguments, "on_error", "") == "stop"
-        stopped = stopped and "--" not in message  # where the error asks for an option, to skip would keep nothing
+        stopped = stopped and "--" not in message  # if the error asks for an option, skipping would keep nothing
         message += " (--on-error skip passes over it by name)" * stopped
         code = _USAGE if isinstance(error, ArgumentError | ArgumentTypeError) else _REFUSED
         if as_json:
@@ -133,7 +133,7 @@ def _ingest(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(arguments)
     if arguments.cache is None:
-        raise ArgumentError("expected SOURCE and CACHE, the directory to write; --dry-run alone needs none")
+        raise ArgumentError("expected SOURCE and CACHE, the directory to write; only --dry-run needs no CACHE")
     report = ingest(
         arguments.source,
         arguments.cache,
@@ -181,7 +181,7 @@ def _dry_run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    made = plan(
+    planned = plan(
         arguments.source,
         arguments.plan,
         shards=arguments.shards,
@@ -195,22 +195,24 @@ def _plan(arguments: argparse.Namespace) -> int:
         **given_options(arguments),
     )
     if arguments.json:
-        _print_json({**made.described, "folder": str(made.folder)})
+        _print_json({**planned.described, "folder": str(planned.folder)})
     else:
-        cut = f"{count(made.recordings, 'recording')} in {count(made.shards, 'shard')}"
-        _say(f"{arguments.source} ({made.work.format.name}): {cut}")
-        _say(f"each of 0 to {made.shards - 1}: {shlex.join(['robocache', 'convert', str(made.folder), '--shard'])} N")
-        _say(f"then: {shlex.join(['robocache', 'merge', str(made.folder), 'CACHE'])}")
+        cut = f"{count(planned.recordings, 'recording')} in {count(planned.shards, 'shard')}"
+        _say(f"{arguments.source} ({planned.work.format.name}): {cut}")
+        _say(
+            f"each of 0 to {planned.shards - 1}: {shlex.join(['robocache', 'convert', str(planned.folder), '--shard'])} N"
+        )
+        _say(f"then: {shlex.join(['robocache', 'merge', str(planned.folder), 'CACHE'])}")
     return _DONE
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    made = load_plan(arguments.plan)
+    planned = load_plan(arguments.plan)
     shard, shards = arguments.shard
-    if shards not in (None, made.shards):
-        raise ArgumentError(f"--shard {shard}/{shards}: {arguments.plan} is cut into {made.shards} shards")
+    if shards not in (None, planned.shards):
+        raise ArgumentError(f"--shard {shard}/{shards}: {arguments.plan} is cut into {planned.shards} shards")
     with view.ingest_progress() as progress:
-        path = convert(made, shard, progress=progress)
+        path = convert(planned, shard, progress=progress)
     if arguments.json:
         _print_json({"shard": shard, "path": str(path)})
     else:
@@ -260,7 +262,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _open(cache: str, *, verify: bool = False) -> dataset.Dataset:
-    """The cache; for recordings that are none yet, FileError with the command that makes one of them."""
+    """Opens a cache. For recordings that are not ingested yet, raises FileError with the command that ingests them."""
     try:
         return dataset.open(cache, verify=verify)
     except FileError as error:
@@ -303,7 +305,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    if arguments.html:  # before the work of minutes
+    if arguments.html:  # checked before minutes of work
         if not (folder := Path(arguments.html).parent).is_dir():
             raise FileError(f"{arguments.html}: expected a folder that exists, got {folder}")
         if Path(arguments.html).is_dir():
@@ -350,7 +352,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         raise FileError(f"{arguments.cache}: expected a cache with streams of numbers or frames, got one without")
     slowest = min(streams.values(), key=lambda stream: stream.rate_hz or float("inf"))
     rate_hz = arguments.rate_hz or slowest.rate_hz or 1.0
-    # How long a batch takes is asked for, at any steps: also at those between the rows of a nominal clock.
+    # The time of a batch must not depend on the steps, so steps between the rows of a nominal clock are included.
     floats = {name for name, stream in streams.items() if stream.kind == "numbers" and "float" in stream._dtype}
     nominal = {name for name in floats if streams[name].clock == "nominal"}
 
@@ -389,7 +391,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _batch_that_fits(loader: Loader) -> int:
-    """1024 samples, or fewer where several batches of them are more than a quarter of the memory that is free."""
+    """Returns 1024 samples, or fewer if several batches of them would take more than a quarter of the free memory."""
     arrays = next(iter(loader)).values()
     sample = max(sum(array.nbytes for array in arrays), 1)
     free = memory_available(loader.device)

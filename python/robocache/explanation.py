@@ -1,4 +1,4 @@
-"""Where the rows lie that a loader draws from, and why: a table."""
+"""Explains in a table where a loader keeps its rows, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .notebook import table_html
 
 
 class Placement(NamedTuple):
-    """Where the rows of one of a batch's keys lie: a tier, their size in all sources together, and why."""
+    """The memory tier of the rows of one of a batch's keys, their size in all sources together, and the reason."""
 
     key: str
     tier: str

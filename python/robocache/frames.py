@@ -1,4 +1,4 @@
-"""Frames of cameras between their files and their pixels, on all threads."""
+"""Converts frames of cameras between their files and their pixels, on all threads."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _array_of = _lib.function("array_of")
 
 
 class Encoded(NamedTuple):
-    """Frames as a cache holds them."""
+    """Frames in the form that a cache stores."""
 
     codec: str  # "jpeg", "png" or "raw"
-    color_space: str  # "rgb" of 3 channels; of 1 "gray" where it is uint8, else "depth"
+    color_space: str  # "rgb" for 3 channels; for 1 channel "gray" if it is uint8, else "depth"
     dtype: np.dtype[Any]  # of a decoded frame
     shape: tuple[int, int, int]  # height, width, channels
-    data: npt.NDArray[np.uint8]  # [bytes]: the files one after the other; of raw frames their pixels
-    offsets: npt.NDArray[np.int64]  # [n + 1]: frame i is data[offsets[i] : offsets[i + 1]]; empty of raw frames
-    reencoded: Mapping[str, int] = {}  # of take: why JPEGs went through JPEG's loss once more, and how many
+    data: npt.NDArray[np.uint8]  # [bytes]: the files one after another; for raw frames their pixels
+    offsets: npt.NDArray[np.int64]  # [n + 1]: frame i is data[offsets[i] : offsets[i + 1]]; empty for raw frames
+    reencoded: Mapping[str, int] = {}  # from take: the reasons for encoding JPEGs again, with loss, and how many
 
 
 def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str = "4:2:0") -> Encoded:
@@ -56,12 +56,12 @@ def encode(frames: Any, codec: str = "jpeg", quality: int = 95, subsampling: str
     pixels = np.ascontiguousarray(pixels)
     if codec == "raw":
         return _raw(pixels)
-    made = _encode(_lib.from_numpy(pixels), _lib.text("codec", codec), whole("quality", quality), subsampling)
-    return _encoded(made)
+    result = _encode(_lib.from_numpy(pixels), _lib.text("codec", codec), whole("quality", quality), subsampling)
+    return _encoded(result)
 
 
 def take(blobs: Sequence[bytes]) -> Encoded:
-    """Existing files, all JPEG or all PNG, of one shape; at least one.
+    """Takes existing files: at least one, all JPEG or all PNG, of one shape.
 
     Each is decoded once, completely. JPEGs get restart markers without loss where possible; `reencoded` says why others did not.
 
@@ -71,9 +71,9 @@ def take(blobs: Sequence[bytes]) -> Encoded:
     """
     if isinstance(blobs, (bytes, bytearray, memoryview, str)) or not isinstance(blobs, Sequence):
         raise errors.ArgumentTypeError(f"frames: expected a sequence of bytes, got {type(blobs).__name__}")
-    for place, blob in enumerate(blobs):
+    for index, blob in enumerate(blobs):
         if not isinstance(blob, (bytes, bytearray, memoryview)):
-            raise errors.ArgumentTypeError(f"frames[{place}]: expected bytes, got {type(blob).__name__}")
+            raise errors.ArgumentTypeError(f"frames[{index}]: expected bytes, got {type(blob).__name__}")
     data = np.frombuffer(b"".join(blobs), np.uint8)
     offsets = np.zeros(len(blobs) + 1, np.int64)
     np.cumsum([memoryview(blob).nbytes for blob in blobs], out=offsets[1:])
@@ -81,7 +81,7 @@ def take(blobs: Sequence[bytes]) -> Encoded:
 
 
 def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any, rows: Any) -> npt.NDArray[Any]:
-    """The frames `rows` of concatenated files, ``[len(rows), H, W, C]``.
+    """Decodes the frames `rows` of concatenated files, ``[len(rows), H, W, C]``.
 
     Args:
         codec: ``"jpeg"``, ``"png"`` or ``"raw"``.
@@ -98,10 +98,10 @@ def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any
     if where.ndim != 1 or (where.size and where.dtype.kind not in "iu"):
         raise errors.ArgumentTypeError(f"rows: expected whole numbers [n], got {list(where.shape)} {where.dtype}")
     where = np.ascontiguousarray(where, np.int64)
-    places = np.zeros(0, np.int64) if offsets is None else np.ascontiguousarray(offsets, np.int64)
+    ends = np.zeros(0, np.int64) if offsets is None else np.ascontiguousarray(offsets, np.int64)
     stored = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     out = np.empty((len(where), *(whole("shape", side) for side in shape)), _lib.numpy_dtype(_lib.dtype_name(dtype)))
-    arrays = (_lib.from_numpy(array) for array in (stored, places, where, out))
+    arrays = (_lib.from_numpy(array) for array in (stored, ends, where, out))
     _decode(_lib.text("codec", codec), *arrays)
     return out
 
@@ -124,8 +124,8 @@ def _raw(pixels: npt.NDArray[Any]) -> Encoded:
     )
 
 
-def _encoded(made: Any) -> Encoded:
-    data, offsets, description = (_lib.to_numpy(_array_of(made, None, place)) for place in range(3))
+def _encoded(result: Any) -> Encoded:
+    data, offsets, description = (_lib.to_numpy(_array_of(result, None, index)) for index in range(3))
     found = json.loads(description.tobytes())
     dtype = np.dtype(found["dtype"])
     height, width, channels = found["shape"]

@@ -1,4 +1,4 @@
-"""What is installed, and whether it works."""
+"""Reports what is installed, and whether it works."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from .ops.resample import resample_trajectories
 
 
 def set_num_threads(n: int) -> None:
-    """Threads that CPU work runs on, the caller's included; no result depends on it.
+    """Sets the number of threads for CPU work, including the caller's. No result depends on it.
 
-    Raises ArgumentError unless 1 <= n <= 4096, ArgumentTypeError for what is no int.
+    Raises ArgumentError unless 1 <= n <= 4096, and ArgumentTypeError if n is not an int.
     """
     _lib.function("set_num_threads")(whole("n", n))
 
 
 def num_threads() -> int:
-    """Threads that CPU work runs on: ROBOCACHE_NUM_THREADS where set, else the cores this process may run on."""
+    """Returns the number of threads for CPU work: ROBOCACHE_NUM_THREADS if set, else the cores this process may use."""
     return cast(int, _lib.function("num_threads")())
 
 
 def memory_available(device: str) -> int:
-    """Bytes that a process can still have on "cpu" or "cuda:N"."""
+    """Returns the bytes that a process can still allocate on "cpu" or "cuda:N"."""
     if device != "cpu":
         return cast(int, _lib.function("cuda_device_memory_free")(int(device.partition(":")[2] or 0)))
     facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -40,7 +40,7 @@ def memory_available(device: str) -> int:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        with suppress(OSError, ValueError):  # a container's, where it has one
+        with suppress(OSError, ValueError):  # the container's limit, if there is one
             of_group = int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())
             available = min(available, max(of_group, 0))
     return available
@@ -65,10 +65,10 @@ def _torch() -> Any | None:
 
 
 def _failure(array: Any) -> str | None:
-    """Why a first operation on arrays made by `array` does not give what it should; None where it does."""
+    """Runs an operation on arrays created by `array`; returns why it fails, or None."""
     try:
         out = float(resample_trajectories(array([[0.0], [8.0]]), array([0.0, 1.0]), array([0.25]))[0, 0])
-    except RuntimeError as error:  # of this package or of torch: a GPU that neither was built for, or a full one
+    except RuntimeError as error:  # from this package or torch: the GPU is not supported, or its memory is full
         return str(error)
     return None if out == 2.0 else f"resample_trajectories gave {out}, expected 2.0"
 

@@ -1,13 +1,13 @@
-"""How much of a training loop waited for its data."""
+"""Measures how long a training loop waits for its data."""
 
 from __future__ import annotations
 
 
 class Meter:
-    """How much of a training loop waited for its data: the time spent inside ``next(loader)``.
+    """Measures how long a training loop waits for its data: the time inside ``next(loader)``.
 
     Attributes:
-        batches: given since the beginning, or since :meth:`reset`.
+        batches: the number of batches since the beginning, or since :meth:`reset`.
         waited_s: seconds inside the loader. On CUDA that is until a batch's kernel is queued, not until it has run.
     """
 

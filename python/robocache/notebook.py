@@ -1,4 +1,4 @@
-"""Pieces of HTML as a notebook shows them: titles, tables and a bar, whose every text is escaped."""
+"""Writes HTML for notebooks: titles, tables and a progress bar. All texts are escaped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from ._printable import printable
 
-ROWS = 20  # of a table
-_LETTERS = 300  # of a text
+ROWS = 20  # shown per table
+_LETTERS = 300  # shown per text
 _REFRESH_S = 0.1
 
 
 def notebook_bar() -> Callable[[int, int, str], None]:
-    """A bar below a notebook's cell, which shows how far an ingest is."""
+    """Shows a progress bar for an ingest below a notebook's cell."""
     from IPython.display import HTML, display
 
     shown: Any = display(HTML(""), display_id=True)
@@ -45,13 +45,13 @@ def title_html(title: str, below: str) -> str:
 def table_html(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, count: int, numbers: Sequence[int] = ()
 ) -> str:
-    """A table of the first rows; `count`: how many there are, `numbers`: the columns of numbers."""
+    """Returns a table of the first rows. `count` is the number of all rows; `numbers` are the columns of numbers."""
 
-    def cell(tag: str, place: int, text: str) -> str:
-        return f'<{tag} style="text-align:{"right" if place in numbers else "left"}">{_text(text)}</{tag}>'
+    def cell(tag: str, column: int, text: str) -> str:
+        return f'<{tag} style="text-align:{"right" if column in numbers else "left"}">{_text(text)}</{tag}>'
 
     def row(tag: str, cells: Sequence[str]) -> str:
-        return f"<tr>{''.join(cell(tag, place, text) for place, text in enumerate(cells))}</tr>"
+        return f"<tr>{''.join(cell(tag, column, text) for column, text in enumerate(cells))}</tr>"
 
     shown = rows[:ROWS]
     below = f"<div>and {count - len(shown):,} more</div>" if count > len(shown) else ""

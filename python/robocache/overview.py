@@ -1,4 +1,4 @@
-"""A cache, and the work of an ingest, in at most 20 lines of a terminal; `robocache inspect CACHE --all` shows the whole."""
+"""Summarises a cache, or an ingest, in at most 20 lines of a terminal; `robocache inspect CACHE --all` shows everything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def show(lines: Iterable[Line], console: Console) -> None:
 
 
 def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
-    """A cache: what it holds, its streams, whatever is odd; `doctor` is the summary of its doctor.json."""
+    """Returns the lines for a cache: its content, its streams and any oddities. `doctor` is the summary of its doctor.json."""
     seconds = episode_seconds(dataset)
     rows = sum(stream.rows for stream in dataset.streams.values())
     streams = count(len(dataset.streams), "stream")
@@ -49,15 +49,15 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
     foot = [_lengths(seconds)] if len(seconds) > 1 else []
     foot += _clock_lines(dataset, width) + _odd_lines(dataset, width)
     foot.append(Line(end(f"columns of the episodes: {', '.join(dataset.episodes.column_names)}", width)))
-    told = list(ingests(dataset.provenance))
-    foot += [Line(middle(f"made from {printable(told[0].source)}", width))] if told[0].source else []
-    foot += [Line(f"appended to {count(len(told) - 1, 'time')}")] if len(told) > 1 else []
+    records = list(ingests(dataset.provenance))
+    foot += [Line(middle(f"made from {printable(records[0].source)}", width))] if records[0].source else []
+    foot += [Line(f"appended to {count(len(records) - 1, 'time')}")] if len(records) > 1 else []
     omitted = [
         f"{what} {number}"
         for what, number in (
-            ("skipped", sum(len(one.skipped) for one in told)),
-            ("left out", sum(len(one.left_out) for one in told)),
-            ("streams repaired", sum(len(one.repaired) for one in told)),
+            ("skipped", sum(len(one.skipped) for one in records)),
+            ("left out", sum(len(one.left_out) for one in records)),
+            ("streams repaired", sum(len(one.repaired) for one in records)),
         )
         if number
     ]
@@ -69,9 +69,9 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
 
 
 def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequence[str] | None) -> list[Line]:
-    """The work of an ingest: a verdict, what the cache holds, what it does not, and at the end the command to go on with.
+    """Returns the lines for an ingest: a verdict, what the cache holds, what it lacks, and the next command.
 
-    given: the arguments of the command that did it; None where it cannot simply be run again.
+    given: the arguments of the command that ran it; None if it cannot simply be run again.
     """
     head = [Line(verdict(report, len(dataset) - report.episodes), "bold yellow" if report.skipped else "bold green")]
     route = f"{printable(report.source)} ({report.format}) -> {printable(report.cache)}"
@@ -106,7 +106,7 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequ
 
 
 def verdict(report: IngestReport, held: int = 0) -> str:
-    """ "complete: 5 episodes, 9 streams, 2096 frames in 2.1 s", or "incomplete", and how many things were skipped."""
+    """Returns "complete: 5 episodes, 9 streams, 2096 frames in 2.1 s", or "incomplete" and the number of skipped things."""
     done = count(report.episodes, "episode") + (f" behind {held}" if held else "")
     done += f", {count(sum(number > 0 for number in report.rows.values()), 'stream')}"
     frames = sum(camera["frames"] for camera in report.cameras.values())
@@ -116,7 +116,7 @@ def verdict(report: IngestReport, held: int = 0) -> str:
 
 
 def report_html(report: IngestReport) -> str:
-    """The report as a notebook shows it."""
+    """Returns the report as HTML for a notebook."""
     short = shorten_paths(report.source)
     rows = []
     for kind, omissions in (("skipped", report.skipped), ("left out", report.left_out)):
@@ -133,7 +133,7 @@ def report_html(report: IngestReport) -> str:
 
 
 def _next(report: IngestReport, given: Sequence[str] | None, width: int) -> list[Line]:
-    """The command to go on with: the ingest again where something was skipped, with the option that its reasons name."""
+    """Returns the next command: the same ingest if something was skipped, with the option that the reasons name."""
     if not report.skipped or given is None:
         return [Line(line) for line in command_lines("next: ", ["robocache", "doctor", report.cache], width)]
     options = [set(re.findall(r"(?<![\w-])--[a-z][a-z-]+(?: [a-z]\S*)?(?= )", it.reason)) for it in report.skipped]
@@ -142,16 +142,16 @@ def _next(report: IngestReport, given: Sequence[str] | None, width: int) -> list
     if len(named_by_all) == 1:
         (option,) = named_by_all
         return [Line(line) for line in command_lines("or: ", [*command, option.split()[0]], width)]
-    return [Line(line) for line in command_lines("once it is mended: ", command, width)]
+    return [Line(line) for line in command_lines("once it is corrected: ", command, width)]
 
 
 def command_lines(before: str, words: Sequence[str], width: int) -> list[str]:
-    """A command that a shell takes as it stands, over several lines where it is long."""
+    """Returns a command that can be pasted into a shell, over several lines if it is long."""
     lines = [before.rstrip()] if before and cell_len(before + shlex.join(words)) > width else []
     text = "" if lines else before
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         quoted = printable(shlex.quote(word))
-        last = place == len(words) - 1
+        last = index == len(words) - 1
         if text.strip() and cell_len(f"{text}{quoted}") > width - (0 if last else 2):
             lines.append(f"{text}\\")
             text = "    "
@@ -160,7 +160,7 @@ def command_lines(before: str, words: Sequence[str], width: int) -> list[str]:
 
 
 def shorten_paths(source: str) -> Callable[[str], str]:
-    """Takes the source's own path out of a text, which stands above it."""
+    """Returns a function that removes the source's path from a text, because it is shown above."""
     folder = source.rstrip("/")
 
     def short(text: str) -> str:
@@ -170,7 +170,7 @@ def shorten_paths(source: str) -> Callable[[str], str]:
 
 
 def middle(text: str, width: int) -> str:
-    """A text that is too long with its middle left out."""
+    """Returns the text; if it is too long, without its middle."""
     text = printable(text)
     if cell_len(text) <= width:
         return text
@@ -180,13 +180,13 @@ def middle(text: str, width: int) -> str:
 
 
 def end(text: str, width: int) -> str:
-    """A text that is too long with its end left out."""
+    """Returns the text; if it is too long, without its end."""
     text = printable(text)
     return text if cell_len(text) <= width else f"{set_cell_size(text, max(width - 4, 1)).rstrip()} ..."
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """At most three lines, indented but for the first."""
+    """Returns at most three lines, indented except the first."""
     lines = textwrap.wrap(
         printable(text), width, max_lines=3, placeholder=" ...", subsequent_indent="  ", break_on_hyphens=False
     )
@@ -198,7 +198,7 @@ def _lengths(seconds: np.ndarray) -> Line:
 
 
 def _stream_lines(dataset: Dataset, width: int, room: int) -> list[Line]:
-    """A table of at most so many lines with its heading; of more streams the cameras and those with the most rows."""
+    """Returns a table of at most `room` lines with its heading: if streams are left out, the cameras and the longest stay."""
     streams = list(dataset.streams.values())
     if not streams:
         return []
@@ -219,10 +219,10 @@ def _stream_lines(dataset: Dataset, width: int, room: int) -> list[Line]:
     widths[1] = min(widths[1], 24)
     widths[0] = min(widths[0], max(width - sum(widths[1:]) - 2 * len(widths[1:]), 16))
     lines = []
-    for place, row in enumerate(table):
+    for index, row in enumerate(table):
         cells = [set_cell_size(middle(cell, wide), wide) for cell, wide in zip(row[:2], widths, strict=False)]
         cells += [cell.rjust(wide) for cell, wide in zip(row[2:], widths[2:], strict=True)]
-        lines.append(Line("  ".join(cells).rstrip(), "" if place else "dim"))
+        lines.append(Line("  ".join(cells).rstrip(), "" if index else "dim"))
     if len(shown) < len(streams):
         lines.append(Line(f"and {count(len(streams) - len(shown), 'more stream')}", "dim"))
     return lines
@@ -239,7 +239,7 @@ def _clock_lines(dataset: Dataset, width: int) -> list[Line]:
 
 
 def _odd_lines(dataset: Dataset, width: int) -> list[Line]:
-    """A line for each kind of oddity: which streams have how many."""
+    """Returns a line for each kind of oddity, with the streams and their numbers."""
     odd: dict[str, list[str]] = {}
     for name, stream in dataset.streams.items():
         found = stream.findings

@@ -1,4 +1,4 @@
-"""A picture of a cache: values of one episode, a camera's frames, the lengths of episodes, how clocks ran."""
+"""Draws a picture of a cache: values of one episode, a camera's frames, the lengths of episodes, the timing of clocks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .errors import ArgumentError, Error
 from .view import episode_seconds, feature_name
 
 _STREAMS_DRAWN, _CLOCKS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN, _TEXTS_DRAWN = 8, 10, 4, 20_000, 12
-_FRAME_POINTS, _STRIP_POINTS = 75, 530  # how high a frame is, how wide all of a strip, in points of 1/72 inch
+_FRAME_POINTS, _STRIP_POINTS = 75, 530  # the height of a frame and the width of a strip, in points of 1/72 inch
 
 
 def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
-    """Saves a picture: values of one episode over time, of a camera a strip of its frames, the episodes' lengths, and where
-    clocks were recorded how they ran.
+    """Saves a picture: values of one episode over time, a strip of a camera's frames, the episodes' lengths, and the periods of
+    recorded clocks.
 
     Raises:
         Error: matplotlib is not installed.
-        ArgumentError: no such episode, or a file name whose ending is no format of matplotlib's.
+        ArgumentError: the episode does not exist, or matplotlib does not know the file name's ending.
     """
     plt = pyplot()
     with plt.rc_context({"text.parse_math": False}):  # a $ in a name is a $
@@ -65,22 +65,24 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
     _draw_lengths(lengths, episode_seconds(dataset))
     if clocks:
         _draw_periods(clock_axes[0], {name: rows[name][0] for name in clocks}, start_ns)
-        told = f"{len(clocks)} of {len(ticking)} recorded clocks" if len(clocks) < len(ticking) else "recorded clocks"
-        clock_axes[0].set_title(f"{told}: time from one sample to the next, episode {episode}", fontsize=9)
+        shown_clocks = (
+            f"{len(clocks)} of {len(ticking)} recorded clocks" if len(clocks) < len(ticking) else "recorded clocks"
+        )
+        clock_axes[0].set_title(f"{shown_clocks}: time from one sample to the next, episode {episode}", fontsize=9)
         _draw_jitter(clock_axes[1], [dataset.streams[name] for name in clocks])
         right.legend(*clock_axes[0].get_legend_handles_labels(), loc="outside lower center", fontsize=8, markerscale=4)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph .* missing")  # of names in letters that the font lacks
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # for names in letters that the font lacks
             figure.savefig(path, dpi=110)
-    except ValueError as error:  # the name's ending is no format of matplotlib's
+    except ValueError as error:  # matplotlib does not know the name's ending
         raise ArgumentError(f"{path}: {error}") from error
     finally:
         plt.close(figure)
 
 
 def _rank(stream: Stream, values: Any) -> int:
-    """Which streams are drawn before others: cameras, clouds, numbers that change, text, then what stands still or is not there."""
+    """Returns the drawing order of a stream: cameras, clouds, changing numbers, text, then constant or empty streams."""
     if not len(values):
         return 5
     if stream.kind != "numbers":
@@ -91,7 +93,7 @@ def _rank(stream: Stream, values: Any) -> int:
 
 
 def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndarray) -> None:
-    """A strip of frames, each at its time; below it a tick for every frame there is."""
+    """Draws a strip of frames, each at its time, with a tick below for every frame."""
     from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 
     format = cast(FrameFormat, stream.frames)
@@ -111,7 +113,7 @@ def _draw_frames(axis: Any, stream: Stream, seconds: np.ndarray, frames: np.ndar
 
 
 def _draw_ragged(axis: Any, stream: Stream, seconds: np.ndarray, rows: RaggedRows) -> None:
-    """How many elements each row has; of text a tick for each and some of them to read."""
+    """Draws the number of elements of each row; for text a tick per row, and some of the texts."""
     if stream.ragged == "array":
         _title(axis, stream, len(seconds), ", elements of each row")
         axis.plot(seconds, np.diff(rows.offsets), linewidth=0.9, marker="." if len(seconds) < 50 else "")
@@ -126,7 +128,7 @@ def _draw_ragged(axis: Any, stream: Stream, seconds: np.ndarray, rows: RaggedRow
 
 
 def as_picture(color_space: str, frame: np.ndarray) -> np.ndarray:
-    """uint8 [H, W, 3] for people: depth from dark to bright between its least and its most, black where there is none."""
+    """Returns uint8 [H, W, 3] for display: depth from dark to bright between its least and greatest value, else black."""
     if color_space == "depth":
         measured = np.isfinite(frame) & (frame > 0)
         least, most = (frame[measured].min(), frame[measured].max()) if measured.any() else (0, 1)
@@ -147,7 +149,7 @@ def _title(axis: Any, stream: Stream, rows: int, more: str) -> None:
 
 
 def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, values: np.ndarray) -> None:
-    """A few features over time: those that vary most in the whole cache."""
+    """Draws a few features over time: those that vary most in the whole cache."""
     width = math.prod(stream.shape)
     features = np.sort(np.argsort(-np.nan_to_num(np.ravel(stats.std)), kind="stable")[:_LINES_DRAWN])
     step = -(-len(seconds) // _POINTS_DRAWN) or 1
@@ -169,13 +171,13 @@ def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, v
 
 
 def _short(name: str) -> str:
-    """The end of a long name, which tells more of it than its start."""
+    """Returns the end of a long name, which says more than its beginning."""
     name = printable(name)
     return name if len(name) <= 40 else f"...{name[-37:]}"
 
 
 def _label(name: str) -> str:
-    """A name in a legend, which leaves out those that begin with an underscore."""
+    """Returns a name for a legend. Legends would hide names that begin with an underscore."""
     name = printable(name)
     return f" {name}" if name.startswith("_") else name
 
@@ -206,7 +208,7 @@ def _draw_periods(axis: Any, clocks: Mapping[str, np.ndarray], start_ns: int) ->
 
 
 def _draw_jitter(axis: Any, streams: list[Stream]) -> None:
-    """Of all episodes, how far periods are from their median."""
+    """Draws the distribution of periods around their median, for all episodes."""
     for stream in streams:
         within = np.ones(stream.rows, bool)
         within[stream.row_offsets[:-1][stream.row_offsets[:-1] < stream.rows]] = False
@@ -218,7 +220,7 @@ def _draw_jitter(axis: Any, streams: list[Stream]) -> None:
 
 
 def _plain_log_axis(axis: Any) -> None:
-    """A logarithmic axis whose labels are 20, 50, 100, not powers of ten."""
+    """Sets a logarithmic axis with labels such as 20, 50, 100 instead of powers of ten."""
     from matplotlib import ticker
 
     axis.set_yscale("log")
@@ -228,7 +230,7 @@ def _plain_log_axis(axis: Any) -> None:
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, drawing to files; raises Error with the way to install it."""
+    """Returns matplotlib.pyplot for drawing to files. Raises Error that says how to install it."""
     try:
         import matplotlib
     except ImportError as error:

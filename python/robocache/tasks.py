@@ -1,4 +1,4 @@
-"""The text of each sample's task: the instruction that holds at its moment."""
+"""Finds the text of each sample's task: the instruction that applies at its time."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy as np
 from . import errors
 from .dataset import Dataset, Stream
 
-# The streams of text and the columns of the episodes table that are the task where nothing is declared; the first counts.
+# Streams of text and columns of the episodes table with these names are the task if none is declared; the first counts.
 NAMES = ("task", "tasks", "language_instruction", "natural_language_instruction", "instruction")
 
 
 class TaskTexts:
-    """The tasks of the samples of batches, by dataset (rule 47).
+    """Finds the tasks of the samples of batches, for each dataset (rule 47).
 
     Args:
-        stream: the stream whose texts are used; by default the task's, and the episode's column where an episode has no rows
-            of it.
-        snap_ns: a text whose stamp is later than a moment by less than this holds already.
-        empty: the result where none holds, as an empty text says too; LeRobot's task is always a str.
+        stream: the stream whose texts are used; by default the task's, and the episode's column if an episode has no rows of
+            it.
+        snap_ns: a text already applies at times that are earlier than its stamp by less than this.
+        empty: the result if no text, or an empty one, applies; LeRobot's task is always a str.
 
     Raises:
-        ArgumentError: no dataset has tasks, or a `stream` of texts.
+        ArgumentError: no dataset has tasks, or no dataset has `stream` with texts.
 
     Attributes:
-        notes: warnings: datasets without texts, and episodes with several texts and no stream that says when each holds.
+        notes: warnings about datasets without texts, and episodes with several texts but no stream that says when each applies.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class TaskTexts:
             if texts.several:
                 self.notes.append(
                     f"task_text: {len(texts.several)} of {len(texts.dataset)} episodes of {texts.dataset.path}, the first of them "
-                    f"episode {texts.several[0]}, have several texts, and no stream says when each holds: their first is given; a "
-                    "stream of texts whose attribute task is true says it"
+                    f"episode {texts.several[0]}, have several texts, and no stream says when each one applies: the first is used; a "
+                    "stream of texts whose attribute task is true would say it"
                 )
 
     def of(self, batch: Mapping[str, Any]) -> list[str | None]:
-        """The text of each of a batch's samples; `empty` where none holds. On CUDA it waits for the batch."""
+        """Returns the text of each sample of a batch, or `empty`. On CUDA it waits for the batch."""
         episodes, times = (_numpy(batch[name]) for name in ("episode_index", "time_ns"))
         if len(self._of) == 1:
             found = self._of[0].at(episodes, times)
@@ -73,7 +73,7 @@ class TaskTexts:
 
 
 def task_streams(dataset: Dataset) -> list[Stream]:
-    """The streams whose text is the task, in the cache's order; the first that has rows in an episode counts.
+    """Returns the streams whose text is the task, in the cache's order; the first with rows in an episode counts.
 
     They are those whose attribute ``task`` is true; else LeRobot's ``task_index``, if its numbers have texts; else the first
     text stream of `NAMES`.
@@ -89,7 +89,7 @@ def task_streams(dataset: Dataset) -> list[Stream]:
 
 
 def table_name(stream: Stream) -> str | None:
-    """Which table has the texts of a stream's numbers, by its attribute ``texts``: "lerobot.tasks". None of other streams."""
+    """Returns the table with the texts of a stream's numbers, by its attribute ``texts``: "lerobot.tasks"; or None."""
     if stream.kind != "numbers" or stream.dtype.kind not in "iu" or math.prod(stream.shape) != 1:
         return None
     name = stream.attributes.get("texts", "lerobot.tasks" if stream.name == "task_index" else None)
@@ -97,17 +97,17 @@ def table_name(stream: Stream) -> str | None:
 
 
 def texts_of_numbers(dataset: Dataset, stream: Stream) -> dict[int, str | None]:
-    """The texts of a stream's numbers; empty where it has none. Sources that were appended add theirs."""
+    """Returns the texts of a stream's numbers; empty if it has none. Appended sources add theirs."""
     name = table_name(stream)
     texts: dict[int, str | None] = {}
     if name is not None:
-        for told in (*dataset.provenance.get("appended", []), dataset.provenance):
-            texts |= {int(number): text for number, text in find_table(told, name).items()}
+        for record in (*dataset.provenance.get("appended", []), dataset.provenance):
+            texts |= {int(number): text for number, text in find_table(record, name).items()}
     return texts
 
 
 def find_table(provenance: Mapping[str, Any], name: str) -> Mapping[str, str | None]:
-    """A table of texts: where its name, a path with dots, leads to in a provenance, or what an exported source says of it."""
+    """Returns a table of texts: the entry of a provenance at its name, a path with dots, or that of an exported source."""
     exported = provenance.get(str(provenance.get("format")), {})
     table: Any = exported.get("texts", {}).get(name) if isinstance(exported, Mapping) else None
     if table is None:
@@ -118,7 +118,7 @@ def find_table(provenance: Mapping[str, Any], name: str) -> Mapping[str, str | N
 
 
 def episode_texts(dataset: Dataset) -> list[list[str]] | None:
-    """The texts of each episode by its columns; None where it has no column of `NAMES`."""
+    """Returns the texts of each episode from its columns; None if there is no column of `NAMES`."""
     by_name = {_short(column): column for column in reversed(dataset.episodes.column_names)}
     columns = [dataset.episodes[by_name[name]].to_pylist() for name in NAMES if name in by_name]
     if not columns:
@@ -127,11 +127,11 @@ def episode_texts(dataset: Dataset) -> list[list[str]] | None:
 
 
 class MomentTexts:
-    """The texts of one dataset's moments; arguments as of :class:`TaskTexts`.
+    """Finds the texts at times of one dataset; the arguments are those of :class:`TaskTexts`.
 
     Attributes:
-        found: whether the dataset says any.
-        several: episodes that have several texts in a column, of which the first is taken, since no stream says when each holds.
+        found: whether the dataset has any text.
+        several: episodes with several texts in a column. The first is used, because no stream says when each one applies.
     """
 
     def __init__(self, dataset: Dataset, stream: str | None = None, snap_ns: int = 0) -> None:
@@ -153,7 +153,7 @@ class MomentTexts:
             self.several = [e for e, texts in enumerate(columns) if lasting[e] and len({*texts}) > 1]
 
     def at(self, episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """The texts, objects, at moments of episodes."""
+        """Returns the texts at times of episodes, as an array of objects."""
         found = np.full(len(episodes), None, object) if self._episodes is None else self._episodes[episodes]
         for stream, by_row in reversed(self._streams):
             begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
@@ -168,9 +168,9 @@ class MomentTexts:
 def _last_rows(
     time_ns: np.ndarray, begins: np.ndarray, ends: np.ndarray, times: np.ndarray, snap_ns: int
 ) -> np.ndarray:
-    """The last row within [begin, end) that is at its moment, or later by less than `snap_ns`; begin - 1 where none is.
+    """Returns the last row in [begin, end) at or before its time, or later by less than `snap_ns`; begin - 1 if there is none.
 
-    A binary search of all at once, since stamps ascend within each episode alone.
+    It is one binary search for all samples, because stamps ascend only within each episode.
     """
     rows: np.ndarray = begins - 1
     for bit in reversed(range(int((ends - begins).max(initial=0)).bit_length())):
@@ -181,7 +181,7 @@ def _last_rows(
 
 
 def _by_row(dataset: Dataset, stream: Stream) -> Any:
-    """What gives the texts of rows."""
+    """Returns a function from rows to their texts."""
     if stream.ragged == "text":
         return partial(_decode, stream)
     texts = texts_of_numbers(dataset, stream)
@@ -219,7 +219,7 @@ def _as_texts(cell: Any) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """ "task" of a topic "/task", "language_instruction" of "observation/language_instruction"; others as they are."""
+    """Returns "task" for a topic "/task", and "language_instruction" for "observation/language_instruction"."""
     name = name.removeprefix("/")
     last = name.replace(".", "/").rpartition("/")[2]
     return last if last.endswith("instruction") else name

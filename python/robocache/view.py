@@ -182,8 +182,8 @@ def _values(stream: Stream) -> str:
 
 def _units(stream: Stream) -> str:
     """Lists the units in the stream's attributes, each once."""
-    said = stream.attributes.get("units")
-    return ", ".join(dict.fromkeys(map(str, said))) if isinstance(said, list) else str(said or "")
+    units = stream.attributes.get("units")
+    return ", ".join(dict.fromkeys(map(str, units))) if isinstance(units, list) else str(units or "")
 
 
 def _show_cameras(cameras: Mapping[str, Stream], console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Writing a cache: :class:`Writer` fills a directory, an :class:`EpisodeWriter` one episode of it."""
+"""Writes caches: :class:`Writer` writes a directory, :class:`EpisodeWriter` one episode of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _writer_abort = _lib.function("writer_abort")
 
 
 class ReencodedWarning(UserWarning):
-    """JPEGs that were decoded and encoded again, because they could not be kept as they were."""
+    """JPEGs were decoded and encoded again, because they could not be kept unchanged."""
 
 
 class Writer:
@@ -41,10 +41,10 @@ class Writer:
     The cache appears only when the ``with`` block ends. Until then everything is in ``PATH.partial``, locked by this process.
     At the end the files are made durable and the directory is renamed. An exception leaves nothing behind; the next writer
     replaces what a killed process leaves. Several threads may append at once. A process forked while a writer is open must not
-    use it. A thread of the writer's own, unless `set_num_threads` is 1, writes to disk what was appended, up to 32 MiB behind.
+    use it. Unless `set_num_threads` is 1, the writer's own thread writes appended rows to disk, up to 32 MiB behind.
 
-    With `append` episodes are added to a finished cache. Readers that are open keep what they opened; later ones see the old
-    episodes until the ``with`` block ends, then all, with new statistics. An exception or a kill leaves the cache as it was. A
+    With `append`, episodes are added to a finished cache. Open readers keep what they opened. Later readers see the old episodes
+    until the ``with`` block ends, then all episodes, with new statistics. An exception or a kill leaves the cache unchanged. A
     stream keeps its dtype, shape, names, attributes and frame properties; new streams may be added.
 
     Args:
@@ -53,11 +53,11 @@ class Writer:
         append: add to the cache at `path`. One of version 1 cannot grow.
 
     Attributes:
-        provenance: where the data come from: a JSON-able dict, stored in the cache; with `append` it begins as the cache's.
+        provenance: the origin of the data: a JSON-able dict, stored in the cache; with `append` it begins as the cache's.
             It may be edited until the end, and refuses at once what cannot be stored (ArgumentError, ArgumentTypeError).
 
     Raises:
-        FileError: `path` exists (with `overwrite`: and is no cache) or lies in a cache; with `append` it is no cache or cannot
+        FileError: `path` exists (with `overwrite`: and is not a cache) or is inside a cache; with `append` it is not a cache or cannot
             grow; another writer is at work on it; or a write failed.
         ArgumentError: both `overwrite` and `append`.
 
@@ -107,7 +107,7 @@ class Writer:
                 ``"methods"``, ``[[start, stop, method], ...]`` over the features of a row, where its caller gives none.
                 ``"task": True`` makes the stream's texts the task (`task_text`). ``"texts"`` names the table of the provenance
                 that has the texts of numbers.
-            unit_m: for a depth camera the metres of one unit: 0.001 for millimetres. Frames of one channel are then depth.
+            unit_m: for a depth camera, the metres per unit: 0.001 for millimetres. Frames of one channel are then depth.
             intrinsics: for a camera ``[3, 3]`` in pixels of the appended frames: fx 0 cx, 0 fy cy, 0 0 1.
             resized: an earlier resize of a camera's frames, JSON-able, such as
                 ``{"size": [224, 224], "fit": "pad", "from": [480, 640]}``.
@@ -182,20 +182,20 @@ class Writer:
 
 
 class _Provenance(UserDict[str, Any]):
-    """A dict that refuses what a cache cannot store: before an hour of recording, not after it."""
+    """A dict that at once refuses values that a cache cannot store, so an hour of recording is not lost."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         _writer_check_provenance(_json_text("provenance", {key: value}))
         super().__setitem__(key, value)
 
     def __ior__(self, other: Any) -> _Provenance:  # type: ignore[override, misc]
-        # UserDict's own sets nothing key by key.
+        # UserDict's own method would bypass __setitem__.
         self.update(other)
         return self
 
 
 class EpisodeWriter:
-    """One episode on its way into a cache, from :meth:`Writer.episode`."""
+    """Writes one episode of a cache; returned by :meth:`Writer.episode`."""
 
     def __init__(self, writer: Any, metadata: dict[str, Any]) -> None:
         self._writer = writer
@@ -235,11 +235,11 @@ class EpisodeWriter:
         Raises:
             ArgumentError, ArgumentTypeError: naming the stream, what was expected and what came; nothing was added.
             FrameError: `bytes` that are no frame, or one unlike the first; nothing was added.
-            FileError: a write failed, of these or earlier rows; this episode can only be dropped. Later calls try again to write
+            FileError: a write failed, for these or earlier rows; this episode can only be dropped. Later calls try again to write
                 rows of finished episodes.
 
         Warns:
-            ReencodedWarning: JPEGs that could not get restart markers without loss, such as those that store RGB, and why.
+            ReencodedWarning: some JPEGs could not get restart markers without loss, such as those that store RGB; it says why.
         """
         if not self._open:
             raise errors.ArgumentError(f"stream '{stream}': this episode is not open")
@@ -297,7 +297,7 @@ class EpisodeWriter:
                 f"stream '{stream}': codec: expected {encoded.codec!r}, which the bytes are, got {codec!r}"
             )
         for why, count in encoded.reencoded.items():
-            warn(f"stream '{stream}': {count} JPEGs encoded anew: {why}", ReencodedWarning, stacklevel=3)
+            warn(f"stream '{stream}': {count} JPEGs encoded again: {why}", ReencodedWarning, stacklevel=3)
         _writer_append_frames(
             self._writer,
             stream,
@@ -330,7 +330,7 @@ class EpisodeWriter:
 
 
 def _are(kind: Any, values: Any) -> bool:
-    """Whether these are a list, not empty, that begins with one of that kind."""
+    """Whether the values are a non-empty list whose first element is of that kind."""
     listed = isinstance(values, list | tuple) and not isinstance(values, frames.Encoded)
     return listed and len(values) > 0 and isinstance(values[0], kind)
 
@@ -340,7 +340,7 @@ def _are_files(values: Any) -> bool:
 
 
 def _intrinsics(stream: str, matrix: Any) -> list[float]:
-    """Row by row; nothing of None."""
+    """Returns the matrix row by row; an empty list for None."""
     if matrix is None:
         return []
     try:
@@ -357,7 +357,7 @@ def _array(stream: str, argument: str, value: Any) -> Any:
         if hasattr(value, "__dlpack__"):
             return value
         try:
-            # Of an empty list numpy would make float64.
+            # numpy would convert an empty list to float64.
             empty = isinstance(value, list | tuple) and not value
             value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
@@ -369,15 +369,15 @@ def _array(stream: str, argument: str, value: Any) -> Any:
 
 
 def _differ(rows: Any) -> str | None:
-    """What to do with rows that are of different sizes, where these are."""
+    """Returns an error text if the rows have different sizes, else None."""
     shapes = {row.shape for row in rows if isinstance(row, np.ndarray)} if isinstance(rows, list | tuple) else set()
     if len(shapes) < 2:
         return None
-    return f"expected rows of one shape, got {len(shapes)}; of such as clouds give all elements in one array, with offsets="
+    return f"expected rows of one shape, got {len(shapes)}; pass rows such as clouds as one array of all elements, with offsets="
 
 
 def _tensor(stream: str, argument: str, array: Any) -> Any:
-    # numpy's own DLPack, where it exports the array, costs a twentieth: a recorder appends row by row.
+    # If numpy can export the array by DLPack, that takes a twentieth of the time: a recorder appends row by row.
     exported = not isinstance(array, np.ndarray) or (
         array.dtype.kind in "iuf" and array.itemsize <= 8 and array.flags.writeable
     )
@@ -391,22 +391,22 @@ def _tensor(stream: str, argument: str, array: Any) -> Any:
 
 
 def _json_text(what: str, values: Mapping[str, Any]) -> str:
-    """A JSON object; what it cannot hold is refused by its key."""
+    """Returns a JSON object; refuses values that JSON cannot hold, and names their key."""
     plain = {}
     for key, value in values.items():
-        place = f"{what} {_lib.text(f'{what}: key', key)!r}"
+        where = f"{what} {_lib.text(f'{what}: key', key)!r}"
         try:
-            plain[key] = _plain(place, value)
+            plain[key] = _plain(where, value)
         except RecursionError:
-            raise errors.ArgumentError(f"{place}: expected JSON of at most 64 levels, got more") from None
+            raise errors.ArgumentError(f"{where}: expected JSON of at most 64 levels, got more") from None
     try:
         return json.dumps(plain)
     except RecursionError:
         raise errors.ArgumentError(f"{what}: expected JSON of at most 64 levels, got more") from None
 
 
-def _plain(place: str, value: Any) -> Any:
-    """The value as JSON has it, without losing anything on the way."""
+def _plain(where: str, value: Any) -> Any:
+    """Returns the value as JSON can hold it, without any loss."""
     if isinstance(value, np.generic):
         value = value.item()
     elif isinstance(value, np.ndarray):
@@ -414,19 +414,19 @@ def _plain(place: str, value: Any) -> Any:
     elif isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, dict):
-        return {_lib.text(f"{place}: key", key): _plain(place, item) for key, item in value.items()}
+        return {_lib.text(f"{where}: key", key): _plain(where, item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(place, item) for item in value]
+        return [_plain(where, item) for item in value]
     if isinstance(value, str):
-        return _lib.text(place, value)
+        return _lib.text(where, value)
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            raise errors.ArgumentError(f"{place}: expected integers within int64, got one of {value.bit_length()} bits")
+            raise errors.ArgumentError(f"{where}: expected integers within int64, got one of {value.bit_length()} bits")
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise errors.ArgumentError(f"{place}: expected finite numbers (None says that there is none), got {value}")
+            raise errors.ArgumentError(f"{where}: expected finite numbers (None says that there is none), got {value}")
     elif value is not None:
         raise errors.ArgumentTypeError(
-            f"{place}: expected str, int, float, bool, None, or lists or dicts of them, got {type(value).__name__}"
+            f"{where}: expected str, int, float, bool, None, or lists or dicts of them, got {type(value).__name__}"
         )
     return value

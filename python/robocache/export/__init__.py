@@ -1,6 +1,6 @@
-"""A cache out, as what others read: :func:`export` writes LeRobot v3.0 datasets and MCAP files.
+"""Exports caches for other programs: :func:`export` writes LeRobot v3.0 datasets and MCAP files.
 
-`lerobot` and `mcap` each write one; what the format cannot hold is in the report by name, never lost in silence.
+`lerobot` and `mcap` each write one format. The report names everything that a format cannot hold.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ def export(
     """Writes a cache as a LeRobot v3.0 dataset or as MCAP files.
 
     Args:
-        cache: its path, or the opened one.
+        cache: the path of a cache, or an open :class:`Dataset`.
         destination: the folder to write; it must not exist, and appears only when it is complete.
-        to: "lerobot" (one folder) or "mcap" (a file an episode).
+        to: "lerobot" (one folder) or "mcap" (one file per episode).
         streams: the streams to export; all by default.
-        fps: for LeRobot the rate of its rows. Optional if all streams have the same stamps, at a whole number of rows a second;
-            else every stream is resampled to rows from the latest first stamp of the streams to the earliest last one.
-        methods: for LeRobot how streams are resampled, one for all or one a stream: a method of
-            :func:`robocache.resample_trajectories`; for cameras "previous" or "nearest". A stream with its own
+        fps: for LeRobot the rate of its rows. Optional if all streams have the same stamps, at a whole number of rows a second.
+            Otherwise every stream is resampled, from the latest first stamp of the streams to the earliest last one.
+        methods: for LeRobot the methods for resampling, one for all streams or ``{stream: method}``: a method of
+            :func:`robocache.resample_trajectories`; for cameras "previous" or "nearest". A stream that has its own methods
             (``attributes["methods"]``, as rotations have) needs none.
         rename: for LeRobot ``{stream: feature}``, such as "observation.state" and "action". Streams of one feature are
-            concatenated in this order; names of their numbers begin with the stream's.
-        video: for LeRobot cameras as H.264 in mp4, lossy, in place of columns of JPEG and PNG files; needs PyAV.
+            concatenated in this order; the names of their numbers then begin with the stream's name.
+        video: for LeRobot, write cameras as lossy H.264 in mp4 instead of columns of JPEG and PNG files; needs PyAV.
         progress: called as ``progress(done, total, what)`` before each episode.
 
     Raises:
-        ArgumentError: a wrong argument, or streams that do not fit into one table of rows: all that is missing.
-        FileError: `destination` exists, or something that the format cannot hold.
+        ArgumentError: a wrong argument, or streams that do not fit into one table of rows; it names everything that is missing.
+        FileError: `destination` exists, or the cache has something that the format cannot hold.
         Error: a package that writes this format is missing.
 
     Example:
@@ -67,14 +67,14 @@ def export(
     video = truth("video", video)
     if to == "mcap" and (fps is not None or methods is not None or rename is not None or video):
         raise ArgumentError(
-            "fps, methods, rename, video: for LeRobot alone; in MCAP every stream keeps its own clock and files"
+            "fps, methods, rename, video: only for LeRobot; in MCAP every stream keeps its own clock and files"
         )
     opened = cache if isinstance(cache, dataset.Dataset) else dataset.open(checked_path("cache", cache))
-    place = checked_path("destination", destination).absolute()
-    if os.path.lexists(place):
-        raise FileError(f"{place}: exists; remove it first")
-    if Path(os.path.realpath(place)).is_relative_to(os.path.realpath(opened.path)):
-        raise ArgumentError(f"destination: expected a folder outside the cache, got {place}")
+    path = checked_path("destination", destination).absolute()
+    if os.path.lexists(path):
+        raise FileError(f"{path}: exists; remove it first")
+    if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(opened.path)):
+        raise ArgumentError(f"destination: expected a folder outside the cache, got {path}")
     if isinstance(streams, str) or not isinstance(streams, Iterable | None):
         raise ArgumentTypeError(f"streams: expected a list of names, got {streams!r}")
     streams = None if streams is None else [text("streams", name) for name in streams]
@@ -85,12 +85,12 @@ def export(
         raise ArgumentTypeError(f"rename: expected {{stream: feature}}, got {rename!r}")
     renamed = {text("rename", name): text(f"rename[{name!r}]", feature) for name, feature in (rename or {}).items()}
     chosen = {name: stream for name, stream in opened.streams.items() if streams is None or name in streams}
-    report = ExportReport(opened.path, str(place), to, episodes=len(opened))
+    report = ExportReport(opened.path, str(path), to, episodes=len(opened))
     for name in (name for name in opened.streams if name not in chosen):
-        report.leave_out(name, "not among the streams that were asked for")
+        report.leave_out(name, "not among the requested streams")
     tell = progress or (lambda done, total, what: None)
-    opened.verify(list(chosen))  # other formats have no checksums, or their own, which would make damage look whole
-    with _unfinished(place) as partial:
+    opened.verify(list(chosen))  # the output has no checksums, or new ones, which would hide damage
+    with _unfinished(path) as partial:
         try:
             if to == "mcap":
                 from . import mcap
@@ -107,12 +107,12 @@ def export(
 
 
 @contextmanager
-def _unfinished(place: Path) -> Iterator[Path]:
-    """A folder to write, which gets the name `place` at the end of the block, or goes where the block fails."""
+def _unfinished(path: Path) -> Iterator[Path]:
+    """Yields a folder to write to. At the end of the block it is renamed to `path`; if the block fails, it is removed."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(f".{place.name}.", place.parent) as folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(f".{path.name}.", path.parent) as folder:
             yield folder
-            folder.rename(place)
+            folder.rename(path)
     except OSError as error:
-        raise error if isinstance(error, Error) else FileError(f"{place}: {error.strerror or error}") from error
+        raise error if isinstance(error, Error) else FileError(f"{path}: {error.strerror or error}") from error

@@ -1,8 +1,8 @@
-"""A cache as a LeRobot v3.0 dataset: one table of rows at one rate, cameras as columns of JPEG and PNG files.
+"""Writes a cache as a LeRobot v3.0 dataset: one table of rows at one rate, cameras as columns of JPEG and PNG files.
 
-LeRobot has one clock, ``frame_index / fps``, so streams that differ in theirs are brought to it by the methods that the user
-names, or that they say themselves; none is chosen for them. Everything that is missing is found before anything is written, and
-is in one error.
+LeRobot has one clock, ``frame_index / fps``. Streams with other stamps are resampled by the methods that the user names, or
+that the streams declare; the export never chooses one. Everything that is missing is found before anything is written, and
+reported in one error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ..sources import own_methods
 from ..tasks import MomentTexts, task_streams, texts_of_numbers
 from .report import ExportReport
 
-# Of LeRobot: a data file is closed once it is larger, and a chunk has this many.
+# LeRobot closes a data file once it is larger than this, and puts this many files in a chunk.
 _FILE_BYTES, _CHUNK_FILES = 100 << 20, 1000
-# How far stamps may be from those of a whole rate, as LeRobot checks them.
+# Stamps may differ by this much from those of a whole rate. LeRobot checks the same.
 _TOLERANCE_NS = 100_000
 _INDICES = {
     "timestamp": "float32",
@@ -38,13 +38,13 @@ _INDICES = {
     "index": "int64",
     "task_index": "int64",
 }
-# How far a row may be before a text's stamp that is its own, as a Loader has it.
+# A text already applies to rows that are earlier than its stamp by less than this, as in a Loader.
 _SNAP_NS = 1000
 _STEPS = ("previous", "next", "nearest")
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
-# Frames of a camera whose pixels its statistics are taken of.
+# The number of frames that a camera's statistics are computed from.
 _SAMPLED_FRAMES = 100
-# Above so many rows for each that was recorded a stamp is wrong, such as one of another clock's epoch.
+# With more rows than this per recorded row, a stamp must be wrong, such as one from another clock's epoch.
 _MOST_ROWS = 1000
 
 
@@ -83,26 +83,24 @@ def write(
         height, width, _ = kept[name].shape
         if height % 2 or width % 2:
             problems.arguments.append(
-                f"video: {name}: expected frames of even height and width, as H.264 has them, got {height}x{width}"
+                f"video: {name}: expected frames of even height and width, which H.264 needs, got {height}x{width}"
             )
     problems.check()
     tasks = _Tasks(dataset)
     if "task_index" in streams and not texts_of_numbers(dataset, streams["task_index"]):
         report.leave_out("task_index", "the cache has no texts for its numbers")
     if tasks.several:
-        told = (
-            f"episodes {ranges(tasks.several, 10)} have several and no stream says when each holds: rows have the first"
-        )
-        report.leave_out("episodes.tasks", told)
+        reason = f"episodes {ranges(tasks.several, 10)} have several, and no stream says when each one applies: rows have the first"
+        report.leave_out("episodes.tasks", reason)
     of_subtasks = features.get("subtask_index", [])
     subtasks = table_of(dataset, kept[of_subtasks[0]]) if len(of_subtasks) == 1 else []
     for name, stream in kept.items():
         texts = texts_of_numbers(dataset, stream)
         if texts and texts != dict(enumerate(subtasks if name in of_subtasks else tasks.texts)):
-            told = (
+            reason = (
                 "LeRobot has tables for task_index and subtask_index, of texts that differ and are numbered from 0 on"
             )
-            report.leave_out(f"{name}: the texts of its numbers", told)
+            report.leave_out(f"{name}: the texts of its numbers", reason)
     files = _Files(folder)
     episodes: list[dict[str, Any]] = []
     columns = dataset.episodes.to_pylist()
@@ -127,11 +125,11 @@ def write(
                     parts.append(_values(stream, rows[name], targets, method, where))
                     continue
                 clock, pictures = rows[name]
-                places = _places(clock, targets, method)
+                picked = _target_rows(clock, targets, method)
                 if video:
-                    row |= _write_video(folder, key, number, pictures, places, fps)
+                    row |= _write_video(folder, key, number, pictures, picked, fps)
                 else:
-                    table[key] = _images(stream, pictures, places)
+                    table[key] = _images(stream, pictures, picked)
             if parts:
                 values = _put_together(parts, names, rounded)
                 table[key] = _arrow(values)
@@ -162,11 +160,11 @@ def write(
     report.leave_out(
         "stamps", f"rows are {fps} a second from first_stamp_ns of meta/episodes on; LeRobot has frame_index / fps"
     )
-    report.leave_out("attributes, findings and provenance", "LeRobot has no place for them")
+    report.leave_out("attributes, findings and provenance", "LeRobot cannot store them")
 
 
 def _keep(streams: Mapping[str, Stream], report: ExportReport) -> Iterator[tuple[str, Stream]]:
-    """The streams that become features; the others are left out by name."""
+    """Yields the streams that become features. The report names the others."""
     found = False
     for name, stream in streams.items():
         if stream.ragged is not None:
@@ -185,17 +183,17 @@ def _keep(streams: Mapping[str, Stream], report: ExportReport) -> Iterator[tuple
             yield name, stream
     if not found:
         raise ArgumentError(
-            "streams: nothing among them that LeRobot holds"
+            "streams: expected at least one that LeRobot can hold, got none"
             + "".join(f"; {o.what}: {o.reason}" for o in report.left_out)
         )
 
 
 class _Problems:
-    """What is in the way of an export, for one error of all of it.
+    """The problems of an export, collected for one error.
 
     Attributes:
-        arguments: what arguments lack, or have that does not go.
-        data: what the cache has that LeRobot cannot hold.
+        arguments: problems of arguments that are missing or wrong.
+        data: data in the cache that LeRobot cannot hold.
     """
 
     def __init__(self) -> None:
@@ -203,7 +201,7 @@ class _Problems:
         self.data: list[str] = []
 
     def check(self) -> None:
-        """Raises ArgumentError, or FileError where no argument is to blame."""
+        """Raises ArgumentError if arguments have problems, or FileError if only the data have."""
         found = list(dict.fromkeys([*self.arguments, *self.data]))
         if not found:
             return
@@ -215,12 +213,14 @@ class _Problems:
 
 
 def _features(kept: Mapping[str, Stream], rename: Mapping[str, str], problems: _Problems) -> dict[str, list[str]]:
-    """The streams of each feature, in their order in its rows."""
+    """Returns the streams of each feature, in the order in which its rows hold them."""
     for name, feature in rename.items():
         if name not in kept:
             raise ArgumentError(f"rename: expected streams that are exported, {', '.join(kept)}, got {name!r}")
         if feature in _INDICES or not feature or "/" in feature or "\0" in feature:
-            raise ArgumentError(f"rename: expected a name that LeRobot has for a feature, without '/', got {feature!r}")
+            raise ArgumentError(
+                f"rename: expected a name that LeRobot allows for a feature, without '/', got {feature!r}"
+            )
     features: dict[str, list[str]] = {}
     for name in kept:  # the order of features is that of their first streams
         features.setdefault(rename.get(name, name.replace("/", ".")), []).append(name)
@@ -230,31 +230,33 @@ def _features(kept: Mapping[str, Stream], rename: Mapping[str, str], problems: _
         if own := [name for name in names if name not in rename]:
             others = ", ".join(repr(name) for name in names if name != own[0])
             problems.arguments.append(
-                f"streams: {own[0]!r} and {others} would be of one name, {feature!r}, for LeRobot has no '/' in names; say "
-                "another, or that they are one feature, with rename"
+                f"streams: {own[0]!r} and {others} would both become {feature!r}, because LeRobot allows no '/' in names; "
+                "give them other names, or join them into one feature, with rename"
             )
             continue
         names.sort(key=list(rename).index)
         kinds = {name: kept[name].dtype for name in names}
         if cameras := [name for name in names if kept[name].frames is not None]:
-            problems.arguments.append(f"rename: cameras are features of their own, got {cameras[0]!r} in {feature!r}")
+            problems.arguments.append(
+                f"rename: expected each camera as a feature by itself, got {cameras[0]!r} in {feature!r}"
+            )
         elif len(set(kinds.values())) > 1 and (
             wide := [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype.itemsize > 2]
         ):
             problems.arguments.append(
-                f"rename: {feature!r} would be float32, which does not hold every {kinds[wide[0]]} of {wide[0]!r}"
+                f"rename: {feature!r} would be float32, which cannot hold every {kinds[wide[0]]} of {wide[0]!r}"
             )
     return features
 
 
 def _put_together(parts: list[np.ndarray], names: list[str], rounded: dict[str, float]) -> np.ndarray:
-    """A feature's rows out of its streams' rows; floats as float32, and how far these are off by name."""
-    for place, (name, values) in enumerate(zip(names, parts, strict=True)):
+    """Joins the streams' rows to a feature's rows. Floats become float32; `rounded` gets the largest error by name."""
+    for index, (name, values) in enumerate(zip(names, parts, strict=True)):
         if values.dtype.kind not in "iub":
             with np.errstate(over="ignore"):
-                parts[place] = values.astype(np.float32)
+                parts[index] = values.astype(np.float32)
             if values.dtype == np.float64:
-                off = np.abs(values - parts[place])[np.isfinite(values)]
+                off = np.abs(values - parts[index])[np.isfinite(values)]
                 rounded[name] = max(rounded.get(name, 0.0), float(off.max(initial=0.0)))
     if len(parts) == 1:
         return parts[0]
@@ -263,7 +265,7 @@ def _put_together(parts: list[np.ndarray], names: list[str], rounded: dict[str, 
 
 
 def _feature_names(streams: Mapping[str, Stream], names: list[str]) -> list[str] | None:
-    """The names of a feature's numbers; of several streams they begin with the stream's."""
+    """Returns the names of a feature's numbers. If it has several streams, they begin with the stream's name."""
     if len(names) == 1:
         return list(streams[names[0]].names) or None
     found = []
@@ -280,9 +282,9 @@ def _feature_names(streams: Mapping[str, Stream], names: list[str]) -> list[str]
 def _plan(
     dataset: Dataset, kept: Mapping[str, Stream], fps: int | None, asked: dict[str, Any], problems: _Problems
 ) -> tuple[int, dict[str, str | None] | None]:
-    """The rows a second, and the method of each stream; None where all have the rows' stamps.
+    """Returns the rate, and the method of each stream, or None if all streams have the rows' stamps.
 
-    What is missing goes to the problems; the rate is then a guess, by which the other problems are found.
+    Missing arguments become problems. The rate is then a guess, so that other problems can still be found.
     """
     without = {name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in kept.items()}
     for name, lacking_it in without.items():
@@ -297,7 +299,7 @@ def _plan(
         fps, reason = _common_rate(dataset, kept, numbers)
         if reason is None:
             return fps, None
-        problems.arguments.append(f"fps: {reason}; say how many rows a second with fps (--fps), such as {fps}")
+        problems.arguments.append(f"fps: {reason}; give the rows per second with fps (--fps), such as {fps}")
     methods = {name: asked.get(name) or _own_method(stream) for name, stream in kept.items()}
     lacking: dict[str, str] = {}
     for number in numbers:
@@ -320,14 +322,14 @@ def _plan(
     if usual := {name: method for name, method in lacking.items() if method}:
         examples = ", ".join(f"{name}={method}" for name, method in usual.items())
         problems.arguments.append(
-            f"methods: the stamps of {', '.join(usual)} are not those of the rows; say how they are brought to them with "
+            f"methods: the stamps of {', '.join(usual)} differ from those of the rows; give their methods for resampling with "
             f"methods (--method), such as {examples}"
         )
     return fps, methods
 
 
 def _own_method(stream: Stream) -> str | None:
-    """Where a stream says itself how its features are brought to other times, the method of those that it does not name."""
+    """Returns the method for features that the stream's own methods do not name; None if it has no methods."""
     return "linear" if stream.dtype.kind not in "iub" and stream.attributes.get("methods") else None
 
 
@@ -347,8 +349,8 @@ def _is_on(clock: np.ndarray, targets: np.ndarray) -> bool:
 
 
 def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], numbers: Sequence[int]) -> tuple[int, str | None]:
-    """The whole rate that all streams have alike in these episodes. Or why they have none, and one that would do: the slowest camera's, else
-    the slowest stream's."""
+    """Returns the whole rate that all streams share in these episodes, and None. If there is none, returns a possible rate,
+    the slowest camera's or else the slowest stream's, and the reason."""
     rates = {name: stream.rate_hz for name, stream in streams.items()}
     whole = {name: max(1, round(rate)) for name, rate in rates.items() if np.isfinite(rate)}
     cameras = [rate for name, rate in whole.items() if streams[name].frames is not None]
@@ -373,12 +375,12 @@ def _common_rate(dataset: Dataset, streams: Mapping[str, Stream], numbers: Seque
 
 
 def _nominal(count: int, fps: int) -> np.ndarray:
-    """The stamps of `count` rows from 0 on, rounded half to even."""
+    """Returns the stamps of `count` rows from 0 on, rounded half to even."""
     return np.array([round(row * 10**9 / fps) for row in range(count)], np.int64)
 
 
 def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: bool) -> np.ndarray:
-    """The stamps of an episode's rows."""
+    """Returns the stamps of an episode's rows."""
     start, end = max(int(clock[0]) for clock in clocks.values()), min(int(clock[-1]) for clock in clocks.values())
     if not resampled and len({clock.tobytes() for clock in clocks.values()}) == 1:
         return next(iter(clocks.values()))
@@ -388,14 +390,14 @@ def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: b
     recorded = max(len(clock) for clock in clocks.values())
     if count > _MOST_ROWS * recorded:
         raise FileError(
-            f"{what}: {fps} rows a second from {start} to {end} ns would be {count} rows for {recorded} that were "
-            f"recorded, expected at most {_MOST_ROWS} for each; robocache doctor says what is wrong with its clocks"
+            f"{what}: {fps} rows a second from {start} to {end} ns would be {count} rows for {recorded} recorded "
+            f"ones, expected at most {_MOST_ROWS} for each; robocache doctor finds the faults of its clocks"
         )
     return start + _nominal(count, fps)
 
 
-def _places(clock: np.ndarray, targets: np.ndarray, method: str | None) -> np.ndarray:
-    """The row of each target, by "previous" or "nearest"; where there is no method it is on the target."""
+def _target_rows(clock: np.ndarray, targets: np.ndarray, method: str | None) -> np.ndarray:
+    """Returns the row of each target by "previous" or "nearest". Without a method, rows have the targets' stamps."""
     before = np.searchsorted(clock, targets, side="right") - 1
     if method != "nearest" or np.array_equal(clock[before], targets):
         return before
@@ -407,49 +409,49 @@ def _places(clock: np.ndarray, targets: np.ndarray, method: str | None) -> np.nd
 def _values(
     stream: Stream, rows: tuple[np.ndarray, Any], targets: np.ndarray, method: str | None, where: str
 ) -> np.ndarray:
-    """A stream's rows at the targets, ``[n, *shape]``."""
+    """Returns a stream's values at the targets, ``[n, *shape]``."""
     clock, values = rows
     values = np.asarray(values)
     if method is None or np.array_equal(clock, targets):
-        recorded: np.ndarray = values[_places(clock, targets, None)]
+        recorded: np.ndarray = values[_target_rows(clock, targets, None)]
         return recorded
     options: dict[str, Any] = {}
     if method not in _STEPS and (slices := own_methods(stream.name, [stream])):
         options["methods"] = slices
     try:
         flat = values.reshape(1, len(values), -1)
-        made = resample_trajectories(flat, clock[None], targets[None], method=method, **options)
+        out = resample_trajectories(flat, clock[None], targets[None], method=method, **options)
     except Error as error:
         raise ArgumentError(f"methods: {where}: {error}") from error
-    resampled: np.ndarray = np.asarray(made).reshape(len(targets), *stream.shape)
+    resampled: np.ndarray = np.asarray(out).reshape(len(targets), *stream.shape)
     return resampled
 
 
-def _write_video(folder: Path, key: str, number: int, pictures: Any, places: np.ndarray, fps: int) -> dict[str, Any]:
-    """A camera's frames of one episode as a file of its own; where it is, as meta/episodes says it."""
-    from . import videos  # PyAV is needed for these alone
+def _write_video(folder: Path, key: str, number: int, pictures: Any, rows: np.ndarray, fps: int) -> dict[str, Any]:
+    """Writes a camera's frames of one episode to a file, and returns its location as in meta/episodes."""
+    from . import videos  # needs PyAV
 
     chunk, file = divmod(number, _CHUNK_FILES)
-    videos.write_video(folder / f"videos/{key}/chunk-{chunk:03d}/file-{file:03d}.mp4", pictures, places, fps)
-    place = {"chunk_index": chunk, "file_index": file, "from_timestamp": 0.0, "to_timestamp": len(places) / fps}
-    return {f"videos/{key}/{name}": value for name, value in place.items()}
+    videos.write_video(folder / f"videos/{key}/chunk-{chunk:03d}/file-{file:03d}.mp4", pictures, rows, fps)
+    location = {"chunk_index": chunk, "file_index": file, "from_timestamp": 0.0, "to_timestamp": len(rows) / fps}
+    return {f"videos/{key}/{name}": value for name, value in location.items()}
 
 
-def _images(stream: Stream, pictures: Any, places: np.ndarray) -> pa.Array:
-    """A camera's frames as the files that they are stored as; PNGs of raw ones."""
+def _images(stream: Stream, pictures: Any, rows: np.ndarray) -> pa.Array:
+    """Returns a camera's frames as their stored files; raw frames become PNGs."""
     if isinstance(pictures, EncodedFrames):
         assert stream.frames is not None
-        suffix, files = stream.frames.codec, [pictures.file(place).tobytes() for place in places]
+        suffix, files = stream.frames.codec, [pictures.file(row).tobytes() for row in rows]
     else:
         suffix, files = "png", []
-        for place in places:
-            files.append(frames.encode(np.asarray(pictures[place])[None], codec="png").data.tobytes())
+        for row in rows:
+            files.append(frames.encode(np.asarray(pictures[row])[None], codec="png").data.tobytes())
     names = [f"frame-{number:06d}.{suffix}" for number in range(len(files))]
     return pa.StructArray.from_arrays([pa.array(files, pa.binary()), pa.array(names)], ["bytes", "path"])
 
 
 def _arrow(values: np.ndarray) -> pa.Array:
-    """One number a row as a plain column, more as lists of fixed size in lists."""
+    """Returns one number per row as a plain column, and more as nested lists of fixed size."""
     if values.ndim == 1 or values.shape[1:] == (1,):
         return pa.array(np.ascontiguousarray(values.reshape(-1)))
     return _lists(values)
@@ -465,11 +467,11 @@ def _lists(values: np.ndarray) -> pa.Array:
 
 
 class _Tasks:
-    """The texts of the tasks. Those of a stream of numbers keep these, which other columns hold too; others are in the order
-    that rows meet them. Rows without a text have the text "", since LeRobot has no row without a task.
+    """The texts of the tasks. Texts of a stream of numbers keep their numbers, which other columns may use; others are numbered
+    in the order of the rows. Rows without a text get the text "", because every LeRobot row has a task.
 
     Attributes:
-        texts: by their numbers.
+        texts: the texts, by their numbers.
         several: see :class:`MomentTexts`.
     """
 
@@ -480,7 +482,7 @@ class _Tasks:
         self._numbers = {text: number for number, text in enumerate(self.texts)}
 
     def of_rows(self, episode: int, targets: np.ndarray) -> np.ndarray:
-        """The task of each of an episode's rows."""
+        """Returns the task of each row of an episode."""
         found = self._moments.at(np.full(len(targets), episode), targets).tolist()
         return np.array([self._number(text or "") for text in found], np.int64)
 
@@ -492,7 +494,7 @@ class _Tasks:
 
 
 def table_of(dataset: Dataset, stream: Stream) -> list[str]:
-    """The texts of a stream's numbers as LeRobot's tables have them: from 0 on, all different. Empty where they are not so."""
+    """Returns the texts of a stream's numbers for LeRobot's tables: numbered from 0 on, all different. Empty otherwise."""
     known = texts_of_numbers(dataset, stream)
     texts = [known.get(number) for number in range(len(known))]
     return [] if None in texts or len({*texts}) < len(texts) else [text for text in texts if text is not None]
@@ -502,10 +504,10 @@ def table_of(dataset: Dataset, stream: Stream) -> list[str]:
 
 
 class _Files:
-    """The Parquet files of rows, one after the other.
+    """Writes the Parquet files of rows, one after another.
 
     Attributes:
-        paths: those that were written.
+        paths: the files written so far.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -514,7 +516,7 @@ class _Files:
         self._writer: pq.ParquetWriter | None = None
 
     def append(self, table: pa.Table) -> dict[str, int]:
-        """Writes an episode; where it is, as meta/episodes says it."""
+        """Writes an episode, and returns its location as in meta/episodes."""
         if self._writer is not None and self.paths[-1].stat().st_size > _FILE_BYTES:
             self.close()
         if self._writer is None:
@@ -532,7 +534,7 @@ class _Files:
             self._writer = None
 
     def column(self, name: str) -> np.ndarray:
-        """A column of numbers of all files, ``[n, *shape]``."""
+        """Returns a column of numbers from all files, ``[n, *shape]``."""
         parts = []
         for path in self.paths:
             column = pq.read_table(path, columns=[name])[name].combine_chunks()
@@ -545,11 +547,11 @@ class _Files:
 
 
 def _stats(values: np.ndarray) -> dict[str, list[Any]]:
-    """As LeRobot has them: over the rows, NaN left out."""
+    """Returns the statistics as LeRobot stores them: over the rows, ignoring NaN."""
     table = values.reshape(len(values), -1).astype(np.float64)
     shape = values.shape[1:] or (1,)
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of features that are nothing but NaN
+        warnings.simplefilter("ignore", RuntimeWarning)  # for features with only NaN
         found = {
             "min": np.nanmin(table, axis=0),
             "max": np.nanmax(table, axis=0),
@@ -561,7 +563,7 @@ def _stats(values: np.ndarray) -> dict[str, list[Any]]:
 
 
 def _image_stats(stream: Stream) -> dict[str, Any]:
-    """Of some frames' pixels, between 0 and 1, a channel each ``[C, 1, 1]``."""
+    """Returns the statistics of some frames' pixels, scaled to 0..1, per channel ``[C, 1, 1]``."""
     chosen = np.unique(np.linspace(0, stream.rows - 1, _SAMPLED_FRAMES).astype(int))
     pixels = np.concatenate([np.asarray(stream.frame(row)).reshape(-1, stream.shape[2]) for row in chosen.tolist()])
     found = _stats(pixels.astype(np.float32) / 255)
@@ -630,7 +632,7 @@ def _write_meta(
 
 
 def _texts_table(what: str, texts: list[str]) -> pa.Table:
-    """As pandas writes a table of task_index, or subtask_index, whose index is the text."""
+    """Returns a table of task_index or subtask_index as pandas writes it, with the text as its index."""
     kinds = ((f"{what}_index", "int64", "int64"), (what, "unicode", "object"))
     columns = [
         {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}

@@ -67,7 +67,7 @@ def write(
     kinds = {name: _kind(stream) for name, stream in streams.items()}
     report.rows = dict.fromkeys(streams, 0)
     if streams:
-        report.leave_out("statistics and findings", "robocache ingest makes them anew")
+        report.leave_out("statistics and findings", "robocache ingest computes them again")
     columns = dataset.episodes.to_pylist()
     tables = {
         name: texts_of_numbers(dataset, stream)
@@ -126,14 +126,14 @@ def _write_messages(
 def _frame_ids(streams: Mapping[str, Stream], episode: Mapping[str, Any]) -> dict[str, str]:
     """Returns the frame of reference of each stream: from its attributes, or from the episode's frame_ids; otherwise ""."""
     try:
-        said = json.loads(episode.get("frame_ids") or "{}")
+        declared = json.loads(episode.get("frame_ids") or "{}")
     except (TypeError, ValueError):  # another program's column of that name
-        said = {}
-    said = said if isinstance(said, dict) else {}
+        declared = {}
+    declared = declared if isinstance(declared, dict) else {}
     found = {}
     for name, stream in streams.items():
         keys = (f"{name}/{path}" for path in ("header.frame_id", "frame_id"))
-        frame = stream.attributes.get("frame_id") or next((said[key] for key in keys if key in said), "")
+        frame = stream.attributes.get("frame_id") or next((declared[key] for key in keys if key in declared), "")
         found[name] = str(frame)
     return found
 

@@ -23,7 +23,7 @@ class ExportReport:
     left_out: list[Omission] = field(default_factory=list)
 
     def leave_out(self, what: str, reason: str) -> None:
-        """Names a thing once, however often it is met."""
+        """Names a thing once, however often it occurs."""
         if Omission(what, reason) not in self.left_out:
             self.left_out.append(Omission(what, reason))
 

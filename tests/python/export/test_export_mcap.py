@@ -173,7 +173,7 @@ def test_streams_may_be_chosen_and_what_exists_stays(cache, tmp_path):
         robocache.export(cache, tmp_path / "out", to="mcap")
     for options, words in (
         ({"streams": ["x"]}, "no stream 'x'"),
-        ({"fps": 3}, "for LeRobot alone"),
+        ({"fps": 3}, "only for LeRobot"),
         ({"to": "bag"}, "expected one of lerobot, mcap"),
     ):
         with pytest.raises(robocache.ArgumentError, match=words):
