@@ -4,9 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "robocache/actions/convert_math.hpp"
+#include "robocache/actions/convert_cpu.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
+#include "robocache/core/cpu_isa.hpp"
 #include "robocache/core/thread_pool.hpp"
 
 namespace robocache {
@@ -34,10 +35,11 @@ ActionOp op_of(const ActionConversion& asked, int64_t features, std::string_view
   op.count = static_cast<int32_t>(asked.features.size());
   for (size_t i = 0; i < asked.features.size(); ++i) {
     op.taken[i] = static_cast<uint8_t>(asked.features[i]);
+    op.is_taken[asked.features[i]] = 1;
     op.is_angle[i] = std::ranges::binary_search(asked.angles, asked.features[i]) ? 1 : 0;
   }
-  const bool of_poses = is_relative(op.step) && op.step != ActionStep::kJoints && op.step != ActionStep::kStepDelta;
-  if (of_poses && (op.count == 0 || op.count % (3 + op.source.width) != 0)) {
+  op.has_angles = !asked.angles.empty();
+  if (is_of_poses(op.step) && (op.count == 0 || op.count % (3 + op.source.width) != 0)) {
     refuse(argument, ": expected poses of ", std::to_string(3 + op.source.width), " features, got ",
            std::to_string(op.count), " features");
   }
@@ -133,13 +135,8 @@ void convert_actions(const ConvertActionsParams& params, Device device, CudaStre
   constexpr int64_t kSharedNumbers = 4096;
   const int64_t of_sample = std::max<int64_t>(1, params.steps * params.features);
   const int64_t grain = std::max<int64_t>(1, kSharedNumbers / of_sample);
-  with_action_types(params, [&](auto work, auto out) {
-    parallel_for(params.samples, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t sample = begin; sample < end; ++sample) {
-        for (int64_t k = 0; k < params.steps; ++k) convert_step<decltype(work), decltype(out)>(params, sample, k);
-      }
-    });
-  });
+  ConvertSamples* const samples = ROBOCACHE_SELECT_ISA(convert_samples);
+  parallel_for(params.samples, grain, [&](int64_t begin, int64_t end) { samples(params, begin, end); });
 }
 
 }  // namespace robocache

@@ -10,7 +10,10 @@ template <class Scalar, class Out>
 __global__ void convert_actions_kernel(const __grid_constant__ ConvertActionsParams p) {
   for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < p.samples * p.steps;
        at += int64_t{gridDim.x} * blockDim.x) {
-    convert_step<Scalar, Out>(p, at / p.steps, at % p.steps);
+    Base<Scalar> base;
+    load_base(p, at / p.steps, base);
+    if (at % p.steps == 0) store_base(p, at / p.steps, base);
+    convert_step<Scalar, Out>(p, at / p.steps, at % p.steps, base, nullptr);
   }
 }
 

@@ -19,29 +19,50 @@ ROBOCACHE_HD void multiply(const Scalar* a, const Scalar* b, Scalar* y) {
   }
 }
 
+// A pose that others are relative to.
+template <class Scalar>
+struct BasePose {
+  bool is_nan;
+  bool is_pose;
+  Scalar p[3];
+  Scalar inverse[9];  // of its rotation
+};
+
+template <class Scalar>
+ROBOCACHE_HD BasePose<Scalar> base_pose(const ActionOp& op, Scalar tolerance, const Scalar* base, int begin) {
+  BasePose<Scalar> made;
+  Scalar numbers[12];
+  const int width = 3 + op.source.width;
+  for (int i = 0; i < width; ++i) numbers[i] = base[op.taken[begin + i]];
+  made.is_nan = has_nan(numbers, width);
+  made.is_pose = !made.is_nan && is_rotation(op.source, numbers + 3, tolerance);
+  if (!made.is_pose) return made;
+  for (int i = 0; i < 3; ++i) made.p[i] = numbers[i];
+  to_matrix(op.source, numbers + 3, made.inverse);
+  transpose(made.inverse);
+  return made;
+}
+
 // A pose relative to another. False where one of them is no pose; NaN in either is NaN in all of it.
 template <class Scalar>
-ROBOCACHE_HD bool convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pose, const Scalar* base) {
+ROBOCACHE_HD bool convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pose, const BasePose<Scalar>& base) {
   const int width = 3 + op.source.width;
-  if (has_nan(pose, width) || has_nan(base, width)) {
+  if (base.is_nan || has_nan(pose, width)) {
     for (int i = 0; i < width; ++i) pose[i] = Scalar(__builtin_nanf(""));
     return true;
   }
-  if (!is_rotation(op.source, pose + 3, tolerance) || !is_rotation(op.source, base + 3, tolerance)) return false;
+  if (!base.is_pose || !is_rotation(op.source, pose + 3, tolerance)) return false;
   Scalar m[9];
-  Scalar inverse[9];
   Scalar made[9];
   to_matrix(op.source, pose + 3, m);
-  to_matrix(op.source, base + 3, inverse);
-  transpose(inverse);
   if (op.step == ActionStep::kBaseFrame) {
-    multiply(m, inverse, made);
+    multiply(m, base.inverse, made);
   } else {
-    multiply(inverse, m, made);
+    multiply(base.inverse, m, made);
   }
   Scalar p[3];
-  for (int i = 0; i < 3; ++i) p[i] = pose[i] - base[i];
-  for (int i = 0; i < 3; ++i) pose[i] = op.step == ActionStep::kSe3 ? dot_of(inverse + 3 * i, p, 3) : p[i];
+  for (int i = 0; i < 3; ++i) p[i] = pose[i] - base.p[i];
+  for (int i = 0; i < 3; ++i) pose[i] = op.step == ActionStep::kSe3 ? dot_of(base.inverse + 3 * i, p, 3) : p[i];
   from_matrix(op.source, made, pose + 3);
   if (op.scale_metres != 1 || op.scale_radians != 1) {
     for (int i = 0; i < width; ++i) pose[i] = pose[i] / Scalar(i < 3 ? op.scale_metres : op.scale_radians);
@@ -49,10 +70,39 @@ ROBOCACHE_HD bool convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pos
   return true;
 }
 
-// Does all conversions to a row x of `features` numbers, of which there is room for kMostActionFeatures. `before` is the row of
-// the step before it, or the base. False where a rotation is none: x is then of no use.
+// The state of a sample that its steps are relative to.
 template <class Scalar>
-ROBOCACHE_HD bool convert_row(const ConvertActionsParams& p, Scalar* x, const Scalar* before, const Scalar* base) {
+struct Base {
+  bool is_there;
+  bool is_pad;
+  Scalar row[kMostActionFeatures];
+};
+
+template <class Scalar>
+ROBOCACHE_HD void load_base(const ConvertActionsParams& p, int64_t sample, Base<Scalar>& base) {
+  base.is_there = true;
+  base.is_pad = false;
+  if (p.base_features == nullptr) return;
+  base.is_there = reinterpret_cast<const int64_t*>(p.memory + p.base_age_offset)[sample] != INT64_MIN;
+  base.is_pad = reinterpret_cast<const bool*>(p.memory + p.base_pad_offset)[sample];
+  const auto* const state = reinterpret_cast<const Scalar*>(p.memory + p.base_row_offset) + sample * p.base_row;
+  for (int i = 0; i < p.features; ++i) base.row[i] = state[p.base_features[i]];
+}
+
+// Shows the state in the batch.
+template <class Scalar>
+ROBOCACHE_HD void store_base(const ConvertActionsParams& p, int64_t sample, const Base<Scalar>& base) {
+  if (p.base_features == nullptr) return;
+  auto* const shown = reinterpret_cast<Scalar*>(p.memory + p.base_offset) + sample * p.features;
+  for (int i = 0; i < p.features; ++i) shown[i] = base.row[i];
+}
+
+// Does all conversions to a row x of `features` numbers, of which there is room for kMostActionFeatures. `before` is the row of
+// the step before it, or the base; `poses` are the base's in turn, or null. False where a rotation is none: x is then of no
+// use.
+template <class Scalar>
+ROBOCACHE_HD bool convert_row(const ConvertActionsParams& p, Scalar* x, const Scalar* before, const Scalar* base,
+                              const BasePose<Scalar>* poses) {
   const auto tolerance = static_cast<Scalar>(p.tolerance);
   int features = p.features;
   for (int32_t at = 0; at < p.op_count; ++at) {
@@ -84,20 +134,20 @@ ROBOCACHE_HD bool convert_row(const ConvertActionsParams& p, Scalar* x, const Sc
       features += wider;
     } else if (op.step == ActionStep::kJoints || op.step == ActionStep::kStepDelta) {
       const Scalar* const other = op.step == ActionStep::kJoints ? base : before;
-      for (int i = 0; i < op.count; ++i) {
-        const int f = op.taken[i];
+      for (int f = 0; f < features; ++f) {
         const Scalar difference = x[f] - other[f];
-        x[f] = op.is_angle[i] != 0 ? within_half_a_turn(difference) : difference;
+        x[f] = op.is_taken[f] != 0 ? difference : x[f];
+      }
+      for (int i = 0; op.has_angles && i < op.count; ++i) {
+        const int f = op.taken[i];
+        if (op.is_angle[i] != 0) x[f] = within_half_a_turn(x[f]);
       }
     } else {
       const int width = 3 + op.source.width;
       for (int begin = 0; begin < op.count; begin += width) {
         Scalar pose[12];
-        Scalar origin[12];
-        for (int i = 0; i < width; ++i) {
-          pose[i] = x[op.taken[begin + i]];
-          origin[i] = base[op.taken[begin + i]];
-        }
+        for (int i = 0; i < width; ++i) pose[i] = x[op.taken[begin + i]];
+        const BasePose<Scalar> origin = poses != nullptr ? poses[begin / width] : base_pose(op, tolerance, base, begin);
         if (!convert_pose(op, tolerance, pose, origin)) return false;
         for (int i = 0; i < width; ++i) x[op.taken[begin + i]] = pose[i];
       }
@@ -106,32 +156,21 @@ ROBOCACHE_HD bool convert_row(const ConvertActionsParams& p, Scalar* x, const Sc
   return true;
 }
 
-// Step k of a sample.
+// Step k of a sample. `poses` are the base's in turn, or null.
 template <class Scalar, class Out>
-ROBOCACHE_HD void convert_step(const ConvertActionsParams& p, int64_t sample, int64_t k) {
+ROBOCACHE_HD void convert_step(const ConvertActionsParams& p, int64_t sample, int64_t k, const Base<Scalar>& base,
+                               const BasePose<Scalar>* poses) {
   const int64_t at = sample * p.steps + k;
-  const auto* const ages = reinterpret_cast<const int64_t*>(p.memory + p.age_offset);
   const auto* const pads = reinterpret_cast<const bool*>(p.memory + p.pad_offset);
   const auto* const row = reinterpret_cast<const Scalar*>(p.memory + p.x_offset) + at * p.features;
   auto* const out = reinterpret_cast<Out*>(p.memory + p.out_offset) + at * p.out_features;
+  const bool is_delta = p.ops[0].step == ActionStep::kStepDelta;
+  const bool is_pad = base.is_pad || pads[at] || (is_delta && k > 0 && pads[at - 1]);
+  bool is_there = base.is_there && reinterpret_cast<const int64_t*>(p.memory + p.age_offset)[at] != INT64_MIN;
   Scalar x[kMostActionFeatures];
-  Scalar base[kMostActionFeatures];
-  bool is_there = ages[at] != INT64_MIN;
-  bool is_pad = pads[at];
-  if (p.base_features != nullptr) {
-    is_there = is_there && reinterpret_cast<const int64_t*>(p.memory + p.base_age_offset)[sample] != INT64_MIN;
-    is_pad = is_pad || reinterpret_cast<const bool*>(p.memory + p.base_pad_offset)[sample];
-    const auto* const state = reinterpret_cast<const Scalar*>(p.memory + p.base_row_offset) + sample * p.base_row;
-    for (int i = 0; i < p.features; ++i) base[i] = state[p.base_features[i]];
-    if (k == 0) {
-      auto* const shown = reinterpret_cast<Scalar*>(p.memory + p.base_offset) + sample * p.features;
-      for (int i = 0; i < p.features; ++i) shown[i] = base[i];
-    }
-    if (p.ops[0].step == ActionStep::kStepDelta && k > 0) is_pad = is_pad || pads[at - 1];
-  }
   if (is_there) {
     for (int i = 0; i < p.features; ++i) x[i] = row[i];
-    is_there = convert_row(p, x, k == 0 ? base : row - p.features, base);
+    is_there = convert_row(p, x, k == 0 ? base.row : row - p.features, base.row, poses);
   }
   reinterpret_cast<bool*>(p.memory + p.out_pad_offset)[at] = is_pad || !is_there;
   const Scalar* scale = nullptr;

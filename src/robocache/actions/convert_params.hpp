@@ -20,6 +20,10 @@ enum class ActionStep : int32_t {
   kRescale,    // one range of numbers in another
 };
 
+ROBOCACHE_HD bool is_of_poses(ActionStep step) {
+  return step == ActionStep::kSe3 || step == ActionStep::kMixed || step == ActionStep::kBaseFrame;
+}
+
 // One conversion of a row, in place.
 struct ActionOp {
   ActionStep step;
@@ -29,10 +33,12 @@ struct ActionOp {
   int32_t end;
   int32_t count;  // of `taken`; of poses a multiple of 3 + source.width
   uint8_t taken[kMostActionFeatures];
+  uint8_t is_taken[kMostActionFeatures];  // of each feature
   uint8_t is_angle[kMostActionFeatures];  // of each of `taken`
-  double scale_metres, scale_radians;     // of kBaseFrame: what becomes 1
-  double factor, from, to;                // kRescale: to + (x - from) * factor
-  double least, most;                     // and x is held between these first
+  bool has_angles;
+  double scale_metres, scale_radians;  // of kBaseFrame: what becomes 1
+  double factor, from, to;             // kRescale: to + (x - from) * factor
+  double least, most;                  // and x is held between these first
 };
 
 // Arrays lie in `memory`, at offsets in bytes: x [samples, steps, features] and the bases [samples, base_row] of the work type;
