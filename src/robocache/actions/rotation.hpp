@@ -243,7 +243,8 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   int k = form.axes[form.intrinsic ? 0 : 2];
   const bool proper = i == k;
   if (proper) k = 3 - i - j;
-  const auto sign = static_cast<Scalar>((i - j) * (j - k) * (k - i) / 2);
+  const int order = (i - j) * (j - k) * (k - i);  // 2 or -2
+  const Scalar sign = order > 0 ? Scalar(1) : Scalar(-1);
   Scalar a = proper ? q[3] : q[3] - q[j];
   Scalar b = proper ? q[i] : q[i] + q[k] * sign;
   Scalar c = proper ? q[j] : q[j] + q[3];
