@@ -4,6 +4,7 @@ in a file beside them, or the rate that the user gives.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -27,6 +28,11 @@ _STAMP_FILES = ("timestamps.txt", "times.txt")
 _LONGEST = 1 << 26
 # Clouds of which most say what all are.
 _LOOKED_AT = 5
+# Numbers a point that a .bin may have, and how many numbers of a file tell it: those of whole points of every width.
+_BIN_COLUMNS = range(3, 9)
+_LOOKED_AT_NUMBERS = 840 * 256
+# Points' rows that tell means, sizes that float32 points do not have, and the share of numbers that may have them.
+_ENOUGH, _HUGE, _TINY, _FEW = 100, 1e20, 1e-30, 0.01
 _AT_ONCE = 4096  # points whose columns are put side by side: few enough to stay in the processor's cache
 # Since 1970, in the years 2001 to 2128: seconds with decimals, or whole milli-, micro- and nanoseconds.
 _STAMP = re.compile(r"(?<!\d)(?:([1-4]\d{9})([._])(\d{1,9})|([1-4]\d{12}|[1-4]\d{15}|[1-4]\d{18}))(?!\d)")
@@ -161,20 +167,53 @@ def _find_bin_columns(folder: Path, clouds: list[Path], options: CloudOptions) -
     files = [file for file in clouds if file.suffix.lower() == ".bin"]
     if options.bin_columns is not None or not files:
         return options.bin_columns or 4
+    likely = [4, 5]
     if all(file.name.lower().endswith(".pcd.bin") for file in files):  # as nuScenes names them
-        return 5
-    if any(part.startswith("velodyne") for part in folder.parts[-2:]):  # as KITTI does
-        return 4
-    sizes = [file.stat().st_size for file in files if file.is_file()]
-    counts = {columns: sum(size % (4 * columns) == 0 for size in sizes) for columns in (4, 5)}
-    # One that was cut off fits neither; it is named when it is read.
-    fitting = [columns for columns, count in counts.items() if count == max(counts.values()) and 2 * count > len(sizes)]
+        likely = [5]
+    elif any(part.startswith("velodyne") for part in folder.parts[-2:]):  # as KITTI does
+        likely = [4]
+    sizes = {file: file.stat().st_size for file in files if file.is_file()}
+    fits = {columns: [file for file in sizes if sizes[file] % (4 * columns) == 0] for columns in _BIN_COLUMNS}
+    # One that was cut off fits none; it is named when it is read.
+    most = max(len(fits[columns]) for columns in likely)
+    fitting = [columns for columns in likely if len(fits[columns]) == most and 2 * most > len(sizes)]
+    if len(fitting) == 1:
+        # nuScenes' points come ring by ring, so that every second one differs.
+        others = [columns for columns in _BIN_COLUMNS if set(fits[columns]) >= set(fits[fitting[0]]) and likely != [5]]
+        fitting = sorted(fitting + _check_bins(fits[fitting[0]], fitting[0], others))
     if len(fitting) == 1:
         return fitting[0]
+    widths = " or ".join(map(str, fitting)) or "neither " + " nor ".join(map(str, likely))
     raise SourceError(
-        f"{files[0]}: points of {' or '.join(map(str, fitting)) or 'neither 4 nor 5'} float32, by the sizes of the files; "
-        "say which with bin_columns (--bin-columns)"
+        f"{files[0]}: points of {widths} float32, by the sizes of the files and their numbers; "
+        "say which with bin_columns (--bin-columns 3 to 5), or write wider ones as .npy"
     )
+
+
+def _check_bins(files: list[Path], columns: int, others: list[int]) -> list[int]:
+    """Raises where files are no float32. Returns those of `others` that can be the numbers a point as well as `columns`.
+
+    Points that are read with a wrong width have other numbers in every second row, or every third.
+    """
+    points = np.concatenate([np.fromfile(file, "<f4", _LOOKED_AT_NUMBERS) for file in files[:_LOOKED_AT]])
+    size = np.abs(points[np.isfinite(points)])
+    odd = size[((size > _HUGE) | (size < _TINY)) & (size > 0)]
+    if odd.size > _FEW * points.size:
+        raise SourceError(
+            f"{files[0]}: expected points of float32, got numbers such as {odd[0]}, as other types have; "
+            "write the points as .npy, with a type a field"
+        )
+    return [width for width in others if _differ(points.reshape(-1, columns), math.lcm(columns, width) // columns)]
+
+
+def _differ(points: np.ndarray, cycle: int) -> bool:
+    """Whether the rows of a cycle have other means or spreads than each other, in any column."""
+    rows = points[: len(points) // cycle * cycle].reshape(-1, cycle, points.shape[1]).astype(np.float64)
+    if cycle == 1 or len(rows) < _ENOUGH:
+        return False
+    mean, spread = rows.mean(axis=0), rows.std(axis=0)
+    widest, narrowest = spread.max(axis=0), spread.min(axis=0)
+    return bool(((np.ptp(mean, axis=0) > widest / 2) | (widest > 2 * narrowest)).any())
 
 
 # ---- clock ----

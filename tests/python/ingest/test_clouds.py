@@ -350,6 +350,63 @@ def test_the_first_cloud_decides_nothing(odd, rng, tmp_path):
         same(yields.only(), points, row)
 
 
+def bin_points(rng, width, n):
+    """A scan of [n, width] float32: x, y, z of metres, then numbers of other sizes."""
+    turn = np.linspace(0, 6 * np.pi, n)
+    scan = np.stack([20 * np.cos(turn), 20 * np.sin(turn), turn / 5], axis=1) + rng.normal(0, 0.1, (n, 3))
+    more = rng.uniform(0, 1, (n, 5)) * [255, 1, 30, 0.1, 3]
+    return np.hstack([scan, more])[:, :width].astype("<f4")
+
+
+def write_bins(folder, files, ending=".bin"):
+    folder.mkdir(parents=True)
+    for k, points in enumerate(files):
+        (folder / f"{k:06d}{ending}").write_bytes(points.tobytes())
+    return folder
+
+
+RECORD = np.dtype(
+    {"names": list("xyzitrcan"), "formats": ["<f4"] * 4 + ["<u4", "<u2", "u1", "<u2", "<u4"]}  # as VBR's 29 bytes
+)
+
+
+def test_bin_files_of_other_types_are_no_points_of_float32(rng, tmp_path):
+    records = np.zeros(1024, RECORD)
+    for name in RECORD.names:
+        kind = RECORD[name]
+        values = rng.uniform(0, 200, 1024)
+        records[name] = values if kind.kind == "f" else values.astype(kind)
+    labels = np.zeros(1004, [("xyz", "<f4", 3), ("label", "<u4")])
+    labels["xyz"], labels["label"] = rng.normal(size=(1004, 3)), 40
+    doubles = rng.normal(size=(1004, 4))
+    for name, array in (("records", records), ("labels", labels), ("doubles", doubles)):
+        for folder in (name, f"{name}/velodyne"):
+            message = outcome("clouds", write_bins(tmp_path / folder / "run", [array] * 2), rate_hz=10.0)
+            assert "expected points of float32, got numbers such as" in message, (folder, message)
+
+
+@pytest.mark.parametrize("width", [3, 6, 7, 8])
+def test_bin_files_of_another_width_are_refused(width, rng, tmp_path):
+    """Sizes that four numbers a point divide as well do not make them four."""
+    files = [bin_points(rng, width, 1004 + 4 * k) for k in range(2)]  # never a multiple of 5 points
+    message = outcome("clouds", write_bins(tmp_path / "scans", files), rate_hz=10.0)
+    widths = {3: "3 or 4 or 6", 6: "3 or 4 or 6", 7: "4 or 7", 8: "4 or 8"}[width]
+    assert f"points of {widths} float32" in message
+    odd = [bin_points(rng, width, 1001 + 2 * k) for k in range(4)]
+    said = "4 or 8" if width == 8 else "neither 4"
+    assert f"points of {said} float32" in outcome("clouds", write_bins(tmp_path / "velodyne", odd), rate_hz=10.0)
+    assert "neither 5 float32" in outcome("clouds", write_bins(tmp_path / "nuscenes", odd, ".pcd.bin"), rate_hz=10.0)
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_bin_files_whose_sizes_fit_a_wider_point_too(width, rng, tmp_path):
+    n = 24 * 49 if width == 4 else 18 * 49  # 3, 6, 7 and 8 numbers a point divide them, or 3, 6 and 7
+    files = [bin_points(rng, width, n) for _ in range(2)]
+    yields = Yields("clouds", write_bins(tmp_path / "scans", files), rate_hz=10.0)
+    for row, points in enumerate(files):
+        assert np.array_equal(yields.only()["points"][1][row], points)
+
+
 def test_one_bin_file_that_was_cut_does_not_hide_how_many_numbers_a_point_has(rng, tmp_path):
     points = [rng.normal(size=(7 + k, 5)).astype(np.float32) for k in range(6)]
     for k, one in enumerate(points):
