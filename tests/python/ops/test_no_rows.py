@@ -204,6 +204,7 @@ def test_voxel_downsample(device, dtype, method, case):
         ((3, 2, 4), (2, 4, 0), (1.0, 1.0, 0.0, 0.0)),
         ((0, 2, 4), (5, 3), None),
         ((3, 0, 4), (6, 4), (1.0, 1.0, 0.0, 0.0)),
+        ((3, 2, 0), (5, 3), None),
     ],
 )
 def test_integrate_tsdf_leaves_the_grid_as_it_is(rng, device, shape, measured, camera):

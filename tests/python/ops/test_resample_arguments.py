@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from reference.compare import assert_same_bits, to_numpy, to_torch
-from reference.random_streams import FLOATS, random_values
+from reference.random_streams import FLOATS
 from reference.resample import resample as oracle
 from reference.resample_calls import check, each_clock, name_of, random_case, resample
 
@@ -113,20 +113,6 @@ def test_rule_15_input_offsets_pass_2_31(tmp_path):
     out = robocache.resample_trajectories(values, np.arange(samples), targets, method="nearest")
     for k, s in enumerate([0, 131_072, 262_145, samples - 1, samples - 1]):
         np.testing.assert_array_equal(out[k], values[s])
-
-
-@pytest.mark.parametrize("empty", ["batch", "samples", "targets", "features"])
-@pytest.mark.parametrize("method", ["linear", "previous"])
-def test_rule_15_empty_dimensions_are_fine(rng, device, empty, method):
-    shape = {"batch": 2, "samples": 4, "targets": 5, "features": 3} | {empty: 0}
-    values = random_values(
-        rng, (shape["batch"], shape["samples"], shape["features"]), np.dtype(np.float32), special=False
-    )
-    times = np.sort(rng.random((shape["batch"], shape["samples"])), axis=1)
-    targets = rng.random((shape["batch"], shape["targets"]))
-    check(values, times, targets, device, method=method)
-    if empty != "batch":
-        check(values[0], times[0], targets[0], device, method=method)
 
 
 def test_rule_15_a_shared_clock_has_one_dimension(rng, device):

@@ -189,19 +189,6 @@ def test_rule_15_more_than_2_31_voxels(cuda):
     assert small[1].sum() > 0
 
 
-@pytest.mark.parametrize("empty", [(0, 6, 5), (7, 0, 5), (7, 6, 0)])
-def test_rule_15_empty_dimensions_are_fine(case, device, empty):
-    _, _, points, depth, T = case
-    grid, weights = torch.ones(empty, device=device), torch.ones(empty, device=device)
-    for arguments in ((points, T), (depth, T, CAMERA)):
-        robocache.integrate_tsdf(grid, weights, to_torch(arguments[0], device), *arguments[1:], **OPTIONS)
-    grid, weights = torch.ones(SHAPE, device=device), torch.ones(SHAPE, device=device)
-    robocache.integrate_tsdf(grid, weights, torch.zeros(0, 3, device=device), T, **OPTIONS)
-    for shape in ((0, 32), (24, 0)):
-        robocache.integrate_tsdf(grid, weights, torch.ones(shape, device=device), T, CAMERA, **OPTIONS)
-    assert (grid == 1).all() and (weights == 1).all()
-
-
 # ---- Refusals ----
 
 POINTS, DEPTH = np.ones((4, 3), np.float32), np.ones((24, 32), np.float32)

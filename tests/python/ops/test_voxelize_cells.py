@@ -74,13 +74,6 @@ def test_rule_25_points_outside_or_not_finite_are_dropped_and_counted(device):
     assert dropped == 7
 
 
-def test_rule_25_grids_of_no_voxels_are_legal(rng, device):
-    points, features = random_case(rng, count=30)
-    for grid_size in ((0, 4, 5), (3, 0, 5), (3, 4, 0), (0, 0, 0)):
-        _, dropped = check(points, features, device, grid_size=grid_size)
-        assert dropped == 30
-
-
 def test_rule_25_a_grid_beyond_memory_is_a_typed_error(device):
     points = np.zeros((2, 3), np.float32)
     grid = {"grid_min": (0, 0, 0), "voxel_size": 1, "grid_size": (2**20, 2**20, 2**10)}

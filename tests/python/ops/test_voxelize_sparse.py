@@ -288,16 +288,6 @@ def test_rule_26_rows_past_a_length_are_no_points(rng, device):
     assert made.coords[:, 0].max() == 2
 
 
-def test_rule_26_no_clouds(device):
-    made, _ = check(np.zeros((0, 9, 4), np.float32), device=device, voxel_size=1.0, reduce=None)
-    assert made.coords.shape == (0, 4) and made.features.shape == (0, 0, 4) and made.dropped.shape == (0,)
-    check(np.zeros((3, 0, 4), np.float32), device=device, voxel_size=1.0, reduce=None)
-    made, _ = check(
-        np.zeros((0, 3), np.float32), device=device, voxel_size=1.0, reduce=None, capacity=3, max_points_per_voxel=2
-    )
-    assert made.features.shape == (3, 2, 3)
-
-
 def test_rule_26_offsets_and_lengths_on_cuda_are_cut_to_what_there_is(rng, cuda):
     points = random_points(rng, (200,))
     wild, tame = np.array([-5, 60, 40, 300, 120]), np.array([0, 60, 60, 200, 200])
