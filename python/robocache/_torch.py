@@ -197,9 +197,7 @@ def _arguments(operation: Operation) -> str:
     arguments = []
     for field, kind, _ in operation.fields:
         name = "modes" if field == "mode" else field  # torch's own calls have a `mode`
-        if kind == "block[]":
-            arguments.append(f"SymInt[] {name}_bounds, str[] {name}")
-        elif kind == "block[][]":
+        if kind.startswith("block"):
             arguments.append(f"SymInt[] {name}_bounds, str[] {name}, int[] {name}_of_stream")
         elif kind == "numbers?[]":
             arguments.append(f"Scalar?[] {name}, Tensor?[] {name}_of_features")
@@ -213,14 +211,12 @@ def _spread(operation: Operation, given: Mapping[str, Any]) -> list[Any]:
     arguments: list[Any] = []
     for name, kind, _ in operation.fields:
         value = given[name]
-        if kind == "block[]":
-            arguments.append([bound for start, stop, _ in value for bound in _bounds(start, stop)])
-            arguments.append([method for _, _, method in value])
-        elif kind == "block[][]":
-            flat = [block for blocks in value for block in blocks]
-            arguments.append([bound for start, stop, _ in flat for bound in _bounds(start, stop)])
-            arguments.append([method for _, _, method in flat])
-            arguments.append([len(blocks) for blocks in value])
+        if kind.startswith("block"):
+            lists = value if kind == "block[][]" else [value]
+            blocks = [block for blocks in lists for block in blocks]
+            arguments.append([bound for start, stop, _ in blocks for bound in _bounds(start, stop)])
+            arguments.append([method for _, _, method in blocks])
+            arguments.append([len(blocks) for blocks in lists])
         elif kind == "numbers?[]":
             arguments.append([None if isinstance(x, Tensor) else x for x in value])
             arguments.append([x if isinstance(x, Tensor) else None for x in value])
@@ -241,18 +237,18 @@ def _gathered(operation: Operation, arguments: Sequence[Any]) -> dict[str, Any]:
     given = {}
     for name, kind, _ in operation.fields:
         value = next(left)
-        if kind == "block[]":
-            value = [(*value[2 * i : 2 * i + 2], method) for i, method in enumerate(next(left))]
-        elif kind == "block[][]":
+        if kind.startswith("block"):
             blocks = iter([(*value[2 * i : 2 * i + 2], method) for i, method in enumerate(next(left))])
-            value = [[next(blocks) for _ in range(count)] for count in next(left)]
+            lists = [[next(blocks) for _ in range(count)] for count in next(left)]
+            value = lists if kind == "block[][]" else lists[0]
         elif kind == "numbers?[]":
             value = [x if array is None else array for x, array in zip(value, next(left), strict=True)]
         given[name] = value
     return given
 
 
-_COUNT = {"block[]": 2, "block[][]": 3, "numbers?[]": 2}  # of an operator's arguments, where a field is not one
+# The number of an operator's arguments, if a field has more than one.
+_COUNT = {"block[]": 3, "block[][]": 3, "numbers?[]": 2}
 
 
 def _indices(operation: Operation) -> dict[str, int]:
