@@ -1,4 +1,4 @@
-"""The files of a cache as docs/format.md says, without the library: what their checksums are, how a cache grows.
+"""The files of a cache as docs/format.md says, without the library: what their checksums are.
 
 And frames that are no pictures, for tests that never decode them.
 """
@@ -37,47 +37,6 @@ def write_manifest(path, manifest):
     new = path / "manifest.json.new"
     new.write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
     os.replace(new, path / "manifest.json")
-
-
-def small_file(name, generation):
-    name = Path(name)
-    return str(name.with_name(f"{name.stem}.{generation}{name.suffix}"))
-
-
-def append_what_is_more(path, longer):
-    """All but the end of :func:`grow`: the manifest is still the old one. Returns the new one."""
-    old = json.loads((path / "manifest.json").read_text())
-    new = json.loads((longer / "manifest.json").read_text())
-    new["generation"] = old["generation"] + 1
-    files = {}
-    for name, record in new["files"].items():
-        content = (longer / name).read_bytes()
-        (path / name).parent.mkdir(exist_ok=True)
-        if Path(name).name not in GROWING:
-            name = small_file(name, new["generation"])
-            (path / name).write_bytes(content)
-        elif name in old["files"]:
-            with open(path / name, "r+b") as file:
-                there = old["files"][name]["bytes"]
-                file.truncate(there)  # what an append that was killed left
-                file.seek(there)
-                file.write(content[there:])
-                file.seek(0)
-                file.write(content[: header_bytes(content)])
-        else:
-            (path / name).write_bytes(content)
-        files[name] = record
-    new["files"] = files
-    return new
-
-
-def grow(path, longer):
-    """Appends to the cache `path` what `longer` has behind the same episodes, while others may read it."""
-    old = json.loads((path / "manifest.json").read_text())
-    new = append_what_is_more(path, longer)
-    write_manifest(path, new)
-    for name in set(old["files"]) - set(new["files"]):
-        (path / name).unlink()
 
 
 def append_files(episode, stream, time_ns, files, *, codec="png", color_space="rgb", shape=(2, 3, 3), dtype="uint8"):

@@ -10,13 +10,12 @@ import multiprocessing
 import os
 import random
 import resource
-import shutil
 import signal
 import time
 
 import numpy as np
 import pytest
-from cache_files import append_files, append_what_is_more, grow, write_manifest
+from cache_files import append_files, write_manifest
 from robocache.dataset import EncodedFrames
 from soak import rounds
 
@@ -170,81 +169,6 @@ def test_forks_cannot_harm_the_writer_or_the_dataset(path):
                 os._exit(status)
             assert os.waitpid(child, 0)[1] == 0
     assert robocache.open(path.parent / "forked", verify=True).streams["x"].values.tolist() == [1.0] * rounds(20)
-
-
-# ---- grown ------------------------------------------------------------------------------------------------------------
-
-
-def write_episodes(path, episodes):
-    """Row r of episode e holds e, in numbers and in frames of unequal size, and r letters."""
-    with robocache.Writer(path) as w:
-        for e in range(episodes):
-            with w.episode(number=e) as ep:
-                ep.append("x", np.arange(e + 1), np.full((e + 1, 30_000), e, np.float32))
-                append_files(ep, "camera", np.arange(2 * e), [bytes([e]) * (r + 1) for r in range(2 * e)])
-                ep.append("text", np.arange(e + 1), ["ä" * r for r in range(e + 1)])
-                if e > 2:
-                    ep.append(f"since {e}", [0], [e])
-
-
-def check_episodes(dataset):
-    """All of the first episodes, however many."""
-    dataset.verify()
-    assert dataset.episodes["number"].to_pylist() == list(range(len(dataset)))
-    assert set(dataset.streams) == {"x", "camera", "text"} | {f"since {e}" for e in range(3, len(dataset))}
-    assert float(dataset.stats["x"].max.max()) == len(dataset) - 1
-    for e in range(len(dataset)):
-        rows = dataset.episode(e)
-        assert rows["x"][0].tolist() == list(range(e + 1))
-        assert rows["x"][1].shape == (e + 1, 30_000) and (rows["x"][1] == e).all()
-        assert rows["text"][1][:] == ["ä" * r for r in range(e + 1)]
-        camera = dataset.streams["camera"]
-        begin, end = camera.row_offsets[e : e + 2]
-        offsets = camera.values.offsets[begin : end + 1]
-        assert np.diff(offsets).tolist() == list(range(1, 2 * e + 1))
-        assert (camera.values.data[offsets[0] : offsets[-1]] == e).all()
-
-
-def grow_for_ever(begun, path, longer):
-    for one in longer:
-        grow(path, one)
-        begun.set()
-
-
-def test_opened_while_it_grows(path):
-    """Every reader has the episodes that there were when it was opened, and keeps them while more come."""
-    longer = [path.parent / f"longer{episodes}" for episodes in range(2, 12)]
-    for episodes, one in enumerate(longer, 2):
-        write_episodes(one, episodes)
-    for _ in range(rounds(2)):
-        shutil.rmtree(path, ignore_errors=True)
-        write_episodes(path, 1)
-        opened = [robocache.open(path)]
-        process = start(grow_for_ever, path, longer)
-        while process.is_alive():
-            dataset = robocache.open(path)
-            # Not all where the process is slow: an open dataset takes dozens of the maps that a process may have.
-            if len(dataset) > len(opened[-1]) or len(opened) < 200:
-                opened.append(dataset)
-        assert process.exitcode == 0
-        opened.append(robocache.open(path))
-        assert len(opened[-1]) == 11
-        for dataset in opened[:: max(1, len(opened) // 30)]:
-            check_episodes(dataset)
-        check_episodes(opened[-1])
-
-
-def test_an_append_that_was_killed_leaves_the_cache_as_it_was(path):
-    write_episodes(path, 3)
-    write_episodes(path.parent / "longer", 5)
-    append_what_is_more(path, path.parent / "longer")  # all is there, but the manifest
-    dataset = robocache.open(path, verify=True)
-    assert len(dataset) == 3
-    check_episodes(dataset)
-    write_episodes(path.parent / "other", 4)
-    grow(path, path.parent / "other")
-    check_episodes(robocache.open(path))
-    check_episodes(dataset)
 
 
 # ---- full disks ------------------------------------------------------------------------------------------------------
