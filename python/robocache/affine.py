@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _affines = _lib.function("normalisation_affines")
-_loader_affines = _lib.function("loader_affines")
 
 
 class Affine:
@@ -188,20 +187,27 @@ class Affine:
 
 
 class AffineOf(dict[str, Affine]):
-    """The affine of each floating key, computed at its first use."""
+    """The affine of each floating key, computed at its first use.
 
-    def __init__(self, handle: Any, keys: Sequence[Mapping[str, Any]]) -> None:
-        self._handle, self._keys = handle, {key["name"]: key for key in keys}
+    Args:
+        keys_of: gives what a source's spec says of its keys, by the source's index (:attr:`robocache.Spec.keys`).
+        sources: how many there are.
+    """
+
+    def __init__(self, keys_of: Callable[[int], Mapping[str, Any]], sources: int) -> None:
+        self._keys_of, self._sources = keys_of, sources
 
     def __missing__(self, name: str) -> Affine:
-        if name not in self._keys:
-            raise errors.ArgumentError(f"key: expected one of {', '.join(self._keys)}, got {name!r}")
-        place, shape, dtypes = (self._keys[name][of] for of in ("place", "shape", "dtypes"))
-        tables = [_loader_affines(self._handle, source, place, math.prod(shape)) for source in range(len(dtypes))]
-        self[name] = Affine.of_sources(
-            [
-                Affine.of_table(_lib.to_numpy(table), shape, dtype or "float32")
-                for table, dtype in zip(tables, dtypes, strict=True)
-            ]
-        )
+        affines = []
+        for keys in map(self._keys_of, range(self._sources)):
+            if name not in keys:
+                raise errors.ArgumentError(f"key: expected one of {', '.join(keys)}, got {name!r}")
+            key, rows = keys[name], keys[name]["rows"] or {"affine": None, "dtype": "float32"}
+            # Features that the source lacks stay as they are.
+            table = np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(key["shape"]), axis=1)
+            if rows["affine"]:
+                for part, of in zip(table, ("scale", "shift", "spread", "centre"), strict=True):
+                    part[: len(rows["affine"][of])] = rows["affine"][of]
+            affines.append(Affine.of_table(table, key["shape"], (key["convert"] or rows)["dtype"]))
+        self[name] = Affine.of_sources(affines)
         return self[name]

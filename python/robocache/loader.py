@@ -232,7 +232,8 @@ class Loader:
         notes = [*described["notes"], *(self._tasks.notes if self._tasks is not None else ())]
         for note in notes if self.rank == 0 and not self._unpickled else ():
             warn(note, LoaderWarning, stacklevel=3)
-        self._affine_of = AffineOf(self._handle, described["keys"])
+        handle = self._handle  # not self, which would then wait for the garbage collector with all its memory
+        self._affine_of = AffineOf(lambda source: Spec(_spec(handle, source)).keys, len(sources))
         self._converted = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None

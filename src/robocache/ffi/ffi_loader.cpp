@@ -119,26 +119,7 @@ ROBOCACHE_FFI(loader_describe, args, result) {
                           {"bytes", placement.bytes},
                           {"why", placement.why}});
   }
-  auto keys = nlohmann::json::array();
-  const LoaderOptions& options = loader.options();
-  for (size_t place = 0; place < options.streams.size(); ++place) {
-    // Of the sources' streams, null where there is none; of a converted key that of the arithmetic.
-    auto dtypes = nlohmann::json::array();
-    const bool converted = !options.streams[place].convert.empty();
-    for (const SourceRequest& source : options.sources) {
-      const auto& stream = source.streams[place];
-      dtypes.push_back(!stream ? nlohmann::json(nullptr)
-                       : converted
-                           ? nlohmann::json(dtype_name(key_conversion(options, place).work))
-                           : nlohmann::json(dtype_name(source.dataset->streams()[static_cast<size_t>(*stream)].dtype)));
-    }
-    keys.push_back({{"name", options.streams[place].stream},
-                    {"place", place},
-                    {"shape", key_shape(options, place)},
-                    {"dtypes", dtypes}});
-  }
-  const nlohmann::json described = {{"keys", keys},
-                                    {"placements", placements},
+  const nlohmann::json described = {{"placements", placements},
                                     {"anchors", loader.anchors()},
                                     {"samples", loader.samples()},
                                     {"steps_per_epoch", loader.steps_per_epoch()},
@@ -200,14 +181,6 @@ ROBOCACHE_FFI(loader_spec, args, result) {
 // (JSON of a spec) -> the same spec as the library writes it
 ROBOCACHE_FFI(spec_json, args, result) {
   result.set(std::string_view(spec_to_json(spec_from_json(args.string(0, "spec")))));
-}
-
-// (loader, source, index of a key, its features) -> float64 [4, features]: scale, shift, spread, centre
-ROBOCACHE_FFI(loader_affines, args, result) {
-  const BatchSpec& spec =
-      args.object<LoaderHandle>(0, "loader").loader->spec(static_cast<size_t>(args.integer(1, "source")));
-  const auto& rows = spec.keys[static_cast<size_t>(args.integer(2, "key"))].rows;
-  result.set(affine_table(rows ? rows->affine : std::vector<Affine>{}, args.integer(3, "features")));
 }
 
 // (loader) -> frames that did not decode, of the batches given so far

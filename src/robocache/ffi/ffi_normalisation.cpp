@@ -1,10 +1,27 @@
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "robocache/batch/normalisation.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/ffi/normalisation.hpp"
 
 namespace robocache::ffi {
+namespace {
+
+// float64 [4, features]: scale, shift, spread and centre; features behind the last affine stay as they are.
+OwnedTensor affine_table(std::span<const Affine> affines, int64_t features) {
+  OwnedTensor table = OwnedTensor::allocate(DType::kFloat64, Device{}, {4, features});
+  auto* number = static_cast<double*>(table.view().data);
+  for (const auto part : {&Affine::scale, &Affine::shift, &Affine::spread, &Affine::centre}) {
+    for (size_t feature = 0; feature < static_cast<size_t>(features); ++feature) {
+      *number++ = (feature < affines.size() ? affines[feature] : Affine{}).*part;
+    }
+  }
+  return table;
+}
+
+}  // namespace
 
 // (names of fields, float64 [fields, any], features, dtype of the values, mode, constant, min_spread, whose they are)
 // -> float64 [4, features]: scale, shift, spread, centre

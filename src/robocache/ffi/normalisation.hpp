@@ -1,9 +1,8 @@
-// Given statistics, decoded; what becomes of them, encoded.
+// Given statistics, decoded.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <span>
 #include <string_view>
 #include <vector>
 
@@ -23,18 +22,6 @@ inline NormStats norm_stats(const Args& args, int i) {
     names.remove_prefix(std::min(names.size(), names.find(',') + 1));
   }
   return stats;
-}
-
-// float64 [4, features]: scale, shift, spread and centre; features behind the last affine stay as they are.
-inline OwnedTensor affine_table(std::span<const Affine> affines, int64_t features) {
-  OwnedTensor table = OwnedTensor::allocate(DType::kFloat64, Device{}, {4, features});
-  auto* number = static_cast<double*>(table.view().data);
-  for (const auto part : {&Affine::scale, &Affine::shift, &Affine::spread, &Affine::centre}) {
-    for (size_t feature = 0; feature < static_cast<size_t>(features); ++feature) {
-      *number++ = (feature < affines.size() ? affines[feature] : Affine{}).*part;
-    }
-  }
-  return table;
 }
 
 }  // namespace robocache::ffi
