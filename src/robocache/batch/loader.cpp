@@ -37,6 +37,13 @@ struct Aligner {
   Mixture mixture{};
 };
 
+// A batch that is asked for: the samples at a position, or given anchors, with the draws of the position's seed and epoch.
+struct Wanted {
+  BatchPosition position;
+  int64_t count;
+  std::span<const int64_t> anchors = {};  // on the host; empty: those of the position
+};
+
 }  // namespace
 
 struct Loader::Impl {
@@ -224,14 +231,26 @@ struct Loader::Impl {
     return aligner;
   }
 
-  WindowBatch batch_at(const BatchPosition& position, int64_t count, const Aligner& by) const {
+  // `anchors`: the given ones, where the aligner's plan reads them; null for those of the position.
+  WindowBatch batch_at(const Wanted& wanted, const Aligner& by, const int64_t* anchors, void* memory) const {
+    const auto& [position, count, given] = wanted;
     WindowBatch batch{};
     batch.plan = by.plan;
     batch.count = count;
+    batch.anchors = anchors;
     batch.first_position =
         options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * count;
     batch.mixture = by.mixture.at_epoch(position.seed, position.epoch);
+    batch.memory = memory;
     return batch;
+  }
+
+  // A batch whose plans have run. The random draws go by the order, or by the given anchors.
+  static BatchMemory filled_by(const Wanted& wanted, const WindowBatch& batch) {
+    const ImageDraw first{.seed = wanted.position.seed,
+                          .epoch = static_cast<uint64_t>(wanted.position.epoch),
+                          .sample = wanted.anchors.empty() ? batch.first_position : 0};
+    return {static_cast<char*>(batch.memory), batch.count, first, wanted.anchors};
   }
 
   // The draws of all ranks together in an epoch.
@@ -240,42 +259,51 @@ struct Loader::Impl {
   size_t host_bytes() const { return static_cast<size_t>(layout.bytes() - host_offset); }
 
   // The host's part, in `memory` of the host.
-  HostPart run_host(WindowBatch batch, const ImageDraw& draw, void* memory,
-                    std::span<const int64_t> anchors = {}) const {
-    batch.memory = static_cast<char*>(memory) - host_offset;
+  HostPart fill_host(const Wanted& wanted, void* memory) const {
+    const int64_t* const anchors = wanted.anchors.empty() ? nullptr : wanted.anchors.data();
+    const WindowBatch batch = batch_at(wanted, on_host, anchors, static_cast<char*>(memory) - host_offset);
     window_batch(batch, {}, {});
     HostPart part{.copies = {{host_offset, packed_offset - host_offset}}, .packed = {}, .bad_frames = 0};
     part.packed.resize(keys.size());
-    const BatchMemory filled{static_cast<char*>(batch.memory), batch.count, draw, anchors};
+    const BatchMemory filled = filled_by(wanted, batch);
     for (const auto& key : keys) {
       if (key->aligned() == Part::kHost) key->stage(filled, part);
     }
     return part;
   }
 
+  void copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const {
+    for (const StagedCopy& copy : part.copies) {
+      check_cuda(cuda_backend().copy_from_host(options.device.index, static_cast<char*>(memory) + copy.offset,
+                                               static_cast<const char*>(from) + copy.offset - host_offset,
+                                               static_cast<size_t>(copy.bytes), stream.handle),
+                 "copying a batch's part to the device");
+    }
+  }
+
   void fetch(const BatchPosition& position, int64_t count) const {
     const std::lock_guard<std::mutex> lock(scratch_mutex);
     ahead->copy(position, [&](void* memory, CudaStream stream) {
-      WindowBatch batch = batch_at(position, count, on_device_ahead);
-      batch.memory = memory;
-      window_batch(batch, options.device, stream);
+      window_batch(batch_at({position, count}, on_device_ahead, nullptr, memory), options.device, stream);
       for (const auto& key : keys) key->fetch(memory, count, stream);
     });
   }
 
-  // Everything but the host's part: on the CPU the whole batch. `position` is none for a batch that cannot have been fetched.
-  // Returns the number of frames that did not decode, without those that the device decodes.
-  int64_t run_device(const WindowBatch& batch, const HostPart& part, const ImageDraw& draw, CudaStream stream,
-                     const std::optional<BatchPosition>& position, std::span<const int64_t> anchors = {}) const {
+  // Everything but the host's part: on the CPU the whole batch. `anchors`: as for batch_at. Returns the number of frames that did
+  // not decode, without those that the device decodes.
+  int64_t fill_device(const Wanted& wanted, const int64_t* anchors, const HostPart& part, void* memory,
+                      CudaStream stream) const {
+    const WindowBatch batch = batch_at(wanted, on_device, anchors, memory);
+    check_damage();  // for earlier batches
     if (aligns_on_device) window_batch(batch, options.device, stream);
-    const BatchMemory filled{static_cast<char*>(batch.memory), batch.count, draw, anchors};
+    const BatchMemory filled = filled_by(wanted, batch);
     const bool uses_scratch = scratch.bytes() > 0;
     std::unique_lock<std::mutex> lock(scratch_mutex, std::defer_lock);
     const void* fetched = nullptr;
     if (uses_scratch) {  // one batch after the other
       lock.lock();
       scratch_used.make_wait(stream);
-      if (ahead && position) fetched = ahead->find(*position, stream);
+      if (ahead && wanted.anchors.empty()) fetched = ahead->find(wanted.position, stream);
     }
     int64_t bad_frames = part.bad_frames;
     for (const auto& key : keys) bad_frames += key->launch(filled, part, scratch.data(), fetched, stream);
@@ -284,13 +312,19 @@ struct Loader::Impl {
     return bad_frames;
   }
 
-  void check_damage() const {
-    for (const auto& key : keys) key->check_damage();
+  int64_t fill(const Wanted& wanted, const int64_t* anchors, void* memory, CudaStream stream) const {
+    HostPart part;
+    if (host_bytes() > 0) {
+      const PinnedBuffer staging(options.device, host_bytes());
+      part = fill_host(wanted, staging.data());
+      copy_host_part(part, staging.data(), memory, stream);
+      synchronize(stream, "batch");
+    }
+    return fill_device(wanted, anchors, part, memory, stream);
   }
 
-  // The random draws of a batch's first sample.
-  static ImageDraw draw_of(const BatchPosition& position, const WindowBatch& batch) {
-    return {.seed = position.seed, .epoch = static_cast<uint64_t>(position.epoch), .sample = batch.first_position};
+  void check_damage() const {
+    for (const auto& key : keys) key->check_damage();
   }
 
   void synchronize(CudaStream stream, const char* what) const {
@@ -391,37 +425,20 @@ bool Loader::is_small() const {
 size_t Loader::host_bytes() const { return impl_->host_bytes(); }
 
 HostPart Loader::fill_host(const BatchPosition& position, void* memory) const {
-  if (host_bytes() == 0) return {};
-  const WindowBatch batch = impl_->batch_at(position, samples_at(position), impl_->on_host);
-  return impl_->run_host(batch, Impl::draw_of(position, batch), memory);
+  return host_bytes() == 0 ? HostPart{} : impl_->fill_host({position, samples_at(position)}, memory);
 }
 
 void Loader::copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const {
-  for (const StagedCopy& copy : part.copies) {
-    check_cuda(cuda_backend().copy_from_host(impl_->options.device.index, static_cast<char*>(memory) + copy.offset,
-                                             static_cast<const char*>(from) + copy.offset - impl_->host_offset,
-                                             static_cast<size_t>(copy.bytes), stream.handle),
-               "copying a batch's part to the device");
-  }
+  impl_->copy_host_part(part, from, memory, stream);
 }
 
 int64_t Loader::fill_device(const BatchPosition& position, const HostPart& part, void* memory,
                             CudaStream stream) const {
-  WindowBatch batch = impl_->batch_at(position, samples_at(position), impl_->on_device);
-  batch.memory = memory;
-  impl_->check_damage();  // for earlier batches
-  return impl_->run_device(batch, part, Impl::draw_of(position, batch), stream, position);
+  return impl_->fill_device({position, samples_at(position)}, nullptr, part, memory, stream);
 }
 
 int64_t Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
-  HostPart part;
-  if (host_bytes() > 0) {
-    const PinnedBuffer staging(impl_->options.device, host_bytes());
-    part = fill_host(position, staging.data());
-    copy_host_part(part, staging.data(), memory, stream);
-    impl_->synchronize(stream, "batch");
-  }
-  return fill_device(position, part, memory, stream);
+  return impl_->fill({position, samples_at(position)}, nullptr, memory, stream);
 }
 
 void Loader::fetch(const BatchPosition& position) const {
@@ -447,22 +464,10 @@ int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> a
     refuse("indices[", std::to_string(i), "]: expected in [0, ", std::to_string(this->anchors()), "), got ",
            std::to_string(anchors[i]));
   }
-  const auto count = static_cast<int64_t>(anchors.size());
-  const ImageDraw draw{.seed = position.seed, .epoch = static_cast<uint64_t>(position.epoch), .sample = 0};
-  HostPart part;
-  if (host_bytes() > 0) {
-    const PinnedBuffer staging(device, host_bytes());
-    WindowBatch batch = impl_->batch_at({}, count, impl_->on_host);
-    batch.anchors = anchors.data();
-    part = impl_->run_host(batch, draw, staging.data(), anchors);
-    copy_host_part(part, staging.data(), memory, stream);
-    impl_->synchronize(stream, "batch");
-  }
+  if (anchors.empty()) return 0;
   DeviceTables copy(device);
-  WindowBatch batch = impl_->batch_at({}, count, impl_->on_device);
-  batch.anchors = device.is_cuda() ? copy.put(anchors) : anchors.data();
-  batch.memory = memory;
-  const int64_t bad_frames = impl_->run_device(batch, part, draw, stream, {}, anchors);
+  const int64_t* const on_device = device.is_cuda() ? copy.put(anchors) : anchors.data();
+  const int64_t bad_frames = impl_->fill({position, std::ssize(anchors), anchors}, on_device, memory, stream);
   if (device.is_cuda()) impl_->synchronize(stream, "gather");
   impl_->check_damage();
   return bad_frames;
