@@ -67,6 +67,14 @@ def numbers(x):
     return x.cpu().to(torch.float64).numpy() if isinstance(x, torch.Tensor) else x.astype(np.float64)
 
 
+def comparable(x, rotation):
+    """Poses whose numbers near each other are poses near each other: Euler angles wrap, and leap in gimbal lock."""
+    if not rotation.startswith("euler"):
+        return x
+    turn = convert_rotation(x[..., 3:6], rotation, "matrix")
+    return torch.cat([x[..., :3], turn, x[..., 6:]], -1)
+
+
 LISTS = {
     "joints": [Relative("joints", mask=GRIPPER)],
     "angles": [Relative("joints", mask=GRIPPER, angles=[True] * 3 + [False] * 5)],
@@ -108,7 +116,10 @@ def test_batches_are_what_the_functions_make(tmp_path, rng, device, name, dtype)
         off = ~plain["action_is_pad"]
         if name in ("robosuite", "euler") or dtype == "float64" or device == "cuda":
             bound = 1e-5 if dtype == "float32" else 1e-12
-            torch.testing.assert_close(batch["action"][off], want[off], atol=bound, rtol=bound)
+            made_so, wanted = (
+                comparable(x[off], "euler_ZYX" if name == "euler" else "") for x in (batch["action"], want)
+            )
+            torch.testing.assert_close(made_so, wanted, atol=bound, rtol=bound)
         else:
             assert torch.equal(batch["action"], want)
         if has_base:
@@ -131,7 +142,7 @@ def test_poses_of_every_rotation(tmp_path, rng, device, kind, rotation):
     made, raw = loaders(dataset, conversions, device, window={"method": "nearest"}, state={"method": "nearest"})
     batch, plain = next(made), next(raw)
     want = convert(plain["action"], plain["state"], conversions)
-    torch.testing.assert_close(batch["action"], want, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(comparable(batch["action"], rotation), comparable(want, rotation), atol=2e-5, rtol=1e-5)
     exact = not rotation.startswith(("rotvec", "euler")) and device == "cpu"
     assert not exact or torch.equal(batch["action"], want)
 
@@ -335,7 +346,7 @@ def test_every_tier_gives_the_same(tmp_path, rng, device, residency):
         batch, want = next(made), next(on_cpu)
         assert list(batch) == list(want)
         for key in want:
-            torch.testing.assert_close(batch[key].cpu(), want[key], atol=1e-6, rtol=1e-6)
+            torch.testing.assert_close(batch[key].cpu(), want[key], atol=5e-5, rtol=1e-5)  # rule 8.1 for slerp
             assert device == "cuda" or torch.equal(batch[key], want[key])
 
 
