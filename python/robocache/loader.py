@@ -21,7 +21,7 @@ from . import _lib, errors
 from ._check import listed, truth, whole
 from ._operation import Array
 from ._printable import printable, warn
-from .actions import revert
+from .actions.conversions import as_recorded
 from .affine import AffineOf
 from .dataset import Dataset
 from .explanation import Explanation, Placement
@@ -590,16 +590,9 @@ class Loader:
             of = ", ".join(repr(name) for name, of in self._converted.items() if of.convert) or "none"
             raise errors.ArgumentError(f"key: expected one with conversions, which are {of}, got {key!r}")
         x = self.unnormalize(key, x, dataset_index)
-        base: Any = None
-        if window.base is not None:
-            base = batch.get(f"{key}_base")
-            if base is None:
-                raise errors.ArgumentError(
-                    f"batch: expected '{key}_base', the state at the anchor, got {', '.join(batch)}"
-                )
-        one_step = window.offsets is None
-        made: Any = revert(x[..., None, :] if one_step else x, base, window.convert)
-        return made[..., 0, :] if one_step else made  # type: ignore[no-any-return]
+        one_step, has_base = window.offsets is None, window.base is not None
+        made: Array = as_recorded(key, x, batch, window.convert, one_step=one_step, has_base=has_base)
+        return made
 
     def __repr__(self) -> str:
         of = (

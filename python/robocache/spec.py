@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import _lib
+import numpy as np
+
+from . import _lib, errors
+from ._operation import Array
 from ._temporary import write_whole
+from .actions.conversions import as_recorded, from_a_batch
+from .affine import Affine
 from .ingest.files import check_file
 from .ingest.recording import naming
 
@@ -74,6 +80,34 @@ class Spec:
     @property
     def keys(self) -> dict[str, dict[str, Any]]:
         return {key.pop("key"): key for key in json.loads(self._json)["keys"]}
+
+    def to_absolute(self, key: str, x: Array, batch: Mapping[str, Any]) -> Array:
+        """A policy's output as it was recorded, as :meth:`Loader.to_absolute` does it, without a dataset.
+
+        Args:
+            key: one with ``convert``.
+            x: ``[B, T, E]``, or ``[B, E]`` for a window without offsets: what the policy puts out.
+            batch: a dict with ``<key>_base`` ``[B, D]``: the robot's state now, as it was recorded, its features in the key's
+                order. Not needed where no conversion compares with a state.
+
+        Returns:
+            ``[B, T, D]``, of x's dtype, framework and device, with gradients to x.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        """
+        keys = self.keys
+        fields = keys.get(key)
+        if fields is None or fields["convert"] is None or fields["rows"] is None:
+            of = ", ".join(repr(name) for name, of in keys.items() if of["convert"] and of["rows"]) or "none"
+            raise errors.ArgumentError(f"key: expected one with conversions, which are {of}, got {key!r}")
+        asked, rows = fields["convert"], fields["rows"]
+        if rows["affine"] is not None:
+            table = np.array([rows["affine"][part] for part in ("scale", "shift", "spread", "centre")])
+            x = Affine.of_table(table, fields["shape"], asked["dtype"]).unnormalize(x)
+        conversions = from_a_batch(asked["steps"], rows["shape"][0])
+        made: Array = as_recorded(key, x, batch, conversions, one_step=fields["one_step"], has_base=bool(asked["base"]))
+        return made
 
     def __eq__(self, other: object) -> bool:
         return self._json == other._json if isinstance(other, Spec) else NotImplemented

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -193,6 +193,40 @@ def _asked(conversion: Conversion, features: int) -> dict[str, Any]:
     metres, radians = conversion.scale or (1.0, 1.0)
     asked |= {"scale_metres": float(metres), "scale_radians": float(radians)}
     return asked | {"step": conversion.kind, "rotation": conversion.rotation}
+
+
+def from_a_batch(asked: Sequence[Mapping[str, Any]], features: int) -> list[Conversion]:
+    """The conversions that :func:`in_a_batch` described, for a key of so many features."""
+    made: list[Conversion] = []
+    for one in asked:
+        mask = [i in one["features"] for i in range(features)]
+        angles = [i in one["angles"] for i in range(features)] if one["angles"] else None
+        if one["step"] == "rotate":
+            made.append(Rotate(one["begin"], one["rotation"], one["target"]))
+        elif one["step"] == "rescale":
+            source, target = (one["from_first"], one["from_last"]), (one["to_first"], one["to_last"])
+            made.append(Rescale(slice(one["begin"], one["end"]), source, target, one["clip"]))
+        elif one["step"] == "step_delta":
+            made.append(StepDelta(mask, angles))
+        else:
+            scale = one["scale_metres"], one["scale_radians"]
+            scaled = scale if scale != (1.0, 1.0) else None
+            made.append(Relative(one["step"], mask, one["rotation"], angles, scaled))
+    return made
+
+
+def as_recorded(
+    key: str, x: Any, batch: Mapping[str, Any], conversions: Sequence[Conversion], *, one_step: bool, has_base: bool
+) -> Any:
+    """What :func:`revert` makes of a key of a batch, which lacks the axis of steps with `one_step`."""
+    base = None
+    if has_base:
+        base = batch.get(f"{key}_base")
+        if base is None:
+            raise errors.ArgumentError(f"batch: expected '{key}_base', the state at the anchor, got {', '.join(batch)}")
+    if one_step:
+        return revert(x[..., None, :], base, conversions)[..., 0, :]
+    return revert(x, base, conversions)
 
 
 def _checked(base: Any, conversions: Sequence[Conversion]) -> list[Conversion]:

@@ -290,9 +290,12 @@ def test_to_absolute_is_the_way_back(tmp_path, rng, device, name, one_step):
     np.testing.assert_allclose(turned, 1, atol=1e-3)
     back.sum().backward()
     assert x.grad.isfinite().all()
-    # At deployment there is no batch: the robot's state as it was recorded.
-    again = made.to_absolute("action", batch["action"], {"action_base": batch["action_base"]})
-    assert torch.equal(again, back.detach())
+    # At deployment there is no batch: the robot's state as it was recorded. Nor is there a dataset.
+    at_deployment = {"action_base": batch["action_base"]}
+    assert torch.equal(made.to_absolute("action", batch["action"], at_deployment), back.detach())
+    made.save_spec(tmp_path / "spec.json")
+    spec = robocache.Spec.load(tmp_path / "spec.json")
+    assert torch.equal(spec.to_absolute("action", batch["action"], at_deployment), back.detach())
 
 
 def test_statistics_of_what_was_recorded_are_refused(tmp_path, rng):
@@ -333,6 +336,16 @@ def test_mixtures_have_their_own_statistics_and_lacks(tmp_path, rng, device):
 
 
 # ---- The same whatever the way ----
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_spec_has_the_conversions(tmp_path, rng, name):
+    dataset, conversions = record(tmp_path / "c", rng), LISTS[name]
+    base = "state" if isinstance(conversions[0], Relative | StepDelta) else None
+    made, _ = loaders(dataset, conversions, "cpu", base=base)
+    batch = next(made)
+    again = robocache.Spec(made.spec.to_json()).to_absolute("action", batch["action"], batch)
+    assert torch.equal(again, made.to_absolute("action", batch["action"], batch))
 
 
 @pytest.mark.parametrize(
@@ -472,6 +485,10 @@ def test_other_refusals(tmp_path, rng):
         robocache.ArgumentError, match="key: expected one with conversions, which are 'action', got 'state'"
     ):
         made.to_absolute("state", batch["state"], batch)
+    with pytest.raises(robocache.ArgumentError, match="which are 'action', got 'state'"):
+        made.spec.to_absolute("state", batch["state"], batch)
+    with pytest.raises(robocache.ArgumentError, match="batch: expected 'action_base'"):
+        made.spec.to_absolute("action", batch["action"], {})
     with pytest.raises(robocache.ArgumentError, match="which are none"):
         raw.to_absolute("action", batch["action"], batch)
     with pytest.raises(robocache.ArgumentError, match="batch: expected 'action_base'"):
