@@ -501,7 +501,10 @@ def test_names_that_do_not_go_are_refused(rng, tmp_path):
     for feature in ("timestamp", "", "a/b"):
         refused("rename: expected a name", {"top": feature})
     refused("'ticks' and 'contact' would both become 'ticks'", {"contact": "ticks"})
-    refused("rename: expected each camera as a feature by itself, got 'top' in 'action'", {"top": "action", "contact": "action"})
+    refused(
+        "rename: expected each camera as a feature by itself, got 'top' in 'action'",
+        {"top": "action", "contact": "action"},
+    )
     refused("'action' would be float32, .* every int64 of 'ticks'", {"ticks": "action", "contact": "action"})
     refused("only for LeRobot", {"top": "action"}, to="mcap")
     for wrong in ("top=action", {"top": 3}, [("top", "action")]):
