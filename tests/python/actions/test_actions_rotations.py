@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as numpy_arrays
-from robocache.actions import convert_rotation
 from scipy.spatial.transform import Rotation
 
 import robocache
+from robocache.actions import convert_rotation
 
 AXES = ["".join(axes) for axes in itertools.product("xyz", repeat=3) if axes[0] != axes[1] != axes[2]]
 EULER = [f"euler_{cased}" for axes in AXES for cased in (axes, axes.upper())]

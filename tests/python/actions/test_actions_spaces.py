@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.spatial.transform import Rotation
+
+import robocache
 from robocache.actions import (
     absolute,
     binarize_gripper,
@@ -18,9 +21,6 @@ from robocache.actions import (
     rescale,
     step_delta,
 )
-from scipy.spatial.transform import Rotation
-
-import robocache
 
 POSES = ["se3", "mixed", "base_frame"]
 ROTATIONS = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rotvec", "euler_xyz", "euler_ZYX"]
