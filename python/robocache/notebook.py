@@ -21,7 +21,7 @@ def notebook_bar() -> Callable[[int, int, str], None]:
     shown: Any = display(HTML(""), display_id=True)
     last_s = 0.0
 
-    def tell(done: int, total: int, what: str) -> None:
+    def show_progress(done: int, total: int, what: str) -> None:
         nonlocal last_s
         now_s = time.monotonic()
         if now_s - last_s >= _REFRESH_S:
@@ -30,7 +30,7 @@ def notebook_bar() -> Callable[[int, int, str], None]:
                 HTML(f'<progress value="{done}" max="{max(total, 1)}"></progress> {done}/{total} {_text(what)}')
             )
 
-    return tell
+    return show_progress
 
 
 def _text(text: str) -> str:

@@ -40,7 +40,7 @@ ROUNDING = 1e-5, 1e-3
 
 
 def check_source(survey: Survey) -> Iterator[Finding]:
-    """Reports what each ingest into the cache skipped, and what a cache of that format does not hold."""
+    """Reports what each ingest into the cache skipped, repaired or left out."""
     for record in ingests(survey.dataset.provenance):
         yield from _findings_of_ingest(record)
 
@@ -102,7 +102,7 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
     meta/episodes_stats.jsonl is compared by episode. Caches with appended sources are not compared.
     """
     provenance = survey.dataset.provenance
-    from ..ingest.files import is_source  # here, since ingest takes long to import
+    from ..ingest.files import is_source  # imported here, because ingest takes long to import
 
     source = Path(survey.dataset.path).parent / str(provenance.get("source") or "")
     if not is_source(provenance, source):  # it is elsewhere, or another source has its path
@@ -152,7 +152,7 @@ def _compared(
             continue
         off = np.abs(theirs - ours)
         within = off <= allowed
-        if key == "std":  # the root of mean(x^2) - mean(x)^2, each of them rounded
+        if key == "std":  # it may be the root of mean(x^2) - mean(x)^2, both rounded
             within |= off * (theirs + ours) <= 2 * rounding * largest**2
         if not within.all():
             off = np.where(within, 0, off / np.maximum(allowed, 1e-300))

@@ -67,7 +67,7 @@ def write(
     cameras = [name for name, stream in kept.items() if stream.frames is not None]
     video = video and bool(cameras)
     if video and (bad := [name for name in cameras if "\0" in name or name in (".", "..")]):
-        raise ArgumentError(f"video: expected cameras whose names can be a folder's, got {bad[0]!r}")
+        raise ArgumentError(f"video: expected cameras whose names can be folder names, got {bad[0]!r}")
     if methods is not None and not isinstance(methods, str | Mapping):
         raise ArgumentTypeError(f"methods: expected a method, or {{stream: method}}, got {methods!r}")
     asked = dict(methods) if isinstance(methods, Mapping) else dict.fromkeys(kept, methods)
@@ -90,16 +90,14 @@ def write(
     if "task_index" in streams and not texts_of_numbers(dataset, streams["task_index"]):
         report.leave_out("task_index", "the cache has no texts for its numbers")
     if tasks.several:
-        reason = f"episodes {ranges(tasks.several, 10)} have several, and no stream says when each one applies: rows have the first"
+        reason = f"episodes {ranges(tasks.several, 10)} have several tasks, and no stream says when each one applies: rows have the first"
         report.leave_out("episodes.tasks", reason)
     of_subtasks = features.get("subtask_index", [])
     subtasks = table_of(dataset, kept[of_subtasks[0]]) if len(of_subtasks) == 1 else []
     for name, stream in kept.items():
         texts = texts_of_numbers(dataset, stream)
         if texts and texts != dict(enumerate(subtasks if name in of_subtasks else tasks.texts)):
-            reason = (
-                "LeRobot has tables for task_index and subtask_index, of texts that differ and are numbered from 0 on"
-            )
+            reason = "LeRobot only has tables for task_index and subtask_index, with different texts numbered from 0 on"
             report.leave_out(f"{name}: the texts of its numbers", reason)
     files = _Files(folder)
     episodes: list[dict[str, Any]] = []
@@ -131,7 +129,7 @@ def write(
                 else:
                     table[key] = _images(stream, pictures, picked)
             if parts:
-                values = _put_together(parts, names, rounded)
+                values = _joined(parts, names, rounded)
                 table[key] = _arrow(values)
                 row |= {f"stats/{key}/{field}": value for field, value in _stats(values).items()}
         indices = tasks.of_rows(number, targets)
@@ -156,7 +154,7 @@ def write(
         if most > 0:
             report.leave_out(f"{name}: float64", f"float32, as LeRobot's policies take it: off by up to {most:.3g}")
     if video:
-        report.leave_out("frames as they are stored", "encoded anew as H.264, with loss")
+        report.leave_out("frames as they are stored", "encoded again as H.264, with loss")
     report.leave_out(
         "stamps", f"rows are {fps} a second from first_stamp_ns of meta/episodes on; LeRobot has frame_index / fps"
     )
@@ -249,7 +247,7 @@ def _features(kept: Mapping[str, Stream], rename: Mapping[str, str], problems: _
     return features
 
 
-def _put_together(parts: list[np.ndarray], names: list[str], rounded: dict[str, float]) -> np.ndarray:
+def _joined(parts: list[np.ndarray], names: list[str], rounded: dict[str, float]) -> np.ndarray:
     """Joins the streams' rows to a feature's rows. Floats become float32; `rounded` gets the largest error by name."""
     for index, (name, values) in enumerate(zip(names, parts, strict=True)):
         if values.dtype.kind not in "iub":
@@ -287,13 +285,13 @@ def _plan(
     Missing arguments become problems. The rate is then a guess, so that other problems can still be found.
     """
     without = {name: np.flatnonzero(np.diff(stream.row_offsets) == 0).tolist() for name, stream in kept.items()}
-    for name, lacking_it in without.items():
-        if lacking_it:
+    for name, missing_in in without.items():
+        if missing_in:
             problems.data.append(
-                f"{name}: no rows in {len(lacking_it)} of {len(dataset)} episodes ({ranges(lacking_it, 10)}); LeRobot has all "
-                "features in all episodes (streams leaves one out)"
+                f"{name}: no rows in {len(missing_in)} of {len(dataset)} episodes ({ranges(missing_in, 10)}); LeRobot has all "
+                "features in all episodes (leave a stream out with streams)"
             )
-    incomplete = {number for lacking_it in without.values() for number in lacking_it}
+    incomplete = {number for missing_in in without.values() for number in missing_in}
     numbers = [number for number in range(len(dataset)) if number not in incomplete]
     if fps is None:
         fps, reason = _common_rate(dataset, kept, numbers)

@@ -12,7 +12,7 @@ namespace robocache {
 // Fills the samples of the batch in these ranges. Throws FileError for rows in a file.
 using WindowSamples = void(const WindowBatch& batch, Ranges& samples);
 
-// The thread's own scratch memory, at least so many bytes. A later call of the thread overwrites it.
+// Returns the thread's own scratch memory, of at least this many bytes. A later call of the thread overwrites it.
 char* window_scratch(size_t bytes);
 
 namespace baseline {

@@ -9,9 +9,9 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// A sample's rows lie far from the last sample's, so each read would wait for main memory. Therefore each stage
-// prefetches the memory of the next one: kTogether samples are drawn while as many before them are searched, and
-// kSearched are searched before as many before them are written.
+// The rows of different samples are far apart, so each read would wait for main memory. Therefore each stage prefetches
+// memory for the next one: it draws kTogether samples while it searches for the previous kTogether, and it searches
+// kSearched samples before it writes the previous kSearched.
 constexpr int64_t kTogether = 4;
 constexpr int64_t kSearched = 4;
 
@@ -33,7 +33,8 @@ bool has_files(const WindowBatch& batch) {
   return false;
 }
 
-// Announces the rows of files that a sample probably reads, for windows without gaps. It guesses them from the times.
+// Announces the rows of files that a sample will probably read, for windows without gaps. It guesses them from the
+// times.
 void expect_files(const WindowSource& source, const Anchor& anchor) {
   for (int32_t g = 0; g < source.group_count; ++g) {
     const Group group(source.groups[g]);
@@ -52,7 +53,7 @@ void expect_files(const WindowSource& source, const Anchor& anchor) {
   }
 }
 
-// The same of samples [begin, end), as far as the batch has them.
+// Does the same for samples [begin, end), as far as the batch has them.
 void expect_files(const WindowBatch& batch, int64_t begin, int64_t end) {
   const WindowPlan& plan = batch.plan;
   for (int64_t i = begin; i < end && i < batch.count; ++i) {

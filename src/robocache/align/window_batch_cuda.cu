@@ -19,18 +19,18 @@ constexpr unsigned kWarp = 0xffffffff;  // all lanes
 template <bool kCurves>
 constexpr int kBlocks = kCurves ? 4 : 8;  // on a multiprocessor
 
-// Tables, rows and batches lie in global memory. The compiler cannot know this of addresses that it loads from them.
+// Tables, rows and batches are in global memory. The compiler cannot know this for addresses that it loads from them.
 template <class T>
 __device__ T* in_global(T* at) {
   __builtin_assume(__isGlobal(at));
   return at;
 }
 
-// The rows that a step takes: the address of one row's first feature of the segment, and the distance in bytes to
-// another row's, to mix with it.
+// The rows that a step uses: the address of one row's first feature in the segment, and the distance in bytes to a
+// second row, to mix with it.
 struct alignas(16) PlainEntry {
-  const char* left;  // null where there is nothing
-  int64_t apart;     // 0: the one row alone
+  const char* left;  // null if there is no row
+  int64_t apart;     // 0: only the one row
   union {            // the other row's weight in the segment's work type, or kOneRow, or kNoRow
     float single_weight;
     double double_weight;
@@ -39,7 +39,7 @@ struct alignas(16) PlainEntry {
 constexpr int kOneRow = -1;
 constexpr int kNoRow = -2;
 
-// The same for a step that may lie on a curve.
+// The same for a step that may be on a curve.
 struct CurveEntry : PlainEntry {
   uint8_t before, after;
   const char* around[4];  // rows 0, 1, 4, 5 of the stencil
@@ -55,13 +55,14 @@ using Entry = std::conditional_t<kCurves, CurveEntry, PlainEntry>;
 // A block's default shared memory holds the picks of a sample.
 constexpr size_t kMostShared = 40 << 10;
 constexpr int64_t kMostPrefetched = 512;  // bytes of a row
-// The reciprocal of a group's number of moments, in whole numbers. It is exact for the few samples of a block.
+// The reciprocal of a group's number of moments, as a whole number. It is exact for the few samples of a block.
 constexpr unsigned kShareOne = 1 << 20;
 static_assert(kMaxGroupPicks * kMaxGroupPicks * 2 < static_cast<int>(kShareOne));
 static_assert(kMaxGroupPicks * sizeof(PlainEntry) <= kMostShared);
 static_assert(kMaxGroupCurvePicks * sizeof(CurveEntry) <= kMostShared);
 
-// ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
+// ---- One row, or a straight mixture of two
+// -----------------------------------------------------------------------------
 
 template <class T, int kVector>
 struct alignas(sizeof(T) * kVector <= 16 ? sizeof(T) * kVector : 16) Vector {
@@ -145,7 +146,7 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
       if constexpr (kCopy) {
         result = a[i];
       } else {
-        // There is no branch, and only the weight decides, so no load waits for the values of the steps before it.
+        // There is no branch, and only the weight decides, so no load waits for the values of earlier steps.
         const Work weight = weights[i];
         Work y[kVector];
 #pragma unroll
@@ -254,7 +255,7 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
   });
 }
 
-// The same as write_steps, for curves.
+// Does what write_steps does, for curves.
 __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, const LaneSteps& steps, char* out) {
   for (int tile = 0; tile < kStripTiles; ++tile) {
     const int step = steps.first + tile * steps.stride;
@@ -281,8 +282,8 @@ struct Sample {
   int32_t source;
 };
 
-// A target among the rows of an episode's clock from `origin` on, which is the last row at or before it if there is
-// one. These rows count in 32 bits.
+// A target among the rows of an episode's clock from `origin` on. `origin` is the last row at or before the target, if
+// there is one. These rows are counted in 32 bits.
 struct MomentRows {
   const int64_t* times;
   int64_t origin;
@@ -301,7 +302,7 @@ __device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64
   return found;
 }
 
-// The rows that a step takes for a target on its clock. Writes to the step's entry the times that its curve needs.
+// Finds the rows that a step uses for a target on its clock. Writes the times that its curve needs to the step's entry.
 template <bool kCurves>
 __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at, const EpisodeRows& rows,
                                    const ClockRow<int64_t>& times, Entry<kCurves>& entry) {
@@ -310,8 +311,8 @@ __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at,
   const char* const values = static_cast<const char*>(s.values) + (rows.begin + at.origin) * s.row_bytes;
   entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
   entry.apart = (picked.right - picked.left) * s.row_bytes;
-  // The rows are loaded while other steps are searched for. If rows follow each other, the right one is the next step's
-  // left.
+  // The rows are loaded while other steps are searched for. If rows follow each other, the right row is the next step's
+  // left row.
   for (int64_t byte = 0; byte < s.row_bytes && byte < kMostPrefetched && picked.kind != PickKind::kAbsent;
        byte += 128) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(entry.left + byte));
@@ -357,15 +358,15 @@ __device__ Sample sample_of(const WindowSource& source, const Draw& draw) {
   return {source.anchors.at(draw.anchor), has_group ? source.groups + blockIdx.y : nullptr, draw.source};
 }
 
-// A sample of the batch; beyond its end an empty one.
+// Returns a sample of the batch, or an empty one beyond its end.
 __device__ Sample drawn_sample(const WindowBatch& batch, int64_t index) {
   if (index >= batch.count) return {};
   const Draw draw = batch.draw(index);
   return sample_of(source_of(batch.plan, draw.source), draw);
 }
 
-// The last source that begins at or before `at`, which is the same in each kDrawLanes lanes. Lane s holds the begin of
-// source s.
+// Returns the last source that begins at or before `at`, which is the same in each group of kDrawLanes lanes. Lane s
+// holds the begin of source s.
 __device__ int32_t source_from(int64_t first, int32_t sources, int64_t at) {
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   int32_t found = 0;
@@ -382,8 +383,8 @@ __device__ bool draws_together(const WindowBatch& batch) {
   return batch.anchors == nullptr && batch.mixture.sources <= kTileVectors;
 }
 
-// The same as drawn_sample() for an existing sample, by kDrawLanes lanes together; all lanes of a warp draw. Each lane
-// holds the part of one source, so no load waits for another. The rule is that of Mixture::at.
+// Does what drawn_sample() does for an existing sample, by kDrawLanes lanes together; all lanes of a warp draw. Each
+// lane holds the part of one source, so no load waits for another. The rule is that of Mixture::at.
 __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   const Mixture& mixture = batch.mixture;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
@@ -428,7 +429,7 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   return sample_of(windows, {source, order.at(round.index)});
 }
 
-// Searches a clock for a moment, and finds the rows of the steps that aim at it.
+// Searches a clock for a moment, and finds the rows of the steps with that moment as their target.
 template <bool kCurves>
 __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int moment_index, int64_t sample_index,
                             Entry<kCurves>* entries) {
@@ -448,7 +449,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   for (int slot = moment.slot_begin; slot < moment.slot_begin + moment.slots; ++slot) {
     const WindowSlot step = in_global(tables.slots)[slot];
     const WindowSegment s = in_global(tables.segments)[step.segment];
-    // Most moments serve one step, so the compiler must not compute ahead of the loop what only rare rows need.
+    // Most moments serve one step, so the compiler must not compute values for rare rows before the loop.
     asm volatile("" : "+r"(at.rows), "+r"(at.target.before));
     const Pick<double, int> picked = enter<kCurves>(s, at, rows, times, entries[step.pick]);
     const int64_t mask = sample_index * s.mask_steps + step.step;
@@ -512,10 +513,10 @@ __device__ void write_rest(const WindowBatch& batch, const Sample* found, int sa
   }
 }
 
-// A block fills a few samples after the others, one group of segments of each. While threads find moments, the last
-// warp, which has the fewest of them, draws the samples of several turns at once, one for each lane. Then warps write
-// strips. Everything that the kernel reads existed before the loader did, so only its writing waits for the work that
-// was queued before it.
+// A block fills a few samples one after another, with one group of segments of each. While the other threads find
+// moments, the last warp, which has the fewest, draws the samples of several turns at once, one per lane. Then warps
+// write strips. Everything that the kernel reads existed before the loader, so only its writing waits for earlier work
+// on the stream.
 template <bool kCurves>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
@@ -556,7 +557,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
       const Sample* const found = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns];
       const auto moments = static_cast<unsigned>(plan.most_moments);
       for (unsigned i = threadIdx.x; i < moments << doublings; i += kThreads) {
-        // It goes sample after sample, so that a warp's threads read the tables and clocks of one or two.
+        // It goes sample by sample, so that a warp's threads read the tables and clocks of only one or two samples.
         const unsigned nth = i * moment_share / kShareOne;
         if (found[nth].group == nullptr) continue;
         find_moment<kCurves>(batch, found[nth], static_cast<int>(i - nth * moments), first_of(turn - 1) + nth,
@@ -596,7 +597,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
     const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
     const int64_t together = std::max(1, multiprocessors(device) * blocks / plan.group_count);
-    // At most half of the blocks that fit, so that the next launch's can begin beside them.
+    // At most half of the blocks that fit, so that the next launch's blocks can begin beside them.
     int doublings = 0;
     while (doublings < kMostDoublings && batch->count >> doublings > together / 2 &&
            shared << (doublings + 1) <= kMostShared) {

@@ -1,5 +1,5 @@
-// A sample on its way through the stages of the CPU loop, built once per instruction set: drawn, searched, written.
-// Each stage prefetches the memory that the next one reads.
+// A sample in the stages of the CPU loop: drawn, searched, written. The loop is built once per instruction set. Each
+// stage prefetches the memory that the next one reads.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace robocache::ROBOCACHE_ISA {
 
 // Prefetches into the second-level cache. The first is too small for windows on several clocks.
 inline void prefetch(const void* at) {
-  asm volatile("");  // else the compiler drops the call of a function that only prefetches
+  asm volatile("");  // without it the compiler drops calls of a function that only prefetches
   __builtin_prefetch(at, 0, 2);
 }
 
@@ -25,11 +25,11 @@ inline void prefetch_near(const void* at) {
 
 inline constexpr int64_t kLineBytes = 64;
 
-// The start of the cache line of a byte.
+// Returns the start of a byte's cache line.
 inline const char* line_of(const char* at) { return at - reinterpret_cast<uintptr_t>(at) % kLineBytes; }
 
-// Memory that is read soon. It is prefetched a line at a time between other work, since a processor stops when more
-// lines are on their way than it can track, or when it must look up a page.
+// Memory that will be read soon. It is prefetched one line at a time between other work, because a processor stops when
+// too many lines are in flight, or when it must look up a page.
 class Wanted {
  public:
   void clear() {
@@ -73,12 +73,12 @@ class Wanted {
   const char* end_ = nullptr;
 };
 
-// The values of an episode: row r begins r * row_bytes on.
+// The values of an episode: row r begins at r * row_bytes.
 inline const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
   return static_cast<const char*>(s.values) + rows.begin * s.row_bytes;
 }
 
-// Whether a step that takes one row is a copy of it.
+// Whether a step that uses one row copies it.
 inline bool copies_rows(const WindowSegment& s) { return s.value_dtype == s.out_dtype && s.scale == nullptr; }
 
 // A group and its tables.
@@ -90,7 +90,7 @@ struct Group : WindowTables {
   int32_t clock_count;
 };
 
-// The rows that steps take: one, a mixture of two, or none if `left` is below 0.
+// The rows that steps use: one, a mixture of two, or none if `left` is negative.
 struct Picks {
   int64_t* left;
   int64_t* right;  // another row than `left` if the two are mixed
@@ -116,7 +116,7 @@ struct Picks {
 
 // A group of a sample, from its search until its values are written.
 struct Item {
-  static constexpr int32_t kMost = kMaxGroupPicks + 8;  // arrays 4096 bytes apart would slow each other down
+  static constexpr int32_t kMost = kMaxGroupPicks + 8;  // spacing: arrays 4096 bytes apart would slow each other down
 
   const WindowGroup* group;
   Anchor anchor;
@@ -124,24 +124,24 @@ struct Item {
   alignas(64) int64_t left[kMost];
   alignas(64) int64_t right[kMost];
   alignas(64) double weight[kMost];
-  int64_t runs[kMaxGroupSegments];  // the first row of a segment whose steps take one row after the other; else -1
+  int64_t runs[kMaxGroupSegments];  // the first row of a segment whose steps use one row after another; else -1
   Wanted wanted;
 
   Picks picks() { return {left, right, weight}; }
 };
 
-// Prefetches the memory that find_rows() of a sample probably reads, and the first values, whose page is looked up by
-// that.
+// Prefetches the memory that find_rows() of a sample will probably read, and the first values, which also looks up
+// their page.
 void ask_for_clocks(const Group& group, const Anchor& anchor);
 
-// Finds the rows of each step of an item, with the memory that is wanted for them, and writes masks and ages to the
-// batch at `memory`. Prefetches `asked` meanwhile.
+// Finds the rows of each step of an item and the memory that they need, and writes masks and ages to the batch at
+// `memory`. Meanwhile prefetches `asked`.
 void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked);
 
 // Writes the values of an item's steps to the batch. Throws FileError for rows in a file.
 void write_values(Item& item, char* memory, Wanted& asked);
 
-// Reads go over shorter gaps between rows of a file.
+// A read of a file includes gaps between rows that are shorter than this.
 inline constexpr int64_t kShortGap = 16 << 10;  // bytes
 
 }  // namespace robocache::ROBOCACHE_ISA

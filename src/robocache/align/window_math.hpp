@@ -1,5 +1,5 @@
-// The scalar rule of a window, for the CPU loop and the CUDA kernel: the rows that a step takes. interpolation/ turns
-// the rows into values.
+// The scalar rule of a window, for the CPU loop and the CUDA kernel: it finds the rows that a step uses. interpolation/
+// turns the rows into values.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace robocache {
 
-// The row of `target` if the episode's rows were evenly spaced. The search begins there.
+// Returns the row of `target` if the episode's rows were evenly spaced. The search begins there.
 ROBOCACHE_HD int64_t guess_row(const EpisodeRows& rows, int64_t target) {
   // This wraps beyond int64: a bad guess costs a longer search.
   const auto after_first = static_cast<int64_t>(static_cast<uint64_t>(target) - static_cast<uint64_t>(rows.first_ns));
@@ -26,8 +26,8 @@ struct WindowTarget {
   Index before;
 };
 
-// The last of n >= 1 rows at or before `target`, or -1. The guess is mostly right to a row or two, so the rows around
-// it are read together, not one after the other.
+// Returns the last of n >= 1 rows at or before `target`, or -1. The guess is usually right to within a row or two, so
+// the rows around it are read together, not one after another.
 ROBOCACHE_HD int64_t last_around(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t guess) {
   constexpr int kRows = 4;
   if (n < kRows) return last_at_or_before(times, n, target, guess);
@@ -41,8 +41,8 @@ ROBOCACHE_HD int64_t last_around(const ClockRow<int64_t>& times, int64_t n, int6
   return known ? before : last_at_or_before(times, n, target, before);
 }
 
-// Moves a target, whose last row at or before it is `before` of n >= 1, to the nearest row that is closer than snap_ns;
-// of two equally near ones to the earlier.
+// Moves a target to the nearest row closer than snap_ns, or to the earlier of two equally near ones. `before` is the
+// last of n >= 1 rows at or before the target.
 template <class Index>
 ROBOCACHE_HD WindowTarget<Index> snapped(const ClockRow<int64_t>& times, Index n, int64_t target, int64_t snap_ns,
                                          Index before) {
@@ -58,8 +58,8 @@ ROBOCACHE_HD WindowTarget<Index> snapped(const ClockRow<int64_t>& times, Index n
   return {target, before};
 }
 
-// Searches for a target and then moves it so. The search begins at `hint`, which becomes a row near the probable next
-// target.
+// Searches for a target and then moves it in this way. The search begins at `hint`, which becomes a row near the
+// probable next target.
 ROBOCACHE_HD WindowTarget<> find_target(const ClockRow<int64_t>& times, int64_t n, int64_t target, int64_t snap_ns,
                                         int64_t& hint) {
   const WindowTarget<> found = snapped(times, n, target, snap_ns, last_at_or_before(times, n, target, hint));
@@ -67,8 +67,8 @@ ROBOCACHE_HD WindowTarget<> find_target(const ClockRow<int64_t>& times, int64_t 
   return found;
 }
 
-// The rows that a step of a segment takes for a target, counted from the episode's first row. The weight is of float64:
-// a work type rounds it once more, as rule 3 says.
+// Returns the rows that a step of a segment uses for a target, counted from the episode's first row. The weight is
+// float64; a work type rounds it once more, as rule 3 says.
 template <class Index>
 ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n, const WindowTarget<Index>& target,
                                          const WindowSegment& segment) {
@@ -83,8 +83,8 @@ ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n
   return pick_from<double>(times, n, target.time_ns, rule, target.before);
 }
 
-// The time from the sample used (of a mixture the earlier one) to the target: negative if the sample is later, the
-// least int64 if there is none. It saturates at +-(2^63 - 1).
+// Returns the time from the used sample (for a mixture the earlier one) to the target: negative if the sample is later,
+// the least int64 if there is none. It saturates at +-(2^63 - 1).
 template <class Index>
 ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double, Index>& picked, int64_t target) {
   if (picked.kind == PickKind::kAbsent) return INT64_MIN;

@@ -1,5 +1,5 @@
-// The structs that the loader hands to either backend for a batch: validated, plain C, every pointer on the kernel's
-// device. align/window_plan builds them.
+// The structs of a batch that the loader passes to either backend: validated, plain C, with every pointer on the
+// kernel's device. align/window_plan builds them.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace robocache {
 
-// Some steps of some features of one stream's window, by one method. A stream with many steps has several segments, so
-// that a group of segments fits a block's shared memory. A stream with several methods has a segment for each run of
+// Some steps of some features of one stream's window, with one method. A stream with many steps has several segments,
+// so that a group of segments fits a block's shared memory. A stream with several methods has a segment for each run of
 // features.
 struct WindowSegment {
   const void* values;  // the first row's first feature of the segment; null where it is in `file`
@@ -55,7 +55,8 @@ struct WindowSegment {
 inline constexpr int32_t kTileVectors = 32;
 inline constexpr int32_t kStripTiles = 4;
 
-// A time to search a clock for, counted from the anchor's, once for all steps of the group that aim at it.
+// A time to search a clock for, relative to the anchor. It is searched once for all steps of the group with this
+// target.
 struct alignas(16) WindowMoment {
   int64_t delta_ns;
   int32_t slot_begin;  // the steps are slots [slot_begin, slot_begin + slots) of the group
@@ -78,8 +79,8 @@ struct WindowClock {
   bool in_order;  // every segment on it has a first_moment
 };
 
-// The most picks (steps of all segments) and segments, and so clocks, of a group. A segment of very many features has
-// few steps, so that strips count in 32 bits. Picks of a plan with curves are larger, so there are fewer.
+// The most picks (steps of all segments) and segments, and so clocks, per group. A segment with very many features has
+// few steps, so that strips can be counted in 32 bits. Picks of a plan with curves are larger, so there are fewer.
 inline constexpr int32_t kMaxGroupPicks = 512;
 inline constexpr int32_t kMaxGroupCurvePicks = 256;
 inline constexpr int32_t kMaxGroupSegments = 32;
@@ -142,8 +143,8 @@ struct WindowPlan {
   int64_t source_offset;   // to the numbers of its sources, int64 [batch]; below 0: not written
 };
 
-// One batch: the samples [first_position, first_position + count) of the epoch. Behind its end the first ones follow
-// again.
+// One batch: the samples [first_position, first_position + count) of the epoch. After the last sample, the first ones
+// follow again.
 struct WindowBatch {
   WindowPlan plan;
   Mixture mixture;

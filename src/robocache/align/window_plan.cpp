@@ -8,8 +8,8 @@
 namespace robocache {
 namespace {
 
-// The number of neighbouring features that can be moved at once, in a row and in a batch's step. Curved methods move
-// the features that belong together, whatever their alignment: a quaternion, or one feature.
+// Returns the number of neighbouring features that can be moved at once, in a row and in a step of the batch. Curved
+// methods move the features that belong together, whatever their alignment: a quaternion, or one feature.
 int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
   if (is_curved(block.method)) return features_together(block.method);
   if (!is_floating(stream.rows.dtype)) return 1;
@@ -19,7 +19,7 @@ int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
 
 // A group to which segments are added.
 struct Draft {
-  // The steps of a segment, as they were asked for.
+  // The requested steps of a segment.
   struct Steps {
     StreamClock clock;
     std::vector<int64_t> delta_ns;  // a copy, since the stream of missing features ends before the draft
@@ -37,7 +37,7 @@ void append_bytes(const std::vector<T>& entries, std::vector<char>& bytes) {
   bytes.insert(bytes.end(), from, from + entries.size() * sizeof(T));
 }
 
-// Completes a group: the clocks of its segments, each once, and the times that their steps aim at, each once a clock.
+// Completes a group: the clocks of its segments, each once, and the target times of their steps, each once per clock.
 WindowGroup finished(Draft& draft, DeviceTables& tables) {
   std::vector<WindowClock> clocks;
   std::vector<std::map<int64_t, std::vector<WindowSlot>>> aims;  // one for each clock

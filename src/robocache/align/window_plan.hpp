@@ -1,5 +1,4 @@
-// Turns streams and offsets into the tables of window_params: the groups of steps, and the moments that are searched
-// for.
+// Turns streams and offsets into the tables of window_params: the groups of steps, and the moments to search for.
 //
 //   DeviceTables tables(device);
 //   const WindowPlan plan = window_plan(std::array{WindowStreams{anchors, {window}, {}}}, tables);
@@ -40,8 +39,8 @@ struct WindowStreams {
   std::vector<WindowConstant> constants;
 };
 
-// The plan of these sources, without its snap_ns and the offsets of arrays that belong to no stream. It points into
-// `tables`, which must outlive it. Steps on one clock that aim at one time share a search. Throws DeviceError.
+// Returns the plan of these sources, without its snap_ns and the offsets of arrays that belong to no stream. It points
+// into `tables`, which must outlive it. Steps on one clock with one target time share a search. Throws DeviceError.
 WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables);
 
 }  // namespace robocache

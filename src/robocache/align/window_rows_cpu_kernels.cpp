@@ -1,5 +1,5 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
-// Finds the rows that the steps of a sample take. It reads only the clocks.
+// Finds the rows that the steps of a sample use. It reads only the clocks.
 #include <cstdint>
 #ifdef __AVX512F__
 #include <immintrin.h>
@@ -12,7 +12,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// The hint for a next target that lies a few rows on: all rows are compared at once, without a branch to predict.
+// The hint for a next target that is a few rows further: all rows are compared at once, without a branch to predict.
 int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) {
   constexpr int kRows = 8;
   if (hint + kRows >= n) return hint;
@@ -21,17 +21,17 @@ int64_t advanced(const int64_t* times, int64_t n, int64_t target, int64_t hint) 
   return hint + passed;
 }
 
-// Differences of times that are nearer to 0 than this fit int64. Today's time, 1.8e18 ns after 1970, is nearer.
+// Differences between times closer to 0 than this fit in int64. Today's time, 1.8e18 ns after 1970, is closer.
 constexpr int64_t kFar = int64_t{1} << 62;
 
-// Whether the moments around an anchor, with snap_ns around them, are so near to 0.
+// Whether the moments around an anchor, including snap_ns, are this close to 0.
 bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows, int64_t anchor_ns, int64_t snap_ns) {
   return anchor_ns > -kFar / 2 && anchor_ns < kFar / 2 && moments[0].delta_ns > -kFar / 2 &&
          moments[count - 1].delta_ns < kFar / 2 && rows.first_ns > -kFar && rows.first_ns < kFar && snap_ns < kFar / 2;
 }
 
-// The row of a clock's first moment, if every next moment is the next row: each closer than snap_ns to its own row and
-// to no other. Else -1. find_target() would give the same rows, and by every rule steps take them.
+// Returns the row of a clock's first moment, if each moment matches the next row: closer than snap_ns to that row and
+// to no other. Else returns -1. find_target() would find the same rows, and by every rule steps use them.
 int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_t>& times, const EpisodeRows& rows,
                int64_t anchor_ns, int64_t snap_ns) {
   if (!is_near(moments, count, rows, anchor_ns, snap_ns)) return -1;
@@ -71,7 +71,7 @@ struct Brackets {
   int64_t hit[kMost];     // 1 where the moment is taken to be on the row, 2 on the next row, else 0
 };
 
-// The number of the kSeenRows ascending rows from `times` on that are at or before `target`.
+// Returns the number of the kSeenRows ascending rows, from `times` on, that are at or before `target`.
 constexpr int kSeenRows = 8;
 
 int64_t count_passed(const int64_t* times, int64_t target) {
@@ -85,21 +85,21 @@ int64_t count_passed(const int64_t* times, int64_t target) {
 }
 
 // Finds the rows around all moments of a clock, as pick_at() does. Returns false if a moment is outside the recording,
-// between rows of one stamp, or has differences beyond int64. Each moment is searched for by itself, so that none waits
+// between rows with one stamp, or has differences beyond int64. Each moment is searched separately, so that none waits
 // for another.
 bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* times, const EpisodeRows& rows,
                    int64_t anchor_ns, int64_t snap_ns, Brackets& found, Wanted& asked) {
   const int64_t n = rows.rows;
   if (n < kSeenRows || !is_near(moments, count, rows, anchor_ns, snap_ns)) return false;
   int64_t* const targets = found.since;
-  int64_t* const looked_at = found.before;  // the first of the rows that are compared
+  int64_t* const looked_at = found.before;  // the first of the compared rows
   for (int64_t k = 0; k < count; ++k) {
     const int64_t target = anchor_ns + moments[k].delta_ns;
     const int64_t first = guess_row(rows, target) - kSeenRows / 2 + 1;
     targets[k] = target;
     looked_at[k] = first < 0 ? 0 : first < n - kSeenRows ? first : n - kSeenRows;
   }
-  int64_t drift = 0;  // the distance of the rows from those that their times suggest
+  int64_t drift = 0;  // distance of the rows from the ones that their times suggest
   int64_t latest = 0;
   bool differ = true;
   for (int64_t k = 0; k < count; ++k) {
@@ -143,7 +143,7 @@ void store_first(const Lanes<T, kLanes>& lanes, int64_t left, T* to) {
   }
 }
 
-// The picks of a segment's steps, one moment after the other, as pick_at() gives them.
+// Returns the picks of a segment's steps, one moment after another, as pick_at() would.
 void pick_bracketed(const WindowSegment& s, const Brackets& found, int64_t first, const Picks& picks, bool* is_pad,
                     int64_t* age) {
   const bool mixes = !s.causal && !is_step(s.method);

@@ -1,5 +1,5 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
-// Computes the values of a sample's steps from the rows that they take.
+// Computes the values of a sample's steps from the rows that they use.
 #include <cstdint>
 #include <type_traits>
 
@@ -68,8 +68,8 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
   }
 }
 
-// Goes through columns of kCount features, four at once as long as there are four. The last column is a part of one. If
-// the processor has no loads and stores of a part, it reaches back over values that are already written.
+// Goes through columns of kCount features, four at once while there are four. The last column may be partial. If the
+// processor has no partial loads and stores, that column overlaps values that are already written.
 template <int kCount, bool kScaled, class In, class Out>
 void write_columns(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
                    Wanted& asked) {
@@ -161,7 +161,7 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
 
 // ---- rows as they are --------------------------------------------------------------------------------------------------
 
-// Copies steps that take one row after the other.
+// Copies steps that use one row after another.
 void copy_run(const WindowSegment& s, const char* row, char* out) {
   const int64_t bytes = s.features * dtype_size(s.value_dtype);
   if (s.row_bytes == bytes && s.step_bytes == bytes) {
@@ -205,7 +205,7 @@ void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* va
   }
 }
 
-// The rows of an episode that steps take, with the rows around them that their curves read.
+// The rows of an episode that steps use, with the rows around them that their curves read.
 struct RowRange {
   int64_t begin;
   int64_t end;
@@ -220,7 +220,7 @@ RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
   return {stencil.rows[2 - reach], stencil.rows[3 + reach] + 1};
 }
 
-// Writes steps whose rows lie in a file, which is read in runs of neighbouring rows.
+// Writes steps whose rows are in a file, which is read in runs of neighbouring rows.
 void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Picks& picks,
                      char* out, Wanted& asked) {
   for (int32_t k = 0; k < s.steps;) {

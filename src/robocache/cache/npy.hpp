@@ -14,7 +14,7 @@ namespace robocache::cache {
 
 inline constexpr int64_t kNpyAlignment = 64;
 
-// Returns NumPy's type string, such as "<f4". NumPy has no bfloat16, whose elements are "<V2".
+// Returns NumPy's type string, such as "<f4". NumPy has no bfloat16; its type string here is "<V2".
 std::string_view npy_descr(DType dtype);
 
 // Returns a version 1.0 header for [rows, shape...]. Its length is a multiple of 64 bytes and does not depend on

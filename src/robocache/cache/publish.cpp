@@ -36,7 +36,7 @@ bool is_cache(const std::string& path) {
 void check_outside_caches(const std::string& path) {
   for (fs::path inner = path, outer = inner.parent_path(); outer != inner; inner = outer, outer = inner.parent_path()) {
     if (is_cache(outer.string())) {
-      throw FileError(path + ": it lies in a cache, " + outer.string() + "; expected a folder outside of it");
+      throw FileError(path + ": it is inside a cache, " + outer.string() + "; expected a folder outside");
     }
   }
 }

@@ -400,13 +400,13 @@ int64_t ValueScan::add(int64_t bytes) {
     }
   });
   added_ = end;
-  take(found);
+  add_results(found);
   for (int64_t f = 0; added_ == rows_ && f < features_; ++f) end_run(f, run_[static_cast<size_t>(f)], rows_);
   return added_;
 }
 
 // Adds results, in the order of the rows.
-void ValueScan::take(const std::vector<Found>& found) {
+void ValueScan::add_results(const std::vector<Found>& found) {
   for (const Found& more : found) {
     for (size_t c = 0; c < more.columns.size(); ++c) {
       const int64_t feature = more.first + static_cast<int64_t>(c);

@@ -104,7 +104,7 @@ class ValueScan {
   class Chunk;
   struct Found;
 
-  void take(const std::vector<Found>& found);
+  void add_results(const std::vector<Found>& found);
   void end_run(int64_t feature, int64_t begin, int64_t end);
 
   const void* values_;

@@ -104,7 +104,7 @@ std::shared_ptr<const Table> read(const std::string& path, const Stream& stream)
 }
 
 // Ignores errors: without the file, the statistics are only computed again.
-void keep(const std::string& directory, const std::string& name, const std::string& bytes) {
+void store(const std::string& directory, const std::string& name, const std::string& bytes) {
   static std::atomic<int64_t> count{0};
   ::mkdir(directory.c_str(), 0777);
   const std::string partial =
@@ -141,7 +141,7 @@ std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_
     dataset.verify(
         {&stream_index, 1});  // the kept file has its own checksum, which would make damaged values look intact
     table = std::make_shared<const Table>(value_statistics(stream.values, stream.dtype, ranges, stream.features).table);
-    keep(directory, name, file_of(*table, stream));
+    store(directory, name, file_of(*table, stream));
   }
   const std::lock_guard<std::mutex> lock(mutex);
   return known.emplace(name, std::move(table)).first->second;

@@ -1,4 +1,4 @@
-// Turns methods by blocks of features, as callers give them, into runs, as segments need them.
+// Turns methods by blocks of features, as callers pass them, into runs, as segments need them.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace robocache {
 
 inline constexpr int64_t kAllFeatures = INT64_MAX;
 
-// The features [begin, end) by one method. From callers either bound may count from the back, as in Python, and an end
-// at kAllFeatures is that of the features.
+// The features [begin, end) with one method. Callers may count either bound from the back, as in Python. An end at
+// kAllFeatures means the number of features.
 struct FeatureBlock {
   int64_t begin;
   int64_t end;

@@ -23,7 +23,7 @@ void interpolate(const Interpolation& call, Device device, CudaStream stream) {
     const Segment& s = call.segments[i];
     widest = std::max(widest, s.features * dtype_size(s.out_dtype));
   }
-  // Waking a thread pays for about 32 KiB of output.
+  // Waking a thread pays off from about 32 KiB of output.
   const int64_t grain = std::clamp<int64_t>(32768 / widest, 1, 4096);
   parallel_for(rows * call.segment_count, grain, [&](int64_t begin, int64_t end) { entries(call, begin, end); });
 }

@@ -5,14 +5,14 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// A block takes a tile of one row's targets in one segment. It copies a window of the row's clock to shared memory.
-// Each thread finds the samples of one target there, or in the row itself if the window missed them. Then all threads
-// write features of any target.
+// Each block handles a tile of one row's targets in one segment. It copies a window of the row's clock to shared
+// memory. Each thread finds the samples of one target there, or in the row itself if they are outside the window. Then
+// all threads write features of any target.
 constexpr int kThreads = 256;
 constexpr int kMaxTile = kThreads;
-constexpr int64_t kBlocksWanted = 3;  // of a multiprocessor
+constexpr int64_t kBlocksWanted = 3;  // blocks per multiprocessor
 
-// How a thread moves features: one by one with any stride, neighbours one by one, or as vectors of 8 or 16 bytes.
+// How a thread moves features: one by one with any stride, one by one if adjacent, or as vectors of 8 or 16 bytes.
 enum class Width : uint8_t { kOne, kNeighbour, k8Bytes, k16Bytes };
 
 struct Plan {
@@ -51,7 +51,7 @@ struct CurveEntry : PlainEntry<Work> {
 template <bool kCurves, class Work>
 using Entry = std::conditional_t<kCurves, CurveEntry<Work>, PlainEntry<Work>>;
 
-// A row's clock, with a copy of one stretch in shared memory.
+// A row's clock, with a copy of one part in shared memory.
 template <class Clock>
 struct WindowedRow {
   ClockRow<Clock> row;
@@ -221,7 +221,7 @@ __device__ void make(const Segment& s, const TargetEntry& entry, const char* val
   }
 }
 
-// Deals `vectors` items of each target to the block's threads: visit(target, vector).
+// Distributes `vectors` items of each target over the block's threads: visit(target, vector).
 template <class Visit>
 __device__ void for_each_item(int32_t count, int32_t vectors, const Visit& visit) {
   if (vectors == 0) return;
@@ -231,7 +231,7 @@ __device__ void for_each_item(int32_t count, int32_t vectors, const Visit& visit
   int32_t v = static_cast<int32_t>(threadIdx.x) - i * vectors;
   while (i < count) {
     visit(i, v);
-    i += step_i;  // stepped without a division
+    i += step_i;  // advances without a division
     v += step_v;
     if (v >= vectors) {
       v -= vectors;
@@ -331,7 +331,7 @@ __device__ void write(const Segment& s, Width width, int64_t batch, int64_t firs
 
 template <int kCapacity, bool kCurves>
 __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
-  __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which are smaller
+  __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which needs less
   __shared__ double window[kMostTimes];                 // of the clock's type, 8 bytes at most
   wait_for_work_before();
   for (int64_t block = blockIdx.x; block < any.blocks; block += gridDim.x) {
@@ -407,7 +407,7 @@ cudaError_t launch(const Interpolation& call, int device, cudaStream_t stream) {
     Plan& plan = any.plans[i];
     plan.width = width_of(s);
     curves = curves || is_curved(s.method);
-    // Tiles shrink until every multiprocessor has several, but not so far that threads have nothing to do.
+    // Tiles shrink until every multiprocessor has several, but only while all threads have work.
     const int64_t bytes = plan.width == Width::k16Bytes ? 16 : plan.width == Width::k8Bytes ? 8 : 0;
     const int64_t vectors = bytes == 0 ? s.features : s.features * dtype_size(s.value_dtype) / bytes;
     int64_t tile = kMaxTile;

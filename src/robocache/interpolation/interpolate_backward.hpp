@@ -1,22 +1,22 @@
-// The gradient of interpolate: turns the gradient of a loss by every segment's `out` into that by its values, its times
-// and the call's targets.
+// The gradient of interpolate: from the gradient of a loss with respect to every segment's `out`, computes that with
+// respect to its values, its times and the call's targets.
 //
 //   a mixture of two   (1 - w) g goes to the earlier sample and w g to the later, in the work type; with the slope
 //                      s = sum over features of g (b - a) / (t_b - t_a) in float64, s goes to the target, -(1 - w) s to
 //                      t_a and -w s to t_b. The same holds beyond the ends. For angles b - a is the shorter way.
-//   one sample         g goes to it and nothing to the times: the value does not move with them.
-//   a hit              g goes to the sample. The times get the slope of the bracket after it, at the last sample of the
-//                      bracket before it. Of the two slopes one has to be chosen; 0 would keep a target that starts on a
-//                      sample there for ever.
+//   one sample         g goes to it. The times get nothing: the value does not move with them.
+//   a hit              g goes to the sample. The times get the slope of the bracket after it, or at the last sample that of
+//                      the bracket before it. One of the two slopes must be chosen; with 0, a target that starts on a
+//                      sample would stay there forever.
 //   absent             nothing.
 //   other methods      the derivatives of the exact curve (methods/, spline.hpp), in float64, by every sample and time that
 //                      it depends on: for cubic the whole row. A hit gets the slope there. At a corner of a curve (pchip
 //                      at a turn, akima between equal weights) it is one of the slopes. For rotations by an angle below
 //                      1e-8 it is accurate to 2^-53 over that angle.
 //
-// Of several samples with one time the last gets everything, as in interpolate. A gradient of 0 contributes 0 whatever
-// the samples hold: a NaN that a mask removed from the loss stays out. int64 clocks have no gradient; a target in
-// seconds for an int64 clock gets its gradient as if it had not been rounded to nanoseconds.
+// Of several samples with one time, the last one gets everything, as in interpolate. A gradient of 0 contributes 0
+// whatever the samples hold: a NaN that a mask removed from the loss stays out. int64 clocks have no gradient. A target
+// in seconds for an int64 clock gets its gradient as if it had not been rounded to nanoseconds.
 //
 // The CPU gives the same bits with any number of threads. CUDA gives the CPU's bits for the gradient of values, except
 // of rotations; the gradients of times and targets are sums of float64 in any order.
@@ -33,7 +33,7 @@
 
 namespace robocache {
 
-// The memory that the gradient of a cubic segment needs, dense and one array behind the other: [batch, samples], slopes
+// The memory for the gradient of a cubic segment: two dense arrays, one after another: [batch, samples], and slopes
 // [batch, samples, features].
 struct SplineGradientMemory {
   double* slopes;
@@ -42,11 +42,11 @@ struct SplineGradientMemory {
   SplineRow* table;
 };
 
-// The arrays that a segment's gradient is added to; null: not requested. Plain C; strides count elements.
+// The arrays that a segment's gradient is added to; null: not requested. A plain C struct; strides count elements.
 struct SegmentGradient {
   void* values;  // of the segment's work type; no two entries share memory
   int64_t values_batch, values_sample, values_feature;
-  double* times;                // dense [batch, samples], for a clock that serves every row too
+  double* times;                // dense [batch, samples], also for a clock that all rows share
   double* targets;              // dense [batch, targets_count]
   SplineGradientMemory spline;  // filled in by interpolate_backward
 };
@@ -54,10 +54,10 @@ struct SegmentGradient {
 // Bytes that the gradient of a cubic segment needs, a multiple of 16; 0 for a causal segment, which never mixes.
 int64_t spline_gradient_bytes(const Segment& s, int64_t batch);
 
-// `gradients` has an entry for each segment of `call`. A segment's `out` is the gradient by it, which is only read;
-// valid and age are ignored. `workspace` is contiguous, 16-byte aligned and on `device`, and has the sum of the cubic
-// segments' spline_gradient_bytes. On CUDA it queues a few kernels a segment on `stream` and does not wait. Throws
-// ArgumentError if the workspace is missing or too small, DeviceError.
+// `gradients` has an entry for each segment of `call`. A segment's `out` holds the incoming gradient, which is only
+// read; valid and age are ignored. `workspace` is contiguous, 16-byte aligned and on `device`. Its size is the sum of
+// the cubic segments' spline_gradient_bytes. On CUDA it queues a few kernels per segment on `stream` and does not wait.
+// Throws ArgumentError if the workspace is missing or too small, or DeviceError.
 void interpolate_backward(const Interpolation& call, std::span<SegmentGradient> gradients,
                           const std::optional<TensorView>& workspace, Device device, CudaStream stream);
 

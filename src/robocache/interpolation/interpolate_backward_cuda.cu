@@ -22,14 +22,14 @@ __device__ Work load(DType dtype, const void* data, int64_t offset) {
   return x;
 }
 
-// The samples that a target takes.
+// The samples that a target uses.
 template <class Work>
 struct Found {
   Pick<Work> picked;
   Bracket bracket;
 };
 
-// The search begins where an even clock would have the target.
+// The search begins at the index that the target would have on an even clock.
 template <class Work, class Clock>
 __device__ Found<Work> find(const Interpolation& call, const Segment& s, const ClockRow<Clock>& times, int64_t length,
                             int64_t batch, int64_t index) {
@@ -70,10 +70,10 @@ __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, in
   }
 }
 
-// ---- Kinds of methods. Each says of a target that takes a mixture:
-//   kFeatures  how many features belong together   kRows      how many samples it may take from
-//   kSums      how many numbers, the same for all features, connect it with the times
-//   kInFlight  how many targets' gradients are loaded before the first is used
+// ---- Kinds of methods. For a target between samples each defines:
+//   kFeatures  the number of features that belong together   kRows      the number of samples it may use
+//   kSums      the number of sums over features that its times need
+//   kInFlight  the number of targets whose gradients are loaded before the first is used
 
 template <class Method>  // linear or angle
 struct Pairs {
@@ -119,7 +119,7 @@ struct Pairs {
   }
 };
 
-struct Rotations : Pairs<Linear> {  // a mixture of two as well, of four features at once
+struct Rotations : Pairs<Linear> {  // also a mixture of two, for four features together
   static constexpr int kFeatures = 4;
   static constexpr int kInFlight = 1;
 
@@ -220,7 +220,7 @@ struct LocalCurves : Curves {
   }
 };
 
-// The slopes and the gradient by them are in memory, because they depend on the whole row.
+// The slopes and their gradient are in memory, because they depend on the whole row.
 struct Cubics : Curves {
   static constexpr int kRows = 2;
 
@@ -263,8 +263,8 @@ struct Cubics : Curves {
 
 // ---- Values -----------------------------------------------------------------------------------------------------------
 
-// Sums of one feature at the samples that a thread added to last. A new sample writes the oldest sum back to memory, so
-// every entry is summed in the order of the targets, as on the CPU.
+// Sums of one feature, at the samples that a thread added to last. A new sample writes the oldest sum back to memory.
+// So every entry is summed in the order of the targets, as on the CPU.
 template <int kKept, class Work>
 class RecentSums {
  public:
@@ -306,7 +306,7 @@ class RecentSums {
   Work sums_[kKept]{};
 };
 
-// A thread owns one column (a feature, or the four of a rotation) of a range of a row's samples and visits all targets
+// A thread owns one column (a feature, or the four of a rotation) in a range of a row's samples, and visits all targets
 // of the row. So no two threads add to one entry, and the order of the targets is kept.
 struct Ownership {
   int64_t columns;       // of a block, one a thread
@@ -337,11 +337,12 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t begin = works ? range * own.range_length : 0;
     const int64_t end = works ? begin + own.range_length : 0;
     const auto owns = [&](int64_t row) { return begin <= row && row < end; };
-    // A cubic without a gradient by values still needs the one by the slopes, for the times.
+    // A cubic without a gradient for values still needs that of the slopes, for the times.
     const bool adds = g.values != nullptr;
     Work* const first_sum =
         adds ? static_cast<Work*>(g.values) + batch * g.values_batch + feature * g.values_feature : nullptr;
-    // Neighbouring targets take from neighbouring samples, whose sums stay in registers; four features need too many.
+    // Neighbouring targets use neighbouring samples, whose sums stay in registers. Four features would need too many
+    // registers.
     constexpr int kKept = Method::kRows;
     RecentSums<kKept, Work> sums(first_sum, g.values_sample);
     constexpr bool kSlopes = std::is_same_v<Method, Cubics>;
@@ -350,7 +351,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t first = 0; first < call.targets_count; first += kThreads) {
       const int64_t left_over = call.targets_count - first;
       const int count = static_cast<int>(left_over < kThreads ? left_over : kThreads);
-      __syncthreads();  // the last tile's entries have been read
+      __syncthreads();  // all threads have read the last tile's entries
       if (static_cast<int>(threadIdx.x) < count) {
         with_clock(s.clock_dtype, [&](auto clock) {
           using Clock = decltype(clock);
@@ -405,7 +406,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Times ------------------------------------------------------------------------------------------------------------
 
-// A warp handles a target. The sums over features have a fixed order, those over targets have not.
+// A warp handles a target. The sums over features have a fixed order; those over targets do not.
 template <class Work, class Method>
 __global__ void __launch_bounds__(kThreads)
     times_gradient_kernel(const __grid_constant__ Interpolation call, const __grid_constant__ Segment s,
@@ -520,7 +521,7 @@ cudaError_t launch(const Interpolation& call, const Segment& s, const SegmentGra
     own.columns = columns < kThreads ? columns : kThreads;
     own.column_tiles = divided_up(columns, own.columns);
     own.ranges = kThreads / own.columns;
-    // A row gets more blocks until every multiprocessor has some; each block searches the row's targets again.
+    // A row gets more blocks until every multiprocessor has some. Each block searches the row's targets again.
     const int64_t others = call.batch * own.column_tiles;
     const int64_t wanted = divided_up(kBlocksWanted * multiprocessors(device), others);
     const int64_t most = divided_up(s.samples, own.ranges * 16);

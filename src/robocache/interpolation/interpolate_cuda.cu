@@ -5,9 +5,9 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// A block takes a tile of one row's targets. Each thread finds the samples of one target; then all threads write
-// vectors of any target. So a value waits for two trips to memory. Most calls end before the GPU has fetched all
-// instructions, so rare cases have functions of their own. Tuned on an H200.
+// A block handles a tile of one row's targets. Each thread finds the samples of one target; then all threads write
+// vectors of any target. So a value waits for memory twice. Most calls end before the GPU has fetched all instructions,
+// so rare cases are in separate functions. Tuned on an H200.
 
 // Writes a thread's next kAtOnce targets; it loads all their samples before it uses the first. Past the last target it
 // reads the last target again and writes nothing.
@@ -64,8 +64,8 @@ __device__ void write_tile(const TileCall& call, const T* values, const TileEntr
   }
 }
 
-// Runs a tile of the rows from `batch` on, as many as a block takes. kVector is the number of elements in a vector; 0:
-// that of the segment.
+// Computes a tile of the rows from `batch` on, as many as a block takes. kVector is the number of elements in a vector;
+// 0: the segment's number.
 template <bool kLong, class T, int kVector, class Clock>
 __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   using Entry = TileEntry<WorkType<T>>;
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kTileThreads, 4) tile_kernel(const __grid_cons
   }
 }
 
-// Segments side by side in one launch, each with its own blocks. A single segment that is_long goes this way, too.
+// Runs several segments in one launch, each with its own blocks. Also runs a single segment that is_long.
 struct TileCalls {
   uint32_t blocks[kMostTiledCalls];
   TileCall calls[kMostTiledCalls];
@@ -120,7 +120,7 @@ cudaError_t launch_one(const TileCall& one, cudaStream_t stream) {
   });
 }
 
-// Each segment gets blocks in proportion to its bytes; the largest gets the rest and begins first.
+// Each segment gets blocks in proportion to its bytes. The largest gets the rest and begins first.
 template <class T, class Clock>
 cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int device, cudaStream_t stream) {
   int64_t work = 0;

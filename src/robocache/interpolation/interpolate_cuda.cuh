@@ -41,9 +41,9 @@ __device__ Clock latest() {
   }
 }
 
-// The index of the last of `span` ascending times at or before `target`, or 0; `span` is a power of two. The search has
-// few instructions in a short chain: for kMostTimes it compares three times at once, with constant steps. kLong allows
-// more.
+// Returns the index of the last of `span` ascending times at or before `target`, or 0; `span` is a power of two. The
+// search is a short chain of few instructions: for kMostTimes it compares three times at once, with constant steps.
+// kLong allows longer spans.
 template <bool kLong, class Clock>
 __device__ int32_t search(const Clock* window, int32_t span, Clock target) {
   static_assert(kLog2MostTimes % 2 == 0);
@@ -98,7 +98,7 @@ ROBOCACHE_HD auto with_vector(int32_t bytes, const Body& body) {
   return body(std::integral_constant<int, 1>{});
 }
 
-// The address `at` + index * stride_bytes in global memory, by one instruction.
+// Returns the address `at` + index * stride_bytes in global memory, with one instruction.
 template <class V>
 __device__ V* stepped(V* at, int32_t index, int32_t stride_bytes) {
   const int64_t offset = int64_t{index} * int64_t{stride_bytes};
@@ -108,7 +108,7 @@ __device__ V* stepped(V* at, int32_t index, int32_t stride_bytes) {
 // Converts to the work type.
 template <class Work, class T, int kVector>
 __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
-  if constexpr (std::is_same_v<T, BFloat16> && kVector % 2 == 0) {  // the upper of two is one instruction away
+  if constexpr (std::is_same_v<T, BFloat16> && kVector % 2 == 0) {  // one more instruction gives the upper of two
 #pragma unroll
     for (int e = 0; e < kVector; e += 2) {
       const uint32_t pair = *reinterpret_cast<const uint32_t*>(from.x + e);

@@ -6,14 +6,13 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// A block is a tile of one row's targets: each thread makes the entry of a target, then all threads write vectors of 16
-// bytes of any target. Most of the time goes into the arithmetic of the elements, so everything else has few
-// instructions: nearly every target has all the samples that its method looks at, and code of its own handles the
-// others.
+// A block handles a tile of one row's targets. Each thread computes the entry of a target; then all threads write
+// vectors of 16 bytes of any target. Arithmetic takes most of the time, so the other code must have few instructions.
+// Nearly every target has all samples that its method needs, and separate code handles the others.
 
 // ---- The entry of a target, in shared memory ----------------------------------------------------------------------------
 
-// The `kind` of a mixture holds the numbers of samples before and after, too.
+// The `kind` of a mixture also holds the numbers of samples before and after.
 constexpr int32_t kind_of_mix(int before, int after) {
   return static_cast<int32_t>(PickKind::kMix) | before << 8 | after << 16;
 }
@@ -43,13 +42,13 @@ __device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<floa
   entry.set(stencil, weights_around<Method>(times, n, stencil, picked.weight));
 }
 
-// Nearly always the samples around the target's own are in the window, and no two have the same time.
+// Nearly always, the samples around the target are in the window, and no two have the same time.
 template <class Method, class Clock>
 __device__ void set_weighed(const Lookup<Clock>& at, const Pick<float, int32_t>& picked, WeighedEntry& entry) {
   constexpr int kReach = Method::kReach;
   const int32_t low = picked.left - at.range.begin;
   if (picked.right == picked.left + 1 && low >= kReach && low + kReach + 2 < at.range.size) {
-    Clock t[2 * kReach + 3];  // one more, which shows that the last has another time
+    Clock t[2 * kReach + 3];  // one more shows that the last has another time
     bool apart = true;
 #pragma unroll
     for (int i = 0; i < 2 * kReach + 3; ++i) {
@@ -96,7 +95,7 @@ __device__ void load(const char* from, float (&x)[kVector]) {
   unpack(*reinterpret_cast<const Vector<T, kVector>*>(from), x);
 }
 
-// A mixture; kInside where all samples that the method looks at exist.
+// Computes a mixture. kInside: all samples that the method reads exist.
 template <class T, class Method, bool kInside>
 __device__ Vector<T, 16 / sizeof(T)> curve_vector(const CurveEntry<Method>& entry, const char* from, int32_t stride) {
   constexpr int kVector = 16 / sizeof(T);
@@ -125,7 +124,7 @@ __device__ __noinline__ Vector<T, 16 / sizeof(T)> vector_at_end(const CurveEntry
   return curve_vector<T, Method, false>(entry, from, stride);
 }
 
-// A thread keeps its vector of the row and steps from target to target; `groups` of threads work side by side.
+// A thread keeps its vector of the row and goes from target to target. `groups` of threads work in parallel.
 template <class T, class Method>
 __device__ void write_tile(const TileCall& call, const char* values, char* out, const CurveEntry<Method>* entries,
                            int32_t count) {

@@ -14,8 +14,8 @@ inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // ---- The window of a row's clock --------------------------------------------------------------------------------------
 
-// A block copies to shared memory the stretch of a row's clock where a tile's samples would be if both clocks were
-// even. A target that the window misses is searched for in the row itself.
+// A block copies a part of a row's clock to shared memory: the part that would hold a tile's samples if both clocks
+// were even. If a target is outside this window, it is searched for in the row itself.
 constexpr int32_t kLog2MostTimes = 10;
 constexpr int32_t kMostTimes = 1 << kLog2MostTimes;  // of kAny
 constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // of kTiles: 32 KB
@@ -23,10 +23,10 @@ constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // of kTiles: 32 KB
 struct Window {
   float samples_per_target;
   int32_t size;    // samples; 0: the window does not fit, and every target is searched for in the row itself
-  int32_t margin;  // how many of them lie before the even index of the tile's first target
+  int32_t margin;  // how many of them are before the even index of the tile's first target
 };
 
-// A window reaches beyond the even index on each side; most clocks stray by less.
+// A window extends beyond the even index on each side; most clocks deviate less.
 inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t most) {
   Window result{};
   result.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
@@ -37,17 +37,17 @@ inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t 
   return result;
 }
 
-// ---- Which way -----------------------------------------------------------------------------------------------------
+// ---- The choice of a kernel -----------------------------------------------------------------------------------------
 
-// kTiles and kCurve serve the usual calls, kAny takes every call.
+// kTiles and kCurve are for the usual calls; kAny can do every call.
 enum class Way : uint8_t {
   kTiles,  // linear and the steps
-  kCurve,  // one segment of another method without slopes, in rows that are made of vectors of 16 bytes
+  kCurve,  // one segment of another method without slopes, with rows of whole vectors of 16 bytes
   kAny
 };
 
-// Whether kTiles or kCurve can take a segment, whatever its method: floats that keep their type, both clocks of one
-// type, strides that one instruction multiplies.
+// Whether kTiles or kCurve can compute a segment, whatever its method. They need floats that keep their type, two
+// clocks of one type, and strides that one instruction can multiply.
 inline bool is_tiled(const Interpolation& call, const Segment& s) {
   const auto small = [](int64_t stride) { return stride >= -(int64_t{1} << 26) && stride <= int64_t{1} << 26; };
   return call.targets_count < int64_t{1} << 31 && is_floating(s.value_dtype) && s.value_dtype == s.out_dtype &&
@@ -57,7 +57,7 @@ inline bool is_tiled(const Interpolation& call, const Segment& s) {
          small(call.targets_target);
 }
 
-// The widest vector, in bytes, that divides the rows and the output of a segment.
+// Returns the widest vector, in bytes, that divides the rows and the output of a segment.
 inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
   if (s.values_feature != 1 || s.out_feature != 1) return static_cast<int32_t>(size);
@@ -71,9 +71,9 @@ inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   return static_cast<int32_t>(size);
 }
 
-constexpr int32_t kMostTiledCalls = 32;  // segments side by side in one launch
+constexpr int32_t kMostTiledCalls = 32;  // several segments in one launch
 
-// The way of a segment that is alone in its call.
+// Returns the way of a segment that is alone in its call.
 inline Way way_of(const Interpolation& call, const Segment& s) {
   return with_method(s.method, [&](auto method) {
     using Method = decltype(method);
@@ -94,17 +94,19 @@ inline Way choose_way(const Interpolation& call) {
   return Way::kTiles;
 }
 
-// ---- Tiles of targets, a block for each: shared by kTiles and kCurve --------------------------------------------------
+// ---- Tiles of targets, one per block, for kTiles and kCurve
+// -----------------------------------------------------------
 
 constexpr int kTileThreads = 256;
 constexpr int kTimesPerThread = kMostTimes / kTileThreads;
 constexpr int kMaxTile = 2 * kTileThreads;       // targets
-constexpr int64_t kBlocksAtOnce = 4;             // of a multiprocessor
-constexpr int64_t kMostWork = kTileThreads * 8;  // of a tile, in vectors of 16 bytes: equal blocks end together
+constexpr int64_t kBlocksAtOnce = 4;             // per multiprocessor
+constexpr int64_t kMostWork = kTileThreads * 8;  // vectors of 16 bytes per tile: equal blocks end together
 constexpr int64_t kLeastWork = kTileThreads * 2;
-constexpr int64_t kLeastTile = 64;  // targets, of narrow rows too: idle multiprocessors cost more than idle threads
+// targets per tile, also in narrow rows: idle multiprocessors cost more than idle threads
+constexpr int64_t kLeastTile = 64;
 
-// A segment as these kernels get it; the fields that every block reads come first.
+// A segment in the form that these kernels need. The fields that every block reads come first.
 struct TiledSegment {
   const void* times;
   const void* values;
@@ -114,16 +116,16 @@ struct TiledSegment {
   int64_t times_batch, values_batch, out_batch;
   Window window;
   int32_t samples;
-  int32_t log2_span;                   // room for a row's clock in shared memory
-  int32_t vector_bytes;                // the widest that rows and output are made of
+  int32_t log2_span;                   // 2^this times of a row's clock fit in shared memory
+  int32_t vector_bytes;                // the widest vector that divides rows and output
   int32_t vectors;                     // of a row
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
-  bool only_mix;  // no step, causal or max_gap: a target between two samples is always their mixture
+  bool only_mix;  // not a step, causal or with max_gap: a target between two samples is always their mixture
   Segment segment;
 };
 
-// How the targets of a call are cut into tiles.
+// The division of a call's targets into tiles.
 struct Tiling {
   const void* targets;
   int64_t targets_batch;
@@ -132,18 +134,18 @@ struct Tiling {
   int32_t target_stride;  // in bytes
   int32_t tile;           // targets
   int32_t tiles;          // of a row
-  int32_t rows;           // of a block: it takes several short rows that lie one after the other
+  int32_t rows;           // rows per block: a block handles several short rows in sequence
 };
 
-// `width` threads work side by side on a row, and `groups` such groups each on their own row.
+// `width` threads work on a row together, and each of `groups` groups has its own row.
 struct Lanes {
   int32_t width;
   int32_t groups;
   uint32_t reciprocal;  // of width, times 2^16
 };
 
-// Lanes for rows of `vectors`. A wide row takes a few passes, so that few threads stay idle; a pass has at least 128
-// bytes, because neighbouring passes read the same sectors at their border.
+// Returns lanes for rows of `vectors`. A wide row takes a few passes, so that few threads stay idle. A pass has at
+// least 128 bytes, because neighbouring passes read the same sectors at their border.
 inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
   int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
   if (best > kTileThreads / 4) {
@@ -187,13 +189,13 @@ inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
   return result;
 }
 
-// The cost of copying a target's features, in vectors of 16 bytes.
+// Returns the cost of copying a target's features, in vectors of 16 bytes.
 inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
 
-// Cuts a call's rows into tiles for blocks that have `room`. There are enough tiles that all of `blocks` run at once,
-// but none has fewer targets than `worth_a_block` or kLeastTile, unless only a smaller tile makes the clock's window
-// fit. A block takes several short rows that lie one after the other, as many as fit and pay, until about all blocks
-// run at once.
+// Divides a call's rows into tiles for blocks that can hold `room` targets. There are enough tiles to run all of
+// `blocks` at once. But no tile has fewer targets than `worth_a_block` or kLeastTile, unless only a smaller tile makes
+// the clock's window fit. A block handles several consecutive short rows if they fit, until about all blocks run at
+// once.
 inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
                         int64_t blocks, int64_t times) {
   const Segment& s = of.segment;
@@ -208,7 +210,7 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
   const int64_t least = divided_up(targets, room);
   const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
   int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
-  // For a few targets a tile, a search in the row itself is quicker: such tiles stay large.
+  // For a tile with few targets, a search in the row itself is faster, so such tiles stay large.
   if (window_of(s.samples, targets, 16, kMostTimes).size > 0) {
     while (window_of(s.samples, targets, divided_up(targets, tiles), times).size == 0) {
       tiles = std::min(targets, 2 * tiles);
@@ -235,18 +237,20 @@ struct TileCall {
   TiledSegment of;
 };
 
-// Bytes of shared memory for a block's windows, and for two times behind them that are read and have no meaning.
+// Returns the bytes of shared memory for a block's windows, and for two times after them that are read but have no
+// meaning.
 inline size_t window_bytes(const TileCall& result) {
   return static_cast<size_t>((result.cut.rows << result.of.log2_span) + 2) * dtype_size(result.of.segment.clock_dtype);
 }
 
-// Whether a block's windows hold more than kMostTimes, or its tile more than one target a thread. That pays if there
-// are few blocks.
+// Whether a block's windows hold more than kMostTimes, or its tile has more targets than threads. That pays off if
+// there are few blocks.
 inline bool is_long(const TileCall& result) {
   return result.of.log2_span > kLog2MostTimes || result.cut.rows * result.cut.tile > kTileThreads;
 }
 
-// `blocks`: how many blocks of the segment can run at once; `most`: how many targets a block has room for.
+// `blocks` is the number of the segment's blocks that can run at once; `most` is the number of targets a block can
+// hold.
 inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t blocks, int64_t most = kMaxTile) {
   TileCall result{};
   result.of = tiled_segment(call, s);

@@ -1,4 +1,4 @@
-// Tiles of targets, a block for each: code that the kernels for the usual calls share. Only *_cuda.cu files include it.
+// Tiles of targets, one per block: code that the kernels for the usual calls share. Only *_cuda.cu files include it.
 #pragma once
 
 #include "robocache/core/launch_cuda.cuh"
@@ -20,7 +20,7 @@ __device__ inline LaneIndex lane_of_thread(const Lanes& lanes) {
   return {group, static_cast<int32_t>(threadIdx.x) - group * lanes.width};
 }
 
-// The samples that a target takes, in shared memory.
+// The samples that a target uses, in shared memory.
 template <class Work>
 struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
   int32_t left;  // samples of the row
@@ -29,7 +29,7 @@ struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
   int32_t kind;  // of PickKind; 32 bits wide, so that a float entry is one load
 };
 
-// A block for each tile of each row, or of cut.rows rows.
+// One block for each tile of each row, or of cut.rows rows.
 inline dim3 grid_of(const Tiling& cut) {
   return {static_cast<unsigned>(cut.tiles),
           static_cast<unsigned>(std::min<int64_t>(divided_up(cut.batch, cut.rows), 65535))};
@@ -52,20 +52,20 @@ __device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) 
   return {batch, 0, taken, taken * cut.tile};
 }
 
-// A target, and where to search for its samples.
+// A target, and the range in which its samples are searched for.
 template <class Clock>
 struct Lookup {
   const Clock* row;
   const Clock* window;  // of its row, in shared memory
   WindowRange range;
   int32_t n;      // samples of the row
-  int32_t r;      // its row, of the block's
+  int32_t r;      // index of its row in the block
   int32_t index;  // in the tile
   Clock target;
 };
 
-// The whole block calls it: it copies the windows of its rows' clocks to shared memory (window_bytes), then calls
-// visit(i, lookup) for every target of the tile. kLong: the result of is_long.
+// Copies the windows of the rows' clocks to shared memory (window_bytes), then calls visit(i, lookup) for every target
+// of the tile. The whole block calls it. kLong: the result of is_long.
 template <bool kLong, class Clock, class Visit>
 __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& tile, const Visit& visit) {
   extern __shared__ double window_memory[];
@@ -125,8 +125,8 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
   }
 }
 
-// Applies the general rule to the row itself; the last sample at or before the target is in [low, high). It probes
-// seven times at once: one trip to memory for three steps of bisection.
+// Applies the general rule to the row itself; the last sample at or before the target is in [low, high). It reads seven
+// times at once, which replaces three steps of bisection by one wait for memory.
 template <class Work, class Clock>
 __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, const Clock* row, int32_t n, Clock target,
                                                           int32_t low, int32_t high) {
@@ -144,7 +144,7 @@ __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, cons
   return pick<Work>(ClockRow<Clock>{row, 1}, n, target, rule_of<Clock>(s), low);
 }
 
-// Nearly always the target's samples lie inside the window, and it is their mixture or a hit.
+// Nearly always, the target's samples are inside the window, and the target is their mixture or a hit.
 template <bool kLong, class Work, class Clock>
 __device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& of, const Lookup<Clock>& at) {
   const int32_t low = search<kLong>(at.window, 1 << of.log2_span, at.target);
@@ -170,7 +170,7 @@ __device__ void write_valid(const TiledSegment& of, const Tile& tile, const Look
   of.valid[(tile.batch + at.r) * of.segment.valid_batch + (tile.first + at.index) * of.segment.valid_target] = valid;
 }
 
-// The samples that a target takes, counted from the block's first row.
+// The samples that a target uses, counted from the block's first row.
 template <bool kLong, class Work, class Clock>
 __device__ TileEntry<Work> entry_of(const TiledSegment& of, const Tile& tile, const Lookup<Clock>& at) {
   const Pick<Work, int32_t> picked = pick_from_window<kLong, Work>(of, at);

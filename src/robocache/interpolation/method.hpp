@@ -1,4 +1,4 @@
-// Names of how a value at a target time is made of samples.
+// The names of the methods that compute a value at a target time from samples.
 #pragma once
 
 #include <cstdint>
@@ -38,14 +38,14 @@ struct EnumNames<InterpolationMethod> {
                                                "akima",  "cubic",   "angle",    "slerp", "pose"};
 };
 
-// Outside the samples: hold the end one, NaN, or continue the curve in a straight line.
+// The value outside the samples: hold the end sample, NaN, or continue the curve in a straight line.
 enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
 template <>
 struct EnumNames<Extrapolate> {
   static constexpr std::string_view names[] = {"clamp", "nan", "linear"};
 };
 
-// The two conditions that a C2 spline still lacks.
+// The boundary conditions of a C2 spline.
 enum class Boundary : uint8_t { kNotAKnot, kNatural };
 template <>
 struct EnumNames<Boundary> {
@@ -57,7 +57,7 @@ ROBOCACHE_HD constexpr bool is_step(InterpolationMethod method) {
          method == InterpolationMethod::kNext;
 }
 
-// Throw ArgumentError that lists the names.
+// These throw ArgumentError that lists the names.
 inline InterpolationMethod interpolation_method_from_name(std::string_view name, std::string_view argument = "method") {
   return value_of<InterpolationMethod>(name, argument);
 }
@@ -69,7 +69,7 @@ inline Boundary boundary_from_name(std::string_view name, std::string_view argum
 }
 inline std::string_view method_name(InterpolationMethod method) { return name_of(method); }
 
-// In the clock's unit: seconds, or for int64 clocks whole nanoseconds.
+// In the unit of the clock: seconds, or whole nanoseconds for int64 clocks.
 using Duration = std::variant<int64_t, double>;
 
 }  // namespace robocache

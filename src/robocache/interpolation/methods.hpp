@@ -1,4 +1,4 @@
-// The methods of interpolation. Each is a struct in its own file. All engines visit them: the CPU loops, the CUDA
+// The methods of interpolation. Each is a struct in its own file. All engines use them: the CPU loops, the CUDA
 // kernels, the gradients and the loader's windows. A method defines
 //
 //   kFeatures   the number of neighbouring features that belong together: 1, or 4 for a quaternion

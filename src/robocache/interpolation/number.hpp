@@ -1,4 +1,4 @@
-// Element types and the type their arithmetic runs in.
+// Element types, and the types for their arithmetic.
 #pragma once
 
 #include <bit>
@@ -27,7 +27,7 @@ ROBOCACHE_HD auto with_clock(DType dtype, const Body& body) {
   }
 }
 
-// The type arithmetic on T runs in; void where there is none (integers and bool are only ever copied).
+// The type for arithmetic on T; void if there is none (integers and bool are only copied).
 template <class T>
 struct WorkTypeOf {
   using type = void;
@@ -71,7 +71,7 @@ ROBOCACHE_HD T from_work(Work x) {
   }
 }
 
-// The value of a target that takes no sample.
+// Returns the value of a target without samples.
 template <class T>
 ROBOCACHE_HD T absent_value() {
   if constexpr (std::is_void_v<WorkType<T>>) {
@@ -92,7 +92,8 @@ ROBOCACHE_HD constexpr Scalar smallest_normal() {
   return Scalar(std::is_same_v<Scalar, float> ? 0x1p-126 : 0x1p-1022);
 }
 
-// x / y; in float32 on CUDA within 2 ulp where 2^-126 <= |y| <= 2^126, from the processor's approximate reciprocal.
+// Returns x / y. In float32 on CUDA it is within 2 ulp for 2^-126 <= |y| <= 2^126, from the processor's approximate
+// reciprocal.
 ROBOCACHE_HD double quotient(double x, double y) { return x / y; }
 ROBOCACHE_HD float quotient(float x, float y) {
 #ifdef __CUDA_ARCH__
@@ -104,7 +105,7 @@ ROBOCACHE_HD float quotient(float x, float y) {
 #endif
 }
 
-// factor * gradient, and 0 for a gradient of 0 whatever the factor.
+// Returns factor * gradient; 0 for a gradient of 0, whatever the factor.
 template <class Work>
 ROBOCACHE_HD Work share_of(Work factor, Work gradient) {
   return gradient == Work(0) ? Work(0) : factor * gradient;
@@ -115,8 +116,8 @@ ROBOCACHE_HD Work lerp(Work a, Work b, Work w) {
   return multiply_add(w, b - a, a);
 }
 
-// float64 to float32 so that a later rounding to 16 bits rounds only once: to odd (Boldo and Melquiond, "Emulation of
-// FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+// Rounds float64 to float32 so that a later rounding to 16 bits rounds only once: to odd (Boldo and Melquiond,
+// "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
 ROBOCACHE_HD float round_to_odd(double x) {
   const auto nearest = static_cast<float>(x);
   if (static_cast<double>(nearest) == x || x != x) return nearest;

@@ -1,4 +1,4 @@
-// Says which samples a target takes, and in what proportion. The CPU loop, the CUDA kernels and the Loader's windows
+// Chooses the samples that a target uses, and their weights. The CPU loop, the CUDA kernels and the Loader's windows
 // share this.
 #pragma once
 
@@ -41,8 +41,8 @@ struct ClockRow {
   ROBOCACHE_HD Clock operator[](int64_t i) const { return data[i * stride]; }
 };
 
-// The last i in [0, n) with times[i] <= t, or -1. Times ascend. The search starts at `hint`, which does not change the
-// result.
+// Returns the last i in [0, n) with times[i] <= t, or -1. Times ascend. The search starts at `hint`, which does not
+// change the result.
 template <class Times, class Clock, class Index>
 ROBOCACHE_HD Index last_at_or_before(const Times& times, Index n, Clock t, Index hint) {
   Index low = hint < 0 ? 0 : (hint < n ? hint : n - 1);
@@ -73,7 +73,7 @@ ROBOCACHE_HD Index last_at_or_before(const Times& times, Index n, Clock t, Index
   return low;
 }
 
-// A target takes one sample, a mixture of two, or nothing.
+// A target uses one sample, a mixture of two, or none.
 enum class PickKind : uint8_t { kAbsent, kOne, kMix };
 
 template <class Work, class Index = int64_t>
@@ -102,8 +102,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_one(Index row, bool valid) {
   return {row, row, Work(0), PickKind::kOne, valid};
 }
 
-// The samples that a target takes. `before` is the last sample at or before it, or -1. n >= 1 and the target is not
-// NaN.
+// Returns the samples that a target uses. `before` is the last sample at or before it, or -1. n >= 1 and the target is
+// not NaN.
 template <class Work, class Clock, class Times, class Index>
 ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
                                          Index before) {
@@ -127,7 +127,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
     const Index first = early ? last_at_or_before(times, n, times[0], Index{0}) : 0;
     const Index end = early ? (first < 0 ? 0 : first) : before;
     if (rule.extrapolate != Extrapolate::kLinear) return refused(end);
-    // The end bracket; its samples are the last of their times. A row with one time only, or with NaN, has none: hold.
+    // The bracket at the end; its samples are the last ones of their times. A row with only one time, or with NaN, has
+    // none: hold.
     if (early) {
       if (end + 1 >= n) return pick_one<Work>(end, false);
       const Index right = last_at_or_before(times, n, times[end + 1], end + 1);
@@ -161,8 +162,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);
 }
 
-// Searches, too. The search starts at `hint`; on return it is the last sample at or before the target (0 if there is
-// none), which is the hint for the next target.
+// Also searches. The search starts at `hint`. On return, `hint` is the last sample at or before the target (0 if there
+// is none), which is a good hint for the next target.
 template <class Work, class Clock, class Times, class Index>
 ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
                                     Index& hint) {
@@ -172,7 +173,7 @@ ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, c
   return pick_from<Work>(times, n, target, rule, before);
 }
 
-// Computes one feature of a target; a copy keeps every bit.
+// Computes one feature of a target. A copy keeps every bit.
 template <class T, class Work, class Index>
 ROBOCACHE_HD T mix(const Pick<Work, Index>& pick, T a, T b) {
   if constexpr (std::is_void_v<WorkType<T>>) {

@@ -1,4 +1,5 @@
-// The description of a call that an operation passes to either backend: validated, plain C. Strides count elements.
+// The description of a call that an operation passes to either backend: a validated plain C struct. Strides count
+// elements.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +11,22 @@
 
 namespace robocache {
 
-// One number for every feature, or an array with one for each: dense [features] of the work type.
+// One number for every feature, or a dense array [features] of the work type.
 union PerFeature {
   double all;
   const void* array;
 };
 
-// Features of one stream, which one method computes at the call's targets.
+// Features of one stream that one method computes at the call's targets.
 struct Segment {
   const void* values;
   int64_t values_batch, values_sample, values_feature;
   const void* times;
   int64_t times_batch, times_sample;
-  const void* lengths;  // samples of each row that exist; null: all
+  const void* lengths;  // number of samples of each row; null: all
   int64_t lengths_batch;
-  const void* slopes;  // cubic alone, of the work type: what spline.hpp makes
-  PerFeature scale;    // where `scaled`: y = fma(x, scale, shift)
+  const void* slopes;  // for cubic only, of the work type: the slopes from spline.hpp
+  PerFeature scale;    // if `scaled`: y = fma(x, scale, shift)
   PerFeature shift;
   void* out;
   int64_t out_batch, out_target, out_feature;
@@ -47,7 +48,7 @@ struct Segment {
   DType lengths_dtype;
   InterpolationMethod method;
   Extrapolate extrapolate;
-  Boundary boundary;  // cubic alone
+  Boundary boundary;  // for cubic only
   bool causal;
   bool has_max_gap;
   bool has_tolerance;
@@ -58,7 +59,7 @@ struct Segment {
 struct Interpolation {
   const void* targets;
   int64_t targets_batch, targets_target;
-  const void* target_lengths;  // targets of each row that exist; null: all
+  const void* target_lengths;  // number of targets of each row; null: all
   int64_t target_lengths_batch;
   int64_t batch, targets_count;
   const Segment* segments;
@@ -67,20 +68,20 @@ struct Interpolation {
   DType target_lengths_dtype;
 };
 
-// The number of samples in a row: never more than there are, whatever `lengths` holds.
+// Returns the number of samples in a row: never more than the array has, whatever `lengths` holds.
 ROBOCACHE_HD int64_t row_length(const Segment& s, int64_t batch) {
   const int64_t length = length_at(s.lengths, s.lengths_dtype, batch * s.lengths_batch, s.samples);
   return length < 0 ? 0 : (length < s.samples ? length : s.samples);
 }
 
-// The work type: float64 for float64 values and for integers of 32 and 64 bits that become floats, else float32, which
-// holds what is smaller exactly. Integers that stay what they are have no arithmetic.
+// The work type is float64 for float64 values, and for integers of 32 and 64 bits that become floats. Otherwise it is
+// float32, which holds smaller types exactly. Integers that keep their type have no arithmetic.
 ROBOCACHE_HD bool works_in_double(const Segment& s) {
   return s.value_dtype == DType::kFloat64 ||
          (!is_floating(s.value_dtype) && is_floating(s.out_dtype) && dtype_size(s.value_dtype) >= 4);
 }
 
-// The number that a feature has in a segment's scale or shift.
+// Returns a feature's number in a segment's scale or shift.
 template <class Work>
 ROBOCACHE_HD Work number_of(const PerFeature& numbers, bool per_feature, int64_t feature) {
   return per_feature ? static_cast<const Work*>(numbers.array)[feature] : static_cast<Work>(numbers.all);
@@ -109,10 +110,10 @@ ROBOCACHE_HD PickRule<Clock> rule_of(const Segment& s) {
 template <class Clock>
 struct StreamTarget {
   Clock time;
-  bool exists;  // not NaN and not past `target_lengths`
+  bool exists;  // not NaN and not beyond `target_lengths`
 };
 
-// The int64 nearest to x, which is not NaN; beyond int64 it is the nearer end of int64.
+// Returns the int64 nearest to x, or the nearer end of int64. x must not be NaN.
 ROBOCACHE_HD int64_t nearest_ns(double x) {
   if (x >= 0x1p63) return INT64_MAX;
   if (x < -0x1p63) return INT64_MIN;
@@ -125,7 +126,7 @@ ROBOCACHE_HD int64_t saturating_add(int64_t x, int64_t y) {
   return x + y;
 }
 
-// Target `index` of a row on the stream's stamps: in the type of its clock, moved by its offset.
+// Returns target `index` of a row on the stream's stamps: in the type of its clock, with its offset added.
 template <class Clock>
 ROBOCACHE_HD StreamTarget<Clock> target_on(const Interpolation& call, const Segment& s, int64_t batch, int64_t index) {
   const int64_t at = batch * call.targets_batch + index * call.targets_target;
@@ -171,7 +172,7 @@ ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t
     const Clock difference = target == used ? Clock(0) : target - used;  // infinity on infinity is a hit
     seconds = static_cast<double>(difference);
     exists = exists && seconds == seconds;
-    // The least int64 means that there is none.
+    // The least int64 means no sample.
     if (exists && call.target_dtype == DType::kInt64) {
       ns = nearest_ns(seconds * 1e9);
       if (ns == INT64_MIN) ns = -INT64_MAX;

@@ -1,10 +1,11 @@
 // The C2 spline through all samples of a row: computes its slope at each of them, for methods/cubic.hpp.
 //
-// Of several samples with one time only the last counts. Times are in units of the row's span, so slopes are values per
-// span. They solve a tridiagonal system, always in float64. Only its right side depends on the values: spline_table
-// computes the factors of a row from the times, spline_sweep goes down and up one or more features with them. The
-// influence of a sample falls by at least half with each further sample, so CUDA solves a row in pieces that overlap. A
-// NaN still reaches every slope of its feature. Two samples give a straight line, three a parabola, unless natural.
+// Of several samples with one time, only the last one is used. Times are in units of the row's span, so slopes are
+// values per span. The slopes solve a tridiagonal system, always in float64. Only its right side depends on the values:
+// spline_table computes the factors of a row from the times, and spline_sweep uses them for one or more features. The
+// influence of a sample falls by at least half with each further sample, so CUDA solves a row in overlapping pieces. A
+// NaN still reaches every slope of its feature. Two samples give a straight line and three a parabola, unless the
+// boundary is natural.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +33,16 @@ int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
 void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
                   CudaStream stream);
 
-// The factors of a sample that counts. On the way down slope = before * (y - y_previous) + after * (y_next - y) - carry
-// * (the previous sample's slope so far); on the way up back * (the next sample's slope) is subtracted. At the row's
-// ends `before` and `after` belong to the two differences nearest to that end, and `back` (first) or `carry` (last) to
-// the neighbour's slope. The first sample's `carry` is the number of samples that count.
+// The factors of a used sample. On the way down, slope = before * (y - y_previous) + after * (y_next - y) - carry *
+// (the previous sample's slope so far). On the way up, back * (the next sample's slope) is subtracted. At the row's
+// ends, `before` and `after` belong to the two differences nearest to that end, and `back` (first) or `carry` (last) to
+// the neighbour's slope. The first sample's `carry` is the number of used samples.
 struct SplineRow {
   double before, after, carry, back;
   int64_t row;  // in the row of samples; the last is the row's last
 };
 
-// The arguments of both launches on CUDA, plain C.
+// The arguments of both launches on CUDA, as a plain C struct.
 struct SplineCall {
   Segment segment;
   int64_t batch;
@@ -49,8 +50,8 @@ struct SplineCall {
   void* slopes;
 };
 
-// The entries that the equation of one sample adds to the table. The first equation also fills the entries of the first
-// sample, the last equation those of the last sample.
+// The entries that one sample's equation adds to the table. The first equation also fills the entries of the first
+// sample, and the last equation those of the last sample.
 template <class Scalar>
 struct SplineStep {
   Scalar before, after, carry, back;
@@ -58,10 +59,10 @@ struct SplineStep {
   Scalar last_before, last_after, last_carry;
 };
 
-// a and b are the gaps before and after the sample, `back` is the factor of the sample before.
+// a and b are the gaps before and after the sample; `back` is the factor of the sample before.
 //
-// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]; the ends'
-// slopes have been eliminated by `boundary`'s conditions. Scalar is float64, or a number type over it.
+// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]. The conditions
+// of `boundary` eliminate the slopes at the ends. Scalar is float64 or a number type based on it.
 template <class Scalar>
 ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
                                             Boundary boundary) {
@@ -126,10 +127,10 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
   return result;
 }
 
-// Fills the entries [begin, end) of the interior samples; the first and the last interior sample fill those of the
-// row's ends. It starts `warm` samples before `begin`, because a factor depends on the one before it. table[0].carry
-// becomes `count`, the number of samples that count; their rows are in the table already. gap_after(e) is the time to
-// the next sample, in spans of the row.
+// Fills the entries [begin, end) of the interior samples. The first and the last interior sample also fill those of the
+// row's ends. It starts `warm` samples before `begin`, because each factor depends on the previous one. table[0].carry
+// becomes `count`, the number of used samples; their rows must be in the table already. gap_after(e) returns the time
+// to the next sample, in spans of the row.
 template <class GapAfter>
 ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64_t begin, int64_t end, int64_t warm,
                                  Boundary boundary, SplineRow* table) {
@@ -174,10 +175,10 @@ ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, B
   spline_factors(gap_after, count, 1, count, 0, boundary, table);
 }
 
-// Computes the slopes of the samples [begin, end) among those that count, for kLanes neighbouring features. It goes
-// down from `overlap` samples before them and up from as many behind them, and ignores samples farther away. value(row,
-// lane) is a sample; kept(e, lane), in the work type, stores the slope on the way down, slope(e, lane) the final one;
-// both may be the same memory. Returns whether it found a NaN on the way down.
+// Computes the slopes of the used samples [begin, end), for kLanes neighbouring features. It goes down from `overlap`
+// samples before them and up from as many after them, and ignores samples farther away. value(row, lane) returns a
+// sample. kept(e, lane) stores the slope on the way down, in the work type, and slope(e, lane) the final one; both may
+// use the same memory. Returns whether it found a NaN on the way down.
 template <int kLanes, class Value, class Kept, class Slope>
 ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begin, int64_t end, int64_t overlap,
                                const Value& value, const Kept& kept, const Slope& slope) {
@@ -185,7 +186,7 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   const auto count = static_cast<int64_t>(table[0].carry);
   if (count < 2 || begin >= count) return false;
   if (end > count) end = count;
-  const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // no interior sample any more
+  const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // no further interior sample
   const SplineRow ends = table[0];
   double here[kLanes];
   double before[kLanes];  // the step before the sample
@@ -242,7 +243,7 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   return spoiled;
 }
 
-// Computes the slopes of a whole row; those of samples that do not count stay unwritten.
+// Computes the slopes of a whole row. Slopes of unused samples are not written.
 template <int kLanes, class T, class Work>
 ROBOCACHE_HD void spline_sweep_row(const SplineRow* table, const T* values, int64_t values_sample,
                                    int64_t values_feature, Work* slopes, int64_t slopes_sample) {

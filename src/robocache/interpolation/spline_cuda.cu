@@ -4,18 +4,19 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// The influence of a sample falls by at least half with each further sample. So a row is solved in pieces, each of
-// which starts before its first sample and ends after its last; samples farther away do not change the result. Only a
+// The influence of a sample falls by at least half with each further sample. So a row is solved in pieces: each piece
+// starts before its first sample and ends after its last one, and samples farther away do not change the result. Only a
 // NaN does.
 constexpr int kWarp = 32;
 constexpr int kTableThreads = 128;
-constexpr int kRun = 16;        // samples of a thread's piece of the table
-constexpr int kRunBegins = 32;  // before it: a pivot falls to a quarter, of float64 nothing is left
-constexpr int kPiece = 128;     // samples of a piece and of one overlap
+constexpr int kRun = 16;  // samples in a thread's piece of the table
+// samples before it: each one divides the influence by four, so float64 keeps nothing of earlier ones
+constexpr int kRunBegins = 32;
+constexpr int kPiece = 128;  // samples of a piece and of one overlap
 template <class Work>
 constexpr int kOverlap = sizeof(Work) * 8;
 
-// Writes the rows that count into the table, in their order, and returns their number; the whole block calls it.
+// Writes the used rows into the table, in order, and returns their number. The whole block calls it.
 template <class Clock>
 __device__ int32_t set_rows(const ClockRow<Clock>& times, int32_t n, SplineRow* table) {
   __shared__ int32_t of_warp[kTableThreads / kWarp];
@@ -38,7 +39,7 @@ __device__ int32_t set_rows(const ClockRow<Clock>& times, int32_t n, SplineRow* 
   return total;
 }
 
-// A block handles a row. The last entry's `back` will say whether a value is NaN.
+// A block handles a row. The last entry's `back` will tell whether a value is NaN.
 template <class Clock>
 __global__ void __launch_bounds__(kTableThreads) table_kernel(const __grid_constant__ SplineCall call) {
   const Segment& s = call.segment;
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kTableThreads) table_kernel(const __grid_const
   }
 }
 
-// A warp handles a piece of a row and each thread a feature, so neighbouring threads read neighbours.
+// A warp handles a piece of a row, and each thread a feature, so neighbouring threads read neighbouring memory.
 template <class T, class Work, int kWarps = 8 / sizeof(Work)>
 __global__ void __launch_bounds__(kWarps* kWarp) sweep_kernel(const __grid_constant__ SplineCall call) {
   constexpr int kOwn = kPiece - kOverlap<Work>;
@@ -87,14 +88,15 @@ __global__ void __launch_bounds__(kWarps* kWarp) sweep_kernel(const __grid_const
   if (spoiled) table[static_cast<int64_t>(table[0].carry) - 1].back = 1;
 }
 
-// Writes NaN to every slope of a feature that holds one. A block handles a row; nearly all rows have nothing to do.
+// Writes NaN to every slope of a feature that has a NaN. A block handles a row; for nearly all rows there is nothing to
+// do.
 template <class T, class Work>
 __global__ void __launch_bounds__(kTableThreads) spread_nan_kernel(const __grid_constant__ SplineCall call) {
   const Segment& s = call.segment;
   for (int64_t batch = blockIdx.x; batch < call.batch; batch += gridDim.x) {
     const SplineRow* const table = call.table + batch * s.samples;
     const auto count = row_length(s, batch) == 0 ? 0 : static_cast<int32_t>(table[0].carry);
-    if (count < 3 || table[count - 1].back == 0) continue;  // the two of two samples are NaN already
+    if (count < 3 || table[count - 1].back == 0) continue;  // with two samples, both slopes are NaN already
     for (int64_t d = threadIdx.x; d < s.features; d += kTableThreads) {
       const T* const values = static_cast<const T*>(s.values) + batch * s.values_batch + d * s.values_feature;
       Work* const slopes = static_cast<Work*>(call.slopes) + batch * s.samples * s.features + d;

@@ -1,8 +1,8 @@
-// The gradient of a C2 spline's slopes: spline.hpp's sweep and table, backwards. The CPU loop and the CUDA kernels
+// The gradient of a C2 spline's slopes: spline.hpp's sweep and table in reverse. The CPU loop and the CUDA kernels
 // share it, in float64.
 //
-// The gradient by the slopes of one feature goes back through the sweep to the feature's values and to the table, which
-// all features share. The sum over the features in the table goes back to the times, once a row.
+// The gradient of one feature's slopes passes back through the sweep to the feature's values and to the table, which
+// all features share. The table's gradient, summed over the features, then passes back to the times, once per row.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace robocache {
 
-// The gradient by a SplineRow.
+// The gradient with respect to a SplineRow.
 struct SplineRowGradient {
   double before, after, carry, back;
 };
 
-// kLanes neighbouring features: their slopes and `of_slopes`, the gradient with respect to them, which is used up, have
-// an entry for each sample of the row. values(row, lane) gives a sample; add_value(row, lane, x) and add_table(e,
-// SplineRowGradient), of all lanes together, take what is added.
+// Handles kLanes neighbouring features. Their slopes, and `of_slopes`, the gradient with respect to them, have an entry
+// for each sample of the row; `of_slopes` is overwritten. values(row, lane) returns a sample. add_value(row, lane, x)
+// and add_table(e, SplineRowGradient), which covers all lanes, receive the results.
 template <int kLanes, class Values, class AddValue, class AddTable>
 ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const Values& values, const double* slopes,
                                         double* of_slopes, int64_t stride, const AddValue& add_value,
@@ -72,7 +72,7 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
       sum.before += share_of(step(e - 1, lane), x);
       sum.after += share_of(step(e, lane), x);
       if (e == 1) continue;
-      // The slope so far of the sample before, on the way down.
+      // The slope so far of the previous sample, on the way down.
       const double carried = slope(e - 1, lane) + table[e - 1].back * slope(e, lane);
       sum.carry -= share_of(carried, x);
       of_slope(e - 1, lane) -= table[e].carry * x;
@@ -90,7 +90,8 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
   add_table(0, sum);
 }
 
-// One row: `of_table`, which is used up, has what its features left. add_time(row, x) takes what is added.
+// Handles one row. `of_table` holds the sums of its features, and is overwritten. add_time(row, x) receives the
+// results.
 template <class Times, class AddTime>
 ROBOCACHE_HD void spline_table_backward(const Times& times, int64_t n, Boundary boundary, const SplineRow* table,
                                         SplineRowGradient* of_table, const AddTime& add_time) {

@@ -1,5 +1,5 @@
-// The checks that the operations on streams share, beyond those of core/arguments.hpp. They turn a stream's arguments
-// into a Segment.
+// The checks that operations on streams share, beyond those of core/arguments.hpp. They turn a stream's arguments into
+// a Segment.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct InterpolationOptions {
   Extrapolate extrapolate = Extrapolate::kClamp;
   bool causal = false;
   std::optional<Duration> max_gap = {};
-  std::optional<Duration> tolerance = {};   // step methods alone
-  Boundary boundary = Boundary::kNotAKnot;  // cubic alone: see check_boundary
+  std::optional<Duration> tolerance = {};   // for step methods only
+  Boundary boundary = Boundary::kNotAKnot;  // for cubic only: see check_boundary
 
   static constexpr auto fields() {
     using I = InterpolationOptions;
@@ -37,11 +37,11 @@ struct InterpolationOptions {
   }
 };
 
-// Refuses a clock that is neither [N], for every row, nor [B, N]; `length` is the letter of its last extent.
+// Refuses a clock that is neither [N], for all rows, nor [B, N]; `length` is the letter of its last extent.
 void check_clock(const TensorView& clock, std::string_view argument, const char* length, bool batched, int64_t batch,
                  const ArgumentsOf& of = {});
 
-// Sets a duration in both forms; the clock uses the one that it needs. `has` is false if there is none.
+// Sets a duration in both forms; the clock uses the one it needs. `has` is false without a duration.
 void set_duration(const std::optional<Duration>& duration, std::string_view argument, DType clock, bool& has,
                   double& seconds, uint64_t& ns, const ArgumentsOf& of = {});
 
@@ -54,20 +54,21 @@ struct StreamShape {
 };
 StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& of = {});
 
-// Bytes that the slopes of the stream's cubic features need: see make_splines in spline.hpp. 0 without cubic features.
+// Returns the bytes for the slopes of the stream's cubic features: see make_splines in spline.hpp. 0 without cubic
+// features.
 int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
                                const ArgumentsOf& of = {});
 
-// The same for their gradient: see interpolate_backward.hpp.
+// Returns the bytes for their gradient: see interpolate_backward.hpp.
 int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
                                         const ArgumentsOf& of = {});
 
-// Refuses what is not [B, T, last] or, not `batched`, [T, last].
+// Refuses anything except [B, T, last] or, if not `batched`, [T, last].
 void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
                         int64_t targets, int64_t last, const ArgumentsOf& of = {});
 
-// Checks the arguments and returns a segment of all the stream's samples and features. Its methods and its output
-// follow later.
+// Checks the arguments and returns a segment of all the stream's samples and features. Its methods and its output are
+// set later.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});
 
@@ -77,20 +78,20 @@ void place_out(Segment& stream, const TensorView& out, int64_t first);
 // Appends a segment for each run of features with one method. Valid and age belong to the first.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
 
-// Refuses a bc_type other than the default if no cubic segment of the call uses it. A value for several streams passes
-// if one of them uses it.
+// Refuses a bc_type other than the default if no cubic segment of the call uses it. For several streams, one of them
+// must use it.
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments, const ArgumentsOf& of = {});
 
-// A call on these targets, which have been checked. Its segments follow later.
+// Returns a call on these targets, which must be checked already. Its segments are added later.
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch);
 
-// Checks the array that the gradient by a segment's values is added to: [batch, samples, features], dense, of the work
+// Checks the array that the gradient of a segment's values is added to: [batch, samples, features], dense, of the work
 // type.
 void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
                       int64_t features, Device device, const ArgumentsOf& of = {});
 
-// Checks the array that the gradient by a clock is added to, row by row: dense float64 [batch, N]. Returns null if
-// there is none. int64 clocks have no gradient.
+// Checks the array that the gradient of a clock is added to: dense float64 [batch, N], with a row for each row of the
+// batch. Returns null if there is none. int64 clocks have no gradient.
 double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
                        int64_t batch, const ArgumentsOf& of = {});
 

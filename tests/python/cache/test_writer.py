@@ -456,14 +456,14 @@ def test_a_cache_within_a_cache_is_refused(inner, path, monkeypatch):
     place = path.parent / inner if inner.startswith("link") else path / inner
     before = sorted(path.rglob("*"))
     for options in ({}, {"overwrite": True}):
-        with pytest.raises(robocache.FileError, match=rf"inner: it lies in a cache, {path}; "):
+        with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
             robocache.Writer(place, **options)
     (path.parent / "log.csv").write_text("t [s],a\n0.0,1\n")
     for workers in (None, 2):
-        with pytest.raises(robocache.FileError, match=rf"inner: it lies in a cache, {path}; "):
+        with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
             robocache.ingest(path.parent / "log.csv", place, workers=workers)
     monkeypatch.chdir(path / "streams")
-    with pytest.raises(robocache.FileError, match=rf"inner: it lies in a cache, {path}; "):
+    with pytest.raises(robocache.FileError, match=rf"inner: it is inside a cache, {path}; "):
         robocache.Writer("inner")
     assert sorted(path.rglob("*")) == before
     write(path.parent / "cache2", 2.0)  # beside it

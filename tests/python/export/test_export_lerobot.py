@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_refused_by_name(rng, tmp_path):
             episode.append("a", [0, 100_000_000], [1.0, 2.0])
     for fps in (10, None):
         with pytest.raises(
-            robocache.FileError, match=r"b: no rows in 1 of 2 episodes \(1\); .* \(streams leaves one out\)"
+            robocache.FileError, match=r"b: no rows in 1 of 2 episodes \(1\); .* \(leave a stream out with streams\)"
         ):
             robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", fps=fps)
     assert robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", streams=["a"]).rows == {"a": 4}

@@ -7,7 +7,7 @@
 
 namespace robocache {
 
-// The share of one of two differences in the slope between them: the differences are weighted by how much their
+// Returns the share of one of two differences in the slope between them. The differences are weighted by how much their
 // neighbours differ.
 template <class Scalar>
 ROBOCACHE_HD Scalar akima_part(Scalar of, Scalar other) {

@@ -23,13 +23,14 @@ struct Turn {
 ROBOCACHE_HD float nearest_whole(float x) { return __builtin_rintf(x); }
 ROBOCACHE_HD double nearest_whole(double x) { return __builtin_rint(x); }
 
-// The number of whole turns nearest to an angle; half a turn counts as none.
+// Returns the number of whole turns nearest to an angle; half a turn counts as 0.
 template <class Work>
 ROBOCACHE_HD Work turns_in(Work angle) {
   return nearest_whole(angle * Turn<Work>::kInverse);
 }
 
-// An angle minus a number of turns. The first step is exact where the result is half a turn or less; the second rounds.
+// Returns an angle minus a number of turns. The first step is exact if the result is half a turn or less; the second
+// rounds.
 template <class Work>
 ROBOCACHE_HD Work less_turns(Work angle, Work turns) {
   return multiply_add(-turns, Turn<Work>::kRest, multiply_add(-turns, Turn<Work>::kWhole, angle));
@@ -46,15 +47,15 @@ struct Angle {
   static constexpr bool kWeighs = false;
   static constexpr bool kSlopes = false;
 
-  // The result is in [-pi, pi), pi being that of the type. Whole turns in a and b change nothing. Where nothing wraps
-  // the result is fma(w, b - a, a), bit for bit. It is NaN where an argument is not finite.
+  // The result is in [-pi, pi), with the pi of the type. Whole turns in a and b change nothing. If nothing wraps, the
+  // result is fma(w, b - a, a), bit for bit. It is NaN if an argument is not finite.
   template <class Scalar>
   ROBOCACHE_HD static Scalar value(const CurveWeights<Scalar>& c, int /*before*/, int /*after*/, const Scalar (&y)[2]) {
     const Scalar angle = less_turns(multiply_add(c.along, less_turns(y[1] - y[0]), less_turns(y[0])));
     return absolute(angle) >= Turn<Scalar>::kHalf ? -Turn<Scalar>::kHalf : angle;
   }
 
-  // The derivative of the value by the bracket's weight: the way from a to b, in float64.
+  // Returns the derivative of the value with respect to the bracket's weight: the way from a to b, in float64.
   template <class Work>
   ROBOCACHE_HD static double way(Work a, Work b) {
     return less_turns(static_cast<double>(b) - static_cast<double>(a), static_cast<double>(turns_in(b - a)));

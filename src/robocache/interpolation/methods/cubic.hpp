@@ -1,5 +1,5 @@
-// A C2 spline through every sample of a row (scipy's CubicSpline). Its slopes depend on the whole row: spline.hpp makes
-// them before the targets, and their gradient goes back through spline_gradient.hpp after the targets.
+// A C2 spline through every sample of a row (scipy's CubicSpline). Its slopes depend on the whole row: spline.hpp
+// computes them before the targets, and spline_gradient.hpp passes their gradient back after the targets.
 #pragma once
 
 #include "robocache/core/host_device.hpp"
@@ -37,7 +37,7 @@ struct Cubic {
     return {1 - b, b, c.early * c.stretch[1], c.late * c.stretch[1]};
   }
 
-  // Adds the gradient of one feature to that of the weights, which stand in the order of weights_to_array.
+  // Adds the gradient of one feature to that of the weights, in the order of weights_to_array.
   ROBOCACHE_HD static void add_weights_gradient(const CurveWeights<double>& c, double a, double b, double slope_a,
                                                 double slope_b, double gradient, double (&of_weights)[kCurveWeights]) {
     const double step = b - a;

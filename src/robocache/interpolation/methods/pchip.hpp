@@ -7,23 +7,24 @@
 
 namespace robocache {
 
-// The slope between two differences, less the bracket's own: 0 at a turn, else their weighted harmonic mean (Fritsch
-// and Butland, 1984).
+// Returns the slope between two differences, minus the bracket's own: 0 at a turn, else their weighted harmonic mean
+// (Fritsch and Butland, 1984).
 template <class Scalar>
 ROBOCACHE_HD Scalar pchip_bend(Scalar own, Scalar other, Scalar share) {
   const Scalar mean = multiply_add(share, own - other, other);
   const Scalar ratio = quotient(other, mean);
-  const Scalar none = other * Scalar(0);  // a NaN stays one
-  // Chosen, not branched to, so that neighbouring features go side by side.
+  const Scalar none = other * Scalar(0);  // NaN stays NaN
+  // A selection instead of a branch, so that neighbouring features can be vectorised.
   const bool turns = ((own < Scalar(0)) != (other < Scalar(0))) | (absolute(mean) < smallest_normal<Scalar>());
   return multiply_add(own, turns ? none : ratio, -own);
 }
 
-// The slope at a row's end: that of the parabola through three samples, limited so that the curve does not turn.
+// Returns the slope at a row's end: that of the parabola through three samples, limited so that the curve does not
+// turn.
 template <class Scalar>
 ROBOCACHE_HD Scalar pchip_end_slope(Scalar own, Scalar next, Scalar share) {
   const Scalar slope = multiply_add(share, own - next, own);
-  const Scalar none = next * Scalar(0);  // a NaN stays one
+  const Scalar none = next * Scalar(0);  // NaN stays NaN
   if (own == Scalar(0) || (slope < Scalar(0)) != (own < Scalar(0))) return none;
   const bool turns = next == Scalar(0) || (own < Scalar(0)) != (next < Scalar(0));
   return turns && absolute(slope) > Scalar(3) * absolute(own) ? Scalar(3) * own : slope;

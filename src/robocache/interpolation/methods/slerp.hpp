@@ -58,8 +58,8 @@ ROBOCACHE_HD Scalar dot(const Scalar (&a)[4], const Scalar (&b)[4]) {
   return multiply_add(a[3], b[3], multiply_add(a[2], b[2], multiply_add(a[1], b[1], a[0] * b[0])));
 }
 
-// To length 1, whatever the length before: a square that would overflow or vanish is taken of the quaternion times a
-// power of two. NaN where the length is 0 or not finite.
+// Normalises a quaternion to length 1, whatever its length. If the square would overflow or vanish, the quaternion is
+// first multiplied by a power of two. NaN if the length is 0 or not finite.
 template <class Scalar>
 ROBOCACHE_HD void normalise(Scalar (&q)[4]) {
   constexpr bool kSingle = std::is_same_v<Scalar, float>;
@@ -86,7 +86,7 @@ ROBOCACHE_HD bool is_zero(const Scalar (&q)[4]) {
   return zero;
 }
 
-// Turns at an even rate from `a` at w = 0 to the nearer of `b` and -b at w = 1, and beyond them. `rest` is 1 - w. Two
+// Rotates at an even rate from `a` at w = 0 to the nearer of `b` and -b at w = 1, and beyond both. `rest` is 1 - w. Two
 // quaternions of length 0, which a sensor without a rotation repeats, give 0.
 //
 // The angle is 2 atan(|a - b| / |a + b|) of the unit quaternions, which is accurate for every angle. An arc cosine
@@ -137,7 +137,7 @@ struct Slerp {
     slerp(a, b, c.along, Scalar(1) - c.along, y);
   }
 
-  // The gradient by the samples a and b, from that by the 4 features at the weight w between them.
+  // Passes the gradient of the 4 features, at the weight w between the samples, back to the samples a and b.
   ROBOCACHE_HD static void rows_gradient(const double (&a)[4], const double (&b)[4], double w,
                                          const double (&gradient)[4], double (&of_a)[4], double (&of_b)[4]) {
     using Number = Dual<8>;
@@ -158,7 +158,7 @@ struct Slerp {
     }
   }
 
-  // The gradient by w.
+  // Returns the gradient with respect to w.
   ROBOCACHE_HD static double weight_gradient(const double (&a)[4], const double (&b)[4], double w,
                                              const double (&gradient)[4]) {
     using Number = Dual<1>;

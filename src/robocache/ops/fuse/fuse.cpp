@@ -152,7 +152,7 @@ FuseOutputs fuse_outputs(std::span<const FuseStream> streams, const TensorView& 
 
 namespace {
 
-// A call, checked: each stream's segments follow those of the stream before.
+// A checked call. Each stream's segments follow those of the previous stream.
 struct FuseCall {
   FuseShape shape;
   std::vector<Segment> segments;
@@ -160,7 +160,7 @@ struct FuseCall {
   Interpolation interpolation;
 };
 
-// `out` is the output or the gradient by it, with that name. Overlaps are not checked here.
+// `out` is the output or its gradient, with that name. Overlaps are not checked here.
 void prepare(std::span<const FuseStream> streams, const TensorView& target_times, std::span<const TensorView> out,
              const char* out_name, const std::optional<TensorView>& target_lengths,
              const std::optional<TensorView>& valid, const std::optional<TensorView>& age, FuseCall& call) {

@@ -5,36 +5,40 @@
 //     times         [B, S] or [S]         float32 or float64 seconds, or int64 nanoseconds; ascending, repeats allowed
 //     lengths       [B] or none           int32/int64: samples of each row that exist, in [0, S]
 //     options       as in resample.hpp, durations in the unit of its own clock
-//     offset        the sensor's latency in that unit: the sample stamped t was taken at t - offset
-//     scale, shift  numbers, or dense [D] of the work type on the values' device: what is written is x * scale + shift
+//     offset        the sensor's latency in that unit: the sample with stamp t was recorded at t - offset
+//     scale, shift  numbers, or dense [D] of the work type on the values' device: the output is x * scale + shift
 //   target_times  [B, T] or [T]           float32 or float64 seconds, or int64 nanoseconds; any order
 //   target_lengths [B] or none            int32/int64: targets of each row that exist, in [0, T]
 //   out           one [B, T, sum of D], the streams side by side in their order, or one [B, T, D] for each stream
 //   valid         [B, T, streams], none   bool
 //   age           [B, T, streams], none   the dtype of target_times: target minus the sample used, in the targets' unit
-//   workspace     for cubic alone         the sum of the streams' stream_workspace_bytes, aligned to 16
+//   workspace     for cubic only          the sum of the streams' stream_workspace_bytes, aligned to 16
 //
-// S, D and dtypes are each stream's own; B is one for all, and is missing from every shape where values are [S, D]. [S]
-// and [T] serve every row. Strides are free (0 included, [D] apart); all tensors lie on one device.
+// S, D and dtypes are each stream's own. B is the same for all, and is missing from every shape if values are [S, D].
+// [S] and [T] are shared by all rows. Strides are free and may be 0, except those of [D]. All tensors are on one
+// device.
 //
-// Clocks. A target is turned into the type of a stream's clock: between seconds by rounding, from nanoseconds by
-// float64(ns) / 1e9, to nanoseconds by rounding float64(s) * 1e9 to the nearest, ties to even; what int64 cannot hold
-// is its end. Then `offset` is added, in the clock's type, and the rules of resample.hpp hold on the stream's stamps.
+// Clocks. A target is converted to the type of a stream's clock: between seconds by rounding, from nanoseconds by
+// float64(ns) / 1e9, to nanoseconds by rounding float64(s) * 1e9 to the nearest, ties to even. Values beyond int64
+// become its end. Then `offset` is added, in the clock's type, and the rules of resample.hpp apply to the stream's
+// stamps.
 //
-// Values. Work type: float64 for float64 values and for integers of 32 and 64 bits, else float32. A float stream comes
-// out in any float type, an integer one in its own or in any float type; scaled, always in a float type. Interpolation
-// as in resample.hpp, then one fma(x, scale, shift) (a missing scale is 1, a missing shift 0), both in the work type,
-// then the only rounding, to the type of out. Nothing there: NaN, of an integer stream 0, scaled or not.
+// Values. The work type is float64 for float64 values and for integers of 32 and 64 bits, else float32. A float stream
+// can be output in any float type, an integer stream in its own or in any float type; a scaled stream always in a float
+// type. Interpolation works as in resample.hpp. Then follows one fma(x, scale, shift), with a missing scale of 1 and a
+// missing shift of 0, both in the work type, and then the only rounding, to the type of out. Without a sample the value
+// is NaN, or 0 for an integer stream, scaled or not.
 //
-// Age and validity are those of a stream's first feature, where its features go by several methods. Of a mixture age
-// counts from the earlier of its two samples. Below 0 where the sample used is later. Taken in the type of the
-// stream's clock. Where no sample is used: NaN, or the least int64; an int64 age beyond int64 is held at +-(2^63 - 1).
+// If a stream's features have several methods, age and validity are those of its first feature. For a mixture, age is
+// counted from the earlier of its two samples. It is negative if the used sample is later. It is computed in the type
+// of the stream's clock. Without a sample it is NaN, or the least int64; an int64 age beyond int64 becomes +-(2^63 -
+// 1).
 //
 // linear, the steps and angle give the same bits on the CPU and on CUDA. The call queues one kernel on `stream`, and
-// before it two more for each run of cubic features, and does not wait. It allocates nothing on the device. A number as
-// scale or shift costs nothing, an array is read once a target.
+// two more before it for each run of cubic features, and does not wait. It allocates nothing on the device. A number as
+// scale or shift costs nothing; an array is read once per target.
 //
-// Throws ArgumentError, ArgumentTypeError (each names stream and argument: "streams['imu'].times: expected ..."),
+// Throws ArgumentError or ArgumentTypeError, which name stream and argument ("streams['imu'].times: expected ..."), or
 // DeviceError.
 //
 //   std::vector<float> imu{0, 10, 20}, gripper{1, 0}, out(4);
@@ -78,7 +82,7 @@ struct FuseStream {
   std::optional<Duration> offset = {};
   std::optional<FeatureNumbers> scale = {};
   std::optional<FeatureNumbers> shift = {};
-  std::optional<DType> dtype = {};  // as which it comes out; none: as fuse_outputs says
+  std::optional<DType> dtype = {};  // the output dtype; none: as in fuse_outputs
 
   static constexpr auto fields() {
     using S = FuseStream;
@@ -95,8 +99,8 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
                      const std::optional<TensorView>& age = std::nullopt,
                      const std::optional<TensorView>& workspace = std::nullopt);
 
-// Adds the gradient to each array, from the gradient by `out`, as resample.hpp says for one stream.
-// A target's gradient is in the targets' unit, whatever the streams' clocks; scale, shift and offset get none.
+// Adds the gradient to each array, from the gradient of `out`, as resample.hpp describes for one stream. A target's
+// gradient is in the targets' unit, whatever the streams' clocks. scale, shift and offset get none.
 struct FuseGradient {
   std::optional<TensorView> values = {};  // dense [B, S, D], the stream's work type
   std::optional<TensorView> times = {};   // dense [B, S] float64; float clocks alone
@@ -107,8 +111,8 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
                               const std::optional<TensorView>& target_lengths = std::nullopt,
                               const std::optional<TensorView>& workspace = std::nullopt);
 
-// What a call's results must be, without memory. `separate`: an out for each stream, of its `dtype` or the values' own;
-// else one, of the first stream's `dtype` or that which all values share. Throws as above.
+// Returns the results that a call needs, without memory. With `separate`, one for each stream, of its `dtype` or the
+// values' dtype; else one, of the first stream's `dtype` or the dtype that all values share. Throws as above.
 struct FuseOutputs {
   std::vector<TensorView> out;
   TensorView valid;

@@ -1,4 +1,4 @@
-// The arguments of check_times on CUDA: validated, plain C. Strides count elements.
+// The arguments of check_times on CUDA: a validated plain C struct. Strides count elements.
 #pragma once
 
 #include <cstdint>

@@ -9,37 +9,38 @@
 //   valid           [B, T] or [T], none   bool
 //   workspace       [N] or none           for cubic alone: stream_workspace_bytes of memory, aligned to 16
 //
-// [S] and [T] serve every row. Strides are free (0 included); all tensors lie on one device.
+// [S] and [T] are shared by all rows. Strides are free and may be 0. All tensors are on one device.
 //
-// Which sample. A target on a sample's time returns that sample bit for bit, whatever its neighbours hold. Of samples
-// with one time only the last exists. Else, between samples a (before) and b (after):
+// Which sample. A target at a sample's time returns that sample bit for bit, whatever its neighbours hold. Of samples
+// with one time only the last one is used. Otherwise, between samples a (before) and b (after):
 //   linear    fma(w, b - a, a), w = (t - t_a) / (t_b - t_a): one division in the wider of clock and work type (float64
 //             for int64), rounded once to the work type (float64 for float64 values, else float32)
 //   nearest   the closer one; midway the earlier
 //   previous  a          next  b
 //   pchip     monotone cubic from one more sample on each side     akima  from two more
-//   cubic     C2 spline through all samples of the row; `boundary` says what holds at its ends
+//   cubic     C2 spline through all samples of the row; `boundary` gives the conditions at its ends
 //   angle     radians: from a the shorter way round to b, in [-pi, pi); where nothing wraps the bits of linear
 //   slerp     4 features: from a the shorter way to b or -b, both normalised, at an even rate
 //   pose      7 features: linear for 3, slerp for 4
 // `methods` names features that do not take `method` (blocks.hpp). How exact curves, slerp and angle are:
 // docs/rules.md, 8.1, 8.2 and 10.1.
 //
-// Outside [first, last]: `clamp` holds the end sample, `nan` gives NaN, `linear` goes straight on with the end bracket,
-// a curve with its end slope, slerp and angle at their rate (no step); valid is false in every case. A bracket longer
-// than max_gap, and a step's sample farther than `tolerance`, are invalid: NaN under `nan`, else the method's value.
-// causal: never a sample later than the target; every method holds the one before, max_gap compares its age, and before
-// the first sample there is nothing.
+// Outside [first, last]: `clamp` holds the end sample, and `nan` gives NaN. `linear` continues straight with the end
+// bracket, a curve with its end slope, slerp and angle at their rate (steps refuse it). valid is always false there. In
+// a bracket longer than max_gap, and where a step's sample is farther than `tolerance`, the value is invalid: NaN with
+// `nan`, else the method's value. causal never uses a sample later than the target: every method holds the previous
+// sample, and max_gap is compared with its age. Before the first sample there is no value.
 //
-// Nothing there (no samples, a NaN target or one past target_lengths, causal before the first): NaN, or 0 for integers
-// and bool; invalid. A NaN among the samples that a curve reads (for cubic: of the row) makes that feature NaN.
+// No value (no samples, a NaN target or one beyond target_lengths, causal before the first sample): NaN, or 0 for
+// integers and bool, and invalid. A NaN among the samples that a curve reads (for cubic, in the row) makes that feature
+// NaN.
 //
-// Unsorted or NaN times give unspecified values but never read outside their row; check_times finds them. The same bits
-// on the CPU and on CUDA for linear, the steps and angle. On CUDA a row has at most 2^30 samples and 2^23 features.
-// Work is queued on `stream` (one kernel, two more for each cubic run of features) and not waited for; nothing is
-// allocated.
+// Unsorted or NaN times give unspecified values, but never reads outside their row; check_times finds them. linear, the
+// steps and angle give the same bits on the CPU and on CUDA. On CUDA a row has at most 2^30 samples and 2^23 features.
+// The call queues its work on `stream` (one kernel, and two more for each cubic run of features), does not wait, and
+// allocates nothing.
 //
-// Throws ArgumentError, ArgumentTypeError (each names the argument), DeviceError.
+// Throws ArgumentError, ArgumentTypeError (each names the argument) or DeviceError.
 //
 //   std::vector<float> values{0, 10, 20}, times{0, 1, 2}, targets{0.5f, 1.5f}, out(2);
 //   resample_trajectories({.values = TensorView::contiguous(values.data(), DType::kFloat32, {3, 1}),
@@ -79,24 +80,24 @@ struct ResampleCall {
 
 void resample_trajectories(const ResampleCall& call, CudaStream stream);
 
-// What `out` and `valid` must be, without memory. Throws as above.
+// Returns the `out` and `valid` that a call needs, without memory. Throws as above.
 struct ResampleOutputs {
   TensorView out;
   TensorView valid;
 };
 ResampleOutputs resample_outputs(const ResampleCall& call);
 
-// Adds the gradient to each array, from the gradient by `out`. interpolation/interpolate_backward.hpp says what it is
-// at every edge.
+// Adds the gradient to each array, from the gradient of `out`. interpolation/interpolate_backward.hpp defines it at
+// every edge.
 //
 //   out_gradient      [B, T, D] or [T, D]   the dtype of values, strides free
-//   values_gradient   [B, S, D]             float64 for float64 values, else float32: rounded by whoever asked
-//   times_gradient    [B, S]                float64, row by row for a clock [S] too; float clocks alone
+//   values_gradient   [B, S, D]             float64 for float64 values, else float32; the caller rounds it
+//   times_gradient    [B, S]                float64, with a row for each row of the batch; float clocks only
 //   targets_gradient  [B, T]                float64, likewise
 //
-// These are dense, B = 1 for values [S, D]; none: not asked for. The call's own results are not looked at; its
-// workspace is stream_gradient_workspace_bytes. Queued like the call itself; nothing is allocated. On the CPU the same
-// bits on every run; on CUDA those of values only.
+// These are dense, with B = 1 for values [S, D]; none: not requested. The call's own results are ignored. Its workspace
+// is stream_gradient_workspace_bytes. It is queued like the call itself, and allocates nothing. On the CPU all bits are
+// the same on every run; on CUDA only those of values.
 struct ResampleGradients {
   TensorView out_gradient;
   std::optional<TensorView> values_gradient = {};
@@ -105,8 +106,8 @@ struct ResampleGradients {
 };
 void resample_trajectories_backward(const ResampleCall& call, const ResampleGradients& gradients, CudaStream stream);
 
-// Throws ArgumentError with row and index of the first time that is NaN or earlier than the one before it. Waits for
-// the device. times as above, lengths [B] or none.
+// Throws ArgumentError with row and index of the first time that is NaN or earlier than the previous one. Waits for the
+// device. times as above, lengths [B] or none.
 void check_times(const TensorView& times, CudaStream stream, const std::optional<TensorView>& lengths = std::nullopt);
 
 }  // namespace robocache
