@@ -9,7 +9,7 @@ from .notebook import table_html
 
 
 class Placement(NamedTuple):
-    """The memory tier of the rows of one of a batch's keys, their size in all sources together, and the reason."""
+    """One key of a batch: the memory tier of its rows, their size in all sources together, and the reason."""
 
     key: str
     tier: str
@@ -18,7 +18,7 @@ class Placement(NamedTuple):
 
 
 def size_text(size: float) -> str:
-    """``"1.5 GiB"``"""
+    """Returns text such as ``"1.5 GiB"``."""
     for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
         if size < 1024 or unit == "TiB":
             break

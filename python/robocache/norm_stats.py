@@ -209,7 +209,7 @@ def _sum(terms: npt.NDArray[np.float64]) -> float:
 class _Evenly:
     """The rows of all parts, as if the rows of a part were spread evenly between its knots (its known percentiles).
 
-    Rows beyond the outermost finite knot count as on it.
+    Rows beyond the outermost finite knot are treated as if they were on it.
     """
 
     def __init__(self, knots: Mapping[int, npt.NDArray[np.float64]], counts: npt.NDArray[np.float64]) -> None:
@@ -294,8 +294,8 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
     actions = [theirs for theirs in chosen.values() if theirs.startswith("action")]
     if openpi and actions:
         warn(
-            f"{file}: openpi's statistics of {', '.join(map(repr, actions))} are of what its transforms made of the "
-            "recording, often of actions less the state (DeltaActions); they fit streams of the same alone",
+            f"{file}: openpi's statistics of {', '.join(map(repr, actions))} describe the output of its "
+            "transforms, often actions minus the state (DeltaActions); they only fit streams with the same values",
             NormStatsWarning,
             stacklevel=2,
         )

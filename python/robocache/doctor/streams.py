@@ -159,7 +159,7 @@ class Survey:
 
     @cached_property
     def distinct(self) -> dict[str, Clock]:
-        """The first of the sensors that share one clock, so that a fault of the clock is reported once."""
+        """For each clock, the first sensor on it, so that a fault of the clock is reported once."""
         return {name: self.sensors[name] for name in self._shared}
 
     @cached_property

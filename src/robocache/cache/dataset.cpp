@@ -82,7 +82,7 @@ const T* elements(File& file, DType dtype, std::span<const int64_t> shape) {
   return reinterpret_cast<const T*>(file.bytes().data() + begin);
 }
 
-// Checks that offsets begin with 0, never decrease and end with `last`. Errors call `last` `what`.
+// Checks that offsets begin with 0, never decrease and end with `last`. Error messages describe `last` as `what`.
 void check_offsets(const File& file, std::span<const int64_t> offsets, int64_t last, const std::string& what) {
   const auto at = [&](size_t i) {
     return reinterpret_cast<const std::byte*>(offsets.data() + i) - file.bytes().data();
@@ -143,7 +143,7 @@ uint64_t checksum_of(std::initializer_list<const File*> files) {
   return hash;
 }
 
-// Returns the number of letters to insert, remove or replace.
+// Returns the least number of letters to insert, remove or replace that turns `a` into `b`.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
