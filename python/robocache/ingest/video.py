@@ -35,6 +35,7 @@ from ..installation import set_num_threads
 from .depth import DepthCodes
 from .files import check_file
 from .formats import VideoOptions
+from .h264 import FrameNumbers
 from .images import Kinds, Storage, encode
 from .python_process import start
 from .recording import Notes, SourceError, naming
@@ -281,6 +282,8 @@ class _Video:
         self._built_on: dict[int | None, tuple[int, int]] = {}
         self._keyframes = [(0, -math.inf)] * 2  # the last two: number and presentation stamp
         self._damages: list[tuple[int, str]] = []  # numbers of packets that did not decode, rising, and why
+        context = self._stream.codec_context
+        self._numbers = FrameNumbers(context.extradata or b"") if context.name == "h264" else None
 
     def _advance(self) -> None:
         """Goes to the next frame; passes over packets that do not decode."""
@@ -291,6 +294,8 @@ class _Video:
             if packet is None:
                 break
             number = self._note(packet)
+            if self._numbers is not None and self._numbers.lacks(bytes(packet)):
+                insort(self._damages, (number, "a frame before it is missing"))
             try:
                 for frame in packet.decode():
                     if frame.pts is not None:

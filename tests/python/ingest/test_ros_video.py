@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from damage import damage
 from mcap.writer import Writer
+from robocache.ingest.h264 import FrameNumbers
 from robocache.ingest.messages import cameras, videos
 from ros_files import ROS2, START, header, message, write_mcap
 from rosbags.typesys import get_types_from_msg
@@ -134,6 +135,50 @@ def test_what_is_lost_is_named(tmp_path):
     assert all(what.startswith("empty.mcap: /cam/video: messages ") for what in found.skipped)
     found = Yields("mcap", write(tmp_path / "none.mcap", [b"no video"] * 3), on_error="skip")
     assert "/cam/video" not in found.only() and list(found.skipped) == ["none.mcap: /cam/video: messages 0-2"]
+
+
+H264 = {
+    "zerolatency": {"tune": "zerolatency"},
+    "B-frames": {"bf": "3", "x264-params": "b-pyramid=normal:ref=4"},
+    "open GOP": {"x264-params": "open-gop=1:bframes=2:keyint=8:scenecut=0"},
+    "slices": {"tune": "zerolatency", "slices": "3"},
+    "interlaced": {"x264-params": "interlaced=1:bframes=0"},
+    "4:4:4": {"profile": "high444", "x264-params": "cqm=jvt:bframes=0"},
+}
+
+
+@pytest.mark.parametrize("kind", H264)
+def test_a_picture_of_h264_that_others_build_on_is_missed(kind):
+    """The decoder shows other pictures in place of those behind it, and says nothing."""
+    packets = encoded(range(40), options=H264[kind])
+    assert not any(map(FrameNumbers().lacks, packets))
+    intact = decoded(packets, "h264")
+    for lost in (2, 5, 17):
+        left = packets[:lost] + packets[lost + 1 :]
+        numbers = FrameNumbers()
+        missing = [k for k, packet in enumerate(left) if numbers.lacks(packet)]
+        if not all(any(np.array_equal(one, other) for other in intact) for one in decoded(left, "h264")):
+            assert missing[:1] == [lost], (kind, lost)
+
+
+def test_frames_behind_a_lost_message_are_lost_up_to_the_next_keyframe(tmp_path):
+    packets = encoded(range(24))
+    for lost, gone in ((4, {4, 5, 6, 7}), (8, set(range(8, 16))), (7, {7}), (23, {23})):
+        path = write(tmp_path / f"{lost}.mcap", packets[:lost] + packets[lost + 1 :])
+        found = Yields("mcap", path, on_error="skip")
+        assert shown(found)[1] == [k for k in range(24) if k not in gone], lost
+        if len(gone) > 1:
+            with pytest.raises(robocache.FileError, match="a message before it is missing"):
+                Yields("mcap", path)
+
+
+@pytest.mark.parametrize("lost", [2, 5, 11])
+def test_no_wrong_frame_behind_a_lost_message_of_video_with_b_frames(lost, tmp_path):
+    packets = encoded(range(24), options=H264["B-frames"])
+    whole = dict(zip(*shown(Yields("mcap", write(tmp_path / "whole.mcap", packets))), strict=True))
+    left = Yields("mcap", write(tmp_path / "left.mcap", packets[:lost] + packets[lost + 1 :]), on_error="skip")
+    rows, seen = shown(left)
+    assert [whole[row + (row >= lost)] for row in rows] == seen
 
 
 def test_without_pyav_or_its_codec_it_is_left_out_by_name(tmp_path, monkeypatch):

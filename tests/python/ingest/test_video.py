@@ -611,6 +611,34 @@ def test_frames_that_do_not_decode_are_named_and_no_wrong_one_is_kept(codec, tmp
     np.testing.assert_array_equal(stream.values[:], expected[rows])
 
 
+def write_without(path, lost):
+    """The file again, without the packets of these numbers in the order of decoding."""
+    whole = path.rename(path.with_suffix(".whole"))
+    with av.open(str(whole)) as old, av.open(str(path), "w", format="mp4") as new:
+        stream = new.add_stream_from_template(old.streams.video[0])
+        packets = [packet for packet in old.demux(video=0) if packet.dts is not None]
+        for number, packet in enumerate(packets):
+            if number not in lost:
+                packet.stream = stream
+                new.mux(packet)
+    whole.unlink()
+
+
+@pytest.mark.parametrize("bframes", ["0", "2"])
+@pytest.mark.parametrize("lost", [3, 8, 11])
+def test_frames_behind_a_lost_one_of_h264_are_lost_up_to_the_next_keyframe(lost, bframes, tmp_path):
+    """The decoder shows other pictures in place of those that build on the lost one, and says nothing."""
+    source = write_set(tmp_path / "source", (24,))
+    write_videos(source, (24,), codec="libx264", gop=8, options={"bf": bframes, "sc_threshold": "0"})
+    write_without(video_path(source, 0), {lost})
+    report = robocache.ingest(source, tmp_path / "cache", on_error="skip", jobs=1)
+    ((shown, time_ns),) = seen(tmp_path / "cache")
+    assert time_ns == [nominal_ns([number])[0] for number in shown]
+    assert len(shown) < 24
+    if bframes == "0":
+        assert any("a frame before it is missing" in gone.reason for gone in report.skipped)
+
+
 def test_a_process_that_dies_costs_what_it_had_at_hand(tmp_path, monkeypatch):
     start = video.start
     monkeypatch.setattr(video, "start", lambda function, *arguments, **options: start(os.abort, **options))

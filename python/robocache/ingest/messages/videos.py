@@ -16,6 +16,7 @@ from av.video.frame import VideoFrame
 
 from ...errors import Error
 from ...frames import Encoded
+from ..h264 import FrameNumbers
 from ..images import Storage, encode
 from ..video import turn_of_frame
 from .known import Origin
@@ -38,6 +39,8 @@ class TopicVideo:
         context.thread_count = 1  # more of them hold frames back
         context.options = {"max_pixels": str(_MOST_PIXELS)}
         self._context = context
+        self._numbers = FrameNumbers() if codec == "h264" else None
+        self._missing: int | None = None  # the first message behind one that is missing, until its frame comes
         self._waiting: dict[
             int, int
         ] = {}  # when the frames that are still to come were taken, by their messages' numbers
@@ -62,6 +65,8 @@ class TopicVideo:
             self._waiting[row] = time_ns
             packet = Packet(file)
             packet.pts = row
+            if self._numbers is not None and self._numbers.lacks(file) and self._missing is None:
+                self._missing = row
             try:
                 if not file:
                     raise Error("it is empty")
@@ -94,6 +99,10 @@ class TopicVideo:
         elif frame.key_frame:
             self._broken = None
             self._begin()
+        elif self._missing is not None and frame.pts >= self._missing:
+            self._broken = "a message before it is missing, which it builds on"
+        if self._missing is not None and frame.pts >= self._missing:
+            self._missing = None
         if self._before is not None:
             self._before[frame.pts] = self._broken or "no keyframe is before it"
         elif self._broken is not None:

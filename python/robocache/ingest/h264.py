@@ -1,0 +1,158 @@
+"""Finds pictures that are missing in H.264 video. Its decoder shows others in their stead and says nothing.
+
+Names and layouts are those of ITU-T H.264: clause 7.3 for the syntax, 7.4.3 for frame_num.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_HIGH_PROFILES = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
+_SLICES, _SPS = (1, 5), 7
+# Bytes of a slice that hold its frame_num, and those of a parameter set.
+_SLICE_HEAD, _MOST_SPS = 32, 4096
+
+
+@dataclass(frozen=True)
+class _Numbering:
+    """How a sequence numbers its pictures."""
+
+    bits: int
+    skip: int  # bits of a slice's header between the parameter set's number and frame_num
+    may_skip: bool
+
+
+class FrameNumbers:
+    """Follows frame_num from picture to picture: it rises by 1 behind each one that others build on.
+
+    extradata: the codec's parameters as in mp4 (avcC), which say how long the lengths of NAL units are; else the units
+    lie behind start codes.
+    """
+
+    def __init__(self, extradata: bytes = b"") -> None:
+        self._length_size = 0
+        self._numberings: dict[int, _Numbering] = {}
+        self._last: int | None = None
+        if extradata[:1] == b"\x01" and len(extradata) > 6:
+            self._length_size = (extradata[4] & 3) + 1
+            at = 6
+            for _ in range(extradata[5] & 31):
+                size = int.from_bytes(extradata[at : at + 2], "big")
+                self._learn(extradata[at + 2 : at + 2 + size])
+                at += 2 + size
+        else:
+            self.lacks(extradata)
+
+    def lacks(self, packet: bytes) -> bool:
+        """Whether a picture is missing between this packet's and that of the call before."""
+        missing = False
+        for unit in self._units(packet):
+            kind = unit[0] & 31
+            if kind == _SPS:
+                self._learn(unit)
+            elif kind in _SLICES and len(set(self._numberings.values())) == 1:
+                (numbering,) = set(self._numberings.values())
+                missing |= self._is_gap(unit, numbering)
+        return missing
+
+    def _is_gap(self, unit: bytes, numbering: _Numbering) -> bool:
+        bits = _Bits(unit[1:_SLICE_HEAD])
+        for _ in range(3):  # first_mb_in_slice, slice_type, pic_parameter_set_id
+            bits.unsigned()
+        bits.take(numbering.skip)
+        number, last = bits.take(numbering.bits), self._last
+        is_idr, is_built_on = unit[0] & 31 == 5, unit[0] >> 5 & 3
+        if is_built_on:
+            self._last = number
+        if last is None or is_idr or numbering.may_skip:
+            return False
+        return number not in (last, (last + 1) % (1 << numbering.bits))
+
+    def _learn(self, unit: bytes) -> None:
+        try:
+            number, numbering = _read_sps(unit)
+        except IndexError:  # cut off; its pictures do not decode
+            return
+        self._numberings[number] = numbering
+
+    def _units(self, packet: bytes) -> Iterator[bytes]:
+        if not self._length_size:
+            for unit in re.split(b"\0\0\1", packet)[1:]:
+                if unit:
+                    yield unit
+            return
+        at = 0
+        while at + self._length_size < len(packet):
+            start = at + self._length_size
+            at = start + int.from_bytes(packet[at:start], "big")
+            if at > start:
+                yield packet[start:at]
+
+
+class _Bits:
+    """Reads bits of a NAL unit's content; IndexError behind its end."""
+
+    def __init__(self, content: bytes) -> None:
+        raw = content.replace(b"\0\0\3", b"\0\0")
+        self._text = "".join(f"{byte:08b}" for byte in raw)
+        self._at = 0
+
+    def take(self, count: int) -> int:
+        start, self._at = self._at, self._at + count
+        if self._at > len(self._text):
+            raise IndexError(count)
+        return int(self._text[start : self._at] or "0", 2)
+
+    def unsigned(self) -> int:
+        """ue(v), of clause 9.1."""
+        end = self._text.find("1", self._at)
+        if end < 0:
+            raise IndexError(self._at)
+        zeros, self._at = end - self._at, end
+        return self.take(zeros + 1) - 1
+
+    def signed(self) -> int:
+        """se(v)."""
+        code = self.unsigned()
+        return (code + 1) // 2 if code % 2 else -(code // 2)
+
+
+def _read_sps(unit: bytes) -> tuple[int, _Numbering]:
+    """The set's number, and how its pictures are numbered."""
+    bits = _Bits(unit[1:_MOST_SPS])
+    profile = bits.take(8)
+    bits.take(16)
+    number, skip = bits.unsigned(), 0
+    if profile in _HIGH_PROFILES:
+        chroma = bits.unsigned()
+        if chroma == 3:
+            skip = 2 * bits.take(1)  # colour_plane_id
+        bits.unsigned()
+        bits.unsigned()
+        bits.take(1)
+        if bits.take(1):
+            for k in range(8 if chroma != 3 else 12):
+                if bits.take(1):
+                    _pass_scaling_list(bits, 16 if k < 6 else 64)
+    size = bits.unsigned() + 4
+    order = bits.unsigned()
+    if order == 0:
+        bits.unsigned()
+    elif order == 1:
+        bits.take(1)
+        bits.signed()
+        bits.signed()
+        for _ in range(bits.unsigned()):
+            bits.signed()
+    bits.unsigned()  # max_num_ref_frames
+    return number, _Numbering(size, skip, bool(bits.take(1)))
+
+
+def _pass_scaling_list(bits: _Bits, size: int) -> None:
+    last = following = 8
+    for _ in range(size):
+        if following:
+            following = (last + bits.signed()) % 256
+        last = following or last
