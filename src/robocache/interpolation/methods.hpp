@@ -3,7 +3,7 @@
 //
 //   kFeatures   the number of neighbouring features that belong together: 1, or 4 for a quaternion
 //   kReach      the number of samples beyond the bracket that it reads on each side: 0, 1 or 2
-//   kWeighs     whether it computes weights from the times around the target, not only from the bracket's weight
+//   kWeighs     whether it has `weights`; only then its gradient follows from `value`
 //   kSlopes     whether it needs the slopes of spline.hpp; only cubic does
 //   weights     if kWeighs: Spacing -> CurveWeights, for float64 and for dual numbers
 //   value       (CurveWeights, the number of samples before and after the bracket, the samples of its reach in the order of

@@ -2,7 +2,6 @@
 
 #include "robocache/core/backend.hpp"
 #include "robocache/points/voxels/reduce_cpu.hpp"
-#include "robocache/points/voxels/reduce_way.hpp"
 
 namespace robocache {
 
@@ -24,14 +23,6 @@ void reduce_into_voxels(const VoxelReduction& call, Device device, CudaStream st
   using Launch = int(const VoxelReduction*, int32_t device, void* stream);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_reduce_into_voxels"));
   check_cuda(launch(&call, device.index, stream.handle), "voxelize");
-}
-
-ReduceWay reduce_way_taken(const VoxelReduction& call, int32_t device, CudaStream stream) {
-  using WayTaken = int(const VoxelReduction*, int32_t device, void* stream, ReduceWay*);
-  auto* const way_taken = reinterpret_cast<WayTaken*>(cuda_symbol("robocache_cuda_reduce_way_taken"));
-  ReduceWay way{};
-  check_cuda(way_taken(&call, device, stream.handle, &way), "voxelize");
-  return way;
 }
 
 }  // namespace robocache

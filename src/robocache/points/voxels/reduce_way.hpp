@@ -1,5 +1,4 @@
-// Chooses the path of the CUDA engine for a call (the CPU has one path). The results do not depend on it, but tests
-// check which path a cloud took.
+// Chooses the path of the CUDA engine for a call (the CPU has one path). The results do not depend on it.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +12,7 @@ namespace robocache {
 enum class ReduceWay : int32_t {
   kPacked,   // counts and occupancy of few points, by atomic operations
   kBits,     // occupancy alone of many points: a bit per cell in shared memory
-  kChunks,   // sums of many rows in scan order, by chunks of neighbouring rows
-  kTiles,    // rows partitioned into tiles of cells
+  kTiles,    // rows partitioned into tiles of cells, or sums by chunks of neighbouring rows
   kAtomics,  // everything else, by atomic operations on arrays over all cells
 };
 
@@ -81,11 +79,5 @@ inline bool suits_chunks(const VoxelReduction& call) {
   const int64_t rows = row_count(call.clouds);
   return rows > kFewRows && rows >= 4 * call.cells && call.cells * f.count < int64_t{1} << 32;
 }
-
-// ---- The path that a call took ----
-
-// Returns the path that a call to reduce_into_voxels took. Its workspace must be unchanged since then. Waits for the
-// device.
-ReduceWay reduce_way_taken(const VoxelReduction& call, int32_t device, CudaStream stream);
 
 }  // namespace robocache

@@ -324,17 +324,4 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_into
   return reduce(*call, device, static_cast<cudaStream_t>(stream));
 }
 
-extern "C" __attribute__((visibility("default"))) int robocache_cuda_reduce_way_taken(const VoxelReduction* call,
-                                                                                      int32_t device, void* stream,
-                                                                                      ReduceWay* way) {
-  const DeviceGuard guard(device);
-  if (guard.code() != cudaSuccess) return guard.code();
-  *way = way_of(*call, device);
-  if (*way != ReduceWay::kTiles) return cudaSuccess;
-  bool by_chunks = false;
-  const cudaError_t code = went_by_chunks(*call, device, static_cast<cudaStream_t>(stream), by_chunks);
-  if (by_chunks) *way = ReduceWay::kChunks;
-  return code;
-}
-
 }  // namespace robocache::voxels_cuda

@@ -89,18 +89,6 @@ bool goes_by_tiles(const VoxelReduction& call, int device) {
          std::max(plan.bytes_to_partition(), plan.bytes_of_tile()) <= most_shared_bytes(device);
 }
 
-cudaError_t went_by_chunks(const VoxelReduction& call, int device, cudaStream_t stream, bool& it_did) {
-  const ScanOrder* const found = plan_for(call, device).tiles.scan_order;
-  uint32_t tiles_serve = 1;
-  cudaError_t code = cudaSuccess;
-  if (found) {
-    code = cudaMemcpyAsync(&tiles_serve, &found->tiles_serve, sizeof(tiles_serve), cudaMemcpyDeviceToHost, stream);
-  }
-  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
-  it_did = tiles_serve == 0;
-  return code;
-}
-
 int64_t tiles_workspace_bytes(const VoxelReduction& call, int device) { return plan_for(call, device).bytes; }
 
 cudaError_t reduce_by_tiles(const VoxelReduction& call, int device, cudaStream_t stream) {

@@ -22,9 +22,6 @@ bool outputs_aligned(const VoxelReduction& call);
 // what decides the workspace's size.
 bool goes_by_tiles(const VoxelReduction& call, int device);
 
-// Whether the sums of a call that suits tiles used chunks. Waits for the device.
-cudaError_t went_by_chunks(const VoxelReduction& call, int device, cudaStream_t stream, bool& it_did);
-
 int64_t tiles_workspace_bytes(const VoxelReduction& call, int device);
 
 // Runs on that device, which must be the current one. `dropped` must be zeroed; other outputs need not be.
