@@ -125,7 +125,7 @@ def _run(argv: list[str] | None) -> int:
 def _offsets(given: list[tuple[str, str]]) -> dict[str, str]:
     offsets = dict(given)
     if len(offsets) < len(given):
-        raise ArgumentError(f"--offset: expected one a stream, got {' '.join(map('='.join, given))}")
+        raise ArgumentError(f"--offset: expected one per stream, got {' '.join(map('='.join, given))}")
     return offsets
 
 

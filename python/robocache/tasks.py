@@ -170,7 +170,7 @@ def _last_rows(
 ) -> np.ndarray:
     """Returns the last row in [begin, end) at or before its time, or later by less than `snap_ns`; begin - 1 if there is none.
 
-    It is one binary search for all samples, because stamps ascend only within each episode.
+    One binary search handles all samples. np.searchsorted cannot, because stamps ascend only within each episode.
     """
     rows: np.ndarray = begins - 1
     for bit in reversed(range(int((ends - begins).max(initial=0)).bit_length())):

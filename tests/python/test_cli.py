@@ -76,7 +76,7 @@ def test_the_cache_may_stand_behind_options(capsys, tmp_path):
 def test_two_offsets_of_a_stream_are_refused(capsys, tmp_path):
     offsets = ["--offset", "imu=1", "--offset", "imu=2"]
     code, _, err = run(capsys, "ingest", write_logs(tmp_path / "logs"), tmp_path / "cache", *offsets)
-    assert code == 2 and "--offset: expected one a stream, got imu=1 imu=2" in err
+    assert code == 2 and "--offset: expected one per stream, got imu=1 imu=2" in err
 
 
 def test_ingest_json_is_the_report(capsys, tmp_path):

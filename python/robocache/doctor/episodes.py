@@ -1,4 +1,4 @@
-"""Checks of episodes: lengths, the same one again, splits that share one; actions that are the state; texts of tasks."""
+"""Checks of episodes: their lengths, repeated ones, splits that share some, actions equal to the state, texts of tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHIFTS, SHIFT_SHARE, SHIFT_EPISODES = 3, 0.99, 20
 
 
 def check_lengths(survey: Survey) -> Iterator[Finding]:
-    """Finds episodes 4 times longer or shorter than the median, if also 5 scaled MADs of the logarithm away."""
+    """Finds episodes 4 times longer or shorter than the median. The logarithm must also differ by 5 scaled MADs."""
     if not survey.sensors or len(survey.dataset) < LENGTH_EPISODES:
         return
     spans = np.max([clock.span_ns for clock in survey.sensors.values()], axis=0) / 1e9
@@ -288,7 +288,7 @@ def check_texts(survey: Survey) -> Iterator[Finding]:
             stream=stream.name,
             row=int(rows[0] - stream.row_offsets[of_rows[0]]),
             count=len(rows),
-            advice="The table of texts in the source lacks them: add them there and ingest anew. The loader's text of these rows is "
+            advice="The table of texts in the source lacks them: add them there and ingest again. The loader's text of these rows is "
             "None.",
         )
     if several := MomentTexts(survey.dataset).several:

@@ -49,7 +49,7 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
       }
     } else if constexpr (std::is_same_v<In, Out> && !kScaled) {
       for (int c = 0; c < kColumns; ++c) {
-        part.template copy<kCount>(a + c * kCount, to + c * kCount);  // with every bit
+        part.template copy<kCount>(a + c * kCount, to + c * kCount);  // keeps every bit
       }
       to = after(to);
       continue;

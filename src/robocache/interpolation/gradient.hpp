@@ -11,7 +11,7 @@
 
 namespace robocache {
 
-// The two samples whose slope moves a target's value when the times move; `gap` is 0 if nothing moves it.
+// The two samples whose slope gives the change of a target's value with the times; `gap` is 0 if it does not change.
 struct Bracket {
   int64_t left;
   int64_t right;
@@ -39,7 +39,7 @@ ROBOCACHE_HD Bracket bracket_of(const Times& times, int64_t n, const PickRule<Cl
   return bracket;
 }
 
-// How many units of the stream's clock are one unit of the targets: a gradient by targets has the targets' unit.
+// Returns the units of the stream's clock per unit of the targets. A gradient of targets is in the targets' unit.
 ROBOCACHE_HD double clock_units_per_target_unit(const Interpolation& call, const Segment& s) {
   return s.clock_dtype == DType::kInt64 && call.target_dtype != DType::kInt64 ? 1e9 : 1.0;
 }

@@ -40,7 +40,7 @@ struct Target {
   Pick<Work> picked;
   Bracket bracket;
   CurveTarget curve;                   // of methods that weigh
-  double of_weights[kCurveWeights]{};  // of methods that weigh; of the others [0] is that of the bracket's weight
+  double of_weights[kCurveWeights]{};  // for methods with kWeighs; for others [0] belongs to the bracket's weight
 
   void load(int64_t row, int64_t first, int64_t n, Work* to) const {
     load_piece(s.value_dtype, s.values, batch * s.values_batch + row * s.values_sample + first * s.values_feature,
@@ -180,7 +180,7 @@ void for_each_lanes(int64_t features, const Body& body) {
   });
 }
 
-// Turns the gradient by the slopes into that by the values and by the table.
+// Passes the gradient of the slopes back to the values and to the table.
 template <class Work>
 [[gnu::noinline]] void sweep_features_backward(const Segment& s, const SegmentGradient& g, int64_t batch,
                                                int64_t length) {
@@ -220,7 +220,7 @@ template <class Clock>
   sweep_features(s, g, batch);
 }
 
-// Runs after sweep_features_backward: turns the gradient by the table into that by the times.
+// Runs after sweep_features_backward: passes the gradient of the table back to the times.
 template <class Clock>
 [[gnu::noinline]] void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
                                   int64_t batch, int64_t length) {

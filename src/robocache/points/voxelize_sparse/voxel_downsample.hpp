@@ -11,7 +11,6 @@
 //             integer features have float32 means
 //   first     its first point in input order
 //   random    one of its points, all equally likely: the point with the least sample_priority(seed, row)
-//   random    one of its points, all as likely: the one with the least sample_priority(seed, row) below
 //
 // The bits are the same on every run, on the CPU and on CUDA. `random` depends only on the seed and the voxel's own
 // rows, not on other points. On CUDA the call waits for the device once, to get the number of voxels. There may be up
