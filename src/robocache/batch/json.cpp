@@ -77,14 +77,6 @@ void read(const std::string& name, const Json& json, FeatureBlock& value) {
   read(name, json[2], value.method);
 }
 
-void read(const std::string& name, const Json& json, Normalize& value) {
-  value = normalize_from_name(text_of(name, json), name);
-}
-
-void read(const std::string& name, const Json& json, Constant& value) {
-  value = constant_from_name(text_of(name, json), name);
-}
-
 void read(const std::string& name, const Json& json, Device& value) { value = device_from_name(text_of(name, json)); }
 
 void read(const std::string& name, const Json& json, std::optional<Tier>& value) {
@@ -268,14 +260,12 @@ Json json_of(const Struct& value) {
 
 // The type of a field, for callers that convert values by it; "" for one that they write themselves.
 template <class T>
-constexpr const char* kType =
-    std::is_same_v<T, bool>      ? "bool"
-    : std::is_same_v<T, int64_t> ? "int"
-    : std::is_same_v<T, double>  ? "float"
-    : std::is_same_v<T, DType>   ? "dtype"
-    : HasNames<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Normalize> || std::is_same_v<T, Constant>
-        ? "text"
-        : "";
+constexpr const char* kType = std::is_same_v<T, bool>                         ? "bool"
+                              : std::is_same_v<T, int64_t>                    ? "int"
+                              : std::is_same_v<T, double>                     ? "float"
+                              : std::is_same_v<T, DType>                      ? "dtype"
+                              : HasNames<T> || std::is_same_v<T, std::string> ? "text"
+                                                                              : "";
 template <class T>
 constexpr const char* kType<std::optional<T>> = kType<T>;
 

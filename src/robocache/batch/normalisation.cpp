@@ -35,16 +35,15 @@ constexpr std::array<Statistic, 10> kStatistics{{
 // The two statistics that a mode reads: mean and std, or the two ends.
 struct Mode {
   Normalize normalize;
-  std::string_view name;
   std::span<const double> FeatureStats::* first;
   std::span<const double> FeatureStats::* second;
 };
 
 constexpr std::array<Mode, 4> kModes{{
-    {Normalize::kMeanStd, "mean_std", &FeatureStats::mean, &FeatureStats::std},
-    {Normalize::kMinMax, "min_max", &FeatureStats::min, &FeatureStats::max},
-    {Normalize::kQ01Q99, "q01_q99", &FeatureStats::q01, &FeatureStats::q99},
-    {Normalize::kQ10Q90, "q10_q90", &FeatureStats::q10, &FeatureStats::q90},
+    {Normalize::kMeanStd, &FeatureStats::mean, &FeatureStats::std},
+    {Normalize::kMinMax, &FeatureStats::min, &FeatureStats::max},
+    {Normalize::kQ01Q99, &FeatureStats::q01, &FeatureStats::q99},
+    {Normalize::kQ10Q90, &FeatureStats::q10, &FeatureStats::q90},
 }};
 
 const Mode& mode_of(Normalize normalize) {
@@ -102,8 +101,8 @@ std::string_view name_of(std::span<const double> FeatureStats::* seen) {
 void check(const FeatureStats& stats, size_t features, const Mode& mode, std::string_view name) {
   for (const auto seen : {mode.first, mode.second}) {
     if ((stats.*seen).empty() && features > 0) {
-      refuse(name, ": '", mode.name, "' expects ", name_of(mode.first), " and ", name_of(mode.second), ", got ",
-             names_of_fields(stats));
+      refuse(name, ": '", robocache::name_of(mode.normalize), "' expects ", name_of(mode.first), " and ",
+             name_of(mode.second), ", got ", names_of_fields(stats));
     }
     if ((stats.*seen).size() < features) {
       refuse(name, ".", name_of(seen), ": expected ", std::to_string(features), " numbers, one a feature, got ",
@@ -121,21 +120,6 @@ void check(const FeatureStats& stats, size_t features, const Mode& mode, std::st
 }
 
 }  // namespace
-
-Normalize normalize_from_name(std::string_view name, std::string_view argument) {
-  if (name == "none") return Normalize::kNone;
-  for (const Mode& mode : kModes) {
-    if (name == mode.name) return mode.normalize;
-  }
-  refuse(argument, ": expected 'mean_std', 'min_max', 'q01_q99', 'q10_q90' or 'none', got '", name, "'");
-}
-
-Constant constant_from_name(std::string_view name, std::string_view argument) {
-  if (name == "center") return Constant::kCenter;
-  if (name == "lerobot") return Constant::kLeRobot;
-  if (name == "openpi") return Constant::kOpenPi;
-  refuse(argument, ": expected 'center', 'lerobot' or 'openpi', got '", name, "'");
-}
 
 std::optional<double> lesser_spread(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide,
                                     Constant constant, double min_spread) {

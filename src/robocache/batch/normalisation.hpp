@@ -17,6 +17,7 @@
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/device_tables.hpp"
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/enum_names.hpp"
 
 namespace robocache {
 
@@ -29,8 +30,10 @@ enum class Normalize : uint8_t {
   kQ10Q90,   // q10 to -1, q90 to 1
 };
 
-// "mean_std", "min_max", "q01_q99", "q10_q90", "none". Throws ArgumentError.
-Normalize normalize_from_name(std::string_view name, std::string_view argument = "normalize");
+template <>
+struct EnumNames<Normalize> {
+  static constexpr std::string_view names[] = {"none", "mean_std", "min_max", "q01_q99", "q10_q90"};
+};
 
 // What becomes of a feature without spread: a std, or a distance of the two ends, of 0, but by kCenter of at most 2^-24
 // (float64 2^-53) of the mean or the lower end: what rounded statistics leave of a constant.
@@ -40,11 +43,13 @@ enum class Constant : uint8_t {
   kOpenPi,   // openpi's: 1e-6 is added to every std and to the distance of every two ends
 };
 
+template <>
+struct EnumNames<Constant> {
+  static constexpr std::string_view names[] = {"center", "lerobot", "openpi"};
+};
+
 // A spread below it counts as none, unless another is asked for.
 inline constexpr double kMinSpread = 1e-4;
-
-// "center", "lerobot", "openpi". Throws ArgumentError.
-Constant constant_from_name(std::string_view name, std::string_view argument = "constant");
 
 // y = fma(x, scale, shift), x = fma(y, spread, centre): in float64, each to be rounded to the work type.
 struct Affine {

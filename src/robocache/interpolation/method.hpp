@@ -57,16 +57,6 @@ ROBOCACHE_HD constexpr bool is_step(InterpolationMethod method) {
          method == InterpolationMethod::kNext;
 }
 
-// These throw ArgumentError that lists the names.
-inline InterpolationMethod interpolation_method_from_name(std::string_view name, std::string_view argument = "method") {
-  return value_of<InterpolationMethod>(name, argument);
-}
-inline Extrapolate extrapolate_from_name(std::string_view name, std::string_view argument = "extrapolate") {
-  return value_of<Extrapolate>(name, argument);
-}
-inline Boundary boundary_from_name(std::string_view name, std::string_view argument = "bc_type") {
-  return value_of<Boundary>(name, argument);
-}
 inline std::string_view method_name(InterpolationMethod method) { return name_of(method); }
 
 // In the unit of the clock: seconds, or whole nanoseconds for int64 clocks.

@@ -64,7 +64,7 @@ def test_what_an_affine_cannot_be_made_of_is_refused(rng):
     few = {field: stats[field] for field in ("mean", "std", "q01", "q99")}
     for words, arguments in {
         r"stats\['a'\]: 'q10_q90' expects q10 and q90, got mean, std, q01, q99": (few, "q10_q90"),
-        r"normalize: expected 'mean_std', .*, got 'zscore'": (stats, "zscore"),
+        r"normalize: expected 'none', 'mean_std', .*, got 'zscore'": (stats, "zscore"),
     }.items():
         with pytest.raises(robocache.ArgumentError, match=words):
             Affine.of(*arguments, shape=(3,), name="stats['a']")
