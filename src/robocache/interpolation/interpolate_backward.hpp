@@ -14,7 +14,7 @@
 //                      at a turn, akima between equal weights) it is one of the slopes. For rotations by an angle below
 //                      1e-8 it is accurate to 2^-53 over that angle.
 //
-// Of several samples with one time, the last one gets everything, as in interpolate. A gradient of 0 contributes 0
+// If several samples have one time, the last one gets everything, as in interpolate. A gradient of 0 contributes 0
 // whatever the samples hold: a NaN that a mask removed from the loss stays out. int64 clocks have no gradient. A target
 // in seconds for an int64 clock gets its gradient as if it had not been rounded to nanoseconds.
 //

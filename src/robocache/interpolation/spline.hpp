@@ -1,6 +1,6 @@
 // The C2 spline through all samples of a row: computes its slope at each of them, for methods/cubic.hpp.
 //
-// Of several samples with one time, only the last one is used. Times are in units of the row's span, so slopes are
+// If several samples have one time, only the last one is used. Times are in units of the row's span, so slopes are
 // values per span. The slopes solve a tridiagonal system, always in float64. Only its right side depends on the values:
 // spline_table computes the factors of a row from the times, and spline_sweep uses them for one or more features. The
 // influence of a sample falls by at least half with each further sample, so CUDA solves a row in overlapping pieces. A
