@@ -300,7 +300,8 @@ def test_rule_17_what_is_wrong_is_refused_by_name(device, call, argument, given,
         fuse_two: {**TWO_STREAMS, "target_times": TIMES},
         tsdf: {"points": POINTS, "grid": np.zeros((2, 2, 2), np.float32)},
     }.get(call, {"points": POINTS, "features": FEATURES})
-    given = on(device, arrays | given)
+    host = {"pose": given["pose"]} if "pose" in given else {}  # of a pose on the device no value is read
+    given = on(device, arrays | given) | host
     written = {"out", "grid"} & given.keys()
     before = {name: given[name].clone() for name in written if isinstance(given[name], torch.Tensor)}
     with pytest.raises(error) as caught:
