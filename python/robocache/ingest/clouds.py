@@ -231,6 +231,7 @@ def _read_clock(
             lines = [(row, line) for row, line in enumerate(file.read_text().split("\n"), 1) if line.strip()]
             if len(lines) != len(clouds):
                 raise SourceError(f"{file}: expected {len(clouds)} stamps, one a cloud, got {len(lines)}")
+            _check_blank_lines(file, [row for row, _ in lines], clouds)
             stamps: dict[Path, int] = {}
             for cloud, (row, line) in zip(clouds, lines, strict=True):
                 with notes.reading(_what(folder, cloud), file):
@@ -253,6 +254,19 @@ def _read_clock(
         f"{folder}: {len(clouds)} clouds without a clock: neither {' nor '.join(_STAMP_FILES)} is there, nor have all names "
         "a stamp; say how many a second with rate_hz (--rate-hz)"
     )
+
+
+def _check_blank_lines(file: Path, rows: list[int], clouds: list[Path]) -> None:
+    """Raises where a line between others is blank, but it is not the number of that line that the clouds' names leave out."""
+    found = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
+    numbers = [int(match[0]) for match in found if match]
+    if rows[-1] - rows[0] >= len(rows) and len(numbers) == len(rows):
+        for cloud, row, number in zip(clouds, rows, numbers, strict=True):
+            if row - number != rows[0] - numbers[0]:
+                raise SourceError(
+                    f"{file}: lines between others are blank, and {cloud.name} is not the cloud of line {row}; expected a line "
+                    "a cloud, blank ones only where the names of the clouds leave a number out"
+                )
 
 
 def _rows(clouds: list[Path]) -> list[int]:

@@ -19,7 +19,10 @@ _ROTATION = _QUATERNION | {"q", "orientation", "orient", "ori", "orn", "rotation
 PX4_WORDS = _QUATERNION | {"q"}
 # Words for quantities of a rotation that are not rotations themselves.
 _OTHER = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
-_COMPONENT = re.compile(r"(.*?)[ ._/\[-]?([xyzwXYZW])\]?(?: *[\[(][^\])]*[\])])?")
+# A component's letter ends a name, or a word within one: qx, q[x], qx_world, q_x_world.
+_COMPONENT = re.compile(r"[ ._/\[-]?([xyzwXYZW])\]?(?=$|[ ._/\[(-])")
+_BRACKETS = re.compile(r" *[\[(][^\])]*[\])]")
+_GAP = "\0"  # where a component's letter was
 _NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
@@ -62,23 +65,24 @@ def rotations_of(
 
 
 def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
-    components = [_COMPONENT.fullmatch(name) for name in names]
-    numbered = [_NUMBERED.fullmatch(name) for name in names]
+    components = [_components(name) for name in names]
+    numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
     sizes: dict[str, int] = {}
-    for match in numbered:
-        if match:
-            sizes[match[1]] = sizes.get(match[1], 0) + 1
+    for numbers in numbered:
+        for stem in numbers:
+            sizes[stem] = sizes.get(stem, 0) + 1
     starts: list[int] = []
     for start in range(len(names) - 3):
         if starts and start < starts[-1] + 4:
             continue
         for found, letters, of in ((components, ("wxyz",), _ROTATION), (numbered, ("0123", "1234"), words)):
-            four = [match for match in found[start : start + 4] if match]
-            stems = {match[1] for match in four}
-            if len(four) < 4 or len(stems) > 1 or "".join(sorted(match[2].lower() for match in four)) not in letters:
-                continue
-            (stem,) = stems
-            if _says(stem, of) and (found is components or sizes[stem] == 4):
+            four = found[start : start + 4]
+            if any(
+                "".join(sorted(one[stem] for one in four)) in letters
+                and _says(stem, of)
+                and (found is components or sizes[stem] == 4)
+                for stem in set(four[0]).intersection(*four[1:])
+            ):
                 starts.append(start)
                 break
     return starts
@@ -88,13 +92,21 @@ def scattered(names: Sequence[str]) -> list[list[int]]:
     """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
     components: dict[str, list[tuple[int, str]]] = {}
     for number, name in enumerate(names):
-        if (match := _COMPONENT.fullmatch(name)) and _says(match[1], _ROTATION):
-            components.setdefault(match[1], []).append((number, match[2].lower()))
+        for stem, letter in _components(name).items():
+            if _says(stem, _ROTATION):
+                components.setdefault(stem, []).append((number, letter))
     return [
         [number for number, _ in four]
         for four in components.values()
         if sorted(letter for _, letter in four) == list("wxyz") and four[-1][0] - four[0][0] > 3
     ]
+
+
+def _components(name: str) -> dict[str, str]:
+    """Returns each letter x, y, z or w that may name a component, by the name without it."""
+    name = _BRACKETS.sub(lambda brackets: brackets[0] if len(brackets[0].strip()) == 3 else "", name)
+    found = _COMPONENT.finditer(name)
+    return {f"{name[: match.start()]}{_GAP}{name[match.end() :]}": match[1].lower() for match in found}
 
 
 def says_quaternion(name: str) -> bool:
@@ -103,5 +115,6 @@ def says_quaternion(name: str) -> bool:
 
 
 def _says(name: str, words: Iterable[str]) -> bool:
-    said = {word.lower() for word in _WORD.findall(re.split(r"[./]", name)[-1])}
+    before, _, after = name.partition(_GAP)
+    said = {word.lower() for word in _WORD.findall(re.split(r"[./]", before)[-1] + after)}
     return not said.isdisjoint(words) and said.isdisjoint(_OTHER)

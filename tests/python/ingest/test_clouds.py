@@ -435,6 +435,17 @@ def test_one_line_that_is_no_stamp_costs_its_cloud(rng, tmp_path):
     assert yields.only()["points"][0].tolist() == [0, 10**8, 3 * 10**8] and list(yields.skipped) == ["2.ply"]
 
 
+def test_blank_lines_of_stamps_are_of_the_clouds_that_are_not_there(rng, tmp_path):
+    folder(tmp_path / "run", ["0.ply", "1.ply", "3.ply"], rng)
+    stamps = tmp_path / "run/timestamps.txt"
+    stamps.write_text("0.0\n0.1\n\n0.3\n\n")
+    assert times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
+    stamps.write_text("0.0\n\n0.2\n0.3\n")
+    assert "1.ply is not the cloud of line 3" in outcome("clouds", tmp_path / "run")
+    stamps.write_text("0.0\n0.1\n0.3\n")  # a line a cloud
+    assert times(tmp_path / "run")[0] == [0, 10**8, 3 * 10**8]
+
+
 def test_an_empty_cloud_is_a_row(rng, tmp_path):
     for name, write in (("a.ply", write_ply), ("a.pcd", write_pcd)):
         streams = Yields("clouds", write(tmp_path / name, cloud(rng, 0))).only()

@@ -374,6 +374,56 @@ def test_protobuf_messages(tmp_path):
     assert "data: inner.again" in got.left_out
 
 
+def reading_class():
+    """message Reading { double force; optional double range; optional int32 count; oneof of { Turn turn; double angle; } repeated Reading parts; }"""
+    file = descriptor_pb2.FileDescriptorProto(name="reading.proto", package="p", syntax="proto3")
+    turn = file.message_type.add(name="Turn")
+    for number, name in enumerate("xyzw", 1):
+        turn.field.add(name=name, number=number, type=1, label=1)
+    reading = file.message_type.add(name="Reading")
+    for oneof in ("of", "_range", "_count"):
+        reading.oneof_decl.add(name=oneof)
+    reading.field.add(name="force", number=1, type=1, label=1)
+    reading.field.add(name="range", number=2, type=1, label=1, proto3_optional=True, oneof_index=1)
+    reading.field.add(name="count", number=3, type=5, label=1, proto3_optional=True, oneof_index=2)
+    reading.field.add(name="turn", number=4, type=11, label=1, type_name=".p.Turn", oneof_index=0)
+    reading.field.add(name="angle", number=5, type=1, label=1, oneof_index=0)
+    part = file.message_type.add(name="Part")
+    part.field.add(name="turn", number=1, type=11, label=1, type_name=".p.Turn")
+    reading.field.add(name="parts", number=6, type=11, label=3, type_name=".p.Part")
+    pool = DescriptorPool()
+    pool.Add(file)
+    files = descriptor_pb2.FileDescriptorSet(file=[file])
+    return GetMessageClass(pool.FindMessageTypeByName("p.Reading")), files.SerializeToString()
+
+
+def test_what_a_protobuf_message_lacks_is_nan_where_its_type_tells_it_from_0(tmp_path):
+    kind, descriptors = reading_class()
+    made = [
+        kind(force=1, range=0, count=3, turn={"w": 1}, parts=[{"turn": {"w": 1}}]),
+        kind(angle=0.5, parts=[{}]),
+        kind(range=2, count=0, turn={}),
+    ]
+    payloads = [(START + k * MS, one.SerializeToString()) for k, one in enumerate(made)]
+    got = read(write_channel(tmp_path / "a.mcap", "protobuf", ("p.Reading", "protobuf", descriptors), payloads))
+    streams, nan = got.only, np.nan
+    columns = dict(zip(streams["data"].names, np.array(streams["data"].rows, np.float64).T, strict=True))
+    for name, values in {
+        "force": [1, 0, 0],
+        "range": [0, nan, 2],
+        "count": [3, 0, 0],
+        "turn.x": [0, nan, 0],
+        "turn.w": [1, nan, 0],
+        "angle": [nan, 0.5, nan],
+    }.items():
+        np.testing.assert_array_equal(columns[name], values, err_msg=name)
+    parts = streams["data/parts"].rows
+    np.testing.assert_array_equal(parts[0], [[0, 0, 0, 1]])
+    np.testing.assert_array_equal(parts[1], [[nan] * 4])
+    absent = {name for name, why in got.left_out.items() if "absent" in str(why)}
+    assert absent == {f"data: {name}" for name in ("range", "count", "turn", "angle", "parts.turn")}
+
+
 def test_protobuf_without_its_descriptors_is_left_out(tmp_path):
     path = write_channel(tmp_path / "a.mcap", "protobuf", ("p.Thing", "protobuf", b"\xff\xff"), [(START, b"")])
     got = read(path)

@@ -234,6 +234,7 @@ def test_columns_of_a_log(head, starts, order, turns, tmp_path):
     [
         ("t,qw,px,qx,py,qy,pz,qz", "wxyz"),
         ("t,qx,a,b,qz,c,qy,qw", "xzyw"),
+        ("t,qx_body,a,qz_body,b,qy_body,c,qw_body", "xzyw"),
         ("t,a,pose.orientation.x,pose.orientation.y,b,pose.orientation.z,pose.orientation.w,c", "xyzw"),
     ],
 )
@@ -241,7 +242,8 @@ def test_columns_of_a_rotation_that_lie_apart_are_put_side_by_side(head, order, 
     names = head.split(",")[1:]
     of = dict(zip("xyzw", turns.T, strict=True))
     columns = [
-        of[name[-1]] if name[0] == "q" or "." in name else np.full(ROWS, float(k)) for k, name in enumerate(names)
+        of[name[1] if name[0] == "q" else name[-1]] if name[0] == "q" or "." in name else np.full(ROWS, float(k))
+        for k, name in enumerate(names)
     ]
     rows = [",".join([f"{k / 10:.1f}", *(repr(float(column[k])) for column in columns)]) for k in range(ROWS)]
     (tmp_path / "log.csv").write_text("\n".join([head, *rows]) + "\n")
@@ -252,7 +254,7 @@ def test_columns_of_a_rotation_that_lie_apart_are_put_side_by_side(head, order, 
     dataset = robocache.open(tmp_path / "cache")
     stream = dataset.streams["log"]
     first = next(k for k, name in enumerate(names) if "q" in name or "." in name)
-    assert [name[-1] for name in stream.names[first : first + 4]] == list(order)
+    assert [name.removesuffix("_body")[-1] for name in stream.names[first : first + 4]] == list(order)
     for k, name in enumerate(names):
         np.testing.assert_array_equal(stream.values[:, stream.names.index(name)], columns[k])
     check(dataset, turns, "log", [first], [order.index(letter) for letter in "xyzw"])
@@ -326,6 +328,13 @@ def test_a_mapping_and_the_loader_go_before_what_is_declared(turns, tmp_path):
         ("s", ["a_quat_0", "a_quat_1", "a_quat_2", "a_quat_3"], (4,), [0]),
         ("s", ["eefQuatX", "eefQuatY", "eefQuatZ", "eefQuatW"], (4,), [0]),
         ("s", ["Orientation X (-)", "Orientation Y (-)", "Orientation Z (-)", "Orientation W (-)"], (4,), [0]),
+        ("s", [f"t{c}_world_device" for c in "xyz"] + [f"q{c}_world_device" for c in "xyzw"], (7,), [3]),
+        ("s", [f"{c}_orientation_imu" for c in "wxyz"], (4,), [0]),
+        ("s", [f"quat_{c}_1" for c in "xyzw"] + [f"quat_{c}_2" for c in "xyzw"], (8,), [0, 4]),
+        ("s", [f"max_q [{c}]" for c in "xyzw"], (4,), [0]),
+        ("s", [f"q{c}_rate" for c in "xyzw"], (4,), []),
+        ("s", ["x_world", "y_world", "z_world", "w_world"], (4,), []),
+        ("s", ["qx_a", "qy_b", "qz_a", "qw_b"], (4,), []),
         ("s", ["x", "y", "z", "w"], (4,), []),
         ("s", ["q0", "q1", "q2", "q3"], (4,), []),  # as often the positions of joints
         ("s", ["color.x", "color.y", "color.z", "color.w"], (4,), []),

@@ -103,7 +103,7 @@ class Clouds:
                 f"{origin.name}: height and width", "of clouds whose points lie in rows as an image's"
             )
         if main is None:
-            origin.notes.leave_out(f"{origin.what}: {origin.name}", "its clouds have no points")
+            origin.notes.leave_out(f"{origin.what}: {origin.name}", "its clouds have no points that can be read")
             return
         lost: dict[int, object] = {int(messages.numbers[row]): why for row, why in bad.items()}
         fits = self._fits(main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,8 @@ _SMALL, _FIELD_BYTES = 1 << 16, 300
 class ProtobufDecoder:
     """Decodes messages of one type.
 
-    A field that a message lacks has protobuf's default: 0, or empty.
+    A plain field that a message lacks has protobuf's default: 0, or empty. One whose type tells absence from the default
+    (``optional``, a message, one of a oneof) is NaN if it is a float; `left_out` names those that were absent.
 
     Raises:
         Error: the descriptors do not describe the type.
@@ -61,7 +63,8 @@ class ProtobufDecoder:
         self.left_out: dict[str, str] = {}
         self._messages = iter(range(MAX_LEAVES))
         self.leaves = tuple(self._leaves(descriptor, (), ()))
-        self._readers = [_Reader(leaf, tuple(leaf.path.split("."))) for leaf in self.leaves]
+        self._absent: set[str] = set()
+        self._readers = [_Reader(leaf, descriptor, "", self._absent) for leaf in self.leaves]
 
     def _leaves(self, descriptor: Descriptor, path: tuple[str, ...], inside: tuple[str, ...]) -> list[Leaf]:
         leaves: list[Leaf] = []
@@ -105,6 +108,8 @@ class ProtobufDecoder:
                 trees.append({reader.leaf.path: reader(message) for reader in self._readers})
             except (DecodeError, ValueError) as error:
                 bad[index] = f"no such message: {error}"
+        why = "absent in some messages: floats are NaN there, others 0 or empty"
+        self.left_out |= dict.fromkeys(self._absent, why)
         return Trees(trees), bad
 
 
@@ -153,15 +158,32 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
 
 
 class _Reader:
-    """Reads a leaf of a message."""
+    """Reads a leaf of a message.
 
-    def __init__(self, leaf: Leaf, path: tuple[str, ...]) -> None:
+    Args:
+        descriptor: of the message's type.
+        prefix: the path of the message.
+        absent: gets the paths of what messages lack, though their type tells absence from the default.
+    """
+
+    def __init__(self, leaf: Leaf, descriptor: Descriptor, prefix: str, absent: set[str]) -> None:
         self.leaf = leaf
-        self._path = path
-        self._inner = [_Reader(inner, tuple(inner.path.split("."))) for inner in leaf.fields]
+        self._absent = absent
+        self._steps: list[tuple[str, str, bool]] = []  # name, path, whether it may be absent
+        of = descriptor
+        for name in leaf.path.split("."):
+            field, prefix = of.fields_by_name[name], f"{prefix}{name}"
+            self._steps.append((name, prefix, field.has_presence and not field.has_default_value))
+            of, prefix = field.message_type, f"{prefix}."
+        self._inner = [_Reader(inner, of, prefix, absent) for inner in leaf.fields]
+        self._is_float = leaf.kind == "number" and leaf.dtype is not None and leaf.dtype.kind == "f"
 
     def __call__(self, message: Any) -> Any:
-        for name in self._path:
+        for name, path, may_be_absent in self._steps:
+            if may_be_absent and not message.HasField(name):
+                self._absent.add(path)
+                if self._is_float:
+                    return math.nan
             message = getattr(message, name)
         if self.leaf.kind == "records":
             return [{reader.leaf.path: reader(record) for reader in self._inner} for record in message]
