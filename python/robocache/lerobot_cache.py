@@ -84,101 +84,103 @@ def find_or_make_cache(
         raise errors.FileError(f"{source}: expected the folder of a LeRobot dataset, which has meta/info.json{hint}")
     if frames not in (None, "by-time", "by-index"):
         raise errors.ArgumentError(f"frames: expected 'by-time', 'by-index' or None, got {frames!r}")
-    place = _default_place(source) if cache is None else checked_path("cache", cache)
-    found = _find_cache(source, place, on_error, frames, video)
+    cache_path = _default_path(source) if cache is None else checked_path("cache", cache)
+    found = _find_cache(source, cache_path, on_error, frames, video)
     if found is None:
-        with _one_at_a_time(place) as lock:
-            found = _find_cache(source, place, on_error, frames, video)
+        with _one_at_a_time(cache_path) as lock:
+            found = _find_cache(source, cache_path, on_error, frames, video)
             if found is None:
-                found = _make_cache(source, place, on_error, frames, video, follow_links)
+                found = _make_cache(source, cache_path, on_error, frames, video, follow_links)
                 lock.truncate(0)
-                lock.write(_identity(source, place))
+                lock.write(_identity(source, cache_path))
     return found
 
 
-def _default_place(source: Path) -> Path:
+def _default_path(source: Path) -> Path:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "robocache"
     return root / f"{source.name}-{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}"
 
 
-def _lock_of(place: Path) -> Path:
+def _lock_of(cache_path: Path) -> Path:
     """The file beside a cache that is locked while it is made, and holds the identity of the one that was."""
-    return place.with_name(f"{place.name}.lock")
+    return cache_path.with_name(f"{cache_path.name}.lock")
 
 
-def _identity(source: Path, place: Path) -> str:
+def _identity(source: Path, cache_path: Path) -> str:
     """Another for each cache that is written at this path, by whatever writes it, and for each dataset."""
-    manifest = os.stat(place / "manifest.json")
+    manifest = os.stat(cache_path / "manifest.json")
     path = hashlib.sha256(os.fsencode(source)).hexdigest()
     return f"{manifest.st_ino} {manifest.st_mtime_ns} {manifest.st_size} {path}\n"
 
 
-def _is_ours(source: Path, place: Path) -> bool:
+def _is_ours(source: Path, cache_path: Path) -> bool:
     try:
-        return is_readable(_lock_of(place)) and _lock_of(place).read_text() == _identity(source, place)
+        return is_readable(_lock_of(cache_path)) and _lock_of(cache_path).read_text() == _identity(source, cache_path)
     except OSError:
         return False
 
 
-def _find_cache(source: Path, place: Path, on_error: str, frames: str | None, video: bool) -> Dataset | None:
+def _find_cache(source: Path, cache_path: Path, on_error: str, frames: str | None, video: bool) -> Dataset | None:
     """The cache that is there, or None where it is to be made.
 
     Raises:
         FileError: it does not open, or is not what is asked for and not ours to replace.
     """
-    if not os.path.lexists(place):
+    if not os.path.lexists(cache_path):
         return None
-    again = f"`rm -r {shlex.quote(str(place))}`, and it is made anew"
+    again = f"`rm -r {shlex.quote(str(cache_path))}`, and it is made anew"
     try:
-        found = open_dataset(place)
+        found = open_dataset(cache_path)
     except errors.FileError as error:
-        if place != _default_place(source):
+        if cache_path != _default_path(source):
             raise
         raise errors.FileError(f"{error}; {again}") from error
     if not (reasons := list(_find_reasons(found, source, on_error, frames, video))):
         return found
-    if _is_ours(source, place):
+    if _is_ours(source, cache_path):
         return None
-    told = found.provenance
-    if "lerobot" not in told or ("source" in told and not is_source(told, source)):
+    provenance = found.provenance
+    if "lerobot" not in provenance or ("source" in provenance and not is_source(provenance, source)):
         raise errors.FileError(
-            f"{place}: expected a cache of {source}, or none yet, got one of {told.get('source')} that lies elsewhere; cache= names "
-            "another place"
+            f"{cache_path}: expected a cache of {source}, or none yet, got one of {provenance.get('source')} that lies elsewhere; cache= names "
+            "another path"
         )
-    if place != _default_place(source):
-        command = f"robocache ingest {shlex.quote(str(source))} {shlex.quote(str(place))} --index-columns --overwrite"
-        again = f"`{command}` makes it again, or cache= names another place"
-    raise errors.FileError(f"{place}: {'; '.join(reasons)}; it was not made here, and stays as it is: {again}")
+    if cache_path != _default_path(source):
+        command = (
+            f"robocache ingest {shlex.quote(str(source))} {shlex.quote(str(cache_path))} --index-columns --overwrite"
+        )
+        again = f"`{command}` makes it again, or cache= names another path"
+    raise errors.FileError(f"{cache_path}: {'; '.join(reasons)}; it was not made here, and stays as it is: {again}")
 
 
 def _find_reasons(found: Dataset, source: Path, on_error: str, frames: str | None, video: bool) -> Iterator[str]:
     """Why a cache is not the one that is asked for."""
-    told = found.provenance.get("lerobot", {})
-    if told.get("fingerprint") != fingerprint(source, *read_folders(told.get("video", True))):
+    provenance = found.provenance.get("lerobot", {})
+    if provenance.get("fingerprint") != fingerprint(source, *read_folders(provenance.get("video", True))):
         yield f"files of {source} have changed since"
-    if not told.get("video", True) and video and told.get("cameras"):
+    if not provenance.get("video", True) and video and provenance.get("cameras"):
         yield "its cameras were left out; video=False does without"
     if on_error != "skip" and (skipped := found.provenance.get("skipped")):
         yield f"{len(skipped)} things were skipped ({skipped[0]['what']}, ...); on_error='skip' takes it so"
-    if frames not in (None, told.get("frames")) and told.get("video", True):
-        yield f"its frames are {told.get('frames')}, asked for are {frames}"
-    numbers = episode_numbers(found) if told else np.empty(0)
+    if frames not in (None, provenance.get("frames")) and provenance.get("video", True):
+        yield f"its frames are {provenance.get('frames')}, asked for are {frames}"
+    numbers = episode_numbers(found) if provenance else np.empty(0)
     if len(np.unique(numbers)) < len(numbers):
         yield "several episodes have one number, since it was appended to or its episodes were split"
 
 
 def _make_cache(
-    source: Path, place: Path, on_error: str, frames: str | None, video: bool, follow_links: bool
+    source: Path, cache_path: Path, on_error: str, frames: str | None, video: bool, follow_links: bool
 ) -> Dataset:
-    if frames is None and place.exists():
-        frames = open_dataset(place).provenance["lerobot"]["frames"]  # what was asked for when it was made
+    if frames is None and cache_path.exists():
+        frames = open_dataset(cache_path).provenance["lerobot"]["frames"]  # what was asked for when it was made
     try:
         ingest(
             source,
-            place,
+            cache_path,
             format="lerobot",
             on_error=on_error,
-            overwrite=place.exists(),
+            overwrite=cache_path.exists(),
             index_columns=True,
             video=video,
             frames=frames or "by-time",
@@ -188,22 +190,22 @@ def _make_cache(
         if on_error == "skip":
             raise
         raise errors.FileError(f"{error}; on_error='skip' leaves out by name what cannot be read") from error
-    return open_dataset(place)
+    return open_dataset(cache_path)
 
 
 @contextmanager
-def _one_at_a_time(place: Path) -> Iterator[TextIO]:
+def _one_at_a_time(cache_path: Path) -> Iterator[TextIO]:
     """Lets one process in; the others wait."""
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.fdopen(os.open(_lock_of(place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
+        cache_path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.fdopen(os.open(_lock_of(cache_path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
     except OSError as error:
-        raise errors.FileError(f"{place}: {error.strerror}; cache= names another place") from error
+        raise errors.FileError(f"{cache_path}: {error.strerror}; cache= names another path") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(printable(f"robocache: waiting for another process that makes {place}"), file=sys.stderr)
+            print(printable(f"robocache: waiting for another process that makes {cache_path}"), file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
 

@@ -105,7 +105,7 @@ def index_video(path: Path, *, deep_gray: bool = False) -> Index:
             for packet in container.demux(stream):
                 if packet.pts is not None and packet.dts is not None and not packet.is_discard:
                     packets.append((packet.pts, packet.dts, packet.is_keyframe))
-                with suppress(FFmpegError):  # whoever wants the frame finds that it does not decode
+                with suppress(FFmpegError):  # the reader of the frame reports that it does not decode
                     first = first or next(iter(packet.decode()), None)
             unit, codec, declared = stream.time_base, stream.codec_context, stream.frames
             height, width, pixels = codec.height, codec.width, codec.format

@@ -34,7 +34,7 @@ struct EnumNames<ActionStep> {
                                                "step_delta", "rotate", "rescale"};
 };
 
-// What is asked of one conversion. Fields that its step does not need keep their defaults.
+// The arguments of one conversion. Fields that its step does not need keep their defaults.
 struct ActionConversion {
   ActionStep step = ActionStep::kJoints;
   std::vector<int64_t> features = {};  // relative and step_delta: those that are converted, ascending

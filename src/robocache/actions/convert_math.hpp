@@ -1,4 +1,4 @@
-// What convert_actions does to a step of a sample, for the CPU loop and the CUDA kernel.
+// Converts one step of a sample, for the CPU loop and the CUDA kernel.
 #pragma once
 
 #include <cstdint>

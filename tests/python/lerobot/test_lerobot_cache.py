@@ -252,7 +252,7 @@ def test_what_is_no_lerobot_dataset(source, tmp_path, caches):
 
 def test_a_cache_folder_that_cannot_be_made(source, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(robocache.FileError, match="cache= names another place"):
+    with pytest.raises(robocache.FileError, match="cache= names another path"):
         open_cache(source, cache=tmp_path / "file" / "cache")
 
 
