@@ -90,6 +90,30 @@ def listed(convert: Callable[[str, Any], Any], name: str, values: Any, dtype: ty
     return np.array([convert(name, value) for value in each], dtype)
 
 
+def wholes(name: str, values: Any) -> npt.NDArray[np.int64]:
+    """Whole numbers that int64 holds, of a list, a numpy array or a torch tensor on any device, as an array.
+
+    One conversion serves all elements. Only what it cannot take is looked at one by one, for the error.
+    """
+    if hasattr(values, "detach"):  # a torch tensor
+        is_whole = not (values.is_floating_point() or values.is_complex() or values.is_quantized)
+        values = values.detach().cpu().numpy() if is_whole else values.tolist()
+    if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray):
+        if (
+            values.ndim == 1
+            and values.dtype.kind in "iu"
+            and (values.dtype != np.uint64 or values.max(initial=0) <= _MOST)
+        ):
+            return np.ascontiguousarray(values, np.int64)
+        values = values.tolist()
+    elif isinstance(values, LISTS) and set(map(type, values)) <= {int}:
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            pass
+    return listed(whole, name, values, np.int64)
+
+
 def feature_blocks(name: str, methods: Sequence[tuple[slice, str]] | None) -> list[tuple[Any, Any, str]]:
     """(start, stop, method) of each block; the library knows how many features there are."""
     if methods is not None and not isinstance(methods, LISTS):

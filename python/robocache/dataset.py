@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, c
 import numpy as np
 
 from . import _lib, errors, frames
-from ._check import listed, number, truth, whole
+from ._check import number, truth, whole, wholes
 from ._printable import count
 from .notebook import ROWS, table_html, title_html
 
@@ -532,7 +532,7 @@ class Dataset:
             >>> validation = robocache.Loader(ds, episodes=parts["val"], delta_timestamps=windows, batch_size=4,
             ...                               normalization=robocache.Normalization(norm_stats=stats))
         """
-        chosen = np.arange(self._episodes) if episodes is None else listed(whole, "episodes", episodes, np.int64)
+        chosen = np.arange(self._episodes) if episodes is None else wholes("episodes", episodes)
         for episode in chosen[(chosen < 0) | (chosen >= self._episodes)].tolist():
             raise errors.ArgumentError(f"episodes: expected indices in [0, {self._episodes}), got {episode}")
         if where is not None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from . import _lib, errors
-from ._check import listed, whole
+from ._check import wholes
 from ._printable import ranges
 from .dataset import Dataset
 from .former_options import takes_former_options
@@ -189,7 +189,7 @@ class LeRobotLoader(Loader):
     def _next(self, iteration: _Iteration | None) -> dict[str, Any]:
         return self._in_lerobots_words(super()._next(iteration))
 
-    def _gathered(self, indices: Sequence[int], seed: int, epoch: int) -> dict[str, Any]:
+    def _gathered(self, indices: Any, seed: int, epoch: int) -> dict[str, Any]:
         return self._in_lerobots_words(super()._gathered(indices, seed, epoch))
 
     def _in_lerobots_words(self, arrays: dict[str, Any]) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _on_frames(seconds: Any, fps: float) -> Any:
 def _places(dataset: Dataset, episodes: Sequence[int]) -> list[int]:
     """Which episodes of the cache have these numbers in LeRobot."""
     place = {number: at for at, number in enumerate(episode_numbers(dataset).tolist())}
-    asked = listed(whole, "episodes", episodes, np.int64).tolist()
+    asked = wholes("episodes", episodes).tolist()
     for number in asked:
         if number not in place:
             raise errors.ArgumentError(f"episodes: expected numbers of episodes in {dataset.path}, got {number}")
@@ -554,7 +554,7 @@ class LeRobotDataset(_MapStyle):
         if "index" not in self._dataset.streams:
             raise errors.FileError(f"{path}/data: expected a column index, the number of each row, got none")
         self.meta = LeRobotMetadata(self._dataset, Path(path).resolve(), repo_id, revision, video=video)
-        self.episodes = None if episodes is None else listed(whole, "episodes", episodes, np.int64).tolist()
+        self.episodes = None if episodes is None else wholes("episodes", episodes).tolist()
         counted = np.array_equal(self._dataset.streams["index"].values, np.arange(self.meta.total_frames))
         if episodes is None and not (counted and len(self._dataset) == len(self.meta.episodes)):
             self.episodes = episode_numbers(self._dataset).tolist()  # a row's place here is not its index

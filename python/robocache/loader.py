@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from . import _lib, errors
-from ._check import listed, truth, whole
+from ._check import truth, whole, wholes
 from ._operation import Array
 from ._printable import printable, warn
 from .actions.conversions import as_recorded
@@ -521,21 +521,24 @@ class Loader:
             "number; LeRobotDataset is the dataset that a DataLoader takes"
         )
 
-    def gather(self, indices: Sequence[int]) -> dict[str, Any]:
+    def gather(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, Any]:
         """The batch of these anchors, in this order: at most `batch_size` of them, counted over all sources from 0 to
         `num_anchors`. The place in the order stays; random crops and colours of frames are those of its seed and epoch, and of
         the anchor. On CUDA it waits for the batch.
 
+        Args:
+            indices: a list, or an array or tensor of one axis, of any integer dtype and on any device.
+
         Raises:
-            ArgumentError: naming the index that is none.
+            ArgumentError, ArgumentTypeError: naming the index that is no anchor.
         """
         return self._gathered(indices, self.seed, self.epoch)
 
-    def _gathered(self, indices: Sequence[int], seed: int, epoch: int) -> dict[str, Any]:
+    def _gathered(self, indices: Any, seed: int, epoch: int) -> dict[str, Any]:
         """The same, with random draws of this seed and epoch."""
         if indices is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
-        anchors = listed(whole, "indices", indices, np.int64)
+        anchors = wholes("indices", indices)
         made = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch)
         return self._told(self._as_dict(made, len(anchors)))
 

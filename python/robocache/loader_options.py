@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
-from ._check import listed, number, truth, whole
+from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import in_a_batch
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats
@@ -100,7 +100,7 @@ def open_loader(
         episodes = source.episodes
         arrays += (
             source.dataset._handle,
-            None if episodes is None else listed(whole, f"{name}episodes", episodes, np.int64),
+            None if episodes is None else wholes(f"{name}episodes", episodes),
         )
     arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys)
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
@@ -170,7 +170,7 @@ def _conversions(name: str, window: Window, features: int) -> dict[str, Any]:
     if base is not None and not isinstance(base, str):
         try:
             base, indices = base
-            taken = listed(whole, f"{name}.base", indices, np.int64).tolist()
+            taken = wholes(f"{name}.base", indices).tolist()
         except (TypeError, ValueError):
             raise errors.ArgumentTypeError(
                 f"{name}.base: expected a key, or (key, [indices]), got {window.base!r}"

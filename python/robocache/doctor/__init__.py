@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import _lib, dataset
-from .._check import listed, truth, whole
+from .._check import truth, wholes
 from .._temporary import temporary_folder
 from ..errors import ArgumentError, ArgumentTypeError, FileError
 from ..findings import DoctorWarning, Finding, Report, manifest_crc32, store
@@ -113,7 +113,7 @@ def doctor(
 def _checked_splits(splits: Any) -> dict[str, list[int]]:
     if not isinstance(splits, Mapping | None):
         raise ArgumentTypeError(f"splits: expected {{name: episodes}}, got {splits!r}")
-    episodes = {name: listed(whole, f"splits['{name}']", part, np.int64) for name, part in (splits or {}).items()}
+    episodes = {name: wholes(f"splits['{name}']", part) for name, part in (splits or {}).items()}
     return {name: sorted({*part.tolist()}) for name, part in episodes.items()}
 
 

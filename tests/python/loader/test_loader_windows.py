@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from flat_options import flat_loader
 from recordings import (
     EPOCH_NS,
@@ -574,6 +575,26 @@ def test_gather_gives_the_anchors_asked_for_in_their_order(dataset, recording, d
     assert_same_batches(batches_of(in_order, 1), [{k: to_numpy(v) for k, v in loader.gather(range(64)).items()}])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
+def test_gather_takes_arrays_and_tensors_of_any_integers(dataset, device, dtype):
+    loader = small(dataset, device=device)
+    indices = np.array([3, 0, 127, 3], dtype)
+    wanted = {key: to_numpy(value) for key, value in loader.gather(indices.tolist()).items()}
+    tensor = torch.tensor(indices.tolist(), dtype=getattr(torch, dtype))
+    swapped = indices.astype(indices.dtype.newbyteorder(">"))
+    strided = np.repeat(indices, 2)[::2]
+    for given in (indices, swapped, strided, tensor, tensor.to(device), tuple(indices), list(indices), iter(tensor)):
+        assert_same_batches([wanted], [{key: to_numpy(value) for key, value in loader.gather(given).items()}])
+
+
+def test_gather_reads_no_element_of_a_list_or_an_array_in_python(dataset, monkeypatch):
+    """One conversion serves all elements: a tensor takes no longer than a list of the same numbers."""
+    loader = small(dataset, batch_size=256)
+    monkeypatch.setattr("robocache._check.whole", lambda name, value: pytest.fail(f"{name}: looked at {value!r} alone"))
+    for given in (list(range(256)), np.arange(256, dtype=np.int16), torch.arange(256), torch.arange(256).int()):
+        assert len(loader.gather(given)["time_ns"]) == 256
+
+
 def test_gather_of_nothing_is_a_batch_of_no_samples(dataset, device):
     batch = small(dataset, device=device).gather([])
     assert {key: tuple(array.shape) for key, array in batch.items()} == {
@@ -598,6 +619,18 @@ def test_gather_of_nothing_is_a_batch_of_no_samples(dataset, device):
         (None, ["indices", "None"]),
         ("12", ["indices", "'12'"]),
         ([2**70], ["indices"]),
+        (np.array([2**63], np.uint64), ["indices", str(2**63)]),
+        (np.array([0.0, 0.5]), ["indices", "0.0"]),
+        (np.array([True]), ["indices", "True"]),
+        (np.array([[0], [1]]), ["indices", "[0]"]),
+        (np.ma.array([0, 1], mask=[False, True]), ["indices", "masked"]),
+        (np.array(3), ["indices", "3"]),
+        (torch.tensor([0, -1]), ["indices[1]", "-1"]),
+        (torch.tensor([1.0]), ["indices", "1.0"]),
+        (torch.tensor([0.5], dtype=torch.bfloat16), ["indices", "0.5"]),
+        (torch.tensor([False]), ["indices", "False"]),
+        (torch.tensor([[0], [1]]), ["indices", "[0]"]),
+        (torch.tensor(3), ["indices", "3"]),
     ],
     ids=str,
 )
