@@ -143,8 +143,8 @@ ROBOCACHE_HD bool wide_cell_of_row(const SparseCall& call, int64_t row, int64_t 
 ROBOCACHE_HD bool same_cell(const SparseCall& call, const SparseCell& a, int64_t row_a, const SparseCell& b,
                             int64_t row_b) {
   if (!(a == b) || !call.wide) return a == b;
-  int64_t of_a[3];
-  int64_t of_b[3];
+  int64_t of_a[3] = {};
+  int64_t of_b[3] = {};
   wide_cell_of_row(call, row_a, of_a);
   wide_cell_of_row(call, row_b, of_b);
   return of_a[0] == of_b[0] && of_a[1] == of_b[1] && of_a[2] == of_b[2];

@@ -1,0 +1,205 @@
+// Reads the arguments of an operation by the fields of its call, and gives Python the results that it did not bring.
+//
+//   Reader reader(args);
+//   auto call = reader.read<ResampleCall>("call");
+//   Results results(args, reader);
+//   call.out = results.next(outputs.out).value();
+//   ...
+//   results.give(result);
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "robocache/core/allocate.hpp"
+#include "robocache/core/fields.hpp"
+#include "robocache/ffi/ffi.hpp"
+#include "robocache/interpolation/blocks.hpp"
+#include "robocache/ops/fuse/fuse.hpp"
+
+namespace robocache::ffi {
+
+template <class T>
+constexpr bool kIsOptional = false;
+template <class T>
+constexpr bool kIsOptional<std::optional<T>> = true;
+template <class T>
+constexpr bool kIsVector = false;
+template <class T>
+constexpr bool kIsVector<std::vector<T>> = true;
+template <class T>
+constexpr bool kIsArray = false;
+template <class T, size_t kCount>
+constexpr bool kIsArray<std::array<T, kCount>> = true;
+
+// ---- Reading ----
+
+// Reads arguments one after the other, by the type of what they go to. None leaves an optional one empty; an array is as
+// many arguments, a list its length and its elements. Of a list of streams each field is such a list.
+class Reader {
+ public:
+  explicit Reader(const Args& args) : args_(args) {}
+
+  template <class T>
+  T read(const char* name) {
+    T value{};
+    (*this)(name, value);
+    return value;
+  }
+
+  template <class T>
+  void operator()(const char* name, T& value) {
+    if constexpr (HasFields<T>) {
+      for_each_field(value, [this](const char* field, auto& of) { (*this)(field, of); });
+    } else if constexpr (kIsOptional<T>) {
+      value.reset();
+      if (args_.is_none(at_)) {
+        ++at_;
+      } else {
+        (*this)(name, value.emplace());
+      }
+    } else if constexpr (kIsArray<T>) {
+      for (auto& element : value) (*this)(name, element);
+    } else if constexpr (std::same_as<T, std::vector<FuseStream>>) {
+      read_columns(value, [](FuseStream& stream) -> FuseStream& { return stream; });
+    } else if constexpr (kIsVector<T>) {
+      value.resize(static_cast<size_t>(read<int64_t>(name)));
+      for (auto& element : value) (*this)(name, element);
+    } else if constexpr (HasNames<T>) {
+      value = value_of<T>(args_.string(at_++, name), name);
+    } else {
+      take(name, value);
+    }
+  }
+
+  // The first of `count` arguments that somebody else reads.
+  int skip(int count) { return std::exchange(at_, at_ + count); }
+
+ private:
+  // Each field of `part` of all streams, one after the other; an empty list leaves a field's default. A refusal names the
+  // stream.
+  template <class Part>
+  void read_columns(std::vector<FuseStream>& streams, const Part& part) {
+    using Of = std::remove_reference_t<std::invoke_result_t<Part, FuseStream&>>;
+    const auto read_column = [&](const auto& field) {
+      using T = std::remove_reference_t<decltype(std::declval<Of>().*field.member)>;
+      if constexpr (HasFields<T>) {
+        read_columns(streams, [&](FuseStream& stream) -> T& { return part(stream).*field.member; });
+      } else {
+        const int64_t count = read<int64_t>(field.name);
+        if (count == 0) return;  // the default of every stream
+        streams.resize(static_cast<size_t>(count));
+        for (size_t i = 0; i < streams.size(); ++i) {
+          const auto named = [&](const char* text) {  // which begins with the argument's name
+            return ArgumentsOf{streams[i].name, static_cast<int64_t>(i)}(text);
+          };
+          try {
+            (*this)(field.name, part(streams[i]).*field.member);
+          } catch (const ArgumentTypeError& error) {
+            throw ArgumentTypeError(named(error.what()));
+          } catch (const ArgumentError& error) {
+            throw ArgumentError(named(error.what()));
+          }
+        }
+      }
+    };
+    std::apply([&](const auto&... field) { (read_column(field), ...); }, Of::fields());
+  }
+
+  void take(const char* name, TensorView& value) { value = args_.tensor(at_++, name); }
+  void take(const char* name, bool& value) { value = args_.boolean(at_++, name); }
+  void take(const char* name, int64_t& value) { value = args_.integer(at_++, name); }
+  void take(const char* name, double& value) { value = args_.real(at_++, name); }
+  void take(const char* name, std::string_view& value) {
+    if (!args_.is_none(at_)) value = args_.string(at_, name);
+    ++at_;
+  }
+  void take(const char* name, FeatureNumbers& value) {
+    if (args_.is_tensor(at_)) {
+      value = args_.tensor(at_++, name);
+    } else {
+      value = args_.real(at_++, name);
+    }
+  }
+  void take(const char* name, DType& value) { value = dtype_from_name(args_.string(at_++, name), name); }
+  void take(const char* name, std::variant<int64_t, double>& value) {
+    if (args_.is_integer(at_)) {
+      value = args_.integer(at_++, name);
+    } else {
+      value = args_.real(at_++, name);
+    }
+  }
+  void take(const char* name, FeatureBlock& value) {
+    value = {read<std::optional<int64_t>>(name).value_or(0), read<std::optional<int64_t>>(name).value_or(kAllFeatures),
+             read<InterpolationMethod>(name)};
+  }
+
+  const Args& args_;
+  int at_ = 0;
+};
+
+// ---- Results ----
+
+// The results of a call. Each argument is an array to write to, None for a new one, or False for a result that is not wanted.
+// Python gets the made ones, in their order: nothing, an array or Arrays.
+class Results {
+ public:
+  Results(const Args& args, Reader& reader)
+      : args_(args), count_(reader.read<int64_t>("out")), at_(reader.skip(static_cast<int>(count_))) {}
+
+  int64_t count() const { return count_; }
+
+  // For an operation that learns the sizes of its results as it goes: memory, and which of it the next result is.
+  Allocate allocate(Device device) {
+    return [this, device](DType dtype, std::initializer_list<int64_t> shape) {
+      memory_.emplace_back(OwnedTensor::allocate(dtype, device, shape));
+      return memory_.back()->view();
+    };
+  }
+  void next_is(const std::optional<TensorView>& view) {
+    if (!args_.is_none(at_++)) return;
+    std::optional<OwnedTensor>& made = made_.arrays.emplace_back();
+    for (std::optional<OwnedTensor>& owned : memory_) {
+      if (!view || !owned) continue;
+      const TensorView own = owned->view();
+      if (own.data == view->data && own.dtype == view->dtype && own.ndim == view->ndim && own.shape == view->shape) {
+        made.emplace(*std::exchange(owned, std::nullopt));
+        return;
+      }
+    }
+  }
+
+  std::optional<TensorView> next(const TensorView& as) {
+    const int at = at_++;
+    if (args_.is_tensor(at)) return args_.tensor(at, "out");
+    if (!args_.is_none(at)) return std::nullopt;
+    made_.arrays.emplace_back(OwnedTensor::allocate(as));
+    return made_.arrays.back()->view();
+  }
+
+  void give(Result& result) {
+    if (made_.arrays.size() == 1 && made_.arrays.front()) {
+      result.set(*std::move(made_.arrays.front()));
+    } else if (made_.arrays.size() > 1) {
+      result.set_object(std::move(made_));
+    }
+  }
+
+ private:
+  const Args& args_;
+  int64_t count_;
+  int at_;
+  Arrays made_;
+  std::vector<std::optional<OwnedTensor>> memory_;
+};
+
+}  // namespace robocache::ffi
