@@ -22,8 +22,10 @@ class ImageOptions:
     Attributes:
         crop_scale: the part of the frame's area to take before resizing, in the frame's proportions, as in torchvision's
             RandomResizedCrop; one number is fixed. Without `size` the part is resized to the frame's size.
-        size: ``(height, width)`` to resize to: bilinear, antialiased, as torchvision does.
+        size: ``(height, width)`` to resize to: antialiased, as torchvision does.
         fit: ``"stretch"``, ``"pad"`` (the whole frame in the middle of black) or ``"crop"`` (the middle, filling it).
+        interpolation: of the resize: ``"bilinear"``, ``"bicubic"`` (a = -0.5, as PIL and torch with ``antialias=True``),
+            ``"area"`` (the exact mean over the area of each new pixel) or ``"nearest"``, for masks. Depth takes the nearest.
         crop: ``(height, width)`` to cut out of the resized frame.
         crop_at: ``"random"`` or ``"center"``, for `crop` and `crop_scale`.
         shift: instead of `crop`: moves the frame by up to so many pixels each way and repeats its edges (DrQ).
@@ -42,6 +44,7 @@ class ImageOptions:
 
     size: Sequence[int] | None = None
     fit: Literal["stretch", "pad", "crop"] = "stretch"
+    interpolation: Literal["bilinear", "nearest", "bicubic", "area"] = "bilinear"
     crop_scale: float | Sequence[float] | None = None
     crop: Sequence[int] | None = None
     crop_at: Literal["random", "center"] = "random"

@@ -66,11 +66,14 @@ void Camera::resize_when_decoded(Source& source, const ImageOptions& options) co
   if (!options.size || options.crop_scale || stored.dtype != DType::kUInt8) return;
   const auto [height, width] = *options.size;
   if (height * width > stored.height * stored.width || (height == stored.height && width == stored.width)) return;
-  source.resized = {{height, width}, options.fit};
-  source.resize.emplace(
-      stored,
-      ImageOptions{.size = options.size, .fit = options.fit, .dtype = DType::kUInt8, .layout = ImageLayout::kHwc},
-      key_);
+  source.resized = {{height, width}, options.fit, options.interpolation};
+  source.resize.emplace(stored,
+                        ImageOptions{.size = options.size,
+                                     .fit = options.fit,
+                                     .interpolation = options.interpolation,
+                                     .dtype = DType::kUInt8,
+                                     .layout = ImageLayout::kHwc},
+                        key_);
   ImageOptions left = options;
   left.size = {};
   left.fit = ImageFit::kStretch;

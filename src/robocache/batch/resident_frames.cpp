@@ -36,10 +36,13 @@ FrameShape decoded_shape(const FramesWanted& wanted) {
 }
 
 ImageTransform resize_of(const FramesWanted& wanted) {
-  return ImageTransform(
-      stored_shape(stream_of(wanted)),
-      {.size = wanted.resized->size, .fit = wanted.resized->fit, .dtype = DType::kUInt8, .layout = ImageLayout::kHwc},
-      stream_of(wanted).name);
+  return ImageTransform(stored_shape(stream_of(wanted)),
+                        {.size = wanted.resized->size,
+                         .fit = wanted.resized->fit,
+                         .interpolation = wanted.resized->interpolation,
+                         .dtype = DType::kUInt8,
+                         .layout = ImageLayout::kHwc},
+                        stream_of(wanted).name);
 }
 
 bool is_lazy(const FramesWanted& wanted) { return wanted.tier == Tier::kDecoded && !wanted.device.is_cuda(); }
@@ -59,7 +62,7 @@ std::string identity_of(const FramesWanted& wanted) {
   identity += "-decoded";
   if (const auto& to = wanted.resized) {
     identity += "-" + std::to_string(to->size.height) + "x" + std::to_string(to->size.width) + "-" +
-                std::to_string(static_cast<int>(to->fit));
+                std::to_string(static_cast<int>(to->fit)) + "-" + std::to_string(static_cast<int>(to->interpolation));
   }
   return identity;
 }

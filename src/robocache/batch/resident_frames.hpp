@@ -29,6 +29,7 @@ namespace robocache {
 struct FrameResize {
   ImageSize size;
   ImageFit fit;
+  ImageInterpolation interpolation;
 
   bool operator==(const FrameResize&) const = default;
 };

@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kFits[] = {"stretch", "pad", "crop"};
+constexpr std::string_view kInterpolations[] = {"bilinear", "nearest", "bicubic", "area"};
 constexpr std::string_view kCropAts[] = {"random", "center"};
 constexpr std::string_view kLayouts[] = {"chw", "hwc"};
 
@@ -109,9 +110,9 @@ void check_size(const std::optional<ImageSize>& size, const std::string& name) {
 }  // namespace
 
 ImageOptions image_options_from_json(std::string_view json, std::string_view of) {
-  static const char* const known[] = {"size",       "fit",      "crop_scale", "crop",    "crop_at", "shift",
-                                      "brightness", "contrast", "saturation", "hue",     "mean",    "std",
-                                      "dtype",      "layout",   "per_frame",  "together"};
+  static const char* const known[] = {"size",  "fit",        "interpolation", "crop_scale", "crop",    "crop_at",
+                                      "shift", "brightness", "contrast",      "saturation", "hue",     "mean",
+                                      "std",   "dtype",      "layout",        "per_frame",  "together"};
   const Json object = Json::parse(json, nullptr, false);
   if (!object.is_object()) refuse_type(of, "options: expected a JSON object, got ", json);
   for (const auto& [name, value] : object.items()) {
@@ -131,6 +132,10 @@ ImageOptions image_options_from_json(std::string_view json, std::string_view of)
   result.size = size_of(option("size"));
   if (const Option fit = option("fit")) {
     result.fit = static_cast<ImageFit>(fit.one_of(kFits, "'stretch', 'pad' or 'crop'"));
+  }
+  if (const Option interpolation = option("interpolation")) {
+    constexpr const char* kExpected = "'bilinear', 'nearest', 'bicubic' or 'area'";
+    result.interpolation = static_cast<ImageInterpolation>(interpolation.one_of(kInterpolations, kExpected));
   }
   result.crop = size_of(option("crop"));
   if (const Option crop_at = option("crop_at")) {
@@ -169,6 +174,7 @@ std::string image_options_to_json(const ImageOptions& options) {
   const Json object = {{"crop_scale", range(options.crop_scale)},
                        {"size", size(options.size)},
                        {"fit", kFits[static_cast<size_t>(options.fit)]},
+                       {"interpolation", kInterpolations[static_cast<size_t>(options.interpolation)]},
                        {"crop", size(options.crop)},
                        {"crop_at", kCropAts[static_cast<size_t>(options.crop_at)]},
                        {"shift", options.shift},

@@ -17,6 +17,14 @@ enum class ImageFit : uint8_t {
   kCrop,     // the largest centred part of the frame that has the proportions of `size`
 };
 
+// How a resize weighs pixels. All but kNearest are antialiased: they widen where a side shrinks.
+enum class ImageInterpolation : uint8_t {
+  kBilinear,
+  kNearest,  // the pixel that contains the centre
+  kBicubic,  // Keys' cubic with a = -1/2, as PIL and torch with antialias have it
+  kArea,     // the mean over the area of the result's pixel
+};
+
 enum class CropAt : uint8_t { kRandom, kCenter };
 
 enum class ImageLayout : uint8_t { kChw, kHwc };
@@ -38,8 +46,9 @@ struct ImageOptions {
   // size to resize to; without it the part cut out by crop_scale keeps its size
   std::optional<ImageSize> size = {};
   ImageFit fit = ImageFit::kStretch;
-  std::optional<ImageSize> crop = {};  // from the resized frame
-  CropAt crop_at = CropAt::kRandom;    // the position of crop and crop_scale
+  ImageInterpolation interpolation = ImageInterpolation::kBilinear;  // of the resize; of depth always kNearest
+  std::optional<ImageSize> crop = {};                                // from the resized frame
+  CropAt crop_at = CropAt::kRandom;                                  // the position of crop and crop_scale
   int64_t shift = 0;  // instead of crop: moves by up to this many pixels in each direction and repeats the edge
   std::optional<ImageRange> brightness = {}, contrast = {}, saturation = {};  // factors
   std::optional<ImageRange> hue = {};                                         // turns, from -0.5 to 0.5

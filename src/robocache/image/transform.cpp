@@ -48,6 +48,9 @@ void check_colour(const FrameShape& from, const ImageOptions& options, const std
     refuse_asked(options.contrast.has_value(), "contrast", "frames of colour or grey");
     refuse_asked(!options.mean.empty(), "mean", "frames of colour or grey");
     refuse_asked(!options.stddev.empty(), "std", "frames of colour or grey");
+    const ImageInterpolation asked = options.interpolation;
+    refuse_asked(asked == ImageInterpolation::kBicubic || asked == ImageInterpolation::kArea, "interpolation",
+                 "frames of colour or grey, unless it is 'nearest'");
     refuse_asked(options.dtype == DType::kUInt8, "dtype", "float32, float16 or bfloat16 for metres of depth");
   }
   const auto check_channels = [&](const std::vector<double>& numbers, const char* name) {
@@ -89,6 +92,7 @@ TransformParams params_of(const FrameShape& from, const ImageOptions& options, s
                     .crop_scales = options.crop_scale.has_value(),
                     .crop_scale = options.crop_scale.value_or(ImageRange{1, 1}),
                     .fit = options.fit,
+                    .interpolation = options.interpolation,
                     .crops_at_random = options.crop_at == CropAt::kRandom,
                     .shift = side(options.shift),
                     .brightens = options.brightness.has_value(),
@@ -132,7 +136,11 @@ void check_resize(const TransformParams& p, const std::string& of) {
     const double most = axis->to * slack + slack - 1;
     const double least = std::max(1.0, std::floor(axis->to / slack) - (slack - 1));
     const double larger = std::max(from, most);
-    const double of_axis = 2 * larger * (std::max(from / least, 1.0) + 1);
+    const double factor = std::max(from / least, 1.0);
+    double of_axis = 2 * larger * (factor + 1);
+    if (p.interpolation == ImageInterpolation::kBicubic) of_axis = 0x1.8p15 * (factor + 1);
+    if (p.interpolation == ImageInterpolation::kArea) of_axis = from;
+    if (p.interpolation == ImageInterpolation::kNearest) of_axis = 1;
     weight *= of_axis;
     beyond = beyond || from > 16384 || most > 32769 || of_axis >= 0x1p23;
   }

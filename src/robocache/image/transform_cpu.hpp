@@ -33,8 +33,8 @@ ROBOCACHE_HD TransformScratch transform_scratch(const TransformParams& p) {
   // The last pixel of three channels is read and written as four lanes.
   const int64_t of_frame = int64_t{p.frame[1]} * p.channels + 1;
   const int64_t of_row = out * p.channels + 1;
-  // A column has at most 2 max(from / to, 1) + 1 taps, and at most `to` columns have taps.
-  const int64_t taps = 2 * int64_t{p.frame[1]} + 3 * out;
+  // A column has at most 4 max(from / to, 1) + 1 taps, and at most `to` columns have taps.
+  const int64_t taps = 4 * int64_t{p.frame[1]} + 5 * out;
   TransformScratch offsets{};
   offsets.sums = rounded_up(of_row * p.out[0]);
   offsets.wide = offsets.sums + rounded_up(of_frame * int64_t{sizeof(int32_t)});

@@ -66,15 +66,16 @@ ResizeScratch resize_scratch(const TransformParams& p, char* scratch) {
           reinterpret_cast<Taps*>(scratch + offsets.taps),    reinterpret_cast<double*>(scratch + offsets.weights)};
 }
 
+template <class Filter>
 void weigh_columns(const TransformParams& p, const AxisPlan& columns, const ResizeScratch& scratch) {
   double* weights = scratch.weights;
   for (int32_t x = 0; x < p.out[1]; ++x) {
     const int32_t r = resized_at(columns, x);
     Taps& taps = scratch.taps[x];
-    taps = r < 0 ? Taps{} : taps_of(columns, r);
+    taps = r < 0 ? Taps{} : Filter::taps(columns, r);
     double sum = r < 0 ? 1 : 0;  // black is 0 of 1
     for (int32_t j = taps.begin; j < taps.end; ++j) {
-      *weights = tap_weight(columns, taps, j);
+      *weights = Filter::weight(columns, taps, j);
       sum += *weights++;
     }
     for (int c = 0; c < p.channels; ++c) scratch.divisors[int64_t{x} * p.channels + c] = sum;
@@ -82,16 +83,17 @@ void weigh_columns(const TransformParams& p, const AxisPlan& columns, const Resi
 }
 
 // Adds the weighted rows that count for row r of the result; returns the sum of their weights.
+template <class Filter>
 double add_rows(const TransformParams& p, const FramePlan& plan, const void* frame, int32_t r,
                 const ResizeScratch& scratch) {
   const AxisPlan& rows = plan.rows;
-  const Taps taps = taps_of(rows, r);
+  const Taps taps = Filter::taps(rows, r);
   const int64_t n = int64_t{plan.columns.from} * p.channels;
   int64_t weight = 0;
   for (int32_t j = taps.begin; j < taps.end; ++j) {
-    const int32_t w = tap_weight(rows, taps, j);
+    const int32_t w = Filter::weight(rows, taps, j);
     const uint8_t* const from = pixel_at(p, frame, rows.from_first + j, plan.columns.from_first);
-    if (weight == 0) {
+    if (j == taps.begin) {
       for (int64_t i = 0; i < n; ++i) scratch.sums[i] = w * from[i];
     } else {
       for (int64_t i = 0; i < n; ++i) scratch.sums[i] += w * from[i];
@@ -128,9 +130,10 @@ void add_columns(const TransformParams& p, const ResizeScratch& scratch) {
   }
 }
 
+template <class Filter>
 void resize(const TransformParams& p, const FramePlan& plan, const void* frame, char* memory, uint8_t* bytes) {
   const ResizeScratch scratch = resize_scratch(p, memory);
-  weigh_columns(p, plan.columns, scratch);
+  weigh_columns<Filter>(p, plan.columns, scratch);
   const int64_t n = int64_t{p.out[1]} * p.channels;
   int32_t last = -1;
   for (int32_t y = 0; y < p.out[0]; ++y, bytes += n) {
@@ -144,9 +147,9 @@ void resize(const TransformParams& p, const FramePlan& plan, const void* frame, 
       continue;
     }
     last = r;
-    const double weight = add_rows(p, plan, frame, r, scratch);
+    const double weight = add_rows<Filter>(p, plan, frame, r, scratch);
     add_columns(p, scratch);
-    for (int64_t i = 0; i < n; ++i) bytes[i] = rounded_mean(scratch.means[i], scratch.divisors[i] * weight);
+    for (int64_t i = 0; i < n; ++i) bytes[i] = rounded_mean<Filter>(scratch.means[i], scratch.divisors[i] * weight);
   }
 }
 
@@ -246,7 +249,7 @@ void write_values(const TransformParams& p, const FramePlan& plan, const void* f
     if (only_moves(plan)) {
       move(p, plan, frame, bytes);
     } else {
-      resize(p, plan, frame, scratch, bytes);
+      with_filter(p.interpolation, [&](auto filter) { resize<decltype(filter)>(p, plan, frame, scratch, bytes); });
     }
     if (p.jitters) jitter(p, plan, bytes);
   }

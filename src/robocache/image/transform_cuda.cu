@@ -70,11 +70,11 @@ __device__ void load_bytes(const uint8_t* from, const uint8_t* begin, const uint
 }
 
 // Computes pixel (row, column) of the resized frame's part.
-template <int kChannels>
+template <class Filter, int kChannels>
 __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, const uint8_t* frame, int32_t row,
                               int32_t column, uint8_t* pixel) {
-  const Taps rows = taps_of(plan.rows, row);
-  const Taps columns = taps_of(plan.columns, column);
+  const Taps rows = Filter::taps(plan.rows, row);
+  const Taps columns = Filter::taps(plan.columns, column);
   int64_t sums[kChannels] = {};
   int64_t weight_of_rows = 0;
   int32_t weight_of_columns = 0;
@@ -84,20 +84,22 @@ __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, c
     int32_t of_row[kChannels] = {};
     weight_of_columns = 0;
     for (int32_t x = columns.begin; x < columns.end; ++x) {
-      const int32_t w = tap_weight(plan.columns, columns, x);
+      const int32_t w = Filter::weight(plan.columns, columns, x);
       weight_of_columns += w;
       for (int c = 0; c < kChannels; ++c) of_row[c] += w * __ldg(from + x * kChannels + c);
     }
-    const int32_t w = tap_weight(plan.rows, rows, y);
+    const int32_t w = Filter::weight(plan.rows, rows, y);
     weight_of_rows += w;
     for (int c = 0; c < kChannels; ++c) sums[c] += int64_t{w} * of_row[c];
   }
   const auto weight = static_cast<double>(weight_of_rows * weight_of_columns);
-  for (int c = 0; c < kChannels; ++c) pixel[c] = rounded_mean(static_cast<double>(sums[c]), weight);
+  for (int c = 0; c < kChannels; ++c) pixel[c] = rounded_mean<Filter>(static_cast<double>(sums[c]), weight);
 }
 
-// Loads `count` output pixels from (y, x) on, before colour steps.
-template <int kChannels, bool kMoves>
+struct OnlyMoves {};
+
+// Loads `count` output pixels from (y, x) on, before colour steps. `Way` is a filter, or OnlyMoves.
+template <class Way, int kChannels>
 __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, const uint8_t* frame, int32_t y,
                             int32_t x, int count, uint8_t* bytes) {
   const TransformParams& p = batch.params;
@@ -107,7 +109,7 @@ __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, 
     for (int i = 0; i < kTogether * kChannels; ++i) bytes[i] = 0;
     return;
   }
-  if constexpr (kMoves) {
+  if constexpr (std::is_same_v<Way, OnlyMoves>) {
     const uint8_t* const from =
         frame + (int64_t{plan.rows.from_first + row} * p.frame[1] + plan.columns.from_first) * kChannels;
     const int32_t first = x + plan.columns.first;
@@ -130,7 +132,7 @@ __device__ void load_pixels(const TransformBatch& batch, const FramePlan& plan, 
       if (column < 0) {
         for (int c = 0; c < kChannels; ++c) bytes[i * kChannels + c] = 0;
       } else {
-        resized_pixel<kChannels>(p, plan, frame, row, column, bytes + i * kChannels);
+        resized_pixel<Way, kChannels>(p, plan, frame, row, column, bytes + i * kChannels);
       }
     }
   }
@@ -214,7 +216,7 @@ __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ 
   Out* const out = out_of<Out>(batch, i);
   along_my_pixels(batch.params, blockIdx.y * kRowsOfBlock, kRowsOfBlock, [&](int32_t y, int32_t x, int count) {
     uint8_t bytes[kTogether * kChannels];
-    load_pixels<kChannels, true>(batch, plan, frame, y, x, count, bytes);
+    load_pixels<OnlyMoves, kChannels>(batch, plan, frame, y, x, count, bytes);
     store_pixels<Out, kChannels>(batch.params, bytes, y, x, count, out);
   });
 }
@@ -234,7 +236,7 @@ __device__ float mean_of_frame(const TransformParams& p, const Load& load) {
 }
 
 // All other frames. With contrast, a block computes a whole frame and passes over its pixels twice.
-template <class Out, int kChannels>
+template <class Filter, class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
   const TransformParams& p = batch.params;
@@ -244,7 +246,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
   const auto load = [&](int32_t y, int32_t x, int count, uint8_t* bytes) {
-    load_pixels<kChannels, false>(batch, plan, frame, y, x, count, bytes);
+    load_pixels<Filter, kChannels>(batch, plan, frame, y, x, count, bytes);
     if (p.brightens) {
       for (int k = 0; k < kTogether * kChannels; ++k) bytes[k] = brightened(bytes[k], plan.brightness);
     }
@@ -318,7 +320,10 @@ using Kernel = void (*)(TransformBatch);
 template <class Out, int kChannels>
 Kernel colour_kernel(const TransformParams& p) {
   const bool resizes = p.crop_scales || p.frame[0] != p.sized[0] || p.frame[1] != p.sized[1];
-  return resizes || p.jitters ? make_frames<Out, kChannels> : move_frames<Out, kChannels>;
+  if (!resizes && !p.jitters) return move_frames<Out, kChannels>;
+  Kernel kernel = nullptr;
+  with_filter(p.interpolation, [&](auto filter) { kernel = make_frames<decltype(filter), Out, kChannels>; });
+  return kernel;
 }
 
 Kernel kernel_of(const TransformParams& p) {

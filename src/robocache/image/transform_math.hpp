@@ -169,50 +169,117 @@ ROBOCACHE_HD bool only_moves(const FramePlan& plan) {
          plan.columns.to >= plan.columns.sized;
 }
 
-// ---- Resizing: bilinear, antialiased, half-pixel centres ----
+// ---- Resizing: half-pixel centres ----
 //
 // With a / b = from / to in lowest terms, pixel r of the result is centred at (2 r + 1) a / (2 b) and pixel j of the
-// frame at (2 j + 1) / 2; the weight is a tent that falls to 0 at max(a / b, 1). Times 2 b max(a / b, 1) the weight is
-// the integer 2 max(a, b) - |(2 j + 1) b - (2 r + 1) a|.
+// frame at (2 j + 1) / 2. Times 2 b their distance is the integer (2 j + 1) b - (2 r + 1) a. A filter says which pixels
+// have weights for one pixel of the result. All weights are integers, so that sums of them are exact.
 
-// Pixels [begin, end) of the frame's part have weights for one pixel of the result.
+// Pixels [begin, end) of the frame's part have weights for pixel r of the result.
 struct Taps {
   int32_t begin, end;
-  int32_t centre;  // (2 r + 1) a
+  int32_t r;
 };
 
-ROBOCACHE_HD int32_t tap_reach(const AxisPlan& axis) {
-  return 2 * (axis.from_terms > axis.to_terms ? axis.from_terms : axis.to_terms);
+// The greatest distance of a filter that is `reach` pixels wide on each side: pixels of the larger of both grids.
+ROBOCACHE_HD int32_t tap_reach(const AxisPlan& axis, int32_t reach) {
+  return 2 * reach * (axis.from_terms > axis.to_terms ? axis.from_terms : axis.to_terms);
 }
 
-ROBOCACHE_HD Taps taps_of(const AxisPlan& axis, int32_t r) {
-  const int32_t a = axis.from_terms;
+ROBOCACHE_HD int32_t from_centre(const AxisPlan& axis, const Taps& taps, int32_t j) {
+  const int32_t distance = (2 * j + 1) * axis.to_terms - (2 * taps.r + 1) * axis.from_terms;
+  return distance < 0 ? -distance : distance;
+}
+
+ROBOCACHE_HD Taps taps_within(const AxisPlan& axis, int32_t r, int32_t reach) {
   const int32_t b = axis.to_terms;
-  Taps taps;
-  taps.centre = (2 * r + 1) * a;
+  const int32_t centre = (2 * r + 1) * axis.from_terms;
   // The first j with (2 j + 1) b above centre - reach, and the first with it no longer below centre + reach.
-  const int32_t low = taps.centre - tap_reach(axis) - b;
-  const int32_t high = taps.centre + tap_reach(axis) - b;
-  taps.begin = low < 0 ? 0 : low / (2 * b) + 1;
-  taps.end = (high + 2 * b - 1) / (2 * b);
+  const int32_t low = centre - reach - b;
+  const int32_t high = centre + reach - b;
+  Taps taps{low < 0 ? 0 : low / (2 * b) + 1, (high + 2 * b - 1) / (2 * b), r};
   if (taps.end > axis.from) taps.end = axis.from;
   return taps;
 }
 
-ROBOCACHE_HD int32_t tap_weight(const AxisPlan& axis, const Taps& taps, int32_t j) {
-  const int32_t from_centre = (2 * j + 1) * axis.to_terms - taps.centre;
-  return tap_reach(axis) - (from_centre < 0 ? -from_centre : from_centre);
-}
-
-// Returns sum / weight, rounded, ties to even. It is exact: weights are below 2^43, so no quotient of integers is
-// closer to a tie than float64 can distinguish.
-ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
-  return static_cast<uint8_t>(static_cast<int32_t>(nearest_whole(sum / weight)));
-}
-
-// Returns the frame's pixel that contains the centre of the result's pixel r: depth is resized to the nearest pixel.
+// Returns the frame's pixel that contains the centre of the result's pixel r.
 ROBOCACHE_HD int32_t nearest_tap(const AxisPlan& axis, int32_t r) {
   return (2 * r + 1) * axis.from_terms / (2 * axis.to_terms);
+}
+
+// A tent that falls to 0 at max(a / b, 1).
+struct Bilinear {
+  static constexpr bool kOvershoots = false;
+  ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) { return taps_within(axis, r, tap_reach(axis, 1)); }
+  ROBOCACHE_HD static int32_t weight(const AxisPlan& axis, const Taps& taps, int32_t j) {
+    return tap_reach(axis, 1) - from_centre(axis, taps, j);
+  }
+};
+
+// Keys' cubic with a = -1/2, which is 0 from 2 max(a / b, 1) on, times 2^15 and rounded.
+struct Bicubic {
+  static constexpr bool kOvershoots = true;
+  ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) { return taps_within(axis, r, tap_reach(axis, 2)); }
+  ROBOCACHE_HD static int32_t weight(const AxisPlan& axis, const Taps& taps, int32_t j) {
+    // These are whole numbers below 2^53: float64 holds them.
+    const double one = tap_reach(axis, 1);
+    const double x = from_centre(axis, taps, j);
+    const double twice = x < one ? (3 * x - 5 * one) * x * x + 2 * (one * one * one)
+                                 : ((5 * one - x) * x - 8 * (one * one)) * x + 4 * (one * one * one);
+    return static_cast<int32_t>(nearest_whole(twice * (0x1p14 / (one * one * one))));
+  }
+};
+
+// The mean over the area of the result's pixel: b times the length that it shares with the frame's pixel.
+struct Area {
+  static constexpr bool kOvershoots = false;
+  ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) {
+    const int32_t b = axis.to_terms;
+    return {r * axis.from_terms / b, ((r + 1) * axis.from_terms + b - 1) / b, r};
+  }
+  ROBOCACHE_HD static int32_t weight(const AxisPlan& axis, const Taps& taps, int32_t j) {
+    const int32_t begin = taps.r * axis.from_terms;
+    const int32_t end = begin + axis.from_terms;
+    const int32_t first = j * axis.to_terms;
+    const int32_t last = first + axis.to_terms;
+    return (end < last ? end : last) - (begin > first ? begin : first);
+  }
+};
+
+struct Nearest {
+  static constexpr bool kOvershoots = false;
+  ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) {
+    const int32_t j = nearest_tap(axis, r);
+    return {j, j + 1, r};
+  }
+  ROBOCACHE_HD static int32_t weight(const AxisPlan&, const Taps&, int32_t) { return 1; }
+};
+
+// Calls call(Filter{}).
+template <class Call>
+void with_filter(ImageInterpolation interpolation, const Call& call) {
+  switch (interpolation) {
+    case ImageInterpolation::kBilinear:
+      return call(Bilinear{});
+    case ImageInterpolation::kBicubic:
+      return call(Bicubic{});
+    case ImageInterpolation::kArea:
+      return call(Area{});
+    case ImageInterpolation::kNearest:
+      return call(Nearest{});
+  }
+}
+
+// Returns sum / weight, rounded, ties to even, and held between 0 and 255 where a filter overshoots. It is exact: weights
+// are below 2^43, so no quotient of integers is closer to a tie than float64 can distinguish.
+template <class Filter>
+ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
+  double mean = sum / weight;
+  if constexpr (Filter::kOvershoots) {
+    mean = mean < 0 ? 0 : mean;
+    mean = mean > 255 ? 255 : mean;
+  }
+  return static_cast<uint8_t>(static_cast<int32_t>(nearest_whole(mean)));
 }
 
 // ---- Colour: each step maps bytes to bytes, in float32 without fma, rounded to the nearest, ties to even ----

@@ -28,6 +28,7 @@ struct TransformParams {
   bool crop_scales;
   ImageRange crop_scale;
   ImageFit fit;
+  ImageInterpolation interpolation;
   bool crops_at_random;
   int32_t shift;
 

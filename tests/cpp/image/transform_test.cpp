@@ -59,6 +59,9 @@ TEST(Transform, GivesTheSameBitsForEveryInstructionSet) {
       R"({"crop": [31, 29], "layout": "hwc", "mean": "imagenet", "std": "imagenet"})",
       R"({"shift": 5, "brightness": 0.4})",
       R"({"size": [20, 47], "crop_scale": [0.5, 1.0]})",
+      R"({"size": [20, 47], "crop_scale": [0.5, 1.0], "interpolation": "bicubic"})",
+      R"({"size": [60, 17], "interpolation": "area", "hue": 0.5})",
+      R"({"size": [20, 67], "interpolation": "nearest", "contrast": 0.5})",
       R"({"size": [64, 80], "fit": "pad", "contrast": 0.5, "saturation": 0.9, "hue": 0.5})",
       R"({"size": [16, 16], "fit": "crop", "brightness": 0.9, "contrast": 0.9, "saturation": 5, "hue": 0.2})",
   };

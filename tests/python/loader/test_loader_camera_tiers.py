@@ -231,14 +231,14 @@ def test_ranks_of_one_host_share_decoded_frames(filmed, tmp_path, monkeypatch):
     assert "one copy for all ranks of this host" in loader.explain()[0].why
     expected = next(loader)["top"].numpy().tobytes()
     alike = []  # in use at once
-    for fit in ("stretch", "pad"):  # as many bytes, other pixels
-        resized = {**options, "images": robocache.ImageOptions(size=(9, 9), fit=fit)}
+    for how in ({"fit": "stretch"}, {"fit": "pad"}, {"interpolation": "area"}):  # as many bytes, other pixels
+        resized = {**options, "images": robocache.ImageOptions(size=(9, 9), **how)}
         alike.append(flat_loader(loader.dataset, **resized))
         theirs = next(flat_loader(loader.dataset, **{**resized, "residency": "mapped"}))
         assert torch.equal(next(alike[-1])["top"], theirs["top"])
     file = tmp_path / "cache" / "streams" / "top" / "values.npy"
     mine = f"robocache-{os.getuid()}-{file.stat().st_dev}-{file.stat().st_ino}-"  # other tests run beside this one
-    assert len([name for name in os.listdir("/dev/shm") if name.startswith(mine)]) == 3
+    assert len([name for name in os.listdir("/dev/shm") if name.startswith(mine)]) == 4
     with open(file, "r+b") as to:  # nobody can decode what is overwritten
         to.seek(1000)
         to.write(bytes(file.stat().st_size - 1000))

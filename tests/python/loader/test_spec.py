@@ -183,6 +183,7 @@ def test_augmentation_is_off_in_a_spec(arm):
     assert images(crop_scale=(0.5, 0.9)) == images(crop_scale=0.9, crop_at="center")
     assert images(shift=3) == images()
     assert images(mean="imagenet", layout="hwc", dtype="bfloat16") != images()
+    assert images(size=(9, 9), interpolation="area") != images(size=(9, 9))
 
 
 def test_a_spec_holds_what_the_loader_was_asked_for_and_nothing_else(arm):

@@ -84,7 +84,108 @@ def test_rule_41_what_is_even_stays_even(device):
     for value in (0, 1, 127, 254, 255):
         frames = np.full((1, 37, 53, 3), value, np.uint8)
         for size in ((11, 7), (64, 64), (37, 100)):
-            assert (batch(frames, device=device, size=size, dtype="uint8") == value).all()
+            for interpolation in ("bilinear", "bicubic", "area", "nearest"):
+                options = {"size": size, "interpolation": interpolation, "dtype": "uint8"}
+                assert (batch(frames, device=device, **options) == value).all()
+
+
+SIZES = [((48, 64), (22, 22)), ((31, 17), (64, 97)), ((97, 201), (224, 33)), ((1, 1), (3, 2)), ((5, 7), (5, 3))]
+
+
+@pytest.mark.parametrize(("before", "after"), [*SIZES, ((480, 640), (224, 224)), ((1200, 30), (24, 30))])
+def test_rule_41_bicubic_is_torchs_antialiased(rng, device, before, after):
+    """Weights are multiples of 2^-15 of the largest, which moves a mean by less than 0.02."""
+    frames = random_frames(rng, 2, *before, 3)
+    made = batch(frames, device=device, size=after, interpolation="bicubic", dtype="uint8").astype(np.int64)
+    planes = torch.from_numpy(frames).permute(0, 3, 1, 2)
+    exact = torch.nn.functional.interpolate(planes.double(), size=after, mode="bicubic", antialias=True).numpy()
+    assert np.abs(made - exact.clip(0, 255)).max() <= 0.52
+    assert_same_bits(made, batch(frames, size=after, interpolation="bicubic", dtype="uint8").astype(np.int64))
+
+
+@pytest.mark.parametrize(("before", "after"), [((60, 80), (24, 33)), ((24, 33), (60, 80))])
+def test_rule_41_bicubic_is_pils(device, before, after):
+    """PIL rounds after each axis."""
+    image = pytest.importorskip("PIL.Image")
+    y, x = np.mgrid[: before[0], : before[1]]
+    frame = np.stack([120 + 90 * np.sin(y / 5), 128 + 70 * np.cos(x / 6), (3 * x + y) % 200 / 2 + 60], axis=-1)
+    frame = frame.astype(np.uint8)
+    made = batch(frame[None], device=device, size=after, interpolation="bicubic", **BYTES)[0].astype(int)
+    expected = np.asarray(image.fromarray(frame).resize(after[::-1], image.Resampling.BICUBIC)).astype(int)
+    assert np.abs(made - expected).max() <= 1
+
+
+@pytest.mark.parametrize(("before", "after"), SIZES)
+def test_rule_41_area_is_the_mean_of_what_a_pixel_covers(rng, device, before, after):
+    """Each pixel repeated so often that both grids divide it; their sums are whole numbers."""
+    frames = random_frames(rng, 2, *before, 3)
+    made = batch(frames, device=device, size=after, interpolation="area", **BYTES)
+    sums = frames.astype(np.int64)
+    for axis in (1, 2):
+        sums = np.repeat(sums, after[axis - 1], axis=axis)
+        sums = sums.reshape(*sums.shape[:axis], after[axis - 1], before[axis - 1], *sums.shape[axis + 1 :])
+        sums = sums.sum(axis=axis + 1)
+    assert_same_bits(made, np.rint(sums / (before[0] * before[1])).astype(np.uint8))
+
+
+def test_rule_41_area_is_torchs_where_sides_divide(rng, device):
+    frames = random_frames(rng, 2, 48, 60, 3)
+    made = batch(frames, device=device, size=(12, 20), interpolation="area", dtype="uint8")
+    planes = torch.from_numpy(frames).permute(0, 3, 1, 2).double()
+    exact = torch.nn.functional.interpolate(planes, size=(12, 20), mode="area").numpy()
+    assert np.abs(made - exact).max() <= 0.5 + 1e-9
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("before", "after"), SIZES)
+def test_rule_41_nearest_keeps_values(rng, device, before, after, channels):
+    frames = random_frames(rng, 2, *before, channels)
+    made = batch(frames, device=device, size=after, interpolation="nearest", **BYTES)
+    assert_same_bits(made, np.stack([images.resized_nearest(frame, *after) for frame in frames]))
+    planes = torch.from_numpy(frames).permute(0, 3, 1, 2)
+    assert_same_bits(
+        made.transpose(0, 3, 1, 2), torch.nn.functional.interpolate(planes, size=after, mode="nearest-exact").numpy()
+    )
+
+
+@pytest.mark.parametrize("interpolation", ["bicubic", "area", "nearest"])
+def test_rule_41_every_interpolation_goes_with_the_other_steps(rng, device, interpolation):
+    frames = random_frames(rng, 2, 40, 30, 3)
+    plain = batch(frames, device=device, size=(20, 17), interpolation=interpolation, **BYTES)
+    cropped = batch(
+        frames, device=device, size=(20, 17), interpolation=interpolation, crop=(9, 8), crop_at="center", **BYTES
+    )
+    assert_same_bits(cropped, plain[:, 5:14, 4:12])
+    part = batch(
+        frames, device=device, crop_scale=0.25, crop_at="center", size=(20, 17), interpolation=interpolation, **BYTES
+    )
+    assert_same_bits(
+        part, batch(frames[:, 10:30, 7:22], device=device, size=(20, 17), interpolation=interpolation, **BYTES)
+    )
+    letterbox = batch(frames, device=device, size=(20, 20), fit="pad", interpolation=interpolation, **BYTES)
+    assert_same_bits(
+        letterbox[:, :, 2:17], batch(frames, device=device, size=(20, 15), interpolation=interpolation, **BYTES)
+    )
+    assert (letterbox[:, :, :2] == 0).all() and (letterbox[:, :, 17:] == 0).all()
+    options = {
+        "size": (23, 31),
+        "interpolation": interpolation,
+        "brightness": 0.3,
+        "contrast": 0.3,
+        "hue": 0.2,
+        "mean": 0.5,
+    }
+    assert_same_bits(batch(frames, device=device, seed=4, **options), batch(frames, seed=4, **options))
+    assert_same_bits(batch(frames, device=device, size=(40, 30), interpolation=interpolation, **BYTES), frames)
+
+
+def test_rule_46_depth_takes_the_nearest_pixels_whatever_colour_takes(rng, device):
+    depth = rng.integers(0, 4000, (2, 30, 20, 1), dtype=np.uint16)
+    plain = batch(depth, device=device, size=(11, 13), unit_m=0.001)
+    assert_same_bits(batch(depth, device=device, size=(11, 13), unit_m=0.001, interpolation="nearest"), plain)
+    for interpolation in ("bicubic", "area"):
+        with pytest.raises(robocache.ArgumentError, match=r"^interpolation: .*nearest"):
+            batch(depth, device=device, size=(11, 13), unit_m=0.001, interpolation=interpolation)
 
 
 @pytest.mark.parametrize(
@@ -415,6 +516,7 @@ DEPTH = np.zeros((2, 8, 10, 1), np.uint16)
         (FRAMES, {"size": (4, 4.5)}, "size: "),
         (FRAMES, {"fit": "pad"}, "fit: "),
         (FRAMES, {"fit": "cover", "size": (4, 4)}, "fit: "),
+        (FRAMES, {"interpolation": "lanczos", "size": (4, 4)}, "interpolation: "),
         (FRAMES, {"crop": (9, 4)}, "crop: "),
         (FRAMES, {"crop": (4, 4), "size": (3, 9)}, "crop: "),
         (FRAMES, {"crop": (4, 4), "shift": 2}, "shift: "),
@@ -451,6 +553,11 @@ DEPTH = np.zeros((2, 8, 10, 1), np.uint16)
         (FRAMES[:, ::2], {}, "frames: "),
         (FRAMES[:, :0], {}, "frames: "),
         (np.zeros((1, 2, 9000, 1), np.uint8), {"size": (1, 3)}, r"size: 1 x 3 cannot be made of 2 x 9000"),
+        (
+            np.zeros((1, 900, 9000, 1), np.uint8),
+            {"size": (9, 40), "interpolation": "bicubic"},
+            r"size: 9 x 40 cannot be made of 900 x 9000",
+        ),
     ],
 )
 def test_refusals_name_the_option(frames, options, message):
