@@ -32,7 +32,7 @@ from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
 from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8, naming
-from .rotations import scattered
+from .methods import scattered
 from .stamps import (
     DATE,
     DAY,

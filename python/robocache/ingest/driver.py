@@ -45,7 +45,7 @@ from .recording import (
     naming,
 )
 from .registry import find_format, format_of
-from .rotations import with_rotations
+from .methods import with_rotations
 
 Progress = Callable[[int, int, str], None]
 _NOTHING = "nothing in it to keep"

@@ -23,7 +23,7 @@ from ..errors import FileError
 from .files import check_file, look_through
 from .formats.ulog import MAGIC, UlogOptions, is_ulog
 from .recording import Notes, Recording, Rows, SourceError, Texts
-from .rotations import PX4_WORDS, rotations_of
+from .methods import PX4_WORDS, rotations_of, with_held
 
 _SYNC = b"\x2f\x73\x13\x20\x25\x0c\xbb\x12"
 # Bytes that are walked at once.
@@ -410,8 +410,11 @@ class _Log:
                 for f in fields:
                     values[:, column : column + len(f.names)] = f.read(rows)
                     column += len(f.names)
-                found = [] if dtype.kind in "biu" else rotations_of(stream, names, [len(names)], PX4_WORDS)
-                told = {**attributes, "methods": found} if found else attributes
+                told = dict(attributes)
+                if dtype.kind == "f":
+                    is_whole = [f.type not in ("float", "double") for f in fields for _ in f.names]
+                    if methods := with_held(rotations_of(stream, names, [len(names)], PX4_WORDS), is_whole):
+                        told["methods"] = methods
                 yield stream, Rows(time_ns, values, names, attributes=told)
             for stream, (start, end) in topic.texts.items():
                 cells = (bytes(cell).partition(b"\0")[0] for cell in rows[:, start:end])

@@ -9,7 +9,7 @@ from flat_options import flat_loader
 from hdf5_files import write_robomimic
 from lerobot_files import Episode, write_lerobot
 from rlds_files import example, group, sequence, tensor, write_rlds
-from robocache.ingest.rotations import rotations_of
+from robocache.ingest.methods import rotations_of
 from ros_files import ROS1, START, header, message, write_bag1, write_channel, write_mcap
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from scipy.spatial.transform import Rotation, Slerp

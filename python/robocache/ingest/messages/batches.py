@@ -28,6 +28,7 @@ class Leaf:
     count: of an array, how many; None of a single number.
     fields: of messages, theirs.
     of: the type of the message whose field it is; "" where messages have none.
+    whole: whether floats hold whole numbers or bools, because messages may lack them.
     """
 
     path: str
@@ -36,6 +37,12 @@ class Leaf:
     count: int | None = None
     fields: tuple[Leaf, ...] = ()
     of: str = ""
+    whole: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its type is bool, enum or integer."""
+        return self.whole or (self.dtype is not None and self.dtype.kind in "biu")
 
 
 class Batch(Protocol):

@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 
 from ..recording import Ragged, Rows, Samples, SourceError, Texts
-from ..rotations import PX4_WORDS, rotations_of, says_quaternion
+from ..methods import PX4_WORDS, rotations_of, says_quaternion, with_held
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
 from .cameras import Camera, Intrinsics, depth_unit
@@ -325,14 +326,17 @@ class Topic:
         leaves: Sequence[Leaf],
         shape: Sequence[int],
     ) -> dict[str, Any]:
-        """What is said of a stream of these fields, and which of them are quaternions by their messages' types."""
+        """What is said of a stream of these fields; which of them are quaternions by their messages' types, and which are held."""
         names = []
         for leaf in leaves:
             stem, dot, name = leaf.path.rpartition(".")
             names.append(f"{stem}{dot}quaternion.{name}" if says_quaternion(leaf.of) else leaf.path)
         words = {"words": PX4_WORDS} if self._origin.schema.startswith("px4_msgs/") else {}
         field = names[0] if len(names) == 1 else ""  # an array: a message of one field has the topic's name
-        found = [] if dtype.kind in "biu" else rotations_of(field, names, shape, **words)
+        if dtype.kind in "biu":
+            return attributes
+        is_whole = [leaf.is_whole for leaf in leaves for _ in range(prod(shape) // len(leaves))]
+        found = with_held(rotations_of(field, names, shape, **words), is_whole)
         return {**attributes, "methods": found} if found else attributes
 
     def _stream(self, group: list[Leaf], scalars: list[Leaf], alone: bool) -> str:

@@ -1,4 +1,4 @@
-"""Finds the rotations that the names of streams and features declare. They are interpolated as rotations.
+"""Finds the methods of interpolation that a source declares: names declare rotations, types declare whole numbers.
 
 Values are not examined, because four numbers of length 1 may be anything.
 """
@@ -9,8 +9,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from .recording import Notes, Ragged, Rows, Samples
+
+Block = list[Any]  # [start, stop, method]
 
 # A word that means a quaternion of four numbers, and a word that means a rotation, a quaternion if its components are x, y, z, w.
 _QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
@@ -28,14 +31,10 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iterator[tuple[str, Samples]]:
-    """Yields the streams, with ``attributes["methods"]`` if their names declare rotations and they have no methods yet."""
-    known: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[list[int | str]]] = {}
+    """Yields the streams, with ``attributes["methods"]`` for the rotations that their names declare among features without a method."""
+    known: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[Block]] = {}
     for stream, samples in streams:
-        if (
-            isinstance(samples, Rows | Ragged)
-            and samples.values.dtype.kind not in "biu"
-            and "methods" not in samples.attributes
-        ):
+        if isinstance(samples, Rows | Ragged) and samples.values.dtype.kind not in "biu":
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
             if key not in known:
                 known[key] = rotations_of(*key)
@@ -43,14 +42,16 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
                     features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
                     why = f"{features} are not adjacent: they are interpolated number by number"
                     notes.leave_out(f"{stream}: a rotation", why)
-            if known[key]:
-                samples = replace(samples, attributes={**samples.attributes, "methods": known[key]})
+            said = samples.attributes.get("methods", [])
+            found = [[a, b, how] for a, b, how in known[key] if all(b <= start or stop <= a for start, stop, _ in said)]
+            if found:
+                samples = replace(samples, attributes={**samples.attributes, "methods": sorted([*said, *found])})
         yield stream, samples
 
 
 def rotations_of(
     stream: str, names: Sequence[str], shape: Sequence[int], words: Iterable[str] = _QUATERNION
-) -> list[list[int | str]]:
+) -> list[Block]:
     """Returns the quaternions in a row of that shape: [[start, stop, "slerp"], ...].
 
     words: the words that declare four numbers without names of components.
@@ -107,6 +108,26 @@ def _components(name: str) -> dict[str, str]:
     name = _BRACKETS.sub(lambda brackets: brackets[0] if len(brackets[0].strip()) == 3 else "", name)
     found = _COMPONENT.finditer(name)
     return {f"{name[: match.start()]}{_GAP}{name[match.end() :]}": match[1].lower() for match in found}
+
+
+def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]:
+    """Returns the methods of a stream of floats, with "previous" for the features that are whole numbers by their types.
+
+    Nothing lies between two modes, flags or counts. Integer streams are held as a whole and need no methods.
+
+    methods: blocks of other features, such as :func:`rotations_of` returns them; they come first.
+    is_whole: of each feature, whether its type is bool, enum or integer.
+    """
+    taken = {feature for start, stop, _ in methods for feature in range(start, stop)}
+    blocks: list[Block] = []
+    for feature, whole in enumerate(is_whole):
+        if not whole or feature in taken:
+            continue
+        if blocks and blocks[-1][1] == feature:
+            blocks[-1][1] = feature + 1
+        else:
+            blocks.append([feature, feature + 1, "previous"])
+    return sorted([*methods, *blocks])
 
 
 def says_quaternion(name: str) -> bool:
