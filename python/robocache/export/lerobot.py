@@ -8,6 +8,7 @@ reported in one error.
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -413,16 +414,22 @@ def _values(
     if method is None or np.array_equal(clock, targets):
         recorded: np.ndarray = values[_target_rows(clock, targets, None)]
         return recorded
-    options: dict[str, Any] = {}
-    if method not in _STEPS and (slices := own_methods(stream.name, [stream])):
-        options["methods"] = slices
+    whole = range(math.prod(stream.shape))
+    calls = {(method, 0): set(whole)}  # one for each method, which takes any number of runs, and one for each rotation
+    for block, own in own_methods(stream.name, [stream]) if method not in _STEPS else ():
+        calls[method, 0] -= {*whole[block]}
+        calls.setdefault((own, whole[block].start if own in ("slerp", "pose") else 0), set()).update(whole[block])
+    flat = values.reshape(1, len(values), -1)
+    resampled = np.empty((len(targets), len(whole)), values.dtype)
     try:
-        flat = values.reshape(1, len(values), -1)
-        out = resample_trajectories(flat, clock[None], targets[None], method=method, **options)
+        for (one, _), features in calls.items():
+            columns = sorted(features)
+            if columns:
+                found = resample_trajectories(flat[..., columns], clock[None], targets[None], method=one)
+                resampled[:, columns] = np.asarray(found)[0]
     except Error as error:
         raise ArgumentError(f"methods: {where}: {error}") from error
-    resampled: np.ndarray = np.asarray(out).reshape(len(targets), *stream.shape)
-    return resampled
+    return resampled.reshape(len(targets), *stream.shape)
 
 
 def _write_video(folder: Path, key: str, number: int, pictures: Any, rows: np.ndarray, fps: int) -> dict[str, Any]:

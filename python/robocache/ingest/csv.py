@@ -31,8 +31,8 @@ from ..errors import FileError
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
+from .methods import scattered, with_held
 from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8, naming
-from .methods import scattered
 from .stamps import (
     DATE,
     DAY,
@@ -126,7 +126,7 @@ def _read_folder(
             if layout.units:
                 notes.leave_out(f"{file.stem}: units", "the line below the header; only the clock's is used")
             if rows is not None:
-                yield file.stem, replace(rows, attributes=attributes)
+                yield file.stem, replace(rows, attributes={**rows.attributes, **attributes})
             for column, told in texts.items():
                 yield f"{file.stem}.{column}", replace(told, attributes=attributes)
             if images:
@@ -353,7 +353,9 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
             _refuse_rounded_numbers(begin, number, name)
     if unit == "s" and options.time_unit is None:
         _refuse_seconds_alone(begin, kept, time_ns, values)
-    return layout, Rows(time_ns, values, columns if header else None), time_ns, paths, told
+    methods = with_held([], [pa.types.is_boolean(types[number]) for number in kept])
+    attributes = {"methods": methods} if methods else {}
+    return layout, Rows(time_ns, values, columns if header else None, attributes=attributes), time_ns, paths, told
 
 
 def _with_rotations_together(kept: list[str], begin: _Begin, left_out: dict[str, str]) -> list[str]:

@@ -27,6 +27,7 @@ from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, 
 from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
+from .methods import with_rotations
 from .options import make_options
 from .reader_process import reader_processes
 from .recording import (
@@ -45,7 +46,6 @@ from .recording import (
     naming,
 )
 from .registry import find_format, format_of
-from .methods import with_rotations
 
 Progress = Callable[[int, int, str], None]
 _NOTHING = "nothing in it to keep"
@@ -502,7 +502,8 @@ class Driver:
         self._work = work
         self._notes = notes
         self._mapper = None if work.mapping is None else Mapper(work.mapping, notes)
-        self._fixed = {} if held is None else {name: np.dtype(stream.dtype) for name, stream in held.streams.items()}
+        self._held = {} if held is None else held.streams
+        self._fixed = {name: np.dtype(stream.dtype) for name, stream in self._held.items()}
         self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._fixed}
 
     def run(self, reader: Any, progress: Progress | None, share: range | None = None) -> None:
@@ -586,9 +587,27 @@ class Driver:
             if is_new and (count := max(len(now), len(self.streams))) >= _MOST_STREAMS:
                 raise SourceError(f"{recording.where}: more than {count} streams; a mapping takes some of them")
             _count(budget, name, samples, is_new)
+            samples = self._with_first_methods(name, samples, now)
             self._describe(name, samples, now)
             for part in split_chunks(samples):
                 yield name, part
+
+    def _with_first_methods(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
+        """Returns samples with the methods that the stream has already, which a stream has only once. Others are named."""
+        before = now.get(name) or self.streams.get(name)
+        if before is not None:
+            told = before.facts.get("attributes", {})
+        elif name in self._held:
+            told = self._held[name].attributes
+        else:
+            return samples
+        first, own = told.get("methods"), samples.attributes.get("methods")
+        if first == own or told | {"methods": None} != dict(samples.attributes) | {"methods": None}:
+            return samples
+        who = "the recordings before it have" if before is not None else "the cache has"
+        why = f"{who} {first}, which stays; a new ingest of all sources, or a mapping with methods, changes them"
+        self._notes.leave_out(f"{name}: its methods {own}", why)
+        return replace(samples, attributes=told)
 
     def _describe(self, name: str, samples: Samples, now: dict[str, _Stream]) -> None:
         """Tells the cache of the stream, or holds it against what was told; `now` is what this recording says."""

@@ -28,7 +28,6 @@ from .yaml import read_yaml
 
 # "a_RS_S_x [m s^-2]"
 _UNIT = re.compile(r"\s*\[(.*)\]$")
-_QUATERNION = re.compile(r"q_\w+_([wxyz])")
 
 
 def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recording, None, None]:
@@ -129,18 +128,14 @@ class _Reader:
 
 
 def _describe(rows: Rows, attributes: dict[str, Any]) -> Rows:
-    """The same, units apart from the names; a quaternion's columns are told."""
+    """The same, units apart from the names."""
+    attributes = {**rows.attributes, **attributes}
     if rows.names is None:
         return replace(rows, attributes=attributes)
     found = [_UNIT.search(name) for name in rows.names]
-    names = [_UNIT.sub("", name) for name in rows.names]
     if all(found):
-        attributes = attributes | {"units": [unit[1] for unit in found if unit]}
-    components = [(column, match[1]) for column, name in enumerate(names) if (match := _QUATERNION.fullmatch(name))]
-    columns = [column for column, _ in components]
-    if sorted(letter for _, letter in components) == list("wxyz") and columns[-1] - columns[0] == 3:
-        attributes = attributes | {"methods": [[columns[0], columns[0] + 4, "slerp"]]}
-    return replace(rows, names=names, attributes=attributes)
+        attributes["units"] = [unit[1] for unit in found if unit]
+    return replace(rows, names=[_UNIT.sub("", name) for name in rows.names], attributes=attributes)
 
 
 # ---- calibration ----

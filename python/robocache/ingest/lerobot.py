@@ -41,6 +41,7 @@ from .lerobot_tables import (
     to_numpy,
     video_name,
 )
+from .methods import declares_whole
 from .recording import NO_TEXT, Frames, Notes, Recording, Rows, SourceError, Texts, naming
 
 if TYPE_CHECKING:
@@ -283,6 +284,8 @@ def _read_streams(
         values = episode.scalars(name).astype(INDEX_COLUMNS[name]) if name in INDEX_COLUMNS else episode.array(name)
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
         attributes, known = numbered.get(name, ({}, None))
+        if values.dtype.kind == "f" and declares_whole(features.get(name, {}).get("dtype")):
+            attributes = {**attributes, "methods": [[0, values[0].size, "previous"]]}
         if known is not None:
             unknown = values[~np.isin(values, known) & (values != NO_TEXT)]
             for number, count in zip(*np.unique(unknown, return_counts=True), strict=True):

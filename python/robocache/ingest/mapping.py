@@ -25,6 +25,7 @@ from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import split_chunks, stamps
 from .files import check_file
 from .images import exchange_red_and_blue
+from .methods import declares_whole, with_others
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):
@@ -241,6 +242,8 @@ def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Par
             said = {fact: value for fact, value in entry.items() if fact not in ("original_key", "start", "end")}
             if entry.get("rotation_type") == "quaternion":
                 said["methods"] = "slerp"
+            elif modality in ("state", "action") and declares_whole(entry.get("dtype")):
+                said["methods"] = "previous"
             said = _parse_attributes({"attributes": said}, place)
             if "start" in entry or "end" in entry:
                 start, stop = _bounds(entry.get("start"), entry.get("end"), place)
@@ -448,6 +451,8 @@ class Mapper:
                 _check_attributes(said, features, f"{self._mapping.where}: streams.{name}")
         except ArgumentError as error:
             raise FileError(str(error)) from error
+        if isinstance(said.get("methods"), list):  # the features that it does not name keep the source's methods
+            said["methods"] = with_others(said["methods"], known.get("methods", []))
         attributes = {**known, **said}
         return replace(samples, attributes=attributes) if attributes else samples
 

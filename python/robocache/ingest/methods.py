@@ -42,10 +42,8 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
                     features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
                     why = f"{features} are not adjacent: they are interpolated number by number"
                     notes.leave_out(f"{stream}: a rotation", why)
-            said = samples.attributes.get("methods", [])
-            found = [[a, b, how] for a, b, how in known[key] if all(b <= start or stop <= a for start, stop, _ in said)]
-            if found:
-                samples = replace(samples, attributes={**samples.attributes, "methods": sorted([*said, *found])})
+            if methods := with_others(samples.attributes.get("methods", []), known[key]):
+                samples = replace(samples, attributes={**samples.attributes, "methods": methods})
         yield stream, samples
 
 
@@ -111,23 +109,41 @@ def _components(name: str) -> dict[str, str]:
 
 
 def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]:
-    """Returns the methods of a stream of floats, with "previous" for the features that are whole numbers by their types.
+    """Returns the methods of a stream of floats, with "previous" for the other features that are whole numbers by their types.
 
-    Nothing lies between two modes, flags or counts. Integer streams are held as a whole and need no methods.
+    Nothing lies between two modes, flags or counts. Streams of integers are held as they are.
 
-    methods: blocks of other features, such as :func:`rotations_of` returns them; they come first.
     is_whole: of each feature, whether its type is bool, enum or integer.
     """
+    return with_others(methods, _runs([feature for feature, whole in enumerate(is_whole) if whole], "previous"))
+
+
+def with_others(methods: Sequence[Block], others: Sequence[Block]) -> list[Block]:
+    """Returns the blocks of `methods`, and `others` for the features that these do not name. A rotation is not cut."""
     taken = {feature for start, stop, _ in methods for feature in range(start, stop)}
+    blocks = list(methods)
+    for start, stop, method in others:
+        free = [feature for feature in range(start, stop) if feature not in taken]
+        if len(free) == stop - start:
+            blocks.append([start, stop, method])
+        elif method not in ("slerp", "pose"):
+            blocks += _runs(free, method)
+    return sorted(blocks)
+
+
+def _runs(features: Sequence[int], method: str) -> list[Block]:
     blocks: list[Block] = []
-    for feature, whole in enumerate(is_whole):
-        if not whole or feature in taken:
-            continue
+    for feature in features:
         if blocks and blocks[-1][1] == feature:
             blocks[-1][1] = feature + 1
         else:
-            blocks.append([feature, feature + 1, "previous"])
-    return sorted([*methods, *blocks])
+            blocks.append([feature, feature + 1, method])
+    return blocks
+
+
+def declares_whole(dtype: object) -> bool:
+    """Whether a file's word for a dtype says bool or integer."""
+    return str(dtype).startswith(("bool", "int", "uint"))
 
 
 def says_quaternion(name: str) -> bool:

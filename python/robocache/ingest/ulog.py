@@ -22,8 +22,8 @@ import numpy as np
 from ..errors import FileError
 from .files import check_file, look_through
 from .formats.ulog import MAGIC, UlogOptions, is_ulog
-from .recording import Notes, Recording, Rows, SourceError, Texts
 from .methods import PX4_WORDS, rotations_of, with_held
+from .recording import Notes, Recording, Rows, SourceError, Texts
 
 _SYNC = b"\x2f\x73\x13\x20\x25\x0c\xbb\x12"
 # Bytes that are walked at once.
@@ -410,7 +410,7 @@ class _Log:
                 for f in fields:
                     values[:, column : column + len(f.names)] = f.read(rows)
                     column += len(f.names)
-                told = dict(attributes)
+                told: dict[str, Any] = dict(attributes)
                 if dtype.kind == "f":
                     is_whole = [f.type not in ("float", "double") for f in fields for _ in f.names]
                     if methods := with_held(rotations_of(stream, names, [len(names)], PX4_WORDS), is_whole):

@@ -182,12 +182,12 @@ def test_a_sensor_without_a_rotation_gives_zeros(tmp_path):
 def test_quaternions_of_px4_in_its_logs_and_its_messages(turns, tmp_path):
     """`q` has w first, and so have fields whose names begin or end otherwise; the sensor's four numbers are none."""
     wxyz = np.ascontiguousarray(turns[:, [3, 0, 1, 2]], np.float32)
-    form = "vehicle_attitude:uint64_t timestamp;float[4] q;float[4] delta_q_reset;float[4] other;uint8_t counter;"
+    form = "vehicle_attitude:uint64_t timestamp;float[4] q;float[4] delta_q_reset;float[4] other;"
     parts = [struct.pack("<HB", len(form), ord("F")) + form.encode()]
     name = b"vehicle_attitude"
     parts.append(struct.pack("<HBBH", 3 + len(name), ord("A"), 0, 0) + name)
     for k, q in enumerate(wxyz):
-        row = struct.pack("<HQ12fB", 0, 1000 + k * STEP // 1000, *q, *q, *q, 1)
+        row = struct.pack("<HQ12f", 0, 1000 + k * STEP // 1000, *q, *q, *q)
         parts.append(struct.pack("<HB", len(row), ord("D")) + row)
     flags = struct.pack("<HB", 40, ord("B")) + bytes(40)
     log = tmp_path / "log.ulg"

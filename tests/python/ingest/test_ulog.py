@@ -92,7 +92,8 @@ def test_nested_and_array_fields_get_names_and_padding_is_dropped(tmp_path):
             "ok",
         ]
     )
-    assert yields.facts["outer.2"]["attributes"] == {"clock_source": "timestamp", "schema": "outer"}
+    held = [[0, 1, "previous"], [3, 4, "previous"], [6, 7, "previous"], [9, 10, "previous"]]
+    assert yields.facts["outer.2"]["attributes"] == {"clock_source": "timestamp", "schema": "outer", "methods": held}
     assert yields.clocks == {"outer.2": "recorded"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ _DEPTH = 16
 # The most memory of one value, that of an empty list.
 _VALUE_BYTES = 100
 _COMPONENTS = frozenset("xyzw")
+_OF_NUMBERS = frozenset({"int", "ints", "float", "floats"})
 
 
 class JsonDecoder:
@@ -26,6 +28,9 @@ class JsonDecoder:
 
     A missing number or null becomes NaN, a missing text becomes empty. A field is therefore float64 if it is a whole number in
     some messages and missing in others. It is float64 too if it has a fraction in some, or is a number in the schema.
+
+    A field is whole if the schema says integer or boolean, or if all of its values are bools. Where it is float64, it is still
+    held between messages.
 
     schema: the channel's JSON Schema; other bytes are ignored.
     floats: the paths of fields that are not whole numbers, as other messages have shown.
@@ -36,7 +41,8 @@ class JsonDecoder:
     def __init__(self, schema: bytes = b"", floats: Iterable[str] = ()) -> None:
         self.leaves: tuple[Leaf, ...] = ()
         self.left_out: dict[str, str] = {}
-        self._fields = _Fields(_declared_floats(schema) | set(floats))
+        declared = _declared(schema)
+        self._fields = _Fields(declared["number"] | set(floats), declared["whole"] - declared["number"])
         self._whole: frozenset[str] = frozenset()
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Trees, dict[int, str]]:
@@ -68,9 +74,11 @@ class JsonDecoder:
 class _Fields:
     """The fields that objects have in common, and those of the objects in lists."""
 
-    def __init__(self, floats: frozenset[str]) -> None:
+    def __init__(self, floats: frozenset[str], whole: frozenset[str]) -> None:
         self.left_out: dict[str, str] = {}
         self._floats = floats
+        self._declared_whole = whole
+        self._numbers: set[str] = set()  # fields with a number that is no bool
         self._kinds: dict[str, str] = {}
         self._inner: dict[str, _Fields] = {}
         self._beyond: set[str] = set()  # fields with whole numbers that float64 does not hold
@@ -82,6 +90,8 @@ class _Fields:
                 kind, before = _kind(value), self._kinds.get(path)
                 if kind in ("int", "ints", "floats") and path not in self._beyond and _is_beyond(value):
                     self._beyond.add(path)
+                if kind in _OF_NUMBERS and path not in self._numbers and _has_number(value):
+                    self._numbers.add(path)
                 if kind == "int" and (path in self._floats or _is_component(path, tree)):
                     kind = "float"
                 elif kind == "ints" and f"{path}[]" in self._floats:
@@ -106,14 +116,17 @@ class _Fields:
             elif kind == "records":
                 if path not in self._inner:
                     start = f"{path}[]."
-                    floats = (name.removeprefix(start) for name in self._floats if name.startswith(start))
-                    self._inner[path] = _Fields(frozenset(floats))
+                    of_records = (
+                        frozenset(name.removeprefix(start) for name in declared if name.startswith(start))
+                        for declared in (self._floats, self._declared_whole)
+                    )
+                    self._inner[path] = _Fields(*of_records)
                 inner = self._inner[path]
                 inner.learn([record for tree in trees for record in tree.get(path) or ()])
                 self.left_out |= {f"{path}.{name}": why for name, why in inner.left_out.items()}
 
     def whole(self, prefix: str) -> Iterator[str]:
-        """Yields the paths of fields that are whole numbers, in the form of :func:`_declared_floats`."""
+        """Yields the paths of fields that are whole numbers, in the form of :func:`_declared`."""
         for path, kind in self._kinds.items():
             if kind in ("int", "ints"):
                 yield f"{prefix}{path}{'[]' * (kind == 'ints')}"
@@ -122,10 +135,15 @@ class _Fields:
 
     def leaves(self) -> tuple[Leaf, ...]:
         return tuple(
-            Leaf(path, "records", fields=self._inner[path].leaves()) if kind == "records" else _leaf(path, kind)
+            Leaf(path, "records", fields=self._inner[path].leaves())
+            if kind == "records"
+            else _leaf(path, kind, self._is_whole(path))
             for path, kind in self._kinds.items()
             if kind not in ("none", "mixed")
         )
+
+    def _is_whole(self, path: str) -> bool:
+        return path not in self._numbers or path in self._declared_whole or f"{path}[]" in self._declared_whole
 
     def fill(self, tree: Mapping[str, Any], leaves: Sequence[Leaf]) -> dict[str, Any]:
         full: dict[str, Any] = {}
@@ -145,16 +163,18 @@ class _Fields:
         return full
 
 
-def _declared_floats(schema: bytes) -> frozenset[str]:
-    """Returns the paths of fields that are "number" in a JSON Schema, such as "pose.x", "points[].x", "ranges[]"."""
-    try:
+def _declared(schema: bytes) -> dict[str, frozenset[str]]:
+    """Returns the paths of fields that are "number" in a JSON Schema, and of those that are "whole": integers and bools. Paths are
+    such as "pose.x", "points[].x", "ranges[]"."""
+    found: dict[str, set[str]] = {"number": set(), "whole": set()}
+    with suppress(ValueError, RecursionError):
         root = json.loads(schema)
-        return frozenset(_floats_of(root, root, "", 0))
-    except (ValueError, RecursionError):
-        return frozenset()
+        for path, kind in _declarations(root, root, "", 0):
+            found[kind].add(path)
+    return {kind: frozenset(paths) for kind, paths in found.items()}
 
 
-def _floats_of(node: Any, root: Any, path: str, depth: int) -> Iterator[str]:
+def _declarations(node: Any, root: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
     for _ in range(_DEPTH):
         if not isinstance(node, dict) or not isinstance(node.get("$ref"), str):
             break
@@ -164,13 +184,17 @@ def _floats_of(node: Any, root: Any, path: str, depth: int) -> Iterator[str]:
     if not isinstance(node, dict) or depth > _DEPTH:
         return
     kinds = node.get("type")
-    if kinds == "number" or (isinstance(kinds, list) and "number" in kinds):
-        yield path
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if kind in ("number", "integer", "boolean"):
+            yield path, "number" if kind == "number" else "whole"
+    for several in ("anyOf", "oneOf", "allOf"):
+        for one in node[several] if isinstance(node.get(several), list) else ():
+            yield from _declarations(one, root, path, depth + 1)
     properties = node.get("properties")
     for name, field in properties.items() if isinstance(properties, dict) else ():
-        yield from _floats_of(field, root, f"{path}.{name}" if path else name, depth + 1)
+        yield from _declarations(field, root, f"{path}.{name}" if path else name, depth + 1)
     if "items" in node:
-        yield from _floats_of(node["items"], root, f"{path}[]", depth + 1)
+        yield from _declarations(node["items"], root, f"{path}[]", depth + 1)
 
 
 def _flatten(message: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, Any]:
@@ -216,6 +240,10 @@ def _kind(value: Any) -> str:
     return "mixed"
 
 
+def _has_number(value: Any) -> bool:
+    return any(type(number) in (int, float) for number in (value if isinstance(value, list) else [value]))
+
+
 def _is_beyond(value: Any) -> bool:
     """Whether float64 cannot hold one of these whole numbers exactly."""
     numbers = value if isinstance(value, list) else [value]
@@ -235,10 +263,11 @@ def _join(one: str, other: str) -> str:
     return "mixed"
 
 
-def _leaf(path: str, kind: str) -> Leaf:
+def _leaf(path: str, kind: str, is_whole: bool) -> Leaf:
     dtypes = {"int": np.int64, "float": np.float64, "bool": np.bool_}
     if kind in dtypes:
-        return Leaf(path, "number", np.dtype(dtypes[kind]))
+        return Leaf(path, "number", np.dtype(dtypes[kind]), whole=is_whole)
     if kind in ("text", "texts"):
         return Leaf(path, "text" if kind == "text" else "texts")
-    return Leaf(path, "numbers", np.dtype(dtypes[{"ints": "int", "bools": "bool"}.get(kind, "float")]))
+    dtype = np.dtype(dtypes[{"ints": "int", "bools": "bool"}.get(kind, "float")])
+    return Leaf(path, "numbers", dtype, whole=is_whole)

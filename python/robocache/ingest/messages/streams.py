@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..recording import Ragged, Rows, Samples, SourceError, Texts
 from ..methods import PX4_WORDS, rotations_of, says_quaternion, with_held
+from ..recording import Ragged, Rows, Samples, SourceError, Texts
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
 from .cameras import Camera, Intrinsics, depth_unit

@@ -1,0 +1,334 @@
+"""Columns whose type is bool, enum or integer are held between rows, in every format, also beside floats: against numpy."""
+
+import json
+import struct
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from lerobot_files import make_episodes, write_lerobot
+from robocache.ingest.messages import streams
+from ros_files import START, write_channel
+from rosbags.rosbag1 import Writer as Bag1
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+import robocache
+
+ROWS, STEP = 8, 100_000_000
+MODES = np.array([0, 4, 2, 2, 0, 1, 4, 0])
+ARMED = MODES % 4 == 0
+LEVEL = np.linspace(-1, 1, ROWS) ** 3
+TEXT = "float64 level\nuint8 mode\nbool armed\nfloat32 load\nint32[2] codes\nbool[3] flags\nOther other\n"
+OTHERS = "=" * 80 + "\nMSG: own_msgs/Other\nfloat32 gain\nint16 step\nbool on\n"
+
+
+def stamp(k):
+    return START + k * STEP
+
+
+def rows_between(dataset, stream, step=STEP, **window):
+    """The loader's values at 0, 0.31 and 0.77 of each step: ``[ROWS - 1, 3, features]``."""
+    offsets = [0, 0.31 * step / 1e9, 0.77 * step / 1e9]
+    options = {"anchors": stream, "batch_size": ROWS, "shuffle": False, "dtype": "float64"}
+    options["default"] = robocache.Window(dtype=options.pop("dtype"))
+    loader = robocache.Loader(dataset, delta_timestamps={stream: robocache.Window(offsets, **window)}, **options)
+    return np.asarray(next(iter(loader))[stream])[: ROWS - 1].reshape(ROWS - 1, 3, -1)
+
+
+def held(values):
+    return np.repeat(np.asarray(values, np.float64)[:-1, None], 3, axis=1)
+
+
+def linear(values):
+    values = np.asarray(values, np.float64)
+    return values[:-1, None] + np.array([0, 0.31, 0.77]) * np.diff(values)[:, None]
+
+
+def check(dataset, stream, columns, step=STEP):
+    """columns: of each name what numpy says is between rows."""
+    found, names = rows_between(dataset, stream, step), dataset.streams[stream].names
+    assert names == list(columns)
+    for number, (name, wanted) in enumerate(columns.items()):
+        np.testing.assert_allclose(found[..., number], wanted, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def ingested(source, tmp_path, **options):
+    robocache.ingest(source, tmp_path / "cache", **options)
+    return robocache.open(tmp_path / "cache")
+
+
+# ---- messages ----
+
+
+def of_ros(store, k):
+    other = store.types["own_msgs/msg/Other"](float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]))
+    codes, flags = np.array([MODES[k], 7], np.int32), np.array([ARMED[k], True, not ARMED[k]])
+    made = (float(LEVEL[k]), int(MODES[k]), bool(ARMED[k]), float(LEVEL[k]) / 2, codes, flags, other)
+    return store.types["own_msgs/msg/State"](*made)
+
+
+def write_ros(tmp_path, encoding):
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(TEXT + OTHERS, "own_msgs/msg/State"))
+    if encoding == "bag":
+        with Bag1(tmp_path / "a.bag") as bag:
+            kind = "own_msgs/msg/State"
+            connection = bag.add_connection("data", kind, typestore=store)
+            for k in range(ROWS):
+                bag.write(connection, stamp(k), store.serialize_ros1(of_ros(store, k), kind))
+        return tmp_path / "a.bag"
+    name = "own_msgs/msg/State" if encoding == "cdr" else "own_msgs/State"
+    turn = store.serialize_cdr if encoding == "cdr" else store.serialize_ros1
+    payloads = [(stamp(k), bytes(turn(of_ros(store, k), "own_msgs/msg/State"))) for k in range(ROWS)]
+    schema = (name, "ros2msg" if encoding == "cdr" else "ros1msg", (TEXT + OTHERS).encode())
+    return write_channel(tmp_path / "a.mcap", encoding, schema, payloads)
+
+
+@pytest.mark.parametrize("encoding", ["cdr", "ros1", "bag"])
+def test_ros_messages(encoding, tmp_path):
+    dataset = ingested(write_ros(tmp_path, encoding), tmp_path)
+    (stream,) = (name for name in dataset.streams if "/" not in name.strip("/"))
+    gain = np.float32(LEVEL)
+    columns = {"level": linear(LEVEL), "mode": held(MODES), "armed": held(ARMED), "load": linear(LEVEL / 2)}
+    check(dataset, stream, columns | {"other.gain": linear(gain), "other.step": held(MODES), "other.on": held(ARMED)})
+    assert dataset.streams[stream].attributes["methods"] == [[1, 3, "previous"], [5, 7, "previous"]]
+    for name, first in (("codes", MODES), ("flags", ARMED)):
+        found = rows_between(dataset, f"{stream}/{name}")
+        np.testing.assert_array_equal(found[..., 0], held(first))
+    asked = rows_between(dataset, stream, method="linear")  # whoever asks for a method gets it
+    np.testing.assert_allclose(asked[..., 1], linear(MODES))
+
+
+def test_protobuf_messages_with_enums_and_wrappers(tmp_path):
+    file = descriptor_pb2.FileDescriptorProto(name="s.proto", package="p", syntax="proto3")
+    kind = file.enum_type.add(name="Mode")
+    for number in (0, 1, 2, 4):
+        kind.value.add(name=f"M{number}", number=number)
+    file.message_type.add(name="Flag").field.add(name="value", number=1, type=8, label=1)
+    state = file.message_type.add(name="State")
+    types = {"level": (1, ""), "mode": (14, ".p.Mode"), "armed": (8, ""), "count": (5, ""), "flag": (11, ".p.Flag")}
+    for number, (name, (type, of)) in enumerate(types.items(), 1):
+        state.field.add(name=name, number=number, type=type, label=1, type_name=of or None)
+    pool = DescriptorPool()
+    pool.Add(file)
+    make = GetMessageClass(pool.FindMessageTypeByName("p.State"))
+    payloads = []
+    for k, (mode, armed) in enumerate(zip(MODES.tolist(), ARMED.tolist(), strict=True)):
+        made = make(level=LEVEL[k], mode=mode, armed=armed, count=mode, flag={"value": armed})
+        payloads.append((stamp(k), made.SerializeToString()))
+    schema = ("p.State", "protobuf", descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    dataset = ingested(write_channel(tmp_path / "a.mcap", "protobuf", schema, payloads), tmp_path)
+    check(
+        dataset,
+        "data",
+        {
+            "level": linear(LEVEL),
+            "mode": held(MODES),
+            "armed": held(ARMED),
+            "count": held(MODES),
+            "flag.value": held(ARMED),
+        },
+    )
+
+
+def write_json(path, schema, rows):
+    payloads = [(stamp(k), json.dumps(row).encode()) for k, row in enumerate(rows)]
+    return write_channel(path, "json", ("x", "jsonschema", json.dumps(schema).encode()), payloads)
+
+
+def test_bools_in_json_and_what_its_schema_declares(tmp_path):
+    """Whole numbers beside missing ones are floats in JSON. They are numbers, unless the schema says integer or boolean."""
+    nothing = {"anyOf": [{"$ref": "#/$defs/Mode"}, {"type": "null"}]}  # as pydantic writes an optional enum
+    schema = {
+        "type": "object",
+        "properties": {"mode": nothing, "code": {"type": ["integer", "null"]}, "n": {"type": "number"}},
+        "$defs": {"Mode": {"enum": [0, 1, 2, 4], "type": "integer"}},
+    }
+    rows = [
+        {"level": level, "armed": armed, "ready": armed, "mode": mode, "code": mode, "n": mode, "plain": mode}
+        for level, armed, mode in zip(LEVEL.tolist(), ARMED.tolist(), MODES.tolist(), strict=True)
+    ]
+    rows += [{"level": 0.5, "armed": True}]  # the others are NaN there, behind all rows that are compared
+    dataset = ingested(write_json(tmp_path / "a.mcap", schema, rows), tmp_path)
+    columns = {"level": linear(LEVEL), "armed": held(ARMED), "ready": held(ARMED), "mode": held(MODES)}
+    check(dataset, "data", columns | {"code": held(MODES), "n": linear(MODES), "plain": linear(MODES)})
+
+
+def test_lists_in_json_with_gaps(tmp_path):
+    schema = {"properties": {"codes": {"items": {"type": "integer"}}, "plain": {"items": {"type": "number"}}}}
+    rows = [{"codes": [m, 1], "plain": [m, 1], "flags": [m == 0, True]} for m in MODES.tolist()]
+    rows += [{"codes": [None, 1], "plain": [None, 1], "flags": [None, True]}]
+    dataset = ingested(write_json(tmp_path / "a.mcap", schema, rows), tmp_path)
+    for name, wanted in (("codes", held(MODES)), ("plain", linear(MODES)), ("flags", held(MODES == 0))):
+        np.testing.assert_allclose(rows_between(dataset, f"data/{name}")[..., 0], wanted)
+
+
+def test_recordings_that_say_otherwise_are_kept_and_named(tmp_path):
+    for name, on in (("a", ARMED), ("b", MODES + 0.5)):
+        rows = [{"level": float(level), "on": one} for level, one in zip(LEVEL, on.tolist(), strict=True)]
+        write_json(tmp_path / f"bags/{name}.mcap", {}, rows)
+    report = robocache.ingest(tmp_path / "bags", tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert len(dataset) == 2 and dataset.streams["data"].attributes["methods"] == [[1, 2, "previous"]]
+    (omission,) = (omission for omission in report.left_out if "methods" in omission.what)
+    assert omission.what == "data: its methods None" and "[[1, 2, 'previous']]" in omission.reason
+
+
+def test_a_rotation_beside_a_flag_and_one_that_is_scattered(tmp_path):
+    text = "float64 qx\nfloat64 qy\nfloat64 qz\nfloat64 qw\nuint8 mode\n"
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(text, "own_msgs/msg/Turn"))
+    kind = store.types["own_msgs/msg/Turn"]
+    rows = [bytes(store.serialize_cdr(kind(0.0, 0.0, 0.6, 0.8, int(m)), "own_msgs/msg/Turn")) for m in MODES]
+    schema = ("own_msgs/msg/Turn", "ros2msg", text.encode())
+    payloads = [(stamp(k), row) for k, row in enumerate(rows)]
+    dataset = ingested(write_channel(tmp_path / "a.mcap", "cdr", schema, payloads), tmp_path)
+    assert dataset.streams["data"].attributes["methods"] == [[0, 4, "slerp"], [4, 5, "previous"]]
+    rows = [{"qx": 0.0, "qy": 0.0, "on": True, "qz": 0.6, "qw": 0.8}] * ROWS
+    (tmp_path / "json").mkdir()
+    path = write_json(tmp_path / "json/a.mcap", {}, rows)
+    report = robocache.ingest(path, tmp_path / "json/cache")
+    assert any("not adjacent" in omission.reason for omission in report.left_out)
+    dataset = robocache.open(tmp_path / "json/cache")
+    assert dataset.streams["data"].attributes["methods"] == [[2, 3, "previous"]]
+
+
+# ---- logs ----
+
+
+def test_px4_logs(tmp_path):
+    """A topic of ULog is a stream of floats, also one of integers alone; integers of 64 bits are a stream of their own."""
+
+    def message(kind, payload):
+        return struct.pack("<HB", len(payload), ord(kind)) + payload
+
+    forms = {
+        "mixed": "uint64_t timestamp;float level;uint8_t mode;bool armed;double load;int16_t[2] codes;uint64_t counter;",
+        "whole": "uint64_t timestamp;uint8_t mode;bool armed;",
+    }
+    parts = [message("F", f"{name}:{form}".encode()) for name, form in forms.items()]
+    parts += [message("A", struct.pack("<BH", 0, number) + name.encode()) for number, name in enumerate(forms)]
+    for k, (mode, armed) in enumerate(zip(MODES.tolist(), ARMED.tolist(), strict=True)):
+        us = 1000 + k * STEP // 1000
+        row = struct.pack("<HQfB?dhhQ", 0, us, LEVEL[k], mode, armed, LEVEL[k], mode, -mode, 2**60 + mode)
+        parts += [message("D", row), message("D", struct.pack("<HQB?", 1, us, mode, armed))]
+    log = tmp_path / "log.ulg"
+    head = b"ULog\x01\x12\x35\x01" + struct.pack("<Q", 1000) + message("B", bytes(40))
+    log.write_bytes(head + b"".join(parts))
+    dataset = ingested(log, tmp_path)
+    columns = {"level": linear(LEVEL), "mode": held(MODES), "armed": held(ARMED), "load": linear(LEVEL)}
+    check(dataset, "mixed", columns | {"codes[0]": held(MODES), "codes[1]": held(-MODES)})
+    check(dataset, "whole", {"mode": held(MODES), "armed": held(ARMED)})
+    counters = np.asarray(dataset.streams["mixed/uint64"].values).ravel()
+    assert counters.tolist() == [2**60 + mode for mode in MODES.tolist()]
+    assert "methods" not in dataset.streams["mixed/uint64"].attributes
+
+
+def test_true_and_false_in_csv(tmp_path):
+    """Numbers without a fraction are numbers there; only the words declare a type."""
+    lines = ["time [s],level,armed,mode"]
+    lines += [f"{100 + k / 10:.1f},{LEVEL[k]:.6f},{ARMED[k]},{MODES[k]}" for k in range(ROWS)]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    check(
+        ingested(tmp_path / "log.csv", tmp_path),
+        "log",
+        {"level": linear(LEVEL), "armed": held(ARMED), "mode": linear(MODES)},
+    )
+
+
+# ---- tables ----
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+def test_what_lerobot_s_info_declares(dtype, tmp_path, rng):
+    """pandas writes whole numbers as double where one was ever missing. info.json has the type."""
+    root = tmp_path / "set"
+    write_lerobot(root, make_episodes(rng), features={"mode": {"dtype": dtype, "shape": [1], "names": None}})
+    for file in (root / "data").rglob("*.parquet"):
+        rows = pq.read_table(file)
+        pq.write_table(rows.append_column("mode", pa.array(np.arange(len(rows)) % 2, pa.float64())), file)
+    stream = ingested(root, tmp_path).streams["mode"]
+    assert stream.dtype == "float64" and stream.attributes["methods"] == [[0, 1, "previous"]]
+
+
+# ---- mappings, appends, exports ----
+
+
+def test_a_mapping_names_features_and_leaves_the_others_held(tmp_path):
+    source = write_ros(tmp_path, "cdr")
+    mapping = {"streams": {"data": {"methods": [[0, 1, "pchip"], [1, 2, "nearest"]]}}}
+    dataset = ingested(source, tmp_path, mapping=mapping)
+    wanted = [[0, 1, "pchip"], [1, 2, "nearest"], [2, 3, "previous"], [5, 7, "previous"]]
+    assert dataset.streams["data"].attributes["methods"] == wanted
+    cut = {
+        "streams": {"data": {"slices": [{"name": "a", "start": 0, "stop": 2}, {"name": "b", "start": 2, "stop": 7}]}}
+    }
+    robocache.ingest(source, tmp_path / "cut", mapping=cut)
+    parts = robocache.open(tmp_path / "cut").streams
+    assert parts["a"].attributes["methods"] == [[1, 2, "previous"]]
+    assert parts["b"].attributes["methods"] == [[0, 1, "previous"], [3, 5, "previous"]]
+
+
+def test_a_modality_of_gr00t_that_declares_a_dtype(tmp_path, rng):
+    root = write_lerobot(tmp_path / "set", make_episodes(rng)) or tmp_path / "set"
+    modality = {
+        "state": {"arm": {"start": 0, "end": 1}, "mode": {"start": 1, "end": 2, "dtype": "int32"}},
+        "action": {"all": {"start": 0, "end": 2, "dtype": "float32"}},
+    }
+    (root / "meta/modality.json").write_text(json.dumps(modality))
+    parts = ingested(root, tmp_path, mapping=root / "meta/modality.json").streams
+    assert parts["state.mode"].attributes["methods"] == [[0, 1, "previous"]]
+    assert "methods" not in parts["state.arm"].attributes and "methods" not in parts["action.all"].attributes
+
+
+def test_appending_to_a_cache_that_has_other_methods_keeps_them_and_says_so(tmp_path, monkeypatch):
+    source = write_ros(tmp_path, "cdr")
+    with monkeypatch.context() as before:
+        before.setattr(streams, "with_held", lambda methods, is_whole: methods)
+        robocache.ingest(source, tmp_path / "cache")
+    report = robocache.ingest(source, tmp_path / "cache", append=True)
+    dataset = robocache.open(tmp_path / "cache")
+    assert len(dataset) == 2 and "methods" not in dataset.streams["data"].attributes
+    (omission,) = (omission for omission in report.left_out if "methods" in omission.what)
+    assert omission.reason.startswith("the cache has None, which stays; a new ingest")
+
+
+@pytest.mark.parametrize("method", [None, "linear", "pchip"])
+def test_an_export_to_lerobot_holds_them_too(method, tmp_path):
+    dataset = ingested(write_ros(tmp_path, "cdr"), tmp_path)
+    methods = None if method is None else {"data": method}
+    rename = {"data": "observation.state"}
+    robocache.export(dataset, tmp_path / "out", to="lerobot", fps=40, streams=["data"], methods=methods, rename=rename)
+    (file,) = (tmp_path / "out/data").rglob("*.parquet")
+    state = np.array(pq.read_table(file)["observation.state"].to_pylist())
+    before = np.arange(len(state)) * 25 // 100
+    np.testing.assert_array_equal(state[:, 1], MODES[before])
+    np.testing.assert_array_equal(state[:, 2], ARMED[before])
+    np.testing.assert_array_equal(state[:, 5], MODES[before])
+    if method != "pchip":
+        wanted = np.interp(np.arange(len(state)) * 25e6, np.arange(ROWS) * STEP, LEVEL)
+        np.testing.assert_allclose(state[:, 0], wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_very_many_columns_in_turns_load_and_export(tmp_path):
+    """As a hand of 80 motors has, each with a mode and a torque: more runs than one call of resample takes."""
+    text = "Motor[80] motors\n" + "=" * 80 + "\nMSG: own_msgs/Motor\nfloat32 torque\nuint8 mode\n"
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(text, "own_msgs/msg/Hand"))
+    motor, hand = store.types["own_msgs/msg/Motor"], store.types["own_msgs/msg/Hand"]
+    rows = [hand([motor(float(LEVEL[k]) + j, int(MODES[k])) for j in range(80)]) for k in range(ROWS)]
+    payloads = [(stamp(k), bytes(store.serialize_cdr(row, "own_msgs/msg/Hand"))) for k, row in enumerate(rows)]
+    schema = ("own_msgs/msg/Hand", "ros2msg", text.encode())
+    dataset = ingested(write_channel(tmp_path / "a.mcap", "cdr", schema, payloads), tmp_path)
+    found = rows_between(dataset, "data")
+    np.testing.assert_array_equal(found[..., 1::2], np.repeat(held(MODES)[..., None], 80, axis=2))
+    torques = linear(np.float32(LEVEL))[..., None] + np.arange(80)
+    np.testing.assert_allclose(found[..., ::2], torques, rtol=1e-6, atol=1e-5)
+    robocache.export(dataset, tmp_path / "out", to="lerobot", fps=40, streams=["data"])
+    (file,) = (tmp_path / "out/data").rglob("*.parquet")
+    state = np.array(pq.read_table(file)["data"].to_pylist())
+    np.testing.assert_array_equal(state[:, 1::2], np.repeat(MODES[np.arange(len(state)) * 25 // 100][:, None], 80, 1))
