@@ -16,13 +16,14 @@ ROOMS = {
     "caches": "installation frames dataset writer tasks",
     "what people read": "provenance view overview picture meter explanation findings",
     "files in and out": "sources ingest export",
-    "training": "norm_stats _fma _multiply_add affine options spec former_options loader_options loader lerobot_cache lerobot",
+    "training": "norm_stats _fma _multiply_add affine options spec former_options loader_options loader window_statistics lerobot_cache lerobot",
     "the doctor": "doctor",
     "the package": "__init__",
     "the command": "demo self_test _arguments cli __main__",
 }
 UPWARD = {
     ("findings", "doctor.page"): "Report.html draws the doctor's page, whose plots nothing else needs",
+    ("dataset", "window_statistics"): "Dataset.statistics takes a loader, which draws from datasets",
     ("loader", "lerobot"): "Loader.from_lerobot returns the subclass for LeRobot's datasets",
     ("ingest.driver", "ingest.workers"): "ingest hands its work to processes, each of which runs the driver",
 }

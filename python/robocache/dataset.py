@@ -25,6 +25,9 @@ from .notebook import ROWS, table_html, title_html
 if TYPE_CHECKING:
     import pyarrow
 
+    from .loader import Loader
+    from .spec import Spec
+
 _dataset_open = _lib.function("dataset_open")
 _dataset_verify = _lib.function("dataset_verify")
 _dataset_index_of = _lib.function("dataset_index_of")
@@ -76,13 +79,10 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
 _LACKING: Any = None
 
 
-class Stats(NamedTuple):
-    """Statistics of each feature over all rows, without NaN: float64 arrays of the shape of one row's value.
+RECORDED = "recorded values"
 
-    `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. Quantiles are
-    those of ``numpy.quantile(values.astype(float64), q)``. A dataset's statistics have every field; others may have None.
-    """
 
+class _Fields(NamedTuple):
     mean: np.ndarray = _LACKING
     std: np.ndarray = _LACKING
     min: np.ndarray = _LACKING
@@ -93,6 +93,31 @@ class Stats(NamedTuple):
     q90: np.ndarray = _LACKING
     q99: np.ndarray = _LACKING
     count: np.ndarray = _LACKING  # type: ignore[assignment]  # not tuple's method of that name
+
+
+class Stats(_Fields):
+    """Statistics of each feature over all rows, without NaN: float64 arrays of the shape of one row's value, or with
+    ``per_step`` of a window's, ``[steps, ...]``.
+
+    `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. Quantiles are
+    those of ``numpy.quantile(values.astype(float64), q)``. A dataset's statistics have every field; others may have None.
+    Other quantiles are attributes too, by their percent: ``stats.q02``, ``stats.q99.5`` by ``getattr``.
+
+    Attributes:
+        of: what they are statistics of, as :meth:`Dataset.statistics` says; None where nobody said it.
+    """
+
+    of: str | None = None
+
+    def __new__(cls, *fields: Any, of: str | None = None, **named: Any) -> Stats:
+        made = super().__new__(cls, *fields, **{name: x for name, x in named.items() if name in cls._fields})
+        vars(made).update({name: x for name, x in named.items() if name not in cls._fields})
+        if of is not None:
+            vars(made)["of"] = of
+        return made
+
+    def _asdict(self) -> dict[str, Any]:
+        return super()._asdict() | {name: x for name, x in vars(self).items() if name != "of"}
 
 
 class FrameFormat(NamedTuple):
@@ -319,7 +344,7 @@ class Stream:
 
     @cached_property
     def _stats(self) -> Stats:
-        return Stats(*self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape)))
+        return Stats(*self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape)), of=RECORDED)
 
     def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         return _lib.array_at(self._dataset, self._addresses[name], shape, dtype, read_only=True)
@@ -513,17 +538,32 @@ class Dataset:
             ) from error
         return cast(list[int], np.sort(chosen.to_numpy()).tolist())
 
-    def statistics(self, episodes: Sequence[int] | None = None, *, where: Any = None) -> Mapping[str, Stats]:
-        """The statistics of some episodes' rows, by stream name: those that a cache of these episodes alone would have.
+    def statistics(
+        self,
+        of: Loader | Spec | Sequence[int] | None = None,
+        *,
+        episodes: Sequence[int] | None = None,
+        where: Any = None,
+        per_step: bool = False,
+        quantiles: Sequence[float] = (),
+    ) -> Mapping[str, Stats]:
+        """The statistics of what a loader's batches hold, by key; or of some episodes' rows, by stream.
 
-        A stream's are computed when requested and kept in the cache's folder ``statistics``, if that can be written.
+        With a loader or a spec they are of the values that :class:`Normalization` normalises: after windows, methods and
+        conversions, of every moment that can be drawn, each once, without padding and NaN, in float32 or float64 whatever the
+        batch's dtype. Without one they are those that a cache of these episodes alone would have. Both are exact. They are
+        computed once and kept in the cache's folder ``statistics``, if that can be written.
 
         Args:
-            episodes: their indices, each counted once; default all.
+            of: a :class:`Loader` that draws from this dataset: its keys of numbers, its episodes and anchors. A :class:`Spec`:
+                its keys, with the ticks of the slowest of them as moments. Or episodes.
+            episodes: the indices of episodes, each counted once; default all. A loader has its own.
             where: or those that :meth:`select` finds; with `episodes`, those of them.
+            per_step: with a loader or a spec: each step of a window by itself: ``[steps, ...]``.
+            quantiles: with a loader or a spec: others than 0.01, 0.1, 0.5, 0.9 and 0.99, such as ``(0.02, 0.98)``: ``q02``, ``q98``.
 
         Raises:
-            ArgumentError, ArgumentTypeError: an episode that does not exist; or as :meth:`select`.
+            ArgumentError, ArgumentTypeError: an episode that does not exist; or as :meth:`select`; or naming the argument.
 
         Example:
             >>> parts = ds.split({"train": 0.5, "val": 0.5})
@@ -531,19 +571,34 @@ class Dataset:
             >>> windows = {"action": robocache.Window([0.0], normalize="mean_std")}
             >>> validation = robocache.Loader(ds, episodes=parts["val"], delta_timestamps=windows, batch_size=4,
             ...                               normalization=robocache.Normalization(norm_stats=stats))
+            >>> ds.statistics(validation, per_step=True)["action"].mean.shape
+            (1, 7)
         """
+        if hasattr(of, "spec_of") or hasattr(of, "to_absolute"):  # a Loader or a Spec
+            from .window_statistics import window_statistics
+
+            chosen = None if episodes is None and where is None else self._chosen(episodes, where)
+            return window_statistics(self, of, episodes=chosen, per_step=per_step, quantiles=quantiles)
+        if per_step or len(quantiles):
+            raise errors.ArgumentError("per_step, quantiles: go with a Loader or a Spec, got none")
+        if of is not None and episodes is not None:
+            raise errors.ArgumentError("episodes: expected them once, got two lists")
+        chosen = self._chosen(episodes if of is None else of, where)
+        numbers = {name: stream for name, stream in self.streams.items() if stream.kind == "numbers"}
+        return _ByStream(self._handle, numbers, lambda stream: self._statistics_of(stream, chosen))
+
+    def _chosen(self, episodes: Any, where: Any) -> np.ndarray:
         chosen = np.arange(self._episodes) if episodes is None else wholes("episodes", episodes)
         for episode in chosen[(chosen < 0) | (chosen >= self._episodes)].tolist():
             raise errors.ArgumentError(f"episodes: expected indices in [0, {self._episodes}), got {episode}")
         if where is not None:
             chosen = np.intersect1d(chosen, self.select(where))
-        numbers = {name: stream for name, stream in self.streams.items() if stream.kind == "numbers"}
-        return _ByStream(self._handle, numbers, lambda stream: self._statistics_of(stream, chosen))
+        return chosen
 
     def _statistics_of(self, stream: Stream, episodes: np.ndarray) -> Stats:
         place = _dataset_index_of(self._handle, stream.name)
         table = _lib.to_numpy(_dataset_statistics(self._handle, place, _lib.from_numpy(episodes)))
-        return Stats(*table.reshape(-1, *stream.shape))
+        return Stats(*table.reshape(-1, *stream.shape), of=RECORDED)
 
     def _selectable(self) -> pyarrow.Table:
         """`episodes` and what :meth:`select` knows beside it."""

@@ -14,6 +14,7 @@ import numpy as np
 from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import in_a_batch
+from .dataset import Stats
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats
 from .options import Anchors, Memory, Normalization, Ranks, Window
@@ -218,9 +219,9 @@ def _stats(source: int, name: str, given: Any, keys: Keys) -> list[Any]:
     for key, of_key in given.items():
         if key in keys:
             stats = as_stats(f"{name}[{key!r}]", of_key)
-            fields = {field: array for field, array in stats._asdict().items() if array is not None}
+            fields = {field: array for field in Stats._fields if (array := getattr(stats, field)) is not None}
             table = np.stack([array.ravel() for array in fields.values()])
-            arrays += source, key, ",".join(fields), table
+            arrays += source, key, stats.of or "", ",".join(fields), table
     return arrays
 
 

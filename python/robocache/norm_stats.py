@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,15 +52,15 @@ def as_stats(name: str, value: Any) -> Stats:
     Raises:
         ArgumentError, ArgumentTypeError: naming the field, what was expected and what came.
     """
+    of = getattr(value, "of", None)
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = vars(value)
     if not isinstance(value, Mapping):
         raise errors.ArgumentTypeError(f"{name}: expected statistics, a dict of arrays, got {type(value).__name__}")
-    given = {
-        field: _numbers(f"{name}.{field}", value[field]) for field in Stats._fields if value.get(field) is not None
-    }
+    fields = [*Stats._fields, *(field for field in value if _is_quantile(field) and field not in Stats._fields)]
+    given = {field: _numbers(f"{name}.{field}", value[field]) for field in fields if value.get(field) is not None}
     shapes = {field: array.shape for field, array in given.items() if field != "count"}
     if not shapes:
         raise errors.ArgumentError(
@@ -78,7 +79,11 @@ def as_stats(name: str, value: Any) -> Stats:
         if not (np.isfinite(count) & (count >= 0)).all():
             raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {count.min():g}")
         given["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
-    return Stats(**given)
+    return Stats(**given, of=of)
+
+
+def _is_quantile(field: Any) -> bool:
+    return isinstance(field, str) and re.fullmatch(r"q\d\d(\.\d+)?", field) is not None
 
 
 def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
@@ -165,6 +170,11 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
             raise errors.ArgumentError(
                 f"{name}: expected count, the number of rows, since there is more to merge, got {', '.join(_fields(part))}"
             )
+        if head.of != part.of and None not in (head.of, part.of):
+            raise errors.ArgumentError(
+                f"{name}: expected statistics of the same values as {first}, those of {head.of}, got those of {part.of}"
+            )
+    of = head.of if all(part.of for part in parts.values()) else None
     common = [field for field in Stats._fields if all(getattr(part, field) is not None for part in parts.values())]
     if "mean" not in common and "std" in common:
         common.remove("std")
@@ -177,7 +187,7 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
             merged_feature = _merged_feature(column)
         for field, number in merged_feature.items():
             merged[field][d] = number
-    return Stats(**{field: numbers.reshape(shape) for field, numbers in merged.items()})
+    return Stats(**{field: numbers.reshape(shape) for field, numbers in merged.items()}, of=of)
 
 
 def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:

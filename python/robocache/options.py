@@ -54,8 +54,8 @@ class Window:
             theirs. None: float32.
         images: a camera's: what becomes of its frames. None: pixels from 0 to 1, channels first, as large as they are stored.
         convert: conversions of :mod:`robocache.actions` in their order, of a key whose rows have one axis:
-            ``[actions.Relative("joints")]``. They come before `normalize`, whose statistics are then of converted values and
-            given by ``Normalization(norm_stats=...)``. The batch has ``<key>_base`` ``[B, D]`` too, which
+            ``[actions.Relative("joints")]``. They come before `normalize`, whose statistics are then of the converted values that are
+            drawn, all steps together, unless ``Normalization(norm_stats=...)`` gives others. The batch has ``<key>_base`` ``[B, D]`` too, which
             :meth:`Loader.to_absolute` needs. Padding of the base is padding of the result; where there is no base, or a
             rotation is none, the values are 0 and padding. None: as recorded.
         base: the state that `convert` compares with: one of the batch's keys, whose value at the anchor it is; or ``(key,
@@ -136,7 +136,7 @@ class Normalization:
 
     Args:
         norm_stats: ``{key: statistics}``, such as :meth:`Dataset.statistics`, :func:`merge_stats` and :func:`load_norm_stats`
-            give. Keys that it lacks keep their own.
+            give. Keys that it lacks keep their own. Statistics that say that they are of other values are refused.
         stats_of: the rows whose statistics they are where none are given: ``"selection"``: those of the episodes drawn from;
             ``"dataset"``: all.
         constant: what becomes of a feature that never changes: ``"center"`` only centres it; ``"lerobot"`` and ``"openpi"`` give

@@ -81,6 +81,11 @@ class Spec:
     def keys(self) -> dict[str, dict[str, Any]]:
         return {key.pop("key"): key for key in json.loads(self._json)["keys"]}
 
+    @property
+    def snap_ns(self) -> int:
+        """A moment closer than this to a row's stamp is that row."""
+        return int(json.loads(self._json)["snap_ns"])
+
     def to_absolute(self, key: str, x: Array, batch: Mapping[str, Any]) -> Array:
         """A policy's output as it was recorded, as :meth:`Loader.to_absolute` does it, without a dataset.
 

@@ -12,7 +12,7 @@
 //     rows in the episode, and where a rotation is none (a quaternion whose length is not 1 within 1e-3, a zero one), the result
 //     is 0 and padding: never a number without a mark. NaN that the data has stays NaN.
 //   - "<key>_base" [B, D] is the base that the conversions had, of the work type: what the inverse needs.
-//   - Statistics are of converted values, so they are given: those of a cache are refused.
+//   - Statistics are of converted values: given ones, or those of the windows that are drawn (batch/window_statistics.hpp).
 #pragma once
 
 #include <cstdint>

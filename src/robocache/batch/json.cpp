@@ -327,6 +327,48 @@ std::string loader_fields_json() {
 
 std::string spec_to_json(const BatchSpec& spec) { return json_of(spec).dump(2); }
 
+std::string values_to_json(const BatchSpec& spec, size_t index) {
+  const KeySpec& key = spec.keys[index];
+  if (!key.rows) return "";
+  const auto without = [](Json object, std::initializer_list<const char*> fields) {
+    for (const char* const field : fields) object.erase(field);
+    return object;
+  };
+  const auto values = [&](const KeySpec& of) {
+    Json object = without(json_of(of), {"key", "dtype", "one_step", "images", "has_intrinsics"});
+    if (of.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
+    if (of.rows) {
+      object["rows"] = without(object["rows"], {"dtype", "names", "affine", "codec", "unit_m", "intrinsics"});
+    }
+    return object;
+  };
+  Json object = values(key);
+  const auto base = key.convert ? std::ranges::find(spec.keys, key.convert->base, &KeySpec::key) : spec.keys.end();
+  if (base != spec.keys.end()) object["base"] = without(values(*base), {"shape", "offsets_ns", "convert"});
+  return object.dump();
+}
+
+std::string differing_values(const std::string& expected, const std::string& got) {
+  constexpr size_t kMost = 120;
+  const auto text = [](const Json& object, const std::string& field) {
+    std::string value = object.contains(field) ? object[field].dump() : "none";
+    return value.size() > kMost ? value.substr(0, kMost) + "..." : value;
+  };
+  const Json a = Json::parse(expected, nullptr, false);
+  const Json b = Json::parse(got, nullptr, false);
+  if (!a.is_object() || !b.is_object()) return "expected " + expected + ", got " + got;
+  std::string differences;
+  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    for (const auto& [field, value] : one->items()) {
+      const bool named = one == &b && a.contains(field);
+      if (named || (other->contains(field) && (*other)[field] == value)) continue;
+      differences +=
+          (differences.empty() ? "" : "; ") + field + ": expected " + text(a, field) + ", got " + text(b, field);
+    }
+  }
+  return differences;
+}
+
 BatchSpec spec_from_json(std::string_view json) {
   const Json object = parsed(json);
   BatchSpec spec;

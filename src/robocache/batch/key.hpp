@@ -42,7 +42,7 @@ enum class Part : uint8_t {
 // The host's part of a batch for a CUDA device.
 struct HostPart {
   std::vector<StagedCopy> copies;   // from host memory into the batch
-  std::vector<PackedJpegs> packed;  // one for each key; used by packed frames
+  std::vector<PackedJpegs> packed;  // one for each request; used by packed frames
   int64_t bad_frames = 0;           // frames that did not decode and are padding
 };
 

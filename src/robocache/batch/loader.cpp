@@ -54,14 +54,18 @@ struct Loader::Impl {
         layout(options.batch_size),
         tables(options.device),
         sources(options.sources.size()) {
-    for (size_t request = 0; request < options.streams.size(); ++request) keys.push_back(make_key(streams, request));
+    for (size_t request = 0; request < options.streams.size(); ++request) {
+      const bool fills = options.filled.empty() || std::ranges::find(options.filled, request) != options.filled.end();
+      if (fills) keys.push_back(make_key(streams, request));
+    }
     reserve_arrays();
     make_anchors();
     survey();
     make_mixture();
     if (aligns_on_device) on_device = aligner_of(Part::kDevice, tables, mixture);
     if (host_bytes() > 0) on_host = aligner_of(Part::kHost, host_tables, host_mixture);
-    if (std::string note = lesser_spread_note(options); !note.empty()) options.notes.push_back(std::move(note));
+    if (std::string note = lesser_spread_note(options, streams.specs()); !note.empty())
+      options.notes.push_back(std::move(note));
     int64_t scratch_bytes = 0;  // the keys use it one after the other
     for (const auto& key : keys) scratch_bytes = std::max(scratch_bytes, key->scratch_bytes());
     if (scratch_bytes == 0) return;
@@ -132,7 +136,7 @@ struct Loader::Impl {
     const AnchorEdges edges = edges_of(source);
     if (const auto& ticks = sources[source].ticks) return Anchors::of_ticks(ticks->on_host(), episodes, edges);
     std::vector<StreamClock> clocks;
-    for (size_t request = 0; request < keys.size(); ++request) {
+    for (size_t request = 0; request < options.streams.size(); ++request) {
       if (const auto& stream = streams.of(source, request)) clocks.push_back(stream->clock().on_host());
     }
     return Anchors::at_rate(*options.anchor_hz, clocks, episodes, edges);
@@ -158,7 +162,7 @@ struct Loader::Impl {
   AnchorEdges edges_of(size_t source) const {
     AnchorEdges edges{.whole = {}, .snap_ns = streams.spec(source).snap_ns, .drop_n_last = options.drop_n_last};
     if (options.edges == Edges::kPad) return edges;
-    for (size_t request = 0; request < keys.size(); ++request) {
+    for (size_t request = 0; request < options.streams.size(); ++request) {
       const auto& stream = streams.of(source, request);
       if (!stream) continue;
       const std::vector<int64_t> delta_ns = streams.spec(source).keys[request].stamp_offsets_ns();
@@ -264,7 +268,7 @@ struct Loader::Impl {
     const WindowBatch batch = batch_at(wanted, on_host, anchors, static_cast<char*>(memory) - host_offset);
     window_batch(batch, {}, {});
     HostPart part{.copies = {{host_offset, packed_offset - host_offset}}, .packed = {}, .bad_frames = 0};
-    part.packed.resize(keys.size());
+    part.packed.resize(options.streams.size());
     const BatchMemory filled = filled_by(wanted, batch);
     for (const auto& key : keys) {
       if (key->aligned() == Part::kHost) key->stage(filled, part);
@@ -337,7 +341,7 @@ struct Loader::Impl {
   BatchLayout layout;
   DeviceTables tables;
   DeviceTables host_tables{Device{}};
-  std::vector<std::unique_ptr<BatchKey>> keys;  // one for each request
+  std::vector<std::unique_ptr<BatchKey>> keys;  // one for each request that batches hold
   std::vector<Source> sources;
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
@@ -416,7 +420,7 @@ bool Loader::is_small() const {
   constexpr int64_t kSmallBytes = 64 << 10;  // about 15 microseconds; waking a thread takes 5 to 50
   if (impl_->options.device.is_cuda()) return false;
   if (impl_->options.batch_size > kSmallBytes / std::max<int64_t>(1, impl_->on_device.plan.sample_bytes)) return false;
-  for (size_t request = 0; request < impl_->keys.size(); ++request) {
+  for (size_t request = 0; request < impl_->options.streams.size(); ++request) {
     if (impl_->streams.camera(request) != nullptr || placements()[request].tier == Tier::kMapped) return false;
   }
   return true;

@@ -36,6 +36,7 @@ EpisodesOfRanks cut_episodes(LoaderOptions& options) {
       of_ranks[std::min(ranks - 1, static_cast<size_t>(middle * static_cast<double>(ranks)))].push_back(episode);
       before += bytes;
     }
+    source.episodes_of_all_ranks = std::move(source.episodes);
     source.episodes = of_ranks[static_cast<size_t>(options.rank)];
   }
   return episodes_of_ranks;
@@ -115,11 +116,13 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
     const Stream& from = dataset(source).streams()[static_cast<size_t>(*stream)];
     RowsSpec& rows = key.rows.emplace(RowsSpec{.dtype = from.dtype, .shape = from.shape, .names = from.names});
     rows.methods = feature_blocks(camera != nullptr ? 1 : from.features, *asked.method, asked.methods);
-    rows.affine = affines_of(options_, source, request);
     if (!from.frames) continue;
     rows.codec = from.frames->codec;
     rows.unit_m = from.frames->unit_m;
     rows.intrinsics = from.frames->intrinsics;
+  }
+  for (size_t request = 0; request < spec.keys.size(); ++request) {
+    if (auto& rows = spec.keys[request].rows) rows->affine = affines_of(options_, source, request, spec);
   }
   return spec;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ class LoaderStreams {
 
   // What the batches of a source hold.
   const BatchSpec& spec(size_t source) const { return specs_[source]; }
+  std::span<const BatchSpec> specs() const { return specs_; }
 
   // Null if the source has no such stream.
   const std::shared_ptr<const ResidentStream>& of(size_t source, size_t request) const {

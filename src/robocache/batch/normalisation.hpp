@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -77,8 +78,13 @@ std::optional<double> lesser_spread(const FeatureStats& stats, size_t feature, N
 
 // Statistics of one key that come from elsewhere than its cache: a number a feature of each field, row-major. A field that
 // nobody gave is empty.
+inline constexpr std::string_view kRecorded = "recorded values";
+
 struct NormStats {
   std::vector<double> mean, std, min, max, q01, q10, q50, q90, q99, count;
+
+  // What they are of: values_to_json() of a key, kRecorded, or "" where nobody said so.
+  std::string of = {};
 
   // By the field's name. Throws ArgumentError that names the fields there are.
   void set(std::string_view field, std::vector<double> numbers);

@@ -473,7 +473,6 @@ double length_tolerance(DType dtype) {
   return kTolerance + (dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24);
 }
 
-// Statistics of a cache are of what was recorded: a converted key is normalised by given ones.
 void check_conversion(const LoaderOptions& options, size_t request) {
   const StreamRequest& asked = options.streams[request];
   if (asked.convert.empty()) {
@@ -481,12 +480,6 @@ void check_conversion(const LoaderOptions& options, size_t request) {
     return;
   }
   key_conversion(options, request);
-  if (*asked.normalize == Normalize::kNone || options.norm_stats.contains(asked.stream)) return;
-  for (const SourceRequest& source : options.sources) {
-    if (!source.streams[request] || source.norm_stats.contains(asked.stream)) continue;
-    refuse(of_stream(asked, "normalize"), ": expected statistics of the converted values in norm_stats['", asked.stream,
-           "'], since the cache's are of what was recorded, got none; or normalize='none'");
-  }
 }
 
 }  // namespace

@@ -71,6 +71,9 @@ struct SourceRequest {
   // the same.
   std::optional<std::vector<int64_t>> selection = {};
 
+  // With shard_episodes, once `episodes` are those of this rank: those of all ranks.
+  std::optional<std::vector<int64_t>> episodes_of_all_ranks = {};
+
   // Of complete options: the index of each request's stream, where it is there.
   std::vector<std::optional<int64_t>> streams = {};
 
@@ -185,6 +188,9 @@ struct LoaderOptions {
         Field{"ranks.rank", &Self::rank}, Field{"ranks.world_size", &Self::world_size},
         Field{"ranks.shard_episodes", &Self::shard_episodes}, Field{"device", &Self::device});
   }
+
+  // The indices of the requests that batches hold; empty: all. The others take part in the choice of anchors alone.
+  std::vector<size_t> filled = {};
 
   // Of complete options: what a person has to know before training, a text each.
   std::vector<std::string> notes = {};

@@ -126,6 +126,13 @@ void check_spec(const BatchSpec& spec);
 // One text for one value: two specs are equal if their texts are.
 std::string spec_to_json(const BatchSpec& spec);
 
+// What a key's statistics are of, as JSON: all of its spec that its values before normalisation depend on, but for the dtypes. Two
+// keys have the same values of the same rows if their texts are equal. "" without rows.
+std::string values_to_json(const BatchSpec& spec, size_t key);
+
+// The fields in which two such texts differ, for errors: "offsets_ns: expected [0], got [0,20000000]".
+std::string differing_values(const std::string& expected, const std::string& got);
+
 // Throws ArgumentError, ArgumentTypeError that name the field: a newer version, an unknown, missing or repeated field, a value that
 // no Loader gives.
 BatchSpec spec_from_json(std::string_view json);

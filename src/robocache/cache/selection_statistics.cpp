@@ -8,8 +8,10 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,30 +45,10 @@ std::vector<RowRange> rows_of(const Stream& stream, std::span<const int64_t> epi
   return ranges;
 }
 
-// FNV-1a.
-class Hash {
- public:
-  void add(uint64_t number) {
-    for (int byte = 0; byte < 8; ++byte) value_ = (value_ ^ (number >> (8 * byte) & 0xff)) * 0x100000001b3;
-  }
-  void add(std::string_view text) {
-    for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    add(text.size());
-  }
-  std::string text() const {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value_));
-    return digits;
-  }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325;
-};
-
 // Returns a key for the statistics: the stream's content, by the manifest's checksums, and the selected rows. Appended
 // or rewritten rows change it.
 std::string name_of(const Stream& stream, std::span<const RowRange> ranges) {
-  Hash hash;
+  StatisticsHash hash;
   hash.add(stream.name);
   hash.add(dtype_name(stream.dtype));
   hash.add(static_cast<uint64_t>(stream.features));
@@ -76,21 +58,21 @@ std::string name_of(const Stream& stream, std::span<const RowRange> ranges) {
     hash.add(static_cast<uint64_t>(rows.begin));
     hash.add(static_cast<uint64_t>(rows.end));
   }
-  return hash.text() + ".npy";
+  return hash.text();
 }
 
 // Returns the content of the file: a .npy header, the table, and the CRC-32 of both, which numpy.load ignores.
-std::string file_of(const Table& table, const Stream& stream) {
-  std::string bytes = npy_header(DType::kFloat64, kStatistics, stream.shape);
+std::string file_of(const Table& table, int64_t rows, const std::vector<int64_t>& shape) {
+  std::string bytes = npy_header(DType::kFloat64, rows, shape);
   bytes.append(reinterpret_cast<const char*>(table.data()), table.size() * sizeof(double));
   const uint32_t crc = crc32(bytes.data(), bytes.size());
   return bytes.append(reinterpret_cast<const char*>(&crc), sizeof crc);
 }
 
 // Returns nothing if there is no such file, or if it is a different one or damaged.
-std::shared_ptr<const Table> read(const std::string& path, const Stream& stream) {
-  Table table(static_cast<size_t>(kStatistics * stream.features));
-  const size_t head = npy_header(DType::kFloat64, kStatistics, stream.shape).size();
+std::shared_ptr<const Table> read(const std::string& path, int64_t rows, const std::vector<int64_t>& shape) {
+  Table table(static_cast<size_t>(std::accumulate(shape.begin(), shape.end(), rows, std::multiplies<>())));
+  const size_t head = npy_header(DType::kFloat64, rows, shape).size();
   std::string bytes(head + table.size() * sizeof(double) + sizeof(uint32_t), '\0');
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return nullptr;
@@ -100,7 +82,7 @@ std::shared_ptr<const Table> read(const std::string& path, const Stream& stream)
     done += static_cast<size_t>(got);
   }
   std::memcpy(table.data(), bytes.data() + head, table.size() * sizeof(double));
-  return bytes == file_of(table, stream) ? std::make_shared<const Table>(std::move(table)) : nullptr;
+  return bytes == file_of(table, rows, shape) ? std::make_shared<const Table>(std::move(table)) : nullptr;
 }
 
 // Ignores errors: without the file, the statistics are only computed again.
@@ -128,23 +110,44 @@ std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_
     const double* const own = stream.stats.mean.data();
     return std::make_shared<const Table>(own, own + kStatistics * stream.features);
   }
+  return kept_statistics(dataset, name_of(stream, ranges), kStatistics, stream.shape, {&stream_index, 1},
+                         [&] { return value_statistics(stream.values, stream.dtype, ranges, stream.features).table; });
+}
+
+std::shared_ptr<const Table> kept_statistics(const Dataset& dataset, const std::string& hash, int64_t rows,
+                                             const std::vector<int64_t>& shape, std::span<const int64_t> streams,
+                                             const std::function<Table()>& compute) {
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<const Table>> known;  // by file name, over all caches
-  const std::string name = name_of(stream, ranges);
+  const std::string name = hash + ".npy";
   const std::string directory = dataset.path() + "/" + kSelectionsDirectory;
   {
     const std::lock_guard<std::mutex> lock(mutex);
     if (const auto found = known.find(name); found != known.end()) return found->second;
   }
-  std::shared_ptr<const Table> table = read(directory + "/" + name, stream);
+  std::shared_ptr<const Table> table = read(directory + "/" + name, rows, shape);
   if (table == nullptr) {
-    dataset.verify(
-        {&stream_index, 1});  // the kept file has its own checksum, which would make damaged values look intact
-    table = std::make_shared<const Table>(value_statistics(stream.values, stream.dtype, ranges, stream.features).table);
-    store(directory, name, file_of(*table, stream));
+    dataset.verify(streams);  // the kept file has its own checksum, which would make damaged values look intact
+    table = std::make_shared<const Table>(compute());
+    store(directory, name, file_of(*table, rows, shape));
   }
   const std::lock_guard<std::mutex> lock(mutex);
   return known.emplace(name, std::move(table)).first->second;
+}
+
+void StatisticsHash::add(uint64_t number) {
+  for (int byte = 0; byte < 8; ++byte) value_ = (value_ ^ (number >> (8 * byte) & 0xff)) * 0x100000001b3;
+}
+
+void StatisticsHash::add(std::string_view text) {
+  for (const char c : text) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  add(text.size());
+}
+
+std::string StatisticsHash::text() const {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value_));
+  return digits;
 }
 
 }  // namespace robocache::cache

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "robocache/cache/dataset.hpp"
@@ -18,5 +21,24 @@ inline constexpr const char* kSelectionsDirectory = "statistics";
 // complete, and a damaged one is replaced.
 std::shared_ptr<const std::vector<double>> selection_statistics(const Dataset& dataset, int64_t stream,
                                                                 std::span<const int64_t> episodes);
+
+// FNV-1a.
+class StatisticsHash {
+ public:
+  void add(uint64_t number);
+  void add(std::string_view text);
+  std::string text() const;  // 16 hexadecimal digits
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325;
+};
+
+// Returns the table [rows, shape...] that `compute` returns, kept as described above under `hash`, which tells all that it
+// depends on. Before it is computed, the values of `streams` are checked against the manifest. Throws FileError, and what
+// `compute` throws.
+std::shared_ptr<const std::vector<double>> kept_statistics(const Dataset& dataset, const std::string& hash,
+                                                           int64_t rows, const std::vector<int64_t>& shape,
+                                                           std::span<const int64_t> streams,
+                                                           const std::function<std::vector<double>()>& compute);
 
 }  // namespace robocache::cache

@@ -31,6 +31,7 @@ constexpr int64_t kBlock = 8192;
 // The most memory for columns that are computed together, the memory of one column, and the rows' numbers that all
 // columns read before the next part.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
+constexpr int64_t kMadeColumnsBytes = int64_t{512} << 20;  // of rows that every pass makes anew
 constexpr int64_t kColumnBytes = int64_t{5} << 18;
 constexpr int64_t kPart = int64_t{1} << 20;
 
@@ -131,7 +132,8 @@ double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
 template <class C>
 class Column {
  public:
-  explicit Column(int64_t rows) : rows_(rows), order_(rows) {}
+  // `quantiles` outlive it.
+  Column(int64_t rows, std::span<const double> quantiles) : rows_(rows), quantiles_(quantiles), order_(rows) {}
 
   // Takes the next rows. Moves numbers that are not NaN to the front.
   void add(std::span<C> rows) {
@@ -157,7 +159,7 @@ class Column {
     if (n_ == 0) return false;
     if (pass_++ == 0) {
       mean_ = sum_ / static_cast<double>(n_);
-      ranks_ = ranks_of(n_, kQuantiles);
+      ranks_ = ranks_of(n_, quantiles_);
       is_found_ = order_.find(ranks_);
       return !is_constant();
     }
@@ -169,20 +171,21 @@ class Column {
   int64_t nan_values() const { return rows_ - n_; }
   int64_t infinite_values() const { return infinite_values_; }
 
-  std::array<double, kStatistics> values() const {
-    std::array<double, kStatistics> result;
-    if (n_ == 0) {
-      result.fill(kNan);
-    } else if (is_constant()) {
+  // mean, std, min, max, the quantiles, count.
+  std::vector<double> values() const {
+    std::vector<double> result(5 + quantiles_.size(), kNan);
+    if (n_ > 0 && is_constant()) {
       // A constant has exactly its value as mean and exactly 0 as std, so that no caller divides by a rounding error.
-      result.fill(static_cast<double>(order_.least()));
+      std::ranges::fill(result, static_cast<double>(order_.least()));
       result[1] = std::isinf(result[0]) ? kNan : 0;
-    } else {
-      result = {mean_, std::sqrt(squares_ / static_cast<double>(n_)), static_cast<double>(order_.least()),
-                static_cast<double>(order_.greatest())};
-      for (size_t q = 0; q < kQuantiles.size(); ++q) result[4 + q] = quantile(order_, n_, kQuantiles[q]);
+    } else if (n_ > 0) {
+      result[0] = mean_;
+      result[1] = std::sqrt(squares_ / static_cast<double>(n_));
+      result[2] = static_cast<double>(order_.least());
+      result[3] = static_cast<double>(order_.greatest());
+      for (size_t q = 0; q < quantiles_.size(); ++q) result[4 + q] = quantile(order_, n_, quantiles_[q]);
     }
-    result[kCountRow] = static_cast<double>(n_);
+    result.back() = static_cast<double>(n_);
     // Makes all NaN equal, because processors differ in the sign of the NaN that infinities give.
     std::ranges::replace_if(result, [](double x) { return std::isnan(x); }, kNan);
     return result;
@@ -207,6 +210,7 @@ class Column {
   }
 
   int64_t rows_;
+  std::span<const double> quantiles_;
   OrderStatistics<C> order_;
   std::vector<C> block_;  // the next rows; less than a block
   int pass_ = 0;
@@ -283,30 +287,28 @@ std::vector<RowRange> next_part(std::span<const RowRange> rows, size_t& first, i
   return part;
 }
 
-// Passes the rows to the columns of the features from `begin` on, as often as each column needs. All columns read a
-// part of the rows before any column reads the next part.
-template <class T, class C>
-void pass_rows(const T* values, std::span<const RowRange> rows, int64_t features, int64_t begin,
-               std::vector<Column<C>>& columns, const std::function<void()>& end_part) {
+// A run of rows [count, features].
+template <class T>
+struct Run {
+  const T* first;
+  int64_t count;
+};
+
+// Passes the rows to the columns of the features from `begin` on, as often as each column needs. `pass(most, take)` calls
+// take(runs) for one part of the rows after another, each of about `most` rows; all columns read a part before any reads the next.
+template <class T, class C, class Pass>
+void pass_rows(const Pass& pass, int64_t features, int64_t begin, std::vector<Column<C>>& columns) {
   std::vector<int64_t> open(columns.size());
   std::iota(open.begin(), open.end(), int64_t{0});
   while (!open.empty()) {
     const int64_t width = std::ssize(open);
     const int64_t group = std::clamp((width + num_threads() - 1) / num_threads(), int64_t{1}, kTogether<T>);
-    const int64_t most = std::max(kBlock, kPart / width / kBlock * kBlock);
-    size_t range = 0;
-    int64_t skipped = 0;
-    while (true) {
-      const std::vector<RowRange> part = next_part(rows, range, skipped, most);
-      if (part.empty()) break;
+    pass(std::max(kBlock, kPart / width / kBlock * kBlock), [&](std::span<const Run<T>> part) {
       parallel_for(width, group, [&](int64_t first, int64_t last) {
         const std::span<const int64_t> some(open.data() + first, static_cast<size_t>(last - first));
-        for (const RowRange& of : part) {
-          add_rows(values + of.begin * features + begin, of.end - of.begin, features, some, std::span(columns));
-        }
+        for (const Run<T>& run : part) add_rows(run.first + begin, run.count, features, some, std::span(columns));
       });
-      end_part();
-    }
+    });
     std::vector<char> again(open.size());
     parallel_for(width, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
@@ -318,26 +320,25 @@ void pass_rows(const T* values, std::span<const RowRange> rows, int64_t features
   }
 }
 
-template <class T>
-ValueStatistics typed_statistics(const T* values, std::span<const RowRange> rows, int64_t features,
-                                 const std::function<void()>& end_part) {
+// `bytes`: the most memory for columns that are computed together.
+template <class T, class Pass>
+ValueStatistics typed_statistics(const Pass& pass, int64_t rows, int64_t features, std::span<const double> quantiles,
+                                 int64_t bytes) {
   using C = typename ColumnType<T>::type;
   ValueStatistics result;
-  result.table.resize(static_cast<size_t>(kStatistics * features));
-  int64_t count = 0;
-  for (const RowRange& range : rows) count += range.end - range.begin;
-  const int64_t at_once = kColumnsBytes / kColumnBytes;
+  result.table.resize((5 + quantiles.size()) * static_cast<size_t>(features));
+  const int64_t at_once = bytes / kColumnBytes;
   for (int64_t begin = 0; begin < features; begin += at_once) {
     const int64_t end = std::min(features, begin + at_once);
-    std::vector<Column<C>> columns(static_cast<size_t>(end - begin), Column<C>(count));
-    pass_rows(values, rows, features, begin, columns, end_part);
+    std::vector<Column<C>> columns(static_cast<size_t>(end - begin), Column<C>(rows, quantiles));
+    pass_rows<T>(pass, features, begin, columns);
     for (size_t c = 0; c < columns.size(); ++c) {
       const int64_t f = begin + static_cast<int64_t>(c);
-      const std::array<double, kStatistics> column = columns[c].values();
-      for (int64_t s = 0; s < kStatistics; ++s) {
-        result.table[static_cast<size_t>(s * features + f)] = column[static_cast<size_t>(s)];
+      const std::vector<double> column = columns[c].values();
+      for (size_t s = 0; s < column.size(); ++s) {
+        result.table[s * static_cast<size_t>(features) + static_cast<size_t>(f)] = column[s];
       }
-      if (!rows.empty() && columns[c].is_constant()) result.constant_features.push_back(f);
+      if (rows > 0 && columns[c].is_constant()) result.constant_features.push_back(f);
       result.nan_values += columns[c].nan_values();
       result.infinite_values += columns[c].infinite_values();
     }
@@ -345,19 +346,53 @@ ValueStatistics typed_statistics(const T* values, std::span<const RowRange> rows
   return result;
 }
 
+ValueStatistics statistics_of_ranges(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features,
+                                     const std::function<void()>& end_part) {
+  int64_t count = 0;
+  for (const RowRange& range : rows) count += range.end - range.begin;
+  return with_type(dtype, [&]<class T>(T) {
+    const auto pass = [&](int64_t most, const auto& take) {
+      size_t range = 0;
+      int64_t skipped = 0;
+      while (true) {
+        std::vector<Run<T>> part;
+        for (const RowRange& of : next_part(rows, range, skipped, most)) {
+          part.push_back({static_cast<const T*>(values) + of.begin * features, of.end - of.begin});
+        }
+        if (part.empty()) break;
+        take(std::span<const Run<T>>(part));
+        end_part();
+      }
+    };
+    return typed_statistics<T>(pass, count, features, kQuantiles, kColumnsBytes);
+  });
+}
+
 }  // namespace
 
 ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features,
                                  const std::function<void()>& end_part) {
   const std::vector<RowRange> all(rows > 0 ? 1 : 0, RowRange{0, rows});
-  return with_type(
-      dtype, [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), all, features, end_part); });
+  return statistics_of_ranges(values, dtype, all, features, end_part);
 }
 
 ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features) {
-  return with_type(dtype,
-                   [&]<class T>(T) { return typed_statistics(static_cast<const T*>(values), rows, features, [] {}); });
+  return statistics_of_ranges(values, dtype, rows, features, [] {});
 }
+
+template <class Real>
+std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, int64_t features,
+                                    std::span<const double> quantiles) {
+  const auto pass = [&](int64_t, const auto& take) {
+    make([&](const Real* first, int64_t count) {
+      const Run<Real> run{first, count};
+      take(std::span(&run, 1));
+    });
+  };
+  return typed_statistics<Real>(pass, rows, features, quantiles, kMadeColumnsBytes).table;
+}
+template std::vector<double> made_statistics(const MadeRows<float>&, int64_t, int64_t, std::span<const double>);
+template std::vector<double> made_statistics(const MadeRows<double>&, int64_t, int64_t, std::span<const double>);
 
 FeatureStats feature_stats(const double* table, int64_t features) {
   FeatureStats stats;

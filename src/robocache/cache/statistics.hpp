@@ -42,6 +42,16 @@ ValueStatistics value_statistics(
 // rows.
 ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features);
 
+// Calls take(rows, count) for all rows [count, features], in the same blocks and order each time.
+template <class Real>
+using MadeRows = std::function<void(const std::function<void(const Real* rows, int64_t count)>& take)>;
+
+// The same statistics of float or double rows that `make` makes anew for every pass over them: a table [5 + quantiles, features]
+// of mean, std, min, max, each quantile and count. NaN is left out. `rows` is their number. `quantiles` are in [0, 1].
+template <class Real>
+std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, int64_t features,
+                                    std::span<const double> quantiles);
+
 // Computes the findings from the stamps. `row_offsets` is [episodes + 1]; `end_part` as above.
 StreamFindings clock_findings(
     const int64_t* time_ns, std::span<const int64_t> row_offsets, const std::function<void()>& end_part = [] {});

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,7 @@
 
 #include "robocache/batch/feed.hpp"
 #include "robocache/batch/loader.hpp"
+#include "robocache/batch/window_statistics.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
 #include "robocache/ffi/ffi.hpp"
@@ -83,17 +85,19 @@ ROBOCACHE_FFI(loader_fields, args, result) {
 }
 
 // (prefetch, reuse_buffers, JSON of the options, the sources as sources_from has them; then of each key of given statistics
-// the source or -1, the key, the names of the fields and float64 [fields, features]) -> loader
+// the source or -1, the key, what they are of, the names of the fields and float64 [fields, features]) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
   const FeedOptions feeding{.prefetch = args.integer(0, "memory.prefetch"),
                             .reuse = args.boolean(1, "memory.reuse_buffers")};
   int at = 3;
   std::vector<SourceRequest> sources = sources_from(args, at);
   LoaderOptions options = loader_options_from_json(args.string(2, "options"), std::move(sources));
-  for (; at < args.count(); at += 4) {
+  for (; at < args.count(); at += 5) {
     const int64_t source = args.integer(at, "norm_stats");
     auto& by_key = source < 0 ? options.norm_stats : options.sources[static_cast<size_t>(source)].norm_stats;
-    by_key[std::string(args.string(at + 1, "norm_stats"))] = norm_stats(args, at + 2);
+    NormStats& given = by_key[std::string(args.string(at + 1, "norm_stats"))];
+    given = norm_stats(args, at + 3);
+    given.of = args.string(at + 2, "norm_stats");
   }
   auto loader = std::make_shared<const Loader>(std::move(options));
   auto feed = std::make_shared<Feed>(loader, feeding);
@@ -176,6 +180,33 @@ ROBOCACHE_FFI(loader_gather, args, result) {
 ROBOCACHE_FFI(loader_spec, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   result.set(std::string_view(spec_to_json(loader.spec(static_cast<size_t>(args.integer(1, "source"))))));
+}
+
+// (loader, source, key of numbers that the source has, whether each step has its own, float64 quantiles) ->
+// float64 [5 + quantiles, features of all such steps]: mean, std, min, max, the quantiles, count
+ROBOCACHE_FFI(loader_statistics, args, result) {
+  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const LoaderOptions& options = loader.options();
+  const auto source = static_cast<size_t>(args.integer(1, "source"));
+  const auto request = static_cast<size_t>(
+      std::ranges::find(options.streams, args.string(2, "key"), &StreamRequest::stream) - options.streams.begin());
+  const WindowStatistics asked{.per_step = args.boolean(3, "per_step"),
+                               .quantiles = numbers<double>(args, 4, "quantiles")};
+  const SourceRequest& from = options.sources[source];
+  const auto table = std::make_shared<std::vector<double>>(
+      *window_statistics(options, source, request, options.shard_episodes ? from.episodes_of_all_ranks : from.episodes,
+                         asked, check_signals));
+  const auto fields = static_cast<int64_t>(5 + asked.quantiles.size());
+  result.set(OwnedTensor::share(
+      TensorView::contiguous(table->data(), DType::kFloat64, {fields, std::ssize(*table) / fields}), table));
+}
+
+// (loader, source, key) -> what its statistics are of
+ROBOCACHE_FFI(loader_values, args, result) {
+  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const BatchSpec& spec = loader.spec(static_cast<size_t>(args.integer(1, "source")));
+  const auto key = std::ranges::find(spec.keys, args.string(2, "key"), &KeySpec::key) - spec.keys.begin();
+  result.set(std::string_view(values_to_json(spec, static_cast<size_t>(key))));
 }
 
 // (JSON of a spec) -> the same spec as the library writes it

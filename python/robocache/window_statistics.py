@@ -1,0 +1,120 @@
+"""Statistics of what a loader's batches hold, for :meth:`Dataset.statistics`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _lib, errors
+from ._check import number, truth
+from .actions.conversions import from_a_batch
+from .dataset import Dataset, Stats
+from .loader import Loader
+from .options import Memory, Window
+from .sources import as_sources
+from .spec import Spec
+
+_statistics = _lib.function("loader_statistics")
+_values = _lib.function("loader_values")
+
+_QUANTILES = {0.01, 0.1, 0.5, 0.9, 0.99}
+
+
+def window_statistics(
+    dataset: Dataset, of: Any, *, episodes: np.ndarray | None, per_step: bool, quantiles: Sequence[float]
+) -> dict[str, Stats]:
+    """The statistics of each key of numbers that the dataset has.
+
+    Args:
+        of: a :class:`Loader` or a :class:`Spec`.
+        episodes: with a spec alone; None: all.
+        per_step, quantiles: as :meth:`Dataset.statistics` takes them.
+    """
+    if isinstance(of, Spec):
+        loader = _loader_of(dataset, of, episodes)
+    elif episodes is not None:
+        raise errors.ArgumentError("episodes, where: a Loader has its own, got some for one")
+    else:
+        loader = of
+    source = _source_of(dataset, loader)
+    asked = np.array(sorted(_QUANTILES | set(map(_quantile, quantiles))))
+    names = ["mean", "std", "min", "max", *map(_name, asked), "count"]
+    found = {}
+    for key, fields in loader.spec_of(source).keys.items():
+        if fields["rows"] is None or fields["images"] is not None:
+            continue
+        table = _lib.to_numpy(
+            _statistics(loader._handle, source, key, truth("per_step", per_step), _lib.from_numpy(asked))
+        )
+        shape = fields["rows"]["shape"] if fields["convert"] is None else fields["shape"]
+        steps = [len(fields["offsets_ns"])] if per_step else []
+        arrays = table.reshape(len(names), *steps, *shape)
+        found[key] = Stats(**dict(zip(names, arrays, strict=True)), of=str(_values(loader._handle, source, key)))
+    return found
+
+
+def _quantile(value: Any) -> float:
+    quantile = float(number("quantiles", value))
+    if not 0 <= quantile <= 1:
+        raise errors.ArgumentError(f"quantiles: expected numbers from 0 to 1, got {value!r}")
+    return quantile
+
+
+def _name(quantile: float) -> str:
+    """The field of a quantile: its percent, of two digits before the point."""
+    whole, _, decimals = f"{quantile * 100:.10f}".partition(".")
+    decimals = decimals.rstrip("0")
+    return f"q{whole.zfill(2)}" + (f".{decimals}" if decimals else "")
+
+
+def _source_of(dataset: Dataset, loader: Loader) -> int:
+    """The index of the loader's source that draws from the dataset."""
+    paths = [source.dataset.path for source in as_sources(loader.dataset)[0]]
+    if paths.count(dataset.path) != 1:
+        raise errors.ArgumentError(
+            f"of: expected a Loader one of whose sources draws from {dataset.path}, got one that draws from "
+            + ", ".join(paths)
+        )
+    return paths.index(dataset.path)
+
+
+def _loader_of(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loader:
+    """A loader whose batches the spec describes, before normalisation; of cameras only their moments."""
+    keys = {key: fields for key, fields in spec.keys.items() if fields["rows"] is not None}
+    for key in keys:
+        if key not in dataset:
+            raise errors.ArgumentError(
+                f"of: no stream {key!r} in {dataset.path}; there are {', '.join(dataset.streams)}"
+            )
+    return Loader(
+        dataset,
+        batch_size=1,
+        delta_timestamps={key: _window(fields) for key, fields in keys.items()},
+        episodes=episodes,
+        snap_s=spec.snap_ns / 1e9,
+        findings=None,
+        device="cpu",
+        framework="numpy",
+        memory=Memory(residency="mapped", prefetch=0),
+    )
+
+
+def _window(fields: dict[str, Any]) -> Window:
+    def seconds(name: str) -> float | None:
+        return None if fields[name] is None else fields[name] / 1e9
+
+    offsets = None if fields["one_step"] else [offset / 1e9 for offset in fields["offsets_ns"]]
+    methods = fields["rows"]["methods"]
+    words: dict[str, Any] = {"offset_s": seconds("offset_ns"), "causal": fields["causal"]}
+    words["method"] = methods[0][2] if len(methods) == 1 else [(slice(a, b), name) for a, b, name in methods]
+    if fields["images"] is not None:
+        return Window(offsets, **words)
+    convert = fields["convert"]
+    if convert is not None:
+        words["convert"] = from_a_batch(convert["steps"], math.prod(fields["rows"]["shape"]))
+        base = convert["base"]
+        words["base"] = (base, convert["base_features"]) if convert["base_features"] else base or None
+    return Window(offsets, **words, max_gap_s=seconds("max_gap_ns"), tolerance_s=seconds("tolerance_ns"))

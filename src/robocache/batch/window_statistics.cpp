@@ -1,0 +1,183 @@
+#include "robocache/batch/window_statistics.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "robocache/batch/loader.hpp"
+#include "robocache/batch/spec.hpp"
+#include "robocache/cache/selection_statistics.hpp"
+#include "robocache/cache/statistics.hpp"
+#include "robocache/core/backend.hpp"
+#include "robocache/core/with_type.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr int64_t kBatchBytes = int64_t{2} << 20;  // of values, which a processor's caches hold
+
+// The options of a loader whose batches hold one key of one source alone, as it is before normalisation, anchor after anchor.
+// The source's other keys take part in the choice of anchors.
+LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t request,
+                         const std::optional<std::vector<int64_t>>& episodes) {
+  LoaderOptions own = options;
+  const SourceRequest& from = options.sources[source];
+  own.sources = {SourceRequest{.dataset = from.dataset, .episodes = episodes, .rename = from.rename}};
+  if (!options.anchor_hz) {
+    own.sources[0].anchor = from.anchor;
+    for (const auto& [stream, key] : from.rename) {
+      if (stream == from.anchor) own.sources[0].anchor = key;
+    }
+    own.anchor.clear();
+  }
+  own.mixture = false;
+  own.streams.clear();
+  for (size_t i = 0; i < options.streams.size(); ++i) {
+    if (!from.streams[i]) continue;
+    StreamRequest& asked = own.streams.emplace_back(options.streams[i]);
+    asked.normalize = Normalize::kNone;
+    if (i == request) own.filled = {own.streams.size() - 1};
+    if (i != request) {
+      asked.convert.clear();
+      asked.base.clear();
+      asked.base_features.clear();
+    }
+    asked.residency.emplace(Tier::kMapped);
+    if (asked.images) asked.images->together.clear();
+  }
+  own.normalize = Normalize::kNone;
+  own.norm_stats.clear();
+  own.return_age = own.pad_features = own.shuffle = own.drop_last = own.shard_episodes = false;
+  own.missing = Missing::kPad;
+  own.temperature.reset();
+  own.samples_per_epoch.reset();
+  own.rank = 0;
+  own.world_size = 1;
+  own.device = Device{};
+  own.memory_budget = {};
+  own.notes.clear();
+  return own;
+}
+
+// Where the values and the marks of a batch lie.
+const BatchArray& array_of(const Loader& loader, const std::string& name) {
+  return *std::ranges::find(loader.arrays(), name, &BatchArray::name);
+}
+
+// The key's values [rows, features] of one batch after another, as Real, where what is padding is NaN.
+template <class Real>
+void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, const std::function<void()>& check,
+                  const std::function<void(const Real*, int64_t)>& take) {
+  const BatchArray& values = array_of(loader, key.key);
+  const BatchArray& marks = array_of(loader, key.key + "_is_pad");
+  const auto steps = std::ssize(key.offsets_ns);
+  const DeviceBuffer memory({}, loader.batch_bytes());
+  auto* const start = static_cast<char*>(memory.data());
+  std::vector<Real> converted;
+  BatchPosition position;
+  while (const int64_t samples = loader.samples_at(position)) {
+    check();
+    loader.fill(position, start, {});
+    auto* numbers = reinterpret_cast<Real*>(start + values.offset);
+    const int64_t rows = samples * steps;
+    if (!is_floating(values.dtype)) {
+      converted.resize(static_cast<size_t>(rows * features));
+      with_type(values.dtype, [&]<class T>(T) {
+        const auto* const from = reinterpret_cast<const T*>(start + values.offset);
+        if constexpr (!std::is_same_v<T, Float16> && !std::is_same_v<T, BFloat16>)
+          std::copy_n(from, rows * features, converted.begin());
+      });
+      numbers = converted.data();
+    }
+    const auto* const is_pad = reinterpret_cast<const bool*>(start + marks.offset);
+    for (int64_t row = 0; row < rows; ++row) {
+      if (is_pad[row]) std::fill_n(numbers + row * features, features, std::numeric_limits<Real>::quiet_NaN());
+    }
+    take(numbers, rows);
+    position = loader.after(position);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions& options, size_t source,
+                                                             size_t request,
+                                                             const std::optional<std::vector<int64_t>>& episodes,
+                                                             const WindowStatistics& asked,
+                                                             const std::function<void()>& check) {
+  LoaderOptions own = options_of(options, source, request, episodes);
+  const size_t index = own.filled[0];
+  StreamRequest& window = own.streams[index];
+  const Dataset& dataset = *own.sources[0].dataset;
+  const Stream& stream = dataset.streams()[static_cast<size_t>(*options.sources[source].streams[request])];
+  std::vector<int64_t> read = {*options.sources[source].streams[request]};
+  bool wide = stream.dtype == DType::kFloat64 || !is_floating(stream.dtype);
+  bool has_values = true;
+  if (!window.convert.empty()) {
+    const KeyConversion conversion = key_conversion(options, request);
+    wide = conversion.work == DType::kFloat64;
+    if (conversion.base) {
+      const std::optional<int64_t>& base = options.sources[source].streams[*conversion.base];
+      has_values = base.has_value();
+      if (base && *base != read[0]) read.push_back(*base);
+    }
+  }
+  const auto rows_of_table = static_cast<int64_t>(5 + asked.quantiles.size());
+  const auto steps = std::ssize(window.delta_timestamps);
+  if (!has_values) {  // a base that is not there: all is padding
+    const int64_t numbers = key_conversion(options, request).ops.out_features * (asked.per_step ? steps : 1);
+    std::vector<double> table(static_cast<size_t>(rows_of_table * numbers), std::numeric_limits<double>::quiet_NaN());
+    std::fill(table.end() - numbers, table.end(), 0.0);
+    return std::make_shared<const std::vector<double>>(std::move(table));
+  }
+  if (is_floating(stream.dtype)) window.dtype = wide ? DType::kFloat64 : DType::kFloat32;
+
+  own.batch_size = 1;
+  const Loader in_files(own);  // reads next to nothing
+  const BatchSpec& spec = in_files.spec();
+  const KeySpec& key = spec.keys[index];
+  int64_t features = 1;
+  for (const int64_t extent : key.shape) features *= extent;
+  std::vector<int64_t> shape = key.shape;
+  if (asked.per_step) shape.insert(shape.begin(), steps);
+
+  cache::StatisticsHash hash;
+  hash.add("window statistics 1");
+  hash.add(values_to_json(spec, index));
+  hash.add(static_cast<uint64_t>(spec.snap_ns));
+  hash.add(static_cast<uint64_t>(wide));
+  hash.add(in_files.fingerprint());
+  for (const int64_t stream_index : read) {
+    const Stream& of = dataset.streams()[static_cast<size_t>(stream_index)];
+    hash.add(of.values_checksum);
+    hash.add(of.clock_checksum);
+  }
+  for (const int64_t episode : *in_files.options().sources[0].episodes) hash.add(static_cast<uint64_t>(episode));
+  hash.add(static_cast<uint64_t>(asked.per_step));
+  for (const double quantile : asked.quantiles) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, &quantile, sizeof bits);
+    hash.add(bits);
+  }
+  return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read, [&] {
+    window.residency.emplace();
+    own.batch_size =
+        std::clamp<int64_t>(kBatchBytes / std::max<int64_t>(1, steps * features * (wide ? 8 : 4)), 1, int64_t{1} << 16);
+    const Loader loader(own);
+    const int64_t rows_of_sample = asked.per_step ? 1 : steps;
+    const int64_t width = asked.per_step ? steps * features : features;
+    const auto made = [&]<class Real>(Real) {
+      const auto pass = [&](const std::function<void(const Real*, int64_t)>& take) {
+        pass_batches<Real>(loader, key, features, check,
+                           [&](const Real* numbers, int64_t rows) { take(numbers, rows / steps * rows_of_sample); });
+      };
+      return cache::made_statistics<Real>(pass, loader.anchors() * rows_of_sample, width, asked.quantiles);
+    };
+    return wide ? made(double{}) : made(float{});
+  });
+}
+
+}  // namespace robocache
