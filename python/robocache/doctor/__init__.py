@@ -12,8 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .. import _lib, dataset
 from .._check import truth, wholes
 from .._temporary import temporary_folder
