@@ -32,8 +32,8 @@ from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache, warn
 from .loader import Loader, LoaderWarning, _Iteration
 from .loader_options import as_anchors, as_window
 from .options import Memory, Ranks, Window, copied
-from .sources import selected
-from .tasks import TaskTexts
+from .sources import Source, selected
+from .text_keys import task_key
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset as _Torchs
@@ -142,15 +142,15 @@ class LeRobotLoader(Loader):
             **options,
         )
         self._arguments = {name: copied(x) for name, x in given.items()}
-        self._subtasks: TaskTexts | None = None
-        if self._tasks is not None:
-            self._tasks.empty = ""
-            if "subtasks" in told and "subtask_index" in dataset.streams:
-                self._subtasks = TaskTexts([dataset], "subtask_index", empty="")
+        if options.get("task_text") and "subtasks" in told and "subtask_index" in dataset.streams:
+            self._texts["subtask"] = task_key([Source(dataset)], "subtask_index", 0, "subtask")
+        for key in self._texts.values():
+            key.empty = ""  # default collation refuses None
         one_step = [name for name in streams if name not in asked]
         self._extra = ["time_ns", *(f"{name}_age" for name in one_step)]
         self._extra += [f"{name}_is_pad" for name in one_step if name not in masked]
-        self._widened = [name for name, dtype in kinds.items() if dtype.kind in "iu" and dtype != np.int64]
+        numbers_alone = [name for name in kinds if name not in self._texts]
+        self._widened = [name for name in numbers_alone if kinds[name].kind in "iu" and kinds[name] != np.int64]
         numbers = episode_numbers(dataset)
         self._numbers: Any = None  # of the cache's episodes, where they are not 0, 1, 2, ...
         if not np.array_equal(numbers, np.arange(len(numbers))):
@@ -179,12 +179,6 @@ class LeRobotLoader(Loader):
                 f"timestamp: {sum(counts.values())} rows of episodes {numbers} have the next row's stamp, and a batch has the next "
                 "row in their place; correct the stamps, or leave these episodes out"
             )
-
-    def _told(self, batch: dict[str, Any]) -> dict[str, Any]:
-        batch = super()._told(batch)
-        if self._subtasks is not None:
-            batch["subtask"] = self._subtasks.of(batch)
-        return batch
 
     def _next(self, iteration: _Iteration | None) -> dict[str, Any]:
         return self._in_lerobots_words(super()._next(iteration))

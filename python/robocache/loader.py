@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from . import _lib, errors
-from ._check import truth, whole, wholes
+from ._check import whole, wholes
 from ._operation import Array
 from ._printable import printable, warn
 from .actions.conversions import as_recorded
@@ -32,7 +32,7 @@ from .meter import Meter
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
 from .spec import Spec
-from .tasks import TaskTexts
+from .text_keys import SampleAnchors
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,7 @@ _spec = _lib.function("loader_spec")
 _next = _lib.function("loader_next")
 _slot = _lib.function("loader_slot")
 _gather = _lib.function("loader_gather")
+_anchors = _lib.function("loader_anchors")
 _bad_frames = _lib.function("loader_bad_frames")
 _check_tolerance = _lib.function("loader_check_tolerance")
 _memory = _lib.function("batch_memory")
@@ -110,7 +111,8 @@ class Loader:
         snap_s: a target closer than this to a sample is that sample, in seconds.
         task_text: give ``task`` too, a list of str: the text of the task that holds at the sample's anchor, by the stream that
             is the task's, else by the episode's column ``task`` or ``tasks``; None where none holds. Or the name of another
-            stream of texts, or of numbers that have texts, as ``"subtask_index"``. On CUDA that waits for the batch.
+            stream of texts, or of numbers that have texts, as ``"subtask_index"``. A stream of text is also a key of
+            `delta_timestamps`, as its :class:`Window` says by `texts`; :attr:`texts` has the table.
         on_bad_frame: ``"error"``: a frame that does not decode is a :class:`FrameError`; ``"pad"``: it is black and padding,
             and :attr:`bad_frames` counts it.
         findings: what the doctor found in a cache (:func:`robocache.doctor`; the loader does not look itself): ``"warn"``:
@@ -158,7 +160,7 @@ class Loader:
     Warns:
         LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; values of a nominal clock are made
             between its rows, around anchors of a recorded one; features that change are not scaled, by `min_spread`; with
-            `task_text` a source has no texts, or an episode several of which nothing says when each holds.
+            `task_text` or a key of texts a source has no texts, or an episode several of which nothing says when each holds.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -211,7 +213,7 @@ class Loader:
         self._memory, ranks = memory or Memory(), ranks or Ranks()
         self._shards = ranks.shard_episodes
         self.rank, self.world_size = _place_in_world(ranks.rank, ranks.world_size)
-        self._handle = open_loader(
+        self._handle, self._texts = open_loader(
             sources, mixture, self._arguments, device=self.device, rank=self.rank, world_size=self.world_size
         )
         described = json.loads(_describe(self._handle))
@@ -223,13 +225,7 @@ class Loader:
         self._fingerprint: str = described["fingerprint"]
         self._names = tuple(array["name"] for array in described["arrays"])
         self._dropped: str = described["dropped"]  # by missing="drop": how many episodes, and what they lack
-        self._tasks: TaskTexts | None = None
-        if isinstance(task_text, str) or truth("task_text", task_text):
-            named = task_text if isinstance(task_text, str) else None
-            self._tasks = TaskTexts([source.dataset for source in sources], named, round(min(float(snap_s), 1e9) * 1e9))
-            if "task" in self._names:
-                raise errors.ArgumentError("task_text: the batch's key 'task' is a stream's; expected it renamed")
-        notes = [*described["notes"], *(self._tasks.notes if self._tasks is not None else ())]
+        notes = [*described["notes"], *(note for key in self._texts.values() for note in key.notes)]
         for note in notes if self.rank == 0 and not self._unpickled else ():
             warn(note, LoaderWarning, stacklevel=3)
         handle = self._handle  # not self, which would then wait for the garbage collector with all its memory
@@ -421,12 +417,25 @@ class Loader:
             of.begun = of.begun or iteration is not None
             of.loaded = False
             self.meter._add(began, time.perf_counter())
-        return self._told(batch)
+        return self._with_texts(batch, *place[:3])
 
-    def _told(self, batch: dict[str, Any]) -> dict[str, Any]:
-        if self._tasks is not None:
-            batch["task"] = self._tasks.of(batch)
+    def _with_texts(
+        self, batch: dict[str, Any], seed: int, epoch: int, samples: int, indices: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """The batch at a place, or of these anchors, with its texts. The host knows the anchors, so this waits for no device."""
+        if self._texts:
+            given = None if indices is None else _lib.from_numpy(indices)
+            anchors = SampleAnchors(*_lib.to_numpy(_anchors(self._handle, seed, epoch, samples, given)).T)
+            for key in self._texts.values():
+                found = key.at(anchors, seed, epoch)
+                batch[key.name] = self._on_device(found) if key.as_indices else found
         return batch
+
+    def _on_device(self, array: np.ndarray) -> Any:
+        if self._torch is None:
+            return array
+        made = self._torch.from_numpy(array)
+        return made if self.device == "cpu" else made.pin_memory().to(self.device, non_blocking=True)
 
     def _after(self, samples: int) -> int:
         return min(samples + self.batch_size * self.world_size, self.num_samples)
@@ -540,7 +549,7 @@ class Loader:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         anchors = wholes("indices", indices)
         made = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch)
-        return self._told(self._as_dict(made, len(anchors)))
+        return self._with_texts(self._as_dict(made, len(anchors)), seed, epoch, 0, anchors)
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.
@@ -603,12 +612,19 @@ class Loader:
             if isinstance(self.dataset, Dataset)
             else f"{len(as_sources(self.dataset)[0])} sources"
         )
-        arrays = textwrap.shorten(printable(", ".join(self._names)), 160, placeholder=" ...")
+        arrays = textwrap.shorten(printable(", ".join((*self._names, *self._texts))), 160, placeholder=" ...")
         return f"robocache.Loader({of}, {self.num_samples} samples in batches of {self.batch_size} on {self.device}: {arrays})"
 
     def explain(self) -> Explanation:
-        """Where each key's rows lie, how large they are, and why: prints as a table."""
+        """Where each key's rows lie, how large they are, and why: prints as a table. Keys of texts are no part of it: their rows
+        stay in the cache's files."""
         return Explanation(self._placements)
+
+    @property
+    def texts(self) -> dict[str, tuple[str, ...]]:
+        """The texts of each key of texts that the loader's sources have, in a fixed order: what ``Window(texts="indices")``
+        counts. Tokenise them once, and take a batch's rows by index; -1 is no text."""
+        return {name: key.texts for name, key in self._texts.items()}
 
     @property
     def spec(self) -> Spec:

@@ -19,6 +19,7 @@ from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats
 from .options import Anchors, Memory, Normalization, Ranks, Window
 from .sources import Keys, Mixture, Source, own_methods, resolved
+from .text_keys import TextKey, task_key, text_keys, without_missing
 
 _open = _lib.function("loader_open")
 
@@ -35,8 +36,8 @@ def open_loader(
     device: str,
     rank: int,
     world_size: int,
-) -> Any:
-    """The library's loader.
+) -> tuple[Any, dict[str, TextKey]]:
+    """The library's loader, and the keys of texts beside it.
 
     Args:
         given: the arguments of :class:`robocache.Loader` by name.
@@ -56,11 +57,26 @@ def open_loader(
     memory = _of_type("memory", given["memory"], Memory)
     ranks = _of_type("ranks", given["ranks"], Ranks)
     default = _of_type("default", given["default"] or Window(), Window)
-    if default.offsets is not None or isinstance(default.method, list | tuple) or default.convert or default.base:
-        raise errors.ArgumentError(
-            f"default: expected no offsets, one method and no conversions, which all keys share, got {default!r}"
+    if any(
+        (
+            default.offsets is not None,
+            isinstance(default.method, list | tuple),
+            default.convert,
+            default.base,
+            default.texts,
         )
-    windows = _windows(given["delta_timestamps"], keys)
+    ):
+        raise errors.ArgumentError(
+            f"default: expected no offsets, one method, no conversions and no texts, which all keys share, got {default!r}"
+        )
+    windows = _windows(given["delta_timestamps"])
+    texts = _text_keys(sources, names, windows, given)
+    sources = without_missing(sources, names, {key: texts[key] for key in texts if key in windows}, given["missing"])
+    windows = {key: window for key, window in windows.items() if key not in texts}
+    if texts and not windows:
+        raise errors.ArgumentError(
+            f"delta_timestamps: expected a key of numbers or frames beside the texts, got {', '.join(texts)}"
+        )
     residency = memory.residency
     of_all, of_keys = (
         (None, residency) if isinstance(residency, Mapping) else (_lib.text("memory.residency", residency), {})
@@ -80,6 +96,7 @@ def open_loader(
                 "rename": {
                     _lib.text(f"{name}rename", stream): _lib.text(f"{name}rename", key)
                     for stream, key in (source.rename or {}).items()
+                    if key not in texts
                 }
             }
             for source, name in zip(sources, names, strict=True)
@@ -109,7 +126,23 @@ def open_loader(
     prefetch, reuse = whole("memory.prefetch", memory.prefetch), truth("memory.reuse_buffers", memory.reuse_buffers)
     # The library borrows the memory of arrays during the call.
     borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
-    return _open(prefetch, reuse, json.dumps(request), *borrowed)
+    return _open(prefetch, reuse, json.dumps(request), *borrowed), texts
+
+
+def _text_keys(
+    sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], given: Mapping[str, Any]
+) -> dict[str, TextKey]:
+    """The keys of the batch that are texts, with that of `task_text`."""
+    snap_s = _real("snap_s", given["snap_s"])
+    snap_ns = round(min(snap_s, 1e9) * 1e9) if snap_s >= 0 else 0  # the library refuses others
+    task_text = given["task_text"]
+    has_task = isinstance(task_text, str) or truth("task_text", task_text)
+    if has_task and "task" in windows:
+        raise errors.ArgumentError("task_text: the batch's key 'task' is a stream's; expected it renamed")
+    texts = text_keys(sources, names, windows, snap_ns)
+    if has_task:
+        texts["task"] = task_key(sources, task_text if isinstance(task_text, str) else None, snap_ns)
+    return texts
 
 
 def as_anchors(given: Any) -> Anchors:
@@ -129,7 +162,7 @@ def _of_type(name: str, given: Any, kind: Any) -> Any:
     return given
 
 
-def _windows(given: Any, keys: Keys) -> dict[str, Window]:
+def _windows(given: Any) -> dict[str, Window]:
     if not isinstance(given, Mapping):
         raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: offsets or Window}}, got {given!r}")
     return {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in given.items()}

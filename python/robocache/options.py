@@ -60,6 +60,11 @@ class Window:
             rotation is none, the values are 0 and padding. None: as recorded.
         base: the state that `convert` compares with: one of the batch's keys, whose value at the anchor it is; or ``(key,
             [indices])`` for those of its features that are this key's, in this key's order.
+        texts: of a key of texts: what the batch holds. ``"text"``: list of str, of lists with `offsets`; None where no text
+            applies. ``"indices"``: int64 ``[B]`` or ``[B, T]`` into ``loader.texts[key]``; -1 where none applies.
+            ``"drawn_text"``, ``"drawn_indices"``: where several texts apply, of several streams that a :class:`Source` renames
+            to this key or of an episode's list, one is drawn for each sample. Of the other fields only `offsets` and
+            `offset_s` go with texts. None: ``"text"`` of a stream of text, numbers of all others.
 
     Example:
         >>> robocache.Window([-0.1, 0.0], method="nearest", normalize="mean_std")
@@ -77,6 +82,7 @@ class Window:
     images: ImageOptions | None = None
     convert: Sequence[Conversion] | None = None
     base: str | tuple[str, Sequence[int]] | None = None
+    texts: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", copied(self.offsets))

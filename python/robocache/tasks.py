@@ -3,73 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 
-from . import errors
 from .dataset import Dataset, Stream
 
 # Streams of text and columns of the episodes table with these names are the task if none is declared; the first counts.
 NAMES = ("task", "tasks", "language_instruction", "natural_language_instruction", "instruction")
-
-
-class TaskTexts:
-    """Finds the tasks of the samples of batches, for each dataset (rule 47).
-
-    Args:
-        stream: the stream whose texts are used; by default the task's, and the episode's column if an episode has no rows of
-            it.
-        snap_ns: a text already applies at times that are earlier than its stamp by less than this.
-        empty: the result if no text, or an empty one, applies; LeRobot's task is always a str.
-
-    Raises:
-        ArgumentError: no dataset has tasks, or no dataset has `stream` with texts.
-
-    Attributes:
-        notes: warnings about datasets without texts, and episodes with several texts but no stream that says when each applies.
-    """
-
-    def __init__(
-        self, datasets: Sequence[Dataset], stream: str | None = None, snap_ns: int = 0, empty: str | None = None
-    ) -> None:
-        self._of = [MomentTexts(dataset, stream, snap_ns) for dataset in datasets]
-        self.empty = empty
-        self.notes: list[str] = []
-        without = [texts.dataset for texts in self._of if not texts.found]
-        for dataset in without:
-            if stream is None:
-                expected = "a stream of texts that is the task's, or a column task or tasks in the episodes"
-                got = ", ".join(dataset.episodes.column_names)
-            else:
-                expected = f"a stream {stream!r} of texts, or of numbers that have texts,"
-                got = ", ".join(name for name, x in dataset.streams.items() if _is_text(dataset, x)) or "none"
-            message = f"task_text: expected {expected} of {dataset.path}, got {got}"
-            if len(without) == len(self._of):
-                raise errors.ArgumentError(message)
-            self.notes.append(f"{message}; the task of its samples is None")
-        for texts in self._of:
-            if texts.several:
-                self.notes.append(
-                    f"task_text: {len(texts.several)} of {len(texts.dataset)} episodes of {texts.dataset.path}, the first of them "
-                    f"episode {texts.several[0]}, have several texts, and no stream says when each one applies: the first is used; a "
-                    "stream of texts whose attribute task is true would say it"
-                )
-
-    def of(self, batch: Mapping[str, Any]) -> list[str | None]:
-        """Returns the text of each sample of a batch, or `empty`. On CUDA it waits for the batch."""
-        episodes, times = (_numpy(batch[name]) for name in ("episode_index", "time_ns"))
-        if len(self._of) == 1:
-            found = self._of[0].at(episodes, times)
-        else:
-            found = np.full(len(episodes), None, object)
-            datasets = _numpy(batch["dataset_index"])
-            for number in np.unique(datasets).tolist():
-                own = datasets == number
-                found[own] = self._of[number].at(episodes[own], times[own])
-        return [text or self.empty for text in found.tolist()]
 
 
 def task_streams(dataset: Dataset) -> list[Stream]:
@@ -126,43 +69,87 @@ def episode_texts(dataset: Dataset) -> list[list[str]] | None:
     return [next(filter(None, map(_as_texts, cells)), []) for cells in zip(*columns, strict=True)]
 
 
+class TextTable(dict[str, int]):
+    """Numbers texts in the order in which they come: ``{text: code}``. None and the empty text have the code -1."""
+
+    def code(self, text: str | None) -> int:
+        return self.setdefault(text, len(self)) if text else -1
+
+    def codes(self, texts: Iterable[str | None]) -> np.ndarray:
+        return np.array([self.code(text) for text in texts], np.int64)
+
+
 class MomentTexts:
-    """Finds the texts at times of one dataset; the arguments are those of :class:`TaskTexts`.
+    """Finds the texts at times of one dataset (rule 47).
+
+    Args:
+        stream: the stream whose texts are used; by default the task's, and the episode's column if an episode has no rows of
+            it.
+        column: use the texts of this column alone.
+        snap_ns: a text already applies at times that are earlier than its stamp by less than this.
+        table: numbers the texts; it is complete when this object is.
 
     Attributes:
         found: whether the dataset has any text.
-        several: episodes with several texts in a column. The first is used, because no stream says when each one applies.
+        several: episodes with several texts in a column, because no stream says when each one applies.
+        lacking: whether an episode has neither rows of a stream nor a text in a column, bool [episodes].
     """
 
-    def __init__(self, dataset: Dataset, stream: str | None = None, snap_ns: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        stream: str | None = None,
+        snap_ns: int = 0,
+        *,
+        column: str | None = None,
+        table: TextTable | None = None,
+    ) -> None:
         self.dataset = dataset
+        self.table = TextTable() if table is None else table
         self._snap_ns = snap_ns
-        if stream is None:
+        streams: list[Stream] = []
+        columns = None
+        if column is not None:
+            columns = [_as_texts(cell) for cell in dataset.episodes[column].to_pylist()]
+        elif stream is None:
             streams, columns = task_streams(dataset), episode_texts(dataset)
-        else:
-            named = dataset.streams.get(stream)
-            streams, columns = [named] if named is not None and _is_text(dataset, named) else [], None
-        self._streams = [(stream, _by_row(dataset, stream)) for stream in streams]
+        elif is_text(dataset, stream):
+            streams = [dataset.streams[stream]]
+        self._streams = [(stream, _by_row(dataset, stream, self.table)) for stream in streams]
         self.found = bool(streams) or columns is not None
-        self._episodes: np.ndarray | None = None
-        self.several: list[int] = []
-        if columns is not None:
-            self._episodes = np.array([texts[0] if texts else None for texts in columns], object)
-            has_rows = np.any([np.diff(stream.row_offsets) > 0 for stream in streams], axis=0)
-            lasting = np.broadcast_to(~has_rows, len(columns)).tolist()
-            self.several = [e for e, texts in enumerate(columns) if lasting[e] and len({*texts}) > 1]
+        has_rows = np.zeros(len(dataset), bool)
+        for of_task in streams:
+            has_rows |= np.diff(of_task.row_offsets) > 0
+        by_episode: list[list[str]] = [[]] * len(dataset) if columns is None else columns
+        self._counts = np.array([len(texts) for texts in by_episode], np.int64)
+        self._begins = np.cumsum(self._counts) - self._counts
+        self._codes = np.append(self.table.codes(chain.from_iterable(by_episode)), -1)
+        self.lacking = ~has_rows & (self._counts == 0)
+        self.several = [e for e, texts in enumerate(by_episode) if not has_rows[e] and len({*texts}) > 1]
 
-    def at(self, episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Returns the texts at times of episodes, as an array of objects."""
-        found = np.full(len(episodes), None, object) if self._episodes is None else self._episodes[episodes]
+    def codes_at(self, episodes: np.ndarray, times: np.ndarray, *, every: bool = False) -> np.ndarray:
+        """Returns the codes of the texts that apply at times of episodes, [alternatives, times]; -1 is none.
+
+        Args:
+            every: return every text of an episode's column, not just the first; a stream has one text at a time.
+        """
+        counts = self._counts[episodes]
+        choice = np.arange(counts.max(initial=1) if every else 1)[:, None]
+        codes = self._codes.take(self._begins[episodes] + choice, mode="clip")
+        found: np.ndarray = np.where(choice < counts, codes, -1)
         for stream, by_row in reversed(self._streams):
             begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
             rows = _last_rows(stream.time_ns, begins, ends, times, self._snap_ns)
-            found[begins < ends] = None
+            found[:, begins < ends] = -1
             holds = rows >= begins
             if holds.any():
-                found[holds] = by_row(rows[holds])
+                found[0, holds] = by_row(rows[holds])
         return found
+
+    def at(self, episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Returns the first text that applies at times of episodes, or None, as an array of objects."""
+        texts: np.ndarray = np.array([*self.table, None], object)
+        return cast(np.ndarray, texts[self.codes_at(episodes, times)[0]])
 
 
 def _last_rows(
@@ -180,33 +167,42 @@ def _last_rows(
     return rows
 
 
-def _by_row(dataset: Dataset, stream: Stream) -> Any:
-    """Returns a function from rows to their texts."""
+def _by_row(dataset: Dataset, stream: Stream, table: TextTable) -> Callable[[np.ndarray], np.ndarray]:
+    """Returns a function from rows to the codes of their texts."""
     if stream.ragged == "text":
-        return partial(_decode, stream)
+        return _row_codes(stream, table).take
     texts = texts_of_numbers(dataset, stream)
     numbers = np.array(sorted(texts), np.int64)
-    values = np.array([texts[number] for number in numbers.tolist()] + [None], object)
+    codes = np.append(table.codes(texts[number] for number in numbers.tolist()), -1)
 
     def of_numbers(rows: np.ndarray) -> np.ndarray:
         wanted = stream.values.reshape(-1)[rows].astype(np.int64)
         at = np.searchsorted(numbers, wanted)
         known = numbers[np.minimum(at, len(numbers) - 1)] == wanted
-        return values[np.where(known, at, len(numbers))]
+        return codes[np.where(known, at, len(numbers))]
 
     return of_numbers
 
 
-def _decode(stream: Stream, rows: np.ndarray) -> np.ndarray:
-    different, which = np.unique(rows, return_inverse=True)
-    offsets, data = cast(np.ndarray, stream.offsets), stream.values.data
-    decoded = np.empty(len(different), object)
-    bounds = zip(offsets[different].tolist(), offsets[different + 1].tolist(), strict=True)
+def _row_codes(stream: Stream, table: TextTable) -> np.ndarray:
+    """Returns the code of each row's text; a text is decoded once."""
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(cast(np.ndarray, stream.offsets)), pa.py_buffer(stream.values)]
+    rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), stream.rows, buffers).dictionary_encode()
+    which = rows.indices.to_numpy()
     try:
-        decoded[:] = [str(data[begin:end], "utf-8") for begin, end in bounds]
+        texts = [str(text, "utf-8") for text in rows.dictionary.to_pylist()]
     except UnicodeDecodeError:
-        decoded[:] = [stream[row] for row in different.tolist()]  # raises, naming the row
-    return decoded[which]
+        texts = stream[:]  # raises, naming the row
+    codes: np.ndarray = table.codes(texts).astype(np.int32)[which]
+    return codes
+
+
+def is_text(dataset: Dataset, stream: str) -> bool:
+    """Returns whether the dataset has this stream, and it is of texts or of numbers that have texts."""
+    found = dataset.streams.get(stream)
+    return found is not None and _is_text(dataset, found)
 
 
 def _is_text(dataset: Dataset, stream: Stream) -> bool:
@@ -223,7 +219,3 @@ def _short(name: str) -> str:
     name = name.removeprefix("/")
     last = name.replace(".", "/").rpartition("/")[2]
     return last if last.endswith("instruction") else name
-
-
-def _numpy(values: Any) -> np.ndarray:
-    return values if isinstance(values, np.ndarray) else values.cpu().numpy()

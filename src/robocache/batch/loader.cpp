@@ -327,6 +327,31 @@ struct Loader::Impl {
     return fill_device(wanted, anchors, part, memory, stream);
   }
 
+  void check_anchors(std::span<const int64_t> anchors) const {
+    if (std::ssize(anchors) > options.batch_size) {
+      refuse("indices: expected at most batch_size, ", std::to_string(options.batch_size), ", got ",
+             std::to_string(anchors.size()));
+    }
+    for (size_t i = 0; i < anchors.size(); ++i) {
+      if (anchors[i] >= 0 && anchors[i] < mixture.anchors) continue;
+      refuse("indices[", std::to_string(i), "]: expected in [0, ", std::to_string(mixture.anchors), "), got ",
+             std::to_string(anchors[i]));
+    }
+  }
+
+  std::vector<SampleAnchor> anchors_at(const Wanted& wanted) const {
+    const auto& given = wanted.anchors;
+    const WindowBatch batch = batch_at(wanted, {{}, host_mixture}, given.empty() ? nullptr : given.data(), nullptr);
+    std::vector<SampleAnchor> found;
+    for (int64_t i = 0; i < batch.count; ++i) {
+      const Draw draw = batch.draw(i);
+      const Anchor anchor = sources[static_cast<size_t>(draw.source)].anchors.index().at(draw.anchor);
+      const int64_t number = given.empty() ? batch.position(i) : given[static_cast<size_t>(i)];
+      found.push_back({draw.source, anchor.episode, anchor.time_ns, number});
+    }
+    return found;
+  }
+
   void check_damage() const {
     for (const auto& key : keys) key->check_damage();
   }
@@ -459,15 +484,7 @@ void Loader::check_frames(CudaStream stream) const {
 int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> anchors, void* memory,
                        CudaStream stream) const {
   const Device device = impl_->options.device;
-  if (static_cast<int64_t>(anchors.size()) > impl_->options.batch_size) {
-    refuse("indices: expected at most batch_size, ", std::to_string(impl_->options.batch_size), ", got ",
-           std::to_string(anchors.size()));
-  }
-  for (size_t i = 0; i < anchors.size(); ++i) {
-    if (anchors[i] >= 0 && anchors[i] < this->anchors()) continue;
-    refuse("indices[", std::to_string(i), "]: expected in [0, ", std::to_string(this->anchors()), "), got ",
-           std::to_string(anchors[i]));
-  }
+  impl_->check_anchors(anchors);
   if (anchors.empty()) return 0;
   DeviceTables copy(device);
   const int64_t* const on_device = device.is_cuda() ? copy.put(anchors) : anchors.data();
@@ -475,6 +492,11 @@ int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> a
   if (device.is_cuda()) impl_->synchronize(stream, "gather");
   impl_->check_damage();
   return bad_frames;
+}
+
+std::vector<SampleAnchor> Loader::anchors_at(const BatchPosition& position, std::span<const int64_t> anchors) const {
+  impl_->check_anchors(anchors);
+  return impl_->anchors_at({position, anchors.empty() ? samples_at(position) : std::ssize(anchors), anchors});
 }
 
 TensorView Loader::view(const BatchArray& array, int64_t samples, void* memory) const {

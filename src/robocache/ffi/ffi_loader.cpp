@@ -176,6 +176,24 @@ ROBOCACHE_FFI(loader_gather, args, result) {
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 
+// (loader, seed, epoch, samples, int64 indices or None) -> the source, episode, time and number of each sample of the batch at this
+// position, or of these anchors, int64 [samples, 4] on the CPU
+ROBOCACHE_FFI(loader_anchors, args, result) {
+  const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
+  const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(1, "seed")),
+                               .epoch = args.integer(2, "epoch"),
+                               .samples = args.integer(3, "samples")};
+  const auto given = args.is_none(4) ? std::vector<int64_t>{} : numbers<int64_t>(args, 4, "indices");
+  const bool none = !args.is_none(4) && given.empty();
+  const auto found = none ? std::vector<SampleAnchor>{} : loader.anchors_at(position, given);
+  OwnedTensor table = OwnedTensor::allocate(DType::kInt64, Device{}, {std::ssize(found), 4});
+  auto* to = static_cast<int64_t*>(table.view().data);
+  for (const auto& [source, episode, time_ns, number] : found) {
+    for (const int64_t field : {source, episode, time_ns, number}) *to++ = field;
+  }
+  result.set(std::move(table));
+}
+
 // (loader, source) -> JSON of the spec of its batches
 ROBOCACHE_FFI(loader_spec, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;

@@ -78,6 +78,15 @@ def test_rule_47_each_frame_has_its_own_task_and_subtask(tmp_path):
     assert collated["task"] == ["a", "", "", "a", ""]
     (batch,) = loader_of(source, cache=tmp_path / "cache", shuffle=False)
     assert batch["task"] == ["a", "", "", "a", ""] and batch["subtask"] == ["lift", "lift", "reach", "", "reach"]
+    asked = {
+        "task_index": robocache.Window(texts="indices"),
+        "subtask_index": robocache.Window([0.0, 1 / FPS], texts="text"),
+    }
+    loader = loader_of(source, cache=tmp_path / "cache", delta_timestamps=asked, shuffle=False)
+    (batch,) = loader
+    assert loader.texts["task_index"] == ("a", "b") and batch["task_index"].tolist() == [0, -1, -1, 0, -1]
+    assert batch["subtask_index"][1:4] == [["lift", "reach"], ["reach", ""], ["", "reach"]]
+    assert batch["task"] == ["a", "", "", "a", ""]
 
 
 def test_the_task_comes_as_text_only_where_asked(source):

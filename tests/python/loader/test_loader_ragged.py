@@ -1,4 +1,4 @@
-"""Of text and ragged rows a loader makes no batches; what streams say of their methods it goes by."""
+"""A loader makes no batches of ragged rows; it follows what streams say of their methods."""
 
 import numpy as np
 import pytest
@@ -28,12 +28,11 @@ def loader(dataset, **options):
     return flat_loader(dataset, **options)
 
 
-@pytest.mark.parametrize(("stream", "what"), [("lidar", "ragged rows"), ("said", "text")])
-def test_they_are_refused_by_name(dataset, stream, what):
+def test_they_are_refused_by_name(dataset):
     with pytest.raises(
-        robocache.ArgumentError, match=rf"delta_timestamps\['{stream}'\]: expected rows of one size.*{what}"
+        robocache.ArgumentError, match=r"delta_timestamps\['lidar'\]: expected rows of one size.*ragged rows"
     ):
-        loader(dataset, delta_timestamps={"pose": [0.0], stream: [0.0]})
+        loader(dataset, delta_timestamps={"pose": [0.0], "lidar": [0.0]})
 
 
 def test_a_source_of_which_one_fills_a_key_is_refused(dataset):

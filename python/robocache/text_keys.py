@@ -1,0 +1,300 @@
+"""Gives a batch its texts: which one applies at each step of a window, as str or as an index into a table (rule 47)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import errors
+from ._check import listed, number, wholes
+from .dataset import Dataset
+from .options import Window
+from .sources import Source
+from .tasks import MomentTexts, TextTable, is_text
+
+_FORMS = ("text", "indices", "drawn_text", "drawn_indices")
+_FIELDS = ("offsets", "offset_s", "texts")  # of a Window, those that go with texts
+_LIMIT_NS = 2**62
+_MOST = 2**63 - 1
+
+
+class SampleAnchors(NamedTuple):
+    """The moments of a batch's samples, int64 [samples] each. `number` is that in the order, or of a given anchor."""
+
+    source: np.ndarray
+    episode: np.ndarray
+    time_ns: np.ndarray
+    number: np.ndarray
+
+
+class TextKey:
+    """Finds the texts of one key of the batch.
+
+    Args:
+        argument: the argument that asks for the key, for errors.
+        by_source: for each source the texts that may apply. Several are alternatives, of which one is drawn.
+        table: numbers the texts of all sources.
+
+    Attributes:
+        empty: the result if no text applies: None. LeRobot's is always a str.
+        texts: the table that indices count.
+        as_indices: whether the batch has indices instead of str.
+        notes: warnings about sources without texts, and about episodes with several texts of which the first is used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argument: str,
+        window: Window,
+        by_source: Sequence[Sequence[MomentTexts]],
+        table: TextTable,
+    ) -> None:
+        form = window.texts or "text"
+        self.name = name
+        self.as_indices, self._draws = form.endswith("indices"), form.startswith("drawn")
+        self.texts = tuple(table)
+        self.empty: str | None = None
+        self._offsets_ns = _offsets_ns(argument, window)
+        self._has_steps = window.offsets is not None
+        self._by_source = by_source
+        self.notes = [
+            f"{argument}: {len(texts.several)} of {len(texts.lacking)} episodes of {texts.dataset.path}, the first of them "
+            f"episode {texts.several[0]}, have several texts, and no stream says when each one applies: the first is used; a "
+            f"stream of texts whose attribute task is true would say it, and {{'{name}': Window(texts='drawn_text')}} draws one"
+            for own in by_source
+            for texts in own
+            if texts.several and not self._draws
+        ]
+
+    @property
+    def _values(self) -> np.ndarray:
+        return np.array([*self.texts, self.empty], object)
+
+    def lacking(self, source: int) -> np.ndarray | None:
+        """Returns whether each episode of a source has no text at all; None if the source has no such texts."""
+        own = [texts.lacking for texts in self._by_source[source]]
+        return np.logical_and.reduce(own) if own else None
+
+    def at(self, anchors: SampleAnchors, seed: int, epoch: int) -> Any:
+        """Returns the texts of each sample: indices as int64, else lists of str. Draws are those of this seed and epoch."""
+        times = _later(anchors.time_ns[:, None], self._offsets_ns)
+        codes = np.full(times.shape, -1)
+        hashes = _hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
+        for source, own in enumerate(self._by_source):
+            rows = np.flatnonzero(anchors.source == source)
+            if not own or not len(rows):
+                continue
+            steps = len(self._offsets_ns)
+            episodes = np.repeat(anchors.episode[rows], steps)
+            found = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in own]
+            alternatives = np.concatenate(found)
+            chosen = alternatives[0] if hashes is None else _drawn(alternatives, np.repeat(hashes[rows], steps))
+            codes[rows] = chosen.reshape(-1, steps)
+        if not self._has_steps:
+            codes = codes[:, 0]
+        return codes if self.as_indices else self._values[codes].tolist()
+
+
+def text_keys(
+    sources: Sequence[Source], names: Sequence[str], windows: Mapping[str, Window], snap_ns: int
+) -> dict[str, TextKey]:
+    """Returns the keys of the batch that are texts.
+
+    They are those that a stream of text fills, and those whose window has `texts`.
+
+    Args:
+        names: stand before errors about each source.
+
+    Raises:
+        ArgumentError: no source has texts for a key, a source has several streams for one that does not draw, or a window has
+            a field that texts have no use for.
+    """
+    found = {}
+    for key, window in windows.items():
+        streams = [_streams_of(source, key) for source in sources]
+        is_asked = window.texts is not None
+        if is_asked or any(
+            source.dataset.streams[name].ragged == "text"
+            for source, own in zip(sources, streams, strict=True)
+            for name in own
+        ):
+            found[key] = _text_key(key, window, sources, names, streams, snap_ns)
+    return found
+
+
+def _text_key(
+    key: str,
+    window: Window,
+    sources: Sequence[Source],
+    names: Sequence[str],
+    streams: Sequence[Sequence[str]],
+    snap_ns: int,
+) -> TextKey:
+    argument = f"delta_timestamps['{key}']"
+    if window.texts not in (None, *_FORMS):
+        raise errors.ArgumentError(
+            f"{argument}.texts: expected one of {', '.join(map(repr, _FORMS))}, got {window.texts!r}"
+        )
+    for field in fields(window):
+        if field.name not in _FIELDS and getattr(window, field.name) != field.default:
+            raise errors.ArgumentError(
+                f"{argument}.{field.name}: goes with numbers or frames, and this is a key of texts, got "
+                f"{getattr(window, field.name)!r}"
+            )
+    table = TextTable()
+    by_source: list[list[MomentTexts]] = []
+    for source, name, own in zip(sources, names, streams, strict=True):
+        if len(own) > 1 and not (window.texts or "").startswith("drawn"):
+            raise errors.ArgumentError(
+                f"{name}rename: expected one stream for {key!r}, got {', '.join(own)}; Window(texts='drawn_text') draws one of "
+                "their texts"
+            )
+        by_source.append(_find(source.dataset, key, own, snap_ns, table))
+    made = TextKey(key, argument, window, by_source, table)
+    expected = "a stream of texts, a stream of numbers that have texts, or a column of texts in the episodes"
+    _refuse_without(made, argument, sources, by_source, expected)
+    return made
+
+
+def task_key(
+    sources: Sequence[Source], stream: str | None, snap_ns: int, name: str = "task", **options: Any
+) -> TextKey:
+    """Returns the key that `task_text` asks for: the texts of the task, or of this stream.
+
+    Raises:
+        ArgumentError: no source has them.
+    """
+    table = TextTable()
+    found = [MomentTexts(source.dataset, stream, snap_ns, table=table) for source in sources]
+    by_source = [[texts] if texts.found else [] for texts in found]
+    key = TextKey(name, "task_text", Window(), by_source, table)
+    expected = f"a stream {stream!r} of texts, or of numbers that have texts,"
+    if stream is None:
+        expected = "a stream of texts that is the task's, or a column task or tasks in the episodes"
+    _refuse_without(key, "task_text", sources, by_source, expected, stream is None)
+    return key
+
+
+def without_missing(
+    sources: Sequence[Source], names: Sequence[str], keys: Mapping[str, TextKey], missing: Any
+) -> list[Source]:
+    """Returns the sources with the episodes that `missing` leaves to keys of texts (rule 48), and notes those that lack one.
+
+    Raises:
+        ArgumentError: ``missing="error"`` and an episode lacks one, or none is left to draw.
+    """
+    left = []
+    for index, (source, name) in enumerate(zip(sources, names, strict=True)):
+        count = len(source.dataset)
+        episodes = np.arange(count) if source.episodes is None else wholes(f"{name}episodes", source.episodes)
+        is_whole = np.ones(len(episodes), bool)
+        for key in keys.values() if ((episodes >= 0) & (episodes < count)).all() else ():  # the library refuses others
+            lacking = key.lacking(index)
+            lacks = is_whole[:0] if lacking is None else lacking[episodes]
+            if not lacks.any():
+                continue
+            note = f"{name}missing: {int(lacks.sum())} of {len(episodes)} episodes have no text of {key.name!r}"
+            if missing == "error":
+                raise errors.ArgumentError(
+                    f"{note}; the first is episode {episodes[lacks.argmax()]}; expected one in every episode that is drawn from, "
+                    "or missing='pad' or 'drop'"
+                )
+            if missing == "drop":
+                is_whole &= ~lacks
+            else:
+                none = -1 if key.as_indices else None
+                key.notes.append(f"{note}: it is {none} there; missing='drop' leaves these episodes out")
+        if not is_whole.any() and len(episodes):
+            raise errors.ArgumentError(
+                f"{name}missing: expected an episode that has texts of all keys, got none to draw from"
+            )
+        left.append(source if is_whole.all() else replace(source, episodes=episodes[is_whole]))
+    return left
+
+
+def _streams_of(source: Source, key: str) -> list[str]:
+    """Returns the streams of a source that fill a key."""
+    renamed = source.rename or {}
+    return [name for name in source.dataset.streams if renamed.get(name, name) == key]
+
+
+def _find(dataset: Dataset, key: str, streams: Sequence[str], snap_ns: int, table: TextTable) -> list[MomentTexts]:
+    """Returns the texts that a dataset has for a key: of its streams, else of the task, else of a column of the episodes."""
+    if streams:
+        return [MomentTexts(dataset, name, snap_ns, table=table) for name in streams if is_text(dataset, name)]
+    if key == "task":
+        texts = MomentTexts(dataset, None, snap_ns, table=table)
+        return [texts] if texts.found else []
+    if key not in dataset.episodes.column_names:
+        return []
+    texts = MomentTexts(dataset, column=key, table=table)
+    return [] if texts.lacking.all() else [texts]
+
+
+def _refuse_without(
+    key: TextKey,
+    argument: str,
+    sources: Sequence[Source],
+    by_source: Sequence[Sequence[MomentTexts]],
+    expected: str,
+    names_columns: bool = False,
+) -> None:
+    """Raises if no source has texts for a key; else notes those that have none."""
+    without = [source.dataset for source, own in zip(sources, by_source, strict=True) if not own]
+    notes = []
+    for dataset in without:
+        got = ", ".join(name for name in dataset.streams if is_text(dataset, name)) or "none"
+        if names_columns:
+            got = ", ".join(dataset.episodes.column_names)
+        message = f"{argument}: expected {expected} of {dataset.path}, got {got}"
+        if len(without) == len(sources):
+            raise errors.ArgumentError(message)
+        notes.append(f"{message}; the {key.name} of its samples is {-1 if key.as_indices else None}")
+    key.notes[:0] = notes
+
+
+def _offsets_ns(argument: str, window: Window) -> np.ndarray:
+    """Returns the steps' offsets from the anchor, with the latency, in ns."""
+    offsets: Any = [0.0] if window.offsets is None else window.offsets
+    seconds = listed(lambda name, offset: float(number(name, offset)), argument, offsets, np.float64)
+    if not len(seconds):
+        raise errors.ArgumentError(f"{argument}: expected at least one step, got none")
+    latency = float(number(f"{argument}.offset_s", window.offset_s or 0.0))
+    shifted: np.ndarray = np.rint(seconds * 1e9) + np.rint(latency * 1e9)
+    if not (np.abs(shifted) < _LIMIT_NS).all():
+        raise errors.ArgumentError(f"{argument}: expected finite offsets of less than 146 years, got {offsets!r}")
+    return shifted.astype(np.int64)
+
+
+def _later(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Returns times + offsets, held at the ends of int64."""
+    found: np.ndarray = times + offsets
+    found = np.where((offsets > 0) & (found < times), _MOST, found)
+    found = np.where((offsets < 0) & (found > times), -_MOST - 1, found)
+    return found
+
+
+def _hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
+    """Returns a hash of each sample and the key: splitmix64's finalizer over the parts, as for the draws of frames (rule 42)."""
+    state = np.zeros(len(numbers), np.uint64)
+    for part in (np.uint64(seed), np.uint64(epoch), numbers.astype(np.uint64), np.uint64(key)):
+        state = (state ^ part) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return state
+
+
+def _drawn(alternatives: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """Returns for each moment one of the codes that are not -1, of [alternatives, moments]: each as likely; -1 if there is none."""
+    there = alternatives >= 0
+    counts = there.sum(0)
+    choice = (hashes >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)
+    is_chosen = there & (np.cumsum(there, 0) - 1 == choice.astype(np.int64))
+    codes: np.ndarray = np.where(is_chosen, alternatives, -1).max(0)
+    return codes

@@ -1,0 +1,377 @@
+"""Keys of texts: str and indices, one of several drawn, mixtures, and what is refused."""
+
+import pickle
+import time
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+from recordings import place_of
+from reference.compare import to_numpy
+
+import robocache
+from robocache import Source, Window
+
+pytestmark = pytest.mark.filterwarnings(r"ignore:(sources\[\d\].)?missing:robocache.LoaderWarning")
+
+STEP = 10**8  # ns between rows
+
+
+def _write(path, episodes, streams=("said",), *, attributes=None, tables=None, columns=None):
+    """An episode: {stream: [(stamp in steps, text or number)]}, beside ten rows of `joint`. Episodes begin at other times."""
+    with robocache.Writer(path) as writer:
+        for number, said in enumerate(episodes):
+            with writer.episode(**(columns[number] if columns else {})) as episode:
+                start = (9 - number) * 10**10
+                episode.append("joint", start + np.arange(10) * STEP, np.arange(10.0))
+                for stream in streams:
+                    if rows := said.get(stream):
+                        stamps = start + np.round(np.array([stamp for stamp, _ in rows]) * STEP).astype(np.int64)
+                        values = [value for _, value in rows]
+                        episode.append(stream, stamps, values if isinstance(values[0], str) else np.array(values))
+        for stream, of_stream in (attributes or {}).items():
+            writer.stream(stream, attributes=of_stream)
+        writer.provenance.update(tables or {})
+    return robocache.open(path)
+
+
+def _loader(dataset, windows, **options):
+    options = {"batch_size": 4, "shuffle": False, "device": "cpu"} | options
+    return robocache.Loader(dataset, delta_timestamps={"joint": None, **windows}, anchors="joint", **options)
+
+
+def _all(loader, key):
+    """Of one epoch the values of a key, a list."""
+    found = []
+    for batch in loader:
+        found += to_numpy(batch[key]).tolist() if hasattr(batch[key], "dtype") else batch[key]
+    return found
+
+
+def _held(rows, moment):
+    """The text of rows (stamp, text) at a moment, one by one: rule 47."""
+    found = None
+    for stamp, text in rows:
+        if stamp <= moment + 1e-6:
+            found = text or None
+    return found
+
+
+EPISODES = [
+    {"said": [(1, "reach"), (2.5, "lift"), (4, "")]},
+    {"said": [(-3, "wipe"), (0, "place"), (0, "reach"), (20, "never")]},
+    {},
+    {"said": [(8.5, "grüße")]},
+]
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return _write(tmp_path / "cache", EPISODES)
+
+
+OFFSETS = [-0.3, 0.0, 0.15, 2.0]
+
+
+def _expected(offsets, episodes=EPISODES):
+    return [
+        [_held(said.get("said", []), row + offset * 1e9 / STEP) for offset in offsets]
+        for said in episodes
+        for row in range(10)
+    ]
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_rule_47_texts_are_lists_of_str(dataset, device, framework):
+    if framework == "numpy":
+        device = "cpu"
+    options = {"device": device, "framework": framework}
+    assert _all(_loader(dataset, {"said": None}, **options), "said") == [row[0] for row in _expected([0.0])]
+    assert _all(_loader(dataset, {"said": Window(OFFSETS)}, **options), "said") == _expected(OFFSETS)
+    late = [-0.25, 0.2]
+    loader = _loader(dataset, {"said": Window([-0.35, 0.1], offset_s=0.1)}, **options)
+    assert _all(loader, "said") == _expected(late)
+    assert loader.gather([21, 3, 10])["said"] == [_expected(late)[row] for row in (21, 3, 10)]
+    assert loader.gather([])["said"] == []
+
+
+@pytest.mark.parametrize("framework", ["torch", "numpy"])
+def test_indices_count_a_table_that_is_complete_when_the_loader_opens(dataset, device, framework):
+    if framework == "numpy":
+        device = "cpu"
+    windows = {"said": Window(OFFSETS, texts="indices")}
+    loader = _loader(dataset, windows, device=device, framework=framework, episodes=[0, 1, 2, 3])
+    table = loader.texts["said"]
+    assert sorted(table) == ["grüße", "lift", "never", "place", "reach", "wipe"]
+    assert table == _loader(dataset, windows, episodes=[2, 3]).texts["said"]  # of all episodes, so that splits share it
+    batch = next(loader)["said"]
+    assert tuple(batch.shape) == (4, 4)
+    assert str(batch.dtype).removeprefix("torch.") == "int64"
+    assert framework == "numpy" or batch.device.type == device
+    indices = np.array(_all(loader, "said"))
+    assert [[None if i < 0 else table[i] for i in row] for row in indices.tolist()] == _expected(OFFSETS)[4:]
+    assert tuple(_loader(dataset, {"said": Window(texts="indices")}).gather([11, 2])["said"].shape) == (2,)
+    assert tuple(loader.gather([])["said"].shape) == (0, 4)
+
+
+def test_numbers_that_have_texts_are_texts_where_asked(tmp_path):
+    rows = [(0, 7), (1, 0), (2, 3), (3, -1), (4, 5), (5, 7)]
+    tables = {"mine": {"goals": {"0": "reach", "7": "lift", "5": None, "9": "lift"}}}
+    dataset = _write(
+        tmp_path / "cache", [{"goal": rows}], ["goal"], attributes={"goal": {"texts": "mine.goals"}}, tables=tables
+    )
+    texts = ["lift", "reach", None, None, None, *["lift"] * 5]
+    assert _all(_loader(dataset, {"goal": Window(texts="text")}), "goal") == texts
+    loader = _loader(dataset, {"goal": Window(texts="indices")})
+    assert sorted(loader.texts["goal"]) == ["lift", "reach"]
+    assert [None if i < 0 else loader.texts["goal"][i] for i in _all(loader, "goal")] == texts
+    assert _all(_loader(dataset, {"goal": None}), "goal") == [7, 0, 3, -1, 5, *[7] * 5]
+
+
+def test_the_task_and_a_subtask_are_two_keys(tmp_path):
+    rows = {"said": [(0, "tidy up")], "step": [(0, "reach"), (5, "grasp")]}
+    columns = [{}, {"tasks": ["wipe", "dry"]}]
+    dataset = _write(
+        tmp_path / "cache", [rows, {}], ["said", "step"], attributes={"said": {"task": True}}, columns=columns
+    )
+    with pytest.warns(robocache.LoaderWarning, match=r"delta_timestamps\['task'\]: 1 of 2 episodes .*'drawn_text'"):
+        loader = _loader(dataset, {"task": Window(texts="indices"), "step": Window([0.0])})
+    table = loader.texts["task"]
+    assert [table[i] for i in _all(loader, "task")] == ["tidy up"] * 10 + ["wipe"] * 10
+    assert _all(loader, "step") == [["reach"]] * 5 + [["grasp"]] * 5 + [[None]] * 10
+    assert _all(_loader(dataset, {"step": None}, task_text=True), "task") == ["tidy up"] * 10 + ["wipe"] * 10
+
+
+def test_a_column_of_the_episodes_may_be_a_key(tmp_path):
+    dataset = _write(tmp_path / "cache", [{}, {}, {}], columns=[{"hint": "slow"}, {}, {"hint": "fast"}])
+    with pytest.warns(robocache.LoaderWarning, match=r"missing: 1 of 3 episodes have no text of 'hint': it is None"):
+        loader = _loader(dataset, {"hint": Window(texts="text")})
+    assert _all(loader, "hint") == ["slow"] * 10 + [None] * 10 + ["fast"] * 10
+
+
+# ---- one of several ----
+
+
+INSTRUCTIONS = ("say", "say_2", "say_3")
+
+
+@pytest.fixture
+def several(tmp_path):
+    episodes = [
+        {"say": [(0, "a0")], "say_2": [(0, "b0")], "say_3": [(0, "c0")]},
+        {"say": [(0, "")], "say_2": [(0, "b1")], "say_3": [(5, "c1")]},
+        {"say_3": [(4, "c2")]},
+    ]
+    return Source(_write(tmp_path / "several", episodes, INSTRUCTIONS), rename=dict.fromkeys(INSTRUCTIONS, "say"))
+
+
+def _alternatives(episode, row):
+    return [{"a0", "b0", "c0"}, {"b1"} | ({"c1"} if row >= 5 else set()), {"c2"} if row >= 4 else {None}][episode]
+
+
+def test_one_of_several_streams_is_drawn_by_the_sample(several, device):
+    loader = _loader(
+        several, {"say": Window([0.0, 0.05], texts="drawn_text")}, device=device, shuffle=True, batch_size=7
+    )
+    drawn, epochs = Counter(), []
+    for _ in range(60):
+        of_epoch = {}
+        for batch in loader:
+            rows = to_numpy(batch["joint"]).round().astype(int).tolist()
+            for episode, row, texts in zip(batch["episode_index"].tolist(), rows, batch["say"], strict=True):
+                assert {*texts} <= _alternatives(episode, row)
+                assert texts[0] == texts[1]  # both steps are of one draw
+                of_epoch[episode, row] = texts[0]
+                drawn[texts[0]] += 1
+        epochs.append(of_epoch)
+    assert len({tuple(sorted(map(str, of.items()))) for of in epochs}) == 60  # each epoch draws anew
+    for text in ("a0", "b0", "c0"):
+        assert 140 < drawn[text] < 260  # of 600, a third each: 5 deviations
+    assert 100 < drawn["c1"] < 200  # of 300, a half
+
+
+def _drawn(several, epoch=1, **options):
+    """By (episode, moment) the text that is drawn."""
+    loader = _loader(several, {"say": Window(texts="drawn_indices")}, shuffle=True, seed=5, **options)
+    loader.set_epoch(epoch)
+    found = {}
+    for batch in loader:
+        for moment in zip(*(to_numpy(batch[key]).tolist() for key in ("episode_index", "time_ns", "say")), strict=True):
+            found[moment[:2]] = loader.texts["say"][moment[2]] if moment[2] >= 0 else None
+    return found
+
+
+def test_draws_are_the_same_with_any_batch_size_rank_and_start(several, device):
+    whole = _drawn(several, batch_size=30)
+    assert len(whole) == 30
+    assert _drawn(several, device=device) == whole
+    assert _drawn(several, framework="numpy", memory=robocache.Memory(prefetch=0)) == whole
+    ranks = [_drawn(several, ranks=robocache.Ranks(rank=rank, world_size=3), batch_size=2) for rank in range(3)]
+    assert {moment: text for of_rank in ranks for moment, text in of_rank.items()} == whole
+    one = _loader(several, {"say": Window(texts="drawn_text")}, shuffle=True, seed=5, device=device)
+    one.set_epoch(1)
+    next(one)
+    for other in (
+        pickle.loads(pickle.dumps(one)),
+        _loader(several, {"say": Window(texts="drawn_text")}, seed=9, shuffle=True),
+    ):
+        other.load_state_dict(one.state_dict())
+        for batch in other:
+            moments = zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True)
+            assert [whole[moment] for moment in moments] == batch["say"]
+
+
+def test_a_draw_is_the_hash_that_the_rules_say(several):
+    """Splitmix64 over seed, epoch, number and the key's CRC-32, in Python's whole numbers."""
+    import zlib
+
+    loader = _loader(several, {"say": Window(texts="drawn_text")}, seed=2**62 + 3)
+    loader.set_epoch(4)
+
+    def mixed(x):
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+        return x ^ x >> 31
+
+    wanted = []
+    for number in range(10):
+        state = 0
+        for part in (2**62 + 3, 4, number, zlib.crc32(b"say")):
+            state = mixed(((state ^ part) + 0x9E3779B97F4A7C15) % 2**64)
+        wanted.append(["a0", "b0", "c0"][(state >> 32) * 3 >> 32])
+    assert _all(loader, "say")[:10] == wanted
+    loader.set_epoch(4)
+    assert loader.gather([7, 2])["say"] == [wanted[7], wanted[2]]
+
+
+def test_one_of_an_episodes_list_is_drawn_where_asked(tmp_path):
+    columns = [{"tasks": ["a", "b", "c"]}, {"tasks": []}, {"tasks": ["d"]}]
+    dataset = _write(tmp_path / "cache", [{}, {}, {}], columns=columns)
+    for key in ("task", "tasks"):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*several")
+            loader = _loader(dataset, {key: Window(texts="drawn_text")}, shuffle=True)
+        found = Counter()
+        for _ in range(20):
+            for batch in loader:
+                found.update(zip(batch["episode_index"].tolist(), batch[key], strict=True))
+        assert set(found) == {(0, "a"), (0, "b"), (0, "c"), (1, None), (2, "d")}
+        with pytest.warns(
+            robocache.LoaderWarning, match=rf"delta_timestamps\['{key}'\]: 1 of 3 episodes .* several texts"
+        ):
+            loader = _loader(dataset, {key: Window(texts="text")})
+        assert _all(loader, key) == ["a"] * 10 + [None] * 10 + ["d"] * 10
+
+
+# ---- mixtures, missing texts ----
+
+
+def test_a_source_without_the_texts_has_none(dataset, tmp_path, device):
+    plain = _write(tmp_path / "plain", [{}, {}])
+    other = _write(tmp_path / "other", [{"word": [(0, "lift"), (3, "new")]}], ["word"])
+    sources = [Source(dataset), Source(plain), Source(other, rename={"word": "said"})]
+    with pytest.warns(
+        robocache.LoaderWarning, match=r"\['said'\]: expected a stream of texts.* of .*plain, got none; .* is -1"
+    ):
+        loader = _loader(sources, {"said": Window([0.0, 0.1], texts="indices")}, device=device)
+    table = loader.texts["said"]
+    assert len(table) == len({*table})
+    assert {*table} == {"reach", "lift", "wipe", "place", "never", "grüße", "new"}
+    other_rows = [{"said": [(0, "lift"), (3, "new")]}]
+    wanted = _expected([0.0, 0.1]) + [[None, None]] * 20 + _expected([0.0, 0.1], other_rows)
+    indices = np.array(_all(loader, "said"))
+    assert [[None if i < 0 else table[i] for i in row] for row in indices.tolist()] == wanted
+    weighted = [Source(dataset, weight=1), Source(plain, weight=2), Source(other, weight=3, rename={"word": "said"})]
+    with pytest.warns(robocache.LoaderWarning, match="said of its samples is None"):
+        loader = _loader(weighted, {"said": None}, device=device, shuffle=True, batch_size=32)
+    firsts = np.cumsum([0, 40, 20])
+    batch = next(loader)
+    for index, text in enumerate(batch["said"]):
+        source, episode = int(batch["dataset_index"][index]), int(batch["episode_index"][index])
+        row = round(float(batch["joint"][index]))
+        assert text == (wanted[firsts[source] + 10 * episode + row][0])
+
+
+def test_rule_48_episodes_without_texts(dataset):
+    with pytest.warns(robocache.LoaderWarning, match=r"missing: 1 of 4 episodes have no text of 'said': it is None"):
+        loader = _loader(dataset, {"said": None})
+    assert loader.num_anchors == 40
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert _loader(dataset, {"said": None}, episodes=[0, 3]).num_anchors == 20
+        dropped = _loader(dataset, {"said": None}, missing="drop", episodes=[3, 2, 0])
+    assert next(dropped)["episode_index"].tolist() == [3] * 4
+    assert dropped.num_anchors == 20
+    with pytest.raises(robocache.ArgumentError, match=r"missing: 1 of 4 .*'said'; the first is episode 2"):
+        _loader(dataset, {"said": None}, missing="error")
+    with pytest.raises(robocache.ArgumentError, match="missing: expected an episode that has texts of all keys"):
+        _loader(dataset, {"said": None}, missing="drop", episodes=[2])
+
+
+# ---- what a loader is, with texts ----
+
+
+def test_texts_change_nothing_else(dataset, device):
+    plain = _loader(dataset, {}, shuffle=True, device=device)
+    loader = _loader(dataset, {"said": Window([0.0], texts="indices")}, shuffle=True, device=device)
+    assert loader.state_dict() == plain.state_dict()
+    assert loader.spec == plain.spec
+    assert [placement.key for placement in loader.explain()] == ["joint"]
+    assert "said" in repr(loader)
+    for one, other in zip(plain, loader, strict=True):
+        for key in one:
+            assert np.array_equal(to_numpy(one[key]), to_numpy(other[key]))
+    assert place_of(plain) == place_of(loader)
+    default = _loader(dataset, {"said": None}, default=Window(normalize="mean_std", dtype="float64"))
+    assert default.gather([1])["said"] == ["reach"]
+
+
+@pytest.mark.parametrize(
+    ("windows", "options", "message"),
+    [
+        ({"said": Window(texts="tokens")}, {}, r"\['said'\].texts: expected one of 'text', 'indices', .* got 'tokens'"),
+        ({"said": Window(normalize="mean_std")}, {}, r"\['said'\].normalize: goes with numbers or frames"),
+        ({"said": Window(method="nearest")}, {}, r"\['said'\].method: goes with numbers or frames"),
+        ({"said": Window(causal=True)}, {}, r"\['said'\].causal: goes with numbers or frames"),
+        ({"said": Window([])}, {}, r"\['said'\]: expected at least one step"),
+        ({"said": Window([float("nan")])}, {}, r"\['said'\]: expected finite offsets"),
+        ({"said": Window([1e12])}, {}, r"\['said'\]: expected finite offsets"),
+        ({"said": Window(["1"])}, {}, r"\['said'\]: expected a number, got '1'"),
+        ({"said": Window(offset_s=float("inf"))}, {}, r"\['said'\]: expected finite offsets"),
+        ({"joint": Window(texts="text")}, {}, r"\['joint'\]: expected a stream of texts.* got said"),
+        ({"hint": Window(texts="text")}, {}, r"\['hint'\]: expected a stream of texts.* got said"),
+        ({}, {"default": Window(texts="indices")}, "default: expected no offsets, .* no texts"),
+        ({"task": Window(texts="text")}, {"task_text": "said"}, "task_text: the batch's key 'task'"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_by_name(dataset, windows, options, message):
+    with pytest.raises(robocache.Error, match=message):
+        _loader(dataset, windows, **options)
+
+
+def test_texts_alone_are_no_batch(dataset):
+    with pytest.raises(robocache.ArgumentError, match="expected a key of numbers or frames beside the texts, got said"):
+        robocache.Loader(dataset, batch_size=1, delta_timestamps={"said": None}, missing="drop")
+
+
+def test_two_streams_of_texts_for_one_key_are_drawn_or_refused(several):
+    with pytest.raises(robocache.ArgumentError, match=r"rename: expected one stream for 'say', got say, say_2, say_3"):
+        _loader(several, {"say": Window(texts="text")})
+
+
+def test_no_text_waits_for_the_device(dataset, cuda):
+    """A batch comes while the device is still busy with what was queued before."""
+    import torch
+
+    loader = _loader(dataset, {"said": Window([0.0], texts="indices")}, device=cuda, task_text="said", missing="drop")
+    next(loader)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2 * 10**9)
+    busy = torch.cuda.Event()
+    busy.record()
+    begun = time.perf_counter()
+    batch = next(loader)
+    assert not busy.query(), f"took {time.perf_counter() - begun:.3f} s"
+    assert batch["task"] == [row[0] for row in _expected([0.0])[4:8]]
