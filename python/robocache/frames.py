@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -104,6 +105,20 @@ def decode(codec: str, data: Any, offsets: Any, shape: Sequence[int], dtype: Any
     arrays = (_lib.from_numpy(array) for array in (stored, ends, where, out))
     _decode(_lib.text("codec", codec), *arrays)
     return out
+
+
+# Words of a name that say that each pixel is a class or an instance.
+_LABELS = {"segmentation", "seg", "segm", "semantic", "mask", "masks", "label", "labels"}
+
+
+def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
+    """Whether a camera's pixels are labels, as its attribute "labels" or its name says: "front_segmentation", "top/mask".
+
+    No label lies between two others, so such frames are stored without loss and resized to the nearest pixel.
+    """
+    if attributes and "labels" in attributes:
+        return bool(attributes["labels"])
+    return not _LABELS.isdisjoint(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", camera))
 
 
 def _raw(pixels: npt.NDArray[Any]) -> Encoded:

@@ -185,6 +185,8 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
     if images is not None and images.dtype is None:
         dtype = fields["dtype"] or _given(_dtype, "default.dtype", default.dtype)
         images = replace(images, dtype="float32" if dtype == "float64" and window.dtype is None else dtype)
+    if images is not None and key in keys.labels:
+        images = _of_labels(f"{name}.images", images)
     return fields | {
         "key": key,
         "offsets_s": [_json_number(offset) for offset in offsets],
@@ -195,6 +197,17 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
         **_conversions(name, window, keys.get(key, 0)),
     }
+
+
+def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
+    """The same for frames whose pixels are labels: none is made of two, and none is changed."""
+    for option in ("brightness", "contrast", "saturation", "hue"):
+        if getattr(images, option) is not None:
+            raise errors.ArgumentError(
+                f"{name}.{option}: expected none for labels, which the stream's name or its attribute 'labels' says; give this key "
+                "ImageOptions of its own, or say labels = false in the attributes of a mapping"
+            )
+    return replace(images, interpolation="nearest") if images.interpolation == "bilinear" else images
 
 
 def _conversions(name: str, window: Window, features: int) -> dict[str, Any]:

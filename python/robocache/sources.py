@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import errors
 from .dataset import Dataset, Stream
 from .dataset import open as open_dataset
+from .frames import is_labels
 
 
 @dataclass(frozen=True, repr=False)
@@ -136,17 +137,20 @@ def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
 
 
 class Keys(dict[str, int]):
-    """What a batch may hold: the features of a row, by key; which keys are cameras', and which ragged or text, of which there
-    are no batches; and the streams of numbers that fill a key."""
+    """What a batch may hold: the features of a row, by key; which keys are cameras', which of these hold labels, and which
+    are ragged or text, of which there are no batches; and the streams of numbers that fill a key."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.cameras: set[str] = set()
+        self.labels: set[str] = set()
         self.ragged: set[str] = set()
         self.numbers: dict[str, list[Stream]] = {}
         for source in sources:
             for name, stream in source.dataset.streams.items():
                 key = (source.rename or {}).get(name, name)
                 self[key] = max(self.get(key, 0), math.prod(stream.shape))
+                if stream.kind == "frames" and is_labels(name, stream.attributes):
+                    self.labels.add(key)
                 if stream.kind == "numbers":
                     self.numbers.setdefault(key, []).append(stream)
                 else:

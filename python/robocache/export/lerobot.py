@@ -82,6 +82,10 @@ def write(
     fps, planned = _plan(dataset, kept, fps, asked, problems)
     for name in cameras if video else ():
         height, width, _ = kept[name].shape
+        if frames.is_labels(name, kept[name].attributes):
+            problems.arguments.append(
+                f"video: {name}: its pixels are labels, which H.264 changes; export without video (--video), or other streams"
+            )
         if height % 2 or width % 2:
             problems.arguments.append(
                 f"video: {name}: expected frames of even height and width, which H.264 needs, got {height}x{width}"

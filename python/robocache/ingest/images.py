@@ -37,21 +37,24 @@ class Storage:
     codec, quality: "jpeg" with a quality, "png" or "raw".
     size: (height, width), or None to keep the size.
     fit: how frames are resized to `size`.
+    labels: whether pixels are labels, which are resized to the nearest pixel.
     """
 
     codec: Literal["jpeg", "png", "raw"]
     quality: int
     size: tuple[int, int] | None
     fit: str
+    labels: bool = False
 
     @classmethod
-    def of(cls, options: CameraOptions) -> Storage:
-        codec, _, quality = (options.image_codec or "jpeg").partition(":")
+    def of(cls, options: CameraOptions, camera: str) -> Storage:
+        labels = frames.is_labels(camera)
+        codec, _, quality = (options.image_codec or ("png" if labels else "jpeg")).partition(":")
         size = None
         if options.image_size != "keep":
             width, height = map(int, options.image_size.split("x"))
             size = height, width
-        return cls(cast(Any, codec), int(quality or 95), size, options.image_fit)
+        return cls(cast(Any, codec), int(quality or 95), size, options.image_fit, labels)
 
     @property
     def of_depth(self) -> Storage:
@@ -77,7 +80,8 @@ def encode(images: np.ndarray, storage: Storage) -> frames.Encoded:
             raise Error(
                 f"frames of {images.dtype} are not resized; image_size='keep' (--image-size keep) takes them as they are"
             )
-        images = image_batch(images, size=storage.size, fit=storage.fit, dtype="uint8", layout="hwc")
+        how = "nearest" if storage.labels else "bilinear"
+        images = image_batch(images, size=storage.size, fit=storage.fit, interpolation=how, dtype="uint8", layout="hwc")
     return frames.encode(images, codec=storage.codec, quality=storage.quality)
 
 
@@ -143,7 +147,7 @@ class Images:
         self, options: CameraOptions, kinds: Kinds, notes: Notes
     ) -> Iterator[tuple[np.ndarray, frames.Encoded, dict[str, Any] | None]]:
         """Yields stamps, frames, and the record of their resizing."""
-        storage = Storage.of(options)
+        storage = Storage.of(options, self.camera)
         start = 0
         while start < len(self.time_ns):
             lost: dict[int, SourceError] = {}
@@ -162,7 +166,8 @@ class Images:
                 pixels = frames.decode(
                     taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(len(rows))
                 )
-                asked = storage if options.image_codec is not None else replace(storage, codec=cast(Any, taken.codec))
+                as_asked = storage.labels or options.image_codec is not None
+                asked = storage if as_asked else replace(storage, codec=cast(Any, taken.codec))
                 taken = encode(pixels, asked)
             yield self.time_ns[rows], taken, storage.resized(height, width)
 
@@ -297,13 +302,17 @@ class DepthImages:
 
 
 def store_pixels(
-    time_ns: np.ndarray, pixels: np.ndarray, options: CameraOptions, clock: Literal["recorded", "nominal"]
+    camera: str,
+    time_ns: np.ndarray,
+    pixels: np.ndarray,
+    options: CameraOptions,
+    clock: Literal["recorded", "nominal"],
 ) -> Frames:
     """Encodes frames that the source has as arrays ``[n, H, W]`` or ``[n, H, W, C]``.
 
     uint8 follows the options. uint16 and float32 are depth, which is never resized: uint16 becomes PNG, float32 stays raw.
     """
-    storage = Storage.of(options)
+    storage = Storage.of(options, camera)
     if pixels.dtype != np.uint8:
         storage = replace(storage, codec="png" if pixels.dtype == np.uint16 else "raw", size=None)
     images = pixels[..., None] if pixels.ndim == 3 else pixels

@@ -160,9 +160,9 @@ class Videos(VideoFrames):
                 if view.lacking is not None:
                     self._notes.skip(*view.lacking)
                 depth = self._depth[view.camera]
-                storage = self._storage if depth is None else self._storage.of_depth
-                resized = storage.resized(view.height, view.width)
-                if depth is not None and self._storage.size is not None:
+                storage = self._storage(view.camera)
+                resized = None if depth is not None else storage.resized(view.height, view.width)
+                if depth is not None and storage.size is not None:
                     self._notes.leave_out(
                         view.camera, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is"
                     )
@@ -261,7 +261,8 @@ class Videos(VideoFrames):
 
     def _cut_up(self, camera: str, index: Index, frames: np.ndarray) -> list[Cut]:
         depth = self._depth[camera]
-        return cut_up(index, frames, self._storage if depth is None else self._storage.of_depth, depth)
+        storage = self._storage(camera)
+        return cut_up(index, frames, storage if depth is None else storage.of_depth, depth)
 
     def _explain(self, index: Index, time_ns: np.ndarray, lacking: np.ndarray, begin: int, end: int) -> SourceError:
         """Why rows have no frame."""

@@ -118,7 +118,7 @@ def _read_stream(
         if entry.dtype.kind in "US":
             yield name, Texts(time_ns, _texts(values), "nominal")
         elif is_camera:
-            yield name, store_pixels(time_ns, values.astype(values.dtype.newbyteorder("=")), options, "nominal")
+            yield name, store_pixels(name, time_ns, values.astype(values.dtype.newbyteorder("=")), options, "nominal")
         else:
             yield name, Rows(time_ns, values.astype(values.dtype.newbyteorder("="), copy=False), None, "nominal")
 

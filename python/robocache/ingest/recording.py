@@ -43,6 +43,7 @@ ATTRIBUTES = {
     "clock_source": "where the stamps come from, as header.stamp or log_time",
     "schema": "the type that the source gives its messages",
     "task": "true: its text is the task that holds from each row's stamp on",
+    "labels": "of a camera: whether its pixels are labels, where its name does not say so",
     "texts": "of whole numbers: the table in the provenance that has their texts, as lerobot.tasks",
 }
 # Among such numbers: none holds.

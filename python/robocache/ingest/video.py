@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -529,7 +530,7 @@ class VideoFrames:
     """Decodes the frames of rows; a context manager that ends the processes which do."""
 
     def __init__(self, options: VideoOptions, kinds: Kinds, notes: Notes) -> None:
-        self._storage = Storage.of(options)
+        self._storage = partial(Storage.of, options)  # of a camera
         self._kinds = kinds
         self._notes = notes
         self._decoders = Decoders(options.jobs)

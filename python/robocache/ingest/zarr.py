@@ -249,7 +249,7 @@ def _samples(
             )
         rows = pixels
     if rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1)):
-        return store_pixels(time_ns, rows, options, clock)
+        return store_pixels(_name(array), time_ns, rows, options, clock)
     return Rows(time_ns, rows, None, clock)
 
 

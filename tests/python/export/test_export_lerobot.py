@@ -386,6 +386,10 @@ def test_cameras_as_video(rng, tmp_path):
         episode.append("top", [0, 10**8], np.zeros((2, 5, 4, 3), np.uint8), codec="png")
     with pytest.raises(robocache.ArgumentError, match=r"even height and width, .* got 5x4"):
         robocache.export(tmp_path / "odd.cache", tmp_path / "b", to="lerobot", video=True)
+    with robocache.Writer(tmp_path / "labels.cache") as writer, writer.episode() as episode:
+        episode.append("top_mask", [0, 10**8], np.zeros((2, 6, 4, 1), np.uint8), codec="png")
+    with pytest.raises(robocache.ArgumentError, match="video: top_mask: its pixels are labels"):
+        robocache.export(tmp_path / "labels.cache", tmp_path / "b", to="lerobot", video=True)
 
 
 def test_on_the_command_line(rng, tmp_path, capsys):

@@ -291,7 +291,7 @@ class Column:
         if channels_first:
             channels, height, width = height, width, channels
         kinds.check(self.stream, f"{width}x{height} {channels} {self._dtype}", self.where)
-        storage = Storage.of(options)
+        storage = Storage.of(options, self.stream)
         # Masks and depth are what they are in every pixel.
         if depth or (channels == 1 and options.image_codec is None):
             storage = replace(storage, codec="raw" if self._dtype == np.float32 else "png")

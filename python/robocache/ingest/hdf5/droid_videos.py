@@ -48,14 +48,14 @@ class Videos(VideoFrames):
         rows = np.flatnonzero(frames >= 0)
         if not len(rows):
             raise SourceError(f"{path}: {clock.rows} rows and {len(index)} frames, of which none is a row's")
-        tickets = [self._decoders.ask(cut) for cut in cut_up(index, frames[rows], self._storage)]
+        tickets = [self._decoders.ask(cut) for cut in cut_up(index, frames[rows], self._storage(stream))]
         return _Camera(stream, what, path, index.height, index.width, rows, clock, tickets)
 
     def streams(self, cameras: list[_Camera]) -> Iterator[tuple[str, Frames]]:
         """What was begun; frames that are not taken are dropped."""
         try:
             for camera in cameras:
-                resized = self._storage.resized(camera.height, camera.width)
+                resized = self._storage(camera.stream).resized(camera.height, camera.width)
                 clock = camera.clock
                 yield (
                     camera.stream,

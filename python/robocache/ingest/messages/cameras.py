@@ -187,7 +187,7 @@ class Camera:
         origin, leaves, batch, time_ns = self._origin, messages.leaves, messages.batch, messages.time_ns
         data, starts, bad = bytes_of(batch, leaves["data"])
         kinds = list(_raw_kinds(leaves, batch, np.diff(starts).tolist()))
-        storage = Storage.of(origin.known.options)
+        storage = Storage.of(origin.known.options, origin.name)
         if origin.exported is not None and origin.known.options.image_codec is None:
             storage = replace(storage, codec="raw")  # as the cache had them
         lost: dict[int, object] = {int(messages.numbers[row]): why for row, why in bad.items()}
@@ -350,7 +350,7 @@ class Camera:
     ) -> Iterator[tuple[str, Samples]]:
         """Depth as compressed_depth_image_transport writes it, where that is more than a PNG."""
         origin = self._origin
-        storage = Storage.of(origin.known.options)
+        storage = Storage.of(origin.known.options, origin.name)
         if storage.size is not None:
             origin.notes.leave_out(
                 origin.name, "depth is not resized; image_size='keep' (--image-size keep) takes it as it is"
@@ -406,7 +406,7 @@ class Camera:
         self, pieces: Iterator[tuple[np.ndarray, frames.Encoded, tuple[int, int]]]
     ) -> Iterator[tuple[str, Samples]]:
         for time_ns, stored, (height, width) in pieces:
-            resized = Storage.of(self._origin.known.options).resized(height, width)
+            resized = Storage.of(self._origin.known.options, self._origin.name).resized(height, width)
             matrix = self._matrix(height, width, resized)
             yield (
                 self._origin.name,

@@ -30,7 +30,7 @@ class TopicVideo:
 
     def __init__(self, origin: Origin, codec: str) -> None:
         self._origin = origin
-        self._storage = Storage.of(origin.known.options)
+        self._storage = Storage.of(origin.known.options, origin.name)
         try:
             context = av.CodecContext.create(codec, "r")
         except (ValueError, FFmpegError) as error:

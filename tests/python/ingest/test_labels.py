@@ -1,0 +1,100 @@
+"""Pictures whose pixels are labels, by their names: no pixel is made of two, at ingest and in a batch."""
+
+import numpy as np
+import pytest
+from hdf5_files import write_robomimic
+from rlds_files import example, group, image, sequence, tensor, write_rlds
+from robocache.frames import is_labels
+from ros_files import START, write_mcap
+from ros_files import image as ros_image
+
+import robocache
+
+ROWS, HEIGHT, WIDTH, STEP = 4, 40, 48, 100_000_000
+SMALL = (14, 18)
+
+
+@pytest.fixture
+def masks(rng):
+    """uint8 ``[ROWS, HEIGHT, WIDTH, 1]``: patches of a few labels, which a JPEG or a mean would mix."""
+    patches = rng.choice(np.array([0, 3, 4, 9, 200], np.uint8), (ROWS, HEIGHT // 4, WIDTH // 4, 1))
+    return patches.repeat(4, axis=1).repeat(4, axis=2)
+
+
+def nearest(frames, height, width):
+    """The pixel that the middle of each new pixel lies in."""
+    rows, columns = (
+        np.floor((np.arange(n) + 0.5) * old / n).astype(int) for n, old in ((height, HEIGHT), (width, WIDTH))
+    )
+    return frames[:, rows][:, :, columns]
+
+
+def robomimic(folder, masks):
+    pictures = {"obs/front_segmentation_instance": masks, "obs/front_seg_colour": masks.repeat(3, axis=-1)}
+    write_robomimic(folder / "a.hdf5", {"demo_0": {"actions": np.zeros((ROWS, 2)), **pictures}})
+    return folder / "a.hdf5", ["obs/front_segmentation_instance", "obs/front_seg_colour"]
+
+
+def npz(folder, masks):
+    np.savez(folder / "a.npz", fps=10, mask=masks, joints=np.zeros((ROWS, 2)))
+    return folder / "a.npz", ["mask"]
+
+
+def rlds(folder, masks):
+    files = [bytes(robocache.frames.encode(mask[None], codec="png").data) for mask in masks]
+    features = group(steps=sequence(group(action=tensor("float32", 2), instance_mask=image(HEIGHT, WIDTH, 1))))
+    steps = {"steps/instance_mask": files, "steps/action": np.zeros(2 * ROWS, np.float32)}
+    return write_rlds(folder / "toy", {"train": [[example(steps)]]}, features), ["instance_mask"]
+
+
+def ros(folder, masks):
+    topic = "/camera/segmentation/image_raw"
+    made = [(START + k * STEP, ros_image(mask, "mono8", time_ns=START + k * STEP)) for k, mask in enumerate(masks)]
+    return write_mcap(folder / "a.mcap", {topic: ("sensor_msgs/msg/Image", made)}), [topic]
+
+
+@pytest.mark.parametrize("write", [robomimic, npz, rlds, ros])
+def test_labels_are_stored_as_they_are_and_resized_to_the_nearest(write, masks, tmp_path):
+    source, streams = write(tmp_path, masks)
+    options = {"rate_hz": 10} if write is rlds else {}
+    robocache.ingest(source, tmp_path / "cache", **options)
+    robocache.ingest(source, tmp_path / "small", image_size=f"{SMALL[1]}x{SMALL[0]}", **options)
+    for stream in streams:
+        frames = masks.repeat(robocache.open(tmp_path / "cache").streams[stream].shape[-1], axis=-1)
+        for name, wanted in (("cache", frames), ("small", nearest(frames, *SMALL))):
+            np.testing.assert_array_equal(robocache.open(tmp_path / name).streams[stream].values[:], wanted)
+        images = robocache.ImageOptions(size=SMALL, dtype="uint8", layout="hwc")
+        loader = robocache.Loader(
+            robocache.open(tmp_path / "cache"),
+            delta_timestamps={stream: robocache.Window(images=images)},
+            batch_size=ROWS,
+            shuffle=False,
+        )
+        found = np.asarray(next(iter(loader))[stream]).reshape(-1, *SMALL, frames.shape[-1])
+        np.testing.assert_array_equal(found, nearest(frames, *SMALL))
+
+
+def test_words_of_names():
+    for name in ("front_seg", "obs/x_segmentation_class", "/cam/semantic/image", "FrontMask", "labels", "a.mask.b"):
+        assert is_labels(name)
+    for name in ("observation.images.top", "/camera/color/image_raw", "segway", "unmasked", "labelled", "mast"):
+        assert not is_labels(name)
+
+
+def test_what_a_name_does_not_say_an_attribute_says(masks, tmp_path):
+    np.savez(tmp_path / "a.npz", fps=10, mask=masks, ids=masks, joints=np.zeros((ROWS, 2)))
+    mapping = {"streams": {name: {"attributes": {"labels": name == "ids"}} for name in ("mask", "ids")}}
+    robocache.ingest(tmp_path / "a.npz", tmp_path / "cache", mapping=mapping, image_codec="png")
+    dataset = robocache.open(tmp_path / "cache")
+
+    def batch(stream, **options):
+        images = robocache.ImageOptions(size=SMALL, dtype="uint8", layout="hwc", **options)
+        windows = {stream: robocache.Window(images=images)}
+        loader = robocache.Loader(dataset, delta_timestamps=windows, batch_size=ROWS, shuffle=False)
+        return np.asarray(next(iter(loader))[stream]).reshape(-1, *SMALL, 1)
+
+    np.testing.assert_array_equal(batch("ids"), nearest(masks, *SMALL))
+    assert not np.isin(batch("mask"), masks).all()
+    assert not np.isin(batch("ids", interpolation="area"), masks).all()  # whoever asks for means gets them
+    with pytest.raises(robocache.ArgumentError, match=r"'ids'.*brightness.*labels.*mapping"):
+        batch("ids", brightness=0.5)
