@@ -147,7 +147,7 @@ class LeRobotLoader(Loader):
         for key in self._texts.values():
             key.empty = ""  # default collation refuses None
         one_step = [name for name in streams if name not in asked]
-        self._extra = ["time_ns", *(f"{name}_age" for name in one_step)]
+        self._extra = ["time_ns", "anchor_index", *(f"{name}_age" for name in one_step)]
         self._extra += [f"{name}_is_pad" for name in one_step if name not in masked]
         numbers_alone = [name for name in kinds if name not in self._texts]
         self._widened = [name for name in numbers_alone if kinds[name].kind in "iu" and kinds[name] != np.int64]

@@ -131,7 +131,8 @@ class Loader:
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
     `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the moment asked for
     less the stamp of the sample used, of two the earlier; the least int64 where there is none), ``time_ns`` ``[B]`` int64
-    (the anchor), ``episode_index`` ``[B]`` int64 in its dataset. Of a list of sources ``dataset_index`` ``[B]`` int64 too, the
+    (the anchor), ``episode_index`` ``[B]`` int64 in its dataset, ``anchor_index`` ``[B]`` int64 (the anchor's number, which
+    :meth:`gather` takes; batches of :meth:`from_lerobot` lack it, as LeRobot's do). Of a list of sources ``dataset_index`` ``[B]`` int64 too, the
     place in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool. Outside the recording a value is
     the edge sample's; where an episode or a source lacks the stream it is 0. A camera's ``<key>`` is ``[B, T, C, H, W]``, or
     as its `images` say, 0 becoming what black becomes; where its frames have a matrix there is ``<key>_intrinsics``

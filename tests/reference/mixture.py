@@ -114,6 +114,8 @@ def mixture_batch(parts, drawn, deltas, *, pad_features=False, return_age=False,
     """The batch of these draws [(source, anchor)]; options as window_batch takes them."""
     count = len(drawn)
     batch = {"dataset_index": np.array([source for source, _ in drawn], np.int64)}
+    firsts = np.cumsum([0, *(len(part.ticks) for part in parts)])
+    batch["anchor_index"] = np.array([firsts[source] + anchor for source, anchor in drawn], np.int64)
     batch |= {name: np.zeros(count, np.int64) for name in ("time_ns", "episode_index")}
     curved = set()
     for key, asked in deltas.items():

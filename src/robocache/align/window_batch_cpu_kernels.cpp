@@ -100,7 +100,11 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
     for (int64_t i = 0; i < count; ++i) {
       const Draw one = batch.draw(own[i].sample);
       own[i].source = plan.sources == nullptr ? &plan.first : plan.sources + one.source;
-      if (plan.source_offset >= 0) reinterpret_cast<int64_t*>(memory + plan.source_offset)[own[i].sample] = one.source;
+      const auto write = [&](int64_t offset, int64_t value) {
+        if (offset >= 0) reinterpret_cast<int64_t*>(memory + offset)[own[i].sample] = value;
+      };
+      write(plan.source_offset, one.source);
+      if (plan.anchor_offset >= 0) write(plan.anchor_offset, batch.mixture.number_of(one));
       indices[i] = one.anchor;
       const AnchorIndex& anchors = own[i].source->anchors;
       prefetch(&anchors.first_of[one.anchor >> anchors.shift]);

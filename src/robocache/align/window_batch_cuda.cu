@@ -279,7 +279,7 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
 struct Sample {
   Anchor anchor;
   const WindowGroup* group;
-  int32_t source;
+  Draw draw;
 };
 
 // A target among the rows of an episode's clock from `origin` on. `origin` is the last row at or before the target, if
@@ -355,7 +355,7 @@ __device__ WindowSource source_of(const WindowPlan& plan, int32_t source) {
 
 __device__ Sample sample_of(const WindowSource& source, const Draw& draw) {
   const bool has_group = blockIdx.y < static_cast<unsigned>(source.group_count);
-  return {source.anchors.at(draw.anchor), has_group ? source.groups + blockIdx.y : nullptr, draw.source};
+  return {source.anchors.at(draw.anchor), has_group ? source.groups + blockIdx.y : nullptr, draw};
 }
 
 // Returns a sample of the batch, or an empty one beyond its end.
@@ -487,7 +487,7 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   write_plain(s, entries, steps, out);
 }
 
-// Writes the constants of samples, their times, episodes and sources; a warp calls it.
+// Writes the constants of samples, their times, episodes, sources and anchors; a warp calls it.
 __device__ void write_rest(const WindowBatch& batch, const Sample* found, int samples, int64_t now) {
   const WindowPlan& plan = batch.plan;
   char* const memory = in_global(static_cast<char*>(batch.memory));
@@ -498,11 +498,12 @@ __device__ void write_rest(const WindowBatch& batch, const Sample* found, int sa
     };
     write(plan.time_offset, found[lane].anchor.time_ns);
     write(plan.episode_offset, found[lane].anchor.episode);
-    write(plan.source_offset, found[lane].source);
+    write(plan.source_offset, found[lane].draw.source);
+    if (plan.anchor_offset >= 0) write(plan.anchor_offset, batch.mixture.number_of(found[lane].draw));
   }
   if (!plan.has_constants) return;
   for (int nth = 0; nth < samples && now + nth < batch.count; ++nth) {
-    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[found[nth].source];
+    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[found[nth].draw.source];
     for (int32_t i = 0; i < source.constant_count; ++i) {
       const WindowConstant constant = source.constants[i];
       char* const to = memory + constant.out_offset + (now + nth) * constant.size;

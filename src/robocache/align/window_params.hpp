@@ -141,6 +141,7 @@ struct WindowPlan {
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]; below 0: not written
   int64_t episode_offset;  // to its episode_index, int64 [batch]; below 0: not written
   int64_t source_offset;   // to the numbers of its sources, int64 [batch]; below 0: not written
+  int64_t anchor_offset;   // to its anchors, counted over all sources, int64 [batch]; below 0: not written
 };
 
 // One batch: the samples [first_position, first_position + count) of the epoch. After the last sample, the first ones

@@ -15,7 +15,7 @@
 namespace robocache {
 
 // One array of a batch: "<key>" [B, T, ...], "<key>_is_pad" and "<key>_age" [B, T], "<key>_feature_is_pad" [B, D], and of
-// each sample "time_ns", "episode_index" and "dataset_index" [B].
+// each sample "time_ns", "episode_index", "anchor_index" and "dataset_index" [B].
 struct BatchArray {
   std::string name;
   DType dtype;

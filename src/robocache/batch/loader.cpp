@@ -88,6 +88,7 @@ struct Loader::Impl {
     if (!aligns_on_device) host_offset = layout.bytes();
     time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
     episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
+    anchor_offset = layout.add("anchor_index", DType::kInt64, {}, "the anchors' numbers");
     if (options.mixture) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
     if (aligns_on_device) host_offset = layout.bytes();
     reserve(Part::kHost);
@@ -231,6 +232,7 @@ struct Loader::Impl {
     aligner.plan.time_offset = writes_anchors ? time_offset : -1;
     aligner.plan.episode_offset = writes_anchors ? episode_offset : -1;
     aligner.plan.source_offset = writes_anchors ? source_offset : -1;
+    aligner.plan.anchor_offset = writes_anchors ? anchor_offset : -1;
     aligner.plan.snap_ns = streams.spec(0).snap_ns;
     return aligner;
   }
@@ -370,6 +372,7 @@ struct Loader::Impl {
   std::vector<Source> sources;
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
+  int64_t anchor_offset = -1;
   int64_t source_offset = -1;     // below 0: none
   int64_t host_offset = 0;        // the start of the host's part,
   int64_t packed_offset = 0;      // and in it the start of the files

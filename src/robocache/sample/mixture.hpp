@@ -131,6 +131,9 @@ struct Mixture {
     return {source, anchor - table[source].first_anchor};
   }
 
+  // The number of an anchor over all sources, of which `of` makes the draw again.
+  ROBOCACHE_HD int64_t number_of(const Draw& draw) const { return table[draw.source].first_anchor + draw.anchor; }
+
   // The draw at a position of the epoch, in [0, samples). The window kernel has the same rule for lanes that work together.
   ROBOCACHE_HD Draw at(int64_t position) const {
     if (!weighted) return of(order.at(position));

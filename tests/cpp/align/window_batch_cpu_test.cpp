@@ -81,7 +81,8 @@ class EveryConversion {
     plan_.time_offset = bytes_;
     plan_.episode_offset = bytes_ + 8 * count();
     plan_.source_offset = bytes_ + 16 * count();
-    bytes_ += 24 * count();
+    plan_.anchor_offset = bytes_ + 24 * count();
+    bytes_ += 32 * count();
   }
 
   int64_t count() const { return anchors_.index().anchors; }
@@ -265,7 +266,7 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
     WindowBatch batch{};
     batch.plan = window_plan(std::vector<WindowStreams>{{anchors.index(), {stream}, {}}}, tables);
     batch.plan.snap_ns = asked.snap_ns;
-    batch.plan.time_offset = batch.plan.episode_offset = batch.plan.source_offset = -1;
+    batch.plan.time_offset = batch.plan.episode_offset = batch.plan.source_offset = batch.plan.anchor_offset = -1;
     batch.mixture = mixture.mixture().at_epoch(0, 0);
     batch.count = count;
     const WindowSegment segment = tables_of(batch.plan.first.groups[0]).segments[0];
@@ -334,7 +335,7 @@ TEST(WindowSamplesBuilds, GiveOneNanInBFloat16) {
   DeviceTables tables{Device{}};
   WindowBatch batch{};
   batch.plan = window_plan(std::vector<WindowStreams>{{anchors.index(), {stream}, {}}}, tables);
-  batch.plan.time_offset = batch.plan.episode_offset = batch.plan.source_offset = -1;
+  batch.plan.time_offset = batch.plan.episode_offset = batch.plan.source_offset = batch.plan.anchor_offset = -1;
   batch.mixture = mixture.mixture().at_epoch(0, 0);
   batch.count = 3;
   for (const Build& build : every_build()) {

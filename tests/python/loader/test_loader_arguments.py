@@ -80,7 +80,12 @@ def test_what_makes_no_sense_is_refused_by_name(dataset, options, parts):
 
 @pytest.mark.parametrize(
     ("streams", "key"),
-    [(["a", "a_is_pad"], "a_is_pad"), (["time_ns"], "time_ns"), (["episode_index"], "episode_index")],
+    [
+        (["a", "a_is_pad"], "a_is_pad"),
+        (["time_ns"], "time_ns"),
+        (["episode_index"], "episode_index"),
+        (["anchor_index"], "anchor_index"),
+    ],
 )
 def test_streams_that_would_share_a_key_of_the_batch_are_refused(tmp_path, streams, key):
     recording = [{name: (np.arange(3), np.zeros((3, 1), np.float32)) for name in [*streams, "b"]}]

@@ -24,6 +24,7 @@ def test_the_keys_shapes_and_types_of_a_batch(dataset, device):
         "observation.feature_is_pad": ((5, 3), torch.bool),
         "time_ns": ((5,), torch.int64),
         "episode_index": ((5,), torch.int64),
+        "anchor_index": ((5,), torch.int64),
     }
     assert all(value.is_contiguous() for value in batch.values())
 

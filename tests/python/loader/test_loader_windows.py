@@ -21,7 +21,7 @@ from recordings import (
     small,
     write,
 )
-from reference.compare import to_numpy
+from reference.compare import assert_same_bits, to_numpy
 from reference.window_batch import assert_batch, window_batch
 from soak import rounds
 
@@ -595,6 +595,26 @@ def test_gather_reads_no_element_of_a_list_or_an_array_in_python(dataset, monkey
         assert len(loader.gather(given)["time_ns"]) == 256
 
 
+@pytest.mark.parametrize("rate_hz", [None, 33.0])
+@pytest.mark.parametrize("weight", [None, 2.0])
+def test_anchor_index_is_the_number_that_gather_takes(dataset, recording, device, weight, rate_hz):
+    sources = [robocache.Source(dataset, weight and weight * k, episodes=[5, k]) for k in (1, 2, 3)]
+    options = {"batch_size": 64, "delta_timestamps": EVERY, "device": device, "return_age": True}
+    anchors = {"anchor": "action"} if rate_hz is None else {"anchor_hz": rate_hz}
+    for drawn_from in (dataset, sources):
+        loader = flat_loader(drawn_from, **options, **anchors, rank=1, world_size=2)
+        every = [to_numpy(batch["anchor_index"]).tolist() for batch in loader]
+        if not (weight and drawn_from is sources):
+            assert len({*itertools.chain(*every)}) == sum(map(len, every))
+        for batch in itertools.islice(loader, 2):
+            again = loader.gather(batch["anchor_index"])
+            assert set(again) == set(batch)
+            for key, value in batch.items():
+                assert_same_bits(to_numpy(again[key]), to_numpy(value), key)
+    loader = small(dataset, batch_size=32, shuffle=False, device=device, **anchors)
+    assert [i for batch in loader for i in to_numpy(batch["anchor_index"]).tolist()] == list(range(loader.num_anchors))
+
+
 def test_gather_of_nothing_is_a_batch_of_no_samples(dataset, device):
     batch = small(dataset, device=device).gather([])
     assert {key: tuple(array.shape) for key, array in batch.items()} == {
@@ -602,6 +622,7 @@ def test_gather_of_nothing_is_a_batch_of_no_samples(dataset, device):
         "action_is_pad": (0, 1),
         "time_ns": (0,),
         "episode_index": (0,),
+        "anchor_index": (0,),
     }
 
 
