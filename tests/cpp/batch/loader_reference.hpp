@@ -157,8 +157,10 @@ inline std::vector<unsigned char> reference(const Dataset& dataset, const Loader
   const Order order =
       Order::of(loader.anchors(), options.shuffle).keyed(position.seed, static_cast<uint64_t>(position.epoch));
   std::vector<Moment> moments;
+  std::vector<int64_t> anchors;
   for (int64_t i = 0; i < loader.samples_at(position); ++i) {
-    moments.push_back(all[static_cast<size_t>(order.at(position.samples + i))]);
+    anchors.push_back(order.at(position.samples + i));
+    moments.push_back(all[static_cast<size_t>(anchors.back())]);
   }
   std::vector<unsigned char> memory(loader.batch_bytes(), kUnwritten);
   const auto at = [&](const std::string& name) -> unsigned char* {
@@ -171,6 +173,7 @@ inline std::vector<unsigned char> reference(const Dataset& dataset, const Loader
   for (size_t i = 0; i < moments.size(); ++i) {
     std::memcpy(at("time_ns") + 8 * i, &moments[i].time_ns, 8);
     std::memcpy(at("episode_index") + 8 * i, &moments[i].episode, 8);
+    std::memcpy(at("anchor_index") + 8 * i, &anchors[i], 8);
   }
   for (const StreamRequest& request : options.streams) {
     const Stream& stream = dataset.stream(request.stream);
