@@ -60,6 +60,7 @@ def open_loader(
     if any(
         (
             default.offsets is not None,
+            default.rows is not None,
             isinstance(default.method, list | tuple),
             default.convert,
             default.base,
@@ -67,7 +68,7 @@ def open_loader(
         )
     ):
         raise errors.ArgumentError(
-            f"default: expected no offsets, one method, no conversions and no texts, which all keys share, got {default!r}"
+            f"default: expected no offsets or rows, one method, no conversions and no texts, which all keys share, got {default!r}"
         )
     windows = _windows(given["delta_timestamps"])
     texts = _text_keys(sources, names, windows, given)

@@ -39,6 +39,10 @@ class Window:
         offsets: seconds from the sample's anchor, one a step, in any order; `<key>` is ``[B, T, ...]``. None: the value at the
             anchor, ``[B, ...]``. They need not lie on the recording's grid, unless its clock is nominal and no method is
             given: nothing was recorded between its ticks, so other moments are refused.
+        rows: `offsets` are whole numbers of the stream's own rows, counted from the last row at or before the anchor, whatever
+            the stream's rate: ``Window(range(16), rows=True)`` is that row and the 15 recorded after it. A row outside the
+            episode is padding with the edge row's value. `method` and `max_gap_s` do not apply; `tolerance_s` limits the age
+            of the row at the anchor, and where that is older all steps are padding. None: seconds.
         method: ``"linear"`` (floats), ``"previous"`` (integers, bool, cameras), ``"nearest"``, ``"next"``, ``"pchip"``,
             ``"akima"``, ``"angle"`` (radians, the shorter way round), ``"slerp"`` (4 features, a quaternion) or ``"pose"``
             (7: x, y, z and a quaternion), as in :func:`resample_trajectories`. ``[(slice, method), ...]`` gives some features
@@ -72,6 +76,7 @@ class Window:
     """
 
     offsets: Sequence[float] | None = None
+    rows: bool | None = None
     method: str | Sequence[tuple[slice, str]] | None = None
     offset_s: float | None = None
     causal: bool | None = None

@@ -32,7 +32,7 @@ class Spec:
 
     Attributes:
         keys: ``{key: fields}``: for each key of the batch its ``dtype``, ``shape``, ``offsets_ns`` (a step each, from the moment),
-            ``one_step``, ``offset_ns`` (the sensor's latency), ``causal``, ``max_gap_ns``, ``tolerance_ns``,
+            or instead ``offsets_rows`` (a step each, from the last row at or before the moment), ``one_step``, ``offset_ns`` (the sensor's latency), ``causal``, ``max_gap_ns``, ``tolerance_ns``,
             ``convert``, ``images``, ``has_intrinsics``, and ``rows``: the stream that fills it, or None where the source has no such stream.
 
     Raises:
@@ -127,6 +127,7 @@ class Spec:
         """The keys with the shape and the dtype of a sample's array."""
         keys = []
         for name, key in self.keys.items():
-            shape = key["shape"] if key["one_step"] else [len(key["offsets_ns"]), *key["shape"]]
+            steps = len(key["offsets_ns"] or key["offsets_rows"])
+            shape = key["shape"] if key["one_step"] else [steps, *key["shape"]]
             keys.append(f"{name} {shape} {key['dtype']}")
         return f"robocache.Spec({', '.join(keys)})"

@@ -40,11 +40,12 @@ void expect_files(const WindowSource& source, const Anchor& anchor) {
     const Group group(source.groups[g]);
     for (int32_t at = 0; at < group.segment_count; ++at) {
       const WindowSegment& s = group.segments[at];
-      const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
+      const WindowClock& clock = group.clocks[s.clock];
+      const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
       if (s.file.descriptor < 0 || s.first_moment < 0 || rows.rows == 0) continue;
-      const int64_t last_delta_ns = group.moments[s.first_moment + s.steps - 1].delta_ns;
-      const int64_t first = guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns));
-      const int64_t last = guess_row(rows, saturating_add(anchor.time_ns, last_delta_ns)) + 1;
+      const int64_t last_delta = group.moments[s.first_moment + s.steps - 1].delta;
+      const int64_t first = guess_moment(clock, rows, s.first_delta, anchor.time_ns);
+      const int64_t last = guess_moment(clock, rows, last_delta, anchor.time_ns) + 1;
       const int64_t end = last < rows.rows ? last + 1 : rows.rows;
       if ((end - first) * s.row_bytes > s.steps * (kShortGap + 2 * s.row_bytes))
         continue;  // reads with gaps between them

@@ -302,12 +302,19 @@ __device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64
   return found;
 }
 
+// Instead of a moment's rows, on a clock that does not count rows.
+constexpr int64_t kNotInRows = INT64_MIN;
+
 // Finds the rows that a step uses for a target on its clock. Writes the times that its curve needs to the step's entry.
 template <bool kCurves>
 __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at, const EpisodeRows& rows,
-                                   const ClockRow<int64_t>& times, Entry<kCurves>& entry) {
+                                   const ClockRow<int64_t>& times, int64_t delta_rows, Entry<kCurves>& entry) {
   Pick<double, int> picked{0, 0, 0, PickKind::kAbsent, false};
-  if (rows.rows > 0) picked = pick_at({at.times, 1}, at.rows, at.target, s);
+  if (rows.rows > 0) {
+    picked = delta_rows == kNotInRows
+                 ? pick_at({at.times, 1}, at.rows, at.target, s)
+                 : row_at({at.times, 1}, -at.origin, rows.rows - at.origin, at.target, delta_rows, s);
+  }
   const char* const values = static_cast<const char*>(s.values) + (rows.begin + at.origin) * s.row_bytes;
   entry.left = picked.kind == PickKind::kAbsent ? nullptr : values + picked.left * s.row_bytes;
   entry.apart = (picked.right - picked.left) * s.row_bytes;
@@ -438,11 +445,12 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   char* const memory = in_global(static_cast<char*>(batch.memory));
   const WindowTables tables = tables_of(group);
   const WindowMoment moment = in_global(tables.moments)[moment_index];
-  const StreamClock clock = in_global(tables.clocks)[moment.clock].rows;
+  const WindowClock clock = in_global(tables.clocks)[moment.clock];
   EpisodeRows rows{};
-  if (clock.episodes != nullptr) rows = in_global(clock.episodes)[sample.anchor.episode];
-  const ClockRow<int64_t> times{rows.rows > 0 ? in_global(clock.time_ns) + rows.begin : nullptr, 1};
-  const int64_t target = saturating_add(sample.anchor.time_ns, moment.delta_ns);
+  if (clock.rows.episodes != nullptr) rows = in_global(clock.rows.episodes)[sample.anchor.episode];
+  const ClockRow<int64_t> times{rows.rows > 0 ? in_global(clock.rows.time_ns) + rows.begin : nullptr, 1};
+  const int64_t target = target_of(clock, moment.delta, sample.anchor.time_ns);
+  const int64_t delta_rows = clock.counts_rows ? moment.delta : kNotInRows;
   MomentRows at{};
   if (rows.rows > 0) at = find_rows(times, rows.rows, target, guess_row(rows, target), batch.plan.snap_ns);
   wait_for_work_before();
@@ -451,7 +459,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
     const WindowSegment s = in_global(tables.segments)[step.segment];
     // Most moments serve one step, so the compiler must not compute values for rare rows before the loop.
     asm volatile("" : "+r"(at.rows), "+r"(at.target.before));
-    const Pick<double, int> picked = enter<kCurves>(s, at, rows, times, entries[step.pick]);
+    const Pick<double, int> picked = enter<kCurves>(s, at, rows, times, delta_rows, entries[step.pick]);
     const int64_t mask = sample_index * s.mask_steps + step.step;
     if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
     if (s.age_offset >= 0) {

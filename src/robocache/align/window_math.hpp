@@ -41,6 +41,17 @@ ROBOCACHE_HD int64_t last_around(const ClockRow<int64_t>& times, int64_t n, int6
   return known ? before : last_at_or_before(times, n, target, before);
 }
 
+// Returns the time to search a clock for: that of a moment, or that of the anchor's row.
+ROBOCACHE_HD int64_t target_of(const WindowClock& clock, int64_t delta, int64_t anchor_ns) {
+  return saturating_add(anchor_ns, clock.counts_rows ? clock.offset_ns : delta);
+}
+
+// Guesses the row of a moment in an episode with rows.
+ROBOCACHE_HD int64_t guess_moment(const WindowClock& clock, const EpisodeRows& rows, int64_t delta, int64_t anchor_ns) {
+  const int64_t row = guess_row(rows, target_of(clock, delta, anchor_ns)) + (clock.counts_rows ? delta : 0);
+  return row < 0 ? 0 : row < rows.rows ? row : rows.rows - 1;
+}
+
 // Moves a target to the nearest row closer than snap_ns, or to the earlier of two equally near ones. `before` is the
 // last of n >= 1 rows at or before the target.
 template <class Index>
@@ -81,6 +92,22 @@ ROBOCACHE_HD Pick<double, Index> pick_at(const ClockRow<int64_t>& times, Index n
   rule.tolerance = static_cast<uint64_t>(segment.tolerance_ns);
   rule.causal = segment.causal;
   return pick_from<double>(times, n, target.time_ns, rule, target.before);
+}
+
+// Returns the row that a step uses whose moment is `delta` rows after the anchor's. `at` is the anchor among the
+// episode's rows, which are [begin, end). A row outside is padding with the episode's first or last row, or, before the
+// first row of a causal segment, nothing. A tolerance limits the age of the anchor's own row.
+template <class Index>
+ROBOCACHE_HD Pick<double, Index> row_at(const ClockRow<int64_t>& times, int64_t begin, int64_t end,
+                                        const WindowTarget<Index>& at, int64_t delta, const WindowSegment& segment) {
+  const int64_t row = at.before + delta;
+  if (segment.causal && row < begin) return {0, 0, 0, PickKind::kAbsent, false};
+  bool valid = begin <= row && row < end;
+  if (valid && segment.tolerance_ns >= 0) {
+    valid =
+        at.before >= begin && ns_between(at.time_ns, times[at.before]) <= static_cast<uint64_t>(segment.tolerance_ns);
+  }
+  return pick_one<double>(static_cast<Index>(row < begin ? begin : row < end ? row : end - 1), valid);
 }
 
 // Returns the time from the used sample (for a mixture the earlier one) to the target: negative if the sample is later,

@@ -21,13 +21,13 @@ struct WindowSegment {
   const void* scale;   // [features] of the work type, or null: y = fma(x, scale, shift)
   const void* shift;
   int64_t features;
-  int64_t row_bytes;       // from a row of values to the next
-  int64_t step_bytes;      // from a step of the batch to the next
-  int64_t first_delta_ns;  // the first step's
-  int64_t max_gap_ns;      // below 0: none
-  int64_t tolerance_ns;    // below 0: none
-  int64_t out_offset;      // bytes from the batch's start to sample 0's first value of this segment
-  int64_t out_sample;      // bytes from a sample to the next
+  int64_t row_bytes;     // from a row of values to the next
+  int64_t step_bytes;    // from a step of the batch to the next
+  int64_t first_delta;   // the first step's, as its moment has it
+  int64_t max_gap_ns;    // below 0: none
+  int64_t tolerance_ns;  // below 0: none
+  int64_t out_offset;    // bytes from the batch's start to sample 0's first value of this segment
+  int64_t out_sample;    // bytes from a sample to the next
   int64_t
       pad_offset;  // the same for is_pad, [samples, mask_steps]; below 0 where another segment of these steps writes it
   int64_t age_offset;  // the same for ages, int64; below 0: none
@@ -55,10 +55,10 @@ struct WindowSegment {
 inline constexpr int32_t kTileVectors = 32;
 inline constexpr int32_t kStripTiles = 4;
 
-// A time to search a clock for, relative to the anchor. It is searched once for all steps of the group with this
-// target.
+// A time to search a clock for, relative to the anchor, or a row relative to the anchor's. It is searched once for all
+// steps of the group with this target.
 struct alignas(16) WindowMoment {
-  int64_t delta_ns;
+  int64_t delta;       // in ns; on a clock that counts rows, in rows
   int32_t slot_begin;  // the steps are slots [slot_begin, slot_begin + slots) of the group
   int16_t slots;
   int16_t clock;  // among the group's
@@ -71,12 +71,18 @@ struct WindowSlot {
   uint16_t pick;
 };
 
-// A clock of a group, and its ascending moments: [moment_begin, moment_end) of the group's.
+// The most rows between an anchor's and a step's. CUDA counts in 32 bits around the anchor's.
+inline constexpr int64_t kMostRowOffset = int64_t{1} << 30;
+
+// A clock of a group, and its ascending moments: [moment_begin, moment_end) of the group's. A clock whose steps are
+// given both in ns and in rows is there twice.
 struct WindowClock {
   StreamClock rows;
+  int64_t offset_ns;  // if it counts rows: the anchor's row is the last one at or before the anchor + offset_ns
   int32_t moment_begin;
   int32_t moment_end;
-  bool in_order;  // every segment on it has a first_moment
+  bool counts_rows;
+  bool in_order;  // every segment on it has a first_moment; if it counts rows, these are neighbours without a tolerance
 };
 
 // The most picks (steps of all segments) and segments, and so clocks, per group. A segment with very many features has

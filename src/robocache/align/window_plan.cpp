@@ -21,8 +21,8 @@ int32_t vector_of(const FeatureBlock& block, const WindowStream& stream) {
 struct Draft {
   // The requested steps of a segment.
   struct Steps {
-    StreamClock clock;
-    std::vector<int64_t> delta_ns;  // a copy, since the stream of missing features ends before the draft
+    WindowClock clock;            // without its moments
+    std::vector<int64_t> deltas;  // a copy, since the stream of missing features ends before the draft
   };
 
   std::vector<WindowSegment> segments;
@@ -37,24 +37,29 @@ void append_bytes(const std::vector<T>& entries, std::vector<char>& bytes) {
   bytes.insert(bytes.end(), from, from + entries.size() * sizeof(T));
 }
 
-// Completes a group: the clocks of its segments, each once, and the target times of their steps, each once per clock.
+// Whether steps on both clocks can share moments.
+bool is_same(const WindowClock& a, const WindowClock& b) {
+  return a.rows == b.rows && a.counts_rows == b.counts_rows && a.offset_ns == b.offset_ns;
+}
+
+// Completes a group: the clocks of its segments, each once, and the targets of their steps, each once per clock.
 WindowGroup finished(Draft& draft, DeviceTables& tables) {
   std::vector<WindowClock> clocks;
   std::vector<std::map<int64_t, std::vector<WindowSlot>>> aims;  // one for each clock
   for (size_t at = 0; at < draft.segments.size(); ++at) {
     WindowSegment& segment = draft.segments[at];
     const Draft::Steps& asked = draft.steps[at];
-    const auto clock =
-        std::find_if(clocks.begin(), clocks.end(), [&](const WindowClock& known) { return known.rows == asked.clock; });
+    const auto clock = std::find_if(clocks.begin(), clocks.end(),
+                                    [&](const WindowClock& known) { return is_same(known, asked.clock); });
     const auto index = static_cast<size_t>(clock - clocks.begin());
     if (clock == clocks.end()) {
-      clocks.push_back({.rows = asked.clock, .moment_begin = 0, .moment_end = 0, .in_order = true});
+      clocks.push_back(asked.clock);
       aims.emplace_back();
     }
     segment.clock = static_cast<int16_t>(index);
-    for (size_t step = 0; step < asked.delta_ns.size(); ++step) {
+    for (size_t step = 0; step < asked.deltas.size(); ++step) {
       const auto pick = static_cast<size_t>(segment.pick_begin) + step;
-      aims[index][asked.delta_ns[step]].push_back(
+      aims[index][asked.deltas[step]].push_back(
           {static_cast<uint16_t>(at), static_cast<uint16_t>(step), static_cast<uint16_t>(pick)});
     }
   }
@@ -62,10 +67,10 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
   std::vector<WindowSlot> slots;
   for (size_t index = 0; index < aims.size(); ++index) {
     clocks[index].moment_begin = static_cast<int32_t>(moments.size());
-    for (const auto& [delta_ns, served] : aims[index]) {
+    for (const auto& [delta, served] : aims[index]) {
       const auto begin = static_cast<int32_t>(slots.size());
       slots.insert(slots.end(), served.begin(), served.end());
-      moments.push_back({delta_ns, begin, static_cast<int16_t>(served.size()), static_cast<int16_t>(index)});
+      moments.push_back({delta, begin, static_cast<int16_t>(served.size()), static_cast<int16_t>(index)});
     }
     clocks[index].moment_end = static_cast<int32_t>(moments.size());
   }
@@ -73,16 +78,18 @@ WindowGroup finished(Draft& draft, DeviceTables& tables) {
     WindowSegment& segment = draft.segments[at];
     const auto aims_at = [&](size_t moment, size_t step) {
       return moment < moments.size() && moments[moment].clock == segment.clock &&
-             moments[moment].delta_ns == draft.steps[at].delta_ns[step];
+             moments[moment].delta == draft.steps[at].deltas[step];
     };
     auto first = static_cast<size_t>(clocks[static_cast<size_t>(segment.clock)].moment_begin);
     while (!aims_at(first, 0)) ++first;
     size_t step = 1;
-    while (step < draft.steps[at].delta_ns.size() && aims_at(first + step, step)) ++step;
-    const bool in_order = step == draft.steps[at].delta_ns.size();
+    while (step < draft.steps[at].deltas.size() && aims_at(first + step, step)) ++step;
+    const bool in_order = step == draft.steps[at].deltas.size();
     segment.first_moment = in_order ? static_cast<int16_t>(first) : int16_t{-1};
     WindowClock& clock = clocks[static_cast<size_t>(segment.clock)];
-    clock.in_order = clock.in_order && in_order;
+    const bool apart = moments[first + step - 1].delta - moments[first].delta != static_cast<int64_t>(step) - 1 ||
+                       segment.tolerance_ns >= 0;
+    clock.in_order = clock.in_order && in_order && !(clock.counts_rows && apart);
   }
   std::vector<char> bytes;
   append_bytes(moments, bytes);
@@ -102,7 +109,8 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
   const int64_t value_bytes = dtype_size(stream.rows.dtype);
   const int64_t out_bytes = dtype_size(stream.out_dtype);
   const int64_t step_bytes = stream.out_features * out_bytes;
-  const auto count = static_cast<int64_t>(stream.delta_ns.size());
+  const std::vector<int64_t>& deltas = stream.deltas();
+  const auto count = static_cast<int64_t>(deltas.size());
   WindowSegment whole{};
   whole.file = stream.rows.file;
   whole.file.offset += block.begin * value_bytes;
@@ -143,7 +151,7 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     Draft& draft = drafts.back();
     const int64_t take = std::min({count - step, int64_t{most_picks - draft.picks}, most_steps});
     WindowSegment segment = whole;
-    segment.first_delta_ns = stream.delta_ns[static_cast<size_t>(step)];
+    segment.first_delta = deltas[static_cast<size_t>(step)];
     segment.steps = static_cast<int32_t>(take);
     segment.out_offset = stream.out_offset + step * step_bytes + block.begin * out_bytes;
     segment.pad_offset = first && stream.pad_offset >= 0 ? stream.pad_offset + step : -1;
@@ -153,8 +161,14 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     draft.picks += static_cast<int32_t>(take);
     draft.strips += static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * whole.columns;
     draft.segments.push_back(segment);
-    const auto asked = stream.delta_ns.begin() + step;
-    draft.steps.push_back({stream.rows.clock, {asked, asked + take}});
+    const auto asked = deltas.begin() + step;
+    const WindowClock clock{.rows = stream.rows.clock,
+                            .offset_ns = stream.counts_rows() ? stream.offset_ns : 0,
+                            .moment_begin = 0,
+                            .moment_end = 0,
+                            .counts_rows = stream.counts_rows(),
+                            .in_order = true};
+    draft.steps.push_back({clock, {asked, asked + take}});
     step += take;
   }
 }

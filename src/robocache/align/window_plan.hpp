@@ -18,7 +18,9 @@ namespace robocache {
 // The window of a stream in each sample of a source.
 struct WindowStream {
   StreamRows rows;                    // on the kernel's device; for a missing stream a clock without episodes
-  std::vector<int64_t> delta_ns;      // the time of each step, from the anchor; at least one
+  std::vector<int64_t> delta_ns;      // the time of each step, from the anchor; at least one, or none with delta_rows
+  std::vector<int64_t> delta_rows;    // instead: the row of each step, from the last one at or before the anchor
+  int64_t offset_ns = 0;              // with delta_rows: added to the anchor's time
   std::vector<FeatureBlock> methods;  // for all features, as feature_blocks() gives them; no cubic
   int64_t max_gap_ns = -1;            // below 0: none
   int64_t tolerance_ns = -1;          // below 0: none; else every method is a step
@@ -30,6 +32,9 @@ struct WindowStream {
   int64_t out_offset;       // bytes from the batch's start to the array [samples, steps, out_features] of out_dtype
   int64_t pad_offset;       // to is_pad, bool [samples, steps]; below 0: none
   int64_t age_offset = -1;  // to ages, int64 [samples, steps]; below 0: none
+
+  bool counts_rows() const { return !delta_rows.empty(); }
+  const std::vector<int64_t>& deltas() const { return counts_rows() ? delta_rows : delta_ns; }
 };
 
 // A source: its windows, and the bytes that all its samples have.
@@ -40,7 +45,7 @@ struct WindowStreams {
 };
 
 // Returns the plan of these sources, without its snap_ns and the offsets of arrays that belong to no stream. It points
-// into `tables`, which must outlive it. Steps on one clock with one target time share a search. Throws DeviceError.
+// into `tables`, which must outlive it. Steps on one clock with one target share a search. Throws DeviceError.
 WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables);
 
 }  // namespace robocache

@@ -26,8 +26,8 @@ constexpr int64_t kFar = int64_t{1} << 62;
 
 // Whether the moments around an anchor, including snap_ns, are this close to 0.
 bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows, int64_t anchor_ns, int64_t snap_ns) {
-  return anchor_ns > -kFar / 2 && anchor_ns < kFar / 2 && moments[0].delta_ns > -kFar / 2 &&
-         moments[count - 1].delta_ns < kFar / 2 && rows.first_ns > -kFar && rows.first_ns < kFar && snap_ns < kFar / 2;
+  return anchor_ns > -kFar / 2 && anchor_ns < kFar / 2 && moments[0].delta > -kFar / 2 &&
+         moments[count - 1].delta < kFar / 2 && rows.first_ns > -kFar && rows.first_ns < kFar && snap_ns < kFar / 2;
 }
 
 // Returns the row of a clock's first moment, if each moment matches the next row: closer than snap_ns to that row and
@@ -35,24 +35,30 @@ bool is_near(const WindowMoment* moments, int64_t count, const EpisodeRows& rows
 int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_t>& times, const EpisodeRows& rows,
                int64_t anchor_ns, int64_t snap_ns) {
   if (!is_near(moments, count, rows, anchor_ns, snap_ns)) return -1;
-  const int64_t after_first = anchor_ns + moments[0].delta_ns - rows.first_ns;
+  const int64_t after_first = anchor_ns + moments[0].delta - rows.first_ns;
   const double guess = static_cast<double>(after_first) * rows.rows_per_ns + 0.5;
   if (!(guess >= 1 && guess < static_cast<double>(rows.rows - count))) return -1;
   const auto first = static_cast<int64_t>(guess);
   const int64_t near = snap_ns > 0 ? snap_ns : 1;
   // This type is as wide as the times, so that the compiler uses vectors.
   const auto is_off_row = [&](int64_t k) -> int64_t {
-    const int64_t target = anchor_ns + moments[k].delta_ns;
+    const int64_t target = anchor_ns + moments[k].delta;
     const int64_t* const row = times.data + first + k;
     return (row[0] >= target + near) | (row[0] <= target - near) | (row[-1] > target - near) | (row[1] < target + near);
   };
-  const double rows_apart = static_cast<double>(moments[count - 1].delta_ns - moments[0].delta_ns) * rows.rows_per_ns;
+  const double rows_apart = static_cast<double>(moments[count - 1].delta - moments[0].delta) * rows.rows_per_ns;
   if (rows_apart < static_cast<double>(count) - 1.5 || rows_apart > static_cast<double>(count) - 0.5) return -1;
   // The first moment is often the anchor's own row, and rows far behind it may not be in the cache.
   if (is_off_row(count > 1 ? 1 : 0) != 0 || times[first + count] >= kFar) return -1;
   int64_t off_rows = 0;
   for (int64_t k = 0; k < count; ++k) off_rows |= is_off_row(k);
   return off_rows == 0 ? first : -1;
+}
+
+// The same for moments in rows, on a clock in order, where `at` is the anchor.
+int64_t run_of(const WindowMoment* moments, int64_t count, const EpisodeRows& rows, const WindowTarget<>& at) {
+  const int64_t first = at.before + moments[0].delta;
+  return first >= 0 && at.before + moments[count - 1].delta < rows.rows ? first : -1;
 }
 
 // The number of neighbouring moments or steps in one vector.
@@ -94,7 +100,7 @@ bool find_brackets(const WindowMoment* moments, int64_t count, const int64_t* ti
   int64_t* const targets = found.since;
   int64_t* const looked_at = found.before;  // the first of the compared rows
   for (int64_t k = 0; k < count; ++k) {
-    const int64_t target = anchor_ns + moments[k].delta_ns;
+    const int64_t target = anchor_ns + moments[k].delta;
     const int64_t first = guess_row(rows, target) - kSeenRows / 2 + 1;
     targets[k] = target;
     looked_at[k] = first < 0 ? 0 : first < n - kSeenRows ? first : n - kSeenRows;
@@ -197,7 +203,7 @@ void ask_for_clocks(const Group& group, const Anchor& anchor) {
     if (rows.rows == 0) continue;
     const int64_t* const times = clock.rows.time_ns + rows.begin;
     const auto guess = [&](int32_t moment) {
-      return guess_row(rows, saturating_add(anchor.time_ns, group.moments[moment].delta_ns));
+      return guess_moment(clock, rows, group.moments[moment].delta, anchor.time_ns);
     };
     const int64_t last = guess(clock.moment_end - 1) + kSeenRows / 2 + 1;
     for (int64_t row = guess(clock.moment_begin) - kSeenRows / 2 + 1; row < last; row += kTimesPerLine) {
@@ -207,9 +213,10 @@ void ask_for_clocks(const Group& group, const Anchor& anchor) {
   }
   for (int32_t at = 0; at < group.segment_count; ++at) {
     const WindowSegment& s = group.segments[at];
-    const EpisodeRows rows = group.clocks[s.clock].rows.rows_of(anchor.episode);
-    if (s.values == nullptr) continue;
-    prefetch(values_of(s, rows) + guess_row(rows, saturating_add(anchor.time_ns, s.first_delta_ns)) * s.row_bytes);
+    const WindowClock& clock = group.clocks[s.clock];
+    const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
+    if (s.values == nullptr || rows.rows == 0) continue;
+    prefetch(values_of(s, rows) + guess_moment(clock, rows, s.first_delta, anchor.time_ns) * s.row_bytes);
   }
 }
 
@@ -252,10 +259,17 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
     const EpisodeRows rows = clock.rows.rows_of(anchor.episode);
     const int64_t n = rows.rows;
     const ClockRow<int64_t> times{clock.rows.time_ns + rows.begin, 1};
-    const int64_t run = n == 0 || !clock.in_order
-                            ? -1
-                            : run_of(group.moments + clock.moment_begin, clock.moment_end - clock.moment_begin, times,
-                                     rows, anchor.time_ns, snap_ns);
+    const WindowMoment* const moments = group.moments + clock.moment_begin;
+    const int64_t moment_count = clock.moment_end - clock.moment_begin;
+    WindowTarget<> own_row{};  // the anchor's, if the clock counts rows
+    if (n > 0 && clock.counts_rows) {
+      const int64_t target = target_of(clock, 0, anchor.time_ns);
+      int64_t hint = guess_row(rows, target);
+      own_row = find_target(times, n, target, snap_ns, hint);
+    }
+    const int64_t run = n == 0 || !clock.in_order ? -1
+                        : clock.counts_rows       ? run_of(moments, moment_count, rows, own_row)
+                                                  : run_of(moments, moment_count, times, rows, anchor.time_ns, snap_ns);
     if (run >= 0) {
       for (int32_t segment = 0; segment < group.segment_count; ++segment) {
         const WindowSegment& s = group.segments[segment];
@@ -266,7 +280,8 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
         if (stream.is_pad != nullptr) __builtin_memset(stream.is_pad, 0, static_cast<size_t>(s.steps));
         if (stream.age != nullptr) {
           for (int32_t k = 0; k < s.steps; ++k) {
-            stream.age[k] = anchor.time_ns + group.moments[s.first_moment + k].delta_ns - times[first + k];
+            const int64_t target = target_of(clock, group.moments[s.first_moment + k].delta, anchor.time_ns);
+            stream.age[k] = age_of(times, pick_one<double>(first + k, true), target);
           }
         }
         if (s.file.descriptor >= 0 || !copies_rows(s)) {
@@ -282,9 +297,8 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
       continue;
     }
     Brackets found;
-    if (n > 0 && clock.in_order &&
-        find_brackets(group.moments + clock.moment_begin, clock.moment_end - clock.moment_begin, times.data, rows,
-                      anchor.time_ns, snap_ns, found, asked)) {
+    if (n > 0 && clock.in_order && !clock.counts_rows &&
+        find_brackets(moments, moment_count, times.data, rows, anchor.time_ns, snap_ns, found, asked)) {
       for (int32_t segment = 0; segment < group.segment_count; ++segment) {
         const WindowSegment& s = group.segments[segment];
         if (s.clock != at) continue;
@@ -302,20 +316,24 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
       }
       continue;
     }
-    int64_t hint = guess_row(rows, saturating_add(anchor.time_ns, group.moments[clock.moment_begin].delta_ns));
+    int64_t hint = guess_row(rows, target_of(clock, moments[0].delta, anchor.time_ns));
     for (int32_t m = clock.moment_begin; m < clock.moment_end; ++m) {
       const WindowMoment moment = group.moments[m];
-      const int64_t target = saturating_add(anchor.time_ns, moment.delta_ns);
-      WindowTarget<> on_clock{};
-      if (n > 0) {
+      const int64_t target = target_of(clock, moment.delta, anchor.time_ns);
+      WindowTarget<> on_clock = own_row;
+      if (n > 0 && !clock.counts_rows) {
         hint = advanced(times.data, n, target, hint);
         on_clock = find_target(times, n, target, snap_ns, hint);
       }
       for (int32_t slot = 0; slot < moment.slots; ++slot) {
         const WindowSlot step = group.slots[moment.slot_begin + slot];
         Stream& stream = streams[step.segment];
+        const WindowSegment& segment = group.segments[step.segment];
         Pick<double> chosen{0, 0, 0, PickKind::kAbsent, false};
-        if (n > 0) chosen = pick_at(times, n, on_clock, group.segments[step.segment]);
+        if (n > 0) {
+          chosen = clock.counts_rows ? row_at(times, 0, n, on_clock, moment.delta, segment)
+                                     : pick_at(times, n, on_clock, segment);
+        }
         picks.set(step.pick, chosen);
         if (stream.is_pad != nullptr) stream.is_pad[step.step] = !chosen.valid;
         if (stream.age != nullptr) stream.age[step.step] = age_of(times, chosen, target);

@@ -71,7 +71,11 @@ class ConvertedKey final : public BatchKey {
       WindowStream& base =
           windows.streams.emplace_back(window_at(*conversion_.base, source, params_.base_row, params_.base_row_offset,
                                                  params_.base_pad_offset, params_.base_age_offset));
-      base.delta_ns = {streams_.spec(source).keys[*conversion_.base].offset_ns};
+      if (base.counts_rows()) {
+        base.delta_rows = {0};
+      } else {
+        base.delta_ns = {streams_.spec(source).keys[*conversion_.base].offset_ns};
+      }
     }
   }
 

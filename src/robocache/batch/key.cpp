@@ -40,7 +40,12 @@ WindowStream BatchKey::window_of(size_t request, size_t source, int64_t features
   window.out_dtype = dtype;
   window.out_offset = out_offset;
   window.pad_offset = -1;
-  window.delta_ns = key.stamp_offsets_ns();
+  window.delta_rows = key.offsets_rows;
+  if (window.counts_rows()) {
+    window.offset_ns = key.offset_ns;
+  } else {
+    window.delta_ns = key.stamp_offsets_ns();
+  }
   window.max_gap_ns = key.max_gap_ns.value_or(-1);
   window.tolerance_ns = key.tolerance_ns.value_or(-1);
   window.causal = key.causal;

@@ -100,7 +100,7 @@ class BatchKey {
   const LoaderOptions& options() const { return streams_.options(); }
   // All sources agree on what does not concern their rows.
   const KeySpec& spec(size_t source = 0) const { return streams_.spec(source).keys[request_]; }
-  int64_t steps() const { return std::ssize(spec().offsets_ns); }
+  int64_t steps() const { return spec().steps(); }
   std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // the shape of a sample's array of such rows
   int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;
   void reserve_marks(BatchLayout& layout);

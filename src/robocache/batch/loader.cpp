@@ -166,9 +166,13 @@ struct Loader::Impl {
     for (size_t request = 0; request < options.streams.size(); ++request) {
       const auto& stream = streams.of(source, request);
       if (!stream) continue;
-      const std::vector<int64_t> delta_ns = streams.spec(source).keys[request].stamp_offsets_ns();
-      const auto [first, last] = std::minmax_element(delta_ns.begin(), delta_ns.end());
-      edges.whole.push_back({stream->clock().on_host(), *first, *last});
+      const KeySpec& key = streams.spec(source).keys[request];
+      const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
+      const auto [first, last] = std::ranges::minmax_element(delta_ns);
+      WindowSpan& span = edges.whole.emplace_back(WindowSpan{stream->clock().on_host(), *first, *last});
+      if (key.offsets_rows.empty()) continue;
+      const auto [first_row, last_row] = std::ranges::minmax_element(key.offsets_rows);
+      span.rows = {*first_row, *last_row};
     }
     return edges;
   }

@@ -102,7 +102,13 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
                                                   .max_gap_ns = duration(asked.max_gap_s, "max_gap_s"),
                                                   .tolerance_ns = duration(asked.tolerance_s, "tolerance_s")});
     key.shape = camera != nullptr ? camera->shape() : key_shape(options_, request);
-    for (const double delta : asked.delta_timestamps) key.offsets_ns.push_back(checked_ns(delta, "delta_timestamps"));
+    for (const double delta : asked.delta_timestamps) {
+      if (asked.rows) {
+        key.offsets_rows.push_back(static_cast<int64_t>(delta));
+      } else {
+        key.offsets_ns.push_back(checked_ns(delta, "delta_timestamps"));
+      }
+    }
     if (!asked.convert.empty()) {
       const KeyConversion conversion = key_conversion(options_, request);
       key.convert = {asked.convert, asked.base, asked.base_features, conversion.work, conversion.tolerance};

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "robocache/align/window_params.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/tensor_view.hpp"
@@ -170,7 +171,7 @@ void complete_camera(const LoaderOptions& options, const std::vector<const Strea
 void check_grid(const LoaderOptions& options, const StreamRequest& request, const Stream& stream,
                 const Stream& anchor) {
   const double period_ns = stream.findings.period_ns;
-  if (stream.clock != Clock::kNominal || !(period_ns > 0) || !same_clock(stream, anchor)) return;
+  if (request.rows || stream.clock != Clock::kNominal || !(period_ns > 0) || !same_clock(stream, anchor)) return;
   // A latency makes no values of streams whose steps are rows in any case.
   const bool mixes = is_floating(stream.dtype) && !stream.frames && !request.causal.value_or(options.causal);
   const double latency = mixes ? request.offset_s.value_or(options.offset_s) : 0;
@@ -183,6 +184,24 @@ void check_grid(const LoaderOptions& options, const StreamRequest& request, cons
            " s, and its clock is nominal: nothing was recorded there; expected offsets "
            "that are, or method=, such as ",
            method_proposal(request), ", to make values between rows");
+  }
+}
+
+// A window in rows takes recorded rows: nothing is made between them.
+void check_rows(const StreamRequest& request) {
+  for (const double rows : request.delta_timestamps) {
+    if (rows == std::nearbyint(rows) && std::abs(rows) <= static_cast<double>(kMostRowOffset)) continue;
+    refuse(of_stream(request), ": expected whole numbers of rows, at most 2^30, since rows=True, got ",
+           number_text(rows));
+  }
+  const bool mixes = request.method && request.method != InterpolationMethod::kPrevious;
+  if (mixes || (request.method_asked && !request.methods.empty())) {
+    refuse(of_stream(request, "method"), ": expected none with rows=True, since a step is a recorded row, got ",
+           request.methods.empty() ? "'" + std::string(method_name(*request.method)) + "'" : "methods of slices");
+  }
+  if (request.max_gap_s) {
+    refuse(of_stream(request, "max_gap_s"), ": expected none with rows=True, since nothing lies between rows, got ",
+           number_text(*request.max_gap_s), "; tolerance_s limits the age of the anchor's row");
   }
 }
 
@@ -224,7 +243,12 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
            std::to_string(stream.shape.size()));
   }
 
-  if (!request.max_gap_s) request.max_gap_s = options.max_gap_s;
+  if (request.rows) {
+    check_rows(request);
+    request.method = InterpolationMethod::kPrevious;
+    request.methods.clear();
+  }
+  if (!request.max_gap_s && !request.rows) request.max_gap_s = options.max_gap_s;
   if (request.max_gap_s && !(*request.max_gap_s >= 0)) {
     refuse(of_stream(request, "max_gap_s"), ": expected 0 or more, got ", number_text(*request.max_gap_s));
   }
@@ -235,7 +259,7 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
   if (!request.offset_s) request.offset_s = options.offset_s;
   const int64_t offset_ns = checked_ns(*request.offset_s, of_stream(request, "offset_s"));
   for (const double delta : request.delta_timestamps) {
-    const int64_t delta_ns = checked_ns(delta, of_stream(request));
+    const int64_t delta_ns = request.rows ? 0 : checked_ns(delta, of_stream(request));
     if (std::abs(delta_ns) > INT64_MAX / 2 - std::abs(offset_ns)) {
       refuse(of_stream(request, "offset_s"), ": expected less than 146 years together with delta_timestamps, got ",
              number_text(*request.offset_s));

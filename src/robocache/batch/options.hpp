@@ -28,7 +28,8 @@ namespace robocache {
 // all.
 struct StreamRequest {
   std::string stream;                    // the key: a stream's name, unless its source renames it
-  std::vector<double> delta_timestamps;  // seconds from the anchor, any order, at least one
+  std::vector<double> delta_timestamps;  // seconds, or rows, from the anchor, any order, at least one
+  bool rows = false;                     // whether they are rows of the stream, whole numbers
   bool one_step = false;                 // delta_timestamps is one offset, and arrays have no axis of steps
   std::optional<InterpolationMethod> method = {};
   std::vector<FeatureBlock> methods = {};  // of some of a row's features, counted row-major; the others by `method`
@@ -48,12 +49,12 @@ struct StreamRequest {
   static constexpr auto fields() {
     using Self = StreamRequest;
     return std::tuple(
-        Field{"key", &Self::stream}, Field{"offsets_s", &Self::delta_timestamps}, Field{"one_step", &Self::one_step},
-        Field{"method", &Self::method}, Field{"methods", &Self::methods}, Field{"method_asked", &Self::method_asked},
-        Field{"normalize", &Self::normalize}, Field{"max_gap_s", &Self::max_gap_s}, Field{"offset_s", &Self::offset_s},
-        Field{"causal", &Self::causal}, Field{"tolerance_s", &Self::tolerance_s}, Field{"dtype", &Self::dtype},
-        Field{"images", &Self::images}, Field{"convert", &Self::convert}, Field{"base", &Self::base},
-        Field{"base_features", &Self::base_features});
+        Field{"key", &Self::stream}, Field{"offsets_s", &Self::delta_timestamps}, Field{"rows", &Self::rows},
+        Field{"one_step", &Self::one_step}, Field{"method", &Self::method}, Field{"methods", &Self::methods},
+        Field{"method_asked", &Self::method_asked}, Field{"normalize", &Self::normalize},
+        Field{"max_gap_s", &Self::max_gap_s}, Field{"offset_s", &Self::offset_s}, Field{"causal", &Self::causal},
+        Field{"tolerance_s", &Self::tolerance_s}, Field{"dtype", &Self::dtype}, Field{"images", &Self::images},
+        Field{"convert", &Self::convert}, Field{"base", &Self::base}, Field{"base_features", &Self::base_features});
   }
 };
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "robocache/align/window_params.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/tensor_view.hpp"
 #include "robocache/image/transform.hpp"
@@ -125,6 +126,9 @@ void check_methods(const std::string& name, const KeySpec& key, const RowsSpec& 
     }
     if (key.causal && method == InterpolationMethod::kNext) refuse(name, ".methods: 'next' is not causal");
     if (key.tolerance_ns && !is_step(method)) refuse(name, ".methods: tolerance_ns goes with steps", got);
+    if (!key.offsets_rows.empty() && method != InterpolationMethod::kPrevious) {
+      refuse(name, ".methods: expected 'previous', since offsets are rows", got);
+    }
   }
   if (end != features || rows.methods.empty()) {
     refuse(name, ".methods: expected methods for ", std::to_string(features), " features, got ", std::to_string(end));
@@ -135,9 +139,17 @@ void check_key(const BatchSpec& spec, const KeySpec& key) {
   const std::string name = "keys['" + key.key + "']";
   if (key.key.empty()) refuse("keys: expected keys with names, got an empty one");
   features_of(name, key.shape);
-  if (key.offsets_ns.empty() || (key.one_step && key.offsets_ns.size() != 1)) {
+  if (key.steps() == 0 || (key.one_step && key.steps() != 1)) {
     refuse(name, ".offsets_ns: expected ", key.one_step ? "one offset" : "at least one offset", ", got ",
-           std::to_string(key.offsets_ns.size()));
+           std::to_string(key.steps()));
+  }
+  if (!key.offsets_rows.empty() && (!key.offsets_ns.empty() || key.max_gap_ns)) {
+    refuse(name, ".offsets_rows: goes without offsets_ns and max_gap_ns");
+  }
+  for (const int64_t rows : key.offsets_rows) {
+    if (std::abs(rows) > kMostRowOffset) {
+      refuse(name, ".offsets_rows: expected at most 2^30 rows, got ", std::to_string(rows));
+    }
   }
   for (const int64_t offset : key.offsets_ns) {
     int64_t sum = 0;
@@ -165,6 +177,7 @@ void check_key(const BatchSpec& spec, const KeySpec& key) {
 std::vector<int64_t> KeySpec::stamp_offsets_ns() const {
   std::vector<int64_t> stamps;
   for (const int64_t offset : offsets_ns) stamps.push_back(offset + offset_ns);
+  if (!offsets_rows.empty()) stamps.push_back(offset_ns);
   return stamps;
 }
 

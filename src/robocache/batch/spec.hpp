@@ -10,8 +10,8 @@
 //   <key>         [B, steps, shape...] of `dtype`, without the axis of steps if `one_step`
 //   <key>_is_pad  [B, steps] bool; and with `return_age` <key>_age, int64
 //   <key>_feature_is_pad, with `pad_features`; <key>_base, if `convert` has one; <key>_intrinsics, with `has_intrinsics`
-// Step i of a moment aims at the row that is stamped moment + offsets_ns[i] + offset_ns. Its value x is made of the rows around by
-// `methods`, goes through `convert`, and comes into the batch as fma(x, scale, shift). Frames go through `images` instead.
+// Step i of a moment aims at the row that is stamped moment + offsets_ns[i] + offset_ns; or it is the row offsets_rows[i] after the
+// last one at or before moment + offset_ns. Its value x is made of the rows around by `methods`, goes through `convert`, and comes into the batch as fma(x, scale, shift). Frames go through `images` instead.
 //
 // A later version adds fields. Readers refuse a field that they do not know and a version that is newer than theirs, since a field
 // that is passed over would give other batches.
@@ -76,10 +76,11 @@ struct KeySpec {
   DType dtype = DType::kFloat32;  // in the batch
   std::vector<int64_t> shape =
       {};  // of a step in the batch; of numbers that of a row, but the widest source's with pad_features
-  std::vector<int64_t> offsets_ns = {};  // a step each, from the moment
-  bool one_step = false;                 // a single step, and arrays have no axis of steps
-  int64_t offset_ns = 0;                 // the latency: what is stamped t was taken at t - offset_ns
-  bool causal = false;                   // no row later than its target is used
+  std::vector<int64_t> offsets_ns = {};    // a step each, from the moment; none with offsets_rows
+  std::vector<int64_t> offsets_rows = {};  // instead: a step each, in rows from the last one at or before the moment
+  bool one_step = false;                   // a single step, and arrays have no axis of steps
+  int64_t offset_ns = 0;                   // the latency: what is stamped t was taken at t - offset_ns
+  bool causal = false;                     // no row later than its target is used
   std::optional<int64_t> max_gap_ns = {};
   std::optional<int64_t> tolerance_ns = {};
   std::optional<ConversionSpec> convert = {};
@@ -88,17 +89,19 @@ struct KeySpec {
   bool has_intrinsics = false;
   std::optional<RowsSpec> rows = {};  // none: the source has no such stream, and every step is padding
 
-  // The stamp that each step aims at, from the moment.
+  int64_t steps() const { return std::ssize(offsets_ns) + std::ssize(offsets_rows); }
+  // The stamp that each step aims at, from the moment; of a key in rows the one that their anchor aims at.
   std::vector<int64_t> stamp_offsets_ns() const;
 
   static constexpr auto fields() {
     using Self = KeySpec;
     return std::tuple(Field{"key", &Self::key}, Field{"dtype", &Self::dtype}, Field{"shape", &Self::shape},
-                      Field{"offsets_ns", &Self::offsets_ns}, Field{"one_step", &Self::one_step},
-                      Field{"offset_ns", &Self::offset_ns}, Field{"causal", &Self::causal},
-                      Field{"max_gap_ns", &Self::max_gap_ns}, Field{"tolerance_ns", &Self::tolerance_ns},
-                      Field{"convert", &Self::convert}, Field{"images", &Self::images},
-                      Field{"has_intrinsics", &Self::has_intrinsics}, Field{"rows", &Self::rows});
+                      Field{"offsets_ns", &Self::offsets_ns}, Field{"offsets_rows", &Self::offsets_rows},
+                      Field{"one_step", &Self::one_step}, Field{"offset_ns", &Self::offset_ns},
+                      Field{"causal", &Self::causal}, Field{"max_gap_ns", &Self::max_gap_ns},
+                      Field{"tolerance_ns", &Self::tolerance_ns}, Field{"convert", &Self::convert},
+                      Field{"images", &Self::images}, Field{"has_intrinsics", &Self::has_intrinsics},
+                      Field{"rows", &Self::rows});
   }
 };
 

@@ -44,13 +44,14 @@ int64_t anchor_of_part(int64_t anchors, int64_t part, int64_t parts) {
 
 Found look(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, const StreamClock& clock,
            const AnchorIndex& anchors) {
-  const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
+  const std::vector<int64_t> stamps_ns = key.stamp_offsets_ns();
+  const bool counts_rows = !key.offsets_rows.empty();
   WindowSegment rule{};
   rule.method = method;
   rule.max_gap_ns = key.max_gap_ns.value_or(-1);
   rule.tolerance_ns = key.tolerance_ns.value_or(-1);
   rule.causal = key.causal;
-  const auto width = static_cast<int64_t>(delta_ns.size());
+  const int64_t width = key.steps();
   const int64_t parts = std::min(anchors.anchors, std::clamp(kMostTargets / width, kFewestAnchors, kMostAnchors));
   Found found;
   for (int64_t part = 0; part < parts; ++part) {
@@ -61,15 +62,19 @@ Found look(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, cons
     const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
     const int64_t last_ns = times[rows.rows - 1];
     found.durations_ns.push_back(static_cast<int64_t>(ns_between(last_ns, rows.first_ns) >> 1U));
-    for (size_t step = 0; step < delta_ns.size(); ++step) {
-      const int64_t target = saturating_add(anchor.time_ns, delta_ns[step]);
+    for (size_t step = 0; step < static_cast<size_t>(width); ++step) {
+      const int64_t target = saturating_add(anchor.time_ns, stamps_ns[counts_rows ? 0 : step]);
       int64_t hint = guess_row(rows, target);
       const WindowTarget<> at = find_target(times, rows.rows, target, snap_ns, hint);
-      const Pick<double> picked = pick_at(times, rows.rows, at, rule);
+      const Pick<double> picked = counts_rows ? row_at(times, 0, rows.rows, at, key.offsets_rows[step], rule)
+                                              : pick_at(times, rows.rows, at, rule);
       ++found.steps;
       if (!picked.valid) {
         ++found.padding;
-        if (at.time_ns < rows.first_ns || at.time_ns > last_ns) ++found.outside;
+        const int64_t row = counts_rows ? at.before + key.offsets_rows[step] : 0;
+        const bool inside =
+            counts_rows ? 0 <= row && row < rows.rows : rows.first_ns <= at.time_ns && at.time_ns <= last_ns;
+        if (!inside) ++found.outside;
         continue;
       }
       ++found.valid;
@@ -105,10 +110,12 @@ std::string padding_text(const StreamRequest& asked, const Stream& stream, Found
   std::string text = "delta_timestamps['" + asked.stream + "']: " + percent(found.padding, found.steps) +
                      " of the steps are padding, by " + std::to_string(found.anchors) + " anchors that were looked at";
   if (2 * found.outside >= found.padding) {
-    text += ": the offsets are " + seconds(*first) + " to " + seconds(*last) + " and the episodes last " +
-            seconds(2 * static_cast<double>(*middle) / kNsPerSecond) + " (median)";
+    const auto offset = [&](double value) { return asked.rows ? number_text(value) : seconds(value); };
+    text += ": the offsets are " + offset(*first) + " to " + offset(*last) + (asked.rows ? " rows" : "") +
+            " and the episodes last " + seconds(2 * static_cast<double>(*middle) / kNsPerSecond) + " (median)";
     if (stream.findings.period_ns > 0) text += ", a row " + seconds(stream.findings.period_ns / kNsPerSecond);
-    return text + "; offsets are seconds, not rows; edges='drop' draws only anchors whose windows lie in the recording";
+    return text + (asked.rows ? "" : "; offsets are seconds, not rows, which Window(..., rows=True) counts") +
+           "; edges='drop' draws only anchors whose windows lie in the recording";
   }
   return text + ": " + percent(found.padding - found.outside, found.steps) +
          " by max_gap_s, tolerance_s or causal; larger limits, or another method, leave more";

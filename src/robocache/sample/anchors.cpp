@@ -20,13 +20,36 @@ int64_t saturating_difference(int64_t a, int64_t b) {
   return __builtin_sub_overflow(a, b, &difference) ? (a < b ? INT64_MIN : INT64_MAX) : difference;
 }
 
+// The earliest target whose row, the last at or before it, is row `row` or a later one, when targets snap to rows.
+int64_t first_target_of(const int64_t* times, int64_t row, int64_t snap_ns) {
+  const int64_t time_ns = times[row];
+  int64_t first = snap_ns > 0 ? saturating_difference(time_ns, snap_ns - 1) : time_ns;
+  if (row == 0 || snap_ns == 0) return first;
+  // The row before takes what is as near to it, or nearer.
+  const int64_t before_ns = times[row - 1];
+  const uint64_t apart = ns_between(time_ns, before_ns);
+  const auto middle = static_cast<int64_t>(static_cast<uint64_t>(before_ns) + apart / 2);
+  return apart == 0 ? first_target_of(times, row - 1, snap_ns) : std::max(first, middle + 1);
+}
+
 TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
   const int64_t reach = std::max<int64_t>(edges.snap_ns - 1, 0);
   TimeRange range;
   for (const WindowSpan& window : edges.whole) {
     const EpisodeRows& rows = window.clock.episodes[episode];
     if (rows.rows == 0) return {0, -1};
-    const int64_t last_ns = window.clock.time_ns[rows.begin + rows.rows - 1];
+    const int64_t* const times = window.clock.time_ns + rows.begin;
+    if (window.rows) {
+      const auto [first_row, last_row] = *window.rows;
+      if (first_row <= -rows.rows || last_row > rows.rows) return {0, -1};
+      const auto anchor_of = [&](int64_t row) {
+        return saturating_difference(first_target_of(times, row, edges.snap_ns), window.first_delta_ns);
+      };
+      if (first_row <= 0) range.first_ns = std::max(range.first_ns, anchor_of(-first_row));
+      if (last_row > 0) range.last_ns = std::min(range.last_ns, anchor_of(rows.rows - last_row) - 1);
+      continue;
+    }
+    const int64_t last_ns = times[rows.rows - 1];
     const int64_t first = saturating_difference(saturating_difference(rows.first_ns, window.first_delta_ns), reach);
     const int64_t last = saturating_difference(saturating_difference(last_ns, window.last_delta_ns), -reach);
     range.first_ns = std::max(range.first_ns, first);

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/host_device.hpp"
@@ -61,6 +63,7 @@ struct WindowSpan {
   StreamClock clock;
   int64_t first_delta_ns;
   int64_t last_delta_ns;
+  std::optional<std::pair<int64_t, int64_t>> rows = {};  // or the first and the last row, from the one at that target
 };
 
 // The rules that leave out ticks at the ends of an episode.

@@ -474,7 +474,9 @@ def test_other_refusals(tmp_path, rng):
         sources = Mixture([Source(narrow), Source(wide)], pad_features=True)
         windows = {"action": Window(OFFSETS, convert=[Rescale(slice(0, 1), (0, 1), (1, 0))])}
         robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", anchors="tick")
-    with pytest.raises(robocache.ArgumentError, match="default: expected no offsets, one method and no conversions"):
+    with pytest.raises(
+        robocache.ArgumentError, match="default: expected no offsets or rows, one method, no conversions"
+    ):
         default = Window(convert=[Relative("joints")], base="state")
         robocache.Loader(wide, batch_size=4, delta_timestamps={"action": OFFSETS}, default=default, device="cpu")
     made, raw = loaders(wide, LISTS["se3"], "cpu")

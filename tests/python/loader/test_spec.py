@@ -25,12 +25,14 @@ STEPS = ("nearest", "previous", "next")
 
 
 @st.composite
-def numbers_rows(draw, shape, causal, tolerance):
+def numbers_rows(draw, shape, causal, tolerance, in_rows):
     features = math.prod(shape)
     dtype = draw(FLOATS | st.sampled_from(["int64", "uint8", "bool"]))
     floating = "float" in dtype
     steps = [method for method in STEPS if not (causal and method == "next")]
     methods = steps if tolerance is not None or not floating else [*steps, "linear", "pchip", "akima", "angle"]
+    if in_rows:
+        methods = ["previous"]
     ends = [*sorted(draw(st.sets(st.integers(1, features - 1)))), features] if features > 1 else [features]
     parts = ("scale", "shift", "spread", "centre")
     affine = {part: draw(st.lists(NUMBERS, min_size=features, max_size=features)) for part in parts}
@@ -51,19 +53,21 @@ def numbers_rows(draw, shape, causal, tolerance):
 @st.composite
 def numbers_key(draw, name):
     shape = draw(st.lists(st.integers(1, 3), max_size=2))
-    offsets = draw(st.lists(NS, min_size=1, max_size=4))
+    in_rows = draw(st.booleans())
+    offsets = draw(st.lists(st.integers(-(2**30), 2**30) if in_rows else NS, min_size=1, max_size=4))
     causal, tolerance = draw(st.booleans()), draw(DURATIONS)
-    rows = draw(st.none() | numbers_rows(shape, causal, tolerance))
+    rows = draw(st.none() | numbers_rows(shape, causal, tolerance, in_rows))
     floating = rows is None or "float" in rows["dtype"]
     return {
         "key": name,
         "dtype": draw(FLOATS) if floating else rows["dtype"],
         "shape": shape,
-        "offsets_ns": offsets,
+        "offsets_ns": [] if in_rows else offsets,
+        "offsets_rows": offsets if in_rows else [],
         "one_step": len(offsets) == 1 and draw(st.booleans()),
         "offset_ns": draw(NS),
         "causal": causal,
-        "max_gap_ns": draw(DURATIONS),
+        "max_gap_ns": None if in_rows else draw(DURATIONS),
         "tolerance_ns": tolerance,
         "convert": None,
         "images": None,
