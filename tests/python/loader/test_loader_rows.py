@@ -1,6 +1,7 @@
 """Loader: windows that count a stream's own rows, against numpy."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from reference.compare import assert_same_bits, to_numpy
 
 import robocache
 from robocache import Anchors, Memory, Window, actions
+
+pytestmark = pytest.mark.filterwarnings("ignore::robocache.LoaderWarning")
 
 SNAP_NS = 1000
 OFFSETS = [[0], [-2, -1, 0], list(range(16)), [5, -300, 0, 0, 2, 300, -1], [1, 2, 3, 7], [2**30, -(2**30)]]
@@ -193,14 +196,12 @@ def test_dropped_edges_are_those_without_padding(dataset, recording, offsets, of
         windows = {stream: Window(offsets, rows=True, offset_s=offset_s)}
         padded = batches_of(robocache.Loader(dataset, delta_timestamps=windows, anchors=anchor, **shared))[0]
         whole = ~padded[f"{stream}_is_pad"].any(axis=1)
-        make = lambda: robocache.Loader(  # noqa: E731
-            dataset, delta_timestamps=windows, anchors=Anchors(stream=anchor, edges="drop"), **shared
-        )
+        kept = {"delta_timestamps": windows, "anchors": Anchors(stream=anchor, edges="drop")}
         if not whole.any():
             with pytest.raises(robocache.ArgumentError, match="edges"):
-                make()
+                robocache.Loader(dataset, **kept, **shared)
             continue
-        dropped = batches_of(make())[0]
+        dropped = batches_of(robocache.Loader(dataset, **kept, **shared))[0]
         for key in ("time_ns", "episode_index", stream):
             assert_same_bits(dropped[key], padded[key][whole], key)
 
@@ -254,12 +255,10 @@ def test_converted_keys_and_their_base(tmp_path, device):
 
 
 def test_check_tolerance_looks_at_the_anchors_row(dataset):
-    make = lambda tolerance_s: robocache.Loader(  # noqa: E731
-        dataset,
-        batch_size=8,
-        delta_timestamps={"gripper": Window([0, 500], rows=True, tolerance_s=tolerance_s)},
-        anchors="observation.imu",
-    )
+    def make(tolerance_s):
+        windows = {"gripper": Window([0, 500], rows=True, tolerance_s=tolerance_s)}
+        return robocache.Loader(dataset, batch_size=8, delta_timestamps=windows, anchors="observation.imu")
+
     make(10.0).check_tolerance()
     with pytest.raises(
         robocache.ArgumentError, match=r"delta_timestamps\['gripper'\].tolerance_s: expected a sample within"
@@ -330,8 +329,6 @@ def test_seconds_that_look_like_rows_are_warned_of_with_the_way_out(dataset):
 
 
 def test_rows_go_with_a_pickled_loader_and_the_windows_text(dataset):
-    import pickle
-
     assert repr(Window(range(3), rows=True)) == "Window(offsets=range(0, 3), rows=True)"
     loader = robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": Window([0, 1], rows=True)})
     again = pickle.loads(pickle.dumps(loader))
