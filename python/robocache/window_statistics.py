@@ -50,7 +50,7 @@ def window_statistics(
             _statistics(loader._handle, source, key, truth("per_step", per_step), _lib.from_numpy(asked))
         )
         shape = fields["rows"]["shape"] if fields["convert"] is None else fields["shape"]
-        steps = [len(fields["offsets_ns"])] if per_step else []
+        steps = [len(fields["offsets_ns"] or fields["offsets_rows"])] if per_step else []
         arrays = table.reshape(len(names), *steps, *shape)
         found[key] = Stats(**dict(zip(names, arrays, strict=True)), of=str(_values(loader._handle, source, key)))
     return found
@@ -106,10 +106,12 @@ def _window(fields: dict[str, Any]) -> Window:
     def seconds(name: str) -> float | None:
         return None if fields[name] is None else fields[name] / 1e9
 
-    offsets = None if fields["one_step"] else [offset / 1e9 for offset in fields["offsets_ns"]]
+    rows = fields["offsets_rows"]
+    offsets = None if fields["one_step"] else rows or [offset / 1e9 for offset in fields["offsets_ns"]]
     methods = fields["rows"]["methods"]
-    words: dict[str, Any] = {"offset_s": seconds("offset_ns"), "causal": fields["causal"]}
-    words["method"] = methods[0][2] if len(methods) == 1 else [(slice(a, b), name) for a, b, name in methods]
+    words: dict[str, Any] = {"offset_s": seconds("offset_ns"), "causal": fields["causal"], "rows": bool(rows)}
+    if not rows:
+        words["method"] = methods[0][2] if len(methods) == 1 else [(slice(a, b), name) for a, b, name in methods]
     if fields["images"] is not None:
         return Window(offsets, **words)
     convert = fields["convert"]

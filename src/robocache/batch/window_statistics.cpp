@@ -73,7 +73,7 @@ void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, co
                   const std::function<void(const Real*, int64_t)>& take) {
   const BatchArray& values = array_of(loader, key.key);
   const BatchArray& marks = array_of(loader, key.key + "_is_pad");
-  const auto steps = std::ssize(key.offsets_ns);
+  const auto steps = key.steps();
   const DeviceBuffer memory({}, loader.batch_bytes());
   auto* const start = static_cast<char*>(memory.data());
   std::vector<Real> converted;

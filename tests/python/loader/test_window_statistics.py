@@ -209,6 +209,19 @@ def test_of_a_spec(tmp_path, rng):
         write(tmp_path / "d", [{"state": np.zeros((3, 3), np.float32)}]).statistics(spec)
 
 
+def test_of_windows_in_rows(tmp_path, rng):
+    episodes = rows_of(rng)
+    dataset = write(tmp_path / "c", episodes)
+    rows = {"action": Window(STEPS, rows=True, **RELATIVE), "state": Window([-2, 0], rows=True)}
+    loader = robocache.Loader(dataset, batch_size=64, delta_timestamps=rows, device="cpu")
+    _, each = assert_both(dataset, loader, relative_rows(episodes))
+    of_spec = dataset.statistics(loader.spec, per_step=True, quantiles=(0.02, 0.98))
+    np.testing.assert_array_equal(of_spec["action"], each)
+    assert of_spec["action"].of == each.of
+    of_seconds = dataset.statistics(loader_of(dataset), quantiles=(0.02, 0.98))["action"]
+    assert of_seconds.of != each.of
+
+
 def test_of_each_source_of_a_mixture(tmp_path, rng):
     wide, narrow = (rows_of(rng, episodes=n) for n in (2, 3))
     sets = [write(tmp_path / str(n), episodes) for n, episodes in enumerate((wide, narrow))]
