@@ -11,6 +11,7 @@ from __future__ import annotations
 from . import _lib, actions
 from .dataset import Dataset, open
 from .doctor import DoctorWarning, doctor
+from .episode_batches import EpisodeLoader
 from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError, MissingStreamError
 from .export import export
 from .image_options import ImageOptions
@@ -39,6 +40,7 @@ __all__ = [
     "Dataset",
     "DeviceError",
     "DoctorWarning",
+    "EpisodeLoader",
     "Error",
     "FileError",
     "FrameError",

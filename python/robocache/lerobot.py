@@ -183,8 +183,8 @@ class LeRobotLoader(Loader):
     def _next(self, iteration: _Iteration | None) -> dict[str, Any]:
         return self._in_lerobots_words(super()._next(iteration))
 
-    def _gathered(self, indices: Any, seed: int, epoch: int) -> dict[str, Any]:
-        return self._in_lerobots_words(super()._gathered(indices, seed, epoch))
+    def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
+        return self._in_lerobots_words(super()._gathered(indices, seed, epoch, draws))
 
     def _in_lerobots_words(self, arrays: dict[str, Any]) -> dict[str, Any]:
         """The engine's batch by LeRobot's keys and in its types."""

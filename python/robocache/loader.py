@@ -421,12 +421,20 @@ class Loader:
         return self._with_texts(batch, *place[:3])
 
     def _with_texts(
-        self, batch: dict[str, Any], seed: int, epoch: int, samples: int, indices: np.ndarray | None = None
+        self,
+        batch: dict[str, Any],
+        seed: int,
+        epoch: int,
+        samples: int,
+        indices: np.ndarray | None = None,
+        draws: np.ndarray | None = None,
     ) -> dict[str, Any]:
         """The batch at a place, or of these anchors, with its texts. The host knows the anchors, so this waits for no device."""
         if self._texts:
             given = None if indices is None else _lib.from_numpy(indices)
             anchors = SampleAnchors(*_lib.to_numpy(_anchors(self._handle, seed, epoch, samples, given)).T)
+            if draws is not None:
+                anchors = anchors._replace(number=draws)
             for key in self._texts.values():
                 found = key.at(anchors, seed, epoch)
                 batch[key.name] = self._on_device(found) if key.as_indices else found
@@ -544,13 +552,13 @@ class Loader:
         """
         return self._gathered(indices, self.seed, self.epoch)
 
-    def _gathered(self, indices: Any, seed: int, epoch: int) -> dict[str, Any]:
-        """The same, with random draws of this seed and epoch."""
+    def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
+        """The same, with random draws of this seed and epoch; those of texts by the numbers `draws` instead of the anchors'."""
         if indices is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         anchors = wholes("indices", indices)
         made = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch)
-        return self._with_texts(self._as_dict(made, len(anchors)), seed, epoch, 0, anchors)
+        return self._with_texts(self._as_dict(made, len(anchors)), seed, epoch, 0, anchors, draws)
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.

@@ -84,7 +84,7 @@ class TextKey:
         """Returns the texts of each sample: indices as int64, else lists of str. Draws are those of this seed and epoch."""
         times = _later(anchors.time_ns[:, None], self._offsets_ns)
         codes = np.full(times.shape, -1)
-        hashes = _hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
+        drawn = hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
         for source, own in enumerate(self._by_source):
             rows = np.flatnonzero(anchors.source == source)
             if not own or not len(rows):
@@ -93,7 +93,7 @@ class TextKey:
             episodes = np.repeat(anchors.episode[rows], steps)
             found = [texts.codes_at(episodes, times[rows].ravel(), every=self._draws) for texts in own]
             alternatives = np.concatenate(found)
-            chosen = alternatives[0] if hashes is None else _drawn(alternatives, np.repeat(hashes[rows], steps))
+            chosen = alternatives[0] if drawn is None else _drawn(alternatives, np.repeat(drawn[rows], steps))
             codes[rows] = chosen.reshape(-1, steps)
         if not self._has_steps:
             codes = codes[:, 0]
@@ -279,8 +279,8 @@ def _later(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return found
 
 
-def _hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
-    """Returns a hash of each sample and the key: splitmix64's finalizer over the parts, as for the draws of frames (rule 42)."""
+def hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
+    """Returns a hash of each number and the key: splitmix64's finalizer over the parts, as for the draws of frames (rule 42)."""
     state = np.zeros(len(numbers), np.uint64)
     for part in (np.uint64(seed), np.uint64(epoch), numbers.astype(np.uint64), np.uint64(key)):
         state = (state ^ part) + np.uint64(0x9E3779B97F4A7C15)
@@ -290,11 +290,11 @@ def _hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
     return state
 
 
-def _drawn(alternatives: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+def _drawn(alternatives: np.ndarray, drawn: np.ndarray) -> np.ndarray:
     """Returns for each moment one of the codes that are not -1, of [alternatives, moments]: each as likely; -1 if there is none."""
     there = alternatives >= 0
     counts = there.sum(0)
-    choice = (hashes >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)
+    choice = (drawn >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)
     is_chosen = there & (np.cumsum(there, 0) - 1 == choice.astype(np.int64))
     codes: np.ndarray = np.where(is_chosen, alternatives, -1).max(0)
     return codes

@@ -162,11 +162,16 @@ class DeviceFramesKey : public FramesKey {
     });
   }
 
-  // Calls run(sample, count, draw) for samples whose draws follow each other: all of them, or each of the given anchors.
+  // Calls run(sample, count, draw) for samples whose draws follow each other: all of them, or given anchors that do.
   template <class Run>
   static void for_draws(const BatchMemory& batch, const Run& run) {
     if (batch.anchors.empty()) return run(0, batch.count, batch.draw_of(0));
-    for (int64_t sample = 0; sample < batch.count; ++sample) run(sample, 1, batch.draw_of(sample));
+    for (int64_t begin = 0, end = 0; begin < batch.count; begin = end) {
+      const auto draw = batch.draw_of(begin);
+      do ++end;
+      while (end < batch.count && batch.draw_of(end).sample == draw.sample + end - begin);
+      run(begin, end - begin, draw);
+    }
   }
 
  private:

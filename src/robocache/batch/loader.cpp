@@ -506,6 +506,19 @@ std::vector<SampleAnchor> Loader::anchors_at(const BatchPosition& position, std:
   return impl_->anchors_at({position, anchors.empty() ? samples_at(position) : std::ssize(anchors), anchors});
 }
 
+std::vector<AnchoredEpisode> Loader::episodes() const {
+  std::vector<AnchoredEpisode> found;
+  for (size_t source = 0; source < impl_->sources.size(); ++source) {
+    const Anchors& anchors = impl_->sources[source].anchors;
+    const std::span<const AnchorEpisode> table = anchors.table();
+    for (size_t i = 0; i < table.size(); ++i) {
+      const int64_t end = i + 1 < table.size() ? table[i + 1].first_anchor : anchors.index().anchors;
+      found.push_back({static_cast<int64_t>(source), table[i].episode, end - table[i].first_anchor});
+    }
+  }
+  return found;
+}
+
 TensorView Loader::view(const BatchArray& array, int64_t samples, void* memory) const {
   return BatchLayout::view(array, samples, memory, impl_->options.device);
 }

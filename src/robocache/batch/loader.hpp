@@ -53,6 +53,13 @@ struct SampleAnchor {
   int64_t number;  // of the sample in its epoch's order; of a given anchor its own number
 };
 
+// An episode that has anchors, and how many. Its anchors have consecutive numbers.
+struct AnchoredEpisode {
+  int64_t source;
+  int64_t episode;
+  int64_t anchors;
+};
+
 // Immutable; any number of threads may use one. It owns the anchors and tables of its plans, and shares streams with all loaders
 // of this process that read the same ones from the same tier. Memory for batches is the caller's.
 class Loader {
@@ -95,6 +102,9 @@ class Loader {
   // The moments of the samples that fill gives at a position, or of the given anchors. The host knows them, so this does not wait for
   // the device. Throws what gather throws.
   std::vector<SampleAnchor> anchors_at(const BatchPosition& position, std::span<const int64_t> anchors = {}) const;
+
+  // The episodes with anchors, in the order of the anchors' numbers.
+  std::vector<AnchoredEpisode> episodes() const;
 
   // Queues, on a stream of the loader's, the copies of frames' files that the batch at a position decodes from pinned host memory.
   // If fill or fill_device follows for that position, it uses the copies. Does not wait or allocate. Throws DeviceError.

@@ -194,6 +194,17 @@ ROBOCACHE_FFI(loader_anchors, args, result) {
   result.set(std::move(table));
 }
 
+// (loader) -> the source, number and anchors of each episode that has some, int64 [episodes, 3] on the CPU
+ROBOCACHE_FFI(loader_episodes, args, result) {
+  const std::vector<AnchoredEpisode> found = args.object<LoaderHandle>(0, "loader").loader->episodes();
+  OwnedTensor table = OwnedTensor::allocate(DType::kInt64, Device{}, {std::ssize(found), 3});
+  auto* to = static_cast<int64_t*>(table.view().data);
+  for (const auto& [source, episode, anchors] : found) {
+    for (const int64_t field : {source, episode, anchors}) *to++ = field;
+  }
+  result.set(std::move(table));
+}
+
 // (loader, source) -> JSON of the spec of its batches
 ROBOCACHE_FFI(loader_spec, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;

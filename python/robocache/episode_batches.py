@@ -1,0 +1,336 @@
+"""Batches of whole episodes, or of parts of them of unequal lengths: padded, or packed one behind the other."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _lib, errors
+from ._check import whole
+from ._printable import warn
+from .dataset import Dataset
+from .loader import Loader, LoaderWarning
+from .options import Memory, Ranks, Window
+from .sources import Mixture, Source, as_sources
+from .text_keys import hashes
+
+_episodes = _lib.function("loader_episodes")
+
+_FORMS = ("padded", "packed")
+_OF_SEGMENTS = ("episode_index", "dataset_index")
+_OWN = ("lengths", "offsets", "is_pad")
+_ORDER, _BATCHES, _CUTS = (zlib.crc32(name) for name in (b"order", b"batches", b"cuts"))  # what a hash is for
+_LEAST = -(2**63)
+
+
+class EpisodeLoader:
+    """Batches of segments: whole episodes, or parts of them of `min_steps` to `max_steps` steps. A step is an anchor.
+
+    Each segment is drawn once an epoch. With `max_steps` an epoch cuts each episode into segments that together hold each of its
+    steps once; with `shuffle` each epoch cuts elsewhere. Order and cuts are a pure function of (seed, epoch, position).
+
+    Args:
+        dataset: as for :class:`Loader`; its sources have no weights.
+        batch_size: segments a batch, B; of each rank.
+        delta_timestamps: ``{key: Window}``: what the batch holds of each step. ``Window()`` is the step's own value.
+        form: ``"padded"``: ``<key>`` is ``[B, T, ...]`` with T the longest of the batch; ``"packed"``: ``[sum of lengths, ...]``,
+            segment after segment, which ``torch.nested.nested_tensor_from_jagged(batch[key], batch["offsets"])`` takes.
+        min_steps: shorter episodes are not drawn; a :class:`LoaderWarning` counts them.
+        max_steps: the most steps of a segment, at least 2 * `min_steps` - 1, so that segments can hold an episode of any length.
+            None: segments are whole episodes.
+        bucket: as many batches as this are sorted by length together, so that a batch holds similar lengths; the order of
+            batches is drawn. None: not sorted.
+        seed, shuffle, drop_last, ranks: as for :class:`Loader`.
+        options: others of :class:`Loader`, such as `anchors`, `episodes` and `device`.
+
+    Each batch is a dict: the arrays of :class:`Loader`, of each step instead of each sample, and int64 ``lengths`` ``[B]``;
+    ``episode_index`` and ``dataset_index`` are ``[B]``. A packed batch has int64 ``offsets`` ``[B + 1]``: segment i is rows
+    ``offsets[i]:offsets[i + 1]``. A padded one has ``is_pad`` ``[B, T]``, true behind a segment's end. There values are 0,
+    masks true, texts None, and indices of texts and anchors -1. Each step draws its own crops and colours of frames; a
+    segment's steps draw one text.
+
+    A loop that is left by ``break`` is over: the next one is the next epoch. On CUDA a batch waits for the device. A batch takes
+    the memory of `batch_size` of the longest segments.
+
+    Attributes:
+        loader: the :class:`Loader` that gathers the steps: its `normalize`, `texts`, `spec` and `explain` are those of these
+            batches. To its `to_absolute` a step is a sample, as in a packed batch.
+        num_samples: segments an epoch, of all ranks together.
+        batch_size, rank, world_size, seed: as they were given or found.
+        epoch, samples: the place in the order: `samples` of the epoch's segments have been given, by all ranks together.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+
+    Example:
+        >>> loader = robocache.EpisodeLoader(ds, batch_size=8, delta_timestamps={"action": Window()}, form="packed")
+        >>> batch = next(iter(loader))
+        >>> torch.nested.nested_tensor_from_jagged(batch["action"], batch["offsets"]).shape
+        torch.Size([8, j1, 7])
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | str | os.PathLike[str] | Source | Sequence[Source] | Mixture,
+        *,
+        batch_size: int,
+        delta_timestamps: Mapping[str, Window | Sequence[float] | None],
+        form: str = "padded",
+        min_steps: int = 1,
+        max_steps: int | None = None,
+        bucket: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        ranks: Ranks | None = None,
+        **options: Any,
+    ) -> None:
+        if form not in _FORMS:
+            raise errors.ArgumentError(f"form: expected 'padded' or 'packed', got {form!r}")
+        self._packed, self._shuffle, self._drop_last = form == "packed", shuffle, drop_last
+        self.batch_size, self._min_steps = _above_0("batch_size", batch_size), _above_0("min_steps", min_steps)
+        self._bucket = None if bucket is None else _above_0("bucket", bucket)
+        self._max_steps = None if max_steps is None else _above_0("max_steps", max_steps)
+        if self._max_steps is not None and self._max_steps < 2 * self._min_steps - 1:
+            raise errors.ArgumentError(
+                f"max_steps: expected at least 2 * min_steps - 1, {2 * self._min_steps - 1}, got {max_steps}"
+            )
+        opened = _without_weights(dataset)
+        if ranks is not None and ranks.shard_episodes:
+            raise errors.ArgumentError("ranks.shard_episodes: goes with Loader; here ranks share the episodes")
+        of_both = {"delta_timestamps": delta_timestamps, "shuffle": False, **options}
+        self._episodes = _episodes_of(opened, of_both)
+        note = self._cut_into_segments()
+        most = np.sort(self._most_steps())[-self.batch_size :]
+        rows = int(most.sum() if self._packed else most.max() * self.batch_size)
+        self.loader = Loader(opened, batch_size=rows, ranks=ranks, **of_both)
+        for name in (*self.loader._names, *self.loader._texts):
+            if name in _OWN:
+                raise errors.ArgumentError(
+                    f"delta_timestamps: the batch's key {name!r} is this loader's; expected it renamed"
+                )
+        self.rank, self.world_size = self.loader.rank, self.loader.world_size
+        if note and self.rank == 0:
+            warn(f"{note} and are not drawn", LoaderWarning, stacklevel=2)
+        if drop_last and self.num_samples < self.batch_size * self.world_size:
+            raise errors.ArgumentError(
+                f"batch_size: expected at most the {self.num_samples // self.world_size} segments there are for each rank, since "
+                f"drop_last, got {batch_size}"
+            )
+        self._order: tuple[Any, np.ndarray] | None = None
+        self._has_begun, self._last_epoch = False, 0
+        self._fills = {"anchor_index": -1} | dict.fromkeys(self.loader._texts, -1)
+        for key in self.loader._arguments["delta_timestamps"]:
+            self._fills |= {f"{key}_is_pad": True, f"{key}_feature_is_pad": True, f"{key}_age": _LEAST}
+        of_order: tuple[Any, ...] = (self._min_steps, self._max_steps, shuffle)
+        if self._bucket is not None:
+            of_order += (self._bucket, self.batch_size * self.world_size)
+        anchors = self.loader.state_dict()["fingerprint"]
+        self._fingerprint = f"{anchors}-{zlib.crc32(repr(of_order).encode()):08x}"
+        self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
+
+    # ---- which segments ----
+
+    def _cut_into_segments(self) -> str:
+        """Decides how many segments each episode has. Returns how many episodes are too short to be drawn, if some are."""
+        lengths = self._episodes[:, 2]
+        self._firsts = np.cumsum(lengths) - lengths
+        parts = np.ones(len(lengths), np.int64)
+        if self._max_steps is not None:
+            parts = np.rint(2 * lengths / (self._min_steps + self._max_steps)).astype(np.int64)
+            parts = np.clip(parts, -(-lengths // self._max_steps), lengths // self._min_steps)
+        is_short = lengths < self._min_steps
+        parts[is_short] = 0
+        note = f"min_steps: {is_short.sum()} of {len(lengths)} episodes have fewer than {self._min_steps} steps"
+        if is_short.all():
+            raise errors.ArgumentError(f"{note}; expected an episode to draw")
+        self._parts = parts
+        self._episode_of = np.repeat(np.arange(len(lengths)), parts)
+        self._part_of = np.arange(len(self._episode_of)) - np.repeat(np.cumsum(parts) - parts, parts)
+        self.num_samples = len(self._episode_of)
+        return note if is_short.any() else ""
+
+    def _most_steps(self) -> np.ndarray:
+        """The most steps that each segment can have in an epoch."""
+        lengths = self._episodes[self._episode_of, 2]
+        most: np.ndarray = np.where(self._parts[self._episode_of] == 1, lengths, self._max_steps or 0)
+        return most
+
+    def _spans(self, segments: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The number of each segment's first anchor, and its steps."""
+        episodes = self._episode_of[segments]
+        steps, parts, part = self._episodes[episodes, 2], self._parts[episodes], self._part_of[segments]
+
+        def cut(number: np.ndarray, part: np.ndarray) -> np.ndarray:
+            row: np.ndarray = part * steps // parts
+            if self._max_steps is None or not self._shuffle:
+                return row
+            # Each cut moves by at most half of what a segment between two cuts may lose or gain.
+            room = np.minimum(steps // parts - self._min_steps, self._max_steps + -steps // parts) // 2
+            room[(part == 0) | (part == parts)] = 0
+            drawn = hashes(self.seed, epoch, number, _CUTS) % (2 * room + 1).astype(np.uint64)
+            row += drawn.astype(np.int64) - room
+            return row
+
+        begins = cut(segments, part)
+        return self._firsts[episodes] + begins, cut(segments + 1, part + 1) - begins
+
+    def _in_order(self, epoch: int) -> np.ndarray:
+        """The segments of an epoch in its order."""
+        if self._order is not None and self._order[0] == (self.seed, epoch):
+            return self._order[1]
+        order = np.arange(self.num_samples)
+        if self._shuffle:
+            order = np.argsort(hashes(self.seed, epoch, order, _ORDER), kind="stable")
+        together = self.batch_size * self.world_size
+        if self._bucket is not None:
+            buckets = np.arange(self.num_samples) // (self._bucket * together)
+            order = order[np.lexsort((self._spans(order, epoch)[1], buckets))]
+            if self._shuffle:  # an incomplete batch stays the last
+                batches = np.arange(self.num_samples // together)
+                drawn = np.argsort(hashes(self.seed, epoch, batches, _BATCHES), kind="stable")
+                whole_batches = order[: len(batches) * together].reshape(-1, together)[drawn]
+                order = np.concatenate([whole_batches.ravel(), order[len(batches) * together :]])
+        self._order = (self.seed, epoch), order
+        return order
+
+    # ---- batches ----
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        together = self.batch_size * self.world_size
+        return self.num_samples // together if self._drop_last else -(-self.num_samples // together)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """What is left of the epoch where a state was loaded, else the next epoch."""
+        if self._has_begun:
+            self.epoch, self.samples = self._last_epoch + 1, 0
+        self._has_begun, self._last_epoch = True, self.epoch
+        return self._batches(self.epoch, self.samples)
+
+    def _batches(self, epoch: int, samples: int) -> Iterator[dict[str, Any]]:
+        while True:
+            left, together = self.num_samples - samples, self.batch_size * self.world_size
+            if left <= 0 or (left < together and self._drop_last):
+                break
+            if left < together:  # filled up with the epoch's first ones, so that all ranks have as many
+                together = -(-left // self.world_size) * self.world_size
+            drawn = self._in_order(epoch).take(range(samples, samples + together), mode="wrap")
+            batch = self._batch(drawn[self.rank :: self.world_size], epoch)
+            samples = min(samples + together, self.num_samples)
+            self.epoch, self.samples = epoch, samples
+            yield batch
+        if self.epoch == epoch:
+            self.epoch, self.samples, self._has_begun = self._last_epoch + 1, 0, False
+
+    def _batch(self, segments: np.ndarray, epoch: int) -> dict[str, Any]:
+        firsts, lengths = self._spans(segments, epoch)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        put = self.loader._on_device
+        if self._packed:
+            rows = np.repeat(firsts - offsets[:-1], lengths) + np.arange(offsets[-1])
+            batch = self.loader._gathered(rows, self.seed, epoch, np.repeat(firsts, lengths))
+            batch["offsets"] = put(offsets)
+        else:
+            steps = np.arange(lengths.max())
+            rows = firsts[:, None] + np.minimum(steps, lengths[:, None] - 1)
+            batch = self.loader._gathered(rows.ravel(), self.seed, epoch, np.repeat(firsts, len(steps)))
+            is_pad = steps >= lengths[:, None]
+            on_device = put(is_pad)
+            batch = {name: self._padded(name, values, is_pad, on_device) for name, values in batch.items()}
+            batch["is_pad"] = on_device
+        table = self._episodes[self._episode_of[segments]]
+        batch |= {name: put(table[:, 1 - at].copy()) for at, name in enumerate(_OF_SEGMENTS) if name in batch}
+        batch["lengths"] = put(lengths)
+        return batch
+
+    def _padded(self, name: str, values: Any, is_pad: np.ndarray, on_device: Any) -> Any:
+        """The values of all steps as [B, T, ...], without a value behind a segment's end."""
+        samples, steps = is_pad.shape
+        if isinstance(values, list):
+            empty = self.loader._texts[name].empty
+            filled = [empty if pad else value for value, pad in zip(values, is_pad.ravel().tolist(), strict=True)]
+            return [filled[begin : begin + steps] for begin in range(0, len(filled), steps)]
+        fill = self._fills.get(name, 0)
+        values = values.reshape(samples, steps, *values.shape[1:])
+        if isinstance(values, np.ndarray):
+            values[is_pad] = fill
+            return values
+        return values.masked_fill_(on_device.reshape(samples, steps, *[1] * (values.ndim - 2)), fill)
+
+    # ---- the place in the order ----
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of an epoch; where a state was loaded whose epoch it is, its place stays."""
+        if epoch != self.epoch or self._has_begun:
+            self.load_state_dict({"seed": self.seed, "epoch": epoch, "samples": 0})
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` needs to go on behind the last batch given; JSON-able. With `bucket`, batch size and number
+        of ranks belong to the order."""
+        return {"seed": self.seed, "epoch": self.epoch, "samples": self.samples, "fingerprint": self._fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes to that place. The next loop is what is left of its epoch.
+
+        Raises:
+            ArgumentError: the state is of another dataset, selection or order, or is none.
+        """
+        if not isinstance(state, Mapping):
+            raise errors.ArgumentTypeError(f"state: expected what state_dict() gave, got {state!r}")
+        place = {}
+        for key, largest in {"seed": 2**63 - 1, "epoch": 2**63 - 1, "samples": self.num_samples}.items():
+            place[key] = whole(key, state.get(key))
+            if not 0 <= place[key] <= largest:
+                raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
+        if state.get("fingerprint", self._fingerprint) != self._fingerprint:
+            raise errors.ArgumentError(
+                f"fingerprint: expected {self._fingerprint}, got {state['fingerprint']!r}: the state is of another dataset, selection "
+                "or order; compare episodes, anchors, min_steps, max_steps, shuffle and bucket, with which batch_size and ranks count "
+                "too"
+            )
+        self.seed, self.epoch, self.samples = place["seed"], place["epoch"], place["samples"]
+        self._has_begun, self._last_epoch = False, self.epoch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_order": None, "_has_begun": False}
+
+    def __repr__(self) -> str:
+        return f"robocache.EpisodeLoader({self.num_samples} segments in batches of {self.batch_size}: {self.loader!r})"
+
+
+def _above_0(name: str, value: Any) -> int:
+    number = whole(name, value)
+    if number < 1:
+        raise errors.ArgumentError(f"{name}: expected 1 or more, got {number}")
+    return number
+
+
+def _without_weights(dataset: Any) -> Dataset | Mixture:
+    """What the loaders open, opened once."""
+    sources, mixture = as_sources(dataset)
+    asked = {f"sources[{index}].weight": source.weight for index, source in enumerate(sources)}
+    if mixture is None:
+        return sources[0].dataset
+    asked |= {name: getattr(mixture, name) for name in ("temperature", "samples_per_epoch")}
+    for name, value in asked.items():
+        if value is not None:
+            raise errors.ArgumentError(
+                f"{name}: expected none, since each episode is drawn once an epoch, got {value!r}"
+            )
+    return mixture
+
+
+def _episodes_of(dataset: Dataset | Mixture, options: Mapping[str, Any]) -> np.ndarray:
+    """The source, number and anchors of each episode that has some: what a loader says that reads no values."""
+    options = {**options, "device": "cpu", "memory": Memory(residency="mapped", prefetch=0)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the loader that reads values says it
+        loader = Loader(dataset, batch_size=1, ranks=Ranks(rank=0, world_size=1), **options)
+    table: np.ndarray = _lib.to_numpy(_episodes(loader._handle)).copy()
+    return table
