@@ -627,6 +627,13 @@ class Driver:
         """Writes a part; yields what was counted of it, "frames" behind each chunk of these, else "rows"."""
         if name in self._work.offsets_ns:
             samples = shift(name, samples, self._work.offsets_ns[name])
+        if not isinstance(samples, Frames) and 2 * np.count_nonzero(np.diff(samples.time_ns) == 0) > len(
+            samples.time_ns
+        ):
+            why = (
+                "the stamp of the row before, in most rows of a recording: at one stamp a batch has the last row alone"
+            )
+            self._notes.leave_out(f"{name}: times of rows of their own", why)
         match samples:
             case Rows(time_ns=time_ns, values=values):
                 episode.append(name, time_ns, self._as_before(name, values))

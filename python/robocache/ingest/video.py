@@ -56,6 +56,9 @@ _CUTS_AT_ONCE = 2
 # before one that is shown before them: in no codec more than these.
 _PYAV_17 = int(av.__version__.split(".")[0]) >= 17
 _MOST_REORDERED = 16
+# Numbers of libavutil: matrices (AVColorSpace) and ranges (AVColorRange).
+_BT709, _UNSPECIFIED, _BT601 = 1, 2, 5
+_LIMITED, _FULL = 1, 2
 
 
 # ---- which frames a file has ----
@@ -361,7 +364,7 @@ class _Decoder:
             if isinstance(frame, str):
                 decoded.lost[place] = frame
                 continue
-            pixels = _to_rgb(frame) if millimetres is None else _to_depth(frame, millimetres)
+            pixels = to_rgb(frame) if millimetres is None else _to_depth(frame, millimetres)
             frames[len(places)] = pixels if cut.turn is None else cut.turn.apply(pixels)
             places.append(place)
             if len(places) == len(frames):
@@ -377,10 +380,21 @@ class _Decoder:
         return video
 
 
-def _to_rgb(frame: VideoFrame) -> np.ndarray:
-    """What ``frame.to_ndarray(format="rgb24")`` gives, without its copy, and without the threads that libswscale starts for
-    each frame: waiting for them takes longer than the work."""
-    rgb = frame.reformat(format="rgb24", threads=1) if _PYAV_17 else frame.reformat(format="rgb24")
+def to_rgb(frame: VideoFrame) -> np.ndarray:
+    """The pixels ``[H, W, 3]`` by the matrix and the range that the video declares; without them BT.601 and limited.
+
+    They are given by name, since PyAV before 17 ignores what the frame says. Without a copy, and without the threads that libswscale
+    starts for each frame: waiting for them takes longer than the work.
+    """
+    how: dict[str, Any] = {"threads": 1} if _PYAV_17 else {}
+    if not frame.format.is_rgb and len(frame.format.components) >= 3:
+        matrix = int(frame.colorspace)
+        matrix = _BT601 if matrix == _UNSPECIFIED else matrix
+        is_full = int(frame.color_range) == _FULL or frame.format.name.startswith("yuvj")
+        # Where both matrices are one PyAV before 17 leaves out what it was given; RGB has none.
+        other = _BT601 if matrix != _BT601 else _BT709
+        how |= {"src_colorspace": matrix, "dst_colorspace": other, "src_color_range": _FULL if is_full else _LIMITED}
+    rgb = frame.reformat(format="rgb24", **how)
     plane = rgb.planes[0]
     lines = np.frombuffer(cast(Any, plane), np.uint8).reshape(rgb.height, plane.line_size)
     return lines[:, : 3 * rgb.width].reshape(rgb.height, rgb.width, 3)

@@ -28,7 +28,10 @@ void check_frame(const FrameShape& from, const std::optional<double>& unit_m, co
   if (from.dtype == DType::kUInt16 && !unit_m) {
     refuse(of, "unit_m: expected the metres of one unit of uint16 depth (0.001 for millimetres), got none");
   }
-  if (from.dtype != DType::kUInt16 && unit_m) refuse(of, "unit_m: goes with uint16 depth, got ", from.describe());
+  const bool is_metres = from.dtype == DType::kFloat32 && unit_m == 1;  // as caches of earlier versions say
+  if (from.dtype != DType::kUInt16 && unit_m && !is_metres) {
+    refuse(of, "unit_m: goes with uint16 depth, got ", from.describe());
+  }
   if (unit_m && !(*unit_m > 0 && std::isfinite(*unit_m))) {
     refuse(of, "unit_m: expected metres above 0, got ", number_text(*unit_m));
   }

@@ -935,3 +935,11 @@ def test_what_is_no_part_of_a_second_is_named(bad, words, tmp_path):
     source = write(tmp_path / "log/imu.csv", "secs,nsecs,a", "1,0,1", f"1,{bad},2", "2,3,3").parent
     message = refused(source, tmp_path / "cache", "'secs' and 'nsecs' look like one stamp", words, "time_column")
     assert "below 0, more" not in message
+
+
+@pytest.mark.parametrize(("rows", "named"), [(12, True), (4, False)])
+def test_stamps_that_most_rows_repeat_are_named(rows, named, tmp_path):
+    stamps = [1_732_340_000] * rows + [1_732_340_000 + k for k in range(1, 8)]
+    write(tmp_path / "a.csv", "timestamp,x", *(f"{stamp},{k}" for k, stamp in enumerate(stamps)))
+    report = robocache.ingest(tmp_path / "a.csv", tmp_path / "cache", progress=False)
+    assert named == any("times of rows of their own" in omission.what for omission in report.left_out)

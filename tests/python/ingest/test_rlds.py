@@ -596,3 +596,15 @@ def assert_named(source, shard):
         Yields("rlds", source, rate_hz=1)
     except robocache.FileError as error:
         assert shard.name in str(error)
+
+
+@pytest.mark.parametrize(("last", "marked", "named"), [(0.0, True, True), (0.0, False, False), (1.0, True, False)])
+def test_an_action_of_zeros_where_is_last_is_true_is_named(last, marked, named, tmp_path):
+    action = np.arange(1, 2 * STEPS + 1, dtype=np.float32).reshape(STEPS, 2)
+    action[-1] = last
+    is_last = (np.arange(STEPS) == STEPS - 1) & marked
+    one = toy_example(1, steps__action=action.ravel(), steps__is_last=is_last)
+    write_toy(tmp_path / "toy", one, features=toy_features(is_last=tensor("bool")))
+    report = robocache.ingest(tmp_path / "toy", tmp_path / "cache", rate_hz=5, progress=False)
+    assert named == any("the row that is_last marks" in omission.what for omission in report.left_out)
+    np.testing.assert_array_equal(robocache.open(tmp_path / "cache")["action"].values, action)

@@ -272,3 +272,15 @@ def test_streams_and_attributes_are_in_the_order_in_which_they_were_made(tmp_pat
         assert list(dataset.streams) == (names if ordered else sorted(names))
         columns = [name for name in dataset.episodes.column_names if name in ("zeal", "age")]
         assert columns == (["zeal", "age"] if ordered else ["age", "zeal"])
+
+
+@pytest.mark.parametrize("convention", ["opengl", "opencv", None])
+def test_pictures_that_lie_bottom_up_are_named(convention, rng, tmp_path):
+    demos = {"demo_0": make_demo(rng, 5)}
+    path = write_robomimic(tmp_path / "a.hdf5", demos)
+    if convention:
+        with h5py.File(path, "r+") as file:
+            file["data"].attrs["macros_image_convention"] = convention
+    _, notes = read_all(path)
+    named = [what for what in left_out(notes) if what == "cameras: pictures the right way up"]
+    assert bool(named) == (convention == "opengl")

@@ -9,6 +9,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
+
+import robocache
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -218,7 +220,7 @@ def test_pixels_without_gaps_are_read_whatever_is_said_of_their_rows(step, encod
         ("bgra8", np.uint8, 4, [2, 1, 0], None),
         ("mono8", np.uint8, 1, [0], None),
         ("16UC1", np.uint16, 1, [0], 0.001),
-        ("32FC1", np.float32, 1, [0], 1.0),
+        ("32FC1", np.float32, 1, [0], None),
     ],
 )
 def test_images_keep_their_pixels(encoding, dtype, channels, kept, unit, big, padding, rng, tmp_path):
@@ -671,12 +673,32 @@ def test_depth_that_the_transport_compresses(codec, rng, tmp_path):
     }
     got = read(write_mcap(tmp_path / "a.mcap", topics))
     stream = got.only["/float/compressedDepth"]
-    assert stream.part.unit_m == 1.0 and stream.rows[0].dtype == np.float32
+    assert stream.part.unit_m is None and stream.rows[0].dtype == np.float32
     for row in stream.rows:
         np.testing.assert_allclose(row[..., 0], metres, rtol=1e-6)
     stream = got.only["/int/compressedDepth"]
     assert stream.part.unit_m == 0.001 and len(stream.rows) == 3
     np.testing.assert_array_equal(stream.rows[1][..., 0], whole)
+
+
+@pytest.mark.parametrize("how", ["raw", "transport"])
+def test_depth_of_floats_comes_into_a_batch_in_metres(how, rng, tmp_path):
+    head, whole, metres = quantised(rng)
+    if how == "raw":
+        topic, kind = "/depth", "sensor_msgs/msg/Image"
+        metres = rng.uniform(0.3, 20, (6, 10))
+        metres[0, :2] = np.nan, np.inf
+        made = [(START + k, image(metres[..., None].astype(np.float32), "32FC1", time_ns=START + k)) for k in range(3)]
+    else:
+        topic, kind = "/depth/compressedDepth", "sensor_msgs/msg/CompressedImage"
+        one = compressed(whole, "32FC1; compressedDepth png", "png", head)
+        one.header = header(START)
+        made = [(START, one)]
+    robocache.ingest(write_mcap(tmp_path / "a.mcap", {topic: (kind, made)}), tmp_path / "cache", progress=False)
+    loader = robocache.Loader(
+        tmp_path / "cache", batch_size=1, delta_timestamps={topic: None}, framework="numpy", device="cpu"
+    )
+    np.testing.assert_allclose(next(loader)[topic][0, 0], metres, rtol=1e-6)
 
 
 def test_depth_without_the_transport_s_header_and_depth_that_is_none(rng, tmp_path):

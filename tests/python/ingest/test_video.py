@@ -889,3 +889,31 @@ def test_a_video_whose_sidecar_has_more_stamps_than_it_has_frames(real_data):
     last = int(index.time_ns[-1]) + 16_600_000
     assert [int(k) for k in np.flatnonzero(picked < 0)] == [k for k in range(124) if rows[k] > last]
     assert picked.max() == 102 and (picked < 0).sum() > 20
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libsvtav1"])
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize(("matrix", "red", "blue"), [(1, 0.2126, 0.0722), (6, 0.299, 0.114)])
+def test_colours_go_by_the_matrix_and_the_range_that_the_video_declares(codec, full, matrix, red, blue, tmp_path):
+    if codec not in av.codecs_available:
+        pytest.skip(f"PyAV has no {codec}")
+    path = tmp_path / "a.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=30, width=64, height=64, pix_fmt="yuv420p", options={"crf": "5"})
+        stream.codec_context.color_range, stream.codec_context.colorspace = 2 if full else 1, matrix
+        frame = av.VideoFrame(64, 64, "yuv420p")
+        for plane, level in zip(frame.planes, (120, 90, 180), strict=True):
+            plane.update(bytes([level]) * plane.buffer_size)
+        frame.pts, frame.time_base = 0, Fraction(1, 30)
+        frame.color_range, frame.colorspace = 2 if full else 1, matrix
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            container.mux(packet)
+    with av.open(str(path)) as container:
+        shown = next(container.decode(video=0))
+    y, u, v = (np.frombuffer(plane, np.uint8)[0].astype(float) for plane in shown.planes)
+    # ITU-T H.273, 8.3: luma and colour differences of 8 bits, and the matrix by its red and blue.
+    luma = y / 255 if full else (y - 16) / 219
+    to_blue, to_red = ((x - 128) / (255 if full else 224) for x in (u, v))
+    r, b = luma + 2 * (1 - red) * to_red, luma + 2 * (1 - blue) * to_blue
+    g = (luma - red * r - blue * b) / (1 - red - blue)
+    assert np.abs(video.to_rgb(shown)[5, 5] - 255 * np.clip([r, g, b], 0, 1)).max() < 2.5  # libswscale rounds to 2

@@ -48,6 +48,8 @@ _LISTS = ("src_demo_inds",)
 # In one file: every one becomes an episode.
 _MOST_DEMOS = 1 << 20
 _INITIAL = "initial_state"
+# robosuite's macros.IMAGE_CONVENTION, as LIBERO's writer says it. The simulator gives a policy pictures of the same convention.
+_CONVENTION, _UPSIDE_DOWN = "macros_image_convention", "opengl"
 _MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model_sha256"}
 
 
@@ -65,6 +67,11 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             told = {**facts, **_told_rate(path, said, facts, options.rate_hz)}
             instruction = _read_instruction(data, "problem_info", "language_instruction")
             notes.see("files", name, told)
+            if facts.get(_CONVENTION) == _UPSIDE_DOWN:
+                why = (
+                    f"they lie bottom up, as {_CONVENTION} 'opengl' says, and as this simulator gives them to a policy"
+                )
+                notes.leave_out("cameras: pictures the right way up", why)
             there = links(data)
             demos = sorted(there, key=natural)
             masks = _read_masks(path, file, demos, notes)

@@ -54,8 +54,8 @@ _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9",
 _COLOURS_OF_FILES = re.compile(r"(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
 # Topics of image_proc and of drivers that rectify: "/left/image_rect_color".
 _RECTIFIED = re.compile(r"(?<![a-z])rect(ified)?(?![a-z])")
-# Metres of a unit of depth, by REP 118; mono16 is brightness.
-_UNITS_M = {"16UC1": 0.001, "32FC1": 1.0}
+# Metres of a unit of depth, by REP 118: 32FC1 is metres, without a unit. mono16 is brightness.
+_UNITS_M = {"16UC1": 0.001}
 # librealsense calls depth mono16: its topics say what they are, and an option of the sensor metres of a unit.
 _REALSENSE_DEPTH = re.compile(r"(/device_\d+/sensor_\d+)/Depth_\d+/image/data")
 _REALSENSE_UNIT = re.compile(r"(/device_\d+/sensor_\d+)/option/Depth_Units/value")
@@ -370,7 +370,7 @@ class Camera:
                 origin.name,
                 Frames(
                     [(np.array([stamp]), self._as_it_is(pixels[None, ..., None], storage))],
-                    unit_m=1.0 if "quantised" in how else 0.001,
+                    unit_m=None if "quantised" in how else 0.001,
                     intrinsics=self._matrix(height, width, None),
                     attributes=attributes,
                 ),

@@ -18,7 +18,7 @@ from ...errors import Error
 from ...frames import Encoded
 from ..h264 import FrameNumbers
 from ..images import Storage, encode
-from ..video import turn_of_frame
+from ..video import to_rgb, turn_of_frame
 from .known import Origin
 
 # Frames that are encoded at once; more pixels in one are taken for damage.
@@ -123,7 +123,7 @@ class TopicVideo:
         times: list[int] = []
         pixels: list[np.ndarray] = []
         for time_ns, frame in decoded:
-            picture = frame.to_ndarray(format="rgb24")
+            picture = to_rgb(frame)
             if turn := turn_of_frame(frame):
                 picture = turn.apply(picture)
                 what = f"{self._origin.name}: frames as they lie in the video"

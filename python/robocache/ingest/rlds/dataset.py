@@ -24,7 +24,7 @@ from ..formats.rlds import SHARD, RldsOptions
 from ..images import Images, Kinds, store_pixels
 from ..rate import find_rate, nominal_time_ns
 from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Texts, naming
-from .features import Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
+from .features import STEPS, Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 
 # TFDS writes no larger file.
@@ -312,6 +312,7 @@ class _Dataset:
             self._notes.skip(f"{what}: {key}", wrong)
         steps = Counter(counted.values()).most_common(1)[0][0]
         time_ns = nominal_time_ns(0, steps, self._rate_hz)
+        self._name_last_actions(values, steps)
         for feature in (feature for feature in self._features if feature.key in values):
             with self._notes.reading(f"{what}: {feature.key}", where):
                 if counted.get(feature.key, steps) != steps:
@@ -326,6 +327,20 @@ class _Dataset:
                     yield feature.name, Texts(time_ns, texts, "nominal", _attributes(feature) | task)
                 else:
                     yield from self._numbers(feature, example, values[feature.key], time_ns)
+
+    def _name_last_actions(self, values: Mapping[str, Values], steps: int) -> None:
+        """Names actions that are 0 where is_last is true: RLDS says of that step that its action does not count."""
+        marks = values.get(f"{STEPS}is_last")
+        if not isinstance(marks, np.ndarray) or len(marks) != steps or steps < 2 or not marks[-1]:
+            return
+        for feature in self._features:
+            action = values.get(feature.key)
+            if feature.name.split("/")[0] != "action" or not isinstance(action, np.ndarray) or len(action) % steps:
+                continue
+            rows = action.reshape(steps, -1)
+            if not rows[-1].any() and rows[:-1].any(axis=1).all():
+                what = f"{feature.name}: a valid action in the row that is_last marks"
+                self._notes.leave_out(what, "0 there alone, and RLDS says it does not count; the row is kept")
 
     def _texts(self, feature: Feature, values: Values) -> list[str]:
         try:
