@@ -9,8 +9,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-
-import robocache
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -32,6 +30,8 @@ from ros_files import (
     write_channel,
     write_mcap,
 )
+
+import robocache
 
 # ---- clouds ----
 
