@@ -9,9 +9,8 @@ import numpy as np
 
 from ..dataset import Stream
 from ..findings import Finding
-from ..ingest.mapping import toml
 from .streams import Survey, feature_names
-from .values import methods_of
+from .values import mapping_line, methods_of
 
 UNIT = 1e-3  # the length of each row may differ from 1 by this much
 ROWS_LEAST = 20
@@ -61,11 +60,6 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
             + (" (by the stream's name in the source)" if "mapping" in survey.dataset.provenance else "")
             + f":\n{mapping_line(stream.name, blocks_said)}",
         )
-
-
-def mapping_line(stream: str, methods: list[list[int | str]]) -> str:
-    """Returns a line of a TOML mapping with a stream's interpolation methods."""
-    return f"streams.{toml(stream)}.methods = {toml(methods)}"
 
 
 def _overlap(start: int, stop: int, blocks: list[int]) -> bool:

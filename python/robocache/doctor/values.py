@@ -8,12 +8,14 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from .. import _lib
 from ..dataset import Dataset, Stream
 from ..findings import Finding
+from ..ingest.mapping import toml
 from ..norm_stats import MIN_SPREAD
 from .streams import Clock, Survey, feature_names, index_of, is_action
 
@@ -361,10 +363,10 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
         "The sensor was misread. One such row distorts min, max and every window over it: filter it at the source.",
     ),
     "wrap": (
-        "note",
+        "warning",
         "angle-wrap",
         "an angle that wraps by a full turn",
-        "Interpolation takes the long way there: give its Window method='angle'.",
+        "Between such rows interpolation takes the long way round. Ingest with --mapping FILE, which contains",
     ),
     "step": (
         "note",
@@ -378,11 +380,14 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
 def _jumps(of: Scan) -> Iterator[Finding]:
     episodes = max(int(np.count_nonzero(of.clock.rows)), 1)
     turning = {f + k: f for f in quaternions(of.stream) for k in range(4)}
+    mended = _methods_of_angles(of)
     for what, (severity, code, message, advice) in _JUMPS.items():
         for f, found in sorted(of.jumps.items()):
             least = JUMP_RANGE * float(of.high[f] - of.low[f])
             jumps = [(row, size) for row, kind, size in found if kind == what and abs(size) >= least]
-            if _covariance(of.stream, f):
+            if _covariance(of.stream, f) or (
+                what == "wrap" and not any(start <= f < stop for start, stop, _ in mended)
+            ):
                 continue
             if what == "step":
                 # Steps after a gap or a stuck run are no faults, nor are those of commands and of quaternions that change
@@ -406,8 +411,31 @@ def _jumps(of: Scan) -> Iterator[Finding]:
                 **of.clock.locate(row),
                 count=len(jumps),
                 value=size,
-                advice=advice,
+                advice=f"{advice}{_mapping_of_angles(of.stream, mended)}" if what == "wrap" else advice,
             )
+
+
+def _methods_of_angles(of: Scan) -> list[list[Any]]:
+    """Returns methods for the features that wrap and are interpolated: "angle" for radians. Degrees have no method, so they are held."""
+    said = {f for start, stop, method in methods_of(of.stream) if method != "linear" for f in range(start, stop)}
+    mended = []
+    for f, found in sorted(of.jumps.items()):
+        sizes = [abs(size) for _, kind, size in found if kind == "wrap"]
+        if sizes and f not in said and of.stream.dtype.kind == "f":
+            mended.append([f, f + 1, "angle" if max(sizes) < 10 else "previous"])
+    return mended
+
+
+def _mapping_of_angles(stream: Stream, methods: list[list[Any]]) -> str:
+    degrees = any(method == "previous" for _, _, method in methods)
+    return f":\n{mapping_line(stream.name, methods)}" + (
+        "\n(degrees have no method: the row before is held)" if degrees else ""
+    )
+
+
+def mapping_line(stream: str, methods: list[list[Any]]) -> str:
+    """Returns a line of a TOML mapping with a stream's interpolation methods."""
+    return f"streams.{toml(stream)}.methods = {toml(methods)}"
 
 
 def _changes_sign(stream: Stream, row: int, first: int) -> bool:

@@ -25,7 +25,7 @@ from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import split_chunks, stamps
 from .files import check_file
 from .images import exchange_red_and_blue
-from .methods import declares_whole, with_others
+from .methods import HELD, declares_whole, method_of_rotation, with_others
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):
@@ -240,8 +240,8 @@ def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Par
             place, name = f"{where}: {modality}.{key}", f"{modality}.{key}"
             stream = _text(_table(entry, place).get("original_key") or default or name, f"{place}: original_key")
             said = {fact: value for fact, value in entry.items() if fact not in ("original_key", "start", "end")}
-            if entry.get("rotation_type") == "quaternion":
-                said["methods"] = "slerp"
+            if isinstance(entry.get("rotation_type"), str):
+                said["methods"] = method_of_rotation(entry["rotation_type"])
             elif modality in ("state", "action") and declares_whole(entry.get("dtype")):
                 said["methods"] = "previous"
             said = _parse_attributes({"attributes": said}, place)
@@ -442,6 +442,8 @@ class Mapper:
             samples = replace(samples, values=samples.values[:, start : part.stop], names=names)
             known = _cut_attributes(samples.attributes, start, part.stop)
         said = dict(part.attributes)
+        if "rotation_type" in said and said["methods"] == "previous":
+            self._notes.leave_out(f"{part.names[0]}: values between rows", HELD)
         if isinstance(said.get("methods"), str) and features is not None:
             said["methods"] = [[0, features, said["methods"]]]
         if "methods" in said and not isinstance(samples, Rows):

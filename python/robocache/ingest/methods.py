@@ -1,4 +1,4 @@
-"""Finds the methods of interpolation that a source declares: names declare rotations, types declare whole numbers.
+"""Finds the methods of interpolation that a source declares: names and schemas declare rotations and angles, types whole numbers.
 
 Values are not examined, because four numbers of length 1 may be anything.
 """
@@ -22,6 +22,76 @@ _ROTATION = _QUATERNION | {"q", "orientation", "orient", "ori", "orn", "rotation
 PX4_WORDS = _QUATERNION | {"q"}
 # Words for quantities of a rotation that are not rotations themselves.
 _OTHER = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
+# PX4's words for angles. Its unit is the radian, where a name does not end with another one.
+_PX4_ANGLE = {"yaw", "heading", "cog", "course", "bearing", "azimuth", "roll", "pitch", "euler"}
+_PX4_OTHER = _OTHER | {"deg", "degrees", "speed", "delta", "accuracy", "acc", "scale", "torque", "thrust", "body_rate"}
+# Fields of ROS messages that are angles in radians by their types' descriptions.
+_ROS_ANGLES = {
+    "geometry_msgs/Pose2D": {"theta"},
+    "mav_msgs/RollPitchYawrateThrust": {"roll", "pitch"},
+    "mavros_msgs/GlobalPositionTarget": {"yaw"},
+    "mavros_msgs/PositionTarget": {"yaw"},
+    "nav_2d_msgs/Pose2D32": {"theta"},
+    "turtlesim/Pose": {"theta"},
+    "unitree_go/IMUState": {"rpy"},
+    "unitree_hg/IMUState": {"rpy"},
+    "unitree_legged_msgs/IMU": {"rpy"},
+    "vision_msgs/Pose2D": {"theta"},
+}
+# Names of rotation vectors: three numbers, the axis times the angle.
+_ROTATION_VECTOR = re.compile(r"(?i)(?<![a-z])(axis_?angle|rot_?vec|rotation_?vector|axang)(?![a-z])")
+_RELATIVE = re.compile(r"(?i)(?<![a-z])(rel|relative|delta)(?![a-z])")
+# The components of one: rotvec_x; and of Universal Robots' actual_TCP_pose_3.
+_VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz012])\]?")
+_UR_PART = re.compile(r"(actual|target)_TCP_pose_[345]")
+HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
+
+# Rotations and angles that formats declare by their schemas: by format a pattern of streams, the shape of a row, and methods.
+# "orientation" is quaternions along the last axis.
+_EULER_POSE = [[3, 6, "angle"]]
+_POSE = [[3, 7, "slerp"]]
+VECTOR_POSE = [[3, 6, "previous"]]
+_CALVIN = (
+    (r"(.*/)?robot_obs", (15,), _EULER_POSE),
+    (r"(.*/)?scene_obs", (24,), [[9, 12, "angle"], [15, 18, "angle"], [21, 24, "angle"]]),
+)
+_DROID = (r"(.*[/.])?(target_)?cartesian_position", (6,), _EULER_POSE)
+_SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
+    "agibot": (
+        (r"(state|action)/.*orientation", (4,), [[0, 4, "slerp"]]),
+        (r"(state|action)/.*orientation", (2, 4), [[0, 4, "slerp"], [4, 8, "slerp"]]),
+    ),
+    "calvin": (*_CALVIN, (r"actions", (7,), _EULER_POSE)),
+    "droid": (_DROID, (r"observation/camera_extrinsics/.*", (6,), _EULER_POSE)),
+    "lerobot": (_DROID,),
+    "maniskill": (
+        (r"obs/(extra|agent)/.*pose", (7,), _POSE),
+        (r"env_states/actors/.*", (13,), _POSE),
+        (r"env_states/articulations/.*", (), _POSE),
+    ),
+    "npz": (  # AMASS: a rotation vector a joint
+        (r"poses", (156,), [[0, 156, "previous"]]),
+        (r"poses", (165,), [[0, 165, "previous"]]),
+        (r"pose_body", (63,), [[0, 63, "previous"]]),
+        (r"pose_hand", (90,), [[0, 90, "previous"]]),
+        (r"pose_eye", (6,), [[0, 6, "previous"]]),
+        (r"root_orient|pose_jaw", (3,), [[0, 3, "previous"]]),
+    ),
+    "rlds": (_DROID, *_CALVIN),
+    "robomimic": (
+        (r".*/root_pose", (7,), _POSE),  # Isaac Lab's
+        (r"robot_states", (9,), [[5, 9, "slerp"]]),  # LIBERO's: gripper, position, quaternion
+        (r"(obs/)?ee_states", (6,), VECTOR_POSE),
+        (r"(obs/)?ee_ori", (3,), [[0, 3, "previous"]]),
+        (r"actions_abs", (7,), VECTOR_POSE),
+        (r"actions_abs", (14,), [[3, 6, "previous"], [10, 13, "previous"]]),
+    ),
+    "robotwin": ((r"endpose/(left|right)_endpose", (7,), _POSE),),
+    "zarr": (
+        (r"robot_eef_pose", (6,), VECTOR_POSE),
+        (r"robot\d+_demo_(start|end)_pose", (6,), VECTOR_POSE),
+    ),
+}
 # A component's letter ends a name, or a word within one: qx, q[x], qx_world, q_x_world.
 _COMPONENT = re.compile(r"[ ._/\[-]?([xyzwXYZW])\]?(?=$|[ ._/\[(-])")
 _BRACKETS = re.compile(r" *[\[(][^\])]*[\])]")
@@ -31,13 +101,17 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iterator[tuple[str, Samples]]:
-    """Yields the streams, with ``attributes["methods"]`` for the rotations that their names declare among features without a method."""
+    """Yields the streams, with ``attributes["methods"]`` for the rotations and angles that the format's schema or their names declare
+    among features without a method."""
     known: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[Block]] = {}
     for stream, samples in streams:
         if isinstance(samples, Rows | Ragged) and samples.values.dtype.kind not in "biu":
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
             if key not in known:
-                known[key] = rotations_of(*key)
+                vectors = _rotation_vectors(*key)
+                known[key] = with_others(_by_schema(notes.format, stream, key[2]), [*rotations_of(*key), *vectors])
+                if any(method == "previous" for _, _, method in known[key]):
+                    notes.leave_out(f"{stream}: values between rows", HELD)
                 for four in scattered(samples.names or ()):
                     features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
                     why = f"{features} are not adjacent: they are interpolated number by number"
@@ -45,6 +119,53 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
             if methods := with_others(samples.attributes.get("methods", []), known[key]):
                 samples = replace(samples, attributes={**samples.attributes, "methods": methods})
         yield stream, samples
+
+
+def _by_schema(format: str, stream: str, shape: Sequence[int]) -> list[Block]:
+    for pattern, row, methods in _SCHEMAS.get(format, ()):
+        if re.fullmatch(pattern, stream) and (tuple(shape) == row or (not row and prod(shape) >= 7)):
+            return methods
+    return []
+
+
+def _rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
+    """Returns the rotation vectors that names declare, which are held: numbers between two of them are no rotation between."""
+    if shape and shape[-1] == 3 and _says_vector(re.split(r"[./]", stream)[-1]):
+        return [[0, prod(shape), "previous"]]
+    if len(names) != prod(shape):
+        return []
+    parts = [match[1] if (match := _VECTOR_PART.fullmatch(name)) and _says_vector(match[1]) else "" for name in names]
+    return _runs(
+        [i for i, (name, part) in enumerate(zip(names, parts, strict=True)) if part or _UR_PART.fullmatch(name)],
+        "previous",
+    )
+
+
+def _says_vector(name: str) -> bool:
+    return bool(_ROTATION_VECTOR.search(name)) and not _RELATIVE.search(name) and not _words(name) & _OTHER
+
+
+def ros_angles(type: str, field: str) -> bool:
+    """Whether a ROS type declares its field an angle in radians."""
+    package, _, name = type.partition("/")
+    name = name.removeprefix("msg/")
+    if package == "px4_msgs":
+        return bool(px4_angles(name, [field]))
+    return field in _ROS_ANGLES.get(f"{package}/{name}", ())
+
+
+def px4_angles(topic: str, names: Sequence[str]) -> list[Block]:
+    """Returns the features of a PX4 topic that are angles by their names."""
+    if _words(topic) & _PX4_OTHER:
+        return []
+    said = [_words(re.sub(r"\[\d+\]", "", name.rpartition(".")[2])) for name in names]
+    return _runs([i for i, words in enumerate(said) if words & _PX4_ANGLE and not words & _PX4_OTHER], "angle")
+
+
+def method_of_rotation(kind: str) -> str:
+    """Returns the method for a rotation of that kind, in the words of GR00T's modality.json: Euler angles are in radians; rotation
+    vectors and matrices have no method between rows, so they are held."""
+    return "slerp" if kind == "quaternion" else "angle" if kind.startswith("euler") else "previous"
 
 
 def rotations_of(
@@ -153,5 +274,9 @@ def says_quaternion(name: str) -> bool:
 
 def _says(name: str, words: Iterable[str]) -> bool:
     before, _, after = name.partition(_GAP)
-    said = {word.lower() for word in _WORD.findall(re.split(r"[./]", before)[-1] + after)}
+    said = _words(re.split(r"[./]", before)[-1] + after)
     return not said.isdisjoint(words) and said.isdisjoint(_OTHER)
+
+
+def _words(name: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(name)}

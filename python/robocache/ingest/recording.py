@@ -229,7 +229,7 @@ class Notes:
         self.counts: dict[str, dict[str, int]] = {}
         self.seen: dict[str, dict[str, Any]] = {}
         self.wider = {} if wider is None else wider
-        self._format = format
+        self.format = format
         self._provenance = provenance
         self._on_error = on_error
         self._share = share
@@ -246,7 +246,7 @@ class Notes:
             FileError: the cache cannot hold it; begins with `where`.
         """
         try:
-            self._provenance[self._format] = {**self._provenance.get(self._format, {}), **facts}
+            self._provenance[self.format] = {**self._provenance.get(self.format, {}), **facts}
         except Error as error:
             raise FileError(f"{where}: {error}") from error
 
@@ -277,7 +277,7 @@ class Notes:
 
     def count_told(self) -> tuple[int, str]:
         """Grows with what is noted and left out."""
-        return len(self.left_out), repr(self._provenance.get(self._format))
+        return len(self.left_out), repr(self._provenance.get(self.format))
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:
         """Reads `what`; where it cannot be read, the rest of the block is left and :meth:`skip` decides."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from ..errors import FileError
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import store_pixels
+from .methods import VECTOR_POSE
 from .rate import find_rate, nominal_time_ns, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
 from .zarr_store import Array, Contents, Store, Zip, find_contents, open_array, open_store, parts, read_json
@@ -222,11 +223,15 @@ def _read_episode(
     """An episode's streams, large ones in parts; a part that cannot be read costs its rows."""
     for first, last in parts(start, stop, 8, _AT_ONCE):  # stamps that cannot be read cost the episode
         clock.time_ns(first, last, start)
+    # The actions of diffusion_policy's real robots are poses as robot_eef_pose has them, with a rotation vector.
+    of_poses = any(array.key == "data/robot_eef_pose" for array in arrays)
     for array in arrays:
+        is_pose = of_poses and array.key == "data/action" and array.shape[1:] == (6,)
         for first, last in parts(start, stop, array.row_bytes, _AT_ONCE):
             with notes.reading(f"{what}: {_name(array)}: rows {first - start}-{last - 1 - start}", array.where):
                 rows, time_ns = array.rows(first, last), clock.time_ns(first, last, start)
-                yield _name(array), _samples(array, rows, first, time_ns, clock.kind, cameras, options)
+                samples = _samples(array, rows, first, time_ns, clock.kind, cameras, options)
+                yield _name(array), replace(samples, attributes={"methods": VECTOR_POSE}) if is_pose else samples
 
 
 def _samples(

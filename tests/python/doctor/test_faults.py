@@ -159,10 +159,27 @@ def test_a_step_a_wrap_and_a_flip(clean, tmp_path):
     )
     clean[2]["imu"][1][:, 0] = (angle + np.pi) % (2 * np.pi) - np.pi
     wrapped = int(np.argmax(np.abs(np.diff(clean[2]["imu"][1][:, 0])))) + 1
-    found = robots.places(robocache.doctor(robots.write(tmp_path / "cache", clean)))
+    degrees = np.cumsum(np.full(len(clean[2]["imu"][0]), 0.5)) % 360
+    clean[2]["imu"][1][:, 1] = degrees
+    turned = int(np.argmax(np.abs(np.diff(degrees)))) + 1
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean))
+    found = robots.places(report)
     assert ("step", 1, "observation.state", 150) in found
     assert ("angle-wrap", 2, "imu", wrapped) in found
-    assert len(found) == 2
+    assert ("angle-wrap", 2, "imu", turned) in found
+    assert len(found) == 3
+    wraps = [finding for finding in report.findings if finding.code == "angle-wrap"]
+    (mapping,) = {"\n".join(line for line in f.advice.splitlines() if line.startswith("streams.")) for f in wraps}
+    assert mapping == 'streams."imu".methods = [[0, 1, "angle"], [1, 2, "previous"]]'
+    assert {finding.severity for finding in wraps} == {"warning"}
+
+
+def test_a_wrap_of_a_declared_angle_is_none(clean, tmp_path):
+    angle = 0.01 * np.arange(len(clean[2]["imu"][0]))
+    clean[2]["imu"][1][:, 0] = (angle + np.pi) % (2 * np.pi) - np.pi
+    described = {"imu": {"attributes": {"methods": [[0, 1, "angle"]]}}}
+    report = robocache.doctor(robots.write(tmp_path / "cache", clean, describe=described))
+    assert robots.places(report) == []
 
 
 def test_jumps_of_every_episode_are_the_columns_nature(clean, tmp_path):

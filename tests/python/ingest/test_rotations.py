@@ -1,15 +1,17 @@
-"""What a type or a name declares as a rotation is interpolated as one, whatever the format: against scipy's Slerp."""
+"""What a type, a name or a schema declares as a rotation or an angle is interpolated as one, whatever the format: against scipy's Slerp."""
 
 import json
 import struct
 
 import numpy as np
 import pytest
+import test_ulog as ulog
 from flat_options import flat_loader
-from hdf5_files import write_robomimic
+from hdf5_files import make_droid, write_droid, write_robomimic
 from lerobot_files import Episode, write_lerobot
 from rlds_files import example, group, sequence, tensor, write_rlds
-from robocache.ingest.methods import rotations_of
+from robocache.ingest.methods import rotations_of, with_rotations
+from robocache.ingest.recording import Notes, Rows
 from ros_files import ROS1, START, header, message, write_bag1, write_channel, write_mcap
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from scipy.spatial.transform import Rotation, Slerp
@@ -352,20 +354,23 @@ def test_names(stream, names, shape, starts):
     assert rotations_of(stream, names, shape) == [[start, start + 4, "slerp"] for start in starts]
 
 
-def test_npz_and_zarr(turns, tmp_path):
-    arrays = {"action": np.arange(2.0 * ROWS).reshape(ROWS, 2), "robot0_eef_quat": turns}
-    np.savez(tmp_path / "run.npz", fps=10, **arrays)
-    robocache.ingest(tmp_path / "run.npz", tmp_path / "npz")
-    store = tmp_path / "store.zarr"
+def write_zarr(store, arrays, rows):
     described = {"zarr_format": 2, "compressor": None, "fill_value": 0, "order": "C", "filters": None}
     stored = {f"data/{name}": values for name, values in arrays.items()}
-    stored |= {"data/timestamp": np.arange(ROWS) * STEP / 1e9, "meta/episode_ends": np.array([ROWS])}
+    stored |= {"data/timestamp": np.arange(rows) * STEP / 1e9, "meta/episode_ends": np.array([rows])}
     for key, values in stored.items():
         (store / key).mkdir(parents=True)
         facts = {"shape": list(values.shape), "chunks": list(values.shape), "dtype": values.dtype.str}
         (store / key / ".zarray").write_text(json.dumps(described | facts))
         (store / key / ".".join("0" * values.ndim)).write_bytes(values.tobytes())
-    robocache.ingest(store, tmp_path / "zarr")
+
+
+def test_npz_and_zarr(turns, tmp_path):
+    arrays = {"action": np.arange(2.0 * ROWS).reshape(ROWS, 2), "robot0_eef_quat": turns}
+    np.savez(tmp_path / "run.npz", fps=10, **arrays)
+    robocache.ingest(tmp_path / "run.npz", tmp_path / "npz")
+    write_zarr(tmp_path / "store.zarr", arrays, ROWS)
+    robocache.ingest(tmp_path / "store.zarr", tmp_path / "zarr")
     check(robocache.open(tmp_path / "zarr"), turns, "robot0_eef_quat", [0])
     for cache in ("npz", "zarr"):
         streams = robocache.open(tmp_path / cache).streams
@@ -405,3 +410,195 @@ def test_rlds(turns, tmp_path):
     for k in range(ROWS - 1):
         away = Rotation.from_quat(got[k]) * exact(k / 10 + offsets).inv()
         assert away.magnitude().max() < 1e-5
+
+
+# ---- angles and rotation vectors ----
+
+
+def wrapped(angles):
+    return (angles + np.pi) % (2 * np.pi) - np.pi
+
+
+def turning(n=40):
+    """Angles ``[n]`` that step over the half turn twice, with 0.2 rad a row."""
+    return wrapped(2.0 + 0.2 * np.arange(n))
+
+
+def between(dataset, stream, offset_s, feature, n):
+    loader = robocache.Loader(
+        dataset,
+        delta_timestamps={stream: robocache.Window([offset_s], dtype="float64")},
+        anchors=stream,
+        batch_size=n,
+        shuffle=False,
+    )
+    return np.asarray(next(iter(loader))[stream])[: n - 1, 0].reshape(n - 1, -1)[:, feature]
+
+
+def check_angle(dataset, stream, feature, angles, step_s):
+    """Between rows the angle is the shorter way round, in [-pi, pi)."""
+    n = len(angles)
+    got = between(dataset, stream, step_s / 4, feature, n)
+    exact = np.unwrap(angles)[:-1] + np.diff(np.unwrap(angles)) / 4
+    np.testing.assert_allclose(np.abs(wrapped(got - exact)), 0, atol=1e-5)
+    assert (np.abs(got) <= np.pi + 1e-6).all()
+
+
+def check_held(dataset, stream, features, values, step_s):
+    for feature, column in zip(features, np.transpose(values), strict=True):
+        np.testing.assert_array_equal(between(dataset, stream, step_s / 4, feature, len(values)), column[:-1])
+
+
+def test_euler_poses_of_droid(rng, tmp_path):
+    made = make_droid(rng, 40)
+    pose = np.stack([rng.random(40), rng.random(40), rng.random(40), turning(), turning() / 3, turning()], axis=1)
+    made["observation/robot_state/cartesian_position"] = pose
+    made["action/cartesian_position"] = made["action/target_cartesian_position"] = pose
+    for stamps in [key for key in made if key.startswith("observation/timestamp/")]:
+        made[stamps] = made[stamps][0] + 60 * np.arange(40)
+    write_droid(tmp_path / "source", made)
+    dataset = ingested(tmp_path / "source", tmp_path, video=False)
+    for stream in ("observation/robot_state/cartesian_position", "action/cartesian_position"):
+        assert dataset.streams[stream].attributes["methods"] == [[3, 6, "angle"]]
+        check_angle(dataset, stream, 3, pose[:, 3], 0.06)
+        check_angle(dataset, stream, 5, pose[:, 5], 0.06)
+        np.testing.assert_allclose(between(dataset, stream, 0.03, 0, 40), (pose[1:, 0] + pose[:-1, 0]) / 2)
+    extrinsics = [name for name in dataset.streams if name.startswith("observation/camera_extrinsics/")]
+    assert extrinsics
+    assert all(dataset.streams[name].attributes["methods"] == [[3, 6, "angle"]] for name in extrinsics)
+
+
+def test_gr00t_declares_kinds_of_rotations(tmp_path):
+    n, fps = 40, 20
+    vectors = Rotation.from_euler("z", turning(n)[:, None]).as_rotvec()
+    matrices = Rotation.from_rotvec(vectors).as_matrix().reshape(n, 9)[:, :6]
+    euler = np.stack([turning(n), turning(n) / 3, turning(n)], axis=1)
+    state = np.concatenate([euler, vectors, matrices], axis=1).astype(np.float32)
+    episode = Episode(
+        {"observation.state": state, "action": state}, timestamp=np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
+    )
+    write_lerobot(tmp_path / "source", [episode], fps=fps)
+    kinds = {"euler": (0, 3, "euler_angles_rpy"), "vector": (3, 6, "axis_angle"), "six": (6, 12, "rotation_6d")}
+    cut = {name: {"start": a, "end": b, "rotation_type": kind} for name, (a, b, kind) in kinds.items()}
+    report = robocache.ingest(tmp_path / "source", tmp_path / "cache", mapping={"state": cut, "action": cut})
+    dataset = robocache.open(tmp_path / "cache")
+    methods = {name: dataset.streams[f"state.{name}"].attributes["methods"] for name in cut}
+    assert methods == {"euler": [[0, 3, "angle"]], "vector": [[0, 3, "previous"]], "six": [[0, 6, "previous"]]}
+    held = {omission.what for omission in report.left_out if "no method" in omission.reason}
+    assert held == {f"{part}.{name}: values between rows" for part in ("state", "action") for name in ("vector", "six")}
+    time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
+    got = between(dataset, "state.euler", 0.02, 0, n)
+    exact = np.interp(time_s[:-1] + 0.02, time_s, np.unwrap(euler[:, 0]))
+    np.testing.assert_allclose(wrapped(got - exact), 0, atol=1e-5)
+
+
+def test_rotation_vectors_of_umi_and_diffusion_policy_are_held(rng, tmp_path):
+    vectors = Rotation.from_euler("z", turning()[:, None]).as_rotvec()
+    pose = np.concatenate([rng.random((40, 3)), vectors], axis=1)
+    arrays = {
+        "robot_eef_pose": pose,
+        "action": pose,
+        "robot0_eef_rot_axis_angle": vectors,
+        "robot0_eef_pos": pose[:, :3],
+    }
+    write_zarr(tmp_path / "store.zarr", arrays, 40)
+    report = robocache.ingest(tmp_path / "store.zarr", tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    for stream in ("robot_eef_pose", "action"):
+        check_held(dataset, stream, (3, 4, 5), vectors, 0.1)
+        np.testing.assert_allclose(between(dataset, stream, 0.05, 0, 40), (pose[1:, 0] + pose[:-1, 0]) / 2)
+    check_held(dataset, "robot0_eef_rot_axis_angle", (0, 1, 2), vectors, 0.1)
+    assert "methods" not in dataset.streams["robot0_eef_pos"].attributes
+    assert {o.what for o in report.left_out} >= {
+        "robot_eef_pose: values between rows",
+        "robot0_eef_rot_axis_angle: values between rows",
+    }
+
+
+def test_actions_without_a_pose_beside_them_are_numbers(rng, tmp_path):
+    write_zarr(tmp_path / "store.zarr", {"action": rng.random((40, 6))}, 40)
+    assert "methods" not in ingested(tmp_path / "store.zarr", tmp_path).streams["action"].attributes
+
+
+def test_angles_in_px4_logs(tmp_path):
+    angles = turning()
+    messages = [
+        ulog.form(
+            "vehicle_local_position:uint64_t timestamp;float x;float heading;float delta_heading;bool heading_good;"
+        ),
+        ulog.announce(0, "vehicle_local_position"),
+        ulog.form("vehicle_rates_setpoint:uint64_t timestamp;float roll;float yaw;"),
+        ulog.announce(1, "vehicle_rates_setpoint"),
+    ]
+    for k, angle in enumerate(angles):
+        messages.append(ulog.data(0, 1000 + k * 100_000, "fff?", k, angle, angle, True))
+        messages.append(ulog.data(1, 1000 + k * 100_000, "ff", 9.0 * k, -9.0 * k))
+    dataset = ingested(ulog.write(tmp_path, *messages), tmp_path)
+    check_angle(dataset, "vehicle_local_position", 1, angles, 0.1)
+    assert dataset.streams["vehicle_local_position"].attributes["methods"] == [[1, 2, "angle"], [3, 4, "previous"]]
+    assert "methods" not in dataset.streams["vehicle_rates_setpoint"].attributes  # rad/s, beyond pi
+
+
+def test_angles_in_ros_messages(tmp_path):
+    angles = turning()
+    pose2d, own = "geometry_msgs/msg/Pose2D", "px4_msgs/msg/VehicleLocalPosition"
+    text = "uint64 timestamp\nfloat32 x\nfloat32 heading\nbool heading_good_for_control\n"
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    store.register(get_types_from_msg(text, own))
+    poses = [(stamp(k), message(pose2d, x=1.0 * k, y=0.0, theta=a)) for k, a in enumerate(angles)]
+    payloads = [
+        (
+            stamp(k),
+            bytes(
+                store.serialize_cdr(store.types[own](timestamp=k, x=0.0, heading=a, heading_good_for_control=True), own)
+            ),
+        )
+        for k, a in enumerate(angles)
+    ]
+    robocache.ingest(write_mcap(tmp_path / "a.mcap", {"/pose": (pose2d, poses)}), tmp_path / "one")
+    one = robocache.open(tmp_path / "one")
+    check_angle(one, "/pose", 2, angles, 0.1)
+    np.testing.assert_allclose(between(one, "/pose", 0.05, 0, 40), np.arange(39) + 0.5)
+    robocache.ingest(
+        write_channel(tmp_path / "b.mcap", "cdr", (own, "ros2msg", text.encode()), payloads), tmp_path / "two"
+    )
+    two = robocache.open(tmp_path / "two")
+    (stream,) = [name for name, found in two.streams.items() if "heading" in found.names]
+    check_angle(two, stream, two.streams[stream].names.index("heading"), angles, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("format", "stream", "names", "shape", "methods"),
+    [
+        ("agibot", "state/end/orientation", [], (2, 4), [[0, 4, "slerp"], [4, 8, "slerp"]]),
+        ("agibot", "action/robot/orientation", [], (4,), [[0, 4, "slerp"]]),
+        ("agibot", "state/end/position", [], (2, 3), []),
+        ("calvin", "robot_obs", [], (15,), [[3, 6, "angle"]]),
+        ("calvin", "scene_obs", [], (24,), [[9, 12, "angle"], [15, 18, "angle"], [21, 24, "angle"]]),
+        ("calvin", "rel_actions", [], (7,), []),
+        ("rlds", "observation/robot_obs", [], (15,), [[3, 6, "angle"]]),
+        ("rlds", "action_dict/cartesian_position", [], (6,), [[3, 6, "angle"]]),
+        ("rlds", "action_dict/cartesian_velocity", [], (6,), []),
+        ("lerobot", "observation.state.cartesian_position", [], (6,), [[3, 6, "angle"]]),
+        ("robomimic", "obs/ee_ori", [], (3,), [[0, 3, "previous"]]),
+        ("robomimic", "obs/ee_states", [], (6,), [[3, 6, "previous"]]),
+        ("robomimic", "robot_states", [], (9,), [[5, 9, "slerp"]]),
+        ("robomimic", "initial_state/articulation/robot/root_pose", [], (7,), [[3, 7, "slerp"]]),
+        ("robotwin", "endpose/left_endpose", [], (7,), [[3, 7, "slerp"]]),
+        ("maniskill", "obs/extra/tcp_pose", [], (7,), [[3, 7, "slerp"]]),
+        ("maniskill", "env_states/actors/cube", [], (13,), [[3, 7, "slerp"]]),
+        ("maniskill", "env_states/articulations/panda", [], (31,), [[3, 7, "slerp"]]),
+        ("maniskill", "obs/agent/qpos", [], (9,), []),
+        ("npz", "poses", [], (156,), [[0, 156, "previous"]]),
+        ("npz", "poses", [], (7,), []),
+        ("robomimic", "action_dict/abs_rot_axis_angle", [], (3,), [[0, 3, "previous"]]),
+        ("robomimic", "action_dict/rel_rot_axis_angle", [], (3,), []),
+        ("csv", "tcp", ["x", "rotvec_x", "rotvec_y", "rotvec_z"], (4,), [[1, 4, "previous"]]),
+        ("csv", "ur", [f"actual_TCP_pose_{k}" for k in range(6)], (6,), [[3, 6, "previous"]]),
+        ("csv", "arm", ["left_hip_pitch", "left_hip_roll", "yaw"], (3,), []),
+    ],
+)
+def test_schemas_and_names(format, stream, names, shape, methods):
+    rows = Rows(np.arange(2), np.zeros((2, *shape)), names or None)
+    ((_, found),) = with_rotations([(stream, rows)], Notes(format, {}, "stop"))
+    assert found.attributes.get("methods", []) == methods

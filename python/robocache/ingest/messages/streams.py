@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..methods import PX4_WORDS, rotations_of, says_quaternion, with_held
+from ..methods import PX4_WORDS, ros_angles, rotations_of, says_quaternion, with_held, with_others
 from ..recording import Ragged, Rows, Samples, SourceError, Texts
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
@@ -335,8 +335,11 @@ class Topic:
         field = names[0] if len(names) == 1 else ""  # an array: a message of one field has the topic's name
         if dtype.kind in "biu":
             return attributes
-        is_whole = [leaf.is_whole for leaf in leaves for _ in range(prod(shape) // len(leaves))]
+        size = prod(shape) // len(leaves)
+        is_whole = [leaf.is_whole for leaf in leaves for _ in range(size)]
         found = with_held(rotations_of(field, names, shape, **words), is_whole)
+        angles = [i for i, leaf in enumerate(leaves) if ros_angles(leaf.of, leaf.path.rpartition(".")[2])]
+        found = with_others(found, [[i * size, (i + 1) * size, "angle"] for i in angles])
         return {**attributes, "methods": found} if found else attributes
 
     def _stream(self, group: list[Leaf], scalars: list[Leaf], alone: bool) -> str:
