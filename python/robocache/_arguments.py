@@ -232,7 +232,9 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("path", help="what robocache ingest wrote, or what it reads")
     made.add_argument("--html", metavar="FILE", help="write a page with plots, one self-contained file")
     made.add_argument("--strict", action="store_true", help="exit code 1 where there are warnings too")
-    made.add_argument("--lines", type=_positive(int), default=5, help="findings shown of each code (default 5)")
+    made.add_argument(
+        "--lines", type=_positive(int), help="findings shown of each code (default: 3; of notes one, in short)"
+    )
     made.add_argument("--no-save", action="store_true", help="do not write doctor.json into the cache")
     made.add_argument("--work", metavar="DIR", help="where a source's temporary cache goes (default: beside it)")
     format_option(made, "of a source; default: found from the files")

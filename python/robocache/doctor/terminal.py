@@ -4,44 +4,53 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .._printable import count, printable
-from ..findings import SEVERITIES, Report
-from ..overview import middle
+from ..findings import SEVERITIES, Finding, Report
+from ..overview import end, middle
 from ..view import Name
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+_WIDEST = 100
+# Of each code of errors and warnings, where the caller does not say how many. A note is one, cut after two lines.
+_SHOWN = 3
 
 
-def show(report: Report, console: Console, *, lines: int = 5) -> None:
-    """Prints the findings, the worst first, at most `lines` per code."""
+def show(report: Report, console: Console, *, lines: int | None = None) -> None:
+    """Prints the verdict, then the findings by severity and code, the worst first.
+
+    lines: findings of each code, with what to do. None: a few of errors and warnings; of notes one, in short.
+    """
+    width = min(console.width, _WIDEST)
     counts = report.counts
     worst = next((severity for severity in SEVERITIES if counts[severity]), "note")
-    console.print(Text(report.verdict, _STYLES[worst]))
-    console.print(Text(middle(report.path, console.width)))
+    console.print(Text(report.verdict, _STYLES[worst]), width=width)
+    console.print(Text(middle(report.path, width)))
     for severity in SEVERITIES:
         if not counts[severity]:
             continue
-        title = Text(f"{counts[severity]} {severity}{'s' * (counts[severity] != 1)}", _STYLES[severity])
-        table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, expand=True)
-        table.add_column("finding", no_wrap=True)
-        table.add_column("where", ratio=2, overflow="fold")
-        table.add_column("what", ratio=5, overflow="fold")
+        console.print(Text(f"\n{count(counts[severity], severity)}", _STYLES[severity]))
         found = [finding for finding in report.findings if finding.severity == severity]
         for code, group in groupby(found, key=lambda finding: finding.code):
             alike = list(group)
-            for index, finding in enumerate(alike[:lines]):
-                table.add_row(code if index == 0 else "", Name(finding.where), Name(finding.message))
-            more = len(alike[lines:]) + report.more.get(code, 0)
-            if more:
-                table.add_row("", "", Text(f"and {more} more", "dim"))
-            if alike[0].advice:
-                table.add_row("", "", Text(f"→ {alike[0].advice.splitlines()[0]}", "dim"))
-        console.print(table)
+            number = len(alike) + report.more.get(code, 0)
+            title = code if number == 1 else f"{code} ({number})"
+            if severity == "note" and lines is None:
+                console.print(Name(end(f"{title}: {_said(alike[0])}", 2 * width - 30)), width=width)
+                continue
+            shown = alike[: lines or _SHOWN]
+            table = Table.grid(padding=(0, 1))
+            for finding in shown:
+                table.add_row(" -", Name(_said(finding)))
+            if more := number - len(shown):
+                table.add_row("", Text(f"and {more} more", "dim"))
+            if advice := alike[0].advice:
+                table.add_row(Text(" →", "dim"), Text(advice.splitlines()[0], "dim"))
+            console.print(Text(title, "bold"))
+            console.print(table, width=width)
         for finding in found:  # prints whole lines, for copying
             for line in finding.advice.split("\n")[1:]:
                 console.print(Text(printable(line)), soft_wrap=True)
@@ -51,8 +60,14 @@ def show(report: Report, console: Console, *, lines: int = 5) -> None:
         if report.streams or report.manifest_crc32 is not None
         else "no cache was written"
     )
-    console.print(Text(f"looked at: {looked}"))
+    console.print(Text(f"\nlooked at: {looked}"))
+    if report.findings and lines is None:
+        console.print(Text("all findings, and what to do: --lines 50, --html FILE or --json", "dim"))
     if report.manifest_crc32 is not None:
         console.print(Text("checksums: not compared; robocache inspect CACHE --verify compares them", "dim"))
     if report.not_stored:
         console.print(Text(f"not stored: {printable(report.not_stored)}", "dim"))
+
+
+def _said(finding: Finding) -> str:
+    return f"{finding.where}: {finding.message}" if finding.where else finding.message

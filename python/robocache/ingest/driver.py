@@ -593,21 +593,23 @@ class Driver:
                 yield name, part
 
     def _with_first_methods(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
-        """Returns samples with the methods that the stream has already, which a stream has only once. Others are named."""
+        """Returns samples with the methods that the stream has already, because it has them once. Names those that differ."""
         before = now.get(name) or self.streams.get(name)
         if before is not None:
-            told = before.facts.get("attributes", {})
+            who, told = "the recordings before it have", before.facts.get("attributes", {})
         elif name in self._held:
-            told = self._held[name].attributes
+            who, told = "the cache has", dict(self._held[name].attributes)
         else:
             return samples
-        first, own = told.get("methods"), samples.attributes.get("methods")
-        if first == own or told | {"methods": None} != dict(samples.attributes) | {"methods": None}:
+        own, first = samples.attributes.get("methods"), told.get("methods")
+        as_first = replace(samples, attributes=told)
+        if own == first or {**samples.attributes, "methods": None} != {**told, "methods": None}:
             return samples
-        who = "the recordings before it have" if before is not None else "the cache has"
+        if before is not None and as_first.facts != before.facts:
+            return samples
         why = f"{who} {first}, which stays; a new ingest of all sources, or a mapping with methods, changes them"
         self._notes.leave_out(f"{name}: its methods {own}", why)
-        return replace(samples, attributes=told)
+        return as_first
 
     def _describe(self, name: str, samples: Samples, now: dict[str, _Stream]) -> None:
         """Tells the cache of the stream, or holds it against what was told; `now` is what this recording says."""

@@ -462,6 +462,27 @@ def test_many_of_a_code_are_cut(rng, tmp_path, capsys):
     assert "48 more" not in run(capsys, "doctor", cache, "--lines", "60")[1]
 
 
+def test_a_terminal_of_80_columns_shows_the_verdict_first_and_notes_in_short(rng, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    made = robots.robot(rng, 30, camera=False)
+    for streams in made:
+        for number in range(12):
+            times, _ = streams["imu"]
+            streams[f"a/long/name/of/a_sensor_{number}"] = (
+                times,
+                np.where(np.arange(len(times)) == 5, np.nan, 1.5)[:, None],
+            )
+    cache = robots.write(tmp_path / "cache", made)
+    _, out, _ = run(capsys, "doctor", cache)
+    lines = out.splitlines()
+    assert lines[0].startswith("360 errors") and "do not train" in " ".join(lines[:2])
+    assert max(map(len, lines)) <= 80 and len(lines) < 50
+    assert "nan (360)" in lines and "and 357 more" in out and " → " in out
+    assert any(line.startswith("constant (12): a/long/name/of/a_sensor_0: ") for line in lines)  # a note: one, in short
+    _, full, _ = run(capsys, "doctor", cache, "--lines", "12")
+    assert "constant (12)" in full.splitlines() and "a_sensor_11: one value" in " ".join(full.split())
+
+
 # ---- sources ----
 
 
