@@ -240,28 +240,27 @@ class EpisodeLoader:
             steps = np.arange(lengths.max())
             rows = firsts[:, None] + np.minimum(steps, lengths[:, None] - 1)
             batch = self.loader._gathered(rows.ravel(), self.seed, epoch, np.repeat(firsts, len(steps)))
-            is_pad = steps >= lengths[:, None]
-            on_device = put(is_pad)
-            batch = {name: self._padded(name, values, is_pad, on_device) for name, values in batch.items()}
-            batch["is_pad"] = on_device
+            is_pad = put(steps >= lengths[:, None])
+            batch = {name: self._padded(name, values, lengths, is_pad) for name, values in batch.items()}
+            batch["is_pad"] = is_pad
         table = self._episodes[self._episode_of[segments]]
         batch |= {name: put(table[:, 1 - at].copy()) for at, name in enumerate(_OF_SEGMENTS) if name in batch}
         batch["lengths"] = put(lengths)
         return batch
 
-    def _padded(self, name: str, values: Any, is_pad: np.ndarray, on_device: Any) -> Any:
+    def _padded(self, name: str, values: Any, lengths: np.ndarray, is_pad: Any) -> Any:
         """The values of all steps as [B, T, ...], without a value behind a segment's end."""
         samples, steps = is_pad.shape
         if isinstance(values, list):
-            empty = self.loader._texts[name].empty
-            filled = [empty if pad else value for value, pad in zip(values, is_pad.ravel().tolist(), strict=True)]
-            return [filled[begin : begin + steps] for begin in range(0, len(filled), steps)]
-        fill = self._fills.get(name, 0)
-        values = values.reshape(samples, steps, *values.shape[1:])
-        if isinstance(values, np.ndarray):
-            values[is_pad] = fill
-            return values
-        return values.masked_fill_(on_device.reshape(samples, steps, *[1] * (values.ndim - 2)), fill)
+            rows = [values[begin : begin + steps] for begin in range(0, len(values), steps)]
+            empty = [self.loader._texts[name].empty] * steps
+            return [row[:length] + empty[length:] for row, length in zip(rows, lengths.tolist(), strict=True)]
+        values, fill = values.reshape(samples, steps, *values.shape[1:]), self._fills.get(name, 0)
+        if self.loader.device != "cpu":
+            return values.masked_fill_(is_pad.reshape(samples, steps, *[1] * (values.ndim - 2)), fill)
+        for row, length in zip(values, lengths.tolist(), strict=True):  # faster than a mask on the CPU
+            row[length:] = fill
+        return values
 
     # ---- the place in the order ----
 

@@ -86,6 +86,41 @@ TEST_P(LoaderTest, ManyStreams) {
   expect_every_batch(*dataset, Loader(dataset, asked));
 }
 
+// ---- Moments ----
+
+TEST_P(LoaderTest, TheHostKnowsEachSamplesMoment) {
+  const auto dataset = every_type();
+  LoaderOptions asked = options();
+  asked.batch_size = 9;
+  asked.anchor = stream_name(DType::kFloat32, 4);
+  asked.streams = {{.stream = asked.anchor, .delta_timestamps = kDeltas}};
+  const Loader loader(dataset, asked);
+  const std::vector<Moment> moments = all_moments(*dataset, loader.options());
+  const auto expect = [&](const SampleAnchor& found, int64_t anchor, int64_t number) {
+    EXPECT_EQ(found.source, 0);
+    EXPECT_EQ(found.episode, moments[static_cast<size_t>(anchor)].episode);
+    EXPECT_EQ(found.time_ns, moments[static_cast<size_t>(anchor)].time_ns);
+    EXPECT_EQ(found.number, number);
+  };
+  const Order order = Order::of(std::ssize(moments)).keyed(7, 2);
+  const std::vector<SampleAnchor> drawn = loader.anchors_at({.seed = 7, .epoch = 2, .samples = 18});
+  ASSERT_EQ(drawn.size(), 9u);
+  for (int64_t i = 0; i < 9; ++i) expect(drawn[static_cast<size_t>(i)], order.at(18 + i), 18 + i);
+  const std::vector<int64_t> given = {std::ssize(moments) - 1, 0, 3};
+  const std::vector<SampleAnchor> gathered = loader.anchors_at({}, given);
+  ASSERT_EQ(gathered.size(), given.size());
+  for (size_t i = 0; i < given.size(); ++i) expect(gathered[i], given[i], given[i]);
+  EXPECT_THROW(loader.anchors_at({}, std::vector<int64_t>{std::ssize(moments)}), ArgumentError);
+
+  int64_t anchor = 0;
+  for (const AnchoredEpisode& episode : loader.episodes()) {
+    for (int64_t i = 0; i < episode.anchors; ++i, ++anchor) {
+      EXPECT_EQ(episode.episode, moments[static_cast<size_t>(anchor)].episode);
+    }
+  }
+  EXPECT_EQ(anchor, loader.anchors());
+}
+
 // ---- Threads ----
 
 LoaderOptions options_of_everything(const Dataset& dataset) {

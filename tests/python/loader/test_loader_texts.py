@@ -334,6 +334,7 @@ def test_texts_change_nothing_else(dataset, device):
         ({"said": Window(normalize="mean_std")}, {}, r"\['said'\].normalize: goes with numbers or frames"),
         ({"said": Window(method="nearest")}, {}, r"\['said'\].method: goes with numbers or frames"),
         ({"said": Window(causal=True)}, {}, r"\['said'\].causal: goes with numbers or frames"),
+        ({"said": Window([1], rows=True)}, {}, r"\['said'\].rows: goes with numbers or frames"),
         ({"said": Window([])}, {}, r"\['said'\]: expected at least one step"),
         ({"said": Window([float("nan")])}, {}, r"\['said'\]: expected finite offsets"),
         ({"said": Window([1e12])}, {}, r"\['said'\]: expected finite offsets"),
