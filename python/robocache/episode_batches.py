@@ -6,6 +6,7 @@ import os
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ._check import whole
 from ._printable import warn
 from .dataset import Dataset
 from .loader import Loader, LoaderWarning
+from .loader_options import as_window
 from .options import Memory, Ranks, Window
 from .sources import Mixture, Source, as_sources
 from .text_keys import hashes
@@ -327,9 +329,18 @@ def _without_weights(dataset: Any) -> Dataset | Mixture:
 
 def _episodes_of(dataset: Dataset | Mixture, options: Mapping[str, Any]) -> np.ndarray:
     """The source, number and anchors of each episode that has some: what a loader says that reads no values."""
-    options = {**options, "device": "cpu", "memory": Memory(residency="mapped", prefetch=0)}
+    options = {**options, "device": "cpu", "memory": Memory(residency="mapped", prefetch=0), "normalization": None}
+    if isinstance(windows := options["delta_timestamps"], Mapping):
+        options["delta_timestamps"] = {key: _as_recorded(as_window(key, window)) for key, window in windows.items()}
+    if isinstance(default := options.get("default"), Window):
+        options["default"] = _as_recorded(default)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the loader that reads values says it
         loader = Loader(dataset, batch_size=1, ranks=Ranks(rank=0, world_size=1), **options)
     table: np.ndarray = _lib.to_numpy(_episodes(loader._handle)).copy()
     return table
+
+
+def _as_recorded(window: Window) -> Window:
+    """The window without what needs statistics."""
+    return replace(window, normalize=None, convert=None, base=None)

@@ -134,6 +134,27 @@ def test_what_a_packed_batch_holds(dataset, device):
     assert torch.equal(nested.unbind()[3], batch["state"][20:])
 
 
+def test_converted_and_normalised_keys(tmp_path, device):
+    """The loader of a packed batch undoes what its windows do."""
+    convert = [robocache.actions.Relative("joints")]
+    action = Window([0.0, 0.01], convert=convert, base="state", normalize="min_max", dtype="float64")
+    with robocache.Writer(tmp_path / "two") as writer:
+        for length in (4, 6):
+            with writer.episode() as episode:
+                rows = np.arange(length, dtype=np.float64)[:, None] * [1.0, 3.0]
+                episode.append("state", np.arange(length) * STEP, rows)
+                episode.append("action", np.arange(length) * STEP, rows + 0.5)
+    windows = {"state": Window(dtype="float64"), "action": action}
+    loader = EpisodeLoader(
+        tmp_path / "two", batch_size=2, delta_timestamps=windows, form="packed", shuffle=False, device=device
+    )
+    (batch,) = loader
+    wanted = np.concatenate([np.arange(4.0), np.arange(6.0)])[:, None] * [1.0, 3.0] + 0.5
+    assert to_numpy(batch["action"]).min() >= -1.001 and to_numpy(batch["action"]).max() <= 1.001
+    undone = to_numpy(loader.loader.to_absolute("action", batch["action"], batch))
+    assert np.allclose(undone[:, 0], wanted, atol=1e-9)
+
+
 @pytest.mark.parametrize("form", ["padded", "packed"])
 def test_segments_hold_each_step_once_an_epoch(dataset, device, form):
     loader = _loader(dataset, min_steps=3, max_steps=7, form=form, device=device)
