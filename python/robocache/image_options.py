@@ -29,8 +29,18 @@ class ImageOptions:
         crop: ``(height, width)`` to cut out of the resized frame.
         crop_at: ``"random"`` or ``"center"``, for `crop` and `crop_scale`.
         shift: instead of `crop`: moves the frame by up to so many pixels each way and repeats its edges (DrQ).
+        flip_horizontal, flip_vertical: the probability of a mirror image: left for right, upside down. One draw for all cameras
+            and frames of a sample, since it mirrors the world: a loader wants to know by ``Window(mirror=...)`` which features
+            change their signs.
+        rotation: degrees, counter-clockwise, about the centre, with black corners: x draws from ``[-x, x]``.
+        blur: the standard deviation of a Gaussian in pixels, as in torchvision's GaussianBlur.
+        blur_kernel: its width in pixels, odd, from 3 to 63; it goes with `blur`.
         brightness, contrast, saturation: factors as in torchvision's ColorJitter: x draws from ``[max(0, 1 - x), 1 + x]``.
         hue: parts of a turn: x draws from ``[-x, x]``, at most 0.5.
+        erase: the probability that a rectangle is erased, as by torchvision's RandomErasing.
+        erase_scale: its share of the area; ``(0.02, 0.33)`` where it is left out.
+        erase_ratio: its height over its width, drawn evenly by logarithm; ``(0.3, 3.3)`` where it is left out.
+        erase_value: what stands there, from 0 to 1, one number or one a channel, or ``"imagenet"``, the mean; default 0.
         mean, std: of values from 0 to 1, one number or one a channel, or ``"imagenet"``; default 0 and 1.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised; by default the loader's for
             floats, else float32.
@@ -49,10 +59,19 @@ class ImageOptions:
     crop: Sequence[int] | None = None
     crop_at: Literal["random", "center"] = "random"
     shift: int = 0
+    flip_horizontal: float = 0.0
+    flip_vertical: float = 0.0
+    rotation: float | Sequence[float] | None = None
+    blur: float | Sequence[float] | None = None
+    blur_kernel: int = 0
     brightness: float | Sequence[float] | None = None
     contrast: float | Sequence[float] | None = None
     saturation: float | Sequence[float] | None = None
     hue: float | Sequence[float] | None = None
+    erase: float = 0.0
+    erase_scale: float | Sequence[float] | None = None
+    erase_ratio: float | Sequence[float] | None = None
+    erase_value: float | Sequence[float] | str | None = None
     mean: float | Sequence[float] | str | None = None
     std: float | Sequence[float] | str | None = None
     dtype: Any = None

@@ -130,11 +130,17 @@ class DeviceFramesKey : public FramesKey {
     throw camera_.bad_frame(*source, number - source->first_number, "JPEG: its entropy-coded data is damaged");
   }
 
+  // Frames are decoded at the beginning of the scratch memory, and transformed behind that.
+  int64_t scratch_bytes() const override {
+    return decoding_bytes() + camera_.any().transform.workspace_bytes(options().batch_size * steps());
+  }
+
   int64_t bad_frames_on_device() const override {
     return static_cast<const volatile JpegDamage*>(damage_.data())->frames;
   }
 
  protected:
+  virtual int64_t decoding_bytes() const = 0;
   Device device() const { return options().device; }
 
   JpegMarks marks(const BatchMemory& batch) const {
@@ -144,8 +150,9 @@ class DeviceFramesKey : public FramesKey {
   }
 
   // Transforms the frames of one source, and with the first source those that no source has.
-  void transform(const Camera::Source& source, const BatchMemory& batch, const FrameChoice& from,
+  void transform(const Camera::Source& source, const BatchMemory& batch, const FrameChoice& from, void* scratch,
                  CudaStream stream) const {
+    void* const workspace = static_cast<char*>(scratch) + decoding_bytes();
     const ImageTransform& transform = source.to_batch();
     const auto& [rows, columns] = transform.params().frame;
     const int64_t of_frame = int64_t{rows} * columns * source.shape.channels * dtype_size(source.shape.dtype);
@@ -157,8 +164,8 @@ class DeviceFramesKey : public FramesKey {
         of_samples.pixels = static_cast<const char*>(from.pixels) + first * of_frame;
         of_samples.frames -= first;
       }
-      transform.run_on_device(of_samples, draw, count, steps(), out(batch) + first * transform.bytes(), device(),
-                              stream);
+      transform.run_on_device(of_samples, draw, count, steps(), out(batch) + first * transform.bytes(), workspace,
+                              device(), stream);
     });
   }
 
@@ -253,13 +260,14 @@ class PackedFramesKey final : public DeviceFramesKey {
                           decoded + aligned_to_256(frames(batch) * shape().bytes()), device(), stream, marks(batch));
       from = {.pixels = decoded, .frames = frames(batch)};
     }
-    transform(camera_.any(), batch, from, stream);
+    transform(camera_.any(), batch, from, scratch, stream);
     return 0;
   }
 
-  int64_t scratch_bytes() const override {
+  int64_t decoding_bytes() const override {
     if (!is_jpeg()) return 0;
-    return aligned_to_256(most_frames() * shape().bytes()) + packed_jpegs_workspace_bytes(shape(), most_frames());
+    return aligned_to_256(most_frames() * shape().bytes()) +
+           aligned_to_256(packed_jpegs_workspace_bytes(shape(), most_frames()));
   }
 
  private:
@@ -328,7 +336,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
         from.frames = count;
         from.in_order = true;
       }
-      transform(*source, batch, from, stream);
+      transform(*source, batch, from, scratch, stream);
       if (intrinsics(batch, 0, 0) == nullptr) continue;
       for_draws(batch, [&](int64_t sample, int64_t samples, const ImageDraw& draw) {
         source->transform.intrinsics_on_device(source->stream().frames->intrinsics, numbers(batch) + sample * steps(),
@@ -339,13 +347,14 @@ class ResidentFramesKey final : public DeviceFramesKey {
     return 0;
   }
 
-  int64_t scratch_bytes() const override {
+  int64_t decoding_bytes() const override {
     const int64_t most = options().batch_size * steps();
     int64_t bytes = 0;
     for (const Camera::Source* const source : camera_.distinct()) {
       const ResidentJpegs* const jpegs = source->resident->jpegs();
       if (jpegs == nullptr) continue;
-      bytes = std::max(bytes, aligned_to_256(most * source->shape.bytes()) + jpegs->workspace_bytes(most));
+      bytes =
+          std::max(bytes, aligned_to_256(most * source->shape.bytes()) + aligned_to_256(jpegs->workspace_bytes(most)));
     }
     return bytes;
   }

@@ -311,7 +311,8 @@ void ResidentFrames::decode(const ResidentStream& files) {
       continue;
     }
     decoder.decode(begin, count, static_cast<uint8_t*>(whole.data()));
-    resize_of(wanted_).run_on_device({.pixels = whole.data(), .frames = count}, {}, count, 1, to, wanted_.device, {});
+    resize_of(wanted_).run_on_device({.pixels = whole.data(), .frames = count}, {}, count, 1, to, nullptr,
+                                     wanted_.device, {});
     check_cuda(cuda_backend().synchronize(wanted_.device.index, nullptr), "resizing frames");
   }
 }

@@ -19,11 +19,13 @@ ROBOCACHE_FFI(image_batch, args, result) {
   const ImageDraw draw{.seed = static_cast<uint64_t>(args.integer(3, "seed")),
                        .epoch = static_cast<uint64_t>(args.integer(4, "epoch")),
                        .sample = args.integer(5, "sample")};
+  const Workspace workspace(batch.workspace_bytes(), frames.device);
+  void* const memory = workspace.view ? workspace.view->data : nullptr;
   if (const auto out = optional_tensor(args, 7, "out")) {
-    batch.run(draw, *out, current_stream(frames.device));
+    batch.run(draw, *out, memory, current_stream(frames.device));
   } else {
     OwnedTensor made = OwnedTensor::allocate(batch.output());
-    batch.run(draw, made.view(), current_stream(frames.device));
+    batch.run(draw, made.view(), memory, current_stream(frames.device));
     result.set(std::move(made));
   }
 }

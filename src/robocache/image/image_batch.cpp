@@ -46,7 +46,7 @@ ImageBatch::ImageBatch(const TensorView& frames, const std::optional<TensorView>
   }
 }
 
-void ImageBatch::run(const ImageDraw& first, const TensorView& out, CudaStream stream) const {
+void ImageBatch::run(const ImageDraw& first, const TensorView& out, void* workspace, CudaStream stream) const {
   check_expected(out, "out", output_, {}, "frames");
   check_dense(out, "out");
   if (overlaps(out, frames_)) refuse("out: expected memory of its own, got that of frames");
@@ -54,7 +54,7 @@ void ImageBatch::run(const ImageDraw& first, const TensorView& out, CudaStream s
   const auto* const rows = rows_ ? static_cast<const int64_t*>(rows_->data) : nullptr;
   if (frames_.device.is_cuda()) {
     transform_.run_on_device({.pixels = frames_.data, .frames = frames_.shape[0], .rows = rows}, first, count_, steps_,
-                             out.data, frames_.device, stream);
+                             out.data, workspace, frames_.device, stream);
     return;
   }
   const int64_t n = count_ * steps_;

@@ -110,9 +110,12 @@ void check_size(const std::optional<ImageSize>& size, const std::string& name) {
 }  // namespace
 
 ImageOptions image_options_from_json(std::string_view json, std::string_view of) {
-  static const char* const known[] = {"size",  "fit",        "interpolation", "crop_scale", "crop",    "crop_at",
-                                      "shift", "brightness", "contrast",      "saturation", "hue",     "mean",
-                                      "std",   "dtype",      "layout",        "per_frame",  "together"};
+  static const char* const known[] = {"size",    "fit",         "interpolation",   "crop_scale",    "crop",
+                                      "crop_at", "shift",       "flip_horizontal", "flip_vertical", "rotation",
+                                      "blur",    "blur_kernel", "brightness",      "contrast",      "saturation",
+                                      "hue",     "erase",       "erase_scale",     "erase_ratio",   "erase_value",
+                                      "mean",    "std",         "dtype",           "layout",        "per_frame",
+                                      "together"};
   const Json object = Json::parse(json, nullptr, false);
   if (!object.is_object()) refuse_type(of, "options: expected a JSON object, got ", json);
   for (const auto& [name, value] : object.items()) {
@@ -128,7 +131,13 @@ ImageOptions image_options_from_json(std::string_view json, std::string_view of)
   const auto about_one = [](double x) { return ImageRange{std::max(0.0, 1 - x), 1 + x}; };
 
   ImageOptions result;
-  result.crop_scale = range_of(option("crop_scale"), [](double x) { return ImageRange{x, x}; });
+  const auto fixed = [](double x) { return ImageRange{x, x}; };
+  const auto both_ways = [](double x) { return ImageRange{-x, x}; };
+  const auto probability = [&](const char* name) {
+    const Option asked = option(name);
+    return asked ? asked.number("a probability from 0 to 1") : 0.0;
+  };
+  result.crop_scale = range_of(option("crop_scale"), fixed);
   result.size = size_of(option("size"));
   if (const Option fit = option("fit")) {
     result.fit = static_cast<ImageFit>(fit.one_of(kFits, "'stretch', 'pad' or 'crop'"));
@@ -142,10 +151,19 @@ ImageOptions image_options_from_json(std::string_view json, std::string_view of)
     result.crop_at = static_cast<CropAt>(crop_at.one_of(kCropAts, "'random' or 'center'"));
   }
   if (const Option shift = option("shift")) result.shift = shift.whole("a whole number of pixels");
+  result.flip_horizontal = probability("flip_horizontal");
+  result.flip_vertical = probability("flip_vertical");
+  result.rotation = range_of(option("rotation"), both_ways);
+  result.blur = range_of(option("blur"), fixed);
+  if (const Option kernel = option("blur_kernel")) result.blur_kernel = kernel.whole("an odd number of pixels");
   result.brightness = range_of(option("brightness"), about_one);
   result.contrast = range_of(option("contrast"), about_one);
   result.saturation = range_of(option("saturation"), about_one);
-  result.hue = range_of(option("hue"), [](double x) { return ImageRange{-x, x}; });
+  result.hue = range_of(option("hue"), both_ways);
+  result.erase = probability("erase");
+  result.erase_scale = range_of(option("erase_scale"), fixed);
+  result.erase_ratio = range_of(option("erase_ratio"), fixed);
+  result.erase_value = channels_of(option("erase_value"), {0.485, 0.456, 0.406});
   result.mean = channels_of(option("mean"), {0.485, 0.456, 0.406});
   result.stddev = channels_of(option("std"), {0.229, 0.224, 0.225});
   if (const Option dtype = option("dtype"))
@@ -178,10 +196,19 @@ std::string image_options_to_json(const ImageOptions& options) {
                        {"crop", size(options.crop)},
                        {"crop_at", kCropAts[static_cast<size_t>(options.crop_at)]},
                        {"shift", options.shift},
+                       {"flip_horizontal", options.flip_horizontal},
+                       {"flip_vertical", options.flip_vertical},
+                       {"rotation", range(options.rotation)},
+                       {"blur", range(options.blur)},
+                       {"blur_kernel", options.blur_kernel},
                        {"brightness", range(options.brightness)},
                        {"contrast", range(options.contrast)},
                        {"saturation", range(options.saturation)},
                        {"hue", range(options.hue)},
+                       {"erase", options.erase},
+                       {"erase_scale", range(options.erase_scale)},
+                       {"erase_ratio", range(options.erase_ratio)},
+                       {"erase_value", numbers(options.erase_value)},
                        {"mean", numbers(options.mean)},
                        {"std", numbers(options.stddev)},
                        {"dtype", dtype_name(options.dtype)},
@@ -195,6 +222,10 @@ ImageOptions without_augmentation(ImageOptions options) {
   if (options.crop_scale) options.crop_scale->low = options.crop_scale->high;
   options.crop_at = CropAt::kCenter;
   options.shift = 0;
+  options.flip_horizontal = options.flip_vertical = options.erase = 0;
+  options.rotation = options.blur = options.erase_scale = options.erase_ratio = {};
+  options.blur_kernel = 0;
+  options.erase_value = {};
   options.brightness = options.contrast = options.saturation = options.hue = {};
   options.together = {};
   return options;
@@ -218,6 +249,37 @@ void check_image_options(const ImageOptions& options, std::string_view of) {
   check_range(options.contrast, named("contrast"), 0, kMostFactor);
   check_range(options.saturation, named("saturation"), 0, kMostFactor);
   check_range(options.hue, named("hue"), -0.5, 0.5);
+  const auto check_probability = [&](double asked, const char* name) {
+    if (!(asked >= 0 && asked <= 1)) {
+      refuse(of, name, ": expected a probability from 0 to 1, got ", number_text(asked));
+    }
+  };
+  check_probability(options.flip_horizontal, "flip_horizontal");
+  check_probability(options.flip_vertical, "flip_vertical");
+  check_probability(options.erase, "erase");
+  check_range(options.rotation, named("rotation"), -180, 180);
+  constexpr double kLeastSigma = 0.01;
+  check_range(options.blur, named("blur"), kLeastSigma, kMostFactor);
+  if (options.blur.has_value() != (options.blur_kernel != 0)) {
+    refuse(of, "blur_kernel: goes with blur, got ", options.blur ? "none" : "it alone");
+  }
+  if (options.blur && (options.blur_kernel < 3 || options.blur_kernel > 63 || options.blur_kernel % 2 == 0)) {
+    refuse(of, "blur_kernel: expected an odd number of pixels from 3 to 63, got ", std::to_string(options.blur_kernel));
+  }
+  const auto check_erased = [&](bool asked, const char* name) {
+    if (asked && options.erase == 0) refuse(of, name, ": goes with erase, the probability of it, got none");
+  };
+  check_erased(options.erase_scale.has_value(), "erase_scale");
+  check_erased(options.erase_ratio.has_value(), "erase_ratio");
+  check_erased(!options.erase_value.empty(), "erase_value");
+  check_range(options.erase_scale, named("erase_scale"), 0, 1);
+  constexpr double kLeastRatio = 0.001;
+  check_range(options.erase_ratio, named("erase_ratio"), kLeastRatio, kMostFactor);
+  for (const double value : options.erase_value) {
+    if (!(value >= 0 && value <= 1)) {
+      refuse(of, "erase_value: expected values from 0, black, to 1, got ", number_text(value));
+    }
+  }
   for (const double mean : options.mean) {
     if (!std::isfinite(static_cast<float>(mean))) refuse(of, "mean: expected finite numbers, got ", number_text(mean));
   }

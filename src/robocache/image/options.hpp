@@ -50,8 +50,16 @@ struct ImageOptions {
   std::optional<ImageSize> crop = {};                                // from the resized frame
   CropAt crop_at = CropAt::kRandom;                                  // the position of crop and crop_scale
   int64_t shift = 0;  // instead of crop: moves by up to this many pixels in each direction and repeats the edge
+  double flip_horizontal = 0, flip_vertical = 0;  // probabilities; one draw for all cameras and frames of a sample
+  std::optional<ImageRange> rotation = {};        // degrees, counter-clockwise, about the centre
+  std::optional<ImageRange> blur = {};            // the standard deviation of a Gaussian, in pixels
+  int64_t blur_kernel = 0;                        // its width in pixels, odd
   std::optional<ImageRange> brightness = {}, contrast = {}, saturation = {};  // factors
   std::optional<ImageRange> hue = {};                                         // turns, from -0.5 to 0.5
+  double erase = 0;                            // the probability that a rectangle is erased
+  std::optional<ImageRange> erase_scale = {};  // its share of the area; default 0.02 to 0.33
+  std::optional<ImageRange> erase_ratio = {};  // its height over its width, evenly by logarithm; default 0.3 to 3.3
+  std::vector<double> erase_value = {};        // what stands there, of values from 0 to 1; one, or one per channel
   std::vector<double> mean = {}, stddev = {};  // of values from 0 to 1; one, or one per channel; none: 0 and 1
   DType dtype = DType::kFloat32;               // or float16, bfloat16; uint8 is not normalised
   ImageLayout layout = ImageLayout::kChw;
@@ -60,16 +68,16 @@ struct ImageOptions {
 };
 
 // Reads a JSON object with Python's names (`std` for stddev), all of them optional. A range may be one number x: for
-// brightness, contrast and saturation it means [max(0, 1 - x), 1 + x], for hue [-x, x], for crop_scale [x, x]. A mean
-// or std may be one number or "imagenet". Throws ArgumentError, ArgumentTypeError whose text begins with `of` and the
+// brightness, contrast and saturation it means [max(0, 1 - x), 1 + x], for hue and rotation [-x, x], for the others [x, x].
+// A mean, std or erase_value may be one number or "imagenet". Throws ArgumentError, ArgumentTypeError whose text begins with `of` and the
 // name.
 ImageOptions image_options_from_json(std::string_view json, std::string_view of = "");
 
 // The inverse: every option, its numbers bit for bit.
 std::string image_options_to_json(const ImageOptions& options);
 
-// The options without what is random, as a policy sees frames: crops are in the centre, crop_scale is its largest share, colours
-// and shifts are off.
+// The options without what is random, as a policy sees frames: crops are in the centre, crop_scale is its largest share, and
+// shifts, flips, rotation, blur, colours and erasing are off.
 ImageOptions without_augmentation(ImageOptions options);
 
 // Runs the checks that need no frame. Throws the same.

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/cpu_isa.hpp"
 #include "robocache/core/mix_bits.hpp"
+#include "robocache/image/augment_math.hpp"
 #include "robocache/image/transform_cpu.hpp"
 #include "robocache/image/transform_math.hpp"
 
@@ -49,6 +51,8 @@ void check_colour(const FrameShape& from, const ImageOptions& options, const std
   if (from.dtype != DType::kUInt8) {
     refuse_asked(options.brightness.has_value(), "brightness", "frames of colour or grey");
     refuse_asked(options.contrast.has_value(), "contrast", "frames of colour or grey");
+    refuse_asked(options.blur.has_value(), "blur", "frames of colour or grey");
+    refuse_asked(options.erase > 0, "erase", "frames of colour or grey");
     refuse_asked(!options.mean.empty(), "mean", "frames of colour or grey");
     refuse_asked(!options.stddev.empty(), "std", "frames of colour or grey");
     const ImageInterpolation asked = options.interpolation;
@@ -62,6 +66,7 @@ void check_colour(const FrameShape& from, const ImageOptions& options, const std
     refuse(of, name, ": expected one number, or one for each channel of ", from.describe(), ", got ",
            std::to_string(count));
   };
+  check_channels(options.erase_value, "erase_value");
   check_channels(options.mean, "mean");
   check_channels(options.stddev, "std");
 }
@@ -98,6 +103,14 @@ TransformParams params_of(const FrameShape& from, const ImageOptions& options, s
                     .interpolation = options.interpolation,
                     .crops_at_random = options.crop_at == CropAt::kRandom,
                     .shift = side(options.shift),
+                    .warps = options.flip_vertical > 0 || options.flip_horizontal > 0 || options.rotation,
+                    .flip = {options.flip_vertical, options.flip_horizontal},
+                    .rotates = options.rotation.has_value(),
+                    .rotation = options.rotation.value_or(ImageRange{0, 0}),
+                    .blur_reach = static_cast<int32_t>(options.blur_kernel / 2),
+                    .blur = options.blur.value_or(ImageRange{1, 1}),
+                    .erase = options.erase,
+                    .erase_scale = options.erase_scale.value_or(ImageRange{0.02, 0.33}),
                     .brightens = options.brightness.has_value(),
                     .contrasts = options.contrast.has_value(),
                     .saturates = options.saturation.has_value(),
@@ -109,11 +122,14 @@ TransformParams params_of(const FrameShape& from, const ImageOptions& options, s
                     .unit_m = unit_m.value_or(1),
                     .per_frame = options.per_frame,
                     .key = key_of(options, key)};
+  const ImageRange ratio = options.erase_ratio.value_or(ImageRange{0.3, 3.3});
+  p.erase_log_ratio = {std::log(ratio.low), std::log(ratio.high)};
   p.jitters = p.brightens || p.contrasts || p.saturates || p.hues;
   const auto of_channel = [](const std::vector<double>& numbers, size_t c, double none) {
     return numbers.empty() ? none : numbers.size() == 1 ? numbers[0] : numbers[c];
   };
   for (size_t c = 0; c < static_cast<size_t>(from.channels); ++c) {
+    p.erased[c] = static_cast<uint8_t>(std::nearbyint(255 * of_channel(options.erase_value, c, 0)));
     const double stddev = of_channel(options.stddev, c, 1);
     p.scale[c] = static_cast<float>(1 / (255 * stddev));
     p.offset[c] = static_cast<float>(-of_channel(options.mean, c, 0) / stddev);
@@ -176,6 +192,11 @@ ImageTransform::ImageTransform(const FrameShape& from, const ImageOptions& optio
            ", the frame's height and width, got ", std::to_string(params_.out[0]), " and ",
            std::to_string(params_.out[1]));
   }
+  if (const int64_t least = std::min(params_.out[0], params_.out[1]); params_.blur_reach >= least) {
+    refuse(of, "blur_kernel: expected at most ", std::to_string(2 * least - 1), " for images of ",
+           std::to_string(params_.out[0]), " x ", std::to_string(params_.out[1]), ", got ",
+           std::to_string(options.blur_kernel));
+  }
 }
 
 std::vector<int64_t> ImageTransform::shape() const {
@@ -191,22 +212,63 @@ int64_t ImageTransform::bytes() const {
 
 void ImageTransform::run(const void* frame, const ImageDraw& draw, int64_t step, void* out) const {
   const FramePlan plan = frame_plan(params_, draw, step);
+  const Augments augments = frame_augments(params_, draw, step);
   char* const scratch = scratch_of(static_cast<size_t>(transform_scratch(params_).end));
-  ROBOCACHE_SELECT_ISA(transform_frame)(params_, plan, frame, scratch, out);
+  ROBOCACHE_SELECT_ISA(transform_frame)(params_, plan, augments, frame, scratch, out);
 }
 
 void ImageTransform::intrinsics(const double in[9], const ImageDraw& draw, int64_t step, double out[9]) const {
-  planned_intrinsics(frame_plan(params_, draw, step), in, out);
+  planned_intrinsics(params_, frame_plan(params_, draw, step), frame_warp(params_, draw, step), in, out);
+}
+
+// Bytes are flipped, rotated and blurred between the geometry and the colours; depth is in one pass.
+bool ImageTransform::is_in_passes() const {
+  return params_.dtype == DType::kUInt8 && (params_.warps || params_.blur_reach > 0);
+}
+
+int64_t ImageTransform::workspace_bytes(int64_t frames) const {
+  return is_in_passes() ? 2 * frames * params_.out[0] * params_.out[1] * params_.channels : 0;
 }
 
 void ImageTransform::run_on_device(const FrameChoice& from, const ImageDraw& first, int64_t count, int64_t steps,
-                                   void* out, Device device, CudaStream stream) const {
+                                   void* out, void* workspace, Device device, CudaStream stream) const {
   if (count == 0 || steps == 0) return;
-  const TransformBatch batch{
-      .params = params_, .first = first, .from = from, .count = count, .steps = steps, .out = out};
   using Launch = int(const TransformBatch*, int32_t device, void* stream);
-  static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_transform_images"));
-  check_cuda(launch(&batch, device.index, stream.handle), "image transform");
+  static Launch* const transform = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_transform_images"));
+  static Launch* const warp = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_warp_images"));
+  static Launch* const blur = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_blur_images"));
+  static Launch* const erase = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_erase_images"));
+  TransformBatch batch{.params = params_, .first = first, .from = from, .count = count, .steps = steps, .out = out};
+  const auto run = [&](Launch* launch) { check_cuda(launch(&batch, device.index, stream.handle), "image transform"); };
+  if (is_in_passes()) {
+    TransformParams& p = batch.params;
+    auto* made = static_cast<char*>(workspace);
+    char* next = made + workspace_bytes(count * steps) / 2;
+    batch.out = made;
+    p.out_dtype = DType::kUInt8;
+    p.layout = ImageLayout::kHwc;
+    p.jitters = p.brightens = p.contrasts = p.saturates = p.hues = false;
+    run(transform);
+    batch.from.frames = count * steps;
+    batch.from.in_order = true;
+    const auto pass = [&](Launch* launch) {
+      batch.from.pixels = made;
+      batch.out = next;
+      run(launch);
+      std::swap(made, next);
+    };
+    if (p.warps) pass(warp);
+    if (p.blur_reach > 0) pass(blur);
+    p = params_;
+    for (int i = 0; i < 2; ++i) p.frame[i] = p.sized[i] = p.out[i];
+    p.crop_scales = false;
+    p.fit = ImageFit::kStretch;
+    p.shift = 0;
+    batch.from.pixels = made;
+    batch.out = out;
+  }
+  run(transform);
+  if (params_.erase > 0) run(erase);
 }
 
 void ImageTransform::intrinsics_on_device(const std::vector<double>& matrix, const int64_t* numbers, int64_t begin,

@@ -1,4 +1,4 @@
-// Turns decoded frames into a batch: crop, resize, jitter, normalise (rules 41, 42 and 46 of docs/rules.md). The CPU
+// Turns decoded frames into a batch: crop, resize, augment, normalise (rules 41, 42 and 46 of docs/rules.md). The CPU
 // and CUDA give the same bits.
 //
 //   const ImageTransform transform({480, 640, 3, DType::kUInt8}, {.size = {{224, 224}}, .fit = ImageFit::kPad}, "camera");
@@ -42,9 +42,11 @@ class ImageTransform {
   void intrinsics(const double in[9], const ImageDraw& draw, int64_t step, double out[9]) const;
 
   // Transforms the frames of `from` to [count, steps] outputs; sample k of `count` has the draw first.sample + k. All
-  // memory is on the device; the work goes to its stream. Throws DeviceError.
+  // memory is on the device, `workspace` has workspace_bytes(count * steps); the work goes to its stream. Throws
+  // DeviceError.
   void run_on_device(const FrameChoice& from, const ImageDraw& first, int64_t count, int64_t steps, void* out,
-                     Device device, CudaStream stream) const;
+                     void* workspace, Device device, CudaStream stream) const;
+  int64_t workspace_bytes(int64_t frames) const;
 
   // Writes the matrices of [count, steps] outputs (with per_frame), or of each sample's first step, to `out`. They are
   // those of a camera whose frames have the numbers [begin, end); a number below 1 gives 0; other cameras' matrices are
@@ -54,6 +56,8 @@ class ImageTransform {
                             CudaStream stream) const;
 
  private:
+  bool is_in_passes() const;
+
   TransformParams params_{};
 };
 

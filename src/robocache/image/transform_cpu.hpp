@@ -3,14 +3,15 @@
 
 #include <cstdint>
 
+#include "robocache/image/augment_math.hpp"
 #include "robocache/image/transform_math.hpp"
 #include "robocache/image/transform_params.hpp"
 
 namespace robocache {
 
 // `scratch` has transform_scratch_bytes(), aligned to 64. A null `frame` is black.
-using TransformFrame = void(const TransformParams& params, const FramePlan& plan, const void* frame, char* scratch,
-                            void* out);
+using TransformFrame = void(const TransformParams& params, const FramePlan& plan, const Augments& augments,
+                            const void* frame, char* scratch, void* out);
 
 namespace baseline {
 TransformFrame transform_frame;
@@ -22,9 +23,10 @@ namespace v4 {
 TransformFrame transform_frame;
 }
 
-// The layout of the scratch memory: the frame [H, W, C] before it is normalised, and what a resize needs for a row.
+// The layout of the scratch memory: the frame [H, W, C] before it is normalised, what a resize needs for a row, and what a
+// flip, rotation or blur needs: another frame, a row with what is beyond its ends, and sums of each pixel.
 struct TransformScratch {
-  int64_t sums, wide, means, divisors, taps, weights, end;
+  int64_t sums, wide, means, divisors, taps, weights, other, row, blurred, end;
 };
 
 ROBOCACHE_HD TransformScratch transform_scratch(const TransformParams& p) {
@@ -42,7 +44,11 @@ ROBOCACHE_HD TransformScratch transform_scratch(const TransformParams& p) {
   offsets.divisors = offsets.means + rounded_up(of_row * int64_t{sizeof(double)});
   offsets.taps = offsets.divisors + rounded_up(of_row * int64_t{sizeof(double)});
   offsets.weights = offsets.taps + rounded_up(out * int64_t{sizeof(Taps)});
-  offsets.end = offsets.weights + rounded_up(taps * int64_t{sizeof(double)});
+  offsets.other = offsets.weights + rounded_up(taps * int64_t{sizeof(double)});
+  const bool blurs = p.blur_reach > 0;
+  offsets.row = offsets.other + (p.warps || blurs ? rounded_up(of_row * p.out[0]) : 0);
+  offsets.blurred = offsets.row + (blurs ? rounded_up((out + int64_t{2} * p.blur_reach) * p.channels) : 0);
+  offsets.end = offsets.blurred + (blurs ? rounded_up(of_row * p.out[0] * int64_t{sizeof(int32_t)}) : 0);
   return offsets;
 }
 

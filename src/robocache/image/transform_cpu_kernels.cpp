@@ -1,6 +1,7 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "robocache/core/with_type.hpp"
 #include "robocache/image/transform_cpu.hpp"
@@ -149,7 +150,56 @@ void resize(const TransformParams& p, const FramePlan& plan, const void* frame, 
     last = r;
     const double weight = add_rows<Filter>(p, plan, frame, r, scratch);
     add_columns(p, scratch);
-    for (int64_t i = 0; i < n; ++i) bytes[i] = rounded_mean<Filter>(scratch.means[i], scratch.divisors[i] * weight);
+    for (int64_t i = 0; i < n; ++i)
+      bytes[i] = rounded_mean<Filter::kOvershoots>(scratch.means[i], scratch.divisors[i] * weight);
+  }
+}
+
+// ---- Flips, rotation, blur ---------------------------------------------------------------------------------------------
+
+void warp(const TransformParams& p, const Warp& warp, const uint8_t* from, uint8_t* to) {
+  const int64_t n = int64_t{p.out[1]} * p.channels;
+  for (int32_t y = 0; y < p.out[0]; ++y, to += n) {
+    if (warp.turned || warp.flipped[1]) {
+      for (int32_t x = 0; x < p.out[1]; ++x) warped_pixel(p, warp, from, y, x, to + int64_t{x} * p.channels);
+    } else {
+      std::memcpy(to, from + (warp.flipped[0] ? p.out[0] - 1 - y : y) * n, static_cast<size_t>(n));
+    }
+  }
+}
+
+// Along rows to `sums`, then along columns. `wide`, for sums of a row, is a resize's and no longer needed.
+void blur(const TransformParams& p, const BlurWeights& weights, const uint8_t* from, char* scratch, uint8_t* to) {
+  const TransformScratch offsets = transform_scratch(p);
+  auto* const row = reinterpret_cast<uint8_t*>(scratch + offsets.row);
+  auto* const sums = reinterpret_cast<int32_t*>(scratch + offsets.blurred);
+  auto* const wide = reinterpret_cast<double*>(scratch + offsets.means);
+  const int32_t reach = p.blur_reach;
+  const int64_t channels = p.channels;
+  const int64_t n = p.out[1] * channels;
+  for (int32_t y = 0; y < p.out[0]; ++y) {
+    for (int32_t x = -reach; x < p.out[1] + reach; ++x) {
+      std::memcpy(row + (x + reach) * channels, from + y * n + reflected(x, p.out[1]) * channels,
+                  static_cast<size_t>(channels));
+    }
+    const uint8_t* const middle = row + reach * channels;
+    int32_t* const sum = sums + y * n;
+    for (int64_t i = 0; i < n; ++i) sum[i] = weights.of[0] * middle[i];
+    for (int32_t k = 1; k <= reach; ++k) {
+      const uint8_t* const before = middle - k * channels;
+      const uint8_t* const after = middle + k * channels;
+      for (int64_t i = 0; i < n; ++i) sum[i] += weights.of[k] * (before[i] + after[i]);
+    }
+  }
+  for (int32_t y = 0; y < p.out[0]; ++y, to += n) {
+    for (int64_t i = 0; i < n; ++i) wide[i] = static_cast<double>(weights.of[0]) * sums[y * n + i];
+    for (int32_t k = 1; k <= reach; ++k) {
+      const int32_t* const before = sums + reflected(y - k, p.out[0]) * n;
+      const int32_t* const after = sums + reflected(y + k, p.out[0]) * n;
+      const double weight = weights.of[k];
+      for (int64_t i = 0; i < n; ++i) wide[i] += weight * (static_cast<double>(before[i]) + after[i]);
+    }
+    for (int64_t i = 0; i < n; ++i) to[i] = blurred(weights, wide[i]);
   }
 }
 
@@ -236,13 +286,24 @@ void write_pixels(const TransformParams& p, Rows rows, Out* out) {
 }
 
 template <class Out>
-void write_values(const TransformParams& p, const FramePlan& plan, const void* frame, char* scratch, Out* out) {
-  auto* const bytes = reinterpret_cast<uint8_t*>(scratch);
+void erase(const TransformParams& p, const ErasedPart& part, Out* out) {
+  for (int c = 0; c < p.channels; ++c) {
+    const Out value = normalised<Out>(p, p.erased[c], c);
+    for (int32_t y = part.first[0]; y < part.first[0] + part.size[0]; ++y) {
+      for (int32_t x = part.first[1]; x < part.first[1] + part.size[1]; ++x) out[out_offset(p, y, x, c)] = value;
+    }
+  }
+}
+
+template <class Out>
+void write_values(const TransformParams& p, const FramePlan& plan, const Augments& augments, const void* frame,
+                  char* scratch, Out* out) {
+  auto* bytes = reinterpret_cast<uint8_t*>(scratch);
   Rows rows{bytes, int64_t{p.out[1]} * p.channels};
   if (frame == nullptr) {
     std::memset(bytes, 0, static_cast<size_t>(rows.stride));
     rows.stride = 0;
-  } else if (only_moves(plan) && !p.jitters && repeats_none(plan.rows, p.out[0]) &&
+  } else if (only_moves(plan) && !p.jitters && !p.warps && p.blur_reach == 0 && repeats_none(plan.rows, p.out[0]) &&
              repeats_none(plan.columns, p.out[1])) {
     rows = rows_in_frame(p, plan, frame);
   } else {
@@ -251,17 +312,34 @@ void write_values(const TransformParams& p, const FramePlan& plan, const void* f
     } else {
       with_filter(p.interpolation, [&](auto filter) { resize<decltype(filter)>(p, plan, frame, scratch, bytes); });
     }
+    auto* other = reinterpret_cast<uint8_t*>(scratch + transform_scratch(p).other);
+    if (p.warps) {
+      warp(p, augments.warp, bytes, other);
+      std::swap(bytes, other);
+    }
+    if (p.blur_reach > 0) {
+      blur(p, augments.blur, bytes, scratch, other);
+      std::swap(bytes, other);
+    }
     if (p.jitters) jitter(p, plan, bytes);
+    rows.first = bytes;
   }
   if (p.layout == ImageLayout::kChw) {
     write_planes(p, rows, out);
   } else {
     write_pixels(p, rows, out);
   }
+  if (p.erase > 0) erase(p, augments.erased, out);
 }
 
 template <class Out>
-void write_depth(const TransformParams& p, const FramePlan& plan, const void* frame, Out* out) {
+void write_depth(const TransformParams& p, const FramePlan& plan, const Warp& warp, const void* frame, Out* out) {
+  if (frame != nullptr && p.warps) {
+    for (int32_t y = 0; y < p.out[0]; ++y) {
+      for (int32_t x = 0; x < p.out[1]; ++x) *out++ = warped_depth<Out>(p, plan, warp, frame, y, x);
+    }
+    return;
+  }
   for (int32_t y = 0; y < p.out[0]; ++y) {
     const int32_t row = frame == nullptr ? -1 : resized_at(plan.rows, y);
     for (int32_t x = 0; x < p.out[1]; ++x, ++out) {
@@ -273,14 +351,17 @@ void write_depth(const TransformParams& p, const FramePlan& plan, const void* fr
 
 }  // namespace
 
-void transform_frame(const TransformParams& p, const FramePlan& plan, const void* frame, char* scratch, void* out) {
+void transform_frame(const TransformParams& p, const FramePlan& plan, const Augments& augments, const void* frame,
+                     char* scratch, void* out) {
   if (p.dtype != DType::kUInt8) {
-    with_floating(p.out_dtype, [&](auto type) { write_depth(p, plan, frame, static_cast<decltype(type)*>(out)); });
-  } else if (p.out_dtype == DType::kUInt8) {
-    write_values(p, plan, frame, scratch, static_cast<uint8_t*>(out));
-  } else {
     with_floating(p.out_dtype,
-                  [&](auto type) { write_values(p, plan, frame, scratch, static_cast<decltype(type)*>(out)); });
+                  [&](auto type) { write_depth(p, plan, augments.warp, frame, static_cast<decltype(type)*>(out)); });
+  } else if (p.out_dtype == DType::kUInt8) {
+    write_values(p, plan, augments, frame, scratch, static_cast<uint8_t*>(out));
+  } else {
+    with_floating(p.out_dtype, [&](auto type) {
+      write_values(p, plan, augments, frame, scratch, static_cast<decltype(type)*>(out));
+    });
   }
 }
 

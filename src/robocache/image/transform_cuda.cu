@@ -5,6 +5,7 @@
 
 #include "robocache/core/launch_cuda.cuh"
 #include "robocache/core/with_type.hpp"
+#include "robocache/image/augment_math.hpp"
 #include "robocache/image/transform_math.hpp"
 #include "robocache/image/transform_params.hpp"
 
@@ -31,13 +32,19 @@ __device__ bool is_mine(const FrameChoice& from, int64_t i) {
   return from.rows == nullptr || (from.rows[i] >= from.begin && from.rows[i] < from.end);
 }
 
+__device__ ImageDraw draw_of(const TransformBatch& batch, int64_t i) {
+  return {batch.first.seed, batch.first.epoch, batch.first.sample + i / batch.steps};
+}
+
+__device__ Warp warp_of(const TransformBatch& batch, int64_t i) {
+  return frame_warp(batch.params, draw_of(batch, i), i % batch.steps);
+}
+
 // One thread of the block draws for all of them.
 __device__ const FramePlan& plan_of(const TransformBatch& batch, int64_t i) {
   __shared__ FramePlan plan;
   if (threadIdx.x == 0) {
-    const int64_t sample = i / batch.steps;
-    const ImageDraw draw{batch.first.seed, batch.first.epoch, batch.first.sample + sample};
-    plan = frame_plan(batch.params, draw, i - sample * batch.steps);
+    plan = frame_plan(batch.params, draw_of(batch, i), i % batch.steps);
   }
   __syncthreads();
   return plan;
@@ -93,7 +100,8 @@ __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, c
     for (int c = 0; c < kChannels; ++c) sums[c] += int64_t{w} * of_row[c];
   }
   const auto weight = static_cast<double>(weight_of_rows * weight_of_columns);
-  for (int c = 0; c < kChannels; ++c) pixel[c] = rounded_mean<Filter>(static_cast<double>(sums[c]), weight);
+  for (int c = 0; c < kChannels; ++c)
+    pixel[c] = rounded_mean<Filter::kOvershoots>(static_cast<double>(sums[c]), weight);
 }
 
 struct OnlyMoves {};
@@ -278,7 +286,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
   });
 }
 
-template <class Out>
+template <bool kWarps, class Out>
 __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
   const TransformParams& p = batch.params;
@@ -287,6 +295,18 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
+  if constexpr (kWarps) {
+    __shared__ Warp warp;
+    if (threadIdx.x == 0) warp = warp_of(batch, i);
+    __syncthreads();
+    along_my_pixels(p, blockIdx.y * kRowsOfBlock, kRowsOfBlock, [&](int32_t y, int32_t x, int count) {
+      for (int k = 0; k < count; ++k) {
+        out[int64_t{y} * p.out[1] + x + k] =
+            frame == nullptr ? Out{} : warped_depth<Out>(p, plan, warp, frame, y, x + k);
+      }
+    });
+    return;
+  }
   along_my_pixels(p, blockIdx.y * kRowsOfBlock, kRowsOfBlock, [&](int32_t y, int32_t x, int count) {
     const int32_t row = frame == nullptr ? -1 : resized_at(plan.rows, y);
     for (int k = 0; k < count; ++k) {
@@ -310,9 +330,97 @@ __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_consta
   double matrix[9] = {};
   if (number >= 1) {
     const ImageDraw draw{batch.first.seed, batch.first.epoch, batch.first.sample + sample};
-    planned_intrinsics(frame_plan(batch.params, draw, step), batch.matrix, matrix);
+    planned_intrinsics(batch.params, frame_plan(batch.params, draw, step), frame_warp(batch.params, draw, step),
+                       batch.matrix, matrix);
   }
   for (int k = 0; k < 9; ++k) batch.out[9 * i + k] = static_cast<float>(matrix[k]);
+}
+
+// ---- Flips, rotation, blur, erasing ------------------------------------------------------------------------------------
+
+// From bytes [H, W, C] to bytes.
+__global__ void __launch_bounds__(kThreads) warp_frames(const __grid_constant__ TransformBatch batch) {
+  wait_for_work_before();
+  const TransformParams& p = batch.params;
+  const int64_t i = blockIdx.x;
+  if (!is_mine(batch.from, i)) return;
+  __shared__ Warp warp;
+  if (threadIdx.x == 0) warp = warp_of(batch, i);
+  __syncthreads();
+  const int64_t bytes = int64_t{p.out[0]} * p.out[1] * p.channels;
+  const uint8_t* const from = static_cast<const uint8_t*>(batch.from.pixels) + i * bytes;
+  uint8_t* const out = static_cast<uint8_t*>(batch.out) + i * bytes;
+  const int32_t first = blockIdx.y * kRowsOfBlock;
+  const int32_t pixels = min(kRowsOfBlock, p.out[0] - first) * p.out[1];
+  for (int32_t k = threadIdx.x; k < pixels; k += kThreads) {
+    const int32_t y = first + k / p.out[1];
+    const int32_t x = k % p.out[1];
+    warped_pixel(p, warp, from, y, x, out + (int64_t{y} * p.out[1] + x) * p.channels);
+  }
+}
+
+// The same. A block computes a tile: it adds up parts of rows first, with those above and below that count.
+__global__ void __launch_bounds__(kThreads) blur_frames(const __grid_constant__ TransformBatch batch) {
+  constexpr int32_t kTile = 32;
+  wait_for_work_before();
+  const TransformParams& p = batch.params;
+  const int64_t i = blockIdx.x;
+  if (!is_mine(batch.from, i)) return;
+  __shared__ BlurWeights weights;
+  __shared__ int32_t sums[kTile + 2 * kMostBlurReach][kTile * 3];
+  if (threadIdx.x == 0) weights = blur_weights(p, draw_of(batch, i), i % batch.steps);
+  __syncthreads();
+  const int64_t bytes = int64_t{p.out[0]} * p.out[1] * p.channels;
+  const uint8_t* const from = static_cast<const uint8_t*>(batch.from.pixels) + i * bytes;
+  uint8_t* const out = static_cast<uint8_t*>(batch.out) + i * bytes;
+  const int32_t tiles = (p.out[1] + kTile - 1) / kTile;
+  const int32_t reach = p.blur_reach;
+  for (int32_t tile = blockIdx.y; tile < tiles * ((p.out[0] + kTile - 1) / kTile); tile += gridDim.y) {
+    const int32_t first_row = tile / tiles * kTile;
+    const int32_t first_column = tile % tiles * kTile;
+    const int32_t rows = min(kTile, p.out[0] - first_row);
+    const int32_t values = min(kTile, p.out[1] - first_column) * p.channels;
+    for (int32_t k = threadIdx.x; k < (rows + 2 * reach) * values; k += kThreads) {
+      const int32_t y = reflected(first_row + k / values - reach, p.out[0]);
+      const int32_t x = first_column + k % values / p.channels;
+      const uint8_t* const row = from + int64_t{y} * p.out[1] * p.channels + k % values % p.channels;
+      int32_t sum = weights.of[0] * row[x * p.channels];
+      for (int32_t d = 1; d <= reach; ++d) {
+        sum += weights.of[d] *
+               (row[reflected(x - d, p.out[1]) * p.channels] + row[reflected(x + d, p.out[1]) * p.channels]);
+      }
+      sums[k / values][k % values] = sum;
+    }
+    __syncthreads();
+    for (int32_t k = threadIdx.x; k < rows * values; k += kThreads) {
+      const int32_t y = k / values;
+      const int32_t v = k % values;
+      int64_t sum = int64_t{weights.of[0]} * sums[y + reach][v];
+      for (int32_t d = 1; d <= reach; ++d) {
+        sum += int64_t{weights.of[d]} * (int64_t{sums[y + reach - d][v]} + sums[y + reach + d][v]);
+      }
+      out[(int64_t{first_row + y} * p.out[1] + first_column) * p.channels + v] =
+          blurred(weights, static_cast<double>(sum));
+    }
+    __syncthreads();
+  }
+}
+
+template <class Out>
+__global__ void __launch_bounds__(kThreads) erase_parts(const __grid_constant__ TransformBatch batch) {
+  wait_for_work_before();
+  const TransformParams& p = batch.params;
+  const int64_t i = blockIdx.x;
+  if (!is_mine(batch.from, i)) return;
+  __shared__ ErasedPart part;
+  if (threadIdx.x == 0) part = erased_part(p, draw_of(batch, i), i % batch.steps);
+  __syncthreads();
+  Out* const out = out_of<Out>(batch, i);
+  for (int32_t k = threadIdx.x; k < part.size[0] * part.size[1]; k += kThreads) {
+    const int32_t y = part.first[0] + k / part.size[1];
+    const int32_t x = part.first[1] + k % part.size[1];
+    for (int c = 0; c < p.channels; ++c) out[out_offset(p, y, x, c)] = normalised<Out>(p, p.erased[c], c);
+  }
 }
 
 using Kernel = void (*)(TransformBatch);
@@ -326,6 +434,11 @@ Kernel colour_kernel(const TransformParams& p) {
   return kernel;
 }
 
+template <class Out>
+Kernel depth_kernel(const TransformParams& p) {
+  return p.warps ? make_depth<true, Out> : make_depth<false, Out>;
+}
+
 Kernel kernel_of(const TransformParams& p) {
   Kernel kernel = nullptr;
   const auto of_colour = [&](auto type) {
@@ -335,11 +448,11 @@ Kernel kernel_of(const TransformParams& p) {
   if (p.out_dtype == DType::kUInt8) {
     of_colour(uint8_t{});
   } else if (p.out_dtype == DType::kFloat32) {
-    p.dtype == DType::kUInt8 ? of_colour(float{}) : void(kernel = make_depth<float>);
+    p.dtype == DType::kUInt8 ? of_colour(float{}) : void(kernel = depth_kernel<float>(p));
   } else if (p.out_dtype == DType::kFloat16) {
-    p.dtype == DType::kUInt8 ? of_colour(Float16{}) : void(kernel = make_depth<Float16>);
+    p.dtype == DType::kUInt8 ? of_colour(Float16{}) : void(kernel = depth_kernel<Float16>(p));
   } else {
-    p.dtype == DType::kUInt8 ? of_colour(BFloat16{}) : void(kernel = make_depth<BFloat16>);
+    p.dtype == DType::kUInt8 ? of_colour(BFloat16{}) : void(kernel = depth_kernel<BFloat16>(p));
   }
   return kernel;
 }
@@ -357,6 +470,39 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_transform_i
   const dim3 blocks(static_cast<unsigned>(batch->count * batch->steps),
                     whole ? 1 : blocks_for(p.out[0], kRowsOfBlock, 65535));
   return launch_overlapped(kernel_of(p), blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *batch);
+}
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_warp_images(const robocache::TransformBatch* batch,
+                                                                                 int32_t device, void* stream) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const dim3 blocks(static_cast<unsigned>(batch->count * batch->steps),
+                    blocks_for(batch->params.out[0], kRowsOfBlock, 65535));
+  return launch_overlapped(warp_frames, blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *batch);
+}
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_blur_images(const robocache::TransformBatch* batch,
+                                                                                 int32_t device, void* stream) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  const int64_t pixels = int64_t{batch->params.out[0]} * batch->params.out[1];
+  const dim3 blocks(static_cast<unsigned>(batch->count * batch->steps), blocks_for(pixels, 32 * 32, 65535));
+  return launch_overlapped(blur_frames, blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *batch);
+}
+
+extern "C" __attribute__((visibility("default"))) int robocache_cuda_erase_images(
+    const robocache::TransformBatch* batch, int32_t device, void* stream) {
+  using namespace robocache;
+  const DeviceGuard guard(device);
+  if (guard.code() != cudaSuccess) return guard.code();
+  Kernel kernel = erase_parts<uint8_t>;
+  if (batch->params.out_dtype == DType::kFloat32) kernel = erase_parts<float>;
+  if (batch->params.out_dtype == DType::kFloat16) kernel = erase_parts<Float16>;
+  if (batch->params.out_dtype == DType::kBFloat16) kernel = erase_parts<BFloat16>;
+  return launch_overlapped(kernel, dim3(static_cast<unsigned>(batch->count * batch->steps)), kThreads, 0,
+                           static_cast<cudaStream_t>(stream), *batch);
 }
 
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_intrinsics(const robocache::IntrinsicsBatch* batch,

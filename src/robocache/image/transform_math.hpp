@@ -27,6 +27,15 @@ enum class DrawnFor : uint64_t {
   kContrast,
   kSaturation,
   kHue,
+  kFlip,
+  kFlipColumns,
+  kRotation,
+  kBlur,
+  kErase,
+  kEraseScale,
+  kEraseRatio,
+  kErasedRow,
+  kErasedColumn,
 };
 
 struct FrameDraws {
@@ -46,12 +55,15 @@ struct FrameDraws {
   }
 };
 
-ROBOCACHE_HD FrameDraws frame_draws(const TransformParams& p, const ImageDraw& draw, int64_t step) {
+ROBOCACHE_HD FrameDraws hashed_draws(const ImageDraw& draw, uint64_t key, uint64_t step) {
   uint64_t state = 0;
-  const uint64_t parts[] = {draw.seed, draw.epoch, static_cast<uint64_t>(draw.sample), p.key,
-                            p.per_frame ? static_cast<uint64_t>(step) + 1 : 0};
+  const uint64_t parts[] = {draw.seed, draw.epoch, static_cast<uint64_t>(draw.sample), key, step};
   for (const uint64_t part : parts) state = mix_bits((state ^ part) + 0x9e3779b97f4a7c15u);
   return {state};
+}
+
+ROBOCACHE_HD FrameDraws frame_draws(const TransformParams& p, const ImageDraw& draw, int64_t step) {
+  return hashed_draws(draw, p.key, p.per_frame ? static_cast<uint64_t>(step) + 1 : 0);
 }
 
 // ---- Geometry: the source of an output pixel ----
@@ -148,19 +160,6 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
     plan.hue = static_cast<float>(6 * draws.number(DrawnFor::kHue, p.hue));
   }
   return plan;
-}
-
-// Adapts a camera's 3x3 row-major matrix from the input frame to the output frame. Pixel centres are at whole numbers,
-// edges are half a pixel away, and edges map to edges.
-ROBOCACHE_HD void planned_intrinsics(const FramePlan& plan, const double* in, double* out) {
-  const AxisPlan* const axes[] = {&plan.columns, &plan.rows};  // columns are x, the matrix's first row
-  for (int row = 0; row < 2; ++row) {
-    const AxisPlan& axis = *axes[row];
-    const double scale = static_cast<double>(axis.to) / axis.from;
-    const double moved = (0.5 - axis.from_first) * scale - 0.5 + axis.to_first - axis.first;
-    for (int i = 0; i < 3; ++i) out[3 * row + i] = scale * in[3 * row + i] + moved * in[6 + i];
-  }
-  for (int i = 6; i < 9; ++i) out[i] = in[i];
 }
 
 // Whether all output pixels are pixels of the frame.
@@ -270,12 +269,12 @@ void with_filter(ImageInterpolation interpolation, const Call& call) {
   }
 }
 
-// Returns sum / weight, rounded, ties to even, and held between 0 and 255 where a filter overshoots. It is exact: weights
-// are below 2^43, so no quotient of integers is closer to a tie than float64 can distinguish.
-template <class Filter>
+// Returns sum / weight, rounded, ties to even, and where it may be beyond them held between 0 and 255. It is exact:
+// weights are below 2^43, so no quotient of integers is closer to a tie than float64 can distinguish.
+template <bool kMayBeBeyond = false>
 ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
   double mean = sum / weight;
-  if constexpr (Filter::kOvershoots) {
+  if constexpr (kMayBeBeyond) {
     mean = mean < 0 ? 0 : mean;
     mean = mean > 255 ? 255 : mean;
   }

@@ -32,6 +32,19 @@ struct TransformParams {
   bool crops_at_random;
   int32_t shift;
 
+  bool warps;      // whether frames are flipped or rotated
+  double flip[2];  // the probability that the order of rows, or of columns, is reversed
+  bool rotates;
+  ImageRange rotation;  // degrees
+
+  int32_t blur_reach;  // pixels on each side, 0 without blur
+  ImageRange blur;
+
+  double erase;  // a probability
+  ImageRange erase_scale;
+  ImageRange erase_log_ratio;
+  uint8_t erased[3];  // a channel's byte
+
   bool jitters;  // whether there is any of these
   bool brightens, contrasts, saturates, hues;
   ImageRange brightness, contrast, saturation, hue;

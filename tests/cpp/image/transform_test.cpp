@@ -60,6 +60,8 @@ TEST(Transform, GivesTheSameBitsForEveryInstructionSet) {
       R"({"shift": 5, "brightness": 0.4})",
       R"({"size": [20, 47], "crop_scale": [0.5, 1.0]})",
       R"({"size": [20, 47], "crop_scale": [0.5, 1.0], "interpolation": "bicubic"})",
+      R"({"size": [30, 40], "flip_vertical": 1, "rotation": 30, "blur": [0.1, 3], "blur_kernel": 7, "hue": 0.2})",
+      R"({"flip_horizontal": 1, "blur": 2, "blur_kernel": 37, "erase": 1, "erase_value": 0.5})",
       R"({"size": [60, 17], "interpolation": "area", "hue": 0.5})",
       R"({"size": [20, 67], "interpolation": "nearest", "contrast": 0.5})",
       R"({"size": [64, 80], "fit": "pad", "contrast": 0.5, "saturation": 0.9, "hue": 0.5})",
@@ -83,11 +85,12 @@ TEST(Transform, GivesTheSameBitsForEveryInstructionSet) {
             const_cast<char*>(scratch.data()) + (64 - reinterpret_cast<uintptr_t>(scratch.data()) % 64);
         for (int64_t sample = 0; sample < 8; ++sample) {
           const FramePlan plan = frame_plan(p, {1, 2, sample}, 0);
+          const Augments augments = frame_augments(p, {1, 2, sample}, 0);
           Bytes expected(static_cast<size_t>(transform.bytes()));
-          baseline::transform_frame(p, plan, frame.data(), aligned, expected.data());
+          baseline::transform_frame(p, plan, augments, frame.data(), aligned, expected.data());
           for (const Build& build : vector_builds()) {
             Bytes made(expected.size());
-            build.transform(p, plan, frame.data(), aligned, made.data());
+            build.transform(p, plan, augments, frame.data(), aligned, made.data());
             EXPECT_EQ(made, expected) << build.name << " " << json << " " << dtype_name(dtype) << " " << channels;
           }
         }
@@ -176,7 +179,8 @@ TEST(Transform, ReadsAndWritesNothingOutside) {
   for (const char* const json :
        {R"({"crop": [30, 50]})", R"({"shift": 60})", R"({"size": [70, 90]})", R"({"size": [5, 5]})",
         R"({"crop_scale": [0.01, 1]})", R"({"size": [30, 90], "fit": "pad", "crop": [29, 89]})",
-        R"({"size": [30, 90], "fit": "crop", "hue": 0.5, "contrast": 1})"}) {
+        R"({"size": [30, 90], "fit": "crop", "hue": 0.5, "contrast": 1})",
+        R"({"flip_vertical": 0.5, "rotation": 180, "blur": 9, "blur_kernel": 63, "erase": 1, "erase_scale": [0.1, 1]})"}) {
     const ImageTransform transform(kColour, options_of(json), "camera");
     const Bytes frame = random_bytes(37 * 53 * 3);
     for (int64_t sample = 0; sample < 20; ++sample) EXPECT_FALSE(run(transform, frame.data(), {0, 0, sample}).empty());
@@ -206,7 +210,8 @@ TEST_P(ImageBatchTest, GivesTheBitsOfTheTransform) {
   const std::vector<int64_t> rows = {4, 0, -1, 2, 2, 1};
   for (const char* const json :
        {R"({"crop": [31, 29], "dtype": "bfloat16"})", R"({"size": [24, 40], "crop_scale": [0.2, 1]})",
-        R"({"shift": 4, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.3})"}) {
+        R"({"shift": 4, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.3})",
+        R"({"size": [40, 70], "flip_horizontal": 0.5, "rotation": 180, "blur": [0.1, 4], "blur_kernel": 63, "erase": 0.9})"}) {
     const ImageOptions options = options_of(json);
     const ImageTransform transform(kColour, options, "");
     const test::DeviceArray<uint8_t> frames(pixels, DType::kUInt8, {5, 37, 53, 3}, device());
@@ -216,7 +221,8 @@ TEST_P(ImageBatchTest, GivesTheBitsOfTheTransform) {
     const DeviceBuffer memory(device(), 6 * bytes);
     TensorView out = batch.output();
     out.data = memory.data();
-    batch.run({9, 8, 7}, out, {});
+    const DeviceBuffer workspace(device(), static_cast<size_t>(batch.workspace_bytes()));
+    batch.run({9, 8, 7}, out, workspace.data(), {});
     Bytes made(6 * bytes);
     if (device().is_cuda()) {
       check_cuda(cuda_backend().copy_to_host(0, made.data(), memory.data(), made.size(), nullptr), "read");

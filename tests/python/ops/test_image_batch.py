@@ -401,6 +401,244 @@ def test_rule_41_colour_follows_the_order_brightness_contrast_saturation_hue(rng
     assert_same_bits(batch(frames, device=device, crop=(12, 18), crop_at="center", **steps, **BYTES), cropped)
 
 
+# ---- Flips, rotation, blur, erasing ----
+
+
+def test_rule_41_flips_reverse_columns_and_rows(rng, device):
+    frames = random_frames(rng, 3, 9, 14, 3)
+    assert_same_bits(batch(frames, device=device, flip_horizontal=1, **BYTES), frames[:, :, ::-1])
+    assert_same_bits(batch(frames, device=device, flip_vertical=1, **BYTES), frames[:, ::-1])
+    both = batch(frames, device=device, flip_horizontal=1, flip_vertical=1.0, **BYTES)
+    assert_same_bits(both, frames[:, ::-1, ::-1])
+    # After everything that chooses pixels.
+    options = {"crop_scale": (0.3, 1), "size": (12, 10), "crop": (7, 8), "seed": 3}
+    plain = batch(frames, device=device, **options, **BYTES)
+    assert_same_bits(batch(frames, device=device, flip_horizontal=1, **options, **BYTES), plain[:, :, ::-1])
+
+
+def test_rule_42_flips_are_drawn_by_their_probability_once_a_sample(rng, device):
+    frames = random_frames(rng, 2, 5, 6, 3)
+    rows = np.tile([0, 1], (2000, 1))
+    made = batch(frames, rows, device, flip_horizontal=0.3, flip_vertical=0.5, per_frame=True, seed=5, **BYTES)
+    seen = {}
+    for name, expected in (
+        ("neither", frames),
+        ("columns", frames[:, :, ::-1]),
+        ("rows", frames[:, ::-1]),
+        ("both", frames[:, ::-1, ::-1]),
+    ):
+        seen[name] = int((made == expected).all(axis=(1, 2, 3, 4)).sum())
+    assert sum(seen.values()) == 2000  # both frames of a window alike, even with per_frame
+    for name, share in (("neither", 0.35), ("columns", 0.15), ("rows", 0.35), ("both", 0.15)):
+        assert abs(seen[name] - 2000 * share) < 5 * math.sqrt(2000 * share * (1 - share)), seen
+    # Other options leave the draw alone.
+    upright = np.repeat(np.uint8([[[[255]], [[0]]]]), 3, axis=2)
+    plain = batch(upright, np.zeros(2000, np.int64), device, flip_vertical=0.5, brightness=(0.9, 1), seed=5, **BYTES)
+    reversed_rows = [(made[:, 0] == frame).all(axis=(1, 2, 3)) for frame in (frames[0, ::-1], frames[0, ::-1, ::-1])]
+    np.testing.assert_array_equal(plain[:, 0, 0, 0] == 0, np.any(reversed_rows, axis=0))
+
+
+@pytest.mark.parametrize("turns", [-0.5, -0.21, 0.0, 0.05, 1 / 3, 0.5])
+def test_rule_41_hue_is_turned_as_colorsys_has_it(rng, device, turns):
+    frames = random_frames(rng, 1, 40, 50, 3)
+    frames[0, :8] = rng.choice(
+        np.uint8([0, 255]), (8, 50, 3)
+    )  # the corners of the cube: greys, primaries, black, white
+    made = batch(frames, device=device, hue=(turns, turns), **BYTES)
+    assert np.abs(made[0] - images.hue_turned(frames[0], turns)).max() <= ROUNDED
+    if turns == 0:
+        assert_same_bits(made, frames)
+
+
+def test_rule_41_colour_follows_the_order_brightness_contrast_saturation_hue(rng, device):
+    frames = random_frames(rng, 2, 16, 24, 3)
+    steps = {"brightness": (1.3, 1.3), "contrast": (0.6, 0.6), "saturation": (1.8, 1.8), "hue": (0.1, 0.1)}
+    one_by_one = frames
+    for name, factor in steps.items():
+        one_by_one = batch(one_by_one, device=device, **{name: factor}, **BYTES)
+    assert_same_bits(batch(frames, device=device, **steps, **BYTES), one_by_one)
+    # After what is done to the geometry: the mean is that of the crop.
+    cropped = batch(frames[:, 2:14, 3:21], device=device, **steps, **BYTES)
+    assert_same_bits(batch(frames, device=device, crop=(12, 18), crop_at="center", **steps, **BYTES), cropped)
+
+
+# ---- Flips, rotation, blur, erasing ----
+
+
+def test_rule_41_flips_reverse_columns_and_rows(rng, device):
+    frames = random_frames(rng, 3, 9, 14, 3)
+    assert_same_bits(batch(frames, device=device, flip_horizontal=1, **BYTES), frames[:, :, ::-1])
+    assert_same_bits(batch(frames, device=device, flip_vertical=1, **BYTES), frames[:, ::-1])
+    both = batch(frames, device=device, flip_horizontal=1, flip_vertical=1.0, **BYTES)
+    assert_same_bits(both, frames[:, ::-1, ::-1])
+    # After everything that chooses pixels.
+    options = {"crop_scale": (0.3, 1), "size": (12, 10), "crop": (7, 8), "seed": 3}
+    plain = batch(frames, device=device, **options, **BYTES)
+    assert_same_bits(batch(frames, device=device, flip_horizontal=1, **options, **BYTES), plain[:, :, ::-1])
+
+
+def test_rule_42_flips_are_drawn_by_their_probability_once_a_sample(rng, device):
+    frames = random_frames(rng, 2, 5, 6, 3)
+    rows = np.tile([0, 1], (2000, 1))
+    made = batch(frames, rows, device, flip_horizontal=0.3, flip_vertical=0.5, per_frame=True, seed=5, **BYTES)
+    seen = {}
+    for name, expected in (
+        ("neither", frames),
+        ("columns", frames[:, :, ::-1]),
+        ("rows", frames[:, ::-1]),
+        ("both", frames[:, ::-1, ::-1]),
+    ):
+        seen[name] = int((made == expected).all(axis=(1, 2, 3, 4)).sum())
+    assert sum(seen.values()) == 2000  # both frames of a window alike, even with per_frame
+    for name, share in (("neither", 0.35), ("columns", 0.15), ("rows", 0.35), ("both", 0.15)):
+        assert abs(seen[name] - 2000 * share) < 5 * math.sqrt(2000 * share * (1 - share)), seen
+    # The draw has no name of a camera in it and no other option.
+    again = batch(frames, rows, device, flip_horizontal=0.3, flip_vertical=0.5, hue=0.1, seed=5, **BYTES)
+    flat = np.asarray([[255, 255, 255], [0, 0, 0]], np.uint8)[None, :, None].repeat(3, axis=2)
+    plain = batch(flat, np.zeros(2000, np.int64), device, flip_vertical=0.5, seed=5, **BYTES)
+    assert_same_bits(
+        plain[:, 0, 0, 0] == 0,
+        (made[:, 0] == frames[0, ::-1]).all(axis=(1, 2, 3)) | (made[:, 0] == frames[0, ::-1, ::-1]).all(axis=(1, 2, 3)),
+    )
+    assert again.shape == made.shape
+
+
+@pytest.mark.parametrize("turns", [1, 2, -1])
+def test_rule_41_quarter_turns_are_exact_and_counter_clockwise(rng, device, turns):
+    frames = random_frames(rng, 2, 15, 15, 3)
+    made = batch(frames, device=device, rotation=(90 * turns, 90 * turns), **BYTES)
+    assert_same_bits(made, np.rot90(frames, turns, axes=(1, 2)))
+
+
+@pytest.mark.parametrize("degrees", [0.0, 3.5, -17.0, 45.0, 77.7, -138.25, 180.0])
+@pytest.mark.parametrize("shape", [(31, 44), (64, 64), (9, 120)])
+def test_rule_41_rotation_is_torchs_bilinear_sampling(rng, device, degrees, shape):
+    """torchvision's rotate is this grid."""
+    frames = random_frames(rng, 2, *shape, 3)
+    made = batch(frames, device=device, rotation=(degrees, degrees), **BYTES).astype(np.float64)
+    height, width = shape
+    y, x = np.mgrid[:height, :width].astype(np.float64) - np.reshape([(height - 1) / 2, (width - 1) / 2], (2, 1, 1))
+    sine, cosine = math.sin(math.radians(degrees)), math.cos(math.radians(degrees))
+    grid = np.stack([(cosine * x - sine * y) / (width / 2), (sine * x + cosine * y) / (height / 2)], axis=-1)
+    exact = torch.nn.functional.grid_sample(
+        torch.from_numpy(frames).permute(0, 3, 1, 2).double(),
+        torch.from_numpy(np.stack([grid] * 2)),
+        mode="bilinear",
+        padding_mode="zeros",
+        align_corners=False,
+    )
+    # Weights are multiples of 2^-16.
+    assert np.abs(made - exact.permute(0, 2, 3, 1).numpy()).max() <= 0.5 + 4 * 255 * 2**-16
+    assert_same_bits(made, batch(frames, rotation=(degrees, degrees), **BYTES).astype(np.float64))
+
+
+def test_rule_41_masks_and_depth_rotate_by_the_nearest_pixel(rng, device):
+    angle = math.radians(28)
+    y, x = np.mgrid[:21, :34].astype(np.float64) - np.reshape([10, 16.5], (2, 1, 1))
+    rows = np.rint(math.sin(angle) * x + math.cos(angle) * y + 10).astype(int)
+    columns = np.rint(math.cos(angle) * x - math.sin(angle) * y + 16.5).astype(int)
+    inside = (rows >= 0) & (rows < 21) & (columns >= 0) & (columns < 34)
+    rows, columns = rows.clip(0, 20), columns.clip(0, 33)
+    mask = rng.integers(0, 256, (2, 21, 34, 1), dtype=np.uint8)
+    made = batch(mask, device=device, rotation=(28, 28), interpolation="nearest", **BYTES)
+    assert_same_bits(made, np.where(inside[..., None], mask[:, rows, columns], 0).astype(np.uint8))
+    depth = rng.integers(0, 9000, (2, 21, 34, 1), dtype=np.uint16)
+    made = batch(depth, device=device, rotation=(28, 28), unit_m=0.5, layout="hwc")
+    assert_same_bits(made, np.where(inside[..., None], depth[:, rows, columns] * 0.5, 0).astype(np.float32))
+    flipped = batch(depth, device=device, size=(11, 17), flip_horizontal=1, unit_m=0.5, layout="hwc")
+    assert_same_bits(flipped, batch(depth, device=device, size=(11, 17), unit_m=0.5, layout="hwc")[:, :, ::-1])
+
+
+@pytest.mark.parametrize(("sigma", "kernel"), [(0.1, 3), (0.8, 5), (2.0, 23), (7.5, 63), (900.0, 9)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_rule_41_blur_is_scipys_gaussian(rng, device, sigma, kernel, channels):
+    ndimage = pytest.importorskip("scipy.ndimage")
+    frames = random_frames(rng, 2, 70, 41, channels)
+    made = batch(frames, device=device, blur=sigma, blur_kernel=kernel, **BYTES)
+    exact = ndimage.gaussian_filter(
+        frames.astype(np.float64), sigma, mode="mirror", radius=(0, kernel // 2, kernel // 2, 0)[1:3], axes=(1, 2)
+    )
+    # Weights are multiples of 2^-15 of the largest.
+    assert np.abs(made - exact).max() <= 0.5 + 255 * 4 * kernel * 2**-16 / min(kernel, max(1, 2 * sigma))
+    assert_same_bits(made, batch(frames, blur=sigma, blur_kernel=kernel, **BYTES))
+
+
+def test_rule_42_blur_and_rotation_are_drawn_evenly(rng, device):
+    impulse = np.zeros((1, 31, 31, 1), np.uint8)
+    impulse[0, 15, 15] = 255
+    made = batch(impulse, np.zeros(3000, np.int64), device, blur=(0.3, 2.0), blur_kernel=15, **BYTES)
+    # The middle is 255 times the square of the largest weight, which falls with sigma.
+    offsets = np.arange(-7, 8)
+    middles = [255 / np.exp(-0.5 * (offsets / s) ** 2).sum() ** 2 for s in np.linspace(0.3, 2.0, 11)]
+    counts = np.histogram(made[:, 15, 15, 0], bins=np.array(middles[::-1]) + [-1, *[0] * 9, 1])[0]
+    assert (np.abs(counts - 300) < 6 * math.sqrt(300) + 30).all(), counts
+    line = np.zeros((1, 101, 101, 1), np.uint8)
+    line[0, 50, 90] = 255
+    turned = batch(line, np.zeros(3000, np.int64), device, rotation=60, **BYTES)[..., 0].astype(float)
+    y, x = np.mgrid[:101, :101] - 50
+    angles = np.degrees(np.arctan2(-(turned * y).sum(axis=(1, 2)), (turned * x).sum(axis=(1, 2))))
+    assert angles.min() > -61 and angles.max() < 61
+    counts = np.histogram(angles, bins=np.linspace(-60, 60, 11))[0]
+    assert (np.abs(counts - 300) < 6 * math.sqrt(300)).all(), counts
+
+
+def test_rule_41_erasing_is_one_rectangle_as_torchvision_draws_it(device):
+    frames = np.full((1, 60, 90, 3), 200, np.uint8)
+    rows = np.zeros(4000, np.int64)
+    made = batch(frames, rows, device, erase=0.5, erase_value=(1.0, 0.0, 0.25), **BYTES)
+    erased = (made != 200).all(axis=-1)
+    areas = []
+    for frame, mask in zip(made, erased, strict=True):
+        if not mask.any():
+            continue
+        ys, xs = np.where(mask.any(axis=1))[0], np.where(mask.any(axis=0))[0]
+        box = frame[ys[0] : ys[-1] + 1, xs[0] : xs[-1] + 1]
+        assert (box == [255, 0, 64]).all() and mask.sum() == box.shape[0] * box.shape[1]
+        areas.append((box.shape[0] * box.shape[1] / 5400, box.shape[0] / box.shape[1], ys[0] / (61 - box.shape[0])))
+    # A rectangle as large as the frame is drawn again: of ten one is smaller.
+    assert abs(len(areas) - 2000) < 5 * math.sqrt(1000)
+    shares, ratios, tops = np.array(areas).T
+    assert shares.min() > 0.017 and shares.max() < 0.34 and ratios.min() > 0.25 and ratios.max() < 4
+    small = np.log(ratios[shares < 0.1])
+    assert abs(small.mean() - np.log(0.3 * 3.3) / 2) < 5 * 0.7 / math.sqrt(len(small))
+    assert abs(tops.mean() - 0.5) < 5 * 0.3 / math.sqrt(len(tops))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", *DTYPES])
+@pytest.mark.parametrize("layout", ["chw", "hwc"])
+def test_rule_41_erased_values_are_normalised(rng, device, dtype, layout):
+    frames = random_frames(rng, 2, 20, 30, 3)
+    normal = {} if dtype == "uint8" else {"mean": "imagenet", "std": "imagenet"}
+    options = {"erase": 1, "erase_scale": 0.5, "erase_ratio": 1, "dtype": dtype, "layout": layout, **normal}
+    made = batch(frames, device=device, erase_value="imagenet", **options)
+    mean = np.rint(255 * np.array([0.485, 0.456, 0.406])).astype(np.uint8)
+    whole = batch(np.broadcast_to(mean, frames.shape).copy(), dtype=dtype, layout=layout, **normal)
+    plain = batch(frames, dtype=dtype, layout=layout, **normal)
+    assert ((made == whole) | (made == plain)).all()
+    assert (made == whole).mean() > 0.45
+
+
+def test_rule_41_augmentations_follow_their_order(rng, device):
+    """Flips, rotation, blur, colours, erasing: each alone in turn gives what all give at once."""
+    frames = random_frames(rng, 2, 24, 32, 3)
+    steps = [
+        {"size": (20, 27), "interpolation": "bilinear"},
+        {"flip_horizontal": 0.5, "flip_vertical": 0.5},
+        {"rotation": 30},
+        {"blur": (0.5, 2), "blur_kernel": 7},
+        {"brightness": 0.3, "contrast": 0.3, "saturation": 0.3, "hue": 0.1},
+        {"erase": 0.8, "erase_value": 0.3},
+    ]
+    for seed in range(8):
+        one_by_one = frames
+        for step in steps:
+            one_by_one = batch(one_by_one, device=device, seed=seed, **step, **BYTES)
+        together = {name: value for step in steps for name, value in step.items()}
+        assert_same_bits(batch(frames, device=device, seed=seed, **together, **BYTES), one_by_one)
+        whole = batch(frames, np.array([[0, -1], [1, 1]]), device, seed=seed, per_frame=True, **together)
+        assert_same_bits(batch(frames, np.array([[0, -1], [1, 1]]), seed=seed, per_frame=True, **together), whole)
+
+
 # ---- Values ----
 
 
@@ -529,6 +767,21 @@ DEPTH = np.zeros((2, 8, 10, 1), np.uint16)
         (FRAMES, {"contrast": -0.5}, "contrast: "),
         (FRAMES, {"saturation": "much"}, "saturation: "),
         (FRAMES, {"hue": 0.6}, "hue: "),
+        (FRAMES, {"flip_horizontal": 1.5}, "flip_horizontal: "),
+        (FRAMES, {"flip_vertical": True}, "flip_vertical: "),
+        (FRAMES, {"rotation": 200}, "rotation: "),
+        (FRAMES, {"rotation": (10, -10)}, "rotation: "),
+        (FRAMES, {"blur": 1.0}, "blur_kernel: goes with blur, got none"),
+        (FRAMES, {"blur_kernel": 3}, "blur_kernel: goes with blur, got it alone"),
+        (FRAMES, {"blur": 1.0, "blur_kernel": 4}, "blur_kernel: .*odd.*4"),
+        (FRAMES, {"blur": 0, "blur_kernel": 3}, "blur: "),
+        (FRAMES, {"blur": 1.0, "blur_kernel": 17}, r"blur_kernel: expected at most 15 for images of 8 x 10, got 17"),
+        (FRAMES, {"erase": 2}, "erase: "),
+        (FRAMES, {"erase_value": 0.5}, "erase_value: goes with erase"),
+        (FRAMES, {"erase": 0.5, "erase_value": 128}, "erase_value: .*from 0.*to 1"),
+        (FRAMES, {"erase": 0.5, "erase_value": (0.1, 0.2)}, "erase_value: "),
+        (FRAMES, {"erase": 0.5, "erase_ratio": (0, 2)}, "erase_ratio: "),
+        (FRAMES, {"erase": 0.5, "erase_scale": (0.5, 2)}, "erase_scale: "),
         (FRAMES, {"mean": (0.1, 0.2)}, "mean: "),
         (FRAMES, {"mean": "cifar"}, "mean: "),
         (FRAMES, {"std": 0}, "std: "),
@@ -545,6 +798,8 @@ DEPTH = np.zeros((2, 8, 10, 1), np.uint16)
         (DEPTH, {}, "unit_m: "),
         (DEPTH, {"unit_m": 0.0}, "unit_m: "),
         (DEPTH, {"unit_m": 0.001, "brightness": 0.1}, "brightness: "),
+        (DEPTH, {"unit_m": 0.001, "blur": 1.0, "blur_kernel": 3}, "blur: "),
+        (DEPTH, {"unit_m": 0.001, "erase": 0.5}, "erase: "),
         (DEPTH, {"unit_m": 0.001, "std": 2}, "std: "),
         (DEPTH, {"unit_m": 0.001, "dtype": "uint8"}, "dtype: "),
         (FRAMES[..., :2], {}, "frames: "),
