@@ -281,7 +281,7 @@ def _with_default(name: str, stream: Any, default: Window) -> Window:
     """A stream's window where nothing is said of it: LeRobot's index columns come as they are, integers without what is for
     floats, and frames never as float64."""
     if name in INDEX_COLUMNS:
-        return Window()
+        return Window(mirror=[])
     window = dataclasses.replace(default, images=default.images if stream.frames is not None else None)
     if stream.frames is None and stream.dtype.kind != "f":
         window = dataclasses.replace(window, method=None, normalize=None, dtype=None)

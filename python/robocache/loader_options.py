@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +78,7 @@ def open_loader(
         raise errors.ArgumentError(
             f"delta_timestamps: expected a key of numbers or frames beside the texts, got {', '.join(texts)}"
         )
+    flips = _flips([default, *windows.values()])
     residency = memory.residency
     of_all, of_keys = (
         (None, residency) if isinstance(residency, Mapping) else (_lib.text("memory.residency", residency), {})
@@ -90,7 +91,7 @@ def open_loader(
         "mixture": mixture is not None,
         "memory.residency": of_all,
         "memory.budget": _budget(memory.budget, device),
-        "windows": [_window(key, window, default, keys, of_keys.get(key)) for key, window in windows.items()],
+        "windows": [_window(key, window, default, keys, of_keys.get(key), flips) for key, window in windows.items()],
         "sources": [
             _converted("source", {"": source}, name)
             | {
@@ -169,7 +170,7 @@ def _windows(given: Any) -> dict[str, Window]:
     return {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in given.items()}
 
 
-def _window(key: str, window: Window, default: Window, keys: Keys, residency: Any) -> dict[str, Any]:
+def _window(key: str, window: Window, default: Window, keys: Keys, residency: Any, flips: set[str]) -> dict[str, Any]:
     name = f"delta_timestamps['{key}']"
     one_step = window.offsets is None
     offsets = [0.0] if one_step else listed(_real, name, window.offsets, np.float64).tolist()
@@ -183,6 +184,10 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         blocks, asked = own_methods(key, keys.numbers[key]), False
     fields = _converted("window", {"": replace(window, base=None)}, f"{name}.")
     images = window.images or (default.images if key in keys.cameras else None)
+    if window.mirror is not None and key in keys.cameras:
+        raise errors.ArgumentError(
+            f"{name}.mirror: expected none for a camera, whose images flip, got {window.mirror!r}"
+        )
     if images is not None and images.dtype is None:
         dtype = fields["dtype"] or _given(_dtype, "default.dtype", default.dtype)
         images = replace(images, dtype="float32" if dtype == "float64" and window.dtype is None else dtype)
@@ -197,13 +202,41 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         "images": None if images is None else json.loads(images.to_json()),
         "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
         **_conversions(name, window, keys.get(key, 0)),
+        **(
+            {}
+            if key in keys.cameras
+            else _mirrored(name, default.mirror if window.mirror is None else window.mirror, flips)
+        ),
     }
+
+
+def _flips(windows: Iterable[Window]) -> set[str]:
+    """The directions in which images flip."""
+    images = [window.images for window in windows if isinstance(window.images, ImageOptions)]
+    return {flip for flip in ("horizontal", "vertical") if any(getattr(x, f"flip_{flip}") for x in images)}
+
+
+def _mirrored(name: str, given: Any, flips: set[str]) -> dict[str, Any]:
+    """The features that each flip mirrors. A list is for the one way in which images flip."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        given = wholes(f"{name}.mirror", given).tolist()
+        if given and flips == {"horizontal", "vertical"}:
+            raise errors.ArgumentError(
+                f"{name}.mirror: expected {{'horizontal': [...], 'vertical': [...]}}, since the images flip both ways, got {given!r}"
+            )
+        given = dict.fromkeys(("horizontal", "vertical"), given)
+    for flip in given:
+        if flip not in ("horizontal", "vertical"):
+            raise errors.ArgumentError(f"{name}.mirror: expected 'horizontal' and 'vertical', got {flip!r}")
+    return {f"mirror_{flip}": wholes(f"{name}.mirror", features).tolist() for flip, features in given.items()}
 
 
 def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
     """The same for frames whose pixels are labels: none is made of two, and none is changed."""
-    for option in ("brightness", "contrast", "saturation", "hue"):
-        if getattr(images, option) is not None:
+    for option in ("blur", "brightness", "contrast", "saturation", "hue", "erase"):
+        if getattr(images, option) not in (None, 0):
             raise errors.ArgumentError(
                 f"{name}.{option}: expected none for labels, which the stream's name or its attribute 'labels' says; give this key "
                 "ImageOptions of its own, or say labels = false in the attributes of a mapping"

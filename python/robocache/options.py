@@ -69,6 +69,10 @@ class Window:
             ``"drawn_text"``, ``"drawn_indices"``: where several texts apply, of several streams that a :class:`Source` renames
             to this key or of an episode's list, one is drawn for each sample. Of the other fields only `offsets` and
             `offset_s` go with texts. None: ``"text"`` of a stream of text, numbers of all others.
+        mirror: where cameras' `images` flip, the features of a key of floats whose signs change in the mirrored world, before
+            `convert` and `normalize`: ``[1]``; ``[]``: none. A list is for the flips of one direction that the cameras make;
+            of both, ``{"horizontal": [1], "vertical": [0]}``. Whole numbers and texts stay as they are. None: not said, which
+            a loader with flips refuses.
 
     Example:
         >>> robocache.Window([-0.1, 0.0], method="nearest", normalize="mean_std")
@@ -88,10 +92,12 @@ class Window:
     convert: Sequence[Conversion] | None = None
     base: str | tuple[str, Sequence[int]] | None = None
     texts: str | None = None
+    mirror: Sequence[int] | Mapping[str, Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", copied(self.offsets))
         object.__setattr__(self, "convert", copied(self.convert))
+        object.__setattr__(self, "mirror", copied(self.mirror))
         object.__setattr__(self, "method", copied(self.method))
 
     @classmethod

@@ -24,7 +24,12 @@ RUN_HERE = {
     "doctor": ['report = robocache.doctor("cache")'],
     "export": ['report = robocache.export("cache"'],
     "format": ['offsets = np.load("streams/camera.top', "points, offsets = (np.load("],
-    "images": ["images = robocache.ImageOptions(", 'with robocache.Writer("recorded")', "# openpi: 224 x 224"],
+    "images": [
+        "images = robocache.ImageOptions(size=(240, 240)",
+        'with robocache.Writer("recorded")',
+        "images = robocache.ImageOptions(size=(224, 224), flip_horizontal",
+        "# openpi: 224 x 224",
+    ],
     "ingest": ["report = robocache.ingest("],
     "ingest-clouds": ["_, clouds = "],
     "loader": [
@@ -242,12 +247,17 @@ def test_loader_statistics(names, tmp_path):
 
 def test_images(names):
     names["ds"] = robocache.open("filmed")
-    run("images", "images = robocache.ImageOptions(", names)
+    run("images", "images = robocache.ImageOptions(size=(240, 240)", names)
     assert names["batch"]["observation.images.top"].shape == (64, 2, 3, 224, 224)
     depth = np.zeros((240, 24, 32), np.uint16)
     names |= {"depth": depth, "jpegs": [jpeg(frame) for frame in names["frames"]]}
     run("images", 'with robocache.Writer("recorded")', names)
     assert robocache.open("recorded").streams["camera.wrist"].frames.codec == "jpeg"
+    names["offsets"] = [i / 10 for i in range(16)]
+    run("images", "images = robocache.ImageOptions(size=(224, 224), flip_horizontal", names)
+    windows = {key: names["windows"][key] for key in ("observation.images.top", "action")}
+    batch = next(robocache.Loader(names["ds"], batch_size=64, delta_timestamps=windows, device="cpu"))
+    assert batch["action"].shape == (64, 16, 7)
     run("images", "# openpi: 224 x 224", {"ImageOptions": robocache.ImageOptions})
 
 

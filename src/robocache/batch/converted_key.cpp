@@ -1,11 +1,12 @@
-// A key whose values are converted: the plan writes its window and its base to scratch memory, and launch() makes of them what
-// the batch has. actions/convert.hpp is the contract.
+// A key whose values are converted, or mirrored with the images: the plan writes its window and its base to scratch memory, and
+// launch() makes of them what the batch has. actions/convert.hpp is the contract.
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "robocache/actions/convert.hpp"
 #include "robocache/batch/key.hpp"
+#include "robocache/image/mirror.hpp"
 
 namespace robocache {
 namespace {
@@ -19,8 +20,11 @@ class ConvertedKey final : public BatchKey {
         tables_(options().device) {
     params_.features = static_cast<int32_t>(features_of(request));
     params_.out_features = static_cast<int32_t>(conversion_.ops.out_features);
-    params_.op_count = static_cast<int32_t>(conversion_.ops.ops.size());
-    params_.ops = tables_.put(conversion_.ops.ops);
+    std::vector<ActionOp> ops = conversion_.ops.ops;
+    if (ops.empty()) ops.emplace_back().step = ActionStep::kRescale;  // of no feature: what is mirrored alone
+    params_.op_count = static_cast<int32_t>(ops.size());
+    params_.ops = tables_.put(ops);
+    mirror_ = mirror_params(request, params_.features);
     params_.wide = conversion_.work == DType::kFloat64;
     params_.out_dtype = spec().dtype;
     params_.steps = steps();
@@ -28,6 +32,7 @@ class ConvertedKey final : public BatchKey {
     make_affines();
     if (!conversion_.base) return;
     params_.base_row = static_cast<int32_t>(features_of(*conversion_.base));
+    base_mirror_ = mirror_params(*conversion_.base, params_.base_row);
     std::vector<int32_t> taken(options().streams[request].base_features.begin(),
                                options().streams[request].base_features.end());
     if (taken.empty()) {
@@ -83,11 +88,38 @@ class ConvertedKey final : public BatchKey {
     ConvertActionsParams params = params_;
     params.memory = filled.memory;
     params.samples = filled.count;
+    mirror(filled, mirror_, steps(), params_.x_offset, stream);
+    mirror(filled, base_mirror_, 1, params_.base_row_offset, stream);
     convert_actions(params, options().device, stream);
     return 0;
   }
 
  private:
+  MirrorParams mirror_params(size_t request, int64_t features) {
+    KeyMirror asked = key_mirror(options(), request);
+    MirrorParams made{};
+    if (asked.axes.empty()) return made;
+    asked.axes.resize(static_cast<size_t>(features));
+    made.features = features;
+    made.wide = conversion_.work == DType::kFloat64;
+    made.axes = tables_.put(asked.axes);
+    std::ranges::copy(asked.flip, made.flip);
+    return made;
+  }
+
+  // Mirrors the samples whose images are flipped: all by one launch, or each of the given anchors by its own.
+  void mirror(const BatchMemory& filled, MirrorParams params, int64_t rows, int64_t offset, CudaStream stream) const {
+    if (params.axes == nullptr) return;
+    const int64_t value = dtype_size(conversion_.work);
+    params.rows = rows;
+    params.samples = filled.anchors.empty() ? filled.count : 1;
+    for (int64_t sample = 0; sample < filled.count; sample += params.samples) {
+      params.values = filled.memory + offset + sample * rows * params.features * value;
+      params.first = filled.draw_of(sample);
+      mirror_values(params, options().device, stream);
+    }
+  }
+
   const Stream* stream_of(size_t source, size_t request) const {
     const SourceRequest& from = options().sources[source];
     if (!from.streams[request]) return nullptr;
@@ -134,6 +166,7 @@ class ConvertedKey final : public BatchKey {
   const Part base_part_;
   DeviceTables tables_;
   ConvertActionsParams params_{};
+  MirrorParams mirror_{}, base_mirror_{};
 };
 
 }  // namespace

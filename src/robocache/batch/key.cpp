@@ -99,7 +99,8 @@ class NumbersKey final : public BatchKey {
 
 std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request) {
   if (streams.camera(request) != nullptr) return make_frames_key(streams, request);
-  if (!streams.options().streams[request].convert.empty()) return make_converted_key(streams, request);
+  const bool is_converted = !streams.options().streams[request].convert.empty();
+  if (is_converted || !key_mirror(streams.options(), request).axes.empty()) return make_converted_key(streams, request);
   return std::make_unique<NumbersKey>(streams, request, part_of_numbers(streams, request));
 }
 

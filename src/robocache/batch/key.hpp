@@ -123,7 +123,7 @@ class BatchKey {
 // The key of a request, of the kind that its tier and the loader's device ask for. Throws DeviceError, OutOfMemory.
 std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request);
 std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);     // for a camera's request
-std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams, size_t request);  // for one with `convert`
+std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams, size_t request);  // with `convert`, mirrored
 
 // The part whose plan reads a request's numbers.
 Part part_of_numbers(const LoaderStreams& streams, size_t request);

@@ -491,6 +491,64 @@ void check_together(const LoaderOptions& options) {
   }
 }
 
+// The names of a flip of rows and of one of columns.
+constexpr const char* kFlips[] = {"flip_vertical", "flip_horizontal"};
+
+double flip_of(const StreamRequest& camera, size_t axis) {
+  return axis == 0 ? camera.images->flip_vertical : camera.images->flip_horizontal;
+}
+
+const std::optional<std::vector<int64_t>>& mirror_of(const StreamRequest& request, size_t axis) {
+  return axis == 0 ? request.mirror_vertical : request.mirror_horizontal;
+}
+
+// A camera that flips its images along an axis, or null.
+const StreamRequest* flipped_camera(const LoaderOptions& options, size_t axis) {
+  for (const StreamRequest& request : options.streams) {
+    if (is_camera(request) && flip_of(request, axis) > 0) return &request;
+  }
+  return nullptr;
+}
+
+// A flipped image shows a mirrored world: each key of floats says what changes its sign. What does so changes it for all
+// cameras.
+void check_mirror(const LoaderOptions& options, size_t request, size_t axis) {
+  const StreamRequest& asked = options.streams[request];
+  const StreamRequest* const flipped = flipped_camera(options, axis);
+  if (is_camera(asked) || flipped == nullptr) return;
+  int64_t features = 0;
+  bool floats = true;
+  bool rows = true;
+  for (const SourceRequest& source : options.sources) {
+    if (!source.streams[request]) continue;
+    const Stream& stream = source.dataset->streams()[static_cast<size_t>(*source.streams[request])];
+    floats = floats && is_floating(stream.dtype);
+    rows = rows && stream.shape.size() == 1;
+    features = stream.features;
+  }
+  const std::string name = of_stream(asked, "mirror");
+  const auto& mirrored = mirror_of(asked, axis);
+  if (!mirrored) {
+    if (!floats) return;
+    refuse(name, ": expected the features whose signs change with ", kFlips[axis], " of '", flipped->stream,
+           "', which mirrors the world ([]: none do), got none");
+  }
+  if (mirrored->empty()) return;
+  if (!floats || !rows) refuse(name, ": expected [] for a key that is not of floats with rows of one axis");
+  for (size_t i = 0; i < mirrored->size(); ++i) {
+    const int64_t feature = (*mirrored)[i];
+    if (feature >= (i == 0 ? 0 : (*mirrored)[i - 1] + 1) && feature < features) continue;
+    refuse(name, ": expected ascending features below ", std::to_string(features), ", got ", std::to_string(feature));
+  }
+  for (const StreamRequest& camera : options.streams) {
+    if (!is_camera(camera) || flip_of(camera, axis) == flip_of(*flipped, axis)) continue;
+    refuse(of_stream(camera, "images"), ".", kFlips[axis], ": expected ", number_text(flip_of(*flipped, axis)),
+           " as for '", flipped->stream, "', since '", asked.stream, "' is mirrored with all cameras, got ",
+           number_text(flip_of(camera, axis)));
+  }
+  key_conversion(options, request);
+}
+
 // How far from 1 a quaternion's length may be, with the rounding of its type.
 double length_tolerance(DType dtype) {
   constexpr double kTolerance = 1e-3;
@@ -513,6 +571,19 @@ std::string source_name(const LoaderOptions& options, size_t source) {
 }
 
 bool is_camera(const StreamRequest& request) { return request.images.has_value(); }
+
+KeyMirror key_mirror(const LoaderOptions& options, size_t request) {
+  KeyMirror made{};
+  for (size_t axis = 0; axis < 2; ++axis) {
+    const StreamRequest* const flipped = flipped_camera(options, axis);
+    const auto& mirrored = mirror_of(options.streams[request], axis);
+    if (flipped == nullptr || !mirrored || mirrored->empty()) continue;
+    made.flip[axis] = flip_of(*flipped, axis);
+    made.axes.resize(std::max(made.axes.size(), static_cast<size_t>(mirrored->back()) + 1));
+    for (const int64_t feature : *mirrored) made.axes[static_cast<size_t>(feature)] |= static_cast<uint8_t>(1 << axis);
+  }
+  return made;
+}
 
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
   const Stream* widest = nullptr;
@@ -626,7 +697,10 @@ LoaderOptions complete_options(LoaderOptions options) {
     complete(options, streams, request);
   }
   check_together(options);
-  for (size_t request = 0; request < options.streams.size(); ++request) check_conversion(options, request);
+  for (size_t request = 0; request < options.streams.size(); ++request) {
+    check_conversion(options, request);
+    for (size_t axis = 0; axis < 2; ++axis) check_mirror(options, request, axis);
+  }
   std::string missing;
   for (size_t place = 0; place < options.sources.size(); ++place) judge_missing(options, place, missing);
   if (!missing.empty()) options.notes.push_back(missing);

@@ -45,6 +45,8 @@ struct StreamRequest {
   std::vector<ActionConversion> convert = {};         // what becomes of the values, before they are normalised
   std::string base = {};                              // the key whose value at the anchor conversions compare with
   std::vector<int64_t> base_features = {};            // of its row, in the order of this key's; none: all
+  // Features whose signs change when the images are flipped, before `convert`; none where nobody said.
+  std::optional<std::vector<int64_t>> mirror_horizontal = {}, mirror_vertical = {};
 
   static constexpr auto fields() {
     using Self = StreamRequest;
@@ -54,7 +56,8 @@ struct StreamRequest {
         Field{"method_asked", &Self::method_asked}, Field{"normalize", &Self::normalize},
         Field{"max_gap_s", &Self::max_gap_s}, Field{"offset_s", &Self::offset_s}, Field{"causal", &Self::causal},
         Field{"tolerance_s", &Self::tolerance_s}, Field{"dtype", &Self::dtype}, Field{"images", &Self::images},
-        Field{"convert", &Self::convert}, Field{"base", &Self::base}, Field{"base_features", &Self::base_features});
+        Field{"convert", &Self::convert}, Field{"base", &Self::base}, Field{"base_features", &Self::base_features},
+        Field{"mirror_horizontal", &Self::mirror_horizontal}, Field{"mirror_vertical", &Self::mirror_vertical});
   }
 };
 
@@ -217,6 +220,14 @@ bool is_camera(const StreamRequest& request);
 // The shape of a key's row in the batch: the widest of the sources' streams, or what conversions make of it; not of a camera.
 // Of complete options.
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
+
+// By which of a key's features change their signs with flipped images, of complete options: for each feature the axes of
+// MirrorParams, or nothing where none does; and the probability of a flip of rows and of columns.
+struct KeyMirror {
+  std::vector<uint8_t> axes;
+  double flip[2];
+};
+KeyMirror key_mirror(const LoaderOptions& options, size_t request);
 
 // Of a converted key, of complete options: the conversions as kernels take them, the index of the base's request where there is
 // a base, the type of the arithmetic, and how far from 1 a quaternion's length may be.

@@ -46,7 +46,8 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
       asked.base_features.clear();
     }
     asked.residency.emplace(Tier::kMapped);
-    if (asked.images) asked.images->together.clear();
+    asked.mirror_horizontal = asked.mirror_vertical = {};  // statistics are of what was recorded
+    if (asked.images) asked.images = without_augmentation(*asked.images);
   }
   own.normalize = Normalize::kNone;
   own.norm_stats.clear();

@@ -310,7 +310,7 @@ JOINT, TOP = ("keys", 0), ("keys", 2)
         (("convert",), [], "convert: no such field"),
         ((*JOINT, "converts"), [], r"keys\[0\].converts: no such field"),
         ((*JOINT, "rows", "rate"), 3, r"keys\[0\].rows.rate: no such field"),
-        ((*TOP, "images", "blur"), 3, r"keys\[2\].images.blur: no such option"),
+        ((*TOP, "images", "sharpen"), 3, r"keys\[2\].images.sharpen: no such option"),
         ((*JOINT, "offset_ns"), None, r"keys\[0\].offset_ns: expected this field"),
         ((*JOINT, "offset_ns"), 4e6, r"keys\[0\].offset_ns: expected a whole number"),
         ((*JOINT, "offset_ns"), 2**63, r"keys\[0\].offset_ns: expected a whole number of 64 bits"),

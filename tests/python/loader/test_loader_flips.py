@@ -1,0 +1,287 @@
+"""Flipped images in a batch, and Window(mirror=): what changes its sign with them (rules 41 and 42)."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import robocache
+from robocache import ImageOptions, Memory, Ranks, Window, actions
+
+torch = pytest.importorskip("torch")
+
+MATRIX = np.array([[50.0, 2.0, 11.5], [0.0, 48.0, 7.25], [0.0, 0.0, 1.0]])
+OFFSETS = [0.0, 0.015, 0.04]
+HALF = {"flip_horizontal": 0.5, "dtype": "uint8", "layout": "hwc"}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    rng = np.random.default_rng(3)
+    path = tmp_path_factory.mktemp("flips") / "cache"
+    with robocache.Writer(path) as writer:
+        writer.stream("depth", unit_m=0.001, intrinsics=MATRIX)
+        for _ in range(3):
+            with writer.episode() as episode:
+                time_ns = np.arange(40) * 20_000_000
+                episode.append("top", time_ns, rng.integers(0, 256, (40, 12, 20, 3), dtype=np.uint8), codec="raw")
+                episode.append("wrist", time_ns, rng.integers(0, 256, (40, 9, 9, 1), dtype=np.uint8), codec="raw")
+                episode.append("depth", time_ns, rng.integers(0, 9000, (40, 16, 24, 1), dtype=np.uint16), codec="raw")
+                episode.append("action", time_ns, rng.normal(1, 2, (40, 4)).astype(np.float32))
+                episode.append("state", time_ns, rng.normal(-1, 1, (40, 4)))
+                episode.append("button", time_ns, rng.integers(0, 2, (40, 1)))
+    return robocache.open(path)
+
+
+def loader_of(dataset, windows, device="cpu", **options):
+    options = {"batch_size": 64, "seed": 7, "anchors": "action", "device": device} | options
+    return robocache.Loader(dataset, delta_timestamps=windows, **options)
+
+
+def numpy_of(batch):
+    return {name: array.cpu().numpy() for name, array in batch.items()}
+
+
+def windows_of(images, **action):
+    return {
+        "top": Window(images=ImageOptions(**images)),
+        "wrist": Window([0.0, 0.02], images=ImageOptions(per_frame=True, **images)),
+        "action": Window(OFFSETS, **action),
+        "button": None,
+    }
+
+
+def flipped_of(made, plain):
+    """Which samples of two batches are mirror images, by both cameras."""
+    of = {}
+    for key in ("top", "wrist"):
+        upright = (made[key] == plain[key]).reshape(len(made[key]), -1).all(axis=1)
+        mirrored = (made[key] == plain[key][..., ::-1, :]).reshape(len(made[key]), -1).all(axis=1)
+        assert (upright != mirrored).all()
+        of[key] = mirrored
+    np.testing.assert_array_equal(of["top"], of["wrist"])
+    return of["top"]
+
+
+def test_all_cameras_of_a_sample_flip_together_and_features_change_their_signs(dataset, device):
+    plain = numpy_of(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}), device)))
+    made = numpy_of(next(loader_of(dataset, windows_of(HALF, mirror=[0, 3]), device)))
+    flipped = flipped_of(made, plain)
+    assert 15 < flipped.sum() < 49
+    signs = np.where(flipped[:, None, None], np.float32([-1, 1, 1, -1]), np.float32(1))
+    np.testing.assert_array_equal(made["action"], plain["action"] * signs)
+    np.testing.assert_array_equal(made["button"], plain["button"])
+    np.testing.assert_array_equal(made["action_is_pad"], plain["action_is_pad"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_signs_change_in_recorded_units_before_values_are_normalised(dataset, device, dtype):
+    window = {"normalize": "mean_std", "dtype": dtype}
+    upright = next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}, **window), device))
+    recorded = numpy_of(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}))))
+    made = next(loader_of(dataset, windows_of(HALF, mirror=[1], **window), device))
+    assert made["action"].dtype == getattr(torch, dtype)
+    upright["action"], made["action"] = upright["action"].float(), made["action"].float()
+    made, upright = numpy_of(made), numpy_of(upright)
+    flipped = flipped_of(made, recorded)
+    np.testing.assert_array_equal(made["action"][~flipped], upright["action"][~flipped])  # the same bits
+    np.testing.assert_array_equal(made["action"][..., [0, 2, 3]], upright["action"][..., [0, 2, 3]])
+    values = dataset.streams["action"].values[:, 1].astype(np.float64)
+    expected = (-recorded["action"][flipped][..., 1] - values.mean()) / values.std()
+    np.testing.assert_allclose(
+        made["action"][flipped][..., 1], expected, rtol=2**-8 if dtype == "bfloat16" else 1e-5, atol=1e-5
+    )
+
+
+def test_a_relative_action_is_that_of_the_mirrored_state(dataset, device):
+    def windows(images, mirrors):
+        window = Window(
+            OFFSETS, convert=[actions.Relative("joints")], base="state", dtype="float64", **mirrors["action"]
+        )
+        return windows_of(images) | {"action": window, "state": Window(dtype="float64", **mirrors["state"])}
+
+    recorded = {"action": Window(OFFSETS, dtype="float64"), "state": Window(dtype="float64")}
+    recorded = numpy_of(next(loader_of(dataset, windows_of({"dtype": "uint8", "layout": "hwc"}) | recorded)))
+    loader = loader_of(dataset, windows(HALF, {"action": {"mirror": [0]}, "state": {"mirror": [0, 2]}}), device)
+    batch = next(loader)
+    made = numpy_of(batch)
+    flipped = flipped_of(made, recorded)[:, None]
+    action = recorded["action"] * np.where(flipped[..., None], [-1, 1, 1, 1], 1)
+    state = recorded["state"] * np.where(flipped, [-1, 1, -1, 1], 1)
+    np.testing.assert_array_equal(made["state"], state)
+    np.testing.assert_array_equal(made["action_base"], state)
+    np.testing.assert_array_equal(made["action"], action - state[:, None])
+    np.testing.assert_allclose(loader.to_absolute("action", batch["action"], batch).cpu().numpy(), action, rtol=1e-14)
+
+
+def test_flips_of_both_ways_reverse_a_sign_twice(dataset, device):
+    images = {"flip_horizontal": 0.5, "flip_vertical": 0.5, "dtype": "uint8", "layout": "hwc"}
+    windows = {
+        "top": Window(images=ImageOptions(**images)),
+        "action": Window(mirror={"horizontal": [0, 1], "vertical": (1, 2)}),
+    }
+    plain = numpy_of(
+        next(loader_of(dataset, {"top": Window(images=ImageOptions(dtype="uint8", layout="hwc")), "action": None}))
+    )
+    made = numpy_of(next(loader_of(dataset, windows, device)))
+    seen = set()
+    for image, action, upright, recorded in zip(
+        made["top"], made["action"], plain["top"], plain["action"], strict=True
+    ):
+        ways = [(h, v) for h in (1, -1) for v in (1, -1) if np.array_equal(image, upright[::v, ::h])]
+        assert len(ways) == 1
+        (h, v) = ways[0]
+        seen.add(ways[0])
+        np.testing.assert_array_equal(action, recorded * np.float32([h, h * v, v, 1]))
+    assert len(seen) == 4
+
+
+def test_the_draw_belongs_to_the_sample(dataset, device):
+    windows = windows_of(HALF, mirror=[0, 1], normalize="min_max")
+    whole = numpy_of(next(loader_of(dataset, windows, batch_size=120)))
+
+    def same(batches):
+        for name, array in whole.items():
+            np.testing.assert_array_equal(np.concatenate([batch[name] for batch in batches]), array, err_msg=name)
+
+    same([numpy_of(batch) for batch in loader_of(dataset, windows, device, batch_size=7)])
+    ranks = [
+        iter(loader_of(dataset, windows, device, batch_size=20, ranks=Ranks(rank=r, world_size=2))) for r in (0, 1)
+    ]
+    shares = [[numpy_of(batch) for batch in rank] for rank in ranks]
+    same([half for pair in zip(*shares, strict=True) for half in pair])
+    loader = loader_of(dataset, windows, device, batch_size=40)
+    first, state = numpy_of(next(loader)), loader.state_dict()
+    resumed = loader_of(dataset, windows, device, batch_size=40, memory=Memory(prefetch=0))
+    resumed.load_state_dict(state)
+    same([first, *map(numpy_of, resumed)])
+    copy = pickle.loads(pickle.dumps(loader_of(dataset, windows, device, batch_size=40)))
+    same([numpy_of(batch) for batch in copy])
+    gathered = numpy_of(loader_of(dataset, windows, device).gather([5, 17, 17, 3]))
+    alone = [numpy_of(loader_of(dataset, windows).gather([anchor])) for anchor in (5, 17, 17, 3)]
+    for name, array in gathered.items():
+        np.testing.assert_array_equal(np.concatenate([one[name] for one in alone]), array, err_msg=name)
+    again = loader_of(dataset, windows, device, batch_size=120)
+    list(again)
+    later = numpy_of(next(again))  # of another epoch
+    assert not np.array_equal(np.sort(later["action"], axis=0), np.sort(whole["action"], axis=0))
+
+
+def test_intrinsics_are_those_of_the_mirrored_world(dataset, device):
+    """A point of the mirrored world lies where the flipped image has it; focal lengths stay positive."""
+    point = np.array([0.2, -0.1, 1.5])
+
+    def pixel(matrix, at):
+        x, y, z = matrix.astype(np.float64) @ at
+        return np.array([x / z, y / z])
+
+    before = pixel(MATRIX, point)
+    for images, mirrored, after in (
+        ({"flip_horizontal": 1}, [-1, 1, 1], [23 - before[0], before[1]]),
+        ({"flip_vertical": 1}, [1, -1, 1], [before[0], 15 - before[1]]),
+        ({"flip_vertical": 1, "flip_horizontal": 1}, [-1, -1, 1], [23 - before[0], 15 - before[1]]),
+        ({"rotation": (90, 90)}, [1, 1, 1], [before[1] + 4, 19 - before[0]]),
+        (
+            {"crop": (12, 10), "crop_at": "center", "flip_horizontal": 1},
+            [-1, 1, 1],
+            [9 - (before[0] - 7), before[1] - 2],
+        ),
+        (
+            {"size": (8, 12), "flip_horizontal": 1},
+            [-1, 1, 1],
+            [11 - ((before[0] + 0.5) / 2 - 0.5), (before[1] + 0.5) / 2 - 0.5],
+        ),
+    ):
+        windows = {"depth": Window(images=ImageOptions(**images)), "action": Window(mirror=[])}
+        matrices = numpy_of(next(loader_of(dataset, windows, device)))["depth_intrinsics"]
+        assert (matrices[:, 0, 0] > 0).all() or "rotation" in images
+        for matrix in matrices[:5]:
+            np.testing.assert_allclose(pixel(matrix, point * mirrored), after, atol=1e-4)
+
+
+def test_statistics_and_the_spec_are_of_what_was_recorded(dataset):
+    plain = loader_of(dataset, windows_of({}, normalize="mean_std"))
+    flips = loader_of(
+        dataset,
+        windows_of(
+            {"flip_horizontal": 0.5, "rotation": 5, "blur": 1, "blur_kernel": 3, "erase": 0.1},
+            mirror=[0],
+            normalize="mean_std",
+        ),
+    )
+    assert flips.spec == plain.spec
+    relative = {"convert": [actions.Relative("joints")], "base": "state"}
+    of = [
+        dataset.statistics(loader_of(dataset, windows_of(images, **relative, **more) | {"state": Window(**more)}))[
+            "action"
+        ]
+        for images, more in (({}, {}), ({"flip_horizontal": 0.5}, {"mirror": [0]}))
+    ]
+    np.testing.assert_array_equal(of[0].mean, of[1].mean)
+
+
+def test_no_mirror_is_what_images_that_do_not_flip_have(dataset, device):
+    """The windows of training serve for evaluation too."""
+    plain = numpy_of(next(loader_of(dataset, windows_of({}), device)))
+    unflipped = numpy_of(next(loader_of(dataset, windows_of({}, mirror=[0]), device)))
+    for name, array in plain.items():
+        np.testing.assert_array_equal(unflipped[name], array)
+
+
+def test_cameras_may_differ_where_nothing_is_mirrored(dataset):
+    windows = windows_of({}, mirror=[]) | {"top": Window(images=ImageOptions(flip_horizontal=1))}
+    made, plain = next(loader_of(dataset, windows)), next(loader_of(dataset, windows_of({})))
+    assert torch.equal(made["top"], plain["top"].flip(-1)) and torch.equal(made["wrist"], plain["wrist"])
+    assert torch.equal(made["action"], plain["action"])
+
+
+@pytest.mark.parametrize(
+    ("windows", "message"),
+    [
+        (
+            windows_of(HALF),
+            r"delta_timestamps\['action'\].mirror: .*flip_horizontal of 'top'.*\(\[\]: none do\), got none",
+        ),
+        (windows_of(HALF, mirror={"vertical": [0]}), r"delta_timestamps\['action'\].mirror: .*flip_horizontal"),
+        (windows_of(HALF, mirror=[4]), r"delta_timestamps\['action'\].mirror: .*below 4, got 4"),
+        (windows_of(HALF, mirror=[2, 1]), r"delta_timestamps\['action'\].mirror: .*ascending.*got 1"),
+        (windows_of(HALF, mirror=[-1]), r"delta_timestamps\['action'\].mirror: .*got -1"),
+        (windows_of(HALF, mirror=[0.5]), r"delta_timestamps\['action'\].mirror: .*"),
+        (windows_of(HALF, mirror=3), r"delta_timestamps\['action'\].mirror: .*"),
+        (
+            windows_of(HALF, mirror={"x": [1]}),
+            r"delta_timestamps\['action'\].mirror: expected 'horizontal' and 'vertical'",
+        ),
+        (
+            windows_of({**HALF, "flip_vertical": 0.5}, mirror=[1]),
+            r"delta_timestamps\['action'\].mirror: expected \{'horizontal'.*both ways",
+        ),
+        (
+            windows_of(HALF, mirror=[1]) | {"button": Window(mirror=[0])},
+            r"delta_timestamps\['button'\].mirror: expected \[\] for a key that is not of floats",
+        ),
+        (
+            windows_of(HALF, mirror=[1]) | {"top": Window(mirror=[0], images=ImageOptions(**HALF))},
+            r"delta_timestamps\['top'\].mirror: expected none for a camera",
+        ),
+        (
+            windows_of(HALF, mirror=[1]) | {"wrist": Window(images=ImageOptions(flip_horizontal=0.25))},
+            r"delta_timestamps\['wrist'\].images.flip_horizontal: expected 0.5 as for 'top', since 'action' .*got 0.25",
+        ),
+        (
+            windows_of(HALF, mirror=[1]) | {"wrist": Window()},
+            r"delta_timestamps\['wrist'\].images.flip_horizontal: expected 0.5 as for 'top'",
+        ),
+    ],
+)
+def test_what_is_not_said_or_cannot_be_is_refused(dataset, windows, message):
+    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"^{message}"):
+        loader_of(dataset, windows)
+
+
+def test_the_default_answers_for_keys_that_say_nothing(dataset):
+    flips = Window(mirror=[], images=ImageOptions(flip_horizontal=1))
+    batch = next(loader_of(dataset, {"top": None, "action": None, "state": None}, default=flips))
+    plain = next(loader_of(dataset, {"top": None, "action": None, "state": None}))
+    assert torch.equal(batch["top"], plain["top"].flip(-1))
+    assert torch.equal(batch["action"], plain["action"]) and torch.equal(batch["state"], plain["state"])
