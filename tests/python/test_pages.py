@@ -40,7 +40,8 @@ RUN_HERE = {
         'loader = robocache.Loader(ds, framework="numpy", memory=robocache.Memory(reuse_buffers=True)',
         "from robocache import Window",
         "def clouds_at(",
-        "stats = ds.statistics(",
+        "stats = ds.statistics(parts",
+        "stats = ds.statistics(loader)",
         "stats = robocache.merge_stats(",
         "loader.save_spec(",
     ],
@@ -198,12 +199,21 @@ def test_loader_normalisation(names):
 
 def test_loader_statistics_of_a_split(names):
     names["parts"] = names["ds"].split({"train": 0.75, "val": 0.25})
-    run("loader", "stats = ds.statistics(", names)
+    run("loader", "stats = ds.statistics(parts", names)
     rows = np.concatenate([names["ds"].episode(e)["action"][1] for e in names["parts"]["train"]])
     x = np.zeros((1, 7), np.float32)
     for loader in (names["train"], names["val"]):
         wanted = -rows.mean(0, dtype=np.float64) / rows.std(0, dtype=np.float64)
         np.testing.assert_allclose(loader.normalize("action", x)[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_loader_statistics_of_windows(names):
+    names["parts"] = names["ds"].split({"train": 0.75, "val": 0.25})
+    windows = {"action": robocache.Window([0.0, 0.1], method="nearest")}
+    names["loader"] = robocache.Loader(names["ds"], batch_size=8, delta_timestamps=windows, device="cpu")
+    names["loader"].save_spec("spec.json")
+    run("loader", "stats = ds.statistics(loader)", names)
+    assert names["stats"]["action"].mean.shape == (7,)
 
 
 def test_loader_clouds(names):

@@ -69,7 +69,7 @@ def _batches(sources, options, **more):
     """A loader, and of it two epochs and some gathered samples."""
     loader = flat_loader(sources, **options, **more)
     made = [{name: x.cpu().clone() for name, x in batch.items()} for _ in range(2) for batch in loader]
-    return loader, [*made, {name: x.cpu() for name, x in loader.gather([10, 3, 3]).items()}]
+    return loader, [*made, {name: x.cpu() for name, x in loader.gather([10, 3, 3, 4]).items()}]
 
 
 def _assert_same(got, expected):
