@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
-from ._check import whole
+from ._check import truth, whole
 from ._printable import warn
 from .dataset import Dataset
 from .loader import Loader, LoaderWarning
@@ -94,7 +94,8 @@ class EpisodeLoader:
     ) -> None:
         if form not in _FORMS:
             raise errors.ArgumentError(f"form: expected 'padded' or 'packed', got {form!r}")
-        self._packed, self._shuffle, self._drop_last = form == "packed", shuffle, drop_last
+        self._packed = form == "packed"
+        self._shuffle, self._drop_last = truth("shuffle", shuffle), truth("drop_last", drop_last)
         self.batch_size, self._min_steps = _above_0("batch_size", batch_size), _above_0("min_steps", min_steps)
         self._bucket = None if bucket is None else _above_0("bucket", bucket)
         self._max_steps = None if max_steps is None else _above_0("max_steps", max_steps)
@@ -103,7 +104,7 @@ class EpisodeLoader:
                 f"max_steps: expected at least 2 * min_steps - 1, {2 * self._min_steps - 1}, got {max_steps}"
             )
         opened = _without_weights(dataset)
-        if ranks is not None and ranks.shard_episodes:
+        if isinstance(ranks, Ranks) and ranks.shard_episodes:
             raise errors.ArgumentError("ranks.shard_episodes: goes with Loader; here ranks share the episodes")
         of_both = {"delta_timestamps": delta_timestamps, "shuffle": False, **options}
         self._episodes = _episodes_of(opened, of_both)

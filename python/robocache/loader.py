@@ -136,7 +136,8 @@ class Loader:
     place in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool. Outside the recording a value is
     the edge sample's; where an episode or a source lacks the stream it is 0. A camera's ``<key>`` is ``[B, T, C, H, W]``, or
     as its `images` say, 0 becoming what black becomes; where its frames have a matrix there is ``<key>_intrinsics``
-    ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), which follows crops and resizing.
+    ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), which follows crops and resizing. A key of texts is a
+    list of str or int64 indices.
 
     Sources that weigh nothing are drawn as one: each anchor of all of them once an epoch. By weight each source has its
     exact share of every 65,536 draws and goes through its own anchors, round after round, whatever the epochs.

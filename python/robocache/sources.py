@@ -138,7 +138,7 @@ def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
 
 class Keys(dict[str, int]):
     """What a batch may hold: the features of a row, by key; which keys are cameras', which of these hold labels, and which
-    are ragged or text, of which there are no batches; and the streams of numbers that fill a key."""
+    are ragged or text; and the streams of numbers that fill a key."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.cameras: set[str] = set()

@@ -320,6 +320,8 @@ def test_cameras(tmp_path, device, codec, rng):
         ({"min_steps": 0}, "min_steps: expected 1 or more"),
         ({"min_steps": 41}, "min_steps: 8 of 8 episodes have fewer than 41 steps"),
         ({"max_steps": 4, "min_steps": 3}, "max_steps: expected at least 2 * min_steps - 1, 5, got 4"),
+        ({"shuffle": "no"}, "shuffle: expected True or False, got 'no'"),
+        ({"ranks": 2}, "ranks: expected a Ranks, got 2"),
         ({"bucket": 0}, "bucket: expected 1 or more"),
         ({"batch_size": 9, "drop_last": True}, "batch_size: expected at most the 8 segments"),
         ({"ranks": Ranks(shard_episodes=True)}, "ranks.shard_episodes: goes with Loader"),
