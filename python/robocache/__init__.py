@@ -8,11 +8,20 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 
 from __future__ import annotations
 
-from . import _lib, actions
+from . import _lib, actions, live
 from .dataset import Dataset, open
 from .doctor import DoctorWarning, doctor
 from .episode_batches import EpisodeLoader
-from .errors import ArgumentError, ArgumentTypeError, DeviceError, Error, FileError, FrameError, MissingStreamError
+from .errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DeviceError,
+    Error,
+    FileError,
+    FrameError,
+    MissingStreamError,
+    StaleError,
+)
 from .export import export
 from .image_options import ImageOptions
 from .ingest import ingest
@@ -57,6 +66,7 @@ __all__ = [
     "ReencodedWarning",
     "Source",
     "SparseVoxels",
+    "StaleError",
     "Spec",
     "Window",
     "Writer",
@@ -70,6 +80,7 @@ __all__ = [
     "image_batch",
     "ingest",
     "integrate_tsdf",
+    "live",
     "load_norm_stats",
     "merge_stats",
     "num_threads",

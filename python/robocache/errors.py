@@ -43,3 +43,7 @@ class FrameError(Error, ValueError):
 @register_error("robocache.DeviceError")
 class DeviceError(Error, RuntimeError):
     """The device or its driver failed: no such device, out of memory, or a failed launch."""
+
+
+class StaleError(Error, RuntimeError):
+    """A live stream is too far behind for the batch that was asked for."""

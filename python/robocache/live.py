@@ -1,0 +1,287 @@
+"""The windows of training, while the robot runs: rows go into rings as they come, and an aligner gives the batches of one that a
+Loader would have made of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _lib, errors
+from ._check import number, whole
+from .spec import Spec
+
+if TYPE_CHECKING:
+    import torch
+
+_ring_open = _lib.function("ring_open")
+_ring_push = _lib.function("ring_push")
+_ring_counts = _lib.function("ring_counts")
+_ring_newest_ns = _lib.function("ring_newest_ns")
+_ring_arrival_ns = _lib.function("ring_arrival_ns")
+_aligner_open = _lib.function("aligner_open")
+_aligner_describe = _lib.function("aligner_describe")
+_aligner_frontier = _lib.function("aligner_frontier")
+_aligner_at = _lib.function("aligner_at")
+_aligner_stalest = _lib.function("aligner_stalest")
+_aligner_bad_frames = _lib.function("aligner_bad_frames")
+
+
+class Ring:
+    """The last rows of one stream. One thread pushes them as they come; aligners read them meanwhile.
+
+    Rows are kept in the order of their stamps. A row up to `lateness_s` older than the newest takes its own index among them; an
+    older one is dropped and counted. So whatever is older than the newest row by more than `lateness_s` is final.
+
+    Args:
+        shape: of a row, ``(7,)``; of a camera ``(height, width, channels)``.
+        dtype: of a row: any of a cache's.
+        span_s: how far behind the newest row rows are kept, in seconds: the longest window and the lateness, at least.
+        lateness_s: how late a row may come, in seconds of its stamp behind the newest's. 0: stamps ascend.
+        codec: of a camera: ``"raw"``: rows are pixels; ``"jpeg"`` or ``"png"``: rows are files.
+        on_rewind: a stamp that is older than the newest by more than `span_s`: ``"refuse"``: the row is dropped; ``"segment"``: it
+            is the first of a new segment, over whose start no window reaches.
+        most_ahead_s: a stamp more than this ahead of its arrival is refused, as is one at 0 or below.
+
+    Attributes:
+        newest_ns: the largest stamp, or None.
+        arrival_ns: when the last row came that was kept, or None.
+        counts: ``{"pushed", "kept", "reordered", "too_late", "refused", "segments", "duplicates"}``: what became of the rows.
+            Pushed are kept + reordered + too_late + refused + segments; duplicates, with a stamp that another row had, are kept.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+
+    Example:
+        >>> joint = robocache.live.Ring((7,), "float32", span_s=5.0, lateness_s=0.006)
+        >>> joint.push(1_000_000_000, np.zeros(7, np.float32), arrival_ns=1_000_400_000)
+        'kept'
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: Any,
+        *,
+        span_s: float,
+        lateness_s: float = 0.0,
+        codec: str | None = None,
+        on_rewind: str = "refuse",
+        most_ahead_s: float = 1.0,
+    ) -> None:
+        extents = [whole("shape", extent) for extent in shape]
+        self.shape, self.dtype, self.codec = tuple(extents), _lib.dtype_name(dtype), codec
+        self._handle = _ring_open(
+            self.dtype,
+            None if codec is None else _lib.text("codec", codec),
+            _ns("span_s", span_s),
+            _ns("lateness_s", lateness_s),
+            _ns("most_ahead_s", most_ahead_s),
+            _lib.text("on_rewind", on_rewind),
+            *extents,
+        )
+        self._numpy = _lib.numpy_dtype(self.dtype)
+
+    def push(self, time_ns: int, row: Any, arrival_ns: int | None = None) -> str:
+        """Takes a row.
+
+        Args:
+            time_ns: its stamp, int64 nanoseconds.
+            row: an array of the ring's shape and dtype; of ``"jpeg"`` and ``"png"`` the file's bytes.
+            arrival_ns: when it came. None: now.
+
+        Returns:
+            what became of it: ``"kept"``, ``"reordered"``, ``"too_late"``, ``"refused"`` or ``"segment"``.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: the row has another shape or dtype.
+        """
+        if self.codec in (None, "raw"):
+            array = np.asarray(row)
+            if array.shape != self.shape or array.dtype != self._numpy:
+                raise errors.ArgumentError(
+                    f"row: expected {list(self.shape)} {self.dtype}, got {list(array.shape)} {array.dtype}"
+                )
+            array = np.ascontiguousarray(array)
+        else:
+            array = np.frombuffer(row, np.uint8)
+        came = time.time_ns() if arrival_ns is None else arrival_ns
+        became: str = _ring_push(self._handle, time_ns, came, _lib.from_numpy(array))
+        return became
+
+    @property
+    def newest_ns(self) -> int | None:
+        newest: int | None = _ring_newest_ns(self._handle)
+        return newest
+
+    @property
+    def arrival_ns(self) -> int | None:
+        arrival: int | None = _ring_arrival_ns(self._handle)
+        return arrival
+
+    @property
+    def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = json.loads(_ring_counts(self._handle))
+        return counts
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items() if count)
+        return f"robocache.live.Ring({list(self.shape)} {self.dtype}, {counts or 'empty'})"
+
+
+class Aligner:
+    """Gives the batches of one that a :class:`Loader` of the same spec would have made of the rings' rows, bit for bit.
+
+    A target is settled when no row that may still come changes its value. The frontier is the newest moment all of whose targets
+    are settled: that is what a policy was trained on. "Now" has held and missing rows that training never had.
+
+    Args:
+        spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
+        rings: ``{key: Ring}``, one for each key of the spec.
+        device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once.
+        framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
+        max_age_s: a ring whose newest row is older than another's by more, in seconds, is an error of :meth:`latest`. None: no limit.
+
+    A batch has the Loader's keys, of one sample: ``<key>`` ``[1, T, ...]``, ``<key>_is_pad`` ``[1, T]``, with `return_age` ``<key>_age``;
+    ``time_ns`` ``[1]``, the moment; and ``anchor_age_ns`` ``[1]`` int64, the newest stamp of all rings less the moment. The next
+    batch takes the same memory: copy what you keep. One thread uses an aligner.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: a key without a ring, rows of another shape, dtype or codec than the spec's, a span shorter
+            than the window.
+
+    Example:
+        >>> aligner = robocache.live.Aligner("spec.json", {"joint": joint})
+        >>> batch = aligner.latest()
+    """
+
+    def __init__(
+        self,
+        spec: Spec | str | os.PathLike[str],
+        rings: Mapping[str, Ring],
+        *,
+        device: str = "cpu",
+        framework: str | None = None,
+        max_age_s: float | None = None,
+    ) -> None:
+        self.spec = spec if isinstance(spec, Spec) else Spec.load(spec)
+        if not isinstance(rings, Mapping) or not all(isinstance(ring, Ring) for ring in rings.values()):
+            raise errors.ArgumentTypeError(f"rings: expected {{key: Ring}}, got {rings!r}")
+        self.rings = dict(rings)
+        self._max_age_ns = None if max_age_s is None else _ns("max_age_s", max_age_s)
+        handles = [x for key, ring in rings.items() for x in (_lib.text("rings", key), ring._handle)]
+        self._handle = _aligner_open(self.spec.to_json(), *handles)
+        described = json.loads(_aligner_describe(self._handle))
+        self._torch = _framework(framework, device)
+        self.device = device
+        self._copied: Any = None
+        arrays = [
+            (array["name"], array["dtype"], [1, *array["shape"]], array["offset"]) for array in described["arrays"]
+        ]
+        self._batch: dict[str, Any] = {}
+        if self._torch is None:
+            memory = np.zeros(described["bytes"] + 63, np.uint8)
+            memory = memory[-memory.ctypes.data % 64 :]
+            self._memory: Any = _lib.from_numpy(memory)
+            self._owner = memory
+            for name, dtype, shape, offset in arrays:
+                size = int(np.prod(shape)) * _lib.numpy_dtype(dtype).itemsize
+                self._batch[name] = memory[offset : offset + size].view(_lib.numpy_dtype(dtype)).reshape(shape)
+            return
+        on_cuda = self._torch.device(device).type == "cuda"
+        self._memory = self._torch.zeros(described["bytes"] + 63, dtype=self._torch.uint8, pin_memory=on_cuda)
+        self._memory = self._memory[-self._memory.data_ptr() % 64 :]
+        self._on_device = self._torch.empty_like(self._memory, device=device) if on_cuda else None
+        from_here = self._memory if self._on_device is None else self._on_device
+        for name, dtype, shape, offset in arrays:
+            kind = getattr(self._torch, dtype)
+            size = int(np.prod(shape)) * kind.itemsize
+            self._batch[name] = from_here[offset : offset + size].view(kind).reshape(shape)
+
+    def frontier(self) -> int | None:
+        """The newest moment all of whose targets are settled, in ns; None where a stream has no such moment yet."""
+        frontier: int | None = _aligner_frontier(self._handle)
+        return frontier
+
+    def latest(self) -> dict[str, Any] | None:
+        """The batch at the frontier; None before anything is settled.
+
+        Raises:
+            StaleError: a ring's newest row is older than another's by more than `max_age_s`; the error names both.
+        """
+        if self._max_age_ns is not None:
+            self._check_age(self._max_age_ns)
+        frontier = self.frontier()
+        return None if frontier is None else self._filled(frontier)[0]
+
+    def at(self, time_ns: int, *, settled: bool = False) -> dict[str, Any]:
+        """The batch at a moment. Targets that are not settled are padding.
+
+        Args:
+            settled: raise instead.
+
+        Raises:
+            StaleError: with `settled`: some targets are not.
+        """
+        batch, unsettled = self._filled(whole("time_ns", time_ns))
+        if settled and unsettled:
+            raise errors.StaleError(
+                f"time_ns: expected a moment up to the frontier, {self.frontier()}, got {time_ns}: {unsettled} targets are not settled"
+            )
+        return batch
+
+    @property
+    def bad_frames(self) -> int:
+        """Frames so far that did not decode: they are black and padding."""
+        frames: int = _aligner_bad_frames(self._handle)
+        return frames
+
+    def _filled(self, time_ns: int) -> tuple[dict[str, Any], int]:
+        if self._copied is not None:
+            self._copied.synchronize()  # the last copy reads the memory that is written now
+        unsettled: int = _aligner_at(self._handle, time_ns, self._memory)
+        if self._torch is not None and self._on_device is not None:
+            self._on_device.copy_(self._memory, non_blocking=True)
+            self._copied = self._torch.cuda.Event()
+            self._copied.record()
+        return dict(self._batch), unsettled
+
+    def _check_age(self, limit: int) -> None:
+        told = _aligner_stalest(self._handle)
+        if told is None:
+            return
+        stalest = json.loads(told)
+        if stalest["behind_ns"] > limit:
+            raise errors.StaleError(
+                f"rings[{stalest['key']!r}]: expected a row within {limit / 1e9} s of the newest of all rings, got one that is "
+                f"{stalest['behind_ns'] / 1e9} s behind; look whether the sensor still sends"
+            )
+
+
+def _ns(name: str, seconds: Any) -> int:
+    value = float(number(name, seconds))
+    if not 0 <= value <= 1e9:
+        raise errors.ArgumentError(f"{name}: expected seconds in [0, 1e9], got {seconds!r}")
+    return round(value * 1e9)
+
+
+def _framework(name: str | None, device: str) -> ModuleType | None:
+    """torch, or None for numpy."""
+    if name not in (None, "torch", "numpy"):
+        raise errors.ArgumentError(f"framework: expected 'torch' or 'numpy', got {name!r}")
+    if name == "numpy":
+        if device != "cpu":
+            raise errors.ArgumentError(f"device: expected 'cpu' with numpy, got {device!r}")
+        return None
+    try:
+        import torch
+    except ImportError:
+        if name == "torch" or device != "cpu":
+            raise errors.ArgumentError("framework: torch is not installed; pip install torch") from None
+        return None
+    return torch

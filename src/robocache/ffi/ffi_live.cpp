@@ -1,0 +1,114 @@
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "robocache/core/arguments.hpp"
+#include "robocache/ffi/ffi.hpp"
+#include "robocache/live/aligner.hpp"
+#include "robocache/source/ring.hpp"
+
+namespace robocache::ffi {
+namespace {
+
+struct RingHandle {
+  static constexpr const char* kTypeKey = "robocache.live.Ring";
+  std::shared_ptr<Ring> ring;
+};
+
+struct AlignerHandle {
+  static constexpr const char* kTypeKey = "robocache.live.Aligner";
+  std::shared_ptr<Aligner> aligner;
+};
+
+Ring& ring_of(const Args& args) { return *args.object<RingHandle>(0, "ring").ring; }
+Aligner& aligner_of(const Args& args) { return *args.object<AlignerHandle>(0, "aligner").aligner; }
+
+void set(Result& result, const std::optional<int64_t>& value) {
+  if (value) result.set(*value);
+}
+
+}  // namespace
+
+// (dtype, codec or None, span_ns, lateness_ns, most_ahead_ns, on_rewind, the extents of a row) -> ring
+ROBOCACHE_FFI(ring_open, args, result) {
+  RingOptions options{.dtype = dtype_from_name(args.string(0, "dtype"), "dtype")};
+  if (!args.is_none(1)) options.codec = codec_from_name(args.string(1, "codec"));
+  options.span_ns = args.integer(2, "span_s");
+  options.lateness_ns = args.integer(3, "lateness_s");
+  options.most_ahead_ns = args.integer(4, "most_ahead_s");
+  options.rewind = value_of<Rewind>(args.string(5, "on_rewind"), "on_rewind");
+  for (int i = 6; i < args.count(); ++i) options.shape.push_back(args.integer(i, "shape"));
+  result.set_object(RingHandle{std::make_shared<Ring>(std::move(options))});
+}
+
+// (ring, time_ns, arrival_ns, the row's bytes, a dense array) -> what became of it
+ROBOCACHE_FFI(ring_push, args, result) {
+  const TensorView row = args.tensor(3, "row");
+  check_dense(row, "row");
+  const auto bytes = static_cast<size_t>(row.numel() * dtype_size(row.dtype));
+  result.set(name_of(ring_of(args).push(args.integer(1, "time_ns"), args.integer(2, "arrival_ns"),
+                                        {static_cast<const char*>(row.data), bytes})));
+}
+
+// (ring) -> JSON of its counts
+ROBOCACHE_FFI(ring_counts, args, result) {
+  const RingCounts counts = ring_of(args).counts();
+  const nlohmann::ordered_json described = {{"pushed", counts.pushed},        {"kept", counts.kept},
+                                            {"reordered", counts.reordered},  {"too_late", counts.too_late},
+                                            {"refused", counts.refused},      {"segments", counts.segments},
+                                            {"duplicates", counts.duplicates}};
+  result.set(std::string_view(described.dump()));
+}
+
+ROBOCACHE_FFI(ring_newest_ns, args, result) { set(result, ring_of(args).newest_ns()); }
+ROBOCACHE_FFI(ring_arrival_ns, args, result) { set(result, ring_of(args).arrival_ns()); }
+
+// (JSON of a spec; then of each ring its key and itself) -> aligner
+ROBOCACHE_FFI(aligner_open, args, result) {
+  Rings rings;
+  for (int i = 1; i < args.count(); i += 2) {
+    rings[std::string(args.string(i, "rings"))] = args.object<RingHandle>(i + 1, "rings").ring;
+  }
+  result.set_object(AlignerHandle{std::make_shared<Aligner>(spec_from_json(args.string(0, "spec")), std::move(rings))});
+}
+
+// (aligner) -> JSON of its memory's bytes and arrays
+ROBOCACHE_FFI(aligner_describe, args, result) {
+  const Aligner& aligner = aligner_of(args);
+  auto arrays = nlohmann::json::array();
+  for (const BatchArray& array : aligner.arrays()) {
+    arrays.push_back({{"name", array.name},
+                      {"dtype", std::string(dtype_name(array.dtype))},
+                      {"shape", array.shape},
+                      {"offset", array.offset}});
+  }
+  result.set(std::string_view(nlohmann::json{{"bytes", aligner.batch_bytes()}, {"arrays", arrays}}.dump()));
+}
+
+ROBOCACHE_FFI(aligner_frontier, args, result) { set(result, aligner_of(args).frontier()); }
+
+// (aligner, time_ns, memory of the batch) -> the number of targets that are not settled
+ROBOCACHE_FFI(aligner_at, args, result) {
+  Aligner& aligner = aligner_of(args);
+  const TensorView memory = args.tensor(2, "memory");
+  if (memory.device.is_cuda() ||
+      memory.numel() * dtype_size(memory.dtype) < static_cast<int64_t>(aligner.batch_bytes())) {
+    refuse("memory: expected ", std::to_string(aligner.batch_bytes()), " bytes of the host's");
+  }
+  result.set(aligner.at(args.integer(1, "time_ns"), memory.data));
+}
+
+// (aligner) -> JSON of the key that is farthest behind, and by how much; nothing where a ring is empty
+ROBOCACHE_FFI(aligner_stalest, args, result) {
+  const auto stalest = aligner_of(args).stalest();
+  if (stalest) {
+    result.set(std::string_view(nlohmann::json{{"key", stalest->key}, {"behind_ns", stalest->behind_ns}}.dump()));
+  }
+}
+
+ROBOCACHE_FFI(aligner_bad_frames, args, result) { result.set(aligner_of(args).bad_frames()); }
+
+}  // namespace robocache::ffi

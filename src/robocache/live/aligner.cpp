@@ -1,0 +1,357 @@
+#include "robocache/live/aligner.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "robocache/align/window_batch.hpp"
+#include "robocache/align/window_plan.hpp"
+#include "robocache/core/arguments.hpp"
+#include "robocache/image/codec.hpp"
+#include "robocache/image/transform.hpp"
+#include "robocache/interpolation/methods.hpp"
+
+namespace robocache {
+namespace {
+
+// The rows at or after a target, in distinct stamps, that a method reads; 0: none that is later than the target.
+int rows_beyond(InterpolationMethod method, bool causal) {
+  if (causal || method == InterpolationMethod::kPrevious) return 0;
+  return 1 + with_method(method, []<class Method>(Method) { return Method::kReach; });
+}
+
+constexpr int kMargin = 4;  // distinct stamps on each side of a window: more than any method reads
+
+}  // namespace
+
+struct Aligner::Impl {
+  struct Key {
+    const KeySpec* spec;
+    std::shared_ptr<const Ring> ring;  // null: the spec's source had no such stream
+    std::vector<int64_t> offsets_ns;
+    int64_t first_offset_ns = 0;
+    int64_t last_offset_ns = 0;
+    int beyond = 0;
+    int64_t settled_ns = INT64_MIN;
+
+    // Copies of rows, as one episode. The plan points to these.
+    RingRows rows;
+    std::unique_ptr<EpisodeRows> episode = std::make_unique<EpisodeRows>();
+    AffineTables affine{};
+
+    int64_t out_offset = 0;
+    int64_t pad_offset = 0;
+    int64_t age_offset = -1;
+    int64_t feature_pad_offset = -1;
+
+    // Frames.
+    std::optional<ImageTransform> transform;
+    FrameShape frame{};
+    std::vector<int64_t> numbers;  // 1, 2, ...: what the plan takes for rows
+    std::vector<uint8_t> pixels;
+    int64_t number_offset = 0;
+    int64_t intrinsics_offset = -1;
+  };
+
+  Impl(BatchSpec asked, Rings rings) : spec(std::move(asked)), layout(1), constants(Device{}) {
+    check_spec(spec);
+    for (const auto& [name, ring] : rings) {
+      if (std::ranges::find(spec.keys, name, &KeySpec::key) == spec.keys.end()) {
+        refuse("rings['", name, "']: expected a key of the spec, which has ", names_of_keys());
+      }
+    }
+    keys.reserve(spec.keys.size());
+    for (const KeySpec& of : spec.keys) add(of, rings);
+    time_offset = layout.add("time_ns", DType::kInt64, {}, "the moment");
+    age_offset = layout.add("anchor_age_ns", DType::kInt64, {}, "the moment's age");
+    if (spec.dataset_index) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the source");
+  }
+
+  std::string names_of_keys() const {
+    std::string names;
+    for (const KeySpec& key : spec.keys) names += (names.empty() ? "'" : ", '") + key.key + "'";
+    return names;
+  }
+
+  void add(const KeySpec& of, const Rings& rings) {
+    Key& key = keys.emplace_back();
+    key.spec = &of;
+    key.offsets_ns = of.stamp_offsets_ns();
+    const auto [first, last] = std::minmax_element(key.offsets_ns.begin(), key.offsets_ns.end());
+    key.first_offset_ns = *first;
+    key.last_offset_ns = *last;
+    if (of.convert) refuse("spec: key '", of.key, "' has conversions, which an Aligner does not do");
+    const auto found = rings.find(of.key);
+    if (of.rows) {
+      if (found == rings.end()) refuse("rings: expected one for each key of the spec, got none for '", of.key, "'");
+      key.ring = found->second;
+      check(key);
+      for (const FeatureBlock& block : of.rows->methods) {
+        key.beyond = std::max(key.beyond, rows_beyond(block.method, of.causal));
+      }
+      if (!of.images) key.affine = affine_tables(of.rows->affine, of.rows->dtype, constants);
+    } else if (found != rings.end()) {
+      refuse("rings['", of.key, "']: expected none, since the spec's source has no such stream");
+    }
+    reserve(key);
+  }
+
+  // What a ring has is what the spec's stream had.
+  static void check(const Key& key) {
+    const RowsSpec& rows = *key.spec->rows;
+    const RingOptions& ring = key.ring->options();
+    const auto text = [](DType dtype, const std::vector<int64_t>& shape, const std::optional<Codec>& codec) {
+      return shape_string(shape.data(), static_cast<int>(shape.size())) + " " + std::string(dtype_name(dtype)) +
+             (codec ? " " + std::string(codec_name(*codec)) : "");
+    };
+    if (ring.dtype != rows.dtype || ring.shape != rows.shape || ring.codec != rows.codec) {
+      refuse("rings['", key.spec->key, "']: expected rows of ", text(rows.dtype, rows.shape, rows.codec),
+             " as the spec's, got ", text(ring.dtype, ring.shape, ring.codec));
+    }
+    const int64_t needed = key.last_offset_ns - key.first_offset_ns + ring.lateness_ns;
+    if (ring.span_ns < needed) {
+      refuse("rings['", key.spec->key, "'].span_s: expected at least ", number_text(static_cast<double>(needed) / 1e9),
+             ", the window and the lateness, got ", number_text(static_cast<double>(ring.span_ns) / 1e9));
+    }
+  }
+
+  // ---- Memory ----
+
+  std::vector<int64_t> shape_of(const KeySpec& of, const std::vector<int64_t>& row) const {
+    std::vector<int64_t> shape;
+    if (!of.one_step) shape.push_back(std::ssize(of.offsets_ns));
+    shape.insert(shape.end(), row.begin(), row.end());
+    return shape;
+  }
+
+  void reserve(Key& key) {
+    const KeySpec& of = *key.spec;
+    const auto add = [&](const char* suffix, DType dtype, const std::vector<int64_t>& shape) {
+      return layout.add(of.key + suffix, dtype, shape, "key '" + of.key + "'");
+    };
+    key.out_offset = add("", of.dtype, shape_of(of, of.shape));
+    key.pad_offset = add("_is_pad", DType::kBool, shape_of(of, {}));
+    if (spec.return_age) key.age_offset = add("_age", DType::kInt64, shape_of(of, {}));
+    if (spec.pad_features && !of.images && of.shape.size() == 1) {
+      key.feature_pad_offset = add("_feature_is_pad", DType::kBool, of.shape);
+    }
+    if (!of.images) return;
+    if (of.has_intrinsics) {
+      const std::vector<int64_t> matrix{3, 3};
+      key.intrinsics_offset = add("_intrinsics", DType::kFloat32, of.images->per_frame ? shape_of(of, matrix) : matrix);
+    }
+    key.number_offset = layout.add_scratch(8 * std::ssize(of.offsets_ns));
+    if (!of.rows) return;
+    key.frame = {of.rows->shape[0], of.rows->shape[1], of.rows->shape[2], of.rows->dtype};
+    key.transform.emplace(key.frame, *of.images, of.key, of.rows->unit_m);
+    key.pixels.resize(static_cast<size_t>(key.frame.bytes()));
+  }
+
+  // ---- The plan ----
+
+  // Made again when copies of rows have moved, since it points to them.
+  void make_plan() {
+    tables.emplace(Device{});
+    WindowStreams windows{.anchors = {.anchors = 1,
+                                      .episodes = 1,
+                                      .table = &anchor,
+                                      .first_of = kFirstOf,
+                                      .shift = 0,
+                                      .tick_ns = nullptr,
+                                      .period_ns = 1},
+                          .streams = {},
+                          .constants = {}};
+    for (Key& key : keys) {
+      const KeySpec& of = *key.spec;
+      WindowStream& window = windows.streams.emplace_back();
+      const int64_t features = of.images ? 1 : features_of(of.shape);
+      window.out_features = features;
+      window.out_dtype = of.images ? DType::kInt64 : of.dtype;
+      window.out_offset = of.images ? key.number_offset : key.out_offset;
+      window.pad_offset = key.pad_offset;
+      window.age_offset = key.age_offset;
+      window.delta_ns = key.offsets_ns;
+      window.max_gap_ns = of.max_gap_ns.value_or(-1);
+      window.tolerance_ns = of.tolerance_ns.value_or(-1);
+      window.causal = of.causal;
+      if (key.ring == nullptr) {
+        window.rows = {.clock = {}, .values = nullptr, .features = features, .dtype = window.out_dtype};
+        window.methods = {{0, features, InterpolationMethod::kPrevious}};
+        continue;
+      }
+      window.rows = {.clock = {key.rows.time_ns.data(), key.episode.get()},
+                     .values = of.images ? static_cast<const void*>(key.numbers.data()) : key.rows.values.data(),
+                     .features = of.images ? 1 : features_of(of.rows->shape),
+                     .dtype = of.images ? DType::kInt64 : of.rows->dtype};
+      window.methods = of.rows->methods;
+      window.scale = key.affine.scale;
+      window.shift = key.affine.shift;
+    }
+    plan = window_plan(std::span(&windows, 1), *tables);
+    plan.snap_ns = spec.snap_ns;
+    plan.time_offset = time_offset;
+    plan.episode_offset = -1;
+    plan.source_offset = -1;
+  }
+
+  static int64_t features_of(const std::vector<int64_t>& shape) {
+    return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+  }
+
+  // ---- A batch ----
+
+  std::optional<int64_t> frontier() const {
+    std::optional<int64_t> frontier;
+    for (const Key& key : keys) {
+      if (key.ring == nullptr) continue;
+      const auto settled = key.ring->settled_ns(key.beyond, spec.snap_ns);
+      if (!settled) return {};
+      frontier = std::min(frontier.value_or(INT64_MAX), *settled - key.last_offset_ns);
+    }
+    return frontier;
+  }
+
+  int64_t at(int64_t time_ns, void* to) {
+    auto* const memory = static_cast<char*>(to);
+    bool moved = !tables.has_value();
+    int64_t newest = INT64_MIN;
+    for (Key& key : keys) {
+      if (key.ring == nullptr) continue;
+      newest = std::max(newest, key.ring->newest_ns().value_or(INT64_MIN));
+      // First what is settled, then the rows: rows that come between them are not needed.
+      key.settled_ns = key.ring->settled_ns(key.beyond, spec.snap_ns).value_or(INT64_MIN);
+      const int64_t* const before = key.rows.time_ns.data();
+      const char* const values_before = key.rows.values.data();
+      key.ring->copy(time_ns + key.first_offset_ns, time_ns + key.last_offset_ns, kMargin, key.rows);
+      moved = moved || key.rows.time_ns.data() != before || key.rows.values.data() != values_before;
+      if (key.spec->images && key.numbers.size() < key.rows.time_ns.size()) {
+        key.numbers.resize(key.rows.time_ns.size());
+        std::iota(key.numbers.begin(), key.numbers.end(), int64_t{1});
+      }
+      const int64_t rows = key.rows.rows;
+      *key.episode = {0, rows, 0, 0};
+      if (rows == 0) continue;
+      const int64_t first = key.rows.time_ns[0];
+      const int64_t span = key.rows.time_ns[static_cast<size_t>(rows - 1)] - first;
+      key.episode->first_ns = first;
+      if (span > 0) key.episode->rows_per_ns = static_cast<double>(rows - 1) / static_cast<double>(span);
+    }
+    if (moved) make_plan();
+    anchor = {.first_anchor = 0, .episode = 0, .origin = time_ns, .first_tick = 0};
+    WindowBatch batch{};
+    batch.plan = plan;
+    batch.mixture.anchors = 1;
+    batch.mixture.samples = 1;
+    batch.mixture.sources = 1;
+    batch.anchors = kFirstAnchor;
+    batch.count = 1;
+    batch.memory = memory;
+    window_batch(batch, {}, {});
+
+    int64_t unsettled = 0;
+    for (Key& key : keys) {
+      auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
+      for (size_t step = 0; step < key.offsets_ns.size(); ++step) {
+        if (key.ring == nullptr || time_ns + key.offsets_ns[step] <= key.settled_ns) continue;
+        is_pad[step] = true;
+        ++unsettled;
+      }
+      if (key.spec->images) write_frames(key, memory);
+      if (key.feature_pad_offset >= 0) {
+        const int64_t own = key.ring == nullptr ? 0 : key.spec->rows->shape[0];
+        for (int64_t i = 0; i < key.spec->shape[0]; ++i) memory[key.feature_pad_offset + i] = i >= own;
+      }
+    }
+    const int64_t age = newest == INT64_MIN ? 0 : newest - time_ns;
+    std::memcpy(memory + age_offset, &age, 8);
+    if (source_offset >= 0) std::memcpy(memory + source_offset, &*spec.dataset_index, 8);
+    return unsettled;
+  }
+
+  void write_frames(Key& key, char* memory) {
+    const KeySpec& of = *key.spec;
+    char* const out = memory + key.out_offset;
+    const auto* const numbers = reinterpret_cast<const int64_t*>(memory + key.number_offset);
+    auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
+    auto* const intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
+    if (!key.transform) {  // the source has no such camera: the layout's bytes
+      std::memset(out, 0,
+                  static_cast<size_t>(std::ssize(of.offsets_ns) * features_of(of.shape) * dtype_size(of.dtype)));
+    }
+    for (int64_t step = 0; step < std::ssize(of.offsets_ns); ++step) {
+      const int64_t number = key.transform ? numbers[step] : 0;
+      if (key.transform) {
+        const uint8_t* const pixels = number > 0 ? pixels_of(key, number - 1) : nullptr;
+        if (number > 0 && pixels == nullptr) is_pad[step] = true;
+        key.transform->run(pixels, {}, step, out + step * key.transform->bytes());
+      }
+      if (key.intrinsics_offset < 0 || (step > 0 && !of.images->per_frame)) continue;
+      double made[9] = {};
+      if (number > 0 && of.rows->intrinsics.size() == 9) {
+        key.transform->intrinsics(of.rows->intrinsics.data(), {}, step, made);
+      }
+      for (int i = 0; i < 9; ++i) intrinsics[9 * step + i] = static_cast<float>(made[i]);
+    }
+  }
+
+  // Null for a frame that does not decode.
+  const uint8_t* pixels_of(Key& key, int64_t row) {
+    const std::span<const uint8_t> file = key.rows.frames[static_cast<size_t>(row)].bytes();
+    if (*key.spec->rows->codec == Codec::kRaw) return file.data();
+    try {
+      decode_frame(*key.spec->rows->codec, file, key.frame, key.pixels.data());
+    } catch (const FrameError&) {
+      ++bad_frames;
+      return nullptr;
+    }
+    return key.pixels.data();
+  }
+
+  static constexpr int32_t kFirstOf[3] = {0, 0, 0};
+  static constexpr int64_t kFirstAnchor[1] = {0};
+
+  const BatchSpec spec;
+  BatchLayout layout;
+  std::vector<Key> keys;
+  DeviceTables constants;              // scales and shifts
+  std::optional<DeviceTables> tables;  // the plan's
+  WindowPlan plan{};
+  AnchorEpisode anchor{};
+  int64_t time_offset = 0;
+  int64_t age_offset = 0;
+  int64_t source_offset = -1;
+  int64_t bad_frames = 0;
+};
+
+Aligner::Aligner(BatchSpec spec, Rings rings) : impl_(std::make_unique<Impl>(std::move(spec), std::move(rings))) {}
+Aligner::~Aligner() = default;
+
+const BatchSpec& Aligner::spec() const { return impl_->spec; }
+size_t Aligner::batch_bytes() const { return static_cast<size_t>(impl_->layout.bytes()); }
+const std::vector<BatchArray>& Aligner::arrays() const { return impl_->layout.arrays(); }
+std::optional<int64_t> Aligner::frontier() const { return impl_->frontier(); }
+int64_t Aligner::at(int64_t time_ns, void* memory) { return impl_->at(time_ns, memory); }
+int64_t Aligner::bad_frames() const { return impl_->bad_frames; }
+
+bool Aligner::latest(void* memory) {
+  const auto frontier = impl_->frontier();
+  if (frontier) impl_->at(*frontier, memory);
+  return frontier.has_value();
+}
+
+std::optional<Aligner::Stalest> Aligner::stalest() const {
+  std::optional<Stalest> stalest;
+  int64_t newest = INT64_MIN;
+  for (const Impl::Key& key : impl_->keys) {
+    if (key.ring == nullptr) continue;
+    const auto own = key.ring->newest_ns();
+    if (!own) return {};
+    newest = std::max(newest, *own);
+    if (!stalest || *own < stalest->behind_ns) stalest = {key.spec->key, *own};
+  }
+  if (stalest) stalest->behind_ns = newest - stalest->behind_ns;
+  return stalest;
+}
+
+}  // namespace robocache

@@ -1,0 +1,68 @@
+// The batches of one that a policy gets while the robot runs: what a Loader made of the same rows, bit for bit.
+//
+//   Aligner aligner(spec_from_json(text), {{"joint", joint_ring}, {"camera", camera_ring}});
+//   std::vector<char> memory(aligner.batch_bytes());
+//   if (aligner.latest(memory.data())) use(BatchLayout::view(aligner.arrays()[0], 1, memory.data(), {}));
+//
+// A target is settled when no row that may still come changes its value (Ring::settled_ns): for a held value as soon as the
+// lateness is over, for an interpolated one when the row after it is final. The frontier is the newest moment all of whose
+// targets are settled, over all keys. A Loader's batch at that moment has the same bytes. Other moments have it too, but for
+// targets that are not settled: they are padding, though the recording may have a value there later (rule 53).
+//
+// The arrays are those of the Loader, of one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on; "time_ns" [1], the
+// moment; and "anchor_age_ns" [1], the newest stamp of all rings less the moment.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "robocache/batch/layout.hpp"
+#include "robocache/batch/spec.hpp"
+#include "robocache/source/ring.hpp"
+
+namespace robocache {
+
+using Rings = std::map<std::string, std::shared_ptr<const Ring>>;  // by the spec's keys
+
+// One thread uses it; others push to the rings meanwhile.
+class Aligner {
+ public:
+  // Throws ArgumentError that names the key: a key without a ring, a ring without a key, rows of another shape, dtype or codec
+  // than the spec's, or a span that is shorter than the window.
+  Aligner(BatchSpec spec, Rings rings);
+  ~Aligner();
+
+  const BatchSpec& spec() const;
+  size_t batch_bytes() const;
+  const std::vector<BatchArray>& arrays() const;
+
+  // None: a stream has no settled moment yet.
+  std::optional<int64_t> frontier() const;
+
+  // Fills `memory` (batch_bytes(), 64-byte aligned) with the batch at a moment. Never waits for rows. Allocates only while rings
+  // grow. Returns the number of targets that are not settled.
+  int64_t at(int64_t time_ns, void* memory);
+
+  // The batch at the frontier; false where there is none.
+  bool latest(void* memory);
+
+  // Frames that did not decode, so far: they are black and padding.
+  int64_t bad_frames() const;
+
+  // The key whose ring's newest row is the oldest, and how far it is behind the newest of all.
+  struct Stalest {
+    std::string key;
+    int64_t behind_ns;
+  };
+  std::optional<Stalest> stalest() const;  // none where a ring is empty
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace robocache

@@ -1,0 +1,332 @@
+#include "robocache/source/ring.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "robocache/core/arguments.hpp"
+#include "robocache/core/time.hpp"
+
+namespace robocache {
+namespace {
+
+constexpr int64_t kFirstCapacity = 64;
+// Rows that stay behind the span, for windows that begin there and look at rows before.
+constexpr int64_t kRowsBehind = 4;
+constexpr int kSlotBits = 16;
+
+}  // namespace
+
+// The acquire and release of every word stand for fences, which ThreadSanitizer does not know; on x86 they cost nothing.
+struct Ring::Rows {
+  Rows(int64_t capacity, int64_t words_of_row)
+      : mask(capacity - 1),
+        words(words_of_row),
+        time_ns(new std::atomic<int64_t>[static_cast<size_t>(capacity)]),
+        values(new std::atomic<uint64_t>[static_cast<size_t>(capacity * words_of_row)]) {}
+
+  int64_t capacity() const { return mask + 1; }
+  int64_t time(int64_t row) const { return time_ns[row & mask].load(std::memory_order_acquire); }
+  uint64_t word(int64_t row, int64_t i) const {
+    return values[(row & mask) * words + i].load(std::memory_order_acquire);
+  }
+  void set_time(int64_t row, int64_t to) { time_ns[row & mask].store(to, std::memory_order_release); }
+  void set_word(int64_t row, int64_t i, uint64_t to) {
+    values[(row & mask) * words + i].store(to, std::memory_order_release);
+  }
+  void copy_row(const Rows& from, int64_t from_row, int64_t to_row) {
+    set_time(to_row, from.time(from_row));
+    for (int64_t i = 0; i < words; ++i) set_word(to_row, i, from.word(from_row, i));
+  }
+
+  const int64_t mask;
+  const int64_t words;
+  const std::unique_ptr<std::atomic<int64_t>[]> time_ns;
+  const std::unique_ptr<std::atomic<uint64_t>[]> values;
+};
+
+struct Ring::View {
+  const Rows* rows;
+  int64_t begin, end;
+
+  bool empty() const { return begin == end; }
+  int64_t newest() const { return rows->time(end - 1); }
+
+  // The first row that is not before a stamp, or not at it either.
+  int64_t first_from(int64_t stamp) const {
+    return first([stamp](int64_t time) { return time >= stamp; });
+  }
+  int64_t first_after(int64_t stamp) const {
+    return first([stamp](int64_t time) { return time > stamp; });
+  }
+
+ private:
+  template <class Is>
+  int64_t first(const Is& is) const {
+    int64_t low = begin;
+    int64_t high = end;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (is(rows->time(middle))) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  }
+};
+
+struct RingFrame::Slot {
+  std::vector<uint8_t> bytes;
+  std::atomic<int64_t> id{-1};  // the frame's; below 0: of none, and the writer may take the slot once nobody pins it
+  std::atomic<int32_t> pins{0};
+};
+
+std::span<const uint8_t> RingFrame::bytes() const {
+  return slot_ == nullptr ? std::span<const uint8_t>{} : slot_->bytes;
+}
+
+void RingFrame::release() {
+  if (slot_ != nullptr) slot_->pins.fetch_sub(1);
+  slot_ = nullptr;
+}
+
+Ring::Ring(RingOptions options)
+    : options_(std::move(options)),
+      row_bytes_([&] {
+        int64_t bytes = dtype_size(options_.dtype);
+        for (const int64_t extent : options_.shape) {
+          if (extent < 0 || __builtin_mul_overflow(bytes, extent, &bytes)) {
+            refuse("shape: expected the extents of a row, 0 or more each, got ", std::to_string(extent));
+          }
+        }
+        return bytes;
+      }()),
+      words_(options_.codec ? 1 : (row_bytes_ + 7) / 8) {
+  if (options_.span_ns <= 0)
+    refuse("span_s: expected above 0, got ", number_text(1e-9 * static_cast<double>(options_.span_ns)));
+  if (options_.lateness_ns < 0 || options_.lateness_ns >= options_.span_ns) {
+    refuse("lateness_s: expected 0 or more and less than span_s, got ",
+           number_text(1e-9 * static_cast<double>(options_.lateness_ns)));
+  }
+  if (options_.codec) {
+    slots_ = std::make_unique<std::atomic<RingFrame::Slot*>[]>(static_cast<size_t>(kMostSlots));
+  }
+  all_rows_.push_back(std::make_unique<Rows>(kFirstCapacity, words_));
+  rows_.store(all_rows_.back().get(), std::memory_order_release);
+}
+
+Ring::~Ring() {
+  for (int64_t i = 0; i < slot_count_; ++i) delete slots_[static_cast<size_t>(i)].load();
+}
+
+Ring::View Ring::view() const {
+  const Rows* const rows = rows_.load(std::memory_order_acquire);
+  const int64_t begin = begin_.load(std::memory_order_acquire);
+  const int64_t end = end_.load(std::memory_order_acquire);
+  // What is read while the writer changes it may be anything, but it is thrown away.
+  return {rows, begin, std::clamp(end, begin, begin + rows->capacity())};
+}
+
+template <class Body>
+auto Ring::read(const Body& body) const {
+  while (true) {
+    const uint64_t before = version_.load(std::memory_order_acquire);
+    if (before % 2 == 0) {
+      const auto found = body(view());
+      if (version_.load(std::memory_order_acquire) == before) return found;
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+void Ring::grow(int64_t begin, int64_t end) {
+  const Rows& old = *all_rows_.back();
+  auto larger = std::make_unique<Rows>(2 * old.capacity(), words_);
+  for (int64_t row = begin; row < end; ++row) larger->copy_row(old, row, row);
+  rows_.store(larger.get(), std::memory_order_release);
+  all_rows_.push_back(std::move(larger));
+}
+
+// A frame's id is its number since the ring began, and below it the index of its slot.
+int64_t Ring::write_frame(std::span<const char> frame) {
+  int64_t index = slot_count_;
+  for (size_t i = 0; i < free_.size(); ++i) {
+    if (slots_[static_cast<size_t>(free_[i])].load()->pins.load() > 0) continue;
+    index = std::exchange(free_[i], free_.back());
+    free_.pop_back();
+    break;
+  }
+  if (index == slot_count_) {
+    if (index == kMostSlots)
+      refuse("frame: the ring holds ", std::to_string(kMostSlots), " of them, the most that it can");
+    slots_[static_cast<size_t>(slot_count_++)].store(new RingFrame::Slot);
+  }
+  RingFrame::Slot& slot = *slots_[static_cast<size_t>(index)].load();
+  slot.bytes.assign(frame.begin(), frame.end());
+  const int64_t id = frames_written_++ << kSlotBits | index;
+  slot.id.store(id);
+  return id;
+}
+
+Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row) {
+  if (options_.codec.value_or(Codec::kRaw) == Codec::kRaw && std::ssize(row) != row_bytes_) {
+    refuse("row: expected ", std::to_string(row_bytes_), " bytes, got ", std::to_string(row.size()));
+  }
+  const auto dropped = [this](Pushed what) {
+    count(what);
+    return what;
+  };
+  if (time_ns <= 0 ||
+      (time_ns > arrival_ns && ns_between(time_ns, arrival_ns) > static_cast<uint64_t>(options_.most_ahead_ns))) {
+    return dropped(Pushed::kRefused);
+  }
+  auto [rows, begin, end] = view();
+  Pushed what = Pushed::kKept;
+  if (begin < end) {
+    const int64_t newest = rows->time(end - 1);
+    if (time_ns < newest - options_.lateness_ns) {
+      if (newest - time_ns <= options_.span_ns) return dropped(Pushed::kTooLate);
+      if (options_.rewind == Rewind::kRefuse) return dropped(Pushed::kRefused);
+      what = Pushed::kSegment;
+    } else if (time_ns < newest) {
+      what = Pushed::kReordered;
+    }
+  }
+
+  uint64_t id = 0;
+  if (options_.codec) id = static_cast<uint64_t>(write_frame(row));
+  version_.fetch_add(1);  // odd: readers wait, or read again
+  const auto forget = [&](int64_t to) {
+    for (; begin < to; ++begin) {
+      if (!options_.codec) continue;
+      const auto gone = static_cast<int64_t>(rows->word(begin, 0));
+      const int64_t slot = gone & (kMostSlots - 1);
+      slots_[static_cast<size_t>(slot)].load()->id.store(-1);
+      free_.push_back(slot);
+    }
+  };
+  if (what == Pushed::kSegment) {
+    forget(end);
+  } else if (what == Pushed::kKept) {
+    while (end - begin > kRowsBehind && rows->time(begin + kRowsBehind) < time_ns - options_.span_ns) forget(begin + 1);
+  }
+  if (end - begin == rows->capacity()) grow(begin, end);
+  Rows& to = *all_rows_.back();
+  int64_t at = end;
+  for (; at > begin && to.time(at - 1) > time_ns; --at) to.copy_row(to, at - 1, at);
+  if (at > begin && to.time(at - 1) == time_ns) duplicates_.fetch_add(1, std::memory_order_relaxed);
+  to.set_time(at, time_ns);
+  if (options_.codec) {
+    to.set_word(at, 0, id);
+  } else {
+    for (int64_t i = 0; i < words_; ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, row.data() + 8 * i, static_cast<size_t>(std::min<int64_t>(8, row_bytes_ - 8 * i)));
+      to.set_word(at, i, word);
+    }
+  }
+  begin_.store(begin, std::memory_order_release);
+  end_.store(end + 1, std::memory_order_release);
+  arrival_ns_.store(arrival_ns, std::memory_order_release);
+  version_.fetch_add(1);
+  count(what);
+  return what;
+}
+
+RingCounts Ring::counts() const {
+  const auto of = [this](Pushed what) { return counts_[static_cast<size_t>(what)].load(std::memory_order_relaxed); };
+  RingCounts counts{.pushed = 0,
+                    .kept = of(Pushed::kKept),
+                    .reordered = of(Pushed::kReordered),
+                    .too_late = of(Pushed::kTooLate),
+                    .refused = of(Pushed::kRefused),
+                    .segments = of(Pushed::kSegment),
+                    .duplicates = duplicates_.load(std::memory_order_relaxed)};
+  counts.pushed = counts.kept + counts.reordered + counts.too_late + counts.refused + counts.segments;
+  return counts;
+}
+
+std::optional<int64_t> Ring::newest_ns() const {
+  return read([](const View& view) { return view.empty() ? std::optional<int64_t>() : view.newest(); });
+}
+
+std::optional<int64_t> Ring::arrival_ns() const {
+  return read([this](const View& view) {
+    return view.empty() ? std::optional<int64_t>() : arrival_ns_.load(std::memory_order_acquire);
+  });
+}
+
+std::optional<int64_t> Ring::settled_ns(int beyond, int64_t snap_ns) const {
+  return read([&](const View& view) -> std::optional<int64_t> {
+    if (view.empty()) return {};
+    const int64_t final_before = view.newest() - options_.lateness_ns;
+    if (beyond == 0) return final_before - 1 - snap_ns;
+    int64_t row = view.first_from(final_before);
+    for (int i = 1; row > view.begin; ++i) {
+      const int64_t stamp = view.rows->time(row - 1);
+      if (i == beyond) return stamp;
+      row = view.first_from(stamp);
+    }
+    return {};
+  });
+}
+
+bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) const {
+  for (RingFrame& frame : to.frames) frame.release();
+  while (true) {
+    const bool copied = read([&](const View& view) {
+      to.rows = 0;
+      if (view.empty()) return true;
+      int64_t first = view.first_from(first_ns);
+      int64_t last = view.first_after(last_ns);
+      for (int i = 0; i < margin; ++i) {
+        if (first > view.begin) first = view.first_from(view.rows->time(first - 1));
+        if (last < view.end) last = view.first_after(view.rows->time(last));
+      }
+      if (first == last) {  // between two rows, without a margin
+        if (first > view.begin)
+          --first;
+        else
+          ++last;
+      }
+      const auto count = static_cast<size_t>(std::max<int64_t>(0, last - first));
+      if (to.time_ns.size() < count) to.time_ns.resize(std::bit_ceil(count));
+      const auto bytes = static_cast<size_t>(options_.codec ? int64_t{8} : row_bytes_);
+      if (to.values.size() < count * bytes) to.values.resize(std::bit_ceil(count) * bytes);
+      for (size_t i = 0; i < count; ++i) {
+        const int64_t row = first + static_cast<int64_t>(i);
+        to.time_ns[i] = view.rows->time(row);
+        char* const value = to.values.data() + i * bytes;
+        for (int64_t word = 0; word < words_; ++word) {
+          const uint64_t eight = view.rows->word(row, word);
+          std::memcpy(value + 8 * word, &eight, std::min<size_t>(8, bytes - 8 * static_cast<size_t>(word)));
+        }
+      }
+      to.rows = static_cast<int64_t>(count);
+      return true;
+    });
+    if (!copied || !options_.codec) return to.rows > 0;
+
+    // A frame whose row is gone by now is another one's memory: read again.
+    const auto count = static_cast<size_t>(to.rows);
+    if (to.frames.size() < count) to.frames.resize(std::bit_ceil(count));
+    bool pinned = true;
+    for (size_t i = 0; i < count && pinned; ++i) {
+      int64_t id = 0;
+      std::memcpy(&id, to.values.data() + 8 * i, 8);
+      RingFrame::Slot* const slot = slots_[static_cast<size_t>(id & (kMostSlots - 1))].load();
+      slot->pins.fetch_add(1);
+      to.frames[i].slot_ = slot;
+      pinned = slot->id.load() == id;
+    }
+    if (pinned) return to.rows > 0;
+    for (RingFrame& frame : to.frames) frame.release();
+  }
+}
+
+}  // namespace robocache

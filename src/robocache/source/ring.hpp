@@ -1,0 +1,163 @@
+// The last rows of one live stream: a writer pushes rows as they come, and readers take windows of them at the same time.
+//
+//   Ring ring({.dtype = DType::kFloat32, .shape = {7}, .span_ns = 5'000'000'000, .lateness_ns = 6'000'000});
+//   ring.push(stamp_ns, arrival_ns, row);  // of the writer's thread
+//   RingRows rows;
+//   if (ring.copy(first_ns, last_ns, 1, rows)) use(rows.time_ns, rows.values);  // of any thread
+//
+// Rows are kept in the order of their stamps, and of equal stamps in the order in which they came. A row that is up to
+// `lateness_ns` older than the newest goes to its own index among the others; an older one is dropped and counted. So the rows
+// before newest - lateness_ns never change: they are final.
+//
+// One thread writes. Readers never wait for a lock: they copy rows, and copy again if the writer changed them meanwhile.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "robocache/cache/dataset.hpp"
+#include "robocache/core/dtype.hpp"
+#include "robocache/core/enum_names.hpp"
+
+namespace robocache {
+
+// A stamp that is older than the newest by more than the span: the clock was set back, or the source began anew.
+enum class Rewind : uint8_t {
+  kRefuse,   // drops the row
+  kSegment,  // forgets the rows before, so that no window reaches over the jump
+};
+
+template <>
+struct EnumNames<Rewind> {
+  static constexpr std::string_view names[] = {"refuse", "segment"};
+};
+
+struct RingOptions {
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape = {};  // of a row; of a frame [height, width, channels]
+  int64_t span_ns = 0;              // how far behind the newest row rows are kept; above 0
+  int64_t lateness_ns = 0;          // below span_ns
+  std::optional<Codec> codec = {};  // of a camera, whose rows are files, or pixels of kRaw
+  Rewind rewind = Rewind::kRefuse;
+  int64_t most_ahead_ns = 1'000'000'000;  // a stamp farther ahead of its arrival is refused
+};
+
+// What became of a row.
+enum class Pushed : uint8_t {
+  kKept,       // as the newest
+  kReordered,  // at its own index, since it came late
+  kTooLate,    // dropped: older than the newest by more than the lateness
+  kRefused,    // dropped: stamp at or below 0, ahead of its arrival, or set back
+  kSegment,    // kept as the first row of a new segment
+};
+
+template <>
+struct EnumNames<Pushed> {
+  static constexpr std::string_view names[] = {"kept", "reordered", "too_late", "refused", "segment"};
+};
+
+// pushed = kept + reordered + too_late + refused + segments.
+struct RingCounts {
+  int64_t pushed = 0;
+  int64_t kept = 0;
+  int64_t reordered = 0;
+  int64_t too_late = 0;
+  int64_t refused = 0;
+  int64_t segments = 0;    // begun after the first
+  int64_t duplicates = 0;  // of the kept and reordered: with a stamp that another row had
+};
+
+class Ring;
+
+// A frame that a reader holds: the writer does not reuse its memory until then. The ring outlives it.
+class RingFrame {
+ public:
+  RingFrame() = default;
+  RingFrame(RingFrame&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
+  RingFrame& operator=(RingFrame&& other) noexcept {
+    std::swap(slot_, other.slot_);
+    return *this;
+  }
+  ~RingFrame() { release(); }
+
+  std::span<const uint8_t> bytes() const;
+  void release();
+
+ private:
+  friend class Ring;
+  struct Slot;
+  Slot* slot_ = nullptr;
+};
+
+// A copy of some rows. A reader keeps one and uses it again: it allocates only when more rows are asked for than ever before.
+struct RingRows {
+  int64_t rows = 0;  // the vectors may be longer
+  std::vector<int64_t> time_ns;
+  std::vector<char> values;       // of numbers, row after row
+  std::vector<RingFrame> frames;  // of a camera
+};
+
+class Ring {
+ public:
+  // Throws ArgumentError for a span, a lateness or a shape that cannot be.
+  explicit Ring(RingOptions options);
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+
+  const RingOptions& options() const { return options_; }
+  int64_t row_bytes() const { return row_bytes_; }
+
+  // Takes a row of row_bytes(), or the file of a frame, of any length. Allocates only while the ring grows. One thread calls it.
+  Pushed push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row);
+
+  RingCounts counts() const;
+  std::optional<int64_t> newest_ns() const;   // the largest stamp
+  std::optional<int64_t> arrival_ns() const;  // when the last row came that was kept
+
+  // The latest moment at which a value is settled: no row that may still come changes it. The value is made of `beyond` rows at
+  // or after the moment, counted in distinct stamps; with 0 of none that is later than the moment + snap_ns. None: no moment.
+  std::optional<int64_t> settled_ns(int beyond, int64_t snap_ns) const;
+
+  // Copies the rows with stamps in [first_ns, last_ns] and `margin` distinct stamps more on each side. False: there are no rows.
+  bool copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) const;
+
+ private:
+  struct Rows;  // the arrays of one capacity
+  struct View;  // the rows as a reader or the writer finds them
+  View view() const;
+  void grow(int64_t begin, int64_t end);
+  int64_t write_frame(std::span<const char> frame);
+  void count(Pushed what) { counts_[static_cast<size_t>(what)].fetch_add(1, std::memory_order_relaxed); }
+
+  // Returns body(view) of rows that the writer did not change meanwhile.
+  template <class Body>
+  auto read(const Body& body) const;
+
+  const RingOptions options_;
+  const int64_t row_bytes_;
+  const int64_t words_;               // of 8 bytes, in a row; of frames the id alone
+  std::atomic<uint64_t> version_{0};  // odd while the writer changes rows
+  std::atomic<Rows*> rows_{nullptr};
+  std::vector<std::unique_ptr<Rows>> all_rows_;  // smaller ones too, at which readers may still look
+  std::atomic<int64_t> begin_{0};                // rows [begin, end), counted since the ring began
+  std::atomic<int64_t> end_{0};
+  std::atomic<int64_t> arrival_ns_{0};
+  std::array<std::atomic<int64_t>, 5> counts_{};  // of each Pushed
+  std::atomic<int64_t> duplicates_{0};
+
+  // Frames: slots are made when they are first needed, and stay.
+  static constexpr int64_t kMostSlots = 1 << 16;
+  std::unique_ptr<std::atomic<RingFrame::Slot*>[]> slots_;
+  int64_t slot_count_ = 0;
+  int64_t frames_written_ = 0;
+  std::vector<int64_t> free_;  // slots of rows that are gone
+};
+
+}  // namespace robocache

@@ -1,0 +1,170 @@
+// A ring against a sorted list of the rows that were pushed, and with readers beside the writer.
+#include "robocache/source/ring.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/cpp/expect_refused.hpp"
+
+namespace robocache {
+namespace {
+
+struct Row {
+  int64_t stamp;
+  std::array<int64_t, 3> values;
+};
+
+std::span<const char> bytes_of(const std::array<int64_t, 3>& values) {
+  return {reinterpret_cast<const char*>(values.data()), sizeof(values)};
+}
+
+TEST(Ring, KeepsTheRowsOfASortedList) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    std::mt19937_64 random(seed);
+    const int64_t span = 400;
+    const int64_t lateness = static_cast<int64_t>(random() % 60);
+    Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = span, .lateness_ns = lateness});
+    std::vector<Row> all;  // kept, sorted by stamp, equal ones as they came
+    int64_t now = 1000;
+    RingCounts expected;
+    RingRows found;
+    for (int i = 0; i < 3000; ++i) {
+      now += static_cast<int64_t>(random() % 4);
+      const int64_t stamp = now - static_cast<int64_t>(random() % 3 == 0 ? random() % 80 : 0);
+      const Row row{stamp, {stamp, i, -i}};
+      const int64_t newest = all.empty() ? INT64_MIN : all.back().stamp;
+      ++expected.pushed;
+      const Pushed became = ring.push(stamp, now, bytes_of(row.values));
+      if (!all.empty() && stamp < newest - lateness) {
+        ++expected.too_late;
+        EXPECT_EQ(became, Pushed::kTooLate);
+      } else {
+        ++(stamp < newest ? expected.reordered : expected.kept);
+        EXPECT_EQ(became, stamp < newest ? Pushed::kReordered : Pushed::kKept);
+        const auto at = std::ranges::upper_bound(all, stamp, {}, &Row::stamp);
+        expected.duplicates += at != all.begin() && (at - 1)->stamp == stamp;
+        all.insert(at, row);
+      }
+      if (i % 37 != 0) continue;
+      // A window within the span, with one distinct stamp more on each side.
+      const int64_t last = all.back().stamp - static_cast<int64_t>(random() % 100);
+      const int64_t first = last - static_cast<int64_t>(random() % 200);
+      ASSERT_TRUE(ring.copy(first, last, 1, found));
+      auto begin = std::ranges::lower_bound(all, first, {}, &Row::stamp);
+      auto end = std::ranges::upper_bound(all, last, {}, &Row::stamp);
+      if (begin != all.begin()) begin = std::ranges::lower_bound(all, (begin - 1)->stamp, {}, &Row::stamp);
+      if (end != all.end()) end = std::ranges::upper_bound(all, end->stamp, {}, &Row::stamp);
+      ASSERT_EQ(found.rows, end - begin);
+      for (int64_t k = 0; k < found.rows; ++k) {
+        EXPECT_EQ(found.time_ns[static_cast<size_t>(k)], begin[k].stamp);
+        EXPECT_EQ(std::memcmp(found.values.data() + 24 * k, begin[k].values.data(), 24), 0);
+      }
+      // What is final by the list is what the ring says.
+      const auto final_end = std::ranges::lower_bound(all, all.back().stamp - lateness, {}, &Row::stamp);
+      EXPECT_EQ(ring.settled_ns(0, 2), all.back().stamp - lateness - 3);
+      if (final_end == all.begin()) {
+        EXPECT_EQ(ring.settled_ns(1, 2), std::nullopt);
+      } else {
+        EXPECT_EQ(ring.settled_ns(1, 2), (final_end - 1)->stamp);
+        const auto before = std::ranges::lower_bound(all, (final_end - 1)->stamp, {}, &Row::stamp);
+        if (before != all.begin()) EXPECT_EQ(ring.settled_ns(2, 2), (before - 1)->stamp);
+      }
+    }
+    const RingCounts counts = ring.counts();
+    EXPECT_EQ(counts.pushed, expected.pushed);
+    EXPECT_EQ(counts.kept, expected.kept);
+    EXPECT_EQ(counts.reordered, expected.reordered);
+    EXPECT_EQ(counts.too_late, expected.too_late);
+    EXPECT_EQ(counts.duplicates, expected.duplicates);
+    EXPECT_EQ(ring.newest_ns(), all.back().stamp);
+  }
+}
+
+TEST(Ring, RefusesWhatNoClockSays) {
+  const std::array<int64_t, 3> row{};
+  Ring refusing({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100, .most_ahead_ns = 50});
+  EXPECT_EQ(refusing.push(0, 1000, bytes_of(row)), Pushed::kRefused);
+  EXPECT_EQ(refusing.push(-5, 1000, bytes_of(row)), Pushed::kRefused);
+  EXPECT_EQ(refusing.push(1051, 1000, bytes_of(row)), Pushed::kRefused);
+  EXPECT_EQ(refusing.push(1050, 1000, bytes_of(row)), Pushed::kKept);
+  EXPECT_EQ(refusing.push(950, 1001, bytes_of(row)), Pushed::kTooLate);
+  EXPECT_EQ(refusing.push(949, 1001, bytes_of(row)), Pushed::kRefused);
+  EXPECT_EQ(refusing.newest_ns(), 1050);
+  EXPECT_EQ(refusing.counts().refused, 4);
+
+  Ring beginning({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100, .rewind = Rewind::kSegment});
+  beginning.push(1000, 1000, bytes_of(row));
+  EXPECT_EQ(beginning.push(10, 1001, bytes_of(row)), Pushed::kSegment);
+  RingRows found;
+  ASSERT_TRUE(beginning.copy(0, 2000, 4, found));
+  EXPECT_EQ(found.rows, 1);  // no window reaches over the jump
+  EXPECT_EQ(beginning.newest_ns(), 10);
+}
+
+TEST(Ring, RefusesOptionsThatCannotBe) {
+  test::expect_refused<ArgumentError>([] { Ring({.span_ns = 0}); }, "span_s: expected above 0, got 0");
+  test::expect_refused<ArgumentError>([] { Ring({.span_ns = 5, .lateness_ns = 5}); },
+                                "lateness_s: expected 0 or more and less");
+  test::expect_refused<ArgumentError>([] { Ring({.shape = {-1}, .span_ns = 5}); }, "shape: expected the extents of a row");
+  Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = 5});
+  test::expect_refused<ArgumentError>([&] { ring.push(1, 1, {}); }, "row: expected 24 bytes, got 0");
+}
+
+// Readers see whole rows in order, whatever the writer does meanwhile: late rows, growth, a new segment.
+TEST(Ring, ReadersSeeWholeRows) {
+  for (const bool frames : {false, true}) {
+    Ring ring({.dtype = frames ? DType::kUInt8 : DType::kInt64,
+               .shape = frames ? std::vector<int64_t>{1, 24, 1} : std::vector<int64_t>{3},
+               .span_ns = 2000,
+               .lateness_ns = 40,
+               .codec = frames ? std::optional(Codec::kRaw) : std::nullopt,
+               .rewind = Rewind::kSegment});
+    std::atomic<bool> done{false};
+    std::atomic<int64_t> windows{0};
+    std::vector<std::thread> readers;
+    for (int reader = 0; reader < 2; ++reader) {
+      readers.emplace_back([&] {
+        RingRows found;
+        while (!done) {
+          const auto newest = ring.newest_ns();
+          if (!newest || !ring.copy(*newest - 300, *newest, 2, found)) continue;
+          ++windows;
+          for (int64_t i = 0; i < found.rows; ++i) {
+            const int64_t stamp = found.time_ns[static_cast<size_t>(i)];
+            if (i > 0) ASSERT_LE(found.time_ns[static_cast<size_t>(i - 1)], stamp);
+            std::array<int64_t, 3> row{};
+            const void* const from = frames
+                                         ? static_cast<const void*>(found.frames[static_cast<size_t>(i)].bytes().data())
+                                         : found.values.data() + 24 * i;
+            std::memcpy(row.data(), from, 24);
+            ASSERT_EQ(row, (std::array<int64_t, 3>{stamp, -stamp, 7 * stamp}));
+          }
+          ASSERT_NE(ring.settled_ns(1, 0).value_or(0), -1);
+        }
+      });
+    }
+    std::mt19937_64 random(1);
+    int64_t now = 1'000'000;
+    while (windows < 200 || now < 1'020'000) {
+      now += static_cast<int64_t>(random() % 3);
+      if (random() % 5000 == 0) now -= 10'000;  // set back
+      const int64_t stamp = now - static_cast<int64_t>(random() % 4 == 0 ? random() % 50 : 0);
+      ring.push(stamp, now + 100, bytes_of({stamp, -stamp, 7 * stamp}));
+    }
+    done = true;
+    for (std::thread& reader : readers) reader.join();
+    const RingCounts counts = ring.counts();
+    EXPECT_GT(counts.reordered, 0);
+    EXPECT_EQ(counts.pushed, counts.kept + counts.reordered + counts.too_late + counts.refused + counts.segments);
+  }
+}
+
+}  // namespace
+}  // namespace robocache
