@@ -152,9 +152,9 @@ TEST(Ring, ReadersSeeWholeRows) {
     }
     std::mt19937_64 random(1);
     int64_t now = 1'000'000;
-    while (windows < 200 || now < 1'020'000) {
+    for (int pushed = 0; windows < 200 || pushed < 20'000; ++pushed) {
       now += static_cast<int64_t>(random() % 3);
-      if (random() % 5000 == 0) now -= 10'000;  // set back
+      if (pushed % 10'000 == 9'999) now -= 3000;  // set back
       const int64_t stamp = now - static_cast<int64_t>(random() % 4 == 0 ? random() % 50 : 0);
       ring.push(stamp, now + 100, bytes_of({stamp, -stamp, 7 * stamp}));
     }
