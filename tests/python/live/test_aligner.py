@@ -100,3 +100,212 @@ def test_a_settled_batch_is_the_loaders(tmp_path, name, seed):
     for key, ring in rings.items():
         assert ring.counts["too_late"] == 0 and ring.counts["pushed"] == len(streams[key][0])
         assert ring.counts["reordered"] > 0 or key != "joint"
+
+
+def filmed(rng, seconds=0.5):
+    """A joint at 200 Hz and a camera at 30 Hz that comes later."""
+    stamps, came = arrivals(rng, seconds, 200, 0.001, 0.002)
+    joint = stamps, came, rng.standard_normal((len(stamps), 2)).astype(np.float32)
+    stamps, came = arrivals(rng, seconds, 30, 0.004, 0.03)
+    return joint, stamps, came
+
+
+@pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
+def test_frames_are_the_loaders(tmp_path, codec):
+    rng = np.random.default_rng(3)
+    joint, stamps, came = filmed(rng)
+    depth = codec == "depth"
+    shape = (12, 16, 1) if depth else (12, 16, 3)
+    smooth = np.cumsum(rng.integers(0, 9, (len(stamps), *shape)), axis=2)
+    pixels = smooth.astype(np.uint16 if depth else np.uint8)
+    order = np.argsort(stamps, kind="stable")
+    with robocache.Writer(tmp_path / "cache") as writer:
+        if depth:
+            writer.stream("cam", unit_m=0.001, intrinsics=[[10, 0, 8], [0, 10, 6], [0, 0, 1]])
+        with writer.episode() as episode:
+            by_stamp = np.argsort(joint[0], kind="stable")
+            episode.append("joint", joint[0][by_stamp], joint[2][by_stamp])
+            episode.append("cam", stamps[order], pixels[order], codec="png" if depth else codec)
+    dataset = robocache.open(tmp_path / "cache")
+    loader = robocache.Loader(
+        dataset,
+        batch_size=8,
+        delta_timestamps={
+            "joint": Window([-0.01, 0.0]),
+            "cam": Window([-0.05, 0.0], images=robocache.ImageOptions(size=(8, 8)), tolerance_s=0.2),
+        },
+        anchors=Anchors(stream="joint"),
+        return_age=True,
+        framework="numpy",
+        device="cpu",
+        shuffle=False,
+    )
+    batches = [loader.gather(range(i, min(i + 8, loader.num_anchors))) for i in range(0, loader.num_anchors, 8)]
+    expected = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+    stored = dataset["cam"]
+    files = [stored.values.file(int(row)) for row in np.argsort(order)] if codec != "raw" else list(pixels)
+    rings = {
+        "joint": robocache.live.Ring((2,), "float32", span_s=0.2, lateness_s=0.003),
+        "cam": robocache.live.Ring(
+            shape, pixels.dtype, span_s=0.3, lateness_s=0.031, codec="png" if depth else codec
+        ),
+    }
+    aligner = robocache.live.Aligner(loader.spec, rings, framework="numpy")
+    compared = replay({"joint": joint, "cam": (stamps, came, files)}, aligner, rings, expected, expected["time_ns"])
+    assert compared > 0.7 * len(expected["time_ns"]) and aligner.bad_frames == 0
+
+
+def test_now_is_not_what_training_had(tmp_path):
+    """The same comparison finds that "now" gives other values: it would find a wrong frontier too."""
+    rng = np.random.default_rng(5)
+    stamps, came = arrivals(rng, 0.4, 500, 0.0005, 0.003)
+    rows = rng.standard_normal((len(stamps), 2)).astype(np.float32)
+    dataset = recorded(tmp_path / "cache", {"joint": (stamps, came, rows)})
+    loader = robocache.Loader(
+        dataset, batch_size=1, delta_timestamps={"joint": [0.0]}, framework="numpy", device="cpu", shuffle=False
+    )
+    ring = robocache.live.Ring((2,), "float32", span_s=0.2, lateness_s=0.0035)
+    aligner = robocache.live.Aligner(loader.spec, {"joint": ring}, framework="numpy")
+    moments = loader.gather([0])["time_ns"][0] + np.arange(len(stamps)) * 1_000_000
+    order = np.argsort(stamps, kind="stable")
+    true = np.stack(
+        [np.interp(moments, stamps[order], rows[order, feature].astype(float)) for feature in range(2)], axis=1
+    )
+    settled, wrong = 0, 0
+    for stamp, arrival, row in zip(stamps, came, rows, strict=True):
+        ring.push(int(stamp), row, arrival_ns=int(arrival))
+        for moment, value in zip(moments, true, strict=True):
+            if not arrival - 3_000_000 <= moment <= arrival:
+                continue
+            batch = aligner.at(int(moment))
+            is_pad, got = batch["joint_is_pad"][0, 0], batch["joint"][0, 0]
+            assert is_pad == (moment > aligner.frontier())
+            settled += not is_pad
+            if is_pad:
+                wrong += bool(np.abs(got - value).max() > 1e-3)
+            else:
+                np.testing.assert_allclose(got, value, atol=1e-5)
+    assert settled > 20 and wrong > 100
+
+
+def spec_of(tmp_path, **window):
+    dataset = recorded(
+        tmp_path / "cache",
+        {"joint": (np.arange(1, 30) * 10_000_000, None, np.arange(58, dtype=np.float32).reshape(29, 2))},
+    )
+    return robocache.Loader(
+        dataset, batch_size=1, delta_timestamps={"joint": Window([-0.05, 0.0], **window)}, device="cpu"
+    ).spec
+
+
+def test_rings_that_are_not_the_specs(tmp_path):
+    spec = spec_of(tmp_path)
+    ring = robocache.live.Ring((2,), "float32", span_s=1)
+    wrong = [
+        ({}, "rings: expected one for each key of the spec, got none for 'joint'"),
+        ({"joint": ring, "arm": ring}, r"rings\['arm'\]: expected a key of the spec, which has 'joint'"),
+        ({"joint": robocache.live.Ring((3,), "float32", span_s=1)}, r"rings\['joint'\]: expected rows of \[2\] float32"),
+        ({"joint": robocache.live.Ring((2,), "float64", span_s=1)}, r"got \[2\] float64"),
+        ({"joint": robocache.live.Ring((2,), "float32", span_s=0.04)}, r"rings\['joint'\].span_s: expected at least 0.05"),
+    ]
+    for rings, words in wrong:
+        with pytest.raises(robocache.ArgumentError, match=words):
+            robocache.live.Aligner(spec, rings)
+    with pytest.raises(robocache.ArgumentTypeError, match="rings: expected"):
+        robocache.live.Aligner(spec, [ring])
+    with pytest.raises(robocache.ArgumentError, match="device: expected 'cpu' with numpy"):
+        robocache.live.Aligner(spec, {"joint": ring}, device="cuda", framework="numpy")
+
+
+def test_rows_that_are_not_the_rings():
+    ring = robocache.live.Ring((2,), "float32", span_s=1)
+    for row in (np.zeros(3, np.float32), np.zeros(2), np.zeros((1, 2), np.float32)):
+        with pytest.raises(robocache.ArgumentError, match=r"row: expected \[2\] float32"):
+            ring.push(NS, row)
+    with pytest.raises(robocache.ArgumentError, match="span_s: expected"):
+        robocache.live.Ring((2,), "float32", span_s=0)
+    with pytest.raises(robocache.ArgumentError, match="lateness_s: expected"):
+        robocache.live.Ring((2,), "float32", span_s=1, lateness_s=1)
+    with pytest.raises(robocache.ArgumentError, match="on_rewind"):
+        robocache.live.Ring((2,), "float32", span_s=1, on_rewind="ignore")
+    assert ring.newest_ns is None and ring.arrival_ns is None and ring.counts["pushed"] == 0
+
+
+def test_before_anything_is_settled_and_stale_streams(tmp_path):
+    spec = spec_of(tmp_path)
+    ring = robocache.live.Ring((2,), "float32", span_s=1, lateness_s=0.02)
+    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
+    assert aligner.latest() is None and aligner.frontier() is None
+    for k in range(1, 9):
+        assert ring.push(k * 10_000_000 + NS, np.full(2, k, np.float32), arrival_ns=NS * 2) == "kept"
+    batch = aligner.latest()
+    assert batch["time_ns"].tolist() == [NS + 50_000_000]  # the newest row that is older than 80 - 20 ms
+    assert batch["joint"].tolist() == [[[1, 1], [5, 5]]] and batch["joint_is_pad"].tolist() == [[True, False]]
+    assert batch["anchor_age_ns"].tolist() == [30_000_000]
+    assert ring.push(NS + 75_000_000, np.zeros(2, np.float32), arrival_ns=NS * 2) == "reordered"
+    assert ring.push(NS + 59_999_999, np.zeros(2, np.float32), arrival_ns=NS * 2) == "too_late"
+    assert ring.push(NS + 80_000_000, np.zeros(2, np.float32), arrival_ns=NS * 2) == "kept"
+    assert ring.push(0, np.zeros(2, np.float32)) == "refused"
+    assert ring.counts == {
+        "pushed": 12, "kept": 9, "reordered": 1, "too_late": 1, "refused": 1, "segments": 0, "duplicates": 1,
+    }  # fmt: skip
+    with pytest.raises(robocache.StaleError, match="up to the frontier"):
+        aligner.at(NS + 70_000_000, settled=True)
+
+
+def test_a_silent_stream_is_named(tmp_path):
+    stamps = np.arange(1, 30) * 10_000_000
+    rows = np.zeros((29, 2), np.float32)
+    dataset = recorded(tmp_path / "cache", {"joint": (stamps, None, rows), "force": (stamps, None, rows)})
+    spec = robocache.Loader(dataset, batch_size=1, delta_timestamps={"joint": None, "force": None}, device="cpu").spec
+    rings = {key: robocache.live.Ring((2,), "float32", span_s=1) for key in ("joint", "force")}
+    aligner = robocache.live.Aligner(spec, rings, framework="numpy", max_age_s=0.05)
+    for k in range(1, 20):
+        rings["joint"].push(NS + k * 10_000_000, rows[0], arrival_ns=2 * NS)
+        if k < 12:
+            rings["force"].push(NS + k * 10_000_000, rows[0], arrival_ns=2 * NS)
+        if k >= 17:
+            with pytest.raises(robocache.StaleError, match=r"rings\['force'\]: .* got one that is 0\.0[6-8] s behind"):
+                aligner.latest()
+        elif k > 2:
+            assert aligner.latest() is not None
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_the_batch_of_either_framework(tmp_path, framework):
+    spec = spec_of(tmp_path)
+    spec.save(tmp_path / "spec.json")
+    ring = robocache.live.Ring((2,), "float32", span_s=1)
+    aligner = robocache.live.Aligner(tmp_path / "spec.json", {"joint": ring}, framework=framework)
+    for k in range(1, 9):
+        ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
+    batch = aligner.latest()
+    assert set(batch) == {"joint", "joint_is_pad", "time_ns", "anchor_age_ns"}
+    assert np.asarray(batch["joint"]).tolist() == [[[2, 2], [7, 7]]]
+    assert str(batch["joint"].dtype).removeprefix("torch.") == "float32"
+
+
+@pytest.mark.cuda
+def test_the_batch_on_a_device(tmp_path):
+    spec = spec_of(tmp_path)
+    ring = robocache.live.Ring((2,), "float32", span_s=1)
+    here = robocache.live.Aligner(spec, {"joint": ring})
+    there = robocache.live.Aligner(spec, {"joint": ring}, device="cuda")
+    for k in range(1, 90):
+        ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
+        if k > 2:
+            a, b = here.latest(), there.latest()
+            assert all(b[key].device.type == "cuda" and (b[key].cpu() == a[key]).all() for key in a)
+
+
+def test_a_segment_ends_at_a_clock_that_is_set_back(tmp_path):
+    spec = spec_of(tmp_path)
+    ring = robocache.live.Ring((2,), "float32", span_s=0.1, on_rewind="segment")
+    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
+    for k in range(1, 9):
+        ring.push(9 * NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=10 * NS)
+    assert ring.push(NS, np.full(2, 100, np.float32), arrival_ns=10 * NS) == "segment"
+    assert aligner.latest() is None
+    ring.push(NS + 10_000_000, np.full(2, 110, np.float32), arrival_ns=10 * NS)
+    batch = aligner.latest()
+    assert batch["joint"].tolist() == [[[100, 100], [100, 100]]] and batch["joint_is_pad"].tolist() == [[True, False]]
