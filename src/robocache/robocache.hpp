@@ -20,6 +20,7 @@
 #include "robocache/core/thread_pool.hpp"
 #include "robocache/image/decode_jpeg.hpp"
 #include "robocache/image/image_batch.hpp"
+#include "robocache/live/aligner.hpp"
 #include "robocache/ops/fuse/fuse.hpp"
 #include "robocache/ops/resample/resample.hpp"
 #include "robocache/points/integrate_tsdf/integrate_tsdf.hpp"

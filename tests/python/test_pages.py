@@ -45,6 +45,7 @@ RUN_HERE = {
         "stats = robocache.merge_stats(",
         "loader.save_spec(",
     ],
+    "live": ["loader.save_spec("],
     "voxelize": ["time_ns, clouds = "],
 }
 
@@ -313,3 +314,14 @@ def test_ingest_doctor_export(names, tmp_path):
     Path("other").rename("cache")
     run("doctor", 'report = robocache.doctor("cache")', names)
     assert names["report"].summary == "no findings"
+
+
+def test_live(names):
+    with robocache.Writer("arm") as writer, writer.episode() as episode:
+        episode.append("joint", names["time_ns"][:9], np.zeros((9, 7), np.float32))
+        episode.append("camera", names["time_ns"][:9:4], np.zeros((3, 480, 640, 3), np.uint8), codec="raw")
+    windows = {"joint": [-0.1, 0.0], "camera": None}
+    names["loader"] = robocache.Loader("arm", batch_size=1, delta_timestamps=windows, device="cpu")
+    names |= {"time_ns": 10**18, "row": np.ones(7, np.float32)}
+    run("live", "loader.save_spec(", names)
+    assert names["batch"] is None and names["rings"]["joint"].newest_ns == 10**18

@@ -29,10 +29,11 @@ struct Aligner::Impl {
   struct Key {
     const KeySpec* spec;
     std::shared_ptr<const Ring> ring;  // null: the spec's source had no such stream
-    std::vector<int64_t> offsets_ns;
+    std::vector<int64_t> offsets_ns;   // of the stamps that steps aim at; in rows, of the anchor's
     int64_t first_offset_ns = 0;
     int64_t last_offset_ns = 0;
-    int beyond = 0;
+    int beyond = 0;        // Ring::settled_ns
+    int margin = kMargin;  // Ring::copy
     int64_t settled_ns = INT64_MIN;
 
     // Copies of rows, as one episode. The plan points to these.
@@ -87,8 +88,14 @@ struct Aligner::Impl {
       if (found == rings.end()) refuse("rings: expected one for each key of the spec, got none for '", of.key, "'");
       key.ring = found->second;
       check(key);
-      for (const FeatureBlock& block : of.rows->methods) {
-        key.beyond = std::max(key.beyond, rows_beyond(block.method, of.causal));
+      if (of.offsets_rows.empty()) {
+        for (const FeatureBlock& block : of.rows->methods) {
+          key.beyond = std::max(key.beyond, rows_beyond(block.method, of.causal));
+        }
+      } else {
+        const auto [earliest, latest] = std::ranges::minmax(of.offsets_rows);
+        key.margin += static_cast<int>(std::max(-earliest, latest));
+        if (latest > 0) key.beyond = static_cast<int>(latest) + 2;  // the anchor's row may be one that is snapped to
       }
       if (!of.images) key.affine = affine_tables(of.rows->affine, of.rows->dtype, constants);
     } else if (found != rings.end()) {
@@ -120,7 +127,7 @@ struct Aligner::Impl {
 
   std::vector<int64_t> shape_of(const KeySpec& of, const std::vector<int64_t>& row) const {
     std::vector<int64_t> shape;
-    if (!of.one_step) shape.push_back(std::ssize(of.offsets_ns));
+    if (!of.one_step) shape.push_back(of.steps());
     shape.insert(shape.end(), row.begin(), row.end());
     return shape;
   }
@@ -141,7 +148,7 @@ struct Aligner::Impl {
       const std::vector<int64_t> matrix{3, 3};
       key.intrinsics_offset = add("_intrinsics", DType::kFloat32, of.images->per_frame ? shape_of(of, matrix) : matrix);
     }
-    key.number_offset = layout.add_scratch(8 * std::ssize(of.offsets_ns));
+    key.number_offset = layout.add_scratch(8 * of.steps());
     if (!of.rows) return;
     key.frame = {of.rows->shape[0], of.rows->shape[1], of.rows->shape[2], of.rows->dtype};
     key.transform.emplace(key.frame, *of.images, of.key, of.rows->unit_m);
@@ -171,7 +178,12 @@ struct Aligner::Impl {
       window.out_offset = of.images ? key.number_offset : key.out_offset;
       window.pad_offset = key.pad_offset;
       window.age_offset = key.age_offset;
-      window.delta_ns = key.offsets_ns;
+      window.delta_rows = of.offsets_rows;
+      if (window.counts_rows()) {
+        window.offset_ns = of.offset_ns;
+      } else {
+        window.delta_ns = key.offsets_ns;
+      }
       window.max_gap_ns = of.max_gap_ns.value_or(-1);
       window.tolerance_ns = of.tolerance_ns.value_or(-1);
       window.causal = of.causal;
@@ -193,6 +205,7 @@ struct Aligner::Impl {
     plan.time_offset = time_offset;
     plan.episode_offset = -1;
     plan.source_offset = -1;
+    plan.anchor_offset = -1;
   }
 
   static int64_t features_of(const std::vector<int64_t>& shape) {
@@ -223,7 +236,7 @@ struct Aligner::Impl {
       key.settled_ns = key.ring->settled_ns(key.beyond, spec.snap_ns).value_or(INT64_MIN);
       const int64_t* const before = key.rows.time_ns.data();
       const char* const values_before = key.rows.values.data();
-      key.ring->copy(time_ns + key.first_offset_ns, time_ns + key.last_offset_ns, kMargin, key.rows);
+      key.ring->copy(time_ns + key.first_offset_ns, time_ns + key.last_offset_ns, key.margin, key.rows);
       moved = moved || key.rows.time_ns.data() != before || key.rows.values.data() != values_before;
       if (key.spec->images && key.numbers.size() < key.rows.time_ns.size()) {
         key.numbers.resize(key.rows.time_ns.size());
@@ -252,8 +265,9 @@ struct Aligner::Impl {
     int64_t unsettled = 0;
     for (Key& key : keys) {
       auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
-      for (size_t step = 0; step < key.offsets_ns.size(); ++step) {
-        if (key.ring == nullptr || time_ns + key.offsets_ns[step] <= key.settled_ns) continue;
+      for (int64_t step = 0; key.ring != nullptr && step < key.spec->steps(); ++step) {
+        const int64_t offset_ns = key.offsets_ns[key.offsets_ns.size() > 1 ? static_cast<size_t>(step) : 0];
+        if (time_ns + offset_ns <= key.settled_ns) continue;
         is_pad[step] = true;
         ++unsettled;
       }
@@ -276,10 +290,9 @@ struct Aligner::Impl {
     auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
     auto* const intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
     if (!key.transform) {  // the source has no such camera: the layout's bytes
-      std::memset(out, 0,
-                  static_cast<size_t>(std::ssize(of.offsets_ns) * features_of(of.shape) * dtype_size(of.dtype)));
+      std::memset(out, 0, static_cast<size_t>(of.steps() * features_of(of.shape) * dtype_size(of.dtype)));
     }
-    for (int64_t step = 0; step < std::ssize(of.offsets_ns); ++step) {
+    for (int64_t step = 0; step < of.steps(); ++step) {
       const int64_t number = key.transform ? numbers[step] : 0;
       if (key.transform) {
         const uint8_t* const pixels = number > 0 ? pixels_of(key, number - 1) : nullptr;

@@ -111,8 +111,9 @@ TEST(Ring, RefusesWhatNoClockSays) {
 TEST(Ring, RefusesOptionsThatCannotBe) {
   test::expect_refused<ArgumentError>([] { Ring({.span_ns = 0}); }, "span_s: expected above 0, got 0");
   test::expect_refused<ArgumentError>([] { Ring({.span_ns = 5, .lateness_ns = 5}); },
-                                "lateness_s: expected 0 or more and less");
-  test::expect_refused<ArgumentError>([] { Ring({.shape = {-1}, .span_ns = 5}); }, "shape: expected the extents of a row");
+                                      "lateness_s: expected 0 or more and less");
+  test::expect_refused<ArgumentError>([] { Ring({.shape = {-1}, .span_ns = 5}); },
+                                      "shape: expected the extents of a row");
   Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = 5});
   test::expect_refused<ArgumentError>([&] { ring.push(1, 1, {}); }, "row: expected 24 bytes, got 0");
 }
