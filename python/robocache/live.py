@@ -17,7 +17,7 @@ from ._check import number, whole
 from .spec import Spec
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _ring_open = _lib.function("ring_open")
 _ring_push = _lib.function("ring_push")
