@@ -27,7 +27,7 @@ from .dataset import Dataset
 from .explanation import Explanation, Placement
 from .findings import enforce
 from .former_options import takes_former_options
-from .loader_options import as_window, open_loader
+from .loader_options import as_window, of_type, open_loader
 from .meter import Meter
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
@@ -212,7 +212,7 @@ class Loader:
         enforce((source.dataset.path for source in sources), findings)
         self._torch = self._framework(framework)
         self.device = self._device_name(device)
-        self._memory, ranks = memory or Memory(), ranks or Ranks()
+        self._memory, ranks = of_type("memory", memory, Memory), of_type("ranks", ranks, Ranks)
         self._shards = ranks.shard_episodes
         self.rank, self.world_size = _place_in_world(ranks.rank, ranks.world_size)
         self._handle, self._texts = open_loader(

@@ -53,10 +53,10 @@ def open_loader(
     sources = resolved(sources, names, given["episodes"])
     keys = Keys(sources)
     anchors = as_anchors(given["anchors"])
-    normalization = _of_type("normalization", given["normalization"], Normalization)
-    memory = _of_type("memory", given["memory"], Memory)
-    ranks = _of_type("ranks", given["ranks"], Ranks)
-    default = _of_type("default", given["default"] or Window(), Window)
+    normalization = of_type("normalization", given["normalization"], Normalization)
+    memory = of_type("memory", given["memory"], Memory)
+    ranks = of_type("ranks", given["ranks"], Ranks)
+    default = of_type("default", given["default"] or Window(), Window)
     if any(
         (
             default.offsets is not None,
@@ -148,7 +148,7 @@ def _text_keys(
 
 
 def as_anchors(given: Any) -> Anchors:
-    return Anchors(stream=given) if isinstance(given, str) else _of_type("anchors", given or Anchors(), Anchors)
+    return Anchors(stream=given) if isinstance(given, str) else of_type("anchors", given or Anchors(), Anchors)
 
 
 def as_window(key: str, given: Any) -> Window:
@@ -156,7 +156,8 @@ def as_window(key: str, given: Any) -> Window:
     return given if isinstance(given, Window) else Window(given)
 
 
-def _of_type(name: str, given: Any, kind: Any) -> Any:
+def of_type(name: str, given: Any, kind: Any) -> Any:
+    """The argument, which is of this dataclass; None is the dataclass's defaults."""
     if given is None:
         return kind()
     if not isinstance(given, kind):

@@ -160,6 +160,12 @@ def test_arguments_of_another_type_are_refused_as_such(options, name, tmp_path):
         flat_loader({}, batch_size=2, **options)
 
 
+@pytest.mark.parametrize("argument", ["ranks", "memory", "normalization", "anchors", "default"])
+def test_groups_of_options_are_refused_by_name(argument, dataset):
+    with pytest.raises(robocache.ArgumentTypeError, match=f"{argument}: expected a .*, got 2"):
+        robocache.Loader(dataset, batch_size=2, delta_timestamps={"action": [0.0]}, **{argument: 2})
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path):
     with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
         ep.append("x", np.arange(4), np.zeros(4))
