@@ -115,7 +115,9 @@ def _read_folder(
             known = seen.layouts.setdefault(file.stem, layout)
             notes.see("streams", file.stem, asdict(known))
             if layout != known:
-                raise SourceError(f"{file}: {layout}, but before it {known}")
+                raise SourceError(
+                    f"{file}: {layout}, but before it {known}; a cache of its own, in a list of Sources, takes the file"
+                )
             for column, reason in layout.left_out.items():
                 notes.leave_out(f"{file.stem}: {column}", reason)
             if layout.comments:
@@ -482,7 +484,7 @@ def _find_images(file: Path, cells: pa.Array) -> Path | None:
     """The folder in which images lie that the first cells name: the file's own, or one of the same stem beside it."""
     if not pa.types.is_string(cells.type):  # dates, or no UTF-8
         return None
-    names = [Path(cell) for cell in cells.slice(0, 1000).to_pylist() if cell]
+    names = [Path(cell.strip()) for cell in cells.slice(0, 1000).to_pylist() if cell]
     if not names or names[0].suffix.lower() not in (".png", ".jpg", ".jpeg"):
         return None
     inside = [name for name in names if not name.is_absolute() and ".." not in name.parts]
@@ -492,8 +494,8 @@ def _find_images(file: Path, cells: pa.Array) -> Path | None:
 
 def _beside(file: Path, folder: Path, cell: str | None) -> Image:
     """The image of a row, which a log names in its own folder alone."""
-    name = Path(cell or "")
-    if not cell or name.is_absolute() or ".." in name.parts:
+    name = Path((cell or "").strip())  # a space may follow the comma
+    if name == Path() or name.is_absolute() or ".." in name.parts:
         return SourceError(f"{file}: expected the name of an image in {folder}, got {cell!r}")
     return folder / name
 

@@ -112,7 +112,9 @@ class Kinds:
         """Raises SourceError, which names both kinds, if the kind differs from that of the camera's first frame."""
         first, there = self._first.setdefault(camera, (kind, where))
         if kind != first:
-            raise SourceError(f"{where}: frames of {kind}, but of {first} in {there}")
+            raise SourceError(
+                f"{where}: frames of {kind}, but of {first} in {there}; a cache of their own, in a list of Sources, takes these"
+            )
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,9 @@ void check_frames(std::string_view stream, const TensorView& times, const NewRow
 
 void check_same_rows(const StreamFiles& stream, const Description& described, const NewRows& rows) {
   const auto refuse_rows = [&](const std::string& expected, const std::string& got) {
-    refuse_stream(stream.name, "expected " + expected + " as in its first rows, got " + got);
+    refuse_stream(stream.name,
+                  "expected " + expected + " as in its first rows, got " + got +
+                      "; rows of another kind take a stream, or a cache in a list of Sources, of their own");
   };
   const auto kind = [&](const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
     return kind_text(frames ? described.of(*frames) : frames, ragged);

@@ -93,6 +93,19 @@ def test_a_whole_cache_holds_them(picture, tmp_path):
     assert np.array_equal(cache.streams["cam0"].frames.intrinsics, [[40.5, 0, 3], [0, 50, 2], [0, 0, 1]])
 
 
+@pytest.mark.parametrize("cell", ["{}, frame {}.png", "{},frame {}.png ", '{},"frame {}.png"'])
+def test_names_of_images_with_spaces_in_and_around_them(cell, picture, tmp_path):
+    folder, stamps = tmp_path / "mav0/cam 0", [1403715273262142976, 1403715273312142976]
+    lines = [cell.format(stamp, stamp) for stamp in stamps]
+    sensor(folder, CAMERA, "\n".join(["#timestamp [ns], filename", *lines]) + "\n")
+    (folder / "data").mkdir()
+    for stamp in stamps:
+        shutil.copy(picture, folder / f"data/frame {stamp}.png")
+    yields = Yields("euroc", tmp_path)
+    time_ns, chunks = yields.only()["cam 0"]
+    assert time_ns.tolist() == stamps and blobs(chunks) == [picture.read_bytes()] * 2
+
+
 def test_calibrations_that_differ_stay_with_their_recordings(picture, tmp_path):
     camera(tmp_path / "a/mav0/cam0", picture)
     camera(tmp_path / "b/mav0/cam0", picture, calibration=CAMERA.replace("40.5", "41"))

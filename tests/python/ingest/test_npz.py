@@ -344,3 +344,18 @@ def test_a_list_of_nearly_as_many_values_as_rows_is_said(count, said, tmp_path):
     assert ("action: rows" in found.left_out) == said
     assert found.metadata["a.npz"]["action"] == (list(range(count)) if count > 1 else 0)
     assert not said or f"{count} values beside 50 rows" in found.left_out["action: rows"]
+
+
+def test_a_recording_of_another_width_is_named_with_a_way_out_and_changes_no_value(tmp_path):
+    for number, width in enumerate((3, 2, 3)):
+        joints = np.full((5, width), number + 0.5)
+        np.savez(tmp_path / f"e{number}.npz", fps=10, joints=joints, action=np.full((5, 2), number))
+    with pytest.raises(
+        robocache.FileError, match=r"e1.npz: stream 'joints': .* \[n, 3\] .* got \[5, 2\]; .* list of Sources"
+    ):
+        robocache.ingest(tmp_path, tmp_path / "cache", format="npz")
+    report = robocache.ingest(tmp_path, tmp_path / "cache", format="npz", on_error="skip")
+    assert [omission.what for omission in report.skipped] == ["e1.npz"] and report.episodes == 2
+    streams = robocache.open(tmp_path / "cache").streams
+    assert streams["joints"].values[:, 0].tolist() == [0.5] * 5 + [2.5] * 5
+    assert streams["action"].values[:, 0].tolist() == [0] * 5 + [2] * 5
