@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +15,7 @@ from .errors import ArgumentError, Error
 from .view import episode_seconds, feature_name
 
 _STREAMS_DRAWN, _CLOCKS_DRAWN, _LINES_DRAWN, _POINTS_DRAWN, _TEXTS_DRAWN = 8, 10, 4, 20_000, 12
-_FRAME_POINTS, _STRIP_POINTS = 75, 530  # the height of a frame and the width of a strip, in points of 1/72 inch
+_FRAME_POINTS, _STRIP_POINTS = 75, 420  # the height of a frame and the width of a strip, in points of 1/72 inch
 
 
 def plot(dataset: Dataset, path: str | Path, *, episode: int = 0) -> None:
@@ -38,9 +37,13 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
     rows = dict(dataset.episode(episode))
     shown = sorted(rows, key=lambda name: _rank(dataset.streams[name], rows[name][1]))[:_STREAMS_DRAWN]
     # A nominal clock ticks evenly by definition, and one row makes no period.
-    ticking = [name for name in rows if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1]
+    alike: dict[bytes, list[str]] = {}  # streams with the same stamps
+    for name in rows:
+        if dataset.streams[name].clock == "recorded" and len(rows[name][0]) > 1:
+            alike.setdefault(rows[name][0].tobytes(), []).append(name)
+    ticking = {names[0]: len(names) - 1 for names in alike.values()}
     busiest = sorted(ticking, key=lambda name: -len(rows[name][0]))[:_CLOCKS_DRAWN]
-    clocks = [name for name in ticking if name in busiest]
+    clocks = {name: more for name, more in ticking.items() if name in busiest}
     beside = 3 if clocks else 1
     figure = plt.figure(figsize=(14, max(1.7 * len(shown), 2.8 * beside) + 0.6), layout="constrained")
     figure.suptitle(f"{printable(dataset.path)}: {count(len(dataset), 'episode')}")
@@ -64,7 +67,8 @@ def _plot(plt: Any, dataset: Dataset, path: str | Path, episode: int) -> None:
     lengths, *clock_axes = right.subplots(beside, 1, squeeze=False)[:, 0]
     _draw_lengths(lengths, episode_seconds(dataset))
     if clocks:
-        _draw_periods(clock_axes[0], {name: rows[name][0] for name in clocks}, start_ns)
+        labels = [_short(name) + (f" and {more} more" if more else "") for name, more in clocks.items()]
+        _draw_periods(clock_axes[0], labels, [rows[name][0] for name in clocks], start_ns)
         shown_clocks = (
             f"{len(clocks)} of {len(ticking)} recorded clocks" if len(clocks) < len(ticking) else "recorded clocks"
         )
@@ -162,18 +166,18 @@ def _draw_values(axis: Any, stream: Stream, stats: Stats, seconds: np.ndarray, v
             linewidth=0.9,
             drawstyle=style,
             marker="." if len(seconds) < 50 else "",
-            label=_label(feature_name(stream, feature)) if width > 1 else None,
+            label=_label(_short(feature_name(stream, feature), 24)) if width > 1 else None,
         )
     count = f", the {len(features)} of {width} features that vary most" if len(features) < width else ""
     _title(axis, stream, len(seconds), count)
     if width > 1 and len(seconds):
-        axis.legend(loc="upper right", fontsize=7, ncols=_LINES_DRAWN)
+        axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=7, frameon=False)  # beside the lines
 
 
-def _short(name: str) -> str:
+def _short(name: str, most: int = 40) -> str:
     """Returns the end of a long name, which says more than its beginning."""
     name = printable(name)
-    return name if len(name) <= 40 else f"...{name[-37:]}"
+    return name if len(name) <= most else f"...{name[3 - most :]}"
 
 
 def _label(name: str) -> str:
@@ -193,12 +197,12 @@ def _draw_lengths(axis: Any, seconds: np.ndarray) -> None:
     axis.set_title("episode lengths", fontsize=9)
 
 
-def _draw_periods(axis: Any, clocks: Mapping[str, np.ndarray], start_ns: int) -> None:
+def _draw_periods(axis: Any, labels: list[str], clocks: list[np.ndarray], start_ns: int) -> None:
     every = []
-    for name, times in clocks.items():
+    for label, times in zip(labels, clocks, strict=True):
         periods = np.diff(times) / 1e6
         step = -(-len(periods) // _POINTS_DRAWN) or 1
-        axis.plot((times[1:][::step] - start_ns) / 1e9, periods[::step], ".", markersize=3, label=_label(_short(name)))
+        axis.plot((times[1:][::step] - start_ns) / 1e9, periods[::step], ".", markersize=3, label=_label(label))
         every.append(periods[periods > 0])
     drawn = np.concatenate(every)
     _plain_log_axis(axis)

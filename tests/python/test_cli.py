@@ -401,6 +401,7 @@ def test_a_picture_has_values_and_the_clocks_that_were_recorded(clock, tmp_path,
     for line, feature in zip(arm.get_lines(), (0, 2, 3, 5), strict=True):
         np.testing.assert_allclose(line.get_xdata(), np.arange(50) * 0.033333333)
         np.testing.assert_array_equal(line.get_ydata(), values[:, feature])
+    assert arm.get_legend().get_window_extent().x0 >= arm.get_window_extent().x1  # it hides no line
     assert [line.get_ydata().tolist() for line in gripper.get_lines()] == [[0, 1]]
     assert [bar.get_height() for bar in lengths.patches] == pytest.approx([49 * 0.033333333] * 2)
     assert len(clocks) == (2 if clock == "recorded" else 0)
@@ -452,11 +453,15 @@ def test_a_picture_of_very_many_clocks_draws_those_with_the_most_rows(tmp_path, 
             with writer.episode() as episode:
                 for number in range(70):
                     rows = 2 + number % 35
-                    episode.append(f"sensor {number}", np.arange(rows) * 10**8, np.zeros(rows))
+                    stamps = np.arange(rows) * 10**8 + number
+                    episode.append(f"sensor {number}", stamps, np.zeros(rows))
+                    if number == 34:
+                        episode.append("another feature of it", stamps, np.zeros(rows))
     figure = figure_of(monkeypatch, robocache.open(tmp_path / "cache"))
     *_, periods, _ = figure.axes
     assert periods.get_title().startswith("10 of 70 recorded clocks")
-    drawn = [f"sensor {number}" for number in (*range(30, 35), *range(65, 70))]
+    drawn = [f"sensor {number}" for number in (*range(30, 34), *range(65, 70))]
+    drawn.insert(4, "sensor 34 and 1 more")  # one line for streams of one clock
     assert [line.get_label() for line in periods.get_lines()] == drawn
 
 
