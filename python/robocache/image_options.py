@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from . import _lib, errors
@@ -47,6 +47,9 @@ class ImageOptions:
         layout: ``"chw"`` or ``"hwc"``.
         per_frame: each frame of a window has its own draws.
         together: keys of cameras that share this one's draws; each of them must say so.
+        transform: a loader's last step, your own function: ``transform(images, seeds)`` gets the camera's ``[B, T, C, H, W]`` as
+            all other options make it, by default uint8, on its device, and int64 ``[B]``, a seed of each sample that is a hash
+            of (seed, epoch, the sample's number); what it returns, ``[B, ...]``, is in the batch. A loader pickles if it does.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the option, what was expected and what came.
@@ -78,21 +81,29 @@ class ImageOptions:
     layout: Literal["chw", "hwc"] = "chw"
     per_frame: bool = False
     together: Sequence[str] = ()
+    transform: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
+        if self.transform is not None and not callable(self.transform):
+            raise errors.ArgumentTypeError(f"transform: expected a function of (images, seeds), got {self.transform!r}")
+        for field in self._fields():
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _lib.dtype_name(self.dtype))
         self.__dict__["json"] = self._to_json()  # once: calls in a loop want it again and again
         _check(self.to_json())
 
+    @classmethod
+    def _fields(cls) -> list[dataclasses.Field[Any]]:
+        """What the library does: all but the caller's own function."""
+        return [field for field in dataclasses.fields(cls) if field.name != "transform"]
+
     def to_json(self) -> str:
-        """The JSON that the library reads; options at their default are left out."""
+        """The JSON that the library reads; options at their default are left out, and `transform`, which is no text."""
         return str(self.__dict__["json"])
 
     def _to_json(self) -> str:
-        asked = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        asked = {field.name: getattr(self, field.name) for field in self._fields()}
         for name, value in asked.items():
             try:
                 json.dumps(value, allow_nan=False)

@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,7 +33,7 @@ from .meter import Meter
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
 from .spec import Spec
-from .text_keys import SampleAnchors
+from .text_keys import SampleAnchors, hashes
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +54,7 @@ _cuda_unavailable = _lib.function("cuda_unavailable_reason")
 _memory.release_gil = _array.release_gil = _arrays.release_gil = False
 
 
+_TRANSFORM = zlib.crc32(b"transform")  # what a hash is for
 _Place = tuple[int, int, int, int]  # seed, epoch, samples, memory
 
 
@@ -233,6 +235,7 @@ class Loader:
         handle = self._handle  # not self, which would then wait for the garbage collector with all its memory
         self._affine_of = AffineOf(lambda source: Spec(_spec(handle, source)).keys, len(sources))
         self._converted = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}
+        self._transforms = self._asked_transforms(default or Window())
         self._placements = [Placement(**placement) for placement in described["placements"]]
         self._reused: dict[tuple[int, int], dict[str, Any]] | None = {} if self._memory.reuse_buffers else None
         self._stream = self._given_stream(self._memory.stream)
@@ -356,6 +359,13 @@ class Loader:
             raise errors.DeviceError(f"device: {name!r} cannot be used: {reason}")
         return f"cuda:{torch.cuda.current_device()}" if name == "cuda" else name
 
+    def _asked_transforms(self, default: Window) -> dict[str, Any]:
+        """The caller's own function of each camera that has one."""
+        images = {key: window.images or default.images for key, window in self._converted.items()}
+        asked = {key: of.transform for key, of in images.items() if of is not None and of.transform is not None}
+        cameras = self.spec_of(0).keys if asked else {}
+        return {key: transform for key, transform in asked.items() if cameras.get(key, {}).get("images")}
+
     def _given_stream(self, stream: Any) -> Any:
         if stream is None:
             return None
@@ -419,9 +429,9 @@ class Loader:
             of.begun = of.begun or iteration is not None
             of.loaded = False
             self.meter._add(began, time.perf_counter())
-        return self._with_texts(batch, *place[:3])
+        return self._completed(batch, *place[:3])
 
-    def _with_texts(
+    def _completed(
         self,
         batch: dict[str, Any],
         seed: int,
@@ -430,8 +440,9 @@ class Loader:
         indices: np.ndarray | None = None,
         draws: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        """The batch at a place, or of these anchors, with its texts. The host knows the anchors, so this waits for no device."""
-        if self._texts:
+        """The batch at a place, or of these anchors, with its texts, and with images by their `transform`. The host knows the
+        anchors, so this waits for no device."""
+        if self._texts or self._transforms:
             given = None if indices is None else _lib.from_numpy(indices)
             anchors = SampleAnchors(*_lib.to_numpy(_anchors(self._handle, seed, epoch, samples, given)).T)
             if draws is not None:
@@ -439,7 +450,23 @@ class Loader:
             for key in self._texts.values():
                 found = key.at(anchors, seed, epoch)
                 batch[key.name] = self._on_device(found) if key.as_indices else found
+            if self._transforms:
+                hashed = hashes(seed % 2**64, epoch, anchors.number, _TRANSFORM) >> np.uint64(1)
+                seeds = self._on_device(hashed.astype(np.int64))
+                for name, transform in self._transforms.items():
+                    batch[name] = self._transformed(name, transform(batch[name], seeds), len(seeds))
         return batch
+
+    def _transformed(self, key: str, images: Any, samples: int) -> Any:
+        """The images that a `transform` returned."""
+        kind = np.ndarray if self._torch is None else self._torch.Tensor
+        device = str(getattr(images, "device", "")) if self._torch is not None else self.device
+        if isinstance(images, kind) and images.ndim > 0 and len(images) == samples and device == self.device:
+            return images
+        raise errors.ArgumentError(
+            f"delta_timestamps['{key}'].images.transform: expected a {kind.__name__} of {samples} samples on {self.device} as its "
+            f"result, got {f'{tuple(images.shape)} on {device}' if isinstance(images, kind) else repr(images)}"
+        )
 
     def _on_device(self, array: np.ndarray) -> Any:
         if self._torch is None:
@@ -559,7 +586,7 @@ class Loader:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         anchors = wholes("indices", indices)
         made = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch)
-        return self._with_texts(self._as_dict(made, len(anchors)), seed, epoch, 0, anchors, draws)
+        return self._completed(self._as_dict(made, len(anchors)), seed, epoch, 0, anchors, draws)
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.

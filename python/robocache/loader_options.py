@@ -190,7 +190,8 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
             f"{name}.mirror: expected none for a camera, whose images flip, got {window.mirror!r}"
         )
     if images is not None and images.dtype is None:
-        dtype = fields["dtype"] or _given(_dtype, "default.dtype", default.dtype)
+        of_all = "uint8" if images.transform is not None else _given(_dtype, "default.dtype", default.dtype)
+        dtype = fields["dtype"] or of_all
         images = replace(images, dtype="float32" if dtype == "float64" and window.dtype is None else dtype)
     if images is not None and key in keys.labels:
         images = _of_labels(f"{name}.images", images)

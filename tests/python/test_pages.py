@@ -28,6 +28,7 @@ RUN_HERE = {
         "images = robocache.ImageOptions(size=(240, 240)",
         'with robocache.Writer("recorded")',
         "images = robocache.ImageOptions(size=(224, 224), flip_horizontal",
+        "def posterized(",
         "# openpi: 224 x 224",
     ],
     "ingest": ["report = robocache.ingest("],
@@ -269,6 +270,10 @@ def test_images(names):
     windows = {key: names["windows"][key] for key in ("observation.images.top", "action")}
     batch = next(robocache.Loader(names["ds"], batch_size=64, delta_timestamps=windows, device="cpu"))
     assert batch["action"].shape == (64, 16, 7)
+    run("images", "def posterized(", names)
+    top = {"observation.images.top": robocache.Window([0.0], images=names["images"])}
+    batch = next(robocache.Loader(names["ds"], batch_size=64, delta_timestamps=top, device="cpu"))
+    assert batch["observation.images.top"].dtype == torch.uint8
     run("images", "# openpi: 224 x 224", {"ImageOptions": robocache.ImageOptions})
 
 

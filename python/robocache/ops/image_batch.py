@@ -64,6 +64,8 @@ def image_batch(
         raise errors.ArgumentError(f"options: go alone, got {', '.join(given)} too")
     elif not isinstance(options, ImageOptions):
         raise errors.ArgumentTypeError(f"options: expected an ImageOptions, got {type(options).__name__}")
+    if options.transform is not None:
+        raise errors.ArgumentError("transform: goes with a Loader; here call it on the result")
     made = _image_batch(
         argument("frames", frames),
         optional("rows", rows),

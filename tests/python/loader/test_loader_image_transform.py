@@ -1,0 +1,201 @@
+"""ImageOptions(transform=): a caller's own function, the last step of a camera's images."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import robocache
+from robocache import ImageOptions, Memory, Mixture, Ranks, Source, Window
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    rng = np.random.default_rng(4)
+    path = tmp_path_factory.mktemp("transform") / "cache"
+    with robocache.Writer(path) as writer:
+        for _ in range(2):
+            with writer.episode() as episode:
+                time_ns = np.arange(30) * 20_000_000
+                episode.append("top", time_ns, rng.integers(0, 256, (30, 10, 12, 3), dtype=np.uint8), codec="raw")
+                episode.append("wrist", time_ns, rng.integers(0, 256, (30, 8, 8, 3), dtype=np.uint8), codec="jpeg")
+                episode.append("action", time_ns, rng.normal(size=(30, 2)).astype(np.float32))
+    return robocache.open(path)
+
+
+def with_seeds(images, seeds):
+    """Bytes that say which images and seeds came."""
+    assert images.dtype == torch.uint8 and seeds.dtype == torch.int64 and seeds.shape == images.shape[:1]
+    assert images.device == seeds.device
+    return images.double().flatten(1) + (seeds % 1000).double()[:, None]
+
+
+def noised(images, seeds):
+    """As a person draws by torch."""
+    made = images.float()
+    for image, seed in zip(made, seeds.tolist(), strict=True):
+        image += torch.randn(image.shape, generator=torch.Generator().manual_seed(seed)).to(image.device)
+    return made
+
+
+def of_arrays(images, seeds):
+    assert isinstance(images, np.ndarray) and isinstance(seeds, np.ndarray)
+    return images[..., ::2] + (seeds % 7).astype(np.uint8)[:, None, None, None]
+
+
+def windows_of(transform, **options):
+    return {
+        "top": Window([-0.02, 0.0], images=ImageOptions(size=(7, 9), transform=transform, **options)),
+        "wrist": Window(images=ImageOptions(transform=transform)),
+        "action": None,
+    }
+
+
+def loader_of(dataset, windows, device="cpu", **options):
+    return robocache.Loader(
+        dataset, delta_timestamps=windows, **{"batch_size": 16, "seed": 2, "device": device} | options
+    )
+
+
+def joined(batches):
+    batches = list(batches)
+    return {name: torch.cat([batch[name].cpu() for batch in batches]) for name in batches[0]}
+
+
+def test_the_function_gets_bytes_after_all_steps_and_its_result_is_in_the_batch(dataset, device):
+    seen = {}
+
+    def kept(images, seeds):
+        seen[images.shape[1:]] = images.clone(), seeds.clone()
+        return images >> 1
+
+    batch = next(loader_of(dataset, windows_of(kept), device))
+    windows = {
+        "top": Window([-0.02, 0.0], images=ImageOptions(size=(7, 9), dtype="uint8")),
+        "wrist": Window(images=ImageOptions(dtype="uint8")),
+        "action": None,
+    }
+    plain = next(loader_of(dataset, windows, device))
+    assert torch.equal(seen[2, 3, 7, 9][0], plain["top"]) and torch.equal(seen[3, 8, 8][0], plain["wrist"])
+    assert torch.equal(batch["top"], plain["top"] >> 1) and torch.equal(batch["wrist"], plain["wrist"] >> 1)
+    assert torch.equal(batch["top_is_pad"], plain["top_is_pad"]) and torch.equal(batch["action"], plain["action"])
+    seeds = seen[3, 8, 8][1]
+    assert torch.equal(seeds, seen[2, 3, 7, 9][1]) and str(seeds.device) == loader_of(dataset, windows, device).device
+    assert len(seeds.unique()) == 16 and (seeds >= 0).all()
+
+
+@pytest.mark.parametrize("transform", [with_seeds, noised])
+def test_seeds_belong_to_the_sample(dataset, device, transform):
+    windows = windows_of(transform)
+    whole = joined(loader_of(dataset, windows, batch_size=60))
+
+    def same(batches):
+        for name, array in joined(batches).items():
+            assert torch.equal(array, whole[name]), name
+
+    same(loader_of(dataset, windows, device, batch_size=7))
+    same(loader_of(dataset, windows, device, memory=Memory(prefetch=0)))
+    same(
+        [
+            {name: x.clone() for name, x in batch.items()}
+            for batch in loader_of(dataset, windows, device, memory=Memory(reuse_buffers=True))
+        ]
+    )
+    ranks = [
+        list(loader_of(dataset, windows, device, batch_size=10, ranks=Ranks(rank=r, world_size=2))) for r in (0, 1)
+    ]
+    same([half for pair in zip(*ranks, strict=True) for half in pair])
+    loader = loader_of(dataset, windows, device)
+    first, state = next(loader), loader.state_dict()
+    resumed = loader_of(dataset, windows, device)
+    resumed.load_state_dict(state)
+    same([first, *resumed])
+    same(pickle.loads(pickle.dumps(loader_of(dataset, windows, device))))
+    later = loader_of(dataset, windows, device, batch_size=60)
+    list(later)
+    again = next(later)
+    order = [np.argsort(x.cpu().numpy(), kind="stable") for x in (whole["anchor_index"], again["anchor_index"])]
+    assert not torch.equal(whole["wrist"][order[0]], again["wrist"].cpu()[order[1]])  # another epoch draws anew
+
+
+def test_gather_draws_by_the_anchor(dataset, device):
+    loader = loader_of(dataset, windows_of(with_seeds), device)
+    made = joined([loader.gather([5, 9, 9, 44])])
+    alone = joined([loader_of(dataset, windows_of(with_seeds)).gather([at]) for at in (5, 9, 9, 44)])
+    for name, array in made.items():
+        assert torch.equal(array, alone[name]), name
+
+
+@pytest.mark.cuda
+def test_a_stream_of_the_loader(dataset, cuda):
+    windows = windows_of(with_seeds)
+    ahead = loader_of(dataset, windows, "cuda", memory=Memory(stream=torch.cuda.Stream()))
+    expected, made = joined(loader_of(dataset, windows)), joined(ahead)
+    for name, array in made.items():
+        assert torch.equal(array, expected[name]), name
+
+
+def test_a_mixture_and_the_default(dataset, device):
+    default = Window(images=ImageOptions(transform=with_seeds))
+    sources = Mixture([Source(dataset, weight=1), Source(dataset, weight=2)])
+    batch = next(loader_of(sources, {"wrist": None, "action": None}, device, default=default))
+    assert batch["wrist"].shape == (16, 192) and batch["action"].shape == (16, 2)
+
+
+def test_dtype_and_layout_are_the_functions_too(dataset, device):
+    seen = []
+
+    def kept(images, seeds):
+        seen.append(images)
+        return images
+
+    images = ImageOptions(transform=kept, dtype="bfloat16", layout="hwc", mean=0.5)
+    next(loader_of(dataset, {"wrist": Window(images=images)}, device, default=Window(dtype="float16")))
+    assert seen[0].shape == (16, 8, 8, 3) and seen[0].dtype == torch.bfloat16
+
+
+def test_numpy_in_numpy_out(dataset):
+    windows = {"wrist": Window(images=ImageOptions(transform=of_arrays)), "action": None}
+    made = next(loader_of(dataset, windows, framework="numpy"))["wrist"]
+    plain = next(
+        loader_of(dataset, {"wrist": Window(images=ImageOptions(dtype="uint8")), "action": None}, framework="numpy")
+    )
+    assert isinstance(made, np.ndarray) and made.shape == (16, 3, 8, 4)
+    offsets = made - plain["wrist"][..., ::2]
+    assert (offsets == offsets[:, :1, :1, :1]).all() and len(np.unique(offsets)) > 2
+
+
+def test_a_spec_has_the_images_that_the_function_gets(dataset):
+    with_transform = loader_of(dataset, windows_of(noised)).spec
+    plain = windows_of(None)
+    plain["top"] = Window([-0.02, 0.0], images=ImageOptions(size=(7, 9), dtype="uint8"))
+    plain["wrist"] = Window(images=ImageOptions(dtype="uint8"))
+    assert with_transform == loader_of(dataset, plain).spec
+
+
+@pytest.mark.parametrize(
+    ("made", "got"),
+    [
+        (lambda images, seeds: None, "None"),
+        (lambda images, seeds: images[1:], r"\(15, 3, 8, 8\) on cpu"),
+        (lambda images, seeds: images.numpy(), "array"),
+        (lambda images, seeds: images.sum(), r"\(\) on cpu"),
+    ],
+)
+def test_what_is_no_batch_is_refused(dataset, made, got):
+    loader = loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=made))})
+    with pytest.raises(
+        robocache.ArgumentError, match=rf"^delta_timestamps\['wrist'\].images.transform: .*16 samples.*{got}"
+    ):
+        next(loader)
+
+
+def test_refusals(dataset):
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^transform: expected a function"):
+        ImageOptions(transform="blur")
+    with pytest.raises(robocache.ArgumentError, match=r"^transform: goes with a Loader"):
+        robocache.image_batch(np.zeros((1, 4, 4, 3), np.uint8), transform=noised)
+    with pytest.raises(robocache.ArgumentError, match="mean: goes with a floating dtype"):
+        loader_of(dataset, {"wrist": Window(images=ImageOptions(transform=noised, mean=0.5))})
