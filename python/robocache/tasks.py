@@ -13,6 +13,7 @@ from .dataset import Dataset, Stream
 
 # Streams of text and columns of the episodes table with these names are the task if none is declared; the first counts.
 NAMES = ("task", "tasks", "language_instruction", "natural_language_instruction", "instruction")
+_MOST = 2**63 - 1
 
 
 def task_streams(dataset: Dataset) -> list[Stream]:
@@ -152,6 +153,14 @@ class MomentTexts:
         return cast(np.ndarray, texts[self.codes_at(episodes, times)[0]])
 
 
+def later(times: np.ndarray, by: Any) -> np.ndarray:
+    """Returns times + by, held at the ends of int64."""
+    found: np.ndarray = times + by
+    found = np.where((by > 0) & (found < times), _MOST, found)
+    found = np.where((by < 0) & (found > times), -_MOST - 1, found)
+    return found
+
+
 def _last_rows(
     time_ns: np.ndarray, begins: np.ndarray, ends: np.ndarray, times: np.ndarray, snap_ns: int
 ) -> np.ndarray:
@@ -160,9 +169,10 @@ def _last_rows(
     One binary search handles all samples. np.searchsorted cannot, because stamps ascend only within each episode.
     """
     rows: np.ndarray = begins - 1
+    limits = later(times, np.int64(max(snap_ns, 1)))
     for bit in reversed(range(int((ends - begins).max(initial=0)).bit_length())):
         ahead = rows + (1 << bit)
-        holds = (ahead < ends) & (time_ns.take(ahead, mode="clip") - times < max(snap_ns, 1))
+        holds = (ahead < ends) & (time_ns.take(ahead, mode="clip") < limits)
         rows += holds.astype(np.int64) << bit
     return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +15,11 @@ from ._check import listed, number, wholes
 from .dataset import Dataset
 from .options import Window
 from .sources import Source
-from .tasks import MomentTexts, TextTable, is_text
+from .tasks import MomentTexts, TextTable, is_text, later
 
 _FORMS = ("text", "indices", "drawn_text", "drawn_indices")
 _FIELDS = ("offsets", "offset_s", "texts")  # of a Window, those that go with texts
 _LIMIT_NS = 2**62
-_MOST = 2**63 - 1
 
 
 class SampleAnchors(NamedTuple):
@@ -71,7 +71,7 @@ class TextKey:
             if texts.several and not self._draws
         ]
 
-    @property
+    @cached_property
     def _values(self) -> np.ndarray:
         return np.array([*self.texts, self.empty], object)
 
@@ -82,7 +82,7 @@ class TextKey:
 
     def at(self, anchors: SampleAnchors, seed: int, epoch: int) -> Any:
         """Returns the texts of each sample: indices as int64, else lists of str. Draws are those of this seed and epoch."""
-        times = _later(anchors.time_ns[:, None], self._offsets_ns)
+        times = later(anchors.time_ns[:, None], self._offsets_ns)
         codes = np.full(times.shape, -1)
         drawn = hashes(seed, epoch, anchors.number, zlib.crc32(self.name.encode())) if self._draws else None
         for source, own in enumerate(self._by_source):
@@ -161,9 +161,7 @@ def _text_key(
     return made
 
 
-def task_key(
-    sources: Sequence[Source], stream: str | None, snap_ns: int, name: str = "task", **options: Any
-) -> TextKey:
+def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: str = "task") -> TextKey:
     """Returns the key that `task_text` asks for: the texts of the task, or of this stream.
 
     Raises:
@@ -269,14 +267,6 @@ def _offsets_ns(argument: str, window: Window) -> np.ndarray:
     if not (np.abs(shifted) < _LIMIT_NS).all():
         raise errors.ArgumentError(f"{argument}: expected finite offsets of less than 146 years, got {offsets!r}")
     return shifted.astype(np.int64)
-
-
-def _later(times: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Returns times + offsets, held at the ends of int64."""
-    found: np.ndarray = times + offsets
-    found = np.where((offsets > 0) & (found < times), _MOST, found)
-    found = np.where((offsets < 0) & (found > times), -_MOST - 1, found)
-    return found
 
 
 def hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
