@@ -105,19 +105,23 @@ class Stats(_Fields):
 
     Attributes:
         of: what they are statistics of, as :meth:`Dataset.statistics` says; None where nobody said it.
+        names: of the features; None where they have none, or come from a file without them.
     """
 
     of: str | None = None
+    names: list[str] | None = None
 
-    def __new__(cls, *fields: Any, of: str | None = None, **named: Any) -> Stats:
+    def __new__(cls, *fields: Any, of: str | None = None, names: Sequence[str] | None = None, **named: Any) -> Stats:
         made = super().__new__(cls, *fields, **{name: x for name, x in named.items() if name in cls._fields})
         vars(made).update({name: x for name, x in named.items() if name not in cls._fields})
         if of is not None:
             vars(made)["of"] = of
+        if names:
+            vars(made)["names"] = list(names)
         return made
 
     def _asdict(self) -> dict[str, Any]:
-        return super()._asdict() | {name: x for name, x in vars(self).items() if name != "of"}
+        return super()._asdict() | {name: x for name, x in vars(self).items() if name not in ("of", "names")}
 
 
 class FrameFormat(NamedTuple):
@@ -344,7 +348,8 @@ class Stream:
 
     @cached_property
     def _stats(self) -> Stats:
-        return Stats(*self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape)), of=RECORDED)
+        table = self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape))
+        return Stats(*table, of=RECORDED, names=self.names)
 
     def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         return _lib.array_at(self._dataset, self._addresses[name], shape, dtype, read_only=True)
@@ -598,7 +603,7 @@ class Dataset:
     def _statistics_of(self, stream: Stream, episodes: np.ndarray) -> Stats:
         place = _dataset_index_of(self._handle, stream.name)
         table = _lib.to_numpy(_dataset_statistics(self._handle, place, _lib.from_numpy(episodes)))
-        return Stats(*table.reshape(-1, *stream.shape), of=RECORDED)
+        return Stats(*table.reshape(-1, *stream.shape), of=RECORDED, names=stream.names)
 
     def _selectable(self) -> pyarrow.Table:
         """`episodes` and what :meth:`select` knows beside it."""

@@ -16,7 +16,7 @@ from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import in_a_batch
 from .dataset import Stats
 from .image_options import ImageOptions
-from .norm_stats import MIN_SPREAD, as_stats
+from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Normalization, Ranks, Window
 from .sources import Keys, Mixture, Source, own_methods, resolved
 from .text_keys import TextKey, task_key, text_keys, without_missing
@@ -122,9 +122,9 @@ def open_loader(
             source.dataset._handle,
             None if episodes is None else wholes(f"{name}episodes", episodes),
         )
-    arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys)
+    arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows)
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
-        arrays += _stats(index, f"{name}norm_stats", source.norm_stats, keys)
+        arrays += _stats(index, f"{name}norm_stats", source.norm_stats, keys, [source], windows)
     prefetch, reuse = whole("memory.prefetch", memory.prefetch), truth("memory.reuse_buffers", memory.reuse_buffers)
     # The library borrows the memory of arrays during the call.
     borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
@@ -288,8 +288,10 @@ def _budget(given: Any, device: str) -> dict[str, Any]:
     return {of: _given(_json_share, "memory.budget", value) for of, value in given.items()}
 
 
-def _stats(source: int, name: str, given: Any, keys: Keys) -> list[Any]:
-    """Statistics for keys of the batch."""
+def _stats(
+    source: int, name: str, given: Any, keys: Keys, sources: Sequence[Source], windows: Mapping[str, Window]
+) -> list[Any]:
+    """Statistics for keys of the batch, which `sources` fill."""
     if given is None:
         return []
     if not isinstance(given, Mapping):
@@ -298,9 +300,12 @@ def _stats(source: int, name: str, given: Any, keys: Keys) -> list[Any]:
         got = ", ".join(map(str, given))
         raise errors.ArgumentError(f"{name}: expected statistics of {', '.join(keys)}, got of {got}")
     arrays: list[Any] = []
+    streams = Keys(sources).numbers
     for key, of_key in given.items():
         if key in keys:
             stats = as_stats(f"{name}[{key!r}]", of_key)
+            for stream in streams.get(key, ()) if key in windows else ():
+                check_names(f"{name}[{key!r}]", stats.names, stream.names, f"the stream '{stream.name}'")
             fields = {field: array for field in Stats._fields if (array := getattr(stats, field)) is not None}
             table = np.stack([array.ravel() for array in fields.values()])
             arrays += source, key, stats.of or "", ",".join(fields), table

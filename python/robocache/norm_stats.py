@@ -53,6 +53,7 @@ def as_stats(name: str, value: Any) -> Stats:
         ArgumentError, ArgumentTypeError: naming the field, what was expected and what came.
     """
     of = getattr(value, "of", None)
+    names = value.names if isinstance(value, Stats) else None
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -79,7 +80,19 @@ def as_stats(name: str, value: Any) -> Stats:
         if not (np.isfinite(count) & (count >= 0)).all():
             raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {count.min():g}")
         given["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
-    return Stats(**given, of=of)
+    return Stats(**given, of=of, names=names)
+
+
+def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] | None, of: str) -> None:
+    """Refuses features in another order than expected, and warns of other features. `of` is what the expected names are of."""
+    different = [pair for pair in zip(names or (), expected or (), strict=False) if pair[0] != pair[1]]
+    if not different or names is None or expected is None:
+        return
+    got, wanted = different[0]
+    told = f"feature {list(zip(names, expected, strict=False)).index((got, wanted))} is {got!r}, and {wanted!r} in {of}"
+    if sorted(names) == sorted(expected):
+        raise errors.ArgumentError(f"{name}: expected features in the order of {of}; {told}")
+    warn(f"{name}: statistics of other features than {of}: {told}", NormStatsWarning, stacklevel=4)
 
 
 def _is_quantile(field: Any) -> bool:
@@ -174,6 +187,7 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
             raise errors.ArgumentError(
                 f"{name}: expected statistics of the same values as {first}, those of {head.of}, got those of {part.of}"
             )
+        check_names(name, part.names, head.names, first)
     of = head.of if all(part.of for part in parts.values()) else None
     common = [field for field in Stats._fields if all(getattr(part, field) is not None for part in parts.values())]
     if "mean" not in common and "std" in common:
@@ -187,7 +201,7 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
             merged_feature = _merged_feature(column)
         for field, number in merged_feature.items():
             merged[field][d] = number
-    return Stats(**{field: numbers.reshape(shape) for field, numbers in merged.items()}, of=of)
+    return Stats(**{field: numbers.reshape(shape) for field, numbers in merged.items()}, of=of, names=head.names)
 
 
 def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from ._check import number, truth
 from .actions.conversions import from_a_batch
 from .dataset import Dataset, Stats
 from .loader import Loader
+from .norm_stats import check_names
 from .options import Memory, Window
 from .sources import as_sources
 from .spec import Spec
@@ -52,7 +53,9 @@ def window_statistics(
         shape = fields["rows"]["shape"] if fields["convert"] is None else fields["shape"]
         steps = [len(fields["offsets_ns"] or fields["offsets_rows"])] if per_step else []
         arrays = table.reshape(len(names), *steps, *shape)
-        found[key] = Stats(**dict(zip(names, arrays, strict=True)), of=str(_values(loader._handle, source, key)))
+        of = str(_values(loader._handle, source, key))
+        recorded = fields["rows"]["names"] if fields["convert"] is None else None
+        found[key] = Stats(**dict(zip(names, arrays, strict=True)), of=of, names=recorded)
     return found
 
 
@@ -89,6 +92,7 @@ def _loader_of(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loa
             raise errors.ArgumentError(
                 f"of: no stream {key!r} in {dataset.path}; there are {', '.join(dataset.streams)}"
             )
+        check_names(f"of.keys[{key!r}]", keys[key]["rows"]["names"], dataset.streams[key].names, dataset.path)
     return Loader(
         dataset,
         batch_size=1,

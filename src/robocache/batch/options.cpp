@@ -205,6 +205,37 @@ void check_rows(const StreamRequest& request) {
   }
 }
 
+// "feature 2 is 'left_0' and 'right_0'" for the first feature whose names differ, or nothing where both have the same or one has none.
+std::string first_difference(const std::vector<std::string>& names, const std::vector<std::string>& others) {
+  if (names.empty() || others.empty()) return "";
+  for (size_t f = 0; f < std::min(names.size(), others.size()); ++f) {
+    if (names[f] != others[f]) return "feature " + std::to_string(f) + " is '" + names[f] + "' and '" + others[f] + "'";
+  }
+  return "";
+}
+
+bool are_reordered(std::vector<std::string> names, std::vector<std::string> others) {
+  std::ranges::sort(names);
+  std::ranges::sort(others);
+  return names == others;
+}
+
+// Refuses a key whose sources have the same features in different orders, which its rows would mix, and notes one whose sources name
+// them differently.
+void check_names(const StreamRequest& request, const std::vector<const Stream*>& streams, std::string& note) {
+  for (const Stream* const other : streams) {
+    const std::string difference = first_difference(streams[0]->names, other->names);
+    if (difference.empty()) continue;
+    if (are_reordered(streams[0]->names, other->names)) {
+      refuse(of_stream(request), ": expected features in one order in all sources, got ", difference,
+             "; ingest one source with a mapping whose slices give each part of the row a stream of its own");
+    }
+    add_to_note(note, of_stream(request) + ": sources name features differently: " + difference +
+                          "; if they mean other things, Source(rename=) gives each source a key of its own");
+    return;
+  }
+}
+
 // Says what the request leaves out, by the first stream that fills it, and checks what it then says against all of them.
 void complete(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   const Stream& stream = *streams[0];
@@ -555,6 +586,26 @@ double length_tolerance(DType dtype) {
   return kTolerance + (dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24);
 }
 
+// Refuses a state whose features are the key's in another order, since a conversion compares them one by one.
+void check_base_names(const LoaderOptions& options, size_t request, size_t base) {
+  const StreamRequest& asked = options.streams[request];
+  for (const SourceRequest& source : options.sources) {
+    if (!source.streams[request] || !source.streams[base]) continue;
+    const auto streams = source.dataset->streams();
+    const std::vector<std::string>& names = streams[static_cast<size_t>(*source.streams[request])].names;
+    const std::vector<std::string>& recorded = streams[static_cast<size_t>(*source.streams[base])].names;
+    std::vector<std::string> taken;
+    if (!recorded.empty()) {
+      for (const int64_t feature : asked.base_features) taken.push_back(recorded[static_cast<size_t>(feature)]);
+    }
+    if (asked.base_features.empty()) taken = recorded;
+    const std::string difference = first_difference(names, taken);
+    if (difference.empty() || !are_reordered(names, taken)) continue;
+    refuse(of_stream(asked, "base"), ": expected features of '", asked.base, "' in the order of this key's, got ",
+           difference, "; base=(key, [indices]) gives their order");
+  }
+}
+
 void check_conversion(const LoaderOptions& options, size_t request) {
   const StreamRequest& asked = options.streams[request];
   if (asked.convert.empty()) {
@@ -642,6 +693,7 @@ KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
     refuse(of_stream(asked, "base"), ": expected features of '", asked.base, "' in [0, ", std::to_string(base_row),
            "), got ", std::to_string(feature));
   }
+  check_base_names(options, request, *made.base);
   return made;
 }
 
@@ -684,6 +736,7 @@ LoaderOptions complete_options(LoaderOptions options) {
     source.episodes.emplace(static_cast<size_t>(source.dataset->num_episodes()));
     std::iota(source.episodes->begin(), source.episodes->end(), int64_t{0});
   }
+  std::string names;
   for (size_t place = 0; place < options.streams.size(); ++place) {
     StreamRequest& request = options.streams[place];
     request.method_asked = request.method || options.method || (!request.methods.empty() && request.method_asked);
@@ -695,7 +748,9 @@ LoaderOptions complete_options(LoaderOptions options) {
       if (!request.method_asked && !options.anchor_hz) check_grid(options, request, *streams.back(), *anchors[s]);
     }
     complete(options, streams, request);
+    check_names(request, streams, names);
   }
+  if (!names.empty()) options.notes.push_back(names);
   check_together(options);
   for (size_t request = 0; request < options.streams.size(); ++request) {
     check_conversion(options, request);

@@ -448,3 +448,83 @@ def test_what_is_no_source_is_refused(robots):
     ):
         with pytest.raises(robocache.ArgumentTypeError, match=part):
             flat_loader(given, **options)
+
+
+# ---- names of features ----
+
+LEFT_RIGHT = ["left_0", "left_1", "right_0", "right_1"]
+
+
+def named(path, names, rows=8, other=None):
+    with robocache.Writer(path) as writer:
+        writer.stream("action", names=names)
+        writer.stream("state", names=other)
+        with writer.episode() as episode:
+            for stream, of in (("action", names), ("state", other)):
+                values = np.tile(np.arange(len(of or LEFT_RIGHT), dtype=np.float32), (rows, 1))
+                episode.append(stream, np.arange(rows) * 10**8, values)
+    return robocache.open(path)
+
+
+def loader_of(datasets, keys=("action",), **options):
+    return robocache.Loader(
+        [robocache.Source(dataset) for dataset in datasets],
+        batch_size=4,
+        delta_timestamps={key: [0.0] for key in keys},
+        framework="numpy",
+        device="cpu",
+        **options,
+    )
+
+
+def test_the_same_features_in_another_order_are_refused(tmp_path):
+    a = named(tmp_path / "a", LEFT_RIGHT)
+    b = named(tmp_path / "b", LEFT_RIGHT[2:] + LEFT_RIGHT[:2])
+    with pytest.raises(
+        robocache.ArgumentError, match=r"\['action'\].*one order.*feature 0 is 'left_0' and 'right_0'.*mapping"
+    ):
+        loader_of([a, b])
+    loader_of([a, b], ["state"])  # a key whose features have no names
+    whitened = {"default": robocache.Window(normalize="mean_std")}
+    for norm_stats in (a.stats, a.statistics([0]), robocache.merge_stats([a.stats, a.stats])):
+        given = robocache.Normalization(norm_stats=norm_stats)
+        with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\]: expected features in the order"):
+            loader_of([b], normalization=given, **whitened)
+        loader_of([a], normalization=given, **whitened)
+        loader_of([b], ["state"], normalization=given, **whitened)
+    with pytest.raises(
+        robocache.ArgumentError, match=r"stats\[1\]\['action'\]: .* feature 0 is 'right_0', and 'left_0'"
+    ):
+        robocache.merge_stats([a.stats, b.stats])
+    spec = loader_of([a]).spec
+    assert robocache.merge_stats([a.statistics(spec), a.statistics(spec)])["action"].names == LEFT_RIGHT
+    with pytest.raises(robocache.ArgumentError, match="order of"):
+        b.statistics(spec)
+
+
+def test_other_features_are_a_warning_with_both_names(tmp_path):
+    a, b = named(tmp_path / "a", LEFT_RIGHT), named(tmp_path / "b", ["left_0", "x", "y", "z"])
+    with pytest.warns(robocache.LoaderWarning, match=r"\['action'\].*feature 1 is 'left_1' and 'x'.*rename"):
+        loader_of([a, b])
+    with pytest.warns(robocache.NormStatsWarning, match="feature 1 is 'left_1', and 'x'"):
+        whitened = {"default": robocache.Window(normalize="mean_std")}
+        loader_of([b], normalization=robocache.Normalization(norm_stats=a.stats), **whitened)
+    with pytest.warns(robocache.NormStatsWarning, match="feature 1 is 'x', and 'left_1'"):
+        robocache.merge_stats([a.stats, b.stats])
+
+
+def test_a_state_in_another_order_is_refused(tmp_path):
+    dataset = named(tmp_path / "a", LEFT_RIGHT, other=LEFT_RIGHT[2:] + LEFT_RIGHT[:2])
+
+    def relative(base):
+        window = robocache.Window([0.0], convert=[robocache.actions.Relative("joints")], base=base)
+        return robocache.Loader(
+            dataset, batch_size=4, delta_timestamps={"action": window, "state": [0.0]}, framework="numpy"
+        )
+
+    with pytest.raises(
+        robocache.ArgumentError, match=r"base: .*order of this key's.*feature 0 is 'left_0' and 'right_0'"
+    ):
+        relative("state")
+    batch = next(iter(relative(("state", [2, 3, 0, 1]))))
+    np.testing.assert_array_equal(batch["action_base"][0], [2, 3, 0, 1])
