@@ -14,7 +14,7 @@ from . import _lib, errors
 from ._operation import Array
 from ._temporary import write_whole
 from .actions.conversions import as_recorded, from_a_batch
-from .affine import Affine
+from .affine import Affine, AffineOf
 from .ingest.files import check_file
 from .ingest.recording import naming
 
@@ -113,6 +113,14 @@ class Spec:
         conversions = from_a_batch(asked["steps"], rows["shape"][0])
         made: Array = as_recorded(key, x, batch, conversions, one_step=fields["one_step"], has_base=bool(asked["base"]))
         return made
+
+    def unnormalize(self, key: str, x: Array) -> Array:
+        """A policy's output in recorded units, as :meth:`Loader.unnormalize` does it, without a dataset.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
+        """
+        return AffineOf(lambda _: self.keys, 1)[key].unnormalize(x)
 
     def __eq__(self, other: object) -> bool:
         return self._json == other._json if isinstance(other, Spec) else NotImplemented

@@ -46,7 +46,7 @@ RUN_HERE = {
         "stats = robocache.merge_stats(",
         "loader.save_spec(",
     ],
-    "live": ["loader.save_spec("],
+    "live": ["loader.save_spec(", "chunks = live.Chunks("],
     "voxelize": ["time_ns, clouds = "],
 }
 
@@ -330,3 +330,13 @@ def test_live(names):
     names |= {"time_ns": 10**18, "row": np.ones(7, np.float32)}
     run("live", "loader.save_spec(", names)
     assert names["batch"] is None and names["rings"]["joint"].newest_ns == 10**18
+    spec = robocache.Loader("arm", batch_size=1, delta_timestamps={"joint": [0.0, 0.1]}, device="cpu").spec
+    ring = robocache.live.Ring((7,), "float32", span_s=5.0)
+    for k in range(9):
+        ring.push(10**18 + k * 100_000_000, names["row"], arrival_ns=2 * 10**18)
+    aligner = robocache.live.Aligner(spec, {"joint": ring})
+    names |= {"aligner": aligner, "batch": aligner.latest(), "policy": lambda batch: batch["joint"]}
+    names["now_ns"] = int(names["batch"]["time_ns"][0])
+    page = [text.replace('"action"', '"joint"') for text in snippets("live") if text.startswith("chunks = ")]
+    exec(page[0], names)
+    assert names["action"].tolist() == [1] * 7

@@ -1,5 +1,4 @@
-"""The windows of training, while the robot runs: rows go into rings as they come, and an aligner gives the batches of one that a
-Loader would have made of them."""
+"""Rings take rows as they come; an aligner gives the batches of one that a Loader would have made of them."""
 
 from __future__ import annotations
 
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _lib, errors
-from ._check import number, whole
-from .spec import Spec
+from .. import _lib, errors
+from .._check import number, whole
+from ..spec import Spec
 
 if TYPE_CHECKING:
     pass
