@@ -147,7 +147,7 @@ class Chunks:
             self._fades_from = moment if self._fades_from is None else self._fades_from
             share = min(1.0, (moment - self._fades_from) / self._fade_ns)
             return np.asarray(found[-2] + share * (found[-1] - found[-2]))
-        return found[-1].copy()
+        return np.array(found[-1])
 
     def leftover(self, time_ns: int) -> tuple[np.ndarray, np.ndarray]:
         """What is left of the newest chunk behind a moment: stamps ``[n]`` and actions ``[n, D]``, which real-time chunking
