@@ -10,15 +10,12 @@ import codecs
 import csv
 import os
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from decimal import Decimal
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -28,6 +25,19 @@ import pyarrow.csv as pa_csv
 
 from .._printable import ranges
 from ..errors import FileError
+from .csv_begin import (
+    ABSENT,
+    LONGEST_LINE,
+    Alike,
+    Begin,
+    find_alike,
+    find_kinds,
+    read_begin,
+    read_cells,
+    refuse_decimal_commas,
+    refuse_rounded_numbers,
+    type_or_why_not,
+)
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
@@ -40,21 +50,14 @@ from .stamps import (
     NUMBER,
     TIME_OF_DAY,
     ZONE,
-    is_unit,
     join_day_and_time,
     join_seconds,
     read_stamps,
-    split_unit,
 )
 
-_DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
-_VALUE = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{_DECIMAL_COMMA}"
 _STAMP = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{TIME_OF_DAY}{ZONE}?"
-# A row is no longer: Arrow reads so much at once.
-_LONGEST_LINE = 1 << 20
 # A line of cells of which each is in quotes from its begin to its end, or has none.
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
-_ABSENT = pa_csv.ConvertOptions().null_values
 # So many rows of all columns are brought side by side at once: the processor's cache holds them.
 _ROWS_AT_ONCE = 2048
 
@@ -204,23 +207,6 @@ Image = Path | SourceError
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts]]
 
 
-@dataclass
-class Alike:
-    """The files of one stream; and what all of them together make of each column, once it was asked for."""
-
-    files: list[Path] = field(default_factory=list)
-    kinds: dict[str, Any] = field(default_factory=dict)
-    looking: Lock = field(default_factory=Lock)
-
-
-def find_alike(files: list[Path], stream: Callable[[Path], str]) -> dict[str, Alike]:
-    """By the name of the stream that a file is of."""
-    alike: dict[str, Alike] = defaultdict(Alike)
-    for file in files:
-        alike[stream(file)].files.append(file)
-    return alike
-
-
 def try_log(
     read: Callable[[Path], _Log],
     file: Path,
@@ -262,7 +248,7 @@ def _check_utf8(file: Path) -> None:
 def _is_cut(file: Path) -> bool:
     """Whether the last of several lines does not end as those before: nothing tells whether its last number is whole."""
     with file.open("rb") as content:
-        lines = content.read(_LONGEST_LINE)
+        lines = content.read(LONGEST_LINE)
         content.seek(-1, os.SEEK_END)
         return content.read(1) not in b"\r\n" and b"\n" in lines
 
@@ -289,7 +275,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     left_out: dict[str, str] = {}
     images, folder = None, None
     try:
-        begin = _read_begin(file, options, lost)
+        begin = read_begin(file, options, lost)
         names, header, numbers = begin.names, begin.header, begin.numbers
         clock = [numbers[number] for number in begin.clock]
         types: dict[str, Any] = dict.fromkeys(clock, pa.string())
@@ -297,11 +283,11 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
             if number in clock:
                 continue
             cells = begin.block[number]
-            found = _type_or_why_not(cells)
+            found = type_or_why_not(cells)
             if found is None:
                 with alike.looking:
-                    found = _find_kinds(begin, options, alike)[begin.keys[int(number)]]
-            _refuse_decimal_commas(begin, number)
+                    found = find_kinds(begin, options, alike)[begin.keys[int(number)]]
+            refuse_decimal_commas(begin, number)
             if found == "text" and folder is None and (folder := _find_images(file, cells)):
                 images, types[number] = number, pa.string()
             elif found == "text":
@@ -352,7 +338,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
             values[rows, feature] = column[rows]
     for number, name, column in zip(kept, columns, parts, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
-            _refuse_rounded_numbers(begin, number, name)
+            refuse_rounded_numbers(begin, number, name)
     if unit == "s" and options.time_unit is None:
         _refuse_seconds_alone(begin, kept, time_ns, values)
     methods = with_held([], [pa.types.is_boolean(types[number]) for number in kept])
@@ -360,7 +346,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     return layout, Rows(time_ns, values, columns if header else None, attributes=attributes), time_ns, paths, told
 
 
-def _with_rotations_together(kept: list[str], begin: _Begin, left_out: dict[str, str]) -> list[str]:
+def _with_rotations_together(kept: list[str], begin: Begin, left_out: dict[str, str]) -> list[str]:
     """The columns; those of a quaternion side by side, where its first one is: only so a rotation is interpolated as one."""
     labels = [begin.label(number) for number in kept]
     followers: dict[int, list[int]] = {}
@@ -374,7 +360,7 @@ def _with_rotations_together(kept: list[str], begin: _Begin, left_out: dict[str,
     return [kept[i] for i in order]
 
 
-def _read_clock(begin: _Begin, table: pa.Table, options: CsvOptions) -> tuple[np.ndarray, str]:
+def _read_clock(begin: Begin, table: pa.Table, options: CsvOptions) -> tuple[np.ndarray, str]:
     """The stamps as int64 nanoseconds, and their unit."""
     first_line = 1 + begin.skipped
     columns = [table[begin.numbers[number]] for number in begin.clock]
@@ -386,7 +372,7 @@ def _read_clock(begin: _Begin, table: pa.Table, options: CsvOptions) -> tuple[np
     )
 
 
-def _refuse_seconds_alone(begin: _Begin, kept: list[str], time_ns: np.ndarray, values: np.ndarray) -> None:
+def _refuse_seconds_alone(begin: Begin, kept: list[str], time_ns: np.ndarray, values: np.ndarray) -> None:
     """Raises where stamps are whole seconds that repeat, and another column goes through each of them: names do not say so."""
     steps = np.diff(time_ns)
     if (time_ns % 10**9).any() or (steps > 0).all() or not (steps > 0).any():
@@ -412,7 +398,7 @@ def _read_texts(column: pa.ChunkedArray, time_ns: np.ndarray) -> Texts:
     return Texts(time_ns[filled.to_numpy()], column.filter(filled).to_pylist())
 
 
-def _read_table(begin: _Begin, types: dict[str, Any]) -> pa.Table:
+def _read_table(begin: Begin, types: dict[str, Any]) -> pa.Table:
     """The whole file, by all threads; what is wrong with it only one alone tells with the row."""
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
     try:
@@ -421,11 +407,11 @@ def _read_table(begin: _Begin, types: dict[str, Any]) -> pa.Table:
         return begin.read(convert)
 
 
-def _read_good_rows(begin: _Begin, types: dict[str, Any], lost: dict[int, str]) -> pa.Table:
+def _read_good_rows(begin: Begin, types: dict[str, Any], lost: dict[int, str]) -> pa.Table:
     """The rows that have as many cells as the first and of which every cell is what its column is."""
     assert begin.lost is not None
     begin.lost.clear()
-    cells = _read_cells(begin, list(types))
+    cells = read_cells(begin, list(types))
     _check_quotes(begin, len(cells) + len(begin.lost))
     lost |= begin.lost
     rows = np.arange(len(cells))
@@ -441,7 +427,7 @@ def _read_good_rows(begin: _Begin, types: dict[str, Any], lost: dict[int, str]) 
             form = _STAMP if int(number) in begin.clock else ".*"
             fits = pc.match_substring_regex(trimmed, f"^({form})$")
         else:
-            absent = pc.is_in(trimmed, pa.array(_ABSENT))
+            absent = pc.is_in(trimmed, pa.array(ABSENT))
             columns[number] = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
             form = "true|false|0|1" if kind == pa.bool_() else f"{NUMBER}|[+-]?inf(inity)?"
             fits = pc.or_(absent, pc.match_substring_regex(trimmed, f"^({form})$", ignore_case=True))
@@ -452,7 +438,7 @@ def _read_good_rows(begin: _Begin, types: dict[str, Any], lost: dict[int, str]) 
     return pa.table({number: column.filter(pa.array(good)).cast(types[number]) for number, column in columns.items()})
 
 
-def _check_quotes(begin: _Begin, rows: int) -> None:
+def _check_quotes(begin: Begin, rows: int) -> None:
     """Raises where a quote that is not closed has made one row of several."""
     file = begin.file
     with file.open("rb") as content:
@@ -498,279 +484,3 @@ def _beside(file: Path, folder: Path, cell: str | None) -> Image:
     if name == Path() or name.is_absolute() or ".." in name.parts:
         return SourceError(f"{file}: expected the name of an image in {folder}, got {cell!r}")
     return folder / name
-
-
-@dataclass
-class _Begin:
-    """How a file begins.
-
-    names: of the columns; a column without a name, as of a comma at the end of each line, goes by its number.
-    clock: the number of the clock's column; of two where one has days and the other the times of them, or one the seconds and the
-        other what is beyond them.
-    fraction: the unit of what is beyond the seconds; "" where the clock is no such pair.
-    header: whether a line before the rows is one.
-    skipped: how many lines are before the rows.
-    separator: between cells.
-    units: whether a line of units follows the header; the clock's is then part of its name.
-    lost: lines with other numbers of cells than the first, and how many; None: they are refused.
-    block: the first rows, columns by number since a header may name two alike.
-    """
-
-    file: Path
-    names: list[str]
-    clock: list[int]
-    header: bool
-    skipped: int
-    separator: str
-    units: bool = False
-    lost: dict[int, str] | None = None
-    fraction: str = ""
-    block: pa.RecordBatch = field(init=False)
-
-    @property
-    def comments(self) -> bool:
-        return self.skipped > self.header + self.units
-
-    @property
-    def numbers(self) -> list[str]:
-        """The columns as they are parsed."""
-        return [str(number) for number in range(len(self.names))]
-
-    @property
-    def keys(self) -> list[str]:
-        """What columns are called in all files of a stream: names, or numbers where names do not tell them apart."""
-        apart = self.header and len({*self.names}) == len(self.names)
-        return self.names if apart else self.numbers
-
-    def label(self, number: str) -> str:
-        """What messages call a column."""
-        return self.names[int(number)] if self.header else f"column {number}"
-
-    def read(self, convert: pa_csv.ConvertOptions, *, use_threads: bool = False) -> pa.Table:
-        """The rows."""
-        return pa_csv.read_csv(self.file, *self.options(use_threads), convert)
-
-    def options(self, use_threads: bool = False) -> tuple[pa_csv.ReadOptions, pa_csv.ParseOptions]:
-        """How the rows are parsed."""
-        reading = pa_csv.ReadOptions(column_names=self.numbers, skip_rows=self.skipped, use_threads=use_threads)
-        handler = None if self.lost is None else self._pass_over
-        return reading, pa_csv.ParseOptions(delimiter=self.separator, invalid_row_handler=handler)
-
-    def _pass_over(self, row: Any) -> str:
-        assert self.lost is not None
-        self.lost[int(row.number)] = f"expected {row.expected_columns} cells, got {row.actual_columns}"
-        return "skip"
-
-
-def _read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = None) -> _Begin:
-    """Finds the header, which may lie behind comments or be the last of them, and what is between cells."""
-    check_file(file)
-    time_column = options.time_column
-    comment: tuple[int, str] | None = None
-    rows: list[tuple[int, str]] = []
-    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as content:
-        for number, line in enumerate(iter(partial(content.readline, _LONGEST_LINE), ""), 1):
-            if line.startswith("#") and not rows:
-                comment = number, line
-            elif line.strip() or comment is None or rows:
-                rows.append((number, line))
-            if len(rows) == 2:
-                break
-    if comment is not None and not rows:
-        rows, comment = [comment], None
-    number = rows[0][0] if rows else 1
-    try:
-        separator = _find_separator([line for _, line in rows if line.strip()])
-        cells = _split(rows[0][1], separator) if rows else []
-        if comment and any(map(_is_value, cells)):  # a row, before which the header is a comment too, or there is none
-            told = _split(comment[1], separator)
-            if len(told) > 1 or len(cells) == 1:
-                number, cells = comment[0], told
-    except csv.Error as error:
-        raise SourceError(f"{file}: line {number}: {error}") from error
-    if not cells:
-        raise SourceError(f"{file}: empty, or its first line is")
-    text = separator.join(cells)
-    if "\0" in text or text.encode(errors="ignore").decode() != text:
-        got = text.encode(errors="surrogateescape")
-        raise SourceError(
-            f"{file}: line {number}: expected UTF-8, got {got!r:.60}; `iconv -t UTF-8 -f ...` converts a file"
-        )
-    names = [cells[0].lstrip("#% "), *cells[1:]]
-    clocks = [i for i in range(len(names)) if time_column in (i, names[i], cells[i])]
-    if not clocks:
-        raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
-    header = not re.fullmatch(_VALUE, cells[clocks[0]])
-    names = [name or str(i) for i, name in enumerate(names)]
-    below = _split(rows[1][1], separator) if header and len(rows) == 2 and rows[1][0] == number + 1 else []
-    units = (
-        len(below) == len(names) and is_unit(below[clocks[0]]) and not any(re.fullmatch(_VALUE, cell) for cell in below)
-    )
-    if units:
-        names[clocks[0]] += f" [{below[clocks[0]].strip('[]()')}]"
-    skipped = number - 1 + header + units
-    begin = _Begin(file, names, clocks[:1], header, skipped, separator, units, None if lost is None else {})
-    convert = pa_csv.ConvertOptions(column_types={begin.numbers[clocks[0]]: pa.string()})
-    with pa_csv.open_csv(file, *begin.options(), convert) as blocks:
-        begin.block = blocks.read_next_batch()
-    if _has_day_and_time(begin.block, clocks[0]):
-        begin.clock = [clocks[0], clocks[0] + 1]
-    elif header and options.time_unit in (None, "s"):
-        _find_pair(begin, asked=time_column != 0)
-    return begin
-
-
-def _find_pair(begin: _Begin, asked: bool) -> None:
-    """Finds the other column of a stamp that is two: whole seconds, and what is beyond them, as `stamp.sec` and `stamp.nanosec`.
-
-    asked: whether the user named the clock's column.
-
-    Raises:
-        SourceError: it is for the user to say which column is the clock.
-    """
-    place = begin.clock[0]
-    stem, unit = split_unit(begin.names[place])
-    units = {number: split_unit(name) for number, name in enumerate(begin.names) if number != place}
-    alike = {number: other for number, (name, other) in units.items() if name == stem and other and unit}
-    pairs = [
-        (place, number) if unit == "s" else (number, place) for number, other in alike.items() if "s" in (unit, other)
-    ]
-    found = []
-    for pair in pairs:
-        first, second = (_whole(begin.block[begin.numbers[number]]) for number in pair)
-        if first is None or second is None:  # one of them is the whole stamp
-            continue
-        (seconds, beyond), in_a_second = (first, second), IN_A_SECOND[split_unit(begin.names[pair[1]])[1]]
-        if (beyond >= 0).all() and (beyond < in_a_second).all():
-            found.append(pair)
-        elif place == pair[0] and not asked and not np.array_equal(seconds * in_a_second, beyond):
-            names = " and ".join(repr(begin.names[number]) for number in pair)
-            low, high = beyond.min(), beyond.max()
-            what = f"{low:.0f}, below 0" if low < 0 else f"{high:.0f}, more than a second"
-            raise SourceError(
-                f"{begin.file}: {names} look like one stamp, but the latter has {what}; say which is the clock with time_column (--time-column)"
-            )
-    if len(found) > 1:
-        names = ", ".join(sorted({begin.names[number] for pair in found for number in pair}))
-        raise SourceError(f"{begin.file}: {names} could be one stamp in several ways; keep two of these columns")
-    if found:
-        begin.clock = [*found[0]]
-        begin.fraction = split_unit(begin.names[found[0][1]])[1]
-
-
-def _whole(column: pa.Array) -> np.ndarray | None:
-    """Whole numbers as float64, which nanoseconds since 1970 need not fit to be told apart; None where a cell is no such."""
-    try:
-        numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-    except pa.ArrowInvalid:
-        return None
-    finite = numbers[np.isfinite(numbers)]
-    return finite if len(finite) == len(numbers) and (finite == np.floor(finite)).all() else None
-
-
-def _has_day_and_time(block: pa.RecordBatch, place: int) -> bool:
-    """Whether this column begins with a day, and the next one with a time of day."""
-    first = [str(column[0].as_py()).strip() for column in block.columns[place : place + 2] if len(column)]
-    return len(first) == 2 and all(map(re.fullmatch, (DAY, f"{TIME_OF_DAY}{ZONE}?"), first))
-
-
-def _split(line: str, separator: str) -> list[str]:
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=separator), [])]
-
-
-def _is_value(cell: str) -> bool:
-    """Whether this may stand in a row of numbers, and not in a header."""
-    return cell in _ABSENT or bool(re.fullmatch(_VALUE, cell))
-
-
-def _find_separator(lines: list[str]) -> str:
-    """What is between the cells of the first lines: what cuts all of them into as many; of several a comma, unless the others
-    leave numbers with decimal commas."""
-    split = {separator: [_split(line, separator) for line in lines] for separator in ",;\t"}
-    found = [separator for separator, rows in split.items() if rows and len(rows[0]) > 1]
-    found = [separator for separator in found if len({*map(len, split[separator])}) == 1] or found
-    decimal = [separator for separator in found if separator != "," and all(map(_is_value, split[separator][-1]))]
-    return (decimal or found or [","])[0]
-
-
-def _find_kinds(begin: _Begin, options: CsvOptions, alike: Alike) -> dict[str, Any]:
-    """What of each column the first file of the stream that has something in it makes of it, be it behind its first rows;
-    numbers where none has. Each file is looked at once, for all columns together."""
-    missing = {*begin.keys} - alike.kinds.keys()
-    for file in alike.files if missing else ():
-        with suppress(SourceError, OSError, pa.ArrowInvalid, StopIteration):  # which are told when it is read
-            other = _read_begin(file, options)
-            columns = {key: number for key, number in zip(other.keys, other.numbers, strict=True) if key in missing}
-            kinds = {key: _type_or_why_not(other.block[number]) for key, number in columns.items()}
-            if late := {key: columns[key] for key, kind in kinds.items() if kind is None}:
-                cells = _read_cells(other, [*late.values()])
-                kinds |= {key: _type_or_why_not(cells[number]) for key, number in late.items()}
-            alike.kinds |= {key: kind for key, kind in kinds.items() if kind is not None}
-            missing -= alike.kinds.keys()
-        if not missing:
-            break
-    alike.kinds |= dict.fromkeys(missing, pa.float64())
-    return alike.kinds
-
-
-def _refuse_decimal_commas(begin: _Begin, number: str) -> None:
-    """Raises for a column most of which are numbers, some with a comma for the point, or between thousands."""
-    column = begin.block[number]
-    if not pa.types.is_string(column.type):
-        return
-    cells = pc.utf8_trim_whitespace(column)
-    filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
-    commas = filled.filter(pc.match_substring_regex(filled, f"^{_DECIMAL_COMMA}$"))
-    numbers = pc.sum(pc.match_substring_regex(filled, f"^{NUMBER}$")).as_py() or 0
-    if len(commas) and 2 * (len(commas) + numbers) >= len(filled):
-        hint = "write numbers without commas"
-        if begin.separator != ",":
-            hint = "`tr , . < in.csv > out.csv` turns all commas of a file into points"
-        raise SourceError(
-            f"{begin.file}: {begin.label(number)}: expected decimal points, got {commas[0].as_py()!r}; {hint}"
-        )
-
-
-def _type_or_why_not(column: pa.Array) -> Any:
-    """As what a column is read, float64 or bool; or why it cannot be values, as text; or None where all cells are empty."""
-    if pa.types.is_null(column.type):
-        return None
-    if pa.types.is_boolean(column.type):
-        return pa.bool_()
-    if pa.types.is_integer(column.type):
-        bounds = pc.min_max(column).as_py()
-        if max(-bounds["min"], bounds["max"]) > 2**53:
-            return "whole numbers beyond 2^53 do not fit float64"
-    elif pa.types.is_string(column.type):
-        # Numbers with a few bad cells among them are not text: reading them will stop at the first of these.
-        cells = pc.utf8_trim_whitespace(column)
-        filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
-        if not len(filled):
-            return None
-        for words, kind in ((f"{NUMBER}|[+-]?inf", pa.float64()), ("true|false", pa.bool_())):
-            count = pc.sum(pc.match_substring_regex(filled, f"^({words})$", ignore_case=True)).as_py()
-            if count and 2 * count >= len(filled):
-                return kind
-        return "text"
-    elif not pa.types.is_floating(column.type):
-        return "text"
-    return pa.float64()
-
-
-def _read_cells(begin: _Begin, numbers: list[str]) -> pa.Table:
-    """All cells of these columns as they stand."""
-    types = dict.fromkeys(numbers, pa.string())
-    return begin.read(pa_csv.ConvertOptions(column_types=types, include_columns=numbers)).combine_chunks()
-
-
-def _refuse_rounded_numbers(begin: _Begin, number: str, name: str) -> None:
-    """Raises for a column of whole numbers of which float64 does not hold one; the file's first megabyte did not tell."""
-    cells = pc.utf8_trim_whitespace(_read_cells(begin, [number])[number])
-    filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
-    if not pc.all(pc.match_substring_regex(filled, r"^[+-]?\d+$")).as_py():
-        return
-    for row, cell in enumerate(cells.to_pylist()):
-        if cell not in _ABSENT and Decimal(cell) != Decimal(float(cell)):
-            raise SourceError(
-                f"{begin.file}: line {row + 1 + begin.skipped}: column {name}: whole numbers beyond 2^53 do not fit float64, got {cell}"
-            )

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
-from .csv import Image, find_alike, note_cut, read_image, read_log, see_images, try_log
+from .csv import Image, note_cut, read_image, read_log, see_images, try_log
+from .csv_begin import find_alike
 from .files import look_through, natural
 from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors

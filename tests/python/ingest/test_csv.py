@@ -541,15 +541,15 @@ def test_a_bad_cell_behind_comments_is_named_by_its_line(tmp_path):
 
 
 def test_files_are_looked_at_once_for_all_their_empty_columns(tmp_path, monkeypatch):
-    from robocache.ingest import csv as reader
+    from robocache.ingest import csv_begin as reader
 
     names = ["t", *(f"empty_{column}" for column in range(8))]
     for run in range(3):
         write(tmp_path / f"logs/run_{run}/imu.csv", ",".join(names), "0.0" + "," * 8, "0.5" + "," * 8)
     looked = []
-    read_cells = reader._read_cells
+    read_cells = reader.read_cells
     monkeypatch.setattr(
-        reader, "_read_cells", lambda begin, *more: (looked.append(begin.file), read_cells(begin, *more))[1]
+        reader, "read_cells", lambda begin, *more: (looked.append(begin.file), read_cells(begin, *more))[1]
     )
     robocache.ingest(tmp_path / "logs", tmp_path / "cache")
     assert sorted(looked) == sorted((tmp_path / "logs").rglob("*.csv"))
