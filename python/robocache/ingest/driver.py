@@ -602,9 +602,9 @@ class Driver:
         else:
             return samples
         own, first = samples.attributes.get("methods"), told.get("methods")
-        as_first = replace(samples, attributes=told)
         if own == first or {**samples.attributes, "methods": None} != {**told, "methods": None}:
             return samples
+        as_first = replace(samples, attributes=told)
         if before is not None and as_first.facts != before.facts:
             return samples
         why = f"{who} {first}, which stays; a new ingest of all sources, or a mapping with methods, changes them"
@@ -619,7 +619,9 @@ class Driver:
             self._writer.stream(name, **facts)  # here, where the message can name the file, not at the end
         elif before.facts != facts:
             now_told, told = _told(facts, before.facts), _told(before.facts, facts)
-            raise ArgumentError(f"stream {name!r}: {now_told}, but before it {told}")
+            raise ArgumentError(
+                f"stream {name!r}: {now_told}, but before it {told}; a cache of its own, in a list of Sources, takes the recording"
+            )
         elif before.clock in ("recorded", samples.clock):
             now[name] = before
             return

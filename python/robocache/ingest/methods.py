@@ -116,7 +116,8 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
                     features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
                     why = f"{features} are not adjacent: they are interpolated number by number"
                     notes.leave_out(f"{stream}: a rotation", why)
-            if methods := with_others(samples.attributes.get("methods", []), known[key]):
+            if known[key]:
+                methods = with_others(samples.attributes.get("methods", []), known[key])
                 samples = replace(samples, attributes={**samples.attributes, "methods": methods})
         yield stream, samples
 

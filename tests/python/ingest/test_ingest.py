@@ -423,7 +423,8 @@ def test_of_many_names_that_are_others_the_first_is_told(toy):
     with pytest.raises(SourceError) as caught:
         toy(read)
     said = "100 names, [60] 'mode', but before it 100 names, [60] 'state[60]'"
-    assert str(caught.value) == f"FILE 1: stream 'status': {said}"
+    out = "a cache of its own, in a list of Sources, takes the recording"
+    assert str(caught.value) == f"FILE 1: stream 'status': {said}; {out}"
 
 
 def test_of_fewer_names_and_other_attributes_all_is_told(toy):
