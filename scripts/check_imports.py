@@ -16,7 +16,7 @@ ROOMS = {
     "caches": "installation frames dataset writer tasks",
     "what people read": "provenance view overview picture meter explanation findings",
     "files in and out": "sources ingest export",
-    "training": "norm_stats _fma _multiply_add affine options text_keys spec live former_options loader_options loader episode_batches window_statistics lerobot_cache lerobot",
+    "training": "norm_stats _fma _multiply_add affine options text_keys spec live former_options loader_options iteration loader episode_batches window_statistics lerobot_cache lerobot",
     "the doctor": "doctor",
     "the package": "__init__",
     "the command": "demo self_test _arguments cli __main__",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,10 @@ from . import _lib, errors
 from ._check import truth, whole
 from ._printable import warn
 from .dataset import Dataset
+from .iteration import BatchesInOrder, Place
 from .loader import Loader, LoaderWarning
 from .loader_options import as_window
-from .options import Memory, Ranks, Window
+from .options import Memory, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
 from .text_keys import hashes
 
@@ -30,7 +31,7 @@ _ORDER, _BATCHES, _CUTS = (zlib.crc32(name) for name in (b"order", b"batches", b
 _LEAST = -(2**63)
 
 
-class EpisodeLoader:
+class EpisodeLoader(BatchesInOrder):
     """Batches of segments: whole episodes, or parts of them of `min_steps` to `max_steps` steps. A step is an anchor.
 
     Each segment is drawn once an epoch. With `max_steps` an epoch cuts each episode into segments that together hold each of its
@@ -56,8 +57,8 @@ class EpisodeLoader:
     masks true, texts None, and indices of texts and anchors -1. Each step draws its own crops and colours of frames; a
     segment's steps draw one text.
 
-    A loop that is left by ``break`` is over: the next one is the next epoch. On CUDA a batch waits for the device. A batch takes
-    the memory of `batch_size` of the longest segments.
+    Loops, states and pickling are as a :class:`Loader`'s. With `bucket`, batch size and number of ranks belong to the order. On
+    CUDA a batch waits for the device. A batch takes the memory of `batch_size` of the longest segments.
 
     Attributes:
         loader: the :class:`Loader` that gathers the steps: its `normalize`, `texts`, `spec` and `explain` are those of these
@@ -71,7 +72,7 @@ class EpisodeLoader:
 
     Example:
         >>> loader = robocache.EpisodeLoader(ds, batch_size=8, delta_timestamps={"action": Window()}, form="packed")
-        >>> batch = next(iter(loader))
+        >>> batch = next(loader)
         >>> torch.nested.nested_tensor_from_jagged(batch["action"], batch["offsets"]).shape
         torch.Size([8, j1, 7])
     """
@@ -92,6 +93,8 @@ class EpisodeLoader:
         ranks: Ranks | None = None,
         **options: Any,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "dataset", "options")}
+        self._arguments = {name: copied(value) for name, value in {**given, **options}.items()}
         if form not in _FORMS:
             raise errors.ArgumentError(f"form: expected 'padded' or 'packed', got {form!r}")
         self._packed = form == "packed"
@@ -103,7 +106,7 @@ class EpisodeLoader:
             raise errors.ArgumentError(
                 f"max_steps: expected at least 2 * min_steps - 1, {2 * self._min_steps - 1}, got {max_steps}"
             )
-        opened = _without_weights(dataset)
+        self._dataset = opened = _without_weights(dataset)
         if isinstance(ranks, Ranks) and ranks.shard_episodes:
             raise errors.ArgumentError("ranks.shard_episodes: goes with Loader; here ranks share the episodes")
         of_both = {"delta_timestamps": delta_timestamps, "shuffle": False, **options}
@@ -126,16 +129,14 @@ class EpisodeLoader:
                 f"drop_last, got {batch_size}"
             )
         self._order: tuple[Any, np.ndarray] | None = None
-        self._has_begun, self._last_epoch = False, 0
         self._fills = {"anchor_index": -1} | dict.fromkeys(self.loader._texts, -1)
         for key in self.loader._arguments["delta_timestamps"]:
             self._fills |= {f"{key}_is_pad": True, f"{key}_feature_is_pad": True, f"{key}_age": _LEAST}
         of_order: tuple[Any, ...] = (self._min_steps, self._max_steps, shuffle)
         if self._bucket is not None:
             of_order += (self._bucket, self.batch_size * self.world_size)
-        anchors = self.loader.state_dict()["fingerprint"]
-        self._fingerprint = f"{anchors}-{zlib.crc32(repr(of_order).encode()):08x}"
-        self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
+        self._fingerprint = f"{self.loader._fingerprint}-{zlib.crc32(repr(of_order).encode()):08x}"
+        self._begin(seed, self._drop_last)
 
     # ---- which segments ----
 
@@ -164,7 +165,7 @@ class EpisodeLoader:
         most: np.ndarray = np.where(self._parts[self._episode_of] == 1, lengths, self._max_steps or 0)
         return most
 
-    def _spans(self, segments: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _spans(self, segments: np.ndarray, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The number of each segment's first anchor, and its steps."""
         episodes = self._episode_of[segments]
         steps, parts, part = self._episodes[episodes, 2], self._parts[episodes], self._part_of[segments]
@@ -176,30 +177,30 @@ class EpisodeLoader:
             # Each cut moves by at most half of what a segment between two cuts may lose or gain.
             room = np.minimum(steps // parts - self._min_steps, self._max_steps + -steps // parts) // 2
             room[(part == 0) | (part == parts)] = 0
-            drawn = hashes(self.seed, epoch, number, _CUTS) % (2 * room + 1).astype(np.uint64)
+            drawn = hashes(seed, epoch, number, _CUTS) % (2 * room + 1).astype(np.uint64)
             row += drawn.astype(np.int64) - room
             return row
 
         begins = cut(segments, part)
         return self._firsts[episodes] + begins, cut(segments + 1, part + 1) - begins
 
-    def _in_order(self, epoch: int) -> np.ndarray:
+    def _in_order(self, seed: int, epoch: int) -> np.ndarray:
         """The segments of an epoch in its order."""
-        if self._order is not None and self._order[0] == (self.seed, epoch):
+        if self._order is not None and self._order[0] == (seed, epoch):
             return self._order[1]
         order = np.arange(self.num_samples)
         if self._shuffle:
-            order = np.argsort(hashes(self.seed, epoch, order, _ORDER), kind="stable")
+            order = np.argsort(hashes(seed, epoch, order, _ORDER), kind="stable")
         together = self.batch_size * self.world_size
         if self._bucket is not None:
             buckets = np.arange(self.num_samples) // (self._bucket * together)
-            order = order[np.lexsort((self._spans(order, epoch)[1], buckets))]
+            order = order[np.lexsort((self._spans(order, seed, epoch)[1], buckets))]
             if self._shuffle:  # an incomplete batch stays the last
                 batches = np.arange(self.num_samples // together)
-                drawn = np.argsort(hashes(self.seed, epoch, batches, _BATCHES), kind="stable")
+                drawn = np.argsort(hashes(seed, epoch, batches, _BATCHES), kind="stable")
                 whole_batches = order[: len(batches) * together].reshape(-1, together)[drawn]
                 order = np.concatenate([whole_batches.ravel(), order[len(batches) * together :]])
-        self._order = (self.seed, epoch), order
+        self._order = (seed, epoch), order
         return order
 
     # ---- batches ----
@@ -209,40 +210,28 @@ class EpisodeLoader:
         together = self.batch_size * self.world_size
         return self.num_samples // together if self._drop_last else -(-self.num_samples // together)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """What is left of the epoch where a state was loaded, else the next epoch."""
-        if self._has_begun:
-            self.epoch, self.samples = self._last_epoch + 1, 0
-        self._has_begun, self._last_epoch = True, self.epoch
-        return self._batches(self.epoch, self.samples)
+    def _batch_at(self, place: Place) -> dict[str, Any] | None:
+        seed, epoch, samples, _ = place
+        left, together = self.num_samples - samples, self.batch_size * self.world_size
+        if left <= 0 or (left < together and self._drop_last):
+            return None
+        if left < together:  # filled up with the epoch's first ones, so that all ranks have as many
+            together = -(-left // self.world_size) * self.world_size
+        drawn = self._in_order(seed, epoch).take(range(samples, samples + together), mode="wrap")
+        return self._batch(drawn[self.rank :: self.world_size], seed, epoch)
 
-    def _batches(self, epoch: int, samples: int) -> Iterator[dict[str, Any]]:
-        while True:
-            left, together = self.num_samples - samples, self.batch_size * self.world_size
-            if left <= 0 or (left < together and self._drop_last):
-                break
-            if left < together:  # filled up with the epoch's first ones, so that all ranks have as many
-                together = -(-left // self.world_size) * self.world_size
-            drawn = self._in_order(epoch).take(range(samples, samples + together), mode="wrap")
-            batch = self._batch(drawn[self.rank :: self.world_size], epoch)
-            samples = min(samples + together, self.num_samples)
-            self.epoch, self.samples = epoch, samples
-            yield batch
-        if self.epoch == epoch:
-            self.epoch, self.samples, self._has_begun = self._last_epoch + 1, 0, False
-
-    def _batch(self, segments: np.ndarray, epoch: int) -> dict[str, Any]:
-        firsts, lengths = self._spans(segments, epoch)
+    def _batch(self, segments: np.ndarray, seed: int, epoch: int) -> dict[str, Any]:
+        firsts, lengths = self._spans(segments, seed, epoch)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         put = self.loader._on_device
         if self._packed:
             rows = np.repeat(firsts - offsets[:-1], lengths) + np.arange(offsets[-1])
-            batch = self.loader._gathered(rows, self.seed, epoch, np.repeat(firsts, lengths))
+            batch = self.loader._gathered(rows, seed, epoch, np.repeat(firsts, lengths))
             batch["offsets"] = put(offsets)
         else:
             steps = np.arange(lengths.max())
             rows = firsts[:, None] + np.minimum(steps, lengths[:, None] - 1)
-            batch = self.loader._gathered(rows.ravel(), self.seed, epoch, np.repeat(firsts, len(steps)))
+            batch = self.loader._gathered(rows.ravel(), seed, epoch, np.repeat(firsts, len(steps)))
             is_pad = put(steps >= lengths[:, None])
             batch = {name: self._padded(name, values, lengths, is_pad) for name, values in batch.items()}
             batch["is_pad"] = is_pad
@@ -265,42 +254,22 @@ class EpisodeLoader:
             row[length:] = fill
         return values
 
-    # ---- the place in the order ----
-
-    def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch; where a state was loaded whose epoch it is, its place stays."""
-        if epoch != self.epoch or self._has_begun:
-            self.load_state_dict({"seed": self.seed, "epoch": epoch, "samples": 0})
-
-    def state_dict(self) -> dict[str, Any]:
-        """What :meth:`load_state_dict` needs to go on behind the last batch given; JSON-able. With `bucket`, batch size and number
-        of ranks belong to the order."""
-        return {"seed": self.seed, "epoch": self.epoch, "samples": self.samples, "fingerprint": self._fingerprint}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to that place. The next loop is what is left of its epoch.
-
-        Raises:
-            ArgumentError: the state is of another dataset, selection or order, or is none.
-        """
-        if not isinstance(state, Mapping):
-            raise errors.ArgumentTypeError(f"state: expected what state_dict() gave, got {state!r}")
-        place = {}
-        for key, largest in {"seed": 2**63 - 1, "epoch": 2**63 - 1, "samples": self.num_samples}.items():
-            place[key] = whole(key, state.get(key))
-            if not 0 <= place[key] <= largest:
-                raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
-        if state.get("fingerprint", self._fingerprint) != self._fingerprint:
+    def _check_fingerprint(self, fingerprint: Any) -> None:
+        if fingerprint != self._fingerprint:
             raise errors.ArgumentError(
-                f"fingerprint: expected {self._fingerprint}, got {state['fingerprint']!r}: the state is of another dataset, selection "
-                "or order; compare episodes, anchors, min_steps, max_steps, shuffle and bucket, with which batch_size and ranks count "
-                "too"
+                f"fingerprint: expected {self._fingerprint}, got {fingerprint!r}: the state is of another dataset, selection or order; "
+                "compare episodes, anchors, min_steps, max_steps, shuffle and bucket, with which batch_size and ranks count too"
             )
-        self.seed, self.epoch, self.samples = place["seed"], place["epoch"], place["samples"]
-        self._has_begun, self._last_epoch = False, self.epoch
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_order": None, "_has_begun": False}
+        """The datasets' paths, the arguments and :meth:`state_dict`: the copy gives the batches that this one would."""
+        return {"dataset": self._dataset, "arguments": self._arguments, "state": self.state_dict()}
+
+    def __setstate__(self, pickled: dict[str, Any]) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LoaderWarning)  # the loader that was pickled has said it
+            EpisodeLoader.__init__(self, pickled["dataset"], **pickled["arguments"])
+        self.load_state_dict(pickled["state"])
 
     def __repr__(self) -> str:
         return f"robocache.EpisodeLoader({self.num_samples} segments in batches of {self.batch_size}: {self.loader!r})"

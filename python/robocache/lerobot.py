@@ -28,8 +28,9 @@ from .dataset import Dataset
 from .former_options import takes_former_options
 from .ingest.files import check_file
 from .ingest.formats.lerobot import INDEX_COLUMNS
+from .iteration import Iteration
 from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache, warn_caller
-from .loader import Loader, LoaderWarning, _Iteration
+from .loader import Loader, LoaderWarning
 from .loader_options import as_anchors, as_window
 from .options import Memory, Ranks, Window, copied
 from .sources import Source, selected
@@ -180,7 +181,7 @@ class LeRobotLoader(Loader):
                 "row in their place; correct the stamps, or leave these episodes out"
             )
 
-    def _next(self, iteration: _Iteration | None) -> dict[str, Any]:
+    def _next(self, iteration: Iteration | None) -> dict[str, Any]:
         return self._in_lerobots_words(super()._next(iteration))
 
     def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:

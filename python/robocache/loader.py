@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import json
 import os
 import sys
 import textwrap
-import threading
-import time
-import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -28,8 +24,8 @@ from .dataset import Dataset
 from .explanation import Explanation, Placement
 from .findings import enforce
 from .former_options import takes_former_options
+from .iteration import BatchesInOrder, Place
 from .loader_options import as_window, of_type, open_loader
-from .meter import Meter
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
 from .spec import Spec
@@ -55,7 +51,6 @@ _memory.release_gil = _array.release_gil = _arrays.release_gil = False
 
 
 _TRANSFORM = zlib.crc32(b"transform")  # what a hash is for
-_Place = tuple[int, int, int, int]  # seed, epoch, samples, memory
 
 
 def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -87,7 +82,7 @@ class LoaderWarning(UserWarning):
     """What the batches of a loader hold may not be what was meant: the numbers, and what to do about it."""
 
 
-class Loader:
+class Loader(BatchesInOrder):
     """Batches of time-aligned windows around moments drawn from datasets.
 
     An iterator: ``for batch in loader`` is an epoch, or after :meth:`load_state_dict` what is left of one. The order is a
@@ -244,15 +239,7 @@ class Loader:
             raise errors.ArgumentError(
                 "memory.stream: goes without reuse_buffers, since its batches are made one ahead"
             )
-        self.meter = Meter()
-        # A handler of a signal that comes while a batch is made may ask for the state.
-        self._lock = threading.RLock()
-        _living.add(self)
-        self._loops: weakref.WeakSet[_Loop] = weakref.WeakSet()
-        self._newest: _Iteration
-        # An epoch ends here: fewer samples are left than make a batch.
-        self._end = self.num_samples - drop_last * (self.batch_size * self.world_size - 1)
-        self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
+        self._begin(seed, drop_last)
         # An array of the framework among a call's arguments is what makes the library allocate and answer in it.
         self._like: Any = None
         self._exchange: int | None = None
@@ -375,62 +362,6 @@ class Loader:
             raise errors.ArgumentError(f"memory.stream: expected one of {self.device}, got one of {stream.device}")
         return stream
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        with self._lock:
-            thread = threading.get_ident()
-            newest, alive = self._newest, self._alive()
-            if alive:
-                # Threads share an iteration; a loop inside a loop of the same thread is another one.
-                last = max(alive, key=lambda loop: loop.iteration.epoch).iteration
-                if all(loop.iteration is not last or loop.thread != thread for loop in alive):
-                    return self._loop(last, thread)
-            ended = newest.samples >= self._end and not newest.loaded
-            if newest.begun or ended or any(loop.iteration is newest for loop in alive):
-                newest = self._go_on_behind(newest)
-            return self._loop(newest, thread)
-
-    def _alive(self) -> list[_Loop]:
-        """The loops that somebody holds and that have not ended."""
-        return [loop for loop in self._loops if not loop.iteration.over]
-
-    def _loop(self, iteration: _Iteration, thread: int) -> _Loop:
-        loop = _Loop(self, iteration, thread)
-        self._loops.add(loop)
-        return loop
-
-    def _go_on_behind(self, last: _Iteration) -> _Iteration:
-        self._newest = _Iteration(last.seed, last.epoch + 1, 0, self._free_memory())
-        return self._newest
-
-    def _free_memory(self) -> int:
-        """The first number that no living iteration has."""
-        taken = {loop.iteration.memory for loop in self._alive()}
-        return next(number for number in range(len(taken) + 1) if number not in taken)
-
-    def __next__(self) -> dict[str, Any]:
-        return self._next(None)
-
-    def _next(self, iteration: _Iteration | None) -> dict[str, Any]:
-        """The next batch of an iteration that a loop draws from, or of the newest."""
-        with self._lock:
-            of = iteration or self._newest
-            if of.over:
-                raise StopIteration
-            began = time.perf_counter()
-            place = of.seed, of.epoch, of.samples, of.memory
-            batch = self._made(place) if self._stream is None else self._made_ahead(place)
-            if batch is None:
-                of.over = True
-                # What the last loop leaves behind is the beginning of the epoch that the next one takes.
-                if self._newest.over or (self._newest.begun and not self._alive()):
-                    self._go_on_behind(self._newest)
-                raise StopIteration
-            of.samples = self._after(of.samples)
-            of.begun = of.begun or iteration is not None
-            of.loaded = False
-            self.meter._add(began, time.perf_counter())
-        return self._completed(batch, *place[:3])
-
     def _completed(
         self,
         batch: dict[str, Any],
@@ -474,10 +405,10 @@ class Loader:
         made = self._torch.from_numpy(array)
         return made if self.device == "cpu" else made.pin_memory().to(self.device, non_blocking=True)
 
-    def _after(self, samples: int) -> int:
-        return min(samples + self.batch_size * self.world_size, self.num_samples)
+    def _batch_at(self, place: Place) -> dict[str, Any] | None:
+        return self._made(place) if self._stream is None else self._made_ahead(place)
 
-    def _made(self, place: _Place, stream: int | None = None) -> dict[str, Any] | None:
+    def _made(self, place: Place, stream: int | None = None) -> dict[str, Any] | None:
         """The batch at a place, on a CUDA stream or the current one; None at the epoch's end."""
         arrays = [None] * len(self._names)
         batch = _next(self._handle, self._like, *place, stream, self._exchange, id(arrays))
@@ -493,12 +424,12 @@ class Loader:
             self._reused[of_slot] = self._as_dict(_slot(self._handle, *of_slot), samples)
         return dict(self._reused[of_slot])
 
-    def _made_ahead(self, place: _Place) -> dict[str, Any] | None:
+    def _made_ahead(self, place: Place) -> dict[str, Any] | None:
         """The same on the loader's own stream, begun one batch before. Memory is the current stream's: what it has queued so far
         may still read what was there."""
         current = self._torch.cuda.current_stream(self.device)  # type: ignore[union-attr]
 
-        def queued(place: _Place) -> tuple[Any, ...]:
+        def queued(place: Place) -> tuple[Any, ...]:
             self._stream.wait_stream(current)
             return place, self._made(place, self._stream.cuda_stream), self._stream.record_event()
 
@@ -534,23 +465,6 @@ class Loader:
         return {
             name: np.ndarray((samples, *shape), dtype, memory, offset) for name, dtype, shape, offset in self._views
         }
-
-    def _stands_at(self) -> _Iteration:
-        """The oldest iteration that is alive, else the newest."""
-        with self._lock:
-            return min((loop.iteration for loop in self._alive()), key=lambda of: of.epoch, default=self._newest)
-
-    @property
-    def seed(self) -> int:
-        return self._stands_at().seed
-
-    @property
-    def epoch(self) -> int:
-        return self._stands_at().epoch
-
-    @property
-    def samples(self) -> int:
-        return self._stands_at().samples
 
     def __del__(self) -> None:
         if getattr(self, "_ahead", None) is not None:
@@ -698,13 +612,6 @@ class Loader:
         """
         _check_tolerance(self._handle)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch, as a DistributedSampler of torch does; where a state was loaded whose epoch it is,
-        its place stays."""
-        at = self._stands_at()
-        if not (epoch == at.epoch and at.loaded):
-            self.load_state_dict({"seed": at.seed, "epoch": epoch, "samples": 0})
-
     def __getstate__(self) -> dict[str, Any]:
         """The datasets' paths, the arguments and :meth:`state_dict`: the copy gives the batches that this one would."""
         return {"dataset": self.dataset, "arguments": self._arguments, "state": self.state_dict()}
@@ -713,45 +620,6 @@ class Loader:
         self._unpickled = True
         Loader.__init__(self, pickled["dataset"], **pickled["arguments"])
         self.load_state_dict(pickled["state"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """What :meth:`load_state_dict` needs to go on behind the last batch given, with any batch size and any number of
-        ranks; JSON-able. Where loops are inside each other it is the outermost's: of the iterators that are alive, neither at
-        their end nor let go of, the oldest's; without one the newest's. `fingerprint` is of what the order is made of."""
-        with self._lock:
-            at = self._stands_at()
-            place = {"seed": at.seed, "epoch": at.epoch, "samples": at.samples}
-        return {**place, "fingerprint": self._fingerprint}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to that place at once, whatever its distance. The next loop is what is left of its epoch.
-
-        Raises:
-            ArgumentError: the state is of another dataset, selection or order, or is none. One without a fingerprint is not
-                asked whose it is.
-        """
-        if not isinstance(state, Mapping):
-            raise errors.ArgumentTypeError(f"state: expected what state_dict() gave, got {state!r}")
-        state = dict(state)
-        if "fingerprint" in state:
-            self._check_fingerprint(state["fingerprint"])
-        if "samples" not in state and "step" in state:  # as it was before batches were shared between ranks
-            done = whole("step", state["step"]) * self.batch_size * self.world_size
-            state["samples"] = min(done, self.num_samples) if done >= 0 else done
-        place = {}
-        for key, largest in {"seed": 2**63 - 1, "epoch": 2**63 - 1, "samples": self.num_samples}.items():
-            place[key] = whole(key, state.get(key))
-            if not 0 <= place[key] <= largest:
-                raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
-        if self._shards and place["samples"] % self.world_size:
-            raise errors.ArgumentError(
-                f"samples: expected a multiple of the {self.world_size} ranks that have episodes of their own, "
-                f"got {place['samples']}"
-            )
-        with self._lock:
-            for loop in self._alive():
-                loop.iteration.over = True
-            self._newest = _Iteration(**place, memory=0, loaded=True)
 
     def _check_fingerprint(self, fingerprint: Any) -> None:
         if fingerprint == self._fingerprint:
@@ -778,42 +646,3 @@ class Loader:
             + (f"; compare {', '.join(ways)}" if ways else "")
             + "; without its 'fingerprint' a state loads whatever it is of"
         )
-
-
-_living: weakref.WeakSet[Loader] = weakref.WeakSet()
-
-
-@atexit.register
-def _end() -> None:
-    """Lets no daemon thread into a loader any more: one that is inside while the interpreter ends would end the process with
-    an abort, since it finds no interpreter to come back to."""
-    for loader in list(_living):
-        loader._lock.acquire(timeout=10)
-
-
-class _Iteration:
-    """One pass over an epoch, of all the loops that share it.
-
-    Attributes:
-        seed, epoch, samples: the place in the order behind the last batch given.
-        memory: with reuse_buffers a number that no other living iteration has: batches of one number take each other's memory.
-        begun: whether a loop has had a batch.
-        loaded: whether a state says that it begins here, and no batch was given since.
-        over: whether its loops have ended.
-    """
-
-    def __init__(self, seed: int, epoch: int, samples: int, memory: int, *, loaded: bool = False) -> None:
-        self.seed, self.epoch, self.samples, self.memory = seed, epoch, samples, memory
-        self.begun, self.loaded, self.over = False, loaded, False
-
-
-class _Loop(Iterator[dict[str, Any]]):
-    """What a loop over a loader draws from: it ends with its iteration, in every thread that is in it."""
-
-    def __init__(self, loader: Loader, iteration: _Iteration, thread: int) -> None:
-        self._loader = loader
-        self.iteration = iteration
-        self.thread = thread
-
-    def __next__(self) -> dict[str, Any]:
-        return self._loader._next(self.iteration)
