@@ -25,6 +25,15 @@ _OTHER = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std",
 # PX4's words for angles. Its unit is the radian, where a name does not end with another one.
 _PX4_ANGLE = {"yaw", "heading", "cog", "course", "bearing", "azimuth", "roll", "pitch", "euler"}
 _PX4_OTHER = _OTHER | {"deg", "degrees", "speed", "delta", "accuracy", "acc", "scale", "torque", "thrust", "body_rate"}
+# PX4's topics whose rows are of several subjects in turn, which a key, an index or an address tells apart.
+_PX4_OF_SEVERAL = {
+    "collisionreport",
+    "debugkeyvalue",
+    "debugvalue",
+    "debugvect",
+    "rangingbeacon",
+    "transponderreport",
+}
 # Fields of ROS messages that are angles in radians by their types' descriptions.
 _ROS_ANGLES = {
     "geometry_msgs/Pose2D": {"theta"},
@@ -143,7 +152,7 @@ def _rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -
 
 
 def _says_vector(name: str) -> bool:
-    return bool(_ROTATION_VECTOR.search(name)) and not _RELATIVE.search(name) and not _words(name) & _OTHER
+    return bool(_ROTATION_VECTOR.search(name)) and not _RELATIVE.search(name) and not words_of(name) & _OTHER
 
 
 def ros_angles(type: str, field: str) -> bool:
@@ -155,11 +164,16 @@ def ros_angles(type: str, field: str) -> bool:
     return field in _ROS_ANGLES.get(f"{package}/{name}", ())
 
 
+def px4_of_several(topic: str) -> bool:
+    """Whether a PX4 topic's rows are of several subjects, by its name in a log or as a ROS type: nothing lies between two of them."""
+    return topic.replace("_", "").lower() in _PX4_OF_SEVERAL
+
+
 def px4_angles(topic: str, names: Sequence[str]) -> list[Block]:
     """Returns the features of a PX4 topic that are angles by their names."""
-    if _words(topic) & _PX4_OTHER:
+    if words_of(topic) & _PX4_OTHER:
         return []
-    said = [_words(re.sub(r"\[\d+\]", "", name.rpartition(".")[2])) for name in names]
+    said = [words_of(re.sub(r"\[\d+\]", "", name.rpartition(".")[2])) for name in names]
     return _runs([i for i, words in enumerate(said) if words & _PX4_ANGLE and not words & _PX4_OTHER], "angle")
 
 
@@ -275,9 +289,10 @@ def says_quaternion(name: str) -> bool:
 
 def _says(name: str, words: Iterable[str]) -> bool:
     before, _, after = name.partition(_GAP)
-    said = _words(re.split(r"[./]", before)[-1] + after)
+    said = words_of(re.split(r"[./]", before)[-1] + after)
     return not said.isdisjoint(words) and said.isdisjoint(_OTHER)
 
 
-def _words(name: str) -> set[str]:
+def words_of(name: str) -> set[str]:
+    """Returns the words of a name in lower case: of "anchorId" and of "anchor_id" they are anchor and id."""
     return {word.lower() for word in _WORD.findall(name)}

@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import FileError
 from .files import check_file, look_through
 from .formats.ulog import MAGIC, UlogOptions, is_ulog
-from .methods import PX4_WORDS, px4_angles, rotations_of, with_held, with_others
+from .methods import PX4_WORDS, px4_angles, px4_of_several, rotations_of, with_held, with_others
 from .recording import Notes, Recording, Rows, SourceError, Texts
 
 _SYNC = b"\x2f\x73\x13\x20\x25\x0c\xbb\x12"
@@ -414,7 +414,10 @@ class _Log:
                 if dtype.kind == "f":
                     is_whole = [f.type not in ("float", "double") for f in fields for _ in f.names]
                     methods = with_held(rotations_of(stream, names, [len(names)], PX4_WORDS), is_whole)
-                    if methods := with_others(methods, px4_angles(topic.schema, names)):
+                    methods = with_others(methods, px4_angles(topic.schema, names))
+                    if px4_of_several(topic.schema):
+                        methods = [[0, len(names), "previous"]]
+                    if methods:
                         told["methods"] = methods
                 yield stream, Rows(time_ns, values, names, attributes=told)
             for stream, (start, end) in topic.texts.items():

@@ -11,6 +11,7 @@ from robocache.ingest.recording import Ragged, SourceError
 from ros_files import (
     MS,
     START,
+    definition,
     header,
     imus,
     joints,
@@ -459,6 +460,105 @@ def test_markers_are_subjects_by_namespace_and_number(tmp_path):
     got = read(write_mcap(tmp_path / "a.mcap", {"/m": (kind, [one(k, *key) for k, key in enumerate(said)])}))
     rows = {name: [float(row[3]) for row in got.only[name].rows] for name in ("/m", "/m/map/box/1", "/m/map/0")}
     assert rows == {"/m": [0, 3], "/m/map/box/1": [1], "/m/map/0": [2]}
+
+
+# ---- several subjects that ids tell apart ----
+
+
+STEP = 10**7
+
+
+def ranges(path, ids, field="uint8 to_id"):
+    """A message a row: its id, and 10 times its number as a float."""
+    own = "uwb_msgs/msg/Range"
+    text = f"std_msgs/Header header\nuint8 from_id\n{field}\nfloat64 range\n"
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    store.register(get_types_from_msg(text, own))
+    name = field.split()[1]
+    payloads = []
+    for k, value in enumerate(ids):
+        made = {name: value, "header": header(START + k * STEP), "from_id": 7, "range": 10.0 * k}
+        payloads.append((START + k * STEP, bytes(store.serialize_cdr(store.types[own](**made), own))))
+    text += "=" * 80 + f"\nMSG: std_msgs/Header\n{definition('std_msgs/msg/Header')}"
+    return write_channel(path, "cdr", (own, "ros2msg", text.encode()), payloads)
+
+
+def between(path, tmp_path):
+    """The last feature of each stream, a quarter of a step after each of its rows; the last row's without."""
+    cache = tmp_path / f"cache of {path.name}"
+    report = robocache.ingest(path, cache)
+    dataset = robocache.open(cache)
+    found = {}
+    for name, stream in dataset.streams.items():
+        if stream.kind != "numbers":
+            continue
+        loader = robocache.Loader(
+            dataset,
+            delta_timestamps={
+                name: robocache.Window([STEP / 4e9], dtype="float64" if stream.dtype.kind == "f" else None)
+            },
+            anchors=name,
+            batch_size=stream.rows,
+            shuffle=False,
+        )
+        found[name] = np.asarray(next(iter(loader))[name])[: stream.rows - 1, 0, -1].tolist()
+    return found, report
+
+
+def test_ids_that_take_turns_are_streams_of_each(tmp_path):
+    ids = [1, 2, 3] * 20
+    found, _ = between(ranges(tmp_path / "a.mcap", ids), tmp_path)
+    for number in (1, 2, 3):  # a row each 3 steps: 30 apart
+        expected = 10.0 * np.arange(number - 1, 60, 3)[:-1] + 2.5
+        np.testing.assert_allclose(found[f"data/to_id_{number}"], expected)
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("field", ["string sensor_name", "string id", "uint32 motorId", "int16 idA", "uint8 index"])
+def test_ids_by_other_names(field, tmp_path):
+    values = ["left", "right"] if "string" in field else [4, 9]
+    found, _ = between(ranges(tmp_path / "a.mcap", [values[k // 2 % 2] for k in range(40)], field), tmp_path)
+    assert sorted(found) == [f"data/{field.split()[1]}_{value}" for value in values]
+
+
+@pytest.mark.parametrize(
+    ("field", "ids"),
+    [
+        ("uint8 to_id", [4] * 40),
+        ("uint32 sample_id", [k % 2 for k in range(40)]),
+        ("uint32 id", list(range(40))),  # a counter
+        ("uint32 id", [k // 20 for k in range(40)]),  # phases
+        ("uint8 mode_id", [k % 2 for k in range(40)]),
+        ("uint8 width", [k % 2 for k in range(40)]),
+    ],
+)
+def test_other_whole_numbers_tell_nothing_apart(field, ids, tmp_path):
+    found, report = between(ranges(tmp_path / "a.mcap", ids, field), tmp_path)
+    np.testing.assert_allclose(found["data"], 10.0 * np.arange(39) + 2.5)
+    assert len(found) == 1
+    assert not [omission for omission in report.left_out if "subjects" in omission.reason]
+
+
+def test_rows_of_ids_that_come_again_now_and_then_are_held(tmp_path):
+    ids = [1] * 20 + [2] * 10 + [1] * 10
+    found, report = between(ranges(tmp_path / "a.mcap", ids), tmp_path)
+    np.testing.assert_array_equal(found["data"], 10.0 * np.arange(39))
+    assert any("to_id says that rows are of several subjects" in omission.reason for omission in report.left_out)
+
+
+def test_robots_of_a_fleet_have_one_stream(tmp_path):
+    for robot in (3, 8):
+        ranges(tmp_path / f"fleet/{robot}.mcap", [robot] * 10)
+    robocache.ingest(tmp_path / "fleet", tmp_path / "cache")
+    assert {name: stream.rows for name, stream in robocache.open(tmp_path / "cache").streams.items()} == {"data": 20}
+
+
+def test_ids_in_json(tmp_path):
+    payloads = [(START + k * STEP, json.dumps({"id": k % 2, "value": k + 0.5}).encode()) for k in range(20)]
+    path = write_channel(tmp_path / "a.mcap", "json", ("own", "jsonschema", b"{}"), payloads)
+    found, _ = between(path, tmp_path)
+    np.testing.assert_allclose(found["data/id_0"], np.arange(0, 18, 2) + 0.75)
+    np.testing.assert_allclose(found["data/id_1"], np.arange(1, 19, 2) + 0.75)
 
 
 def test_children_of_one_frame_are_streams_of_each(tmp_path):

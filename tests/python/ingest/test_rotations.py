@@ -539,6 +539,16 @@ def test_angles_in_px4_logs(tmp_path):
     assert "methods" not in dataset.streams["vehicle_rates_setpoint"].attributes  # rad/s, beyond pi
 
 
+def test_px4_topics_of_several_subjects_are_held(tmp_path):
+    messages = [
+        ulog.form("debug_key_value:uint64_t timestamp;char[10] key;float value;"),
+        ulog.announce(0, "debug_key_value"),
+        *(ulog.data(0, 1000 + k * 100_000, "10sf", b"ab"[k % 2 : k % 2 + 1], 10.0 * k) for k in range(20)),
+    ]
+    dataset = ingested(ulog.write(tmp_path, *messages), tmp_path)
+    check_held(dataset, "debug_key_value", (0,), 10.0 * np.arange(20)[:, None], 0.1)
+
+
 def test_angles_in_ros_messages(tmp_path):
     angles = turning()
     pose2d, own = "geometry_msgs/msg/Pose2D", "px4_msgs/msg/VehicleLocalPosition"

@@ -42,6 +42,7 @@ class Origin:
     exported: of its channel.
     what, where: the recording, and its file.
     subject: which of several it is; "" of the one that has the topic's name.
+    is_held: whether a row is held until the next, since rows are of several subjects.
     """
 
     topic: str
@@ -51,6 +52,7 @@ class Origin:
     known: Known
     exported: Exported | None = None
     subject: str = ""
+    is_held: bool = False
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..methods import PX4_WORDS, ros_angles, rotations_of, says_quaternion, with_held, with_others
+from ..methods import PX4_WORDS, px4_of_several, ros_angles, rotations_of, says_quaternion, with_held, with_others
 from ..recording import Ragged, Rows, Samples, SourceError, Texts
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
@@ -327,6 +327,9 @@ class Topic:
         shape: Sequence[int],
     ) -> dict[str, Any]:
         """What is said of a stream of these fields; which of them are quaternions by their messages' types, and which are held."""
+        package, _, name = self._origin.schema.partition("/msg/")
+        if self._origin.is_held or (package == "px4_msgs" and px4_of_several(name)):
+            return attributes if dtype.kind in "biu" else {**attributes, "methods": [[0, prod(shape), "previous"]]}
         names = []
         for leaf in leaves:
             stem, dot, name = leaf.path.rpartition(".")

@@ -1,22 +1,25 @@
 """Topics that tell of several subjects, as two drivers' joints or the sensors of a row: each has streams of its own.
 
 What a message is about it says itself: its list of joints, in whatever order, or the frames of its header and its child, and the
-namespace and number of a marker. A frame without a name is one too.
+namespace and number of a marker. A frame without a name is one too. So do fields that are ids by their names, where a few ids take
+turns.
 """
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ..methods import words_of
 from ..recording import Samples
 from .bags import Messages
-from .batches import Batch, Decoder
+from .batches import Batch, Decoder, Leaf
 from .known import Origin
 from .streams import FRAMES, Topic, joint_lists
 
@@ -28,6 +31,43 @@ _MOST_FRAMES = 32
 _MOST_LETTERS = 60
 
 _Key = tuple[str, ...]
+# Words of a field that is an id, and words of those that are ids of something else than the message's subject.
+_ID, _NAME = {"id", "index", "idx"}, {"id", "name"}
+_NO_SUBJECT = re.compile(
+    "seq|sequence|frame|msg|message|packet|request|goal|trace|span|session|event|sample|scan|cycle|row|step|lap|mode|status|state|type"
+    "|error|fault|class|category|command|cmd|version|vendor|product|firmware|header|file|topic|function|task|map|array"
+)
+
+
+class _Ids:
+    """The values of a field that may be an id, in the order of a recording's messages.
+
+    changes: how often a message has another one than the message before.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self.changes = 0
+        self._last: str | None = None
+
+    def add(self, values: Sequence[str]) -> None:
+        self.seen.update(values)
+        self.changes += sum(a != b for a, b in zip([self._last or values[0], *values], values, strict=False))
+        self._last = values[-1]
+
+    @property
+    def is_few(self) -> bool:
+        """Whether there are several, not so many that they count something, each for more than a message."""
+        return 2 <= len(self.seen) <= _MOST_FRAMES and 2 * len(self.seen) <= self.seen.total()
+
+    @property
+    def take_turns(self) -> bool:
+        return self.is_few and 4 * self.changes >= self.seen.total()
+
+    @property
+    def return_(self) -> bool:
+        """Whether an id comes again after another one, which a counter of phases does not."""
+        return self.is_few and self.changes >= len(self.seen)
 
 
 class Subjects:
@@ -41,6 +81,7 @@ class Subjects:
         self._read: set[_Key | None] = set()
         self._rows = 0
         self._joints = False
+        self._ids: dict[str, _Ids] | None = None  # by the paths of fields; None before the first messages
         self._together = origin.exported is not None
 
     # ---- the first pass ----
@@ -54,11 +95,14 @@ class Subjects:
         """Names the subjects; False where there is nothing to read. The topic's own name has the one that an earlier recording
         gave it, else that of most messages."""
         facts, topic = self._origin.known.facts, self._origin.topic
+        self._settle_ids()
         named: dict[_Key | None, str] = facts.setdefault((topic, "subjects"), {})
         main = facts.get((topic, "main subject"))
         if not self._joints and main not in self._topics:
             main = None
-        if main is None:
+        if self._ids:  # another recording's ids need not be the same
+            main = None
+        elif main is None:
             main = next((key for key, _ in self._seen.most_common() if key not in named), None)
             facts.setdefault((topic, "main subject"), main)
         for key, one in self._topics.items():
@@ -97,6 +141,8 @@ class Subjects:
             messages.decoded = batch, bad
         numbers = np.arange(self._rows, self._rows + len(messages.payloads))
         self._rows = 0 if first else self._rows + len(messages.payloads)
+        if first and not self._together and len(batch):
+            self._see_ids(batch)
         keys: list[_Key | None] = [] if self._together else list(self._keys(batch))
         if first:
             for key in dict.fromkeys(keys):
@@ -134,8 +180,10 @@ class Subjects:
         return self._topics[key]
 
     def _join(self) -> None:
-        """Takes all as one subject."""
+        """Takes all as one subject; rows of ids that take turns are held, since nothing lies between two of them."""
         self._together = True
+        self._origin.is_held = any(ids.return_ for ids in (self._ids or {}).values())
+        next(iter(self._topics.values())).origin.is_held = self._origin.is_held
         (key, topic), *others = self._topics.items()
         for _, other in others:
             topic.absorb(other)
@@ -169,16 +217,90 @@ class Subjects:
                 batch.texts(leaves["ns"]),
                 [f"{number:g}" if isinstance(number, float) else str(number) for number in numbers],
             ]
-        for texts in zip(*frames, strict=True) if frames else [()] * len(batch):
-            yield tuple(filter(None, texts))
+        ids = [
+            [f"{path.rpartition('.')[2]}_{value}" for value in _id_values(batch, leaves[path])]
+            for path in self._ids or ()
+        ]
+        for number, texts in enumerate(zip(*frames, strict=True) if frames else [()] * len(batch)):
+            yield (*filter(None, texts), *(values[number] for values in ids))
+
+    # ---- ids ----
+
+    def _see_ids(self, batch: Batch) -> None:
+        """Counts the values of fields that may be ids; those of too many values are none."""
+        leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
+        if self._ids is None:
+            self._ids = {} if joint_lists(leaves, batch) is not None else {path: _Ids() for path in _candidates(leaves)}
+        for path, ids in self._ids.items():
+            ids.add(_id_values(batch, leaves[path]))
+        self._keep_ids([path for path, ids in self._ids.items() if len(ids.seen) <= _MOST_FRAMES])
+
+    def _settle_ids(self) -> None:
+        """Keeps the ids that take turns. Rows of others that come again are held: a row is about one of them, and the next about
+        another."""
+        if not self._ids or self._together:
+            return
+        held = [path for path, ids in self._ids.items() if ids.return_ and not ids.take_turns]
+        self._keep_ids([path for path, ids in self._ids.items() if ids.take_turns])
+        for topic in self._topics.values():
+            topic.origin.is_held = bool(held)
+        if held:
+            what = f"{self._origin.what}: {self._origin.topic}: values between rows"
+            self._origin.notes.leave_out(
+                what, f"{', '.join(held)} says that rows are of several subjects: they are held"
+            )
+
+    def _keep_ids(self, kept: list[str]) -> None:
+        """Takes subjects as one that only other ids tell apart."""
+        if self._ids is None or len(kept) == len(self._ids):
+            return
+        count = len(self._ids)
+        places = [number - count for number, path in enumerate(self._ids) if path in kept]
+        self._ids = {path: self._ids[path] for path in kept}
+        topics: dict[_Key | None, Topic] = {}
+        seen: Counter[_Key | None] = Counter()
+        for key, topic in self._topics.items():
+            short = None if key is None else (*key[: len(key) - count], *(key[place] for place in places))
+            seen[short] += self._seen[key]
+            if short in topics:
+                topics[short].absorb(topic)
+            else:
+                topics[short] = topic
+        self._topics, self._seen = topics, seen
 
     def _label(self, key: _Key | None) -> str:
         """What a subject's streams have behind the topic's name."""
+        if key and self._ids and len({other[: -len(self._ids)] for other in self._topics if other is not None}) == 1:
+            key = key[-len(self._ids) :]
         said = [text.strip("/") for text in key or () if text.strip("/")]
         label = ("," if self._joints else "/").join(said)
         if self._joints and len(label) > _MOST_LETTERS:
             label = f"{said[0]}..{said[-1]}-{zlib.crc32(label.encode()):08x}"
         return label or "unnamed"
+
+
+def _candidates(leaves: Mapping[str, Leaf]) -> list[str]:
+    """Returns the fields that may say what a message is about: whole numbers, and texts beside floats."""
+    numbers = [leaf for path, leaf in leaves.items() if leaf.kind in ("number", "numbers") and "header." not in path]
+    has_floats = any(not leaf.is_whole for leaf in numbers)
+    if {path: leaves[path].kind for path in ("ns", "id") if path in leaves} == {"ns": "text", "id": "number"}:
+        return []  # a marker's, which are its key already
+    found = []
+    for path, leaf in leaves.items():
+        words = words_of(path.rpartition(".")[2])
+        if path in FRAMES or "header." in path or any(map(_NO_SUBJECT.fullmatch, words)):
+            continue
+        if leaf.kind == "number" and leaf.count is None and leaf.dtype is not None and leaf.is_whole and words & _ID:
+            found += [path] if leaf.dtype.kind != "b" and len(numbers) > 1 else []
+        elif leaf.kind == "text" and words & _NAME and has_floats:
+            found.append(path)
+    return found
+
+
+def _id_values(batch: Batch, leaf: Leaf) -> list[str]:
+    if leaf.kind == "text":
+        return batch.texts(leaf)
+    return [f"{value:.17g}" if isinstance(value, float) else str(value) for value in batch.numbers(leaf).tolist()]
 
 
 def _columns(messages: Messages) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
