@@ -174,10 +174,10 @@ ROBOCACHE_HD bool only_moves(const FramePlan& plan) {
 // frame at (2 j + 1) / 2. Times 2 b their distance is the integer (2 j + 1) b - (2 r + 1) a. A filter says which pixels
 // have weights for one pixel of the result. All weights are integers, so that sums of them are exact.
 
-// Pixels [begin, end) of the frame's part have weights for pixel r of the result.
+// Pixels [begin, end) of the frame's part have weights for one pixel of the result.
 struct Taps {
   int32_t begin, end;
-  int32_t r;
+  int32_t centre;  // (2 r + 1) a; for an Area its beginning, r a
 };
 
 // The greatest distance of a filter that is `reach` pixels wide on each side: pixels of the larger of both grids.
@@ -186,17 +186,19 @@ ROBOCACHE_HD int32_t tap_reach(const AxisPlan& axis, int32_t reach) {
 }
 
 ROBOCACHE_HD int32_t from_centre(const AxisPlan& axis, const Taps& taps, int32_t j) {
-  const int32_t distance = (2 * j + 1) * axis.to_terms - (2 * taps.r + 1) * axis.from_terms;
+  const int32_t distance = (2 * j + 1) * axis.to_terms - taps.centre;
   return distance < 0 ? -distance : distance;
 }
 
 ROBOCACHE_HD Taps taps_within(const AxisPlan& axis, int32_t r, int32_t reach) {
   const int32_t b = axis.to_terms;
-  const int32_t centre = (2 * r + 1) * axis.from_terms;
+  Taps taps;
+  taps.centre = (2 * r + 1) * axis.from_terms;
   // The first j with (2 j + 1) b above centre - reach, and the first with it no longer below centre + reach.
-  const int32_t low = centre - reach - b;
-  const int32_t high = centre + reach - b;
-  Taps taps{low < 0 ? 0 : low / (2 * b) + 1, (high + 2 * b - 1) / (2 * b), r};
+  const int32_t low = taps.centre - reach - b;
+  const int32_t high = taps.centre + reach - b;
+  taps.begin = low < 0 ? 0 : low / (2 * b) + 1;
+  taps.end = (high + 2 * b - 1) / (2 * b);
   if (taps.end > axis.from) taps.end = axis.from;
   return taps;
 }
@@ -234,10 +236,11 @@ struct Area {
   static constexpr bool kOvershoots = false;
   ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) {
     const int32_t b = axis.to_terms;
-    return {r * axis.from_terms / b, ((r + 1) * axis.from_terms + b - 1) / b, r};
+    const int32_t begin = r * axis.from_terms;
+    return {begin / b, (begin + axis.from_terms + b - 1) / b, begin};
   }
   ROBOCACHE_HD static int32_t weight(const AxisPlan& axis, const Taps& taps, int32_t j) {
-    const int32_t begin = taps.r * axis.from_terms;
+    const int32_t begin = taps.centre;
     const int32_t end = begin + axis.from_terms;
     const int32_t first = j * axis.to_terms;
     const int32_t last = first + axis.to_terms;
@@ -249,7 +252,7 @@ struct Nearest {
   static constexpr bool kOvershoots = false;
   ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) {
     const int32_t j = nearest_tap(axis, r);
-    return {j, j + 1, r};
+    return {j, j + 1, 0};
   }
   ROBOCACHE_HD static int32_t weight(const AxisPlan&, const Taps&, int32_t) { return 1; }
 };
