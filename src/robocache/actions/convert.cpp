@@ -4,11 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "robocache/actions/convert_cpu.hpp"
 #include "robocache/core/arguments.hpp"
-#include "robocache/core/backend.hpp"
-#include "robocache/core/cpu_isa.hpp"
-#include "robocache/core/thread_pool.hpp"
 
 namespace robocache {
 namespace {
@@ -36,7 +32,7 @@ ActionOp op_of(const ActionConversion& asked, int64_t features, std::string_view
   for (size_t i = 0; i < asked.features.size(); ++i) {
     op.taken[i] = static_cast<uint8_t>(asked.features[i]);
     op.is_taken[asked.features[i]] = 1;
-    op.is_angle[i] = std::ranges::binary_search(asked.angles, asked.features[i]) ? 1 : 0;
+    op.is_angle[asked.features[i]] = std::ranges::binary_search(asked.angles, asked.features[i]) ? 1 : 0;
   }
   op.has_angles = !asked.angles.empty();
   if (is_of_poses(op.step) && (op.count == 0 || op.count % (3 + op.source.width) != 0)) {
@@ -121,22 +117,6 @@ ActionOps action_ops(const std::vector<ActionConversion>& conversions, int64_t f
            std::to_string(std::max(features, made.out_features)));
   }
   return made;
-}
-
-void convert_actions(const ConvertActionsParams& params, Device device, CudaStream stream) {
-  if (params.samples == 0) return;
-  if (device.is_cuda()) {
-    using Launch = int(const ConvertActionsParams*, int32_t device, void* stream);
-    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_convert_actions"));
-    check_cuda(launch(&params, device.index, stream.handle), "convert_actions");
-    return;
-  }
-  // Waking a thread takes longer than converting fewer numbers.
-  constexpr int64_t kSharedNumbers = 4096;
-  const int64_t of_sample = std::max<int64_t>(1, params.steps * params.features);
-  const int64_t grain = std::max<int64_t>(1, kSharedNumbers / of_sample);
-  ConvertSamples* const samples = ROBOCACHE_SELECT_ISA(convert_samples);
-  parallel_for(params.samples, grain, [&](int64_t begin, int64_t end) { samples(params, begin, end); });
 }
 
 }  // namespace robocache

@@ -1,5 +1,5 @@
 // Conversions of actions in a batch: a key's window relative to a state of the same sample, in another representation of
-// rotations, rescaled. The formulas are those of the functions of python/robocache/actions, and docs/actions.md has them.
+// rotations, rescaled. window_batch does them to each sample whose windows it has filled. The formulas are those of the functions of python/robocache/actions, and docs/actions.md has them.
 //
 // The contract of a converted key:
 //   - The window and its base are aligned and interpolated as without conversions, in the work type: float64 where the stream of
@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "robocache/actions/convert_params.hpp"
-#include "robocache/core/device.hpp"
 #include "robocache/core/enum_names.hpp"
 #include "robocache/core/fields.hpp"
 
@@ -69,8 +68,5 @@ struct ActionOps {
   bool has_base = false;
 };
 ActionOps action_ops(const std::vector<ActionConversion>& conversions, int64_t features, std::string_view argument);
-
-// On CUDA one kernel is queued on `stream`, and not waited for; on the CPU the results are there on return. Throws DeviceError.
-void convert_actions(const ConvertActionsParams& params, Device device, CudaStream stream);
 
 }  // namespace robocache

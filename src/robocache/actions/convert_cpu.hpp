@@ -1,4 +1,4 @@
-// The conversions of samples on one thread, compiled once per instruction set.
+// The conversions of a sample on one thread, compiled once per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,21 @@
 
 namespace robocache {
 
-using ConvertSamples = void(const ConvertActionsParams& params, int64_t begin, int64_t end);
+// `source` is the sample's.
+using ConvertSample = void(const ConvertActionsParams& params, char* memory, int32_t source, int64_t sample,
+                           const FlippedAxes& flipped);
 
 namespace baseline {
-ConvertSamples convert_samples;
-}
+ConvertSample convert_steps;
+ConvertSample convert_features;  // where no conversion mixes features
+}  // namespace baseline
 namespace v3 {
-ConvertSamples convert_samples;
-}
+ConvertSample convert_steps;
+ConvertSample convert_features;
+}  // namespace v3
 namespace v4 {
-ConvertSamples convert_samples;
-}
+ConvertSample convert_steps;
+ConvertSample convert_features;
+}  // namespace v4
 
 }  // namespace robocache

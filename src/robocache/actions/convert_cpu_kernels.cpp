@@ -2,26 +2,90 @@
 #include "robocache/actions/convert_math.hpp"
 
 namespace robocache::ROBOCACHE_ISA {
+namespace {
 
-void convert_samples(const ConvertActionsParams& p, int64_t begin, int64_t end) {
-  with_action_types(p, [&](auto work, auto out) {
-    using Scalar = decltype(work);
-    const ActionOp& first = p.ops[0];
-    const bool has_poses = p.base_features != nullptr && is_of_poses(first.step);
-    const int width = 3 + first.source.width;
-    Base<Scalar> base;
-    BasePose<Scalar> poses[kMostActionFeatures / 6];
-    for (int64_t sample = begin; sample < end; ++sample) {
-      load_base(p, sample, base);
-      store_base(p, sample, base);
-      for (int at = 0; has_poses && base.is_there && at < first.count; at += width) {
-        poses[at / width] = base_pose(first, static_cast<Scalar>(p.tolerance), base.row, at);
-      }
-      for (int64_t k = 0; k < p.steps; ++k) {
-        convert_step<Scalar, decltype(out)>(p, sample, k, base, has_poses ? poses : nullptr);
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+constexpr int kRegisterBytes = 64;
+#elif defined(__AVX__)
+constexpr int kRegisterBytes = 32;
+#else
+constexpr int kRegisterBytes = 16;
+#endif
+
+// Converts the steps [begin, end) of a sample beside each other, as many as a Wide holds at most.
+template <class Scalar>
+void convert_together(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample, int64_t begin,
+                      int64_t end, const FlippedAxes& flipped, const BaseRow<Scalar>& base,
+                      const BasePose<Scalar>* poses) {
+  constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(Scalar));
+  using Rows = Wide<Scalar, kCount>;
+  const auto count = static_cast<int>(end - begin);
+  const int64_t first = sample * p.steps + begin;
+  const auto* const recorded = reinterpret_cast<const Scalar*>(memory + p.x_offset) + first * p.features;
+  Rows x[kMostActionFeatures];
+  Scalar numbers[kCount] = {};
+  const auto all = [&] {
+    Rows rows;
+    __builtin_memcpy(&rows, numbers, sizeof(rows));
+    return rows;
+  };
+  for (int f = 0; f < p.features; ++f) {
+    for (int i = 0; i < count; ++i) numbers[i] = recorded[i * p.features + f];
+    x[f] = mirrored(p.mirror, flipped.x, f, all());
+  }
+  const auto before = [&](int f) {
+    for (int i = 0; i < count; ++i) {
+      numbers[i] = begin + i == 0 ? base[f] : mirrored(p.mirror, flipped.x, f, recorded[(i - 1) * p.features + f]);
+    }
+    return all();
+  };
+  const auto fine = convert_row(p, x, before, base, poses);
+  bool is_there[kCount];
+  for (int i = count - 1; i >= 0; --i) {
+    is_there[i] = base.is_there && fine.bits[i] != 0 && has_row(p, memory, first + i);
+    store_pad(p, memory, first + i, begin + i, base, is_there[i]);
+  }
+  const int64_t of_source = int64_t{source} * kTileRows * p.out_features;
+  const auto* const scale = static_cast<const Scalar*>(p.scale) + of_source;
+  const auto* const shift = static_cast<const Scalar*>(p.shift) + of_source;
+  with_floating(p.out_dtype, [&](auto out) {
+    using Out = decltype(out);
+    Out* const to = reinterpret_cast<Out*>(memory + p.out_offset) + first * p.out_features;
+    for (int f = 0; f < p.out_features; ++f) {
+      const Rows y = p.scale != nullptr ? multiply_add(x[f], Rows(scale[f]), Rows(shift[f])) : x[f];
+      __builtin_memcpy(numbers, &y, sizeof(y));
+      for (int i = 0; i < count; ++i) {
+        to[i * p.out_features + f] = rounded_once<Out>(is_there[i] ? numbers[i] : Scalar(0));
       }
     }
   });
+}
+
+template <class Scalar>
+void convert_all(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample,
+                 const FlippedAxes& flipped) {
+  const ActionOp& first = p.ops[0];
+  const BaseRow<Scalar> base = base_of<Scalar>(p, memory, sample, flipped);
+  store_base(p, memory, sample, base);
+  const bool has_poses = p.base_features != nullptr && is_of_poses(first.step);
+  const int width = 3 + first.source.width;
+  BasePose<Scalar> poses[kMostActionFeatures / 6];
+  for (int at = 0; has_poses && at < first.count; at += width) {
+    poses[at / width] = base_pose(first, static_cast<Scalar>(p.tolerance), base, at);
+  }
+  constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(Scalar));
+  for (int64_t begin = 0; begin < p.steps; begin += kCount) {
+    const int64_t end = p.steps - begin < kCount ? p.steps : begin + kCount;
+    convert_together(p, memory, source, sample, begin, end, flipped, base, poses);
+  }
+}
+
+}  // namespace
+
+void convert_steps(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample,
+                   const FlippedAxes& flipped) {
+  p.wide ? convert_all<double>(p, memory, source, sample, flipped)
+         : convert_all<float>(p, memory, source, sample, flipped);
 }
 
 }  // namespace robocache::ROBOCACHE_ISA

@@ -1,4 +1,4 @@
-// Converts one step of a sample, for the CPU loop and the CUDA kernel.
+// Converts one step of a sample, or one feature of it, for the CPU loop and the CUDA kernel.
 #pragma once
 
 #include <cstdint>
@@ -28,101 +28,170 @@ struct BasePose {
   Scalar inverse[9];  // of its rotation
 };
 
-template <class Scalar>
-ROBOCACHE_HD BasePose<Scalar> base_pose(const ActionOp& op, Scalar tolerance, const Scalar* base, int begin) {
+inline constexpr int kMostPose = 3 + kMostRotation;
+
+// The pose that begins at a feature of those that are taken, with 0 behind it. Each index is a constant, so that the numbers stay
+// in registers.
+template <class Scalar, class Row>
+ROBOCACHE_HD void load_pose(const ActionOp& op, const Row& row, int begin, Scalar* pose) {
+  for (int i = 0; i < kMostPose; ++i) {
+    pose[i] = i < 3 + op.source.width ? row[op.taken[begin + i]] : Scalar(0);
+  }
+}
+
+template <class Scalar, class Row>
+ROBOCACHE_HD BasePose<Scalar> base_pose(const ActionOp& op, Scalar tolerance, const Row& base, int begin) {
   BasePose<Scalar> made;
-  Scalar numbers[12];
-  const int width = 3 + op.source.width;
-  for (int i = 0; i < width; ++i) numbers[i] = base[op.taken[begin + i]];
-  made.is_nan = has_nan(numbers, width);
+  Scalar numbers[kMostPose];
+  load_pose(op, base, begin, numbers);
+  made.is_nan = has_nan(numbers, kMostPose);
   made.is_pose = !made.is_nan && is_rotation(op.source, numbers + 3, tolerance);
-  if (!made.is_pose) return made;
   for (int i = 0; i < 3; ++i) made.p[i] = numbers[i];
   to_matrix(op.source, numbers + 3, made.inverse);
   transpose(made.inverse);
   return made;
 }
 
-// A pose relative to another. False where one of them is no pose; NaN in either is NaN in all of it.
+// A pose relative to another. False where one of them is no pose; NaN in either is NaN in all of it. `Scalar` may be Wide, of
+// poses with the same base.
 template <class Scalar>
-ROBOCACHE_HD bool convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pose, const BasePose<Scalar>& base) {
-  const int width = 3 + op.source.width;
-  if (base.is_nan || has_nan(pose, width)) {
-    for (int i = 0; i < width; ++i) pose[i] = Scalar(__builtin_nanf(""));
-    return true;
-  }
-  if (!base.is_pose || !is_rotation(op.source, pose + 3, tolerance)) return false;
+ROBOCACHE_HD auto convert_pose(const ActionOp& op, Scalar tolerance, Scalar* pose, const BasePose<One<Scalar>>& base) {
+  const auto known = !has_nan(pose, kMostPose) && is_true<Scalar>(!base.is_nan);
+  const auto is_pose = is_rotation(op.source, pose + 3, tolerance) && is_true<Scalar>(base.is_pose);
+  Scalar inverse[9];
   Scalar m[9];
   Scalar made[9];
+  for (int i = 0; i < 9; ++i) inverse[i] = Scalar(base.inverse[i]);
   to_matrix(op.source, pose + 3, m);
   if (op.step == ActionStep::kBaseFrame) {
-    multiply(m, base.inverse, made);
+    multiply(m, inverse, made);
   } else {
-    multiply(base.inverse, m, made);
+    multiply(inverse, m, made);
   }
   Scalar p[3];
-  for (int i = 0; i < 3; ++i) p[i] = pose[i] - base.p[i];
-  for (int i = 0; i < 3; ++i) pose[i] = op.step == ActionStep::kSe3 ? dot_of(base.inverse + 3 * i, p, 3) : p[i];
+  for (int i = 0; i < 3; ++i) p[i] = pose[i] - Scalar(base.p[i]);
+  for (int i = 0; i < 3; ++i) pose[i] = op.step == ActionStep::kSe3 ? dot_of(inverse + 3 * i, p, 3) : p[i];
   from_matrix(op.source, made, pose + 3);
   if (op.scale_metres != 1 || op.scale_radians != 1) {
-    for (int i = 0; i < width; ++i) pose[i] = pose[i] / Scalar(i < 3 ? op.scale_metres : op.scale_radians);
+    for (int i = 0; i < kMostPose; ++i) {
+      pose[i] = pose[i] / Scalar(static_cast<One<Scalar>>(i < 3 ? op.scale_metres : op.scale_radians));
+    }
   }
-  return true;
+  for (int i = 0; i < kMostPose; ++i) pose[i] = choose(known, pose[i], not_a_number<Scalar>());
+  return is_pose || !known;
+}
+
+// A number of a feature as the flipped images show it. A zero stays without a sign; along both axes a sign is reversed twice.
+template <class Scalar>
+ROBOCACHE_HD Scalar mirrored(const ActionMirror& mirror, uint8_t flipped, int feature, Scalar x) {
+  if (mirror.axes == nullptr) return x;
+  const uint8_t axes = mirror.axes[feature] & flipped;
+  return axes == 1 || axes == 2 ? Scalar(0) - x : x;
 }
 
 // The state of a sample that its steps are relative to.
 template <class Scalar>
-struct Base {
+struct BaseRow {
   bool is_there;
   bool is_pad;
-  Scalar row[kMostActionFeatures];
+  const Scalar* state;
+  const int32_t* features;
+  ActionMirror mirror;
+  uint8_t flipped;
+
+  ROBOCACHE_HD Scalar operator[](int feature) const {
+    return mirrored(mirror, flipped, features[feature], state[features[feature]]);
+  }
 };
 
 template <class Scalar>
-ROBOCACHE_HD void load_base(const ConvertActionsParams& p, int64_t sample, Base<Scalar>& base) {
-  base.is_there = true;
-  base.is_pad = false;
-  if (p.base_features == nullptr) return;
-  base.is_there = reinterpret_cast<const int64_t*>(p.memory + p.base_age_offset)[sample] != INT64_MIN;
-  base.is_pad = reinterpret_cast<const bool*>(p.memory + p.base_pad_offset)[sample];
-  const auto* const state = reinterpret_cast<const Scalar*>(p.memory + p.base_row_offset) + sample * p.base_row;
-  for (int i = 0; i < p.features; ++i) base.row[i] = state[p.base_features[i]];
+ROBOCACHE_HD BaseRow<Scalar> base_of(const ConvertActionsParams& p, const char* memory, int64_t sample,
+                                     const FlippedAxes& flipped) {
+  if (p.base_features == nullptr) return {true, false, nullptr, nullptr, {}, 0};
+  return {reinterpret_cast<const int64_t*>(memory + p.base_age_offset)[sample] != INT64_MIN,
+          reinterpret_cast<const bool*>(memory + p.base_pad_offset)[sample],
+          reinterpret_cast<const Scalar*>(memory + p.base_row_offset) + sample * p.base_row,
+          p.base_features,
+          p.base_mirror,
+          flipped.base};
 }
 
-// Shows the state in the batch.
+ROBOCACHE_HD bool starts_with(const ConvertActionsParams& p, ActionStep step) { return p.ops[0].step == step; }
+
+// Whether the window has the row of a step.
+ROBOCACHE_HD bool has_row(const ConvertActionsParams& p, const char* memory, int64_t row) {
+  return reinterpret_cast<const int64_t*>(memory + p.age_offset)[row] != INT64_MIN;
+}
+
 template <class Scalar>
-ROBOCACHE_HD void store_base(const ConvertActionsParams& p, int64_t sample, const Base<Scalar>& base) {
-  if (p.base_features == nullptr) return;
-  auto* const shown = reinterpret_cast<Scalar*>(p.memory + p.base_offset) + sample * p.features;
-  for (int i = 0; i < p.features; ++i) shown[i] = base.row[i];
+ROBOCACHE_HD void store_pad(const ConvertActionsParams& p, char* memory, int64_t row, int64_t k,
+                            const BaseRow<Scalar>& base, bool is_there) {
+  const auto* const pads = reinterpret_cast<const bool*>(memory + p.pad_offset);
+  const bool after_pad = starts_with(p, ActionStep::kStepDelta) && k > 0 && pads[row - 1];
+  reinterpret_cast<bool*>(memory + p.out_pad_offset)[row] = !is_there || base.is_pad || pads[row] || after_pad;
+}
+
+template <class Scalar>
+ROBOCACHE_HD Scalar rescaled(const ActionOp& op, Scalar v) {
+  const auto of = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
+  v = choose(v < of(op.least), of(op.least), choose(v > of(op.most), of(op.most), v));
+  return of(op.to) + (v - of(op.from)) * of(op.factor);
+}
+
+template <class Scalar>
+ROBOCACHE_HD Scalar normalised(const ConvertActionsParams& p, int32_t source, int feature, Scalar y) {
+  if (p.scale == nullptr) return y;
+  const int64_t at = int64_t{source} * kTileRows * p.out_features + feature;
+  return multiply_add(y, static_cast<const Scalar*>(p.scale)[at], static_cast<const Scalar*>(p.shift)[at]);
+}
+
+// One feature of step k of a sample, where no conversion mixes features; with feature 0 the padding too.
+template <class Scalar>
+ROBOCACHE_HD void convert_feature(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample,
+                                  const FlippedAxes& flipped, int64_t k, int feature) {
+  const BaseRow<Scalar> base = base_of<Scalar>(p, memory, sample, flipped);
+  const int64_t row = sample * p.steps + k;
+  const bool is_there = base.is_there && has_row(p, memory, row);
+  if (feature == 0) store_pad(p, memory, row, k, base, is_there);
+  const Scalar* const x = reinterpret_cast<const Scalar*>(memory + p.x_offset) + row * p.features + feature;
+  Scalar y = mirrored(p.mirror, flipped.x, feature, *x);
+  for (int32_t at = 0; at < p.op_count; ++at) {
+    const ActionOp& op = p.ops[at];
+    if (op.step == ActionStep::kRescale) {
+      if (feature >= op.begin && feature < op.end) y = rescaled(op, y);
+    } else if (op.is_taken[feature] != 0) {
+      y = y - (op.step == ActionStep::kJoints || k == 0 ? base[feature]
+                                                        : mirrored(p.mirror, flipped.x, feature, *(x - p.features)));
+      if (op.is_angle[feature] != 0) y = within_half_a_turn(y);
+    }
+  }
+  y = is_there ? normalised(p, source, feature, y) : Scalar(0);
+  with_floating(p.out_dtype, [&](auto out) {
+    reinterpret_cast<decltype(out)*>(memory + p.out_offset)[row * p.features + feature] =
+        rounded_once<decltype(out)>(y);
+  });
 }
 
 // Does all conversions to a row x of `features` numbers, of which there is room for kMostActionFeatures. `before` is the row of
 // the step before it, or the base; `poses` are the base's in turn, or null. False where a rotation is none: x is then of no
-// use.
-template <class Scalar>
-ROBOCACHE_HD bool convert_row(const ConvertActionsParams& p, Scalar* x, const Scalar* before, const Scalar* base,
-                              const BasePose<Scalar>* poses) {
-  const auto tolerance = static_cast<Scalar>(p.tolerance);
+// use. `Scalar` may be Wide, of rows with the same base.
+template <class Scalar, class Before>
+ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Before& before,
+                              const BaseRow<One<Scalar>>& base, const BasePose<One<Scalar>>* poses) {
+  const auto tolerance = static_cast<One<Scalar>>(p.tolerance);
+  auto fine = is_true<Scalar>(true);
   int features = p.features;
   for (int32_t at = 0; at < p.op_count; ++at) {
     const ActionOp& op = p.ops[at];
     if (op.step == ActionStep::kRescale) {
-      for (int i = op.begin; i < op.end; ++i) {
-        Scalar v = x[i];
-        v = v < Scalar(op.least) ? Scalar(op.least) : v > Scalar(op.most) ? Scalar(op.most) : v;
-        x[i] = Scalar(op.to) + (v - Scalar(op.from)) * Scalar(op.factor);
-      }
+      for (int i = op.begin; i < op.end; ++i) x[i] = rescaled(op, x[i]);
     } else if (op.step == ActionStep::kRotate) {
-      Scalar from[9];
-      Scalar to[9];
-      for (int i = 0; i < op.source.width; ++i) from[i] = x[op.begin + i];
-      if (has_nan(from, op.source.width)) {
-        for (int i = 0; i < op.target.width; ++i) to[i] = Scalar(__builtin_nanf(""));
-      } else {
-        if (!is_rotation(op.source, from, tolerance)) return false;
-        convert_rotation(op.source, op.target, from, to);
-      }
+      Scalar from[kMostRotation];
+      Scalar to[kMostRotation];
+      for (int i = 0; i < kMostRotation; ++i) from[i] = i < op.source.width ? x[op.begin + i] : Scalar(0);
+      const auto known = !has_nan(from, kMostRotation);
+      fine = fine && (is_rotation(op.source, from, Scalar(tolerance)) || !known);
+      convert_rotation(op.source, op.target, from, to);
       const int wider = op.target.width - op.source.width;
       const int rest = op.begin + op.source.width;
       if (wider > 0) {
@@ -130,78 +199,62 @@ ROBOCACHE_HD bool convert_row(const ConvertActionsParams& p, Scalar* x, const Sc
       } else {
         for (int i = rest; i < features; ++i) x[i + wider] = x[i];
       }
-      for (int i = 0; i < op.target.width; ++i) x[op.begin + i] = to[i];
+      for (int i = 0; i < kMostRotation; ++i) {
+        if (i < op.target.width) x[op.begin + i] = choose(known, to[i], not_a_number<Scalar>());
+      }
       features += wider;
     } else if (op.step == ActionStep::kJoints || op.step == ActionStep::kStepDelta) {
-      const Scalar* const other = op.step == ActionStep::kJoints ? base : before;
-      for (int f = 0; f < features; ++f) {
-        const Scalar difference = x[f] - other[f];
-        x[f] = op.is_taken[f] != 0 ? difference : x[f];
-      }
-      for (int i = 0; op.has_angles && i < op.count; ++i) {
+      for (int i = 0; i < op.count; ++i) {
         const int f = op.taken[i];
-        if (op.is_angle[i] != 0) x[f] = within_half_a_turn(x[f]);
+        x[f] = x[f] - (op.step == ActionStep::kJoints ? Scalar(base[f]) : before(f));
+        if (op.is_angle[f] != 0) x[f] = within_half_a_turn(x[f]);
       }
     } else {
       const int width = 3 + op.source.width;
       for (int begin = 0; begin < op.count; begin += width) {
-        Scalar pose[12];
-        for (int i = 0; i < width; ++i) pose[i] = x[op.taken[begin + i]];
-        const BasePose<Scalar> origin = poses != nullptr ? poses[begin / width] : base_pose(op, tolerance, base, begin);
-        if (!convert_pose(op, tolerance, pose, origin)) return false;
-        for (int i = 0; i < width; ++i) x[op.taken[begin + i]] = pose[i];
+        Scalar pose[kMostPose];
+        load_pose(op, x, begin, pose);
+        fine = fine && convert_pose(op, Scalar(tolerance), pose,
+                                    poses != nullptr ? poses[begin / width] : base_pose(op, tolerance, base, begin));
+        for (int i = 0; i < kMostPose; ++i) {
+          if (i < width) x[op.taken[begin + i]] = pose[i];
+        }
       }
     }
   }
-  return true;
+  return fine;
 }
 
-// Step k of a sample. `poses` are the base's in turn, or null.
-template <class Scalar, class Out>
-ROBOCACHE_HD void convert_step(const ConvertActionsParams& p, int64_t sample, int64_t k, const Base<Scalar>& base,
-                               const BasePose<Scalar>* poses) {
-  const int64_t at = sample * p.steps + k;
-  const auto* const pads = reinterpret_cast<const bool*>(p.memory + p.pad_offset);
-  const auto* const row = reinterpret_cast<const Scalar*>(p.memory + p.x_offset) + at * p.features;
-  auto* const out = reinterpret_cast<Out*>(p.memory + p.out_offset) + at * p.out_features;
-  const bool is_delta = p.ops[0].step == ActionStep::kStepDelta;
-  const bool is_pad = base.is_pad || pads[at] || (is_delta && k > 0 && pads[at - 1]);
-  bool is_there = base.is_there && reinterpret_cast<const int64_t*>(p.memory + p.age_offset)[at] != INT64_MIN;
-  Scalar x[kMostActionFeatures];
-  if (is_there) {
-    for (int i = 0; i < p.features; ++i) x[i] = row[i];
-    is_there = convert_row(p, x, k == 0 ? base.row : row - p.features, base.row, poses);
-  }
-  reinterpret_cast<bool*>(p.memory + p.out_pad_offset)[at] = is_pad || !is_there;
-  const Scalar* scale = nullptr;
-  const Scalar* shift = nullptr;
-  if (p.scale != nullptr) {
-    const int64_t source = reinterpret_cast<const int64_t*>(p.memory + p.source_offset)[sample];
-    scale = static_cast<const Scalar*>(p.scale) + source * p.out_features;
-    shift = static_cast<const Scalar*>(p.shift) + source * p.out_features;
-  }
-  for (int i = 0; i < p.out_features; ++i) {
-    const Scalar y = !is_there ? Scalar(0) : scale != nullptr ? multiply_add(x[i], scale[i], shift[i]) : x[i];
-    out[i] = rounded_once<Out>(y);
-  }
-}
-
-// Calls body(Scalar{}, Out{}).
-template <class Body>
-void with_action_types(const ConvertActionsParams& p, const Body& body) {
-  const auto by_out = [&](auto work) {
-    switch (p.out_dtype) {
-      case DType::kFloat64:
-        return body(work, double{});
-      case DType::kFloat32:
-        return body(work, float{});
-      case DType::kFloat16:
-        return body(work, Float16{});
-      default:
-        return body(work, BFloat16{});
-    }
+// Step k of a sample.
+template <class Scalar>
+ROBOCACHE_HD void convert_step(const ConvertActionsParams& p, char* memory, int32_t source, int64_t sample,
+                               const FlippedAxes& flipped, int64_t k) {
+  const BaseRow<Scalar> base = base_of<Scalar>(p, memory, sample, flipped);
+  const int64_t row = sample * p.steps + k;
+  const auto* const recorded = reinterpret_cast<const Scalar*>(memory + p.x_offset) + row * p.features;
+  const auto before = [&](int f) {
+    return k == 0 ? base[f] : mirrored(p.mirror, flipped.x, f, recorded[f - p.features]);
   };
-  p.wide ? by_out(double{}) : by_out(float{});
+  Scalar x[kMostActionFeatures];
+  for (int i = 0; i < p.features; ++i) x[i] = mirrored(p.mirror, flipped.x, i, recorded[i]);
+  const bool fine = convert_row(p, x, before, base, nullptr);
+  const bool is_there = base.is_there && has_row(p, memory, row) && fine;
+  store_pad(p, memory, row, k, base, is_there);
+  with_floating(p.out_dtype, [&](auto out) {
+    auto* const to = reinterpret_cast<decltype(out)*>(memory + p.out_offset) + row * p.out_features;
+    for (int i = 0; i < p.out_features; ++i) {
+      to[i] = rounded_once<decltype(out)>(is_there ? normalised(p, source, i, x[i]) : Scalar(0));
+    }
+  });
+}
+
+// Shows the base in the batch: the features first, first + stride, ...
+template <class Scalar>
+ROBOCACHE_HD void store_base(const ConvertActionsParams& p, char* memory, int64_t sample, const BaseRow<Scalar>& base,
+                             int first = 0, int stride = 1) {
+  if (p.base_features == nullptr) return;
+  auto* const shown = reinterpret_cast<Scalar*>(memory + p.base_offset) + sample * p.features;
+  for (int f = first; f < p.features; f += stride) shown[f] = base[f];
 }
 
 }  // namespace robocache

@@ -1,4 +1,5 @@
-// The arguments of convert_actions: validated, plain C, every pointer on the kernel's device.
+// The conversions of a batch's keys as the loader passes them to either backend: validated, plain C, every pointer on the
+// kernel's device.
 #pragma once
 
 #include <cstdint>
@@ -34,35 +35,51 @@ struct ActionOp {
   int32_t count;  // of `taken`; of poses a multiple of 3 + source.width
   uint8_t taken[kMostActionFeatures];
   uint8_t is_taken[kMostActionFeatures];  // of each feature
-  uint8_t is_angle[kMostActionFeatures];  // of each of `taken`
+  uint8_t is_angle[kMostActionFeatures];  // of each feature
   bool has_angles;
   double scale_metres, scale_radians;  // of kBaseFrame: what becomes 1
   double factor, from, to;             // kRescale: to + (x - from) * factor
   double least, most;                  // and x is held between these first
 };
 
-// Arrays lie in `memory`, at offsets in bytes: x [samples, steps, features] and the bases [samples, base_row] of the work type;
-// ages of both, whose least int64 says that there is nothing; their padding. The results are written.
+// Of numbers beside images that are flipped: the world that such an image shows is a mirror image.
+struct ActionMirror {
+  const uint8_t*
+      axes;  // of each feature: 1 if a flip of rows reverses its sign, 2 if one of columns does, 3 if both do; or null
+  double flip[2];  // the probabilities, as in TransformParams
+};
+
+// The axes along which the images of a sample are flipped, as in ActionMirror::axes: of x and of its base.
+struct FlippedAxes {
+  uint8_t x, base;
+};
+
+// A key's conversions. Arrays lie in a batch's memory, at offsets in bytes: x [samples, steps, features] and the bases
+// [samples, base_row] of the work type; ages of both, whose least int64 says that there is nothing; their padding. The results
+// are written; they may lie where x does.
 struct ConvertActionsParams {
   const ActionOp* ops;
   const int32_t* base_features;  // of the base's row, [features]; null where no conversion has a base
-  const void* scale;             // [sources, out_features] of the work type: y = fma(x, scale, shift); or null
-  const void* shift;
-  char* memory;
-  int64_t samples, steps;
+  const void* scale;  // of the work type, or null: y = fma(x, scale, shift). Each source has kTileRows rows of
+  const void* shift;  // out_features numbers, all the same
+  ActionMirror mirror, base_mirror;  // of x, and of the base's row
   int64_t x_offset, age_offset, pad_offset;
   int64_t base_row_offset, base_age_offset, base_pad_offset;
-  int64_t source_offset;  // int64 [samples]: the sample's source
-  int64_t out_offset;     // [samples, steps, out_features] of out_dtype
+  int64_t out_offset;  // [samples, steps, out_features] of out_dtype
   int64_t out_pad_offset;
   int64_t base_offset;  // [samples, features] of the work type: the base that the conversions had
   double tolerance;     // of a rotation
+  int32_t steps;
   int32_t op_count;
   int32_t features;
   int32_t out_features;
   int32_t base_row;
-  bool wide;  // the work type is float64, else float32
+  bool wide;        // the work type is float64, else float32
+  bool by_feature;  // no conversion mixes features
   DType out_dtype;
 };
+
+// So many rows are a whole number of vectors, however many features a row has.
+inline constexpr int32_t kTileRows = 16;
 
 }  // namespace robocache

@@ -3,11 +3,11 @@
 // conventions.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
 
+#include "robocache/actions/wide.hpp"
 #include "robocache/core/host_device.hpp"
 
 namespace robocache {
@@ -28,7 +28,18 @@ struct RotationForm {
 // Throws ArgumentError that begins with `argument`.
 RotationForm rotation_form(std::string_view name, std::string_view argument);
 
+inline constexpr int kMostRotation = 9;  // numbers of a representation
+
 inline constexpr double kPi = 3.14159265358979323846;
+
+template <class Scalar>
+ROBOCACHE_HD Scalar infinity() {
+  return Scalar(static_cast<One<Scalar>>(__builtin_inff()));
+}
+template <class Scalar>
+ROBOCACHE_HD Scalar not_a_number() {
+  return Scalar(static_cast<One<Scalar>>(__builtin_nanf("")));
+}
 
 template <class Scalar>
 ROBOCACHE_HD Scalar dot_of(const Scalar* a, const Scalar* b, int n) {
@@ -46,28 +57,34 @@ ROBOCACHE_HD void cross_of(const Scalar* a, const Scalar* b, Scalar* y) {
 
 template <class Scalar>
 ROBOCACHE_HD Scalar largest_of(const Scalar* v, int n) {
-  Scalar largest = std::fabs(v[0]);
-  for (int i = 1; i < n; ++i) largest = std::fabs(v[i]) > largest ? std::fabs(v[i]) : largest;
+  Scalar largest = absolute(v[0]);
+  for (int i = 1; i < n; ++i) {
+    const Scalar size = absolute(v[i]);
+    largest = choose(size > largest, size, largest);
+  }
   return largest;
 }
 
 // 1, or what the components are divided by so that their squares neither overflow nor vanish.
 template <class Scalar>
 ROBOCACHE_HD Scalar factor_of(const Scalar* v, int n) {
-  constexpr bool kSingle = std::is_same_v<Scalar, float>;
+  constexpr bool kSingle = std::is_same_v<One<Scalar>, float>;
   const Scalar largest = largest_of(v, n);
-  const bool usual = largest > Scalar(kSingle ? 0x1p-40 : 0x1p-300) && largest < Scalar(kSingle ? 0x1p60 : 0x1p500);
-  return usual || largest == Scalar(0) || std::isinf(largest) ? Scalar(1) : largest;
+  const auto usual = largest > Scalar(One<Scalar>(kSingle ? 0x1p-40 : 0x1p-300)) &&
+                     largest < Scalar(One<Scalar>(kSingle ? 0x1p60 : 0x1p500));
+  return choose(usual || largest == Scalar(0) || largest == infinity<Scalar>(), Scalar(1), largest);
 }
 
 // To length 1; false for a zero vector, which stays.
 template <class Scalar>
-ROBOCACHE_HD bool make_unit(Scalar* v, int n) {
+ROBOCACHE_HD auto make_unit(Scalar* v, int n) {
   const Scalar factor = factor_of(v, n);
-  for (int i = 0; i < n; ++i) v[i] = v[i] / factor;
+  if (any_of(factor != Scalar(1))) {
+    for (int i = 0; i < n; ++i) v[i] = v[i] / factor;
+  }
   const Scalar square = dot_of(v, v, n);
-  const bool some = square > Scalar(0);
-  const Scalar length = std::sqrt(some ? square : Scalar(1));
+  const auto some = square > Scalar(0);
+  const Scalar length = root_of(choose(some, square, Scalar(1)));
   for (int i = 0; i < n; ++i) v[i] = v[i] / length;
   return some;
 }
@@ -76,16 +93,16 @@ ROBOCACHE_HD bool make_unit(Scalar* v, int n) {
 // projected twice, which makes it orthogonal to the last digit when it was almost parallel.
 template <class Scalar>
 ROBOCACHE_HD Scalar orthonormalise(Scalar* a, Scalar* b) {
-  const bool some = make_unit(a, 3);
-  const bool also = make_unit(b, 3);
+  const auto some = make_unit(a, 3);
+  const auto also = make_unit(b, 3);
   Scalar along = dot_of(a, b, 3);
   for (int i = 0; i < 3; ++i) b[i] = b[i] - along * a[i];
-  const Scalar sine = some && also ? std::sqrt(dot_of(b, b, 3)) : Scalar(0);
+  const Scalar between = choose(some && also, root_of(dot_of(b, b, 3)), Scalar(0));
   make_unit(b, 3);
   along = dot_of(a, b, 3);
   for (int i = 0; i < 3; ++i) b[i] = b[i] - along * a[i];
   make_unit(b, 3);
-  return sine;
+  return between;
 }
 
 // The two vectors of a 6D rotation, or the first two rows of a matrix.
@@ -93,48 +110,51 @@ template <class Scalar>
 ROBOCACHE_HD void two_vectors(const RotationForm& form, const Scalar* x, Scalar* a, Scalar* b) {
   const bool interleaved = form.width == 6 && form.order[1] == 1 && form.order[2] == 3;
   for (int i = 0; i < 3; ++i) {
-    a[i] = x[interleaved ? 2 * i : i];
-    b[i] = x[interleaved ? 2 * i + 1 : 3 + i];
+    a[i] = interleaved ? x[2 * i] : x[i];
+    b[i] = interleaved ? x[2 * i + 1] : x[3 + i];
   }
 }
 
 ROBOCACHE_HD bool has_rows(const RotationForm& form) { return form.order[1] == 1 && form.order[2] == 2; }
 
 template <class Scalar>
-ROBOCACHE_HD bool has_nan(const Scalar* x, int n) {
-  bool found = false;
-  for (int i = 0; i < n; ++i) found = found || x[i] != x[i];
+ROBOCACHE_HD auto has_nan(const Scalar* x, int n) {
+  auto found = x[0] != x[0];
+  for (int i = 1; i < n; ++i) found = found || x[i] != x[i];
   return found;
 }
 
-// Whether numbers without NaN are a rotation: a quaternion of length 1, a rotation matrix, each within `tolerance`, 6D of two
-// vectors apart, finite numbers.
+// Whether numbers without NaN, and 0 up to kMostRotation, are a rotation: a quaternion of length 1, a rotation matrix, each within
+// `tolerance`, 6D of two vectors apart, finite numbers.
 template <class Scalar>
-ROBOCACHE_HD bool is_rotation(const RotationForm& form, const Scalar* x, Scalar tolerance) {
-  if (std::isinf(largest_of(x, form.width))) return false;
+ROBOCACHE_HD auto is_rotation(const RotationForm& form, const Scalar* x, Scalar tolerance) {
+  const auto finite = largest_of(x, kMostRotation) != infinity<Scalar>();
   if (form.kind == RotationKind::kQuaternion) {
     const Scalar factor = factor_of(x, 4);
     Scalar q[4];
-    for (int i = 0; i < 4; ++i) q[i] = x[i] / factor;
-    return std::fabs(std::sqrt(dot_of(q, q, 4)) * factor - Scalar(1)) <= tolerance;
+    for (int i = 0; i < 4; ++i) q[i] = x[i];
+    if (any_of(factor != Scalar(1))) {
+      for (int i = 0; i < 4; ++i) q[i] = q[i] / factor;
+    }
+    return finite && absolute(root_of(dot_of(q, q, 4)) * factor - Scalar(1)) <= tolerance;
   }
-  if (form.kind != RotationKind::kMatrix) return true;
+  if (form.kind != RotationKind::kMatrix) return finite;
   if (form.width == 6) {
     Scalar a[3];
     Scalar b[3];
     two_vectors(form, x, a, b);
-    return orthonormalise(a, b) > Scalar(1e-6);
+    return finite && orthonormalise(a, b) > Scalar(One<Scalar>(1e-6));
   }
   Scalar normal[3];
   cross_of(x, x + 3, normal);
-  bool orthonormal = dot_of(normal, x + 6, 3) > Scalar(0);
+  auto orthonormal = dot_of(normal, x + 6, 3) > Scalar(0);
   for (int i = 0; i < 3; ++i) {
     for (int j = i; j < 3; ++j) {
-      const Scalar off = std::fabs(dot_of(x + 3 * i, x + 3 * j, 3) - Scalar(i == j));
-      orthonormal = orthonormal && off <= 2 * tolerance;
+      const Scalar off = absolute(dot_of(x + 3 * i, x + 3 * j, 3) - Scalar(i == j ? 1 : 0));
+      orthonormal = orthonormal && off <= Scalar(2) * tolerance;
     }
   }
-  return orthonormal;
+  return finite && orthonormal;
 }
 
 // ---- To and from a unit quaternion x, y, z, w --------------------------------------------------------------------------
@@ -142,29 +162,30 @@ ROBOCACHE_HD bool is_rotation(const RotationForm& form, const Scalar* x, Scalar 
 template <class Scalar>
 ROBOCACHE_HD void matrix_of_quaternion(const Scalar* q, Scalar* m) {
   const Scalar x = q[0], y = q[1], z = q[2], w = q[3];
-  m[0] = 1 - 2 * (y * y + z * z);
-  m[1] = 2 * (x * y - z * w);
-  m[2] = 2 * (x * z + y * w);
-  m[3] = 2 * (x * y + z * w);
-  m[4] = 1 - 2 * (x * x + z * z);
-  m[5] = 2 * (y * z - x * w);
-  m[6] = 2 * (x * z - y * w);
-  m[7] = 2 * (y * z + x * w);
-  m[8] = 1 - 2 * (x * x + y * y);
+  const Scalar one(1), two(2);
+  m[0] = one - two * (y * y + z * z);
+  m[1] = two * (x * y - z * w);
+  m[2] = two * (x * z + y * w);
+  m[3] = two * (x * y + z * w);
+  m[4] = one - two * (x * x + z * z);
+  m[5] = two * (y * z - x * w);
+  m[6] = two * (x * z - y * w);
+  m[7] = two * (y * z + x * w);
+  m[8] = one - two * (x * x + y * y);
 }
 
 template <class Scalar>
 ROBOCACHE_HD void make_w_positive(Scalar* q) {
-  if (q[3] < Scalar(0)) {
-    for (int i = 0; i < 4; ++i) q[i] = -q[i];
-  }
+  const auto negative = q[3] < Scalar(0);
+  for (int i = 0; i < 4; ++i) q[i] = choose(negative, -q[i], q[i]);
 }
 
 // The largest component by the diagonal, the others by it: no difference of near numbers is divided by a small one.
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_matrix(const Scalar* m, Scalar* q) {
-  const Scalar squares[4] = {1 + m[0] - m[4] - m[8], 1 - m[0] + m[4] - m[8], 1 - m[0] - m[4] + m[8],
-                             1 + m[0] + m[4] + m[8]};
+  const Scalar one(1);
+  const Scalar squares[4] = {one + m[0] - m[4] - m[8], one - m[0] + m[4] - m[8], one - m[0] - m[4] + m[8],
+                             one + m[0] + m[4] + m[8]};
   const Scalar xy = m[1] + m[3], xz = m[2] + m[6], yz = m[5] + m[7];
   const Scalar xw = m[7] - m[5], yw = m[2] - m[6], zw = m[3] - m[1];
   const Scalar by_component[4][4] = {
@@ -172,9 +193,9 @@ ROBOCACHE_HD void quaternion_of_matrix(const Scalar* m, Scalar* q) {
   for (int i = 0; i < 4; ++i) q[i] = by_component[3][i];
   Scalar most = squares[3];
   for (int c = 0; c < 3; ++c) {
-    if (!(squares[c] > most)) continue;
-    for (int i = 0; i < 4; ++i) q[i] = by_component[c][i];
-    most = squares[c];
+    const auto larger = squares[c] > most;
+    for (int i = 0; i < 4; ++i) q[i] = choose(larger, by_component[c][i], q[i]);
+    most = choose(larger, squares[c], most);
   }
   make_unit(q, 4);
   make_w_positive(q);
@@ -185,29 +206,31 @@ constexpr double kSmallSquare = 1e-8;  // of a length below which a series' next
 template <class Scalar>
 ROBOCACHE_HD void quaternion_of_vector(const Scalar* v, Scalar* q) {
   const Scalar square = dot_of(v, v, 3);
-  const bool small = square < Scalar(kSmallSquare);
-  const Scalar angle = std::sqrt(small ? Scalar(1) : square);
-  const Scalar factor = small ? Scalar(0.5) - square / 48 : std::sin(angle / 2) / angle;
+  const auto small = square < Scalar(One<Scalar>(kSmallSquare));
+  const Scalar angle = root_of(choose(small, Scalar(1), square));
+  const Scalar factor = choose(small, Scalar(0.5F) - square / Scalar(48), sine_of(angle / Scalar(2)) / angle);
   for (int i = 0; i < 3; ++i) q[i] = factor * v[i];
-  q[3] = small ? 1 - square / 8 : std::cos(angle / 2);
+  q[3] = choose(small, Scalar(1) - square / Scalar(8), cosine_of(angle / Scalar(2)));
 }
 
 template <class Scalar>
 ROBOCACHE_HD void vector_of_quaternion(const Scalar* q, Scalar* v) {
   const Scalar square = dot_of(q, q, 3);
-  const bool small = square < Scalar(kSmallSquare);
-  const Scalar sine = std::sqrt(small ? Scalar(1) : square);
-  const Scalar near = small ? q[3] : Scalar(1);
-  const Scalar factor = small ? 2 / near * (1 - square / (3 * near * near)) : 2 * std::atan2(sine, q[3]) / sine;
+  const auto small = square < Scalar(One<Scalar>(kSmallSquare));
+  const Scalar half = root_of(choose(small, Scalar(1), square));  // the sine of half the angle
+  const Scalar near = choose(small, q[3], Scalar(1));
+  const Scalar series = Scalar(2) / near * (Scalar(1) - square / (Scalar(3) * near * near));
+  const Scalar factor = choose(small, series, Scalar(2) * arc_tangent_of(half, q[3]) / half);
   for (int i = 0; i < 3; ++i) v[i] = factor * q[i];
 }
 
 // The same angle in [-pi, pi): x - 2 pi rint(x / 2 pi), with 2 pi in two parts so that no digit of x is lost.
 template <class Scalar>
 ROBOCACHE_HD Scalar within_half_a_turn(Scalar x) {
-  const Scalar turns = std::rint(x / Scalar(2 * kPi));
-  const Scalar y = (x - turns * Scalar(6.28125)) - turns * Scalar(2 * kPi - 6.28125);
-  return std::fabs(y) >= Scalar(kPi) ? Scalar(-kPi) : y;
+  const auto of = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
+  const Scalar turns = whole_of(x / of(2 * kPi));
+  const Scalar y = (x - turns * of(6.28125)) - turns * of(2 * kPi - 6.28125);
+  return choose(absolute(y) >= of(kPi), of(-kPi), y);
 }
 
 // A product of three turns about axes, from the left as they act on turned axes.
@@ -216,21 +239,21 @@ ROBOCACHE_HD void quaternion_of_angles(const RotationForm& form, const Scalar* a
   for (int turn = 0; turn < 3; ++turn) {
     const int at = form.intrinsic ? turn : 2 - turn;
     const int axis = form.axes[at];
-    const Scalar sine = std::sin(angles[at] / 2);
-    const Scalar cosine = std::cos(angles[at] / 2);
+    const Scalar s = sine_of(angles[at] / Scalar(2));
+    const Scalar c = cosine_of(angles[at] / Scalar(2));
     if (turn == 0) {
-      q[0] = q[1] = q[2] = 0;
-      q[axis] = sine;
-      q[3] = cosine;
+      q[0] = q[1] = q[2] = Scalar(0);
+      q[axis] = s;
+      q[3] = c;
       continue;
     }
-    const int b = (axis + 1) % 3;
-    const int c = (axis + 2) % 3;
-    const Scalar x = q[axis], y = q[b], z = q[c], w = q[3];
-    q[axis] = x * cosine + w * sine;
-    q[b] = y * cosine + z * sine;
-    q[c] = z * cosine - y * sine;
-    q[3] = w * cosine - x * sine;
+    const int second = (axis + 1) % 3;
+    const int third = (axis + 2) % 3;
+    const Scalar x = q[axis], y = q[second], z = q[third], w = q[3];
+    q[axis] = x * c + w * s;
+    q[second] = y * c + z * s;
+    q[third] = z * c - y * s;
+    q[3] = w * c - x * s;
   }
 }
 
@@ -244,31 +267,33 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   const bool proper = i == k;
   if (proper) k = 3 - i - j;
   const int order = (i - j) * (j - k) * (k - i);  // 2 or -2
-  const Scalar sign = order > 0 ? Scalar(1) : Scalar(-1);
+  const Scalar sign(order > 0 ? 1 : -1);
+  const auto of = [](double number) { return Scalar(static_cast<One<Scalar>>(number)); };
   Scalar a = proper ? q[3] : q[3] - q[j];
   Scalar b = proper ? q[i] : q[i] + q[k] * sign;
   Scalar c = proper ? q[j] : q[j] + q[3];
   Scalar d = proper ? q[k] * sign : q[k] * sign - q[i];
   const Scalar low = c * c + d * d;
   const Scalar high = a * a + b * b;
-  const Scalar least = Scalar(std::is_same_v<Scalar, float> ? 0x1p-40 : 0x1p-46);
-  const bool at_low = low < least;  // the middle angle's ends, where only one of both halves is known
-  const bool at_high = high < least;
-  if (at_low) c = 1, d = 0;
-  if (at_high) a = 1, b = 0;
-  const Scalar half_sum = std::atan2(b, a);
-  const Scalar half_difference = std::atan2(d, c);
-  Scalar middle = at_low ? Scalar(0) : at_high ? Scalar(kPi) : 2 * std::atan2(std::sqrt(low), std::sqrt(high));
-  Scalar first = half_sum - half_difference;
-  Scalar third = half_sum + half_difference;
-  if (at_low || at_high) {
-    const Scalar known = at_low ? 2 * half_sum : (form.intrinsic ? 2 : -2) * half_difference;
-    first = form.intrinsic ? Scalar(0) : known;  // what is `first` here is the third angle of turned axes
-    third = form.intrinsic ? known : Scalar(0);
-  }
+  const Scalar least = of(std::is_same_v<One<Scalar>, float> ? 0x1p-40 : 0x1p-46);
+  const auto at_low = low < least;  // the middle angle's ends, where only one of both halves is known
+  const auto at_high = high < least;
+  c = choose(at_low, Scalar(1), c);
+  d = choose(at_low, Scalar(0), d);
+  a = choose(at_high, Scalar(1), a);
+  b = choose(at_high, Scalar(0), b);
+  const Scalar half_sum = arc_tangent_of(b, a);
+  const Scalar half_difference = arc_tangent_of(d, c);
+  const Scalar between = Scalar(2) * arc_tangent_of(root_of(low), root_of(high));
+  Scalar middle = choose(at_low, Scalar(0), choose(at_high, of(kPi), between));
+  const Scalar known = choose(at_low, Scalar(2) * half_sum, Scalar(form.intrinsic ? 2 : -2) * half_difference);
+  const auto locked = at_low || at_high;
+  // Of turned axes what is `first` here is the third angle.
+  const Scalar first = choose(locked, form.intrinsic ? Scalar(0) : known, half_sum - half_difference);
+  Scalar third = choose(locked, form.intrinsic ? known : Scalar(0), half_sum + half_difference);
   if (!proper) {
     third = third * sign;
-    middle = middle - Scalar(kPi / 2);
+    middle = middle - of(kPi / 2);
   }
   angles[form.intrinsic ? 2 : 0] = within_half_a_turn(first);
   angles[1] = middle;
@@ -277,11 +302,18 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
 
 // ---- Forms without NaN that are rotations ------------------------------------------------------------------------------
 
+ROBOCACHE_HD bool has_w_first(const RotationForm& form) { return form.order[0] == 3; }
+
+template <class Scalar>
+ROBOCACHE_HD void components_of(const RotationForm& form, const Scalar* x, Scalar* q) {
+  for (int i = 0; i < 4; ++i) q[i] = has_w_first(form) ? x[(i + 1) % 4] : x[i];
+}
+
 template <class Scalar>
 ROBOCACHE_HD void to_quaternion(const RotationForm& form, const Scalar* x, Scalar* q) {
   if (form.kind == RotationKind::kVector) return quaternion_of_vector(x, q);
   if (form.kind == RotationKind::kEuler) return quaternion_of_angles(form, x, q);
-  for (int i = 0; i < 4; ++i) q[form.order[i]] = x[i];
+  components_of(form, x, q);
   make_unit(q, 4);
 }
 
@@ -290,7 +322,7 @@ ROBOCACHE_HD void from_quaternion(const RotationForm& form, Scalar* q, Scalar* y
   make_w_positive(q);
   if (form.kind == RotationKind::kVector) return vector_of_quaternion(q, y);
   if (form.kind == RotationKind::kEuler) return angles_of_quaternion(form, q, y);
-  for (int i = 0; i < 4; ++i) y[i] = q[form.order[i]];
+  for (int i = 0; i < 4; ++i) y[i] = has_w_first(form) ? q[(i + 3) % 4] : q[i];
 }
 
 template <class Scalar>
@@ -321,12 +353,18 @@ ROBOCACHE_HD void to_matrix(const RotationForm& form, const Scalar* x, Scalar* m
   if (!has_rows(form)) transpose(m);
 }
 
+// All 9 entries, or the 6 of two vectors. Each index is a constant, so that the numbers stay in registers.
+template <class Scalar>
+ROBOCACHE_HD void entries_of(const RotationForm& form, const Scalar* m, Scalar* y) {
+  const bool rows = has_rows(form);
+  const bool interleaved = form.order[1] == 1 && !rows;
+  for (int i = 0; i < 6; ++i) y[i] = rows ? m[i] : interleaved ? m[3 * (i / 2) + i % 2] : m[3 * (i % 3) + i / 3];
+  for (int i = 6; i < 9; ++i) y[i] = form.width == 9 ? m[i] : Scalar(0);
+}
+
 template <class Scalar>
 ROBOCACHE_HD void from_matrix(const RotationForm& form, const Scalar* m, Scalar* y) {
-  if (form.kind == RotationKind::kMatrix) {
-    for (int i = 0; i < form.width; ++i) y[i] = m[form.order[i]];
-    return;
-  }
+  if (form.kind == RotationKind::kMatrix) return entries_of(form, m, y);
   Scalar q[4];
   quaternion_of_matrix(m, q);
   from_quaternion(form, q, y);
@@ -337,10 +375,10 @@ ROBOCACHE_HD void convert_rotation(const RotationForm& source, const RotationFor
   constexpr auto kMatrix = RotationKind::kMatrix;
   if (source.kind == RotationKind::kQuaternion && target.kind == RotationKind::kQuaternion) {
     Scalar q[4];
-    for (int i = 0; i < 4; ++i) q[source.order[i]] = x[i];
-    for (int i = 0; i < 4; ++i) y[i] = q[target.order[i]];
+    components_of(source, x, q);
+    for (int i = 0; i < 4; ++i) y[i] = has_w_first(target) ? q[(i + 3) % 4] : q[i];
   } else if (source.width == 9 && target.kind == kMatrix) {
-    for (int i = 0; i < target.width; ++i) y[i] = x[target.order[i]];
+    entries_of(target, x, y);
   } else if (source.kind == kMatrix || target.kind == kMatrix) {
     Scalar m[9];
     to_matrix(source, x, m);

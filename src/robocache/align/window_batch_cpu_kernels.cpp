@@ -1,6 +1,7 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 #include <cstdint>
 
+#include "robocache/actions/convert_cpu.hpp"
 #include "robocache/align/window_batch_cpu.hpp"
 #include "robocache/align/window_item.hpp"
 #include "robocache/align/window_math.hpp"
@@ -73,6 +74,19 @@ void write_constants(const WindowSource& source, int64_t sample, char* memory) {
   }
 }
 
+// Writes an item, and converts its sample after the last one.
+void finish(const WindowBatch& batch, Item& item, char* memory, Wanted& asked) {
+  const WindowPlan& plan = batch.plan;
+  write_values(item, memory, asked);
+  if (item.group + 1 != item.source->groups + item.source->group_count) return;
+  const auto source = static_cast<int32_t>(plan.sources == nullptr ? 0 : item.source - plan.sources);
+  for (int32_t i = 0; i < plan.conversion_count; ++i) {
+    const ConvertActionsParams& key = plan.conversions[i];
+    const FlippedAxes flipped = flipped_axes(batch, key, item.sample);
+    (key.by_feature ? convert_features : convert_steps)(key, memory, source, item.sample, flipped);
+  }
+}
+
 }  // namespace
 
 void window_samples(const WindowBatch& batch, Ranges& samples) {
@@ -136,6 +150,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
     for (const Drawn* own = drawn[turn]; own != drawn[turn] + count; ++own) {
       for (int32_t g = 0; g < own->source->group_count; ++g) {
         Item& item = nth(found);
+        item.source = own->source;
         item.group = own->source->groups + g;
         item.anchor = own->anchor;
         item.sample = own->sample;
@@ -143,7 +158,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
         if (++found % kSearched != 0) continue;
         for (int64_t n = found - kSearched; n < found; ++n) {
           Wanted& next = nth(n).wanted;
-          if (n >= kSearched) write_values(nth(written++), memory, next);
+          if (n >= kSearched) finish(batch, nth(written++), memory, next);
           next.ask_for_all();
         }
       }
@@ -154,7 +169,7 @@ void window_samples(const WindowBatch& batch, Ranges& samples) {
     last = &nth(n).wanted;
     last->ask_for_all();
   }
-  while (written < found) write_values(nth(written++), memory, *last);
+  while (written < found) finish(batch, nth(written++), memory, *last);
 }
 
 }  // namespace robocache::ROBOCACHE_ISA

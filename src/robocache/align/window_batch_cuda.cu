@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "robocache/actions/convert_math.hpp"
 #include "robocache/align/window_math.hpp"
 #include "robocache/align/window_params.hpp"
 #include "robocache/core/launch_cuda.cuh"
@@ -275,11 +276,13 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
 
 // ---- the kernel --------------------------------------------------------------------------------------------------------
 
-// A sample that a block fills. It has no group beyond the batch's end, or if its source has fewer groups.
+// A sample that a block fills, and its groups from the block's on. It has none beyond the batch's end, or if its source has
+// fewer.
 struct Sample {
   Anchor anchor;
   const WindowGroup* group;
   Draw draw;
+  int32_t groups;
 };
 
 // A target among the rows of an episode's clock from `origin` on. `origin` is the last row at or before the target, if
@@ -361,8 +364,8 @@ __device__ WindowSource source_of(const WindowPlan& plan, int32_t source) {
 }
 
 __device__ Sample sample_of(const WindowSource& source, const Draw& draw) {
-  const bool has_group = blockIdx.y < static_cast<unsigned>(source.group_count);
-  return {source.anchors.at(draw.anchor), has_group ? source.groups + blockIdx.y : nullptr, draw};
+  const auto group = static_cast<int32_t>(blockIdx.y);
+  return {source.anchors.at(draw.anchor), source.groups + group, draw, source.group_count - group};
 }
 
 // Returns a sample of the batch, or an empty one beyond its end.
@@ -438,9 +441,9 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
 
 // Searches a clock for a moment, and finds the rows of the steps with that moment as their target.
 template <bool kCurves>
-__device__ void find_moment(const WindowBatch& batch, const Sample& sample, int moment_index, int64_t sample_index,
-                            Entry<kCurves>* entries) {
-  const WindowGroup group = *in_global(sample.group);
+__device__ void find_moment(const WindowBatch& batch, const Sample& sample, int nth_group, int moment_index,
+                            int64_t sample_index, Entry<kCurves>* entries) {
+  const WindowGroup group = in_global(sample.group)[nth_group];
   if (moment_index >= group.moment_count) return;
   char* const memory = in_global(static_cast<char*>(batch.memory));
   const WindowTables tables = tables_of(group);
@@ -522,11 +525,60 @@ __device__ void write_rest(const WindowBatch& batch, const Sample* found, int sa
   }
 }
 
-// A block fills a few samples one after another, with one group of segments of each. While the other threads find
-// moments, the last warp, which has the fewest, draws the samples of several turns at once, one per lane. Then warps
+// ---- conversions, by a block whose samples are filled ------------------------------------------------------------------
+
+// Converts kTileVectors rows of a key's samples; a warp calls it. Where no conversion mixes features, neighbouring lanes have
+// neighbouring numbers, else each has a row.
+template <class Scalar>
+__device__ __noinline__ void convert_tile(const WindowBatch& batch, const ConvertActionsParams& p, const Sample* found,
+                                          int64_t now, int first_row, int rows) {
+  char* const memory = in_global(static_cast<char*>(batch.memory));
+  const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
+  const int end = min(first_row + kTileVectors, rows);
+  if (p.by_feature) {
+    const int features = p.features;
+    for (int at = first_row * features + lane; at < end * features; at += kTileVectors) {
+      const int row = at / features;
+      const int nth = row / p.steps;
+      convert_feature<Scalar>(p, memory, found[nth].draw.source, now + nth, flipped_axes(batch, p, now + nth),
+                              row - nth * p.steps, at - row * features);
+    }
+  } else if (first_row + lane < end) {
+    const int nth = (first_row + lane) / p.steps;
+    const int k = first_row + lane - nth * p.steps;
+    convert_step<Scalar>(p, memory, found[nth].draw.source, now + nth, flipped_axes(batch, p, now + nth), k);
+  }
+  for (int64_t nth = 0; first_row == 0 && nth < rows / p.steps; ++nth) {
+    const BaseRow<Scalar> base = base_of<Scalar>(p, memory, now + nth, flipped_axes(batch, p, now + nth));
+    store_base(p, memory, now + nth, base, lane, kTileVectors);
+  }
+}
+
+// Shares the tiles of all keys among the block's warps.
+__device__ void convert_samples(const WindowBatch& batch, const Sample* found, int samples, int64_t now) {
+  constexpr int kWarps = kThreads / kTileVectors;
+  const auto there = static_cast<int>(min(static_cast<int64_t>(samples), batch.count - now));
+  int tile = static_cast<int>(threadIdx.x) / kTileVectors;
+  for (int32_t key = 0; key < batch.plan.conversion_count; ++key) {
+    const ConvertActionsParams& p = in_global(batch.plan.conversions)[key];
+    const int rows = there * p.steps;
+    const int tiles = (rows + kTileVectors - 1) / kTileVectors;
+    for (; tile < tiles; tile += kWarps) {
+      if (p.wide) {
+        convert_tile<double>(batch, p, found, now, tile * kTileVectors, rows);
+      } else {
+        convert_tile<float>(batch, p, found, now, tile * kTileVectors, rows);
+      }
+    }
+    tile -= tiles;
+  }
+}
+
+// A block fills a few samples one after another, with one group of segments of each, or with all where it also converts.
+// While the other threads find moments, the last warp, which has the fewest, draws the samples of several turns at once, one per lane. Then warps
 // write strips. Everything that the kernel reads existed before the loader, so only its writing waits for earlier work
 // on the stream.
-template <bool kCurves>
+template <bool kCurves, bool kConverts>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
@@ -537,6 +589,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
   const WindowPlan& plan = batch.plan;
   auto* const entries = reinterpret_cast<Entry<kCurves>*>(shared);
   const int samples = 1 << doublings;
+  const int groups = kConverts ? plan.group_count : 1;
   const int warp = static_cast<int>(threadIdx.x) / kTileVectors;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   // The first sample of a turn. Turns count from kTurns - 1.
@@ -562,32 +615,37 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
         }
       }
     }
-    if (begun) {
-      const Sample* const found = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns];
-      const auto moments = static_cast<unsigned>(plan.most_moments);
-      for (unsigned i = threadIdx.x; i < moments << doublings; i += kThreads) {
-        // It goes sample by sample, so that a warp's threads read the tables and clocks of only one or two samples.
-        const unsigned nth = i * moment_share / kShareOne;
-        if (found[nth].group == nullptr) continue;
-        find_moment<kCurves>(batch, found[nth], static_cast<int>(i - nth * moments), first_of(turn - 1) + nth,
-                             entries + nth * plan.most_picks);
+    const Sample* const found = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns];
+    const int64_t now = first_of(turn - 1);
+    for (int group = 0; group < groups; ++group) {
+      if (begun) {
+        const auto moments = static_cast<unsigned>(plan.most_moments);
+        for (unsigned i = threadIdx.x; i < moments << doublings; i += kThreads) {
+          // It goes sample by sample, so that a warp's threads read the tables and clocks of only one or two samples.
+          const unsigned nth = i * moment_share / kShareOne;
+          if (group >= found[nth].groups) continue;
+          find_moment<kCurves>(batch, found[nth], group, static_cast<int>(i - nth * moments), now + nth,
+                               entries + nth * plan.most_picks);
+        }
+        wait_for_work_before();
+        if (group == 0 && blockIdx.y == 0 && warp == kWarps - 2) write_rest(batch, found, samples, now);
       }
-      wait_for_work_before();
-      if (blockIdx.y == 0 && warp == kWarps - 2) write_rest(batch, found, samples, first_of(turn - 1));
-    }
-    __syncthreads();
+      __syncthreads();
+      if (!begun) break;
 
-    if (begun) {
       const int nth = warp & (samples - 1);
-      const Sample& sample = drawn[(turn - 1) / kTurns % 2][(turn - 1) % kTurns][nth];
-      if (sample.group != nullptr) {
-        const WindowGroup group = *in_global(sample.group);
-        for (int strip = warp >> doublings; strip < group.strips; strip += kWarps >> doublings) {
-          write_strip<kCurves>(batch, group, strip, first_of(turn - 1) + nth, entries + nth * plan.most_picks);
+      if (group < found[nth].groups) {
+        const WindowGroup own = in_global(found[nth].group)[group];
+        for (int strip = warp >> doublings; strip < own.strips; strip += kWarps >> doublings) {
+          write_strip<kCurves>(batch, own, strip, now + nth, entries + nth * plan.most_picks);
         }
       }
+      if (kConverts) __syncthreads();
+    }
+    if (begun) {
+      if constexpr (kConverts) convert_samples(batch, found, samples, now);
       if (first_of(turn) >= batch.count) return;
-      __syncthreads();
+      if (!kConverts) __syncthreads();
     }
   }
 }
@@ -605,7 +663,8 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const unsigned moment_share = (kShareOne + moments - 1) / moments;
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
     const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
-    const int64_t together = std::max(1, multiprocessors(device) * blocks / plan.group_count);
+    const int together_groups = plan.conversion_count > 0 ? 1 : plan.group_count;
+    const int64_t together = std::max(1, multiprocessors(device) * blocks / together_groups);
     // At most half of the blocks that fit, so that the next launch's blocks can begin beside them.
     int doublings = 0;
     while (doublings < kMostDoublings && batch->count >> doublings > together / 2 &&
@@ -613,10 +672,14 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
       ++doublings;
     }
     const dim3 grid(blocks_for(batch->count, int64_t{1} << doublings, together),
-                    static_cast<unsigned>(plan.group_count));
+                    static_cast<unsigned>(together_groups));
     return launch_overlapped(kernel, grid, kThreads, shared << doublings, static_cast<cudaStream_t>(stream), *batch,
                              doublings, moment_share);
   };
-  return plan.curved ? launch(window_kernel<true>, sizeof(CurveEntry), kBlocks<true>)
-                     : launch(window_kernel<false>, sizeof(PlainEntry), kBlocks<false>);
+  if (plan.conversion_count > 0) {
+    return plan.curved ? launch(window_kernel<true, true>, sizeof(CurveEntry), kBlocks<true>)
+                       : launch(window_kernel<false, true>, sizeof(PlainEntry), kBlocks<false>);
+  }
+  return plan.curved ? launch(window_kernel<true, false>, sizeof(CurveEntry), kBlocks<true>)
+                     : launch(window_kernel<false, false>, sizeof(PlainEntry), kBlocks<false>);
 }

@@ -118,6 +118,7 @@ struct Picks {
 struct Item {
   static constexpr int32_t kMost = kMaxGroupPicks + 8;  // spacing: arrays 4096 bytes apart would slow each other down
 
+  const WindowSource* source;
   const WindowGroup* group;
   Anchor anchor;
   int64_t sample;  // its index in the batch

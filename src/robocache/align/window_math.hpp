@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "robocache/align/window_params.hpp"
+#include "robocache/image/augment_math.hpp"
 #include "robocache/interpolation/pick.hpp"
 #include "robocache/interpolation/segment.hpp"
 
@@ -120,6 +121,18 @@ ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double, I
   uint64_t distance = later ? ns_between(used, target) : ns_between(target, used);
   if (distance > static_cast<uint64_t>(INT64_MAX)) distance = static_cast<uint64_t>(INT64_MAX);
   return later ? -static_cast<int64_t>(distance) : static_cast<int64_t>(distance);
+}
+
+// How the images of a sample are flipped, where that concerns a key.
+ROBOCACHE_HD FlippedAxes flipped_axes(const WindowBatch& batch, const ConvertActionsParams& key, int64_t sample) {
+  const ImageDraw draw{batch.seed, batch.epoch,
+                       batch.anchors != nullptr ? batch.anchors[sample] : batch.first_position + sample};
+  const auto axes = [&](const ActionMirror& mirror) -> uint8_t {
+    if (mirror.axes == nullptr) return 0;
+    return static_cast<uint8_t>((is_flipped(draw, 0, mirror.flip[0]) ? 1 : 0) |
+                                (is_flipped(draw, 1, mirror.flip[1]) ? 2 : 0));
+  };
+  return {axes(key.mirror), axes(key.base_mirror)};
 }
 
 }  // namespace robocache

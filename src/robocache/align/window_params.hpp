@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "robocache/actions/convert_params.hpp"
 #include "robocache/core/dtype.hpp"
 #include "robocache/core/host_device.hpp"
 #include "robocache/interpolation/method.hpp"
@@ -135,10 +136,12 @@ struct WindowSource {
 
 // The plan of a loader's batches. It never changes.
 struct WindowPlan {
-  WindowSource first;           // the only source, or the first of `sources`
-  const WindowSource* sources;  // null where there is one
-  int32_t group_count;          // the most that a source has
-  int32_t most_picks;           // in a group
+  WindowSource first;                       // the only source, or the first of `sources`
+  const WindowSource* sources;              // null where there is one
+  const ConvertActionsParams* conversions;  // what becomes of a sample when its windows are filled
+  int32_t conversion_count;
+  int32_t group_count;  // the most that a source has
+  int32_t most_picks;   // in a group
   int32_t most_moments;
   int64_t sample_bytes;    // the most bytes of a sample's windows in any source
   bool curved;             // whether a segment is_curved()
@@ -158,6 +161,8 @@ struct WindowBatch {
   const int64_t* anchors;  // [count] of all sources, on the plan's device, instead of positions; or null
   int64_t first_position;
   int64_t count;
+  uint64_t seed;  // of the images' random draws
+  uint64_t epoch;
   void* memory;
 
   ROBOCACHE_HD Draw draw(int64_t sample) const {

@@ -1,12 +1,11 @@
-// A key whose values are converted, or mirrored with the images: the plan writes its window and its base to scratch memory, and
-// launch() makes of them what the batch has. actions/convert.hpp is the contract.
+// A key whose values are converted, or mirrored with the images: the plan fills its window and its base, and then converts the
+// window to what the batch has, in place where that has the same type and width. actions/convert.hpp is the contract.
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "robocache/actions/convert.hpp"
 #include "robocache/batch/key.hpp"
-#include "robocache/image/mirror.hpp"
 
 namespace robocache {
 namespace {
@@ -16,30 +15,22 @@ class ConvertedKey final : public BatchKey {
   ConvertedKey(const LoaderStreams& streams, size_t request)
       : BatchKey(streams, request, part_of_numbers(streams, request)),
         conversion_(key_conversion(options(), request)),
-        base_part_(conversion_.base ? part_of_numbers(streams, *conversion_.base) : aligned()),
-        tables_(options().device) {
+        base_part_(conversion_.base ? part_of_numbers(streams, *conversion_.base) : aligned()) {
+    ops_ = conversion_.ops.ops;
+    if (ops_.empty()) ops_.emplace_back().step = ActionStep::kRescale;  // of no feature: what is mirrored alone
+    const auto mixes = [](const ActionOp& op) { return is_of_poses(op.step) || op.step == ActionStep::kRotate; };
     params_.features = static_cast<int32_t>(features_of(request));
     params_.out_features = static_cast<int32_t>(conversion_.ops.out_features);
-    std::vector<ActionOp> ops = conversion_.ops.ops;
-    if (ops.empty()) ops.emplace_back().step = ActionStep::kRescale;  // of no feature: what is mirrored alone
-    params_.op_count = static_cast<int32_t>(ops.size());
-    params_.ops = tables_.put(ops);
-    mirror_ = mirror_params(request, params_.features);
+    params_.op_count = static_cast<int32_t>(ops_.size());
+    params_.by_feature = std::ranges::none_of(ops_, mixes);
     params_.wide = conversion_.work == DType::kFloat64;
     params_.out_dtype = spec().dtype;
-    params_.steps = steps();
+    params_.steps = static_cast<int32_t>(steps());
     params_.tolerance = conversion_.tolerance;
-    make_affines();
-    if (!conversion_.base) return;
-    params_.base_row = static_cast<int32_t>(features_of(*conversion_.base));
-    base_mirror_ = mirror_params(*conversion_.base, params_.base_row);
-    std::vector<int32_t> taken(options().streams[request].base_features.begin(),
-                               options().streams[request].base_features.end());
-    if (taken.empty()) {
-      taken.resize(static_cast<size_t>(params_.features));
-      std::iota(taken.begin(), taken.end(), 0);
-    }
-    params_.base_features = tables_.put(taken);
+    // A step delta reads the step before as it was.
+    reads_before_ = ops_[0].step == ActionStep::kStepDelta;
+    in_place_ = !reads_before_ && params_.out_dtype == conversion_.work && params_.out_features == params_.features;
+    if (conversion_.base) params_.base_row = static_cast<int32_t>(features_of(*conversion_.base));
   }
 
   void reserve(Part part, BatchLayout& layout) override {
@@ -50,10 +41,9 @@ class ConvertedKey final : public BatchKey {
       params_.out_pad_offset = pad_offset();
       if (conversion_.base)
         params_.base_offset = add(layout, "_base", conversion_.work, {params_.features}, "the base of ");
-      params_.x_offset = layout.add_scratch(steps() * params_.features * value);
-      params_.pad_offset = layout.add_scratch(steps());
+      params_.x_offset = in_place_ ? params_.out_offset : layout.add_scratch(steps() * params_.features * value);
+      params_.pad_offset = reads_before_ ? layout.add_scratch(steps()) : params_.out_pad_offset;
       params_.age_offset = age_offset() >= 0 ? age_offset() : layout.add_scratch(steps() * 8);
-      if (params_.scale != nullptr) params_.source_offset = layout.add_scratch(8);
     }
     if (conversion_.base && part == base_part_) {
       params_.base_row_offset = layout.add_scratch(params_.base_row * value);
@@ -62,15 +52,10 @@ class ConvertedKey final : public BatchKey {
     }
   }
 
-  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const override {
+  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables&) const override {
     if (part == aligned()) {
       windows.streams.push_back(
           window_at(request_, source, params_.features, params_.x_offset, params_.pad_offset, params_.age_offset));
-      if (params_.scale != nullptr) {
-        const auto number = static_cast<int64_t>(source);
-        const auto* const bytes = reinterpret_cast<const uint8_t*>(&number);
-        windows.constants.push_back({tables.put(std::vector<uint8_t>(bytes, bytes + 8)), 8, params_.source_offset});
-      }
     }
     if (conversion_.base && part == base_part_) {
       WindowStream& base =
@@ -84,40 +69,33 @@ class ConvertedKey final : public BatchKey {
     }
   }
 
-  int64_t launch(const BatchMemory& filled, const HostPart&, void*, const void*, CudaStream stream) const override {
-    ConvertActionsParams params = params_;
-    params.memory = filled.memory;
-    params.samples = filled.count;
-    mirror(filled, mirror_, steps(), params_.x_offset, stream);
-    mirror(filled, base_mirror_, 1, params_.base_row_offset, stream);
-    convert_actions(params, options().device, stream);
-    return 0;
+  // The device has what the host has aligned before its own plan runs.
+  void add_conversion(Part part, std::vector<ConvertActionsParams>& conversions, DeviceTables& tables) const override {
+    if (part != (aligned() == base_part_ ? aligned() : Part::kDevice)) return;
+    ConvertActionsParams& params = conversions.emplace_back(params_);
+    params.ops = tables.put(ops_);
+    put_mirror(request_, params.features, params.mirror, tables);
+    const AffineTables affine = affine_tables(affines(), conversion_.work, tables);
+    params.scale = affine.scale;
+    params.shift = affine.shift;
+    if (!conversion_.base) return;
+    std::vector<int32_t> taken(options().streams[request_].base_features.begin(),
+                               options().streams[request_].base_features.end());
+    if (taken.empty()) {
+      taken.resize(static_cast<size_t>(params_.features));
+      std::iota(taken.begin(), taken.end(), 0);
+    }
+    params.base_features = tables.put(taken);
+    put_mirror(*conversion_.base, params.base_row, params.base_mirror, tables);
   }
 
  private:
-  MirrorParams mirror_params(size_t request, int64_t features) {
+  void put_mirror(size_t request, int32_t features, ActionMirror& mirror, DeviceTables& tables) const {
     KeyMirror asked = key_mirror(options(), request);
-    MirrorParams made{};
-    if (asked.axes.empty()) return made;
+    if (asked.axes.empty()) return;
     asked.axes.resize(static_cast<size_t>(features));
-    made.features = features;
-    made.wide = conversion_.work == DType::kFloat64;
-    made.axes = tables_.put(asked.axes);
-    std::ranges::copy(asked.flip, made.flip);
-    return made;
-  }
-
-  // Mirrors the samples whose images are flipped: all by one launch, or each of the given anchors by its own.
-  void mirror(const BatchMemory& filled, MirrorParams params, int64_t rows, int64_t offset, CudaStream stream) const {
-    if (params.axes == nullptr) return;
-    const int64_t value = dtype_size(conversion_.work);
-    params.rows = rows;
-    params.samples = filled.anchors.empty() ? filled.count : 1;
-    for (int64_t sample = 0; sample < filled.count; sample += params.samples) {
-      params.values = filled.memory + offset + sample * rows * params.features * value;
-      params.first = filled.draw_of(sample);
-      mirror_values(params, options().device, stream);
-    }
+    mirror.axes = tables.put(asked.axes);
+    std::ranges::copy(asked.flip, mirror.flip);
   }
 
   const Stream* stream_of(size_t source, size_t request) const {
@@ -134,7 +112,8 @@ class ConvertedKey final : public BatchKey {
     return 0;
   }
 
-  void make_affines() {
+  // Of every source, kTileRows times; empty where none is normalised.
+  std::vector<Affine> affines() const {
     std::vector<Affine> all;
     bool is_normalised = false;
     for (size_t source = 0; source < options().sources.size(); ++source) {
@@ -142,12 +121,9 @@ class ConvertedKey final : public BatchKey {
       std::vector<Affine> own = rows ? rows->affine : std::vector<Affine>{};
       is_normalised = is_normalised || !own.empty();
       own.resize(static_cast<size_t>(params_.out_features));
-      all.insert(all.end(), own.begin(), own.end());
+      for (int row = 0; row < kTileRows; ++row) all.insert(all.end(), own.begin(), own.end());
     }
-    if (!is_normalised) return;
-    const AffineTables affine = affine_tables(all, conversion_.work, tables_);
-    params_.scale = affine.scale;
-    params_.shift = affine.shift;
+    return is_normalised ? all : std::vector<Affine>{};
   }
 
   WindowStream window_at(size_t request, size_t source, int64_t features, int64_t out_offset, int64_t pad_offset,
@@ -164,9 +140,10 @@ class ConvertedKey final : public BatchKey {
 
   const KeyConversion conversion_;
   const Part base_part_;
-  DeviceTables tables_;
+  std::vector<ActionOp> ops_;
+  bool reads_before_ = false;
+  bool in_place_ = false;
   ConvertActionsParams params_{};
-  MirrorParams mirror_{}, base_mirror_{};
 };
 
 }  // namespace

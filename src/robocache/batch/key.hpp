@@ -2,13 +2,14 @@
 //
 //   for (auto& key : keys) key->reserve(Part::kDevice, layout);
 //   for (auto& key : keys) key->add_window(Part::kDevice, source, windows, tables);
+//   for (auto& key : keys) key->add_conversion(Part::kDevice, conversions, tables);
 //   ...
-//   window_batch(batch, device, stream);  // one launch: fills numbers, and chooses the rows of frames
+//   window_batch(batch, device, stream);  // one launch: fills numbers, converts them, and chooses the rows of frames
 //   for (auto& key : keys) bad_frames += key->launch(filled, part, scratch, ahead, stream);  // fills the frames
 //
 // | kind              | aligned by | reserves                                | stage()           | launch()               |
 // | numbers           | either     | values and marks where it is aligned    |                   |                        |
-// | converted numbers | either     | values, marks and a base, and scratch   |                   | converts the values    |
+// | converted numbers | either     | values, marks and a base, and scratch   |                   |                        |
 // | frames, host      | either     | values and marks where it is aligned    | decodes for CUDA  | decodes on the CPU     |
 // | frames, packed    | the host   | values on the device, marks on the host | packs their files | decodes the files      |
 // | frames, resident  | the device | values and marks on the device          |                   | decodes resident files |
@@ -76,6 +77,9 @@ class BatchKey {
 
   // Adds the key's window in each sample of a source to the plan of `part`. Throws ArgumentError, DeviceError.
   virtual void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const = 0;
+
+  // Adds what becomes of the key's windows to the plan of `part`.
+  virtual void add_conversion(Part, std::vector<ConvertActionsParams>&, DeviceTables&) const {}
 
   // On a CUDA loader, when the host's plan has run: the host's work on frames. Throws FrameError, FileError.
   virtual void stage(const BatchMemory&, HostPart&) const {}

@@ -232,6 +232,14 @@ struct Loader::Impl {
       for (const auto& key : keys) key->add_window(part, source, own, to);
     }
     Aligner aligner{window_plan(windows, to), mixed};
+    std::vector<ConvertActionsParams> conversions;
+    for (const auto& key : keys) key->add_conversion(part, conversions, to);
+    aligner.plan.conversions = to.put(conversions);
+    aligner.plan.conversion_count = static_cast<int32_t>(conversions.size());
+    // Converting a number takes as long as copying so many bytes.
+    for (const ConvertActionsParams& key : conversions) {
+      aligner.plan.sample_bytes += int64_t{key.steps} * key.out_features * (key.by_feature ? 4 : 16);
+    }
     const bool writes_anchors = part == (aligns_on_device ? Part::kDevice : Part::kHost);
     aligner.plan.time_offset = writes_anchors ? time_offset : -1;
     aligner.plan.episode_offset = writes_anchors ? episode_offset : -1;
@@ -251,6 +259,8 @@ struct Loader::Impl {
     batch.first_position =
         options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * count;
     batch.mixture = by.mixture.at_epoch(position.seed, position.epoch);
+    batch.seed = position.seed;
+    batch.epoch = static_cast<uint64_t>(position.epoch);
     batch.memory = memory;
     return batch;
   }

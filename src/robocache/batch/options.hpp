@@ -222,7 +222,7 @@ bool is_camera(const StreamRequest& request);
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
 
 // By which of a key's features change their signs with flipped images, of complete options: for each feature the axes of
-// MirrorParams, or nothing where none does; and the probability of a flip of rows and of columns.
+// ActionMirror, or nothing where none does; and the probability of a flip of rows and of columns.
 struct KeyMirror {
   std::vector<uint8_t> axes;
   double flip[2];

@@ -23,7 +23,7 @@ ROBOCACHE_HD bool is_flipped(const ImageDraw& draw, int axis, double probability
 
 // Exact at quarter turns.
 ROBOCACHE_HD void sine_and_cosine(double degrees, double& sine, double& cosine) {
-  const double quarters = nearest_whole(degrees / 90);
+  const double quarters = whole_nearest(degrees / 90);
   const double x = (degrees - 90 * quarters) * 0x1.1df46a2529d39p-6;  // pi / 180
   const double square = x * x;
   double s = 0;
@@ -53,8 +53,8 @@ ROBOCACHE_HD Warp frame_warp(const TransformParams& p, const ImageDraw& draw, in
   double sine = 0;
   double cosine = 0;
   sine_and_cosine(frame_draws(p, draw, step).number(DrawnFor::kRotation, p.rotation), sine, cosine);
-  warp.sine = static_cast<int64_t>(nearest_whole(sine * 0x1p30));
-  warp.cosine = static_cast<int64_t>(nearest_whole(cosine * 0x1p30));
+  warp.sine = static_cast<int64_t>(whole_nearest(sine * 0x1p30));
+  warp.cosine = static_cast<int64_t>(whole_nearest(cosine * 0x1p30));
   return warp;
 }
 
@@ -160,7 +160,7 @@ inline constexpr int32_t kMostBlurReach = 31;
 // e to the power of x.
 ROBOCACHE_HD double exponential(double x) {
   if (x < -700) return 0;
-  const double halvings = nearest_whole(x * 0x1.71547652b82fep0);  // x / log(2)
+  const double halvings = whole_nearest(x * 0x1.71547652b82fep0);  // x / log(2)
   const double rest = x - halvings * 0x1.62e42fefa39efp-1;
   double sum = 1;
   for (int n = 16; n > 0; --n) sum = 1 + sum * rest / n;  // Taylor's series
@@ -179,7 +179,7 @@ ROBOCACHE_HD BlurWeights blur_weights(const TransformParams& p, const ImageDraw&
   const double sigma = frame_draws(p, draw, step).number(DrawnFor::kBlur, p.blur);
   for (int32_t i = 0; i <= p.blur_reach; ++i) {
     const double x = i / sigma;
-    weights.of[i] = static_cast<int32_t>(nearest_whole(0x1p15 * exponential(-0.5 * (x * x))));
+    weights.of[i] = static_cast<int32_t>(whole_nearest(0x1p15 * exponential(-0.5 * (x * x))));
     weights.sum += (i == 0 ? 1 : 2) * weights.of[i];
   }
   return weights;
@@ -207,8 +207,8 @@ ROBOCACHE_HD ErasedPart erased_part(const TransformParams& p, const ImageDraw& d
     const FrameDraws own{mix_bits(draws.state + attempt)};
     const double area = own.number(DrawnFor::kEraseScale, p.erase_scale) * p.out[0] * p.out[1];
     const double ratio = exponential(own.number(DrawnFor::kEraseRatio, p.erase_log_ratio));
-    const double rows = nearest_whole(std::sqrt(area * ratio));
-    const double columns = nearest_whole(std::sqrt(area / ratio));
+    const double rows = whole_nearest(std::sqrt(area * ratio));
+    const double columns = whole_nearest(std::sqrt(area / ratio));
     if (rows >= p.out[0] || columns >= p.out[1]) continue;
     ErasedPart part{};
     part.size[0] = static_cast<int32_t>(rows);

@@ -69,7 +69,7 @@ ROBOCACHE_HD FrameDraws frame_draws(const TransformParams& p, const ImageDraw& d
 // ---- Geometry: the source of an output pixel ----
 
 // The nearest integer, ties to even, for magnitudes up to 2^51.
-ROBOCACHE_HD double nearest_whole(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
+ROBOCACHE_HD double whole_nearest(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 // The plan of rows or of columns. Pixels [from_first, from_first + from) of the frame are resized to `to` pixels. The
 // first of these is pixel to_first of the resized frame. Output pixel i is pixel i + first of the resized frame,
@@ -120,7 +120,7 @@ ROBOCACHE_HD FramePlan frame_plan(const TransformParams& p, const ImageDraw& dra
     AxisPlan& axis = *axes[i];
     axis.from = p.frame[i];
     if (p.crop_scales) {
-      const double from = nearest_whole(side * p.frame[i]);
+      const double from = whole_nearest(side * p.frame[i]);
       axis.from = from < 1 ? 1 : static_cast<int32_t>(from);
       const int32_t spare = p.frame[i] - axis.from;
       axis.from_first =
@@ -227,7 +227,7 @@ struct Bicubic {
     const double x = from_centre(axis, taps, j);
     const double twice = x < one ? (3 * x - 5 * one) * x * x + 2 * (one * one * one)
                                  : ((5 * one - x) * x - 8 * (one * one)) * x + 4 * (one * one * one);
-    return static_cast<int32_t>(nearest_whole(twice * (0x1p14 / (one * one * one))));
+    return static_cast<int32_t>(whole_nearest(twice * (0x1p14 / (one * one * one))));
   }
 };
 
@@ -281,7 +281,7 @@ ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
     mean = mean < 0 ? 0 : mean;
     mean = mean > 255 ? 255 : mean;
   }
-  return static_cast<uint8_t>(static_cast<int32_t>(nearest_whole(mean)));
+  return static_cast<uint8_t>(static_cast<int32_t>(whole_nearest(mean)));
 }
 
 // ---- Colour: each step maps bytes to bytes, in float32 without fma, rounded to the nearest, ties to even ----

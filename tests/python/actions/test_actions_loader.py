@@ -395,6 +395,48 @@ def test_two_keys_share_a_base(tmp_path, rng, device):
     np.testing.assert_allclose(at_the_anchor, np.broadcast_to([0, 0, 0, 0, 0, 0, 1], at_the_anchor.shape), atol=1e-5)
 
 
+@pytest.mark.parametrize("steps", [1, 3, 16, 40])
+@pytest.mark.parametrize("name", ["joints", "se3", "6D", "steps"])
+def test_windows_of_any_length(tmp_path, rng, device, name, steps):
+    dataset = record(tmp_path / "c", rng)
+    words = {"offsets": np.arange(steps) * 0.02, "method": "nearest"}
+    made, raw = loaders(dataset, LISTS[name], device, window=words, state={"method": "nearest"})
+    batch, plain = next(made), next(raw)
+    pad = plain["action_is_pad"].clone()
+    if name == "steps":
+        pad[:, 1:] |= plain["action_is_pad"][:, :-1]
+    assert torch.equal(batch["action"], convert(plain["action"], plain["state"], LISTS[name]))
+    assert torch.equal(batch["action_is_pad"], pad | plain["state_is_pad"][:, None])
+
+
+def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
+    names = [f"action.{i}" for i in range(14)]  # each of three segments, of which a group has at most 32
+    with robocache.Writer(tmp_path / "c") as writer:
+        for _ in range(3):
+            with writer.episode() as episode:
+                for name in ["state", *names]:
+                    turn = Rotation.random(100, random_state=rng.integers(1 << 30)).as_quat()
+                    values = np.concatenate([rng.standard_normal((100, 3)), turn, rng.uniform(0, 1, (100, 1))], -1)
+                    episode.append(name, np.arange(100) * 20_000_000, values.astype(np.float32))
+    dataset = robocache.open(tmp_path / "c")
+    lists = [list(LISTS)[i % 6] for i in range(14)]
+    batches = []
+    for converted in (True, False):
+        words = [{"convert": LISTS[one], "base": "state"} if converted else {} for one in lists]
+        methods = [(slice(0, 3), "nearest"), (slice(3, 7), "nearest"), (slice(7, 8), "previous")]
+        windows = {
+            name: Window(np.arange(16) * 0.02, method=methods, **own) for name, own in zip(names, words, strict=True)
+        }
+        batches.append(
+            next(
+                robocache.Loader(dataset, batch_size=64, delta_timestamps=windows | {"state": Window()}, device=device)
+            )
+        )
+    batch, plain = batches
+    for name, one in zip(names, lists, strict=True):
+        assert torch.equal(batch[name], convert(plain[name], plain["state"], LISTS[one])), name
+
+
 # ---- What is refused ----
 
 
