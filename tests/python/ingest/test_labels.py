@@ -5,7 +5,7 @@ import pytest
 from hdf5_files import write_robomimic
 from rlds_files import example, group, image, sequence, tensor, write_rlds
 from robocache.frames import is_labels
-from ros_files import START, write_mcap
+from ros_files import START, header, message, write_mcap
 from ros_files import image as ros_image
 
 import robocache
@@ -98,3 +98,24 @@ def test_what_a_name_does_not_say_an_attribute_says(masks, tmp_path):
     assert not np.isin(batch("ids", interpolation="area"), masks).all()  # whoever asks for means gets them
     with pytest.raises(robocache.ArgumentError, match=r"'ids'.*brightness.*labels.*mapping"):
         batch("ids", brightness=0.5)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_labels_of_16_bits_are_no_millimetres(compressed, masks, tmp_path):
+    """REP 118 has depth in 16UC1."""
+    wide = masks.astype(np.uint16) * 300
+    topic, kind, made = "/semantic/labels", "sensor_msgs/msg/Image", []
+    for k, one in enumerate(wide):
+        time_ns = START + k * STEP
+        if compressed:
+            file = np.frombuffer(robocache.frames.encode(one[None], codec="png").data, np.uint8)
+            kind = "sensor_msgs/msg/CompressedImage"
+            made.append((time_ns, message(kind, header=header(time_ns), format="16UC1; png compressed ", data=file)))
+        else:
+            made.append((time_ns, ros_image(one, "16UC1", time_ns=time_ns)))
+    robocache.ingest(write_mcap(tmp_path / "a.mcap", {topic: (kind, made)}), tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    np.testing.assert_array_equal(dataset.streams[topic].values[:], wide)
+    assert dataset.streams[topic].frames.unit_m is None
+    with pytest.raises(robocache.ArgumentError, match=f"'{topic}'.*unit_m"):  # a batch holds distances, or bytes
+        robocache.Loader(dataset, delta_timestamps={topic: robocache.Window()}, batch_size=ROWS)

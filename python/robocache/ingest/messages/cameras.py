@@ -217,6 +217,8 @@ class Camera:
                 continue
             pixels = self._coloured(pixels, encoding)
             unit = self._unit_m if self._unit_m is not None and encoding == "mono16" else _UNITS_M.get(encoding)
+            if storage.labels:  # 16UC1 is millimetres of depth alone
+                unit = None
             if pixels.dtype == np.uint8:
                 stored, resized = encode(pixels, storage), storage.resized(height, width)
             elif storage.size is not None:
@@ -333,6 +335,7 @@ class Camera:
         height, width = stored.shape[:2] if isinstance(stored, frames.Encoded) else (0, 0)
         if made.resized is not None:
             height, width = made.resized["from"]
+        depth = depth and not frames.is_labels(origin.name)
         wide = isinstance(stored, frames.Encoded) and stored.dtype == np.uint16
         yield (
             origin.name,
