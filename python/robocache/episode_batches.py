@@ -71,10 +71,12 @@ class EpisodeLoader(BatchesInOrder):
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
 
     Example:
-        >>> loader = robocache.EpisodeLoader(ds, batch_size=8, delta_timestamps={"action": Window()}, form="packed")
+        >>> loader = robocache.EpisodeLoader(ds, batch_size=2, delta_timestamps={"action": None}, max_steps=50, form="packed")
         >>> batch = next(loader)
-        >>> torch.nested.nested_tensor_from_jagged(batch["action"], batch["offsets"]).shape
-        torch.Size([8, j1, 7])
+        >>> batch["lengths"].shape, batch["offsets"].shape
+        (torch.Size([2]), torch.Size([3]))
+        >>> bool(len(batch["action"]) == batch["offsets"][-1])
+        True
     """
 
     def __init__(
