@@ -11,6 +11,7 @@ import numpy as np
 from ..dataset import EncodedFrames, Stream
 from ..errors import FrameError
 from ..findings import Finding
+from ..frames import is_labels
 from .streams import Clock, Survey
 
 SAMPLED = 24  # decoded frames per camera
@@ -48,7 +49,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                 blank.append((row, float(seen.mean()) if seen.size else 0.0))
         if len(ends) == 2 * len({0, camera.rows - 1}) and ends[0] == ends[-1]:
             survey.blank.add(camera.name)
-        if blank:
+        if blank and not is_labels(camera.name, camera.attributes):  # a mask of nothing is one label
             row, level = blank[0]
             yield Finding(
                 "warning",
@@ -66,8 +67,8 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
     """Finds frames that repeat for at least 10 rows and 1 s while numbers of the episode change."""
     for camera in survey.cameras:
         clock = survey.clocks[camera.name]
-        if camera.name in survey.blank:
-            continue  # check_frames reports it
+        if camera.name in survey.blank or is_labels(camera.name, camera.attributes):
+            continue  # check_frames reports the former; labels may stay while others move
         for begin, end in _repeats(camera, clock):
             time = camera.time_ns
             seconds = int(time[end - 1] - time[begin]) / 1e9

@@ -46,7 +46,7 @@ def write(path, recordings, metadata=None, describe=None, provenance=None, **wri
         for number, streams in enumerate(recordings):
             with w.episode(**(metadata[number] if metadata else {})) as episode:
                 for name, (time, values) in streams.items():
-                    if len(time) and name == "top":
+                    if len(time) and name.startswith("top"):
                         episode.append(name, time, values, codec="png")
                     elif len(time):
                         episode.append(name, time, values)

@@ -128,6 +128,16 @@ def test_nothing_is_found_where_nothing_is_wrong(clean, tmp_path):
     assert [stream["true_rate_hz"] for stream in report.streams] == pytest.approx([50, 50, 200, 10], rel=2e-3)
 
 
+def test_masks_of_nothing_and_masks_that_stay_are_no_findings(clean, tmp_path):
+    for streams in clean:
+        time, frames = streams["top"]
+        masks = np.zeros((*frames.shape[:3], 1), np.uint8)
+        masks[40:, 4:9, 4:9] = 1
+        streams["top_mask"] = time, masks
+    cache = robots.write(tmp_path / "cache", clean)
+    assert robots.places(robocache.doctor(cache)) == []
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.floats(0, 0.05), st.integers(1, 9))
 def test_nothing_is_found_in_clean_robots(tmp_path_factory, seed, episodes, jitter, features):
