@@ -273,6 +273,15 @@ def test_ranks_share_each_epoch(dataset):
     assert len(dropping) == 1 and [len(batch) for batch in _epoch(dropping)] == [3]
 
 
+def test_steps_are_the_anchors_that_are_drawn(dataset, device):
+    anchors = robocache.Anchors(stream="state", drop_n_last=2)
+    loader = _loader(dataset, anchors=anchors, shuffle=False, device=device)
+    assert _flat(_epoch(loader)) == [(episode, 0, length - 2) for episode, _, length in WHOLE if length > 2]
+    ticks = _loader(dataset, anchors=robocache.Anchors(rate_hz=50.0), shuffle=False, device=device, batch_size=8)
+    (batch,) = ticks  # every second row
+    assert batch["lengths"].tolist() == [(length + 1) // 2 for length in LENGTHS if length]
+
+
 def test_a_mixture(dataset, tmp_path, device):
     other = _write(tmp_path / "other", [4, 6])
     sources = [Source(dataset, episodes=[2, 0, 2]), Source(other)]
