@@ -323,20 +323,21 @@ def test_ingest_doctor_export(names, tmp_path):
 
 def test_live(names):
     with robocache.Writer("arm") as writer, writer.episode() as episode:
-        episode.append("joint", names["time_ns"][:9], np.zeros((9, 7), np.float32))
+        for stream in ("joint", "action"):
+            episode.append(stream, names["time_ns"][:9], np.zeros((9, 7), np.float32))
         episode.append("camera", names["time_ns"][:9:4], np.zeros((3, 480, 640, 3), np.uint8), codec="raw")
-    windows = {"joint": [-0.1, 0.0], "camera": None}
+    windows = {"joint": [-0.1, 0.0], "camera": None, "action": [0.0, 0.1]}
     names["loader"] = robocache.Loader("arm", batch_size=1, delta_timestamps=windows, device="cpu")
     names |= {"time_ns": 10**18, "row": np.ones(7, np.float32)}
     run("live", "loader.save_spec(", names)
     assert names["batch"] is None and names["rings"]["joint"].newest_ns == 10**18
-    spec = robocache.Loader("arm", batch_size=1, delta_timestamps={"joint": [0.0, 0.1]}, device="cpu").spec
+    windows = {"joint": [-0.1, 0.0], "action": [0.0, 0.1]}
+    spec = robocache.Loader("arm", batch_size=1, delta_timestamps=windows, device="cpu").spec
     ring = robocache.live.Ring((7,), "float32", span_s=5.0)
     for k in range(9):
         ring.push(10**18 + k * 100_000_000, names["row"], arrival_ns=2 * 10**18)
-    aligner = robocache.live.Aligner(spec, {"joint": ring})
+    aligner = robocache.live.Aligner(spec, {"joint": ring}, outputs=["action"])
     names |= {"aligner": aligner, "batch": aligner.latest(), "policy": lambda batch: batch["joint"]}
     names["now_ns"] = int(names["batch"]["time_ns"][0])
-    page = [text.replace('"action"', '"joint"') for text in snippets("live") if text.startswith("chunks = ")]
-    exec(page[0], names)
+    run("live", "chunks = live.Chunks(", names)
     assert names["action"].tolist() == [1] * 7

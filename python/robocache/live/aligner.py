@@ -141,7 +141,9 @@ class Aligner:
 
     Args:
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
-        rings: ``{key: Ring}``, one for each key of the spec.
+        rings: ``{key: Ring}``, one for each key of the spec but the outputs.
+        outputs: the keys that the policy puts out, such as ``["action"]``. The batch does not have them, and has ``<key>_base`` where
+            their conversions compare with a state: :meth:`Spec.to_absolute` needs it.
         device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
         max_age_s: a ring whose newest row is older than another's by more, in seconds, is an error of :meth:`latest`. None: no limit.
@@ -164,6 +166,7 @@ class Aligner:
         spec: Spec | str | os.PathLike[str],
         rings: Mapping[str, Ring],
         *,
+        outputs: Sequence[str] = (),
         device: str = "cpu",
         framework: str | None = None,
         max_age_s: float | None = None,
@@ -173,7 +176,10 @@ class Aligner:
             raise errors.ArgumentTypeError(f"rings: expected {{key: Ring}}, got {rings!r}")
         self.rings = dict(rings)
         self._max_age_ns = None if max_age_s is None else _ns("max_age_s", max_age_s)
+        if isinstance(outputs, str) or not isinstance(outputs, Sequence):
+            raise errors.ArgumentTypeError(f"outputs: expected a list of keys, got {outputs!r}")
         handles = [x for key, ring in rings.items() for x in (_lib.text("rings", key), ring._handle)]
+        handles += [x for key in outputs for x in (_lib.text("outputs", key), None)]
         self._handle = _aligner_open(self.spec.to_json(), *handles)
         described = json.loads(_aligner_describe(self._handle))
         self._torch = _framework(framework, device)

@@ -66,13 +66,19 @@ ROBOCACHE_FFI(ring_counts, args, result) {
 ROBOCACHE_FFI(ring_newest_ns, args, result) { set(result, ring_of(args).newest_ns()); }
 ROBOCACHE_FFI(ring_arrival_ns, args, result) { set(result, ring_of(args).arrival_ns()); }
 
-// (JSON of a spec; then of each ring its key and itself) -> aligner
+// (JSON of a spec; then of each ring its key and itself, of each output its key and None) -> aligner
 ROBOCACHE_FFI(aligner_open, args, result) {
   Rings rings;
+  std::vector<std::string> outputs;
   for (int i = 1; i < args.count(); i += 2) {
-    rings[std::string(args.string(i, "rings"))] = args.object<RingHandle>(i + 1, "rings").ring;
+    std::string key(args.string(i, "rings"));
+    if (args.is_none(i + 1)) {
+      outputs.push_back(std::move(key));
+    } else {
+      rings[std::move(key)] = args.object<RingHandle>(i + 1, "rings").ring;
+    }
   }
-  result.set_object(AlignerHandle{std::make_shared<Aligner>(spec_from_json(args.string(0, "spec")), std::move(rings))});
+  result.set_object(AlignerHandle{std::make_shared<Aligner>(spec_from_json(args.string(0, "spec")), rings, outputs)});
 }
 
 // (aligner) -> JSON of its memory's bytes and arrays

@@ -27,8 +27,9 @@ constexpr int kMargin = 4;  // distinct stamps on each side of a window: more th
 
 struct Aligner::Impl {
   struct Key {
-    const KeySpec* spec;
+    const KeySpec* spec;               // of a base, its key's
     std::shared_ptr<const Ring> ring;  // null: the spec's source had no such stream
+    DType dtype{};                     // in the batch, of a base in scratch memory
     std::vector<int64_t> offsets_ns;   // of the stamps that steps aim at; in rows, of the anchor's
     int64_t first_offset_ns = 0;
     int64_t last_offset_ns = 0;
@@ -46,6 +47,12 @@ struct Aligner::Impl {
     int64_t age_offset = -1;
     int64_t feature_pad_offset = -1;
 
+    // The base of a key that is put out: these features of the row in scratch memory come to base_offset.
+    std::vector<int64_t> taken;
+    int64_t base_offset = -1;
+
+    bool is_base() const { return base_offset >= 0; }
+
     // Frames.
     std::optional<ImageTransform> transform;
     FrameShape frame{};
@@ -55,15 +62,28 @@ struct Aligner::Impl {
     int64_t intrinsics_offset = -1;
   };
 
-  Impl(BatchSpec asked, Rings rings) : spec(std::move(asked)), layout(1), constants(Device{}) {
+  Impl(BatchSpec asked, const Rings& rings, const std::vector<std::string>& outputs)
+      : spec(std::move(asked)), layout(1), constants(Device{}) {
     check_spec(spec);
+    for (const std::string& name : outputs) {
+      if (std::ranges::find(spec.keys, name, &KeySpec::key) == spec.keys.end()) {
+        refuse("outputs: expected keys of the spec, which has ", names_of_keys(), ", got '", name, "'");
+      }
+      if (rings.contains(name)) refuse("rings['", name, "']: expected none, since the policy puts that key out");
+    }
     for (const auto& [name, ring] : rings) {
       if (std::ranges::find(spec.keys, name, &KeySpec::key) == spec.keys.end()) {
         refuse("rings['", name, "']: expected a key of the spec, which has ", names_of_keys());
       }
     }
     keys.reserve(spec.keys.size());
-    for (const KeySpec& of : spec.keys) add(of, rings);
+    for (const KeySpec& of : spec.keys) {
+      if (std::ranges::find(outputs, of.key) == outputs.end()) {
+        add(of, rings);
+      } else if (of.convert && !of.convert->base.empty()) {
+        add_base(of, rings);
+      }
+    }
     time_offset = layout.add("time_ns", DType::kInt64, {}, "the moment");
     age_offset = layout.add("anchor_age_ns", DType::kInt64, {}, "the moment's age");
     if (spec.dataset_index) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the source");
@@ -76,16 +96,49 @@ struct Aligner::Impl {
   }
 
   void add(const KeySpec& of, const Rings& rings) {
+    if (of.convert) refuse("spec: key '", of.key, "' has conversions, which an Aligner does not do but for outputs=");
     Key& key = keys.emplace_back();
     key.spec = &of;
+    key.dtype = of.dtype;
     key.offsets_ns = of.stamp_offsets_ns();
+    read(key, rings);
+    reserve(key);
+  }
+
+  // The state that a key which is put out is converted back by: the base key's row at the moment, as it was recorded.
+  void add_base(const KeySpec& of, const Rings& rings) {
+    const KeySpec& base = *std::ranges::find(spec.keys, of.convert->base, &KeySpec::key);
+    if (!base.offsets_rows.empty())
+      refuse("outputs: key '", of.key, "' has a base in rows, which an Aligner does not do");
+    Key& key = keys.emplace_back();
+    key.spec = &base;
+    key.dtype = of.convert->dtype;
+    key.offsets_ns = {base.offset_ns};
+    read(key, rings);
+    key.affine = {};
+    key.taken = of.convert->base_features;
+    if (key.taken.empty()) {
+      key.taken.resize(static_cast<size_t>(features_of(base.rows ? base.rows->shape : base.shape)));
+      std::iota(key.taken.begin(), key.taken.end(), int64_t{0});
+    }
+    key.base_offset = layout.add(of.key + "_base", key.dtype, {std::ssize(key.taken)}, "the base of '" + of.key + "'");
+    key.out_offset = layout.add_scratch(features_of(base.rows ? base.rows->shape : base.shape) * dtype_size(key.dtype));
+    key.pad_offset = layout.add_scratch(1);
+    key.age_offset = layout.add_scratch(8);
+  }
+
+  // Finds the ring of a key, and what of it is settled.
+  void read(Key& key, const Rings& rings) {
+    const KeySpec& of = *key.spec;
     const auto [first, last] = std::minmax_element(key.offsets_ns.begin(), key.offsets_ns.end());
     key.first_offset_ns = *first;
     key.last_offset_ns = *last;
-    if (of.convert) refuse("spec: key '", of.key, "' has conversions, which an Aligner does not do");
     const auto found = rings.find(of.key);
     if (of.rows) {
-      if (found == rings.end()) refuse("rings: expected one for each key of the spec, got none for '", of.key, "'");
+      if (found == rings.end()) {
+        refuse("rings: expected one for each key of the spec, got none for '", of.key,
+               "'; a key that the policy puts out stands in outputs=");
+      }
       key.ring = found->second;
       check(key);
       if (of.offsets_rows.empty()) {
@@ -101,7 +154,6 @@ struct Aligner::Impl {
     } else if (found != rings.end()) {
       refuse("rings['", of.key, "']: expected none, since the spec's source has no such stream");
     }
-    reserve(key);
   }
 
   // What a ring has is what the spec's stream had.
@@ -172,9 +224,9 @@ struct Aligner::Impl {
     for (Key& key : keys) {
       const KeySpec& of = *key.spec;
       WindowStream& window = windows.streams.emplace_back();
-      const int64_t features = of.images ? 1 : features_of(of.shape);
+      const int64_t features = of.images ? 1 : features_of(key.is_base() && of.rows ? of.rows->shape : of.shape);
       window.out_features = features;
-      window.out_dtype = of.images ? DType::kInt64 : of.dtype;
+      window.out_dtype = of.images ? DType::kInt64 : key.dtype;
       window.out_offset = of.images ? key.number_offset : key.out_offset;
       window.pad_offset = key.pad_offset;
       window.age_offset = key.age_offset;
@@ -264,6 +316,15 @@ struct Aligner::Impl {
 
     int64_t unsettled = 0;
     for (Key& key : keys) {
+      if (key.is_base()) {
+        const int64_t size = dtype_size(key.dtype);
+        for (size_t i = 0; i < key.taken.size(); ++i) {
+          std::memcpy(memory + key.base_offset + static_cast<int64_t>(i) * size,
+                      memory + key.out_offset + key.taken[i] * size, static_cast<size_t>(size));
+        }
+        unsettled += key.ring != nullptr && time_ns + key.last_offset_ns > key.settled_ns;
+        continue;
+      }
       auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
       for (int64_t step = 0; key.ring != nullptr && step < key.spec->steps(); ++step) {
         const int64_t offset_ns = key.offsets_ns[key.offsets_ns.size() > 1 ? static_cast<size_t>(step) : 0];
@@ -337,7 +398,8 @@ struct Aligner::Impl {
   int64_t bad_frames = 0;
 };
 
-Aligner::Aligner(BatchSpec spec, Rings rings) : impl_(std::make_unique<Impl>(std::move(spec), std::move(rings))) {}
+Aligner::Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs)
+    : impl_(std::make_unique<Impl>(std::move(spec), rings, outputs)) {}
 Aligner::~Aligner() = default;
 
 const BatchSpec& Aligner::spec() const { return impl_->spec; }

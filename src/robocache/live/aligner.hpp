@@ -10,7 +10,8 @@
 // targets that are not settled: they are padding, though the recording may have a value there later (rule 53).
 //
 // The arrays are those of the Loader, of one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on; "time_ns" [1], the
-// moment; and "anchor_age_ns" [1], the newest stamp of all rings less the moment.
+// moment; and "anchor_age_ns" [1], the newest stamp of all rings less the moment. Of a key that the policy puts out there is
+// <key>_base alone, where its conversions have one.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,10 @@ using Rings = std::map<std::string, std::shared_ptr<const Ring>>;  // by the spe
 // One thread uses it; others push to the rings meanwhile.
 class Aligner {
  public:
-  // Throws ArgumentError that names the key: a key without a ring, a ring without a key, rows of another shape, dtype or codec
-  // than the spec's, or a span that is shorter than the window.
-  Aligner(BatchSpec spec, Rings rings);
+  // `outputs`: the keys that the policy puts out; they need no ring. Throws ArgumentError that names the key: another key without a
+  // ring, a ring without a key, rows of another shape, dtype or codec than the spec's, a span that is shorter than the window,
+  // conversions of a key that is no output.
+  Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs = {});
   ~Aligner();
 
   const BatchSpec& spec() const;

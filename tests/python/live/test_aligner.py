@@ -321,3 +321,46 @@ def test_a_segment_ends_at_a_clock_that_is_set_back(tmp_path):
     ring.push(NS + 10_000_000, np.full(2, 110, np.float32), arrival_ns=10 * NS)
     batch = aligner.latest()
     assert batch["joint"].tolist() == [[[100, 100], [100, 100]]] and batch["joint_is_pad"].tolist() == [[True, False]]
+
+
+def test_an_output_has_no_ring_and_gives_its_base(tmp_path):
+    rng = np.random.default_rng(7)
+    stamps, came = arrivals(rng, 0.5, 200, 0.001, 0.003)
+    rows = {name: rng.standard_normal((len(stamps), 4)).astype(np.float32) for name in ("state", "action")}
+    dataset = recorded(tmp_path / "cache", {name: (stamps, came, values) for name, values in rows.items()})
+    windows = {
+        "state": Window([-0.02, 0.0], normalize="mean_std", offset_s=0.002),
+        "action": Window(
+            [0.0, 0.02, 0.04],
+            convert=[robocache.actions.Relative("joints", mask=[True, True, False])],
+            base=("state", [2, 0, 3]),
+        ),
+    }
+    with pytest.raises(robocache.ArgumentError):
+        robocache.Loader(dataset, batch_size=1, delta_timestamps=windows)  # of 4 features, not 3
+    windows["action"] = Window(
+        [0.0, 0.02, 0.04],
+        convert=[robocache.actions.Relative("joints", mask=[True, True, False, True])],
+        base=("state", [2, 0, 3, 1]),
+    )
+    loader = robocache.Loader(
+        dataset, batch_size=64, delta_timestamps=windows, framework="numpy", device="cpu", shuffle=False
+    )
+    batches = [loader.gather(range(i, min(i + 64, loader.num_anchors))) for i in range(0, loader.num_anchors, 64)]
+    expected = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+    ring = robocache.live.Ring((4,), "float32", span_s=0.2, lateness_s=0.0035)
+    aligner = robocache.live.Aligner(loader.spec, {"state": ring}, outputs=["action"], framework="numpy")
+    streams = {"state": (stamps, came, rows["state"])}
+    assert replay(streams, aligner, {"state": ring}, expected, expected["time_ns"]) > 80
+    batch = aligner.latest()
+    assert set(batch) == {"state", "state_is_pad", "action_base", "time_ns", "anchor_age_ns"}
+    made = loader.spec.to_absolute("action", np.zeros((1, 3, 4), np.float32), batch)
+    np.testing.assert_array_equal(made[0, 0], batch["action_base"][0] * [1, 1, 0, 1])
+    for wrong, words in (
+        (["arm"], "outputs: expected keys of the spec"),
+        (["state"], "expected none, since the policy"),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=words):
+            robocache.live.Aligner(loader.spec, {"state": ring}, outputs=wrong)
+    with pytest.raises(robocache.ArgumentError, match="'action' has conversions"):
+        robocache.live.Aligner(loader.spec, {"state": ring, "action": ring})
