@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from robocache.ingest.recording import Ragged, SourceError
 from ros_files import (
     MS,
+    ROS1,
+    ROS2,
     START,
     definition,
     header,
@@ -18,6 +20,7 @@ from ros_files import (
     message,
     read,
     strings,
+    write_bag1,
     write_channel,
     write_mcap,
 )
@@ -460,6 +463,72 @@ def test_markers_are_subjects_by_namespace_and_number(tmp_path):
     got = read(write_mcap(tmp_path / "a.mcap", {"/m": (kind, [one(k, *key) for k, key in enumerate(said)])}))
     rows = {name: [float(row[3]) for row in got.only[name].rows] for name in ("/m", "/m/map/box/1", "/m/map/0")}
     assert rows == {"/m": [0, 3], "/m/map/box/1": [1], "/m/map/0": [2]}
+
+
+# ---- what messages say they do not provide ----
+
+PROVIDED = {"orientation": [0, 0, 0, 1], "angular_velocity": [1, 2, 3], "linear_acceleration": [4, 5, 6]}
+
+
+def lacking_imu(k, store=ROS2):
+    """A row lacks the quantity of its number, modulo 4; the fourth lacks none."""
+    fields = {"header": header(START + k * MS, store=store)}
+    for number, (name, values) in enumerate(PROVIDED.items()):
+        kind = "Quaternion" if len(values) == 4 else "Vector3"
+        parts = dict(zip("xyzw", map(float, values), strict=False))
+        fields[name] = message(f"geometry_msgs/msg/{kind}", store, **parts)
+        fields[f"{name}_covariance"] = np.array([-1.0 if k % 4 == number else 0.0, *[0.0] * 8])
+    return message("sensor_msgs/msg/Imu", store, **fields)
+
+
+def lacking_rows():
+    rows = []
+    for k in range(12):
+        for number, values in enumerate(PROVIDED.values()):
+            rows += [np.nan] * len(values) if k % 4 == number else values
+    return np.reshape(rows, (12, 10))
+
+
+def in_json(k):
+    fields = {"header": {"stamp": {"secs": START // 10**9, "nsecs": START % 10**9 + k * MS}, "frame_id": "imu"}}
+    for number, (name, values) in enumerate(PROVIDED.items()):
+        fields[name] = dict(zip("xyzw", map(float, values), strict=False))
+        fields[f"{name}_covariance"] = [-1 if k % 4 == number else 0.5] * 9
+    return json.dumps(fields).encode()
+
+
+@pytest.mark.parametrize("route", ["ros 2", "ros 1", "json"])
+def test_an_imu_without_orientation_says_so_by_a_covariance_of_minus_1(route, tmp_path):
+    if route == "ros 1":
+        made = [(START + k * MS, lacking_imu(k, ROS1)) for k in range(12)]
+        path = write_bag1(tmp_path / "a.bag", {"data": ("sensor_msgs/msg/Imu", made)})
+    elif route == "ros 2":
+        made = [(START + k * MS, lacking_imu(k)) for k in range(12)]
+        path = write_mcap(tmp_path / "a.mcap", {"data": ("sensor_msgs/msg/Imu", made)})
+    else:
+        payloads = [(START + k * MS, in_json(k)) for k in range(12)]
+        path = write_channel(tmp_path / "a.mcap", "json", ("sensor_msgs/Imu", "jsonschema", b"{}"), payloads)
+    got = read(path)
+    np.testing.assert_array_equal(np.array(got.only["data"].rows), lacking_rows())
+    for name in PROVIDED:
+        assert f"{name}_covariance begins with -1" in got.left_out[f"data: {name}"]
+
+
+def test_a_position_without_a_fix_is_none(tmp_path):
+    kind = "sensor_msgs/msg/NavSatFix"
+
+    def one(k):
+        status = message("sensor_msgs/msg/NavSatStatus", status=-(k % 2))
+        return START + k * MS, message(
+            kind, header=header(START + k * MS), status=status, latitude=47.5, longitude=8.5, altitude=1.0
+        )
+
+    got = read(write_mcap(tmp_path / "a.mcap", {"/fix": (kind, [one(k) for k in range(6)])}))
+    stream = got.only["/fix"]
+    columns = [stream.names.index(name) for name in ("latitude", "longitude", "altitude")]
+    expected = [[47.5, 8.5, 1.0], [np.nan] * 3] * 3
+    np.testing.assert_array_equal(np.array(stream.rows)[:, columns], expected)
+    assert "status.status begins with -1" in got.left_out["/fix: position"]
 
 
 # ---- several subjects that ids tell apart ----

@@ -28,6 +28,8 @@ from .points import Clouds, is_cloud
 _OF_JOINTS = ("transforms", "twist", "wrench")
 _FILES = re.compile(r"Compressed(Image|Video)$")
 # Frames of reference: in the episodes table where they are the same in all messages of a recording.
+# Arrays whose first number -1 says that the quantity is not provided (sensor_msgs/Imu).
+_UNKNOWN_COVARIANCES = ("orientation_covariance", "angular_velocity_covariance", "linear_acceleration_covariance")
 FRAMES = ("header.frame_id", "frame_id", "parent_frame_id", "child_frame_id")
 
 
@@ -295,10 +297,15 @@ class Topic:
             self._notes.leave_out(self._name, "its messages are empty")
         alone = len(leaves) == 1
         scalars = [leaf for leaf in leaves if leaf.kind == "number" and leaf.count is None]
+        absent = self._absent(batch)
         for group, dtype in _vectors(scalars):
             stream = self._stream(group, scalars, alone)
             columns = [batch.numbers(leaf).astype(dtype, copy=False) for leaf in group]
             names = [leaf.path for leaf in group]
+            for column, path in enumerate(names if absent and dtype.kind == "f" else ()):
+                rows = next((rows for prefix, rows in absent.items() if path.startswith(prefix)), None)
+                if rows is not None:
+                    columns[column] = np.where(rows, np.nan, columns[column]).astype(dtype, copy=False)
             told = self._with_methods(attributes, dtype, group, [len(group)])
             yield stream, Rows(time_ns, np.stack(columns, axis=1), names, attributes=told)
         for leaf in leaves:
@@ -318,6 +325,30 @@ class Topic:
                 yield stream, Texts(time_ns, texts, attributes={**attributes, "encoding": "json"})
             elif leaf.kind == "records":
                 yield from self._records(stream, leaf, batch, time_ns, attributes)
+
+    def _absent(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Finds what messages say they do not provide: of each beginning of fields' paths whether a row lacks them. ROS says so with
+        -1 as the first number of an Imu's covariances, and as the status of a NavSatFix."""
+        absent: dict[str, np.ndarray] = {}
+        for path, leaf in self._by_path.items():
+            stem, is_covariance, _ = path.partition("_covariance")
+            if path.endswith(_UNKNOWN_COVARIANCES) and leaf.kind in ("number", "numbers") and leaf.count != 0:
+                values, starts = _first_numbers(batch, leaf)
+                rows = np.zeros(len(batch), bool)
+                rows[starts] = values == -1
+                fields = [f"{stem}."]
+            elif path.endswith("status.status") and f"{stem[:-13]}latitude" in self._by_path and leaf.kind == "number":
+                rows = batch.numbers(leaf) == -1
+                fields = [f"{stem[:-13]}{name}" for name in ("latitude", "longitude", "altitude")]
+            else:
+                continue
+            if rows.any():
+                absent |= dict.fromkeys(fields, rows)
+                what = stem if is_covariance else f"{stem[:-13]}position"
+                self._notes.leave_out(
+                    f"{self._name}: {what}", f"NaN where {path} begins with -1, which says that there is none"
+                )
+        return absent
 
     def _with_methods(
         self,
@@ -587,6 +618,15 @@ class Topic:
         for (parent, child), some in rows.items():
             attributes = self._attributes(frame_id=parent, child_frame_id=child)
             yield f"{self._name}/{parent}/{child}", Rows(times[some], values[some], names, attributes=attributes)
+
+
+def _first_numbers(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
+    """The first number of each message's array, and the indices of the messages whose array has one."""
+    if leaf.kind == "number":
+        return batch.numbers(leaf).reshape(len(batch), -1)[:, 0], np.arange(len(batch))
+    values, offsets = batch.sequences(leaf)
+    rows = np.flatnonzero(np.diff(offsets))
+    return values[offsets[rows]], rows
 
 
 def joint_lists(leaves: Mapping[str, Leaf], batch: Batch) -> list[tuple[str, ...]] | None:
