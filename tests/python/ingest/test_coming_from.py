@@ -1,0 +1,221 @@
+"""docs/coming-from.md: each of our snippets runs, and its batches are the numbers of their formulas, written here in numpy."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hdf5_files import write_robomimic
+from lerobot_files import Episode, write_lerobot
+from scipy.spatial.transform import Rotation
+
+import robocache
+from robocache import Anchors, Normalization, Window, actions
+
+torch = pytest.importorskip("torch")
+
+PAGE = (Path(__file__).parents[3] / "docs/coming-from.md").read_text()
+
+
+def run(begin, **names):
+    """Executes our snippet that begins so; loaders are in order, with every moment in one batch."""
+    (code,) = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if text.startswith(begin)]
+    code = code.replace("batch_size=64", 'batch_size=4096, shuffle=False, drop_last=False, device="cpu", findings=None')
+    words = {"robocache": robocache, "Window": Window, "Normalization": Normalization, "Anchors": Anchors}
+    words |= {"actions": actions, "np": np} | names
+    exec(code, words)
+    return words
+
+
+def chunk(x, t, offsets):
+    """Rows of an episode, its edges held."""
+    return x[np.clip(t + np.asarray(offsets), 0, len(x) - 1)]
+
+
+@pytest.mark.parametrize("robot", ["ALOHA", "LIBERO"])
+def test_openpi(tmp_path, rng, monkeypatch, robot):
+    monkeypatch.chdir(tmp_path)
+    aloha = robot == "ALOHA"
+    mask, state_width, horizon = ([1] * 6 + [0] + [1] * 6 + [0], 14, 50) if aloha else ([1] * 6 + [0], 8, 10)
+    state_key, key = ("observation.state", "action") if aloha else ("state", "actions")
+    lengths = (70, 20)
+    states = [rng.normal(size=(n, state_width)).astype(np.float32) for n in lengths]
+    moves = [rng.normal(size=(n, len(mask))).astype(np.float32) for n in lengths]
+    write_lerobot("set", [Episode({state_key: s, key: a}) for s, a in zip(states, moves, strict=True)], fps=50)
+    robocache.ingest("set", "cache")
+    # openpi, src/openpi/transforms.py: DeltaActions takes the state's first dims from the actions where the mask holds; Normalize
+    # is (x - mean) / (std + 1e-6), or by quantiles (x - q01) / (q99 - q01 + 1e-6) * 2 - 1.
+    seen = []
+    for s, a in zip(states, moves, strict=True):
+        for t in range(len(s)):
+            x = chunk(a, t, range(horizon)).copy()
+            x -= np.where(mask, s[t, : len(mask)], 0)
+            seen.append(x)
+    seen, flat = np.stack(seen), np.concatenate(states)
+    stats = {}
+    for name, x in (("state", flat), ("actions", seen.reshape(-1, len(mask)))):
+        q01, q99 = np.quantile(x, [0.01, 0.99], axis=0)
+        own = {"mean": x.mean(0), "std": x.std(0), "q01": q01, "q99": q99}
+        stats[name] = {of: number.tolist() for of, number in own.items()}
+    Path("norm_stats.json").write_text(json.dumps({"norm_stats": stats}))
+
+    def normal(x, name):
+        mean, std, q01, q99 = (np.array(stats[name][of]) for of in ("mean", "std", "q01", "q99"))
+        return (x - mean) / (std + 1e-6) if aloha else (x - q01) / (q99 - q01 + 1e-6) * 2 - 1
+
+    with pytest.warns(robocache.NormStatsWarning):
+        got = run("# ours\nmask" if aloha else "# ours: LIBERO (", ds=robocache.open("cache"))
+    np.testing.assert_allclose(got["batch"][key].numpy(), normal(seen, "actions"), atol=2e-4)
+    np.testing.assert_allclose(got["batch"][state_key].numpy(), normal(flat, "state"), atol=2e-4)
+    recorded = np.stack([chunk(a, t, range(horizon)) for a in moves for t in range(len(a))])
+    np.testing.assert_allclose(got["absolute"].numpy(), recorded, atol=1e-5)
+
+
+def write(path, episodes, hz=50):
+    """Episodes of streams by name."""
+    with robocache.Writer(path) as writer:
+        for streams in episodes:
+            with writer.episode() as episode:
+                for name, x in streams.items():
+                    episode.append(name, np.arange(len(x)) * (1_000_000_000 // hz), x)
+    return robocache.open(path)
+
+
+def homogeneous(p, turn):
+    made = np.tile(np.eye(4), (len(p), 1, 1))
+    made[:, :3, :3], made[:, :3, 3] = turn.as_matrix(), p
+    return made
+
+
+def test_groot(tmp_path, rng):
+    episodes, want = [], []
+    for rows in (40, 25):
+        poses = {}
+        for what in ("state", "action"):
+            p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
+            poses[what] = homogeneous(p, turn)
+        # gr00t/data/state_action: xyz + rot6d are the position and the matrix's first two rows; relative is inv(T0) T.
+        for t in range(rows):
+            near = np.linalg.inv(poses["state"][t]) @ chunk(poses["action"], t, range(16))
+            want.append(np.concatenate([near[:, :3, 3], near[:, :2, :3].reshape(-1, 6)], -1))
+        streams = {
+            f"{what}.eef": np.concatenate([x[:, :3, 3], x[:, :2, :3].reshape(-1, 6)], -1) for what, x in poses.items()
+        }
+        grips = {f"{what}.gripper": rng.uniform(size=(rows, 1)) for what in poses}
+        episodes.append({name: x.astype(np.float32) for name, x in (streams | grips).items()})
+    want = np.stack(want)
+    ds = write(tmp_path / "cache", episodes)
+    batch = run("# ours: ingest with --mapping", ds=ds)["batch"]
+    valid = want[~batch["action.eef_is_pad"].numpy()]  # statistics without padding
+    low, high = valid.min(0), valid.max(0)
+    np.testing.assert_allclose(batch["action.eef"].numpy(), 2 * (want - low) / (high - low) - 1, atol=1e-4)
+    grips = np.concatenate([one["action.gripper"] for one in episodes])
+    chunks = np.stack(
+        [chunk(one["action.gripper"], t, range(16)) for one in episodes for t in range(len(one["action.gripper"]))]
+    )
+    scaled = 2 * (chunks - grips.min()) / (grips.max() - grips.min()) - 1
+    np.testing.assert_allclose(batch["action.gripper"].numpy(), scaled, atol=1e-4)
+
+
+def test_openvla_libero(tmp_path, rng):
+    moves = [rng.uniform(-1, 1, (rows, 7)).astype(np.float32) for rows in (20, 9)]
+    batch = run("# ours: LIBERO\n", ds=write(tmp_path / "cache", [{"action": one} for one in moves]))["batch"]
+    want = np.stack([chunk(one, t, range(8)) for one in moves for t in range(len(one))])
+    # transforms.py, libero_dataset_transform: invert_gripper_actions(clip(g, 0, 1)) is 1 - clip(g, 0, 1)
+    want[..., 6] = 1 - np.clip(want[..., 6], 0, 1)
+    np.testing.assert_allclose(batch["action"].numpy(), want, atol=1e-6)
+
+
+def test_openvla_bridge(tmp_path, rng):
+    state, action = rng.normal(size=(30, 7)), rng.uniform(0, 1, (30, 7))
+    # prismatic/vla/datasets/rlds/utils/data_utils.py, binarize_gripper_actions: below 0.05 closed, above 0.95 open, between them the next decided
+    # one, at the end the last number as it is; relabel_actions: the difference to the next state, the last step dropped.
+    gripper, carry = np.zeros(30), float(action[-1, 6])
+    for t in reversed(range(30)):
+        g = action[t, 6]
+        carry = 1.0 if g > 0.95 else 0.0 if g < 0.05 else carry
+        gripper[t] = carry
+    want = np.concatenate([np.diff(state[:, :6], axis=0), gripper[:-1, None]], -1)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        run("# ours: BridgeData", episode=episode, state=state, action=action, time_ns=np.arange(30) * 200_000_000)
+    made = robocache.open(tmp_path / "cache")
+    words = {"delta_timestamps": {"action": Window()}, "shuffle": False, "device": "cpu", "findings": None}
+    batch = next(robocache.Loader(made, batch_size=29, **words))
+    np.testing.assert_allclose(batch["action"].numpy(), want, atol=1e-12)
+
+
+def test_umi(tmp_path, rng):
+    episodes, poses, acts = [], [], []
+    offsets = range(0, 48, 3)
+    for rows in (60, 50):
+        p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
+        x = homogeneous(p, turn)
+        # pose_repr_util.convert_pose_mat_rep, "relative": inv(base) @ pose; pose_util.mat_to_pose10d: xyz and two rows.
+        for t in range(rows):
+            for into, at in ((poses, [-3, 0]), (acts, offsets)):
+                near = np.linalg.inv(x[t]) @ chunk(x, t, at)
+                into.append(np.concatenate([near[:, :3, 3], near[:, :2, :3].reshape(-1, 6)], -1))
+        pose = np.concatenate([p, turn.as_rotvec()], -1).astype(np.float32)
+        episodes.append({"pose": pose, "action": pose})
+    batch = run("# ours: `pose` is", ds=write(tmp_path / "cache", episodes))["batch"]
+    np.testing.assert_allclose(batch["pose"].numpy(), np.stack(poses), atol=1e-4)
+    np.testing.assert_allclose(batch["action"].numpy(), np.stack(acts), atol=1e-4)
+
+
+def test_robomimic(tmp_path, rng):
+    demos = {
+        f"demo_{i}": {"actions": rng.normal(size=(n, 7)), "obs/robot0_eef_pos": rng.normal(size=(n, 3))}
+        for i, n in enumerate((30, 4))
+    }
+    robocache.ingest(write_robomimic(tmp_path / "low_dim_v141.hdf5", demos), tmp_path / "cache")
+    batch = run('# ours\nwindows = {"obs/', ds=robocache.open(tmp_path / "cache"))["batch"]
+    # robomimic/utils/dataset.py, get_sequence_from_demo: the first and last rows are repeated outside the demo; pad_mask is
+    # False there.
+    rows = [(one, t) for one in demos.values() for t in range(len(one["actions"]))]
+    want = np.stack([chunk(one["actions"], t, range(10)) for one, t in rows])
+    seen = np.stack([chunk(one["obs/robot0_eef_pos"], t, range(-1, 10)) for one, t in rows])
+    mask = np.stack([t + np.arange(10) < len(one["actions"]) for one, t in rows])
+    np.testing.assert_allclose(batch["actions"].numpy(), want, atol=1e-6)
+    np.testing.assert_allclose(batch["obs/robot0_eef_pos"].numpy(), seen, atol=1e-6)
+    assert (~batch["actions_is_pad"].numpy() == mask).all()
+
+
+def write_zarr(path, arrays):
+    """A store of zarr v2: every array one chunk, not compressed."""
+    for name, x in arrays.items():
+        folder = path / name
+        folder.mkdir(parents=True)
+        header = {"zarr_format": 2, "shape": x.shape, "chunks": x.shape, "dtype": x.dtype.str, "compressor": None}
+        (folder / ".zarray").write_text(json.dumps(header | {"fill_value": 0, "order": "C", "filters": None}))
+        (folder / ".".join("0" * x.ndim)).write_bytes(x.tobytes())
+    for folder in (path, path / "data", path / "meta"):
+        (folder / ".zgroup").write_text('{"zarr_format": 2}')
+    return path
+
+
+def test_diffusion_policy(tmp_path, rng):
+    pytest.importorskip("numcodecs")
+    ends = np.array([30, 55])
+    arrays = {"data/state": rng.normal(size=(55, 5)), "data/action": rng.normal(size=(55, 2))}
+    arrays = {name: x.astype(np.float32) for name, x in arrays.items()}
+    store = write_zarr(tmp_path / "pusht_cchi_v7_replay.zarr", arrays | {"meta/episode_ends": ends})
+    robocache.ingest(store, tmp_path / "cache", rate_hz=10)
+    batch = run("# ours: robocache ingest pusht", ds=robocache.open(tmp_path / "cache"))["batch"]
+    # diffusion_policy/common/sampler.py, create_indices: starts from -pad_before to length - horizon + pad_after; rows outside
+    # are the edge's. normalizer.py, limits: (x - min) * 2 / (max - min) - 1 over the whole buffer.
+    for name in ("state", "action"):
+        x = arrays[f"data/{name}"]
+        scaled = (x - x.min(0)) * 2 / (x.max(0) - x.min(0)) - 1
+        want = [
+            chunk(episode, start, range(16))
+            for episode in np.split(scaled, ends[:-1])
+            for start in range(-1, len(episode) - 16 + 7 + 1)
+        ]
+        np.testing.assert_allclose(batch[name].numpy(), np.stack(want), atol=1e-4)
+
+
+def test_every_snippet_of_ours_is_run():
+    ours = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if text.startswith("# ours")]
+    assert len(ours) == 8
+    assert len(re.findall(r"^## ", PAGE, re.MULTILINE)) == 6
