@@ -110,7 +110,9 @@ def _run(argv: list[str] | None) -> int:
             raise
         print(f"robocache {arguments.command}: {message}", file=sys.stderr)
         if stopped and not as_json:
-            again = ["robocache", *arguments.given, "--on-error", "skip"]
+            given = arguments.given
+            kept = [word for i, word in enumerate(given) if "--on-error" not in (word.split("=")[0], *given[i - 1 : i])]
+            again = ["robocache", *kept, "--on-error", "skip"]
             print("\n".join(overview.command_lines("", again, Console(stderr=True).width)), file=sys.stderr)
         return code
     except KeyboardInterrupt as error:

@@ -115,6 +115,9 @@ def test_ingest_with_named_skips_is_3(capsys, tmp_path):
     assert code == 1
     assert "run_1/cam.csv" in err and "--on-error skip" in err
     assert not (tmp_path / "refused").exists()
+    for given in (["--on-error", "stop"], ["--on-error=stop"]):
+        _, _, err = run(capsys, "ingest", *given, source, tmp_path / "refused")
+        assert "stop" not in err and err.endswith("--on-error skip\n")
     code, out, err = run(capsys, "ingest", source, tmp_path / "cache", "--on-error", "skip")
     assert (code, err) == (3, "")
     assert "run_1/cam.csv" in out.replace("\n", "")
