@@ -20,6 +20,7 @@ import numpy as np
 from . import _lib, errors, frames
 from ._check import number, truth, whole, wholes
 from ._printable import count
+from .conditions import as_expression, true_rows
 from .notebook import ROWS, table_html, title_html
 
 if TYPE_CHECKING:
@@ -514,34 +515,10 @@ class Dataset:
             >>> ds.select({"success": True})
             [0, 1, 2]
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        from pyarrow import acero
-
-        if not isinstance(where, pc.Expression | Mapping):
-            raise errors.ArgumentTypeError(
-                "where: expected an expression of pyarrow.compute, such as pc.field('success'), or {column: value}, got "
-                + type(where).__name__
-            )
+        expression = as_expression("where", where)
         table = self._selectable()
-        try:
-            if isinstance(where, Mapping):
-                expression = pc.scalar(True)
-                for name, value in where.items():
-                    field = pc.field(_lib.text("where", name))
-                    expression &= field.is_null() if value is None else field == value
-            else:
-                expression = where
-            # table.filter() by the calling thread alone, for the reason in `episodes`.
-            rows = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
-            chosen = acero.Declaration("filter", acero.FilterNodeOptions(expression), [rows])
-            chosen = chosen.to_table(use_threads=False)["episode_index"]
-        except (pa.ArrowException, OverflowError, UnicodeError) as error:
-            reason = str(error).partition(" in episode_index:")[0]  # before pyarrow lists all columns and their types
-            raise errors.ArgumentError(
-                f"where: {reason}; expected a bool made of the columns {', '.join(table.column_names)}"
-            ) from error
-        return cast(list[int], np.sort(chosen.to_numpy()).tolist())
+        rows = true_rows("where", expression, table, columns=", ".join(table.column_names))
+        return cast(list[int], rows.tolist())
 
     def statistics(
         self,

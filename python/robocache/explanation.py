@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ._printable import printable
@@ -27,7 +28,15 @@ def size_text(size: float) -> str:
 
 
 class Explanation(list[Placement]):
-    """The result of :meth:`Loader.explain`."""
+    """The result of :meth:`Loader.explain`.
+
+    Attributes:
+        anchors: how many anchors are drawn, and what chose them; "" where nothing chose.
+    """
+
+    def __init__(self, placements: Iterable[Placement] = (), anchors: str = "") -> None:
+        super().__init__(placements)
+        self.anchors = anchors
 
     def _repr_html_(self) -> str:
         rows = [(placement.key, placement.tier, size_text(placement.bytes), placement.why) for placement in self]
@@ -39,7 +48,8 @@ class Explanation(list[Placement]):
             *((printable(p.key), p.tier, size_text(p.bytes), printable(p.why)) for p in self),
         ]
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
-        return "\n".join(
+        lines = [
             f"{key:<{widths[0]}}  {tier:<{widths[1]}}  {size:>{widths[2]}}  {why}".rstrip()
             for key, tier, size, why in rows
-        )
+        ]
+        return "\n".join([*lines, *([printable(self.anchors)] if self.anchors else [])])

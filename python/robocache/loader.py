@@ -25,7 +25,7 @@ from .explanation import Explanation, Placement
 from .findings import enforce
 from .former_options import takes_former_options
 from .iteration import BatchesInOrder, Place
-from .loader_options import as_window, of_type, open_loader
+from .loader_options import as_window, chosen_by, of_type, open_loader
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
 from .spec import Spec
@@ -223,6 +223,9 @@ class Loader(BatchesInOrder):
         self._steps: int = described["steps_per_epoch"]
         self._fingerprint: str = described["fingerprint"]
         self._names = tuple(array["name"] for array in described["arrays"])
+        self._chosen_by = chosen_by(
+            sources, self._arguments["anchors"], self.num_anchors, described["anchors_before_filter"]
+        )
         self._dropped: str = described["dropped"]  # by missing="drop": how many episodes, and what they lack
         notes = [*described["notes"], *(note for key in self._texts.values() for note in key.notes)]
         for note in notes if self.rank == 0 and not self._unpickled else ():
@@ -567,9 +570,9 @@ class Loader(BatchesInOrder):
         return f"robocache.Loader({of}, {self.num_samples} samples in batches of {self.batch_size} on {self.device}: {arrays})"
 
     def explain(self) -> Explanation:
-        """Where each key's rows lie, how large they are, and why: prints as a table. Keys of texts are no part of it: their rows
-        stay in the cache's files."""
-        return Explanation(self._placements)
+        """Where each key's rows lie, how large they are, and why: prints as a table, with what chose the anchors. Keys of texts are
+        no part of it: their rows stay in the cache's files."""
+        return Explanation(self._placements, self._chosen_by)
 
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:

@@ -14,7 +14,8 @@ import numpy as np
 from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import in_a_batch
-from .dataset import Stats
+from .anchor_columns import AnchorColumns, as_columns, as_ranges
+from .dataset import Dataset, Stats
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Normalization, Ranks, Window
@@ -53,6 +54,7 @@ def open_loader(
     sources = resolved(sources, names, given["episodes"])
     keys = Keys(sources)
     anchors = as_anchors(given["anchors"])
+    filters = [_filter_of(source, name, anchors, mixture) for source, name in zip(sources, names, strict=True)]
     normalization = of_type("normalization", given["normalization"], Normalization)
     memory = of_type("memory", given["memory"], Memory)
     ranks = of_type("ranks", given["ranks"], Ranks)
@@ -99,9 +101,10 @@ def open_loader(
                     _lib.text(f"{name}rename", stream): _lib.text(f"{name}rename", key)
                     for stream, key in (source.rename or {}).items()
                     if key not in texts
-                }
+                },
+                "filter": _filter_numbers(anchors_of, f"{name}anchors."),
             }
-            for source, name in zip(sources, names, strict=True)
+            for source, name, anchors_of in zip(sources, names, filters, strict=True)
         ],
     }
     groups = {
@@ -116,11 +119,15 @@ def open_loader(
     if default.images is not None and not keys.cameras.intersection(windows):
         raise errors.ArgumentError("default.images: goes with a camera in the batch, got none")
     arrays: list[Any] = [len(sources)]
-    for source, name in zip(sources, names, strict=True):
+    raised: list[BaseException] = []
+    snap_s = float(number("snap_s", given["snap_s"]))
+    snap_ns = round(snap_s * 1e9) if 0 <= snap_s <= 1e9 else 0  # the library refuses others
+    for source, name, anchors_of in zip(sources, names, filters, strict=True):
         episodes = source.episodes
         arrays += (
             source.dataset._handle,
             None if episodes is None else wholes(f"{name}episodes", episodes),
+            *_filter_arrays(anchors_of, f"{name}anchors.", source.dataset, snap_ns, raised),
         )
     arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows)
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
@@ -128,7 +135,12 @@ def open_loader(
     prefetch, reuse = whole("memory.prefetch", memory.prefetch), truth("memory.reuse_buffers", memory.reuse_buffers)
     # The library borrows the memory of arrays during the call.
     borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
-    return _open(prefetch, reuse, json.dumps(request), *borrowed), texts
+    try:
+        return _open(prefetch, reuse, json.dumps(request), *borrowed), texts
+    except errors.Error:
+        if raised:
+            raise raised[0] from None
+        raise
 
 
 def _text_keys(
@@ -149,6 +161,78 @@ def _text_keys(
 
 def as_anchors(given: Any) -> Anchors:
     return Anchors(stream=given) if isinstance(given, str) else of_type("anchors", given or Anchors(), Anchors)
+
+
+def _filter_of(source: Source, name: str, anchors: Anchors, mixture: Mixture | None) -> Anchors:
+    """Returns the options that choose among a source's anchors: its own, else the loader's."""
+    if source.anchors is None:
+        for argument in ("keep", "drop") if mixture is not None else ():
+            if getattr(anchors, argument) is not None:
+                raise errors.ArgumentError(
+                    f"anchors.{argument}: its episodes are one dataset's; expected it in the anchors of each Source"
+                )
+        return anchors
+    own: Anchors = of_type(f"{name}anchors", source.anchors, Anchors)
+    for argument in ("stream", "rate_hz", "edges", "drop_n_last"):
+        if (value := getattr(own, argument)) != getattr(Anchors(), argument):
+            raise errors.ArgumentError(
+                f"{name}anchors.{argument}: expected keep, drop, where, first, last and every alone, got {value!r}; "
+                + ("anchor= of the Source names a stream" if argument == "stream" else "all sources share the loader's")
+            )
+    return own
+
+
+def chosen_by(sources: Sequence[Source], given: Any, drawn: int, of_all: int) -> str:
+    """Returns how many of all anchors are drawn, and which options chose them; "" where none did."""
+
+    def text(anchors: Anchors) -> str:
+        ranges = {
+            name: len(as_columns(name, x)["episode"])
+            for name in ("keep", "drop")
+            if (x := anchors.filters.get(name)) is not None
+        }
+        shown = {name: f"{ranges[name]} ranges" if name in ranges else x for name, x in anchors.filters.items()}
+        return ", ".join(f"{name}={x}" for name, x in shown.items())
+
+    texts = [text(as_anchors(given))]
+    texts += [f"sources[{i}]: {text(s.anchors) or 'all'}" for i, s in enumerate(sources) if s.anchors is not None]
+    return "; ".join([f"anchors: {drawn} of {of_all}", *filter(None, texts)]) if any(texts) else ""
+
+
+def _filter_numbers(anchors: Anchors, name: str) -> dict[str, Any]:
+    numbers = {argument: _given(whole, name + argument, getattr(anchors, argument)) for argument in ("first", "last")}
+    return {**numbers, "every": whole(f"{name}every", anchors.every)}
+
+
+def _filter_arrays(
+    anchors: Anchors, name: str, dataset: Dataset, snap_ns: int, raised: list[BaseException]
+) -> Iterator[Any]:
+    """The ranges, whether they are of rows, and the condition as the library calls it. What it raises goes into `raised`."""
+    for argument in ("keep", "drop"):
+        given = getattr(anchors, argument)
+        ranges, of_rows = (None, False) if given is None else as_ranges(name + argument, given, dataset)
+        yield ranges
+        yield of_rows
+    if anchors.where is None:
+        yield None
+        return
+    true_at = AnchorColumns(dataset, snap_ns).where(f"{name}where", anchors.where)
+
+    def where(count: int, episodes: int, times: int, stays: int) -> bool:
+        try:
+            at = (
+                _lib.array_at(None, address, (count,), np.dtype(np.int64), read_only=True)
+                for address in (episodes, times)
+            )
+            kept = np.zeros(count, np.uint8)
+            kept[true_at(*at)] = 1
+            _lib.array_at(None, stays, (count,), np.dtype(np.uint8), read_only=False)[:] = kept
+        except BaseException as error:
+            raised.append(error)
+            return False
+        return True
+
+    yield where
 
 
 def as_window(key: str, given: Any) -> Window:

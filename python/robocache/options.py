@@ -139,12 +139,45 @@ class Anchors:
         edges: moments whose window reaches over an end of the recording: ``"pad"``: they are drawn, and what lies outside is
             padding; ``"drop"``: they are not drawn.
         drop_n_last: moments at the end of each episode that are not drawn, after `edges`.
+        keep, drop: ranges of an episode whose moments alone are drawn, or are not: a table with the columns ``episode`` and
+            ``start_s``, ``end_s`` (seconds from the episode's first stamp), ``start_ns``, ``end_ns`` (stamps), or ``start_row``,
+            ``end_row`` (rows of the anchor stream, from the episode's first). Both ends are in it. A mapping of columns, a list
+            of mappings, or a table of pyarrow.
+        where: a condition on the columns at the moment, as :meth:`Dataset.select` takes it: ``pc.field("gripper") > 0.5``; null
+            is not true. Columns are streams of one feature; features of wider streams, ``"state.x"`` where they have names and
+            ``"state[0]"``; ``"speed(state)"``, the length of the change from the row before, per second; streams of texts; and
+            the episodes' columns. The row is the last at or before the moment; null before the first.
+        first, last: so many moments of each episode, from its beginning, its end, or both: ``first=1`` draws its start alone.
+        every: the first moment of each episode and every so many-th behind it.
+
+    They apply in this order: edges, drop_n_last, keep and drop, where, first and last, every.
+
+    Example:
+        >>> import pyarrow.compute as pc
+        >>> moving = robocache.Anchors(where=pc.field("speed(joint.position)") > 0.01, every=2)
     """
 
     stream: str | None = None
     rate_hz: float | None = None
     edges: str = "pad"
     drop_n_last: int = 0
+    keep: Any = None
+    drop: Any = None
+    where: Any = None
+    first: int | None = None
+    last: int | None = None
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "drop", "where"):
+            object.__setattr__(self, name, copied(getattr(self, name)))
+
+    @property
+    def filters(self) -> dict[str, Any]:
+        """Those options that choose among a source's moments, where they are not the default."""
+        given = {name: getattr(self, name) for name in ("keep", "drop", "where", "first", "last")}
+        given = {name: value for name, value in given.items() if value is not None}
+        return given | ({} if self.every == 1 and self.every is not True else {"every": self.every})
 
 
 @dataclass(frozen=True, kw_only=True)

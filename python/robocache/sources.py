@@ -13,6 +13,9 @@ from .dataset import Dataset, Stream
 from .dataset import open as open_dataset
 from .frames import is_labels
 
+if TYPE_CHECKING:
+    from .options import Anchors
+
 
 @dataclass(frozen=True, repr=False)
 class Source:
@@ -25,6 +28,8 @@ class Source:
         rename: ``{stream: key}``: the batch's key that a stream fills, where it is not its own name.
         norm_stats: ``{key: statistics}`` to normalise by instead of the dataset's own.
         anchor: the stream or key whose ticks are the anchors, where the loader's does not serve.
+        anchors: an :class:`Anchors` whose keep, drop, where, first, last and every choose among its anchors, instead of the
+            loader's.
     """
 
     dataset: Dataset
@@ -33,6 +38,7 @@ class Source:
     rename: Mapping[str, str] | None = None
     norm_stats: Mapping[str, Any] | None = None
     anchor: str | None = None
+    anchors: Anchors | None = None
 
     if TYPE_CHECKING:  # the same, but for paths, which become the datasets that they name
 
@@ -44,6 +50,7 @@ class Source:
             rename: Mapping[str, str] | None = None,
             norm_stats: Mapping[str, Any] | None = None,
             anchor: str | None = None,
+            anchors: Anchors | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -55,7 +62,11 @@ class Source:
     def __repr__(self) -> str:
         """Without what is None; of lists and statistics how many they are, or whose."""
         told = [repr(self.dataset)]
-        told += [f"{name}={x!r}" for name in ("weight", "rename", "anchor") if (x := getattr(self, name)) is not None]
+        told += [
+            f"{name}={x!r}"
+            for name in ("weight", "rename", "anchor", "anchors")
+            if (x := getattr(self, name)) is not None
+        ]
         if self.episodes is not None:
             counted = hasattr(self.episodes, "__len__") and not isinstance(self.episodes, Mapping)
             told.append(f"{len(self.episodes)} episodes" if counted else f"episodes={self.episodes!r}")

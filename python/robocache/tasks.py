@@ -140,7 +140,7 @@ class MomentTexts:
         found: np.ndarray = np.where(choice < counts, codes, -1)
         for stream, by_row in reversed(self._streams):
             begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
-            rows = _last_rows(stream.time_ns, begins, ends, times, self._snap_ns)
+            rows = last_rows(stream.time_ns, begins, ends, times, self._snap_ns)
             found[:, begins < ends] = -1
             holds = rows >= begins
             if holds.any():
@@ -161,9 +161,7 @@ def later(times: np.ndarray, by: Any) -> np.ndarray:
     return found
 
 
-def _last_rows(
-    time_ns: np.ndarray, begins: np.ndarray, ends: np.ndarray, times: np.ndarray, snap_ns: int
-) -> np.ndarray:
+def last_rows(time_ns: np.ndarray, begins: np.ndarray, ends: np.ndarray, times: np.ndarray, snap_ns: int) -> np.ndarray:
     """Returns the last row in [begin, end) at or before its time, or later by less than `snap_ns`; begin - 1 if there is none.
 
     One binary search handles all samples. np.searchsorted cannot, because stamps ascend only within each episode.

@@ -29,9 +29,10 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
   anchors_ += anchors.anchors;
   add(selection_, anchors.anchors);
   add(selection_, anchors.period_ns);
-  selection_ = cache::crc32(anchors.table, static_cast<size_t>(anchors.episodes) * sizeof(AnchorEpisode), selection_);
-  visit_some(anchors.episodes, kTimes, [&](int64_t entry) {
-    const bool last = entry + 1 == anchors.episodes;
+  if (anchors.every != 1) add(selection_, anchors.every);
+  selection_ = cache::crc32(anchors.table, static_cast<size_t>(anchors.runs) * sizeof(AnchorRun), selection_);
+  visit_some(anchors.runs, kTimes, [&](int64_t entry) {
+    const bool last = entry + 1 == anchors.runs;
     const int64_t end = last ? anchors.anchors : anchors.table[entry + 1].first_anchor;
     add(selection_, anchors.at(anchors.table[entry].first_anchor).time_ns);
     add(selection_, anchors.at(end - 1).time_ns);
@@ -43,7 +44,7 @@ void OrderFingerprint::add_anchors(const Dataset& dataset, const AnchorIndex& an
     const auto bytes = static_cast<size_t>(stream.features * dtype_size(stream.dtype));
     row.resize(std::min(bytes, kRowBytes));
     const StreamFile file = dataset.open_values(static_cast<int64_t>(number));
-    visit_some(anchors.episodes, kRows, [&](int64_t entry) {
+    visit_some(anchors.runs, kRows, [&](int64_t entry) {
       const auto episode = static_cast<size_t>(anchors.table[entry].episode);
       const int64_t begin = stream.row_offsets[episode];
       const int64_t rows = stream.row_offsets[episode + 1] - begin;

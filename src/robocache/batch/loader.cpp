@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "robocache/align/window_batch.hpp"
@@ -28,6 +29,7 @@ namespace {
 struct Source {
   std::shared_ptr<const ResidentClock> ticks;  // null with anchor_hz
   Anchors anchors;
+  int64_t before_filter;  // anchors
   AnchorIndex on_device;  // its tables lie on the device
 };
 
@@ -105,7 +107,7 @@ struct Loader::Impl {
       if (!options.anchor_hz) {
         source.ticks = ResidentClock::get(request.dataset, request.dataset->index_of(request.anchor), options.device);
       }
-      source.anchors = anchors_of(i, *request.episodes);
+      source.anchors = anchors_of(i, *request.episodes, &source.before_filter);
       if (source.anchors.table().empty()) refuse_without_anchors(i, options.rank);
       source.on_device = source.anchors.index();
       if (!options.shard_episodes) fingerprint.add_anchors(*request.dataset, source.on_device);
@@ -130,10 +132,20 @@ struct Loader::Impl {
   [[noreturn]] void refuse_without_anchors(size_t source, int64_t rank) const {
     refuse(source_name(options, source), "anchor: expected a tick to draw, got none in the ",
            options.shard_episodes ? "episodes of rank " + std::to_string(rank) : "episodes asked for",
-           options.edges == Edges::kDrop || options.drop_n_last > 0 ? " that edges and drop_n_last leave" : "");
+           options.edges == Edges::kDrop || options.drop_n_last > 0 || !options.sources[source].filter.keeps_all()
+               ? " that edges, drop_n_last, keep, drop and where leave"
+               : "");
   }
 
-  Anchors anchors_of(size_t source, const std::vector<int64_t>& episodes) const {
+  Anchors anchors_of(size_t source, const std::vector<int64_t>& episodes, int64_t* before_filter = nullptr) const {
+    Anchors every = anchors_without_filter(source, episodes);
+    if (before_filter != nullptr) *before_filter = every.index().anchors;
+    const AnchorFilter& filter = options.sources[source].filter;
+    if (filter.keeps_all()) return every;
+    return every.filtered(filter, streams.spec(source).snap_ns, source_name(options, source) + "anchors.");
+  }
+
+  Anchors anchors_without_filter(size_t source, const std::vector<int64_t>& episodes) const {
     const AnchorEdges edges = edges_of(source);
     if (const auto& ticks = sources[source].ticks) return Anchors::of_ticks(ticks->on_host(), episodes, edges);
     std::vector<StreamClock> clocks;
@@ -415,6 +427,12 @@ const LoaderOptions& Loader::options() const { return impl_->options; }
 
 int64_t Loader::anchors() const { return impl_->mixture.anchors; }
 
+int64_t Loader::anchors_before_filter() const {
+  int64_t anchors = 0;
+  for (const Source& source : impl_->sources) anchors += source.before_filter;
+  return anchors;
+}
+
 int64_t Loader::samples() const { return impl_->samples(); }
 
 int64_t Loader::steps_per_epoch() const {
@@ -520,10 +538,17 @@ std::vector<AnchoredEpisode> Loader::episodes() const {
   std::vector<AnchoredEpisode> found;
   for (size_t source = 0; source < impl_->sources.size(); ++source) {
     const Anchors& anchors = impl_->sources[source].anchors;
-    const std::span<const AnchorEpisode> table = anchors.table();
+    const std::span<const AnchorRun> table = anchors.table();
+    const auto ticks_of = [](const AnchorRun& run) { return std::tuple(run.episode, run.origin, run.first_tick); };
     for (size_t i = 0; i < table.size(); ++i) {
       const int64_t end = i + 1 < table.size() ? table[i + 1].first_anchor : anchors.index().anchors;
-      found.push_back({static_cast<int64_t>(source), table[i].episode, end - table[i].first_anchor});
+      const int64_t count = end - table[i].first_anchor;
+      // A filter leaves several runs of an episode. One that is listed twice begins anew.
+      if (i > 0 && table[i].episode == table[i - 1].episode && ticks_of(table[i]) > ticks_of(table[i - 1])) {
+        found.back().anchors += count;
+      } else {
+        found.push_back({static_cast<int64_t>(source), table[i].episode, count});
+      }
     }
   }
   return found;

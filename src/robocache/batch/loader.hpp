@@ -73,6 +73,7 @@ class Loader {
 
   const LoaderOptions& options() const;  // with nothing left out
   int64_t anchors() const;               // in all sources
+  int64_t anchors_before_filter() const;
   int64_t samples() const;  // drawn by all ranks together in an epoch: one for each anchor, or as weights say
   int64_t steps_per_epoch() const;
   size_t batch_bytes() const;

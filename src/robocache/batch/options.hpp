@@ -21,6 +21,7 @@
 #include "robocache/image/options.hpp"
 #include "robocache/interpolation/blocks.hpp"
 #include "robocache/interpolation/method.hpp"
+#include "robocache/sample/anchors.hpp"
 
 namespace robocache {
 
@@ -69,6 +70,8 @@ struct SourceRequest {
   std::vector<std::pair<std::string, std::string>> rename = {};  // a stream, and the key that it fills
   std::string anchor = {};                                       // a key or stream; else the LoaderOptions'
 
+  AnchorFilter filter = {};  // which anchors are drawn
+
   std::map<std::string, NormStats> norm_stats = {};  // by key: instead of the dataset's statistics
 
   // Of complete options: the episodes whose statistics normalise; none: all there are. Ranks with episodes of their own have
@@ -83,7 +86,8 @@ struct SourceRequest {
 
   // What is text: datasets, episodes and statistics are the caller's, renames are names of their own.
   static constexpr auto fields() {
-    return std::tuple(Field{"weight", &SourceRequest::weight}, Field{"anchor", &SourceRequest::anchor});
+    return std::tuple(Field{"weight", &SourceRequest::weight}, Field{"anchor", &SourceRequest::anchor},
+                      Field{"filter", &SourceRequest::filter});
   }
 };
 

@@ -26,6 +26,7 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
   LoaderOptions own = options;
   const SourceRequest& from = options.sources[source];
   own.sources = {SourceRequest{.dataset = from.dataset, .episodes = episodes, .rename = from.rename}};
+  own.sources[0].filter = from.filter;
   if (!options.anchor_hz) {
     own.sources[0].anchor = from.anchor;
     for (const auto& [stream, key] : from.rename) {

@@ -274,6 +274,26 @@ TensorView Args::tensor(int i, const char* name) const {
   return view;
 }
 
+std::function<void(std::span<const int64_t>)> Args::function(int i, const char* name) const {
+  if (any(i).type_index != kTVMFFIFunction) wrong_type(name, "a function", any(i));
+  TVMFFIObjectIncRef(any(i).v_obj);
+  const std::shared_ptr<void> kept(any(i).v_obj, [](void* function) { TVMFFIObjectDecRef(function); });
+  return [kept](std::span<const int64_t> numbers) {
+    std::vector<TVMFFIAny> given(numbers.size());
+    for (size_t k = 0; k < numbers.size(); ++k) {
+      given[k].type_index = kTVMFFIInt;
+      given[k].v_int64 = numbers[k];
+    }
+    TVMFFIAny result{};
+    const int code = TVMFFIFunctionCall(kept.get(), given.data(), static_cast<int32_t>(given.size()), &result);
+    if (code == 0 && result.type_index == kTVMFFIBool && result.v_int64 != 0) return;
+    TVMFFIObjectHandle raised = nullptr;
+    if (code != 0) TVMFFIErrorMoveFromRaised(&raised);
+    if (raised != nullptr) TVMFFIObjectDecRef(raised);
+    throw Error("a function of Python raised");
+  };
+}
+
 OwnedTensor OwnedTensor::allocate(DType dtype, Device device, std::initializer_list<int64_t> shape) {
   return allocate(TensorView::contiguous(nullptr, dtype, shape, device));
 }

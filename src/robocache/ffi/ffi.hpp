@@ -15,7 +15,9 @@
 #include <tvm/ffi/c_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,6 +64,10 @@ class Args {
   bool boolean(int i, const char* name) const;
   std::string_view string(int i, const char* name) const;  // valid during the call
   TensorView tensor(int i, const char* name) const;        // valid during the call
+
+  // A function of Python that takes ints and returns whether it succeeded; it may be called after the call too. It throws Error
+  // where the function returned False or raised; Python keeps what was raised.
+  std::function<void(std::span<const int64_t>)> function(int i, const char* name) const;
 
   std::string description(int i) const;  // what came, as an error says it
 

@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,13 +67,35 @@ auto allocator(const Loader& loader) {
   };
 }
 
-// Arguments from `at` on: how many sources there are, and the dataset and the int64 episodes, or None, of each.
+// The ranges of an int64 array [ranges, 3].
+std::vector<AnchorRange> ranges_from(const Args& args, int i, const char* name) {
+  const TensorView array = args.tensor(i, name);
+  const auto* const first = static_cast<const AnchorRange*>(array.data);
+  static_assert(sizeof(AnchorRange) == 3 * sizeof(int64_t));
+  return {first, first + array.numel() / 3};
+}
+
+// Arguments from `at` on: how many sources there are; of each the dataset, and each or None: the int64 episodes, the ranges of
+// anchors that are kept and whether they are of rows, those that are dropped and whether they are, and a function (number of anchors, addresses of their episodes and times, int64,
+// and of bytes), that sets to 0 the bytes of anchors that are not drawn.
 std::vector<SourceRequest> sources_from(const Args& args, int& at) {
   std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(at++, "sources")));
   for (SourceRequest& source : sources) {
     source.dataset = args.object<DatasetHandle>(at++, "dataset").dataset;
     if (!args.is_none(at)) source.episodes = numbers<int64_t>(args, at, "episodes");
-    ++at;
+    if (!args.is_none(at + 1)) source.filter.keep = ranges_from(args, at + 1, "anchors.keep");
+    source.filter.keep_rows = args.boolean(at + 2, "anchors.keep");
+    if (!args.is_none(at + 3)) source.filter.drop = ranges_from(args, at + 3, "anchors.drop");
+    source.filter.drop_rows = args.boolean(at + 4, "anchors.drop");
+    if (!args.is_none(at + 5)) {
+      source.filter.where = [where = args.function(at + 5, "anchors.where")](std::span<const int64_t> episodes,
+                                                                             std::span<const int64_t> times,
+                                                                             std::span<uint8_t> stays) {
+        const auto address = [](const void* memory) { return reinterpret_cast<int64_t>(memory); };
+        where(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(stays.data())});
+      };
+    }
+    at += 6;
   }
   return sources;
 }
@@ -125,6 +149,7 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   }
   const nlohmann::json described = {{"placements", placements},
                                     {"anchors", loader.anchors()},
+                                    {"anchors_before_filter", loader.anchors_before_filter()},
                                     {"samples", loader.samples()},
                                     {"steps_per_epoch", loader.steps_per_epoch()},
                                     {"fingerprint", loader.fingerprint()},

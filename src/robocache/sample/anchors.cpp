@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "robocache/core/arguments.hpp"
 
@@ -58,6 +59,24 @@ TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
   return range;
 }
 
+// Anchors [begin, end) of a run, counted within it.
+struct Part {
+  size_t run;
+  int64_t begin;
+  int64_t end;
+};
+
+// Anchors that `where` is asked about at once.
+constexpr int64_t kAskedAtOnce = int64_t{1} << 18;
+
+// Ascending, so that an episode's are found by a search.
+std::vector<AnchorRange> sorted(std::vector<AnchorRange> ranges) {
+  std::ranges::sort(ranges, [](const AnchorRange& a, const AnchorRange& b) {
+    return std::pair(a.episode, a.first) < std::pair(b.episode, b.first);
+  });
+  return ranges;
+}
+
 // The first of [0, n) for which `holds` is true, as it is for all after it; n if it is true for none.
 template <class Holds>
 int64_t first_that(int64_t n, const Holds& holds) {
@@ -77,7 +96,7 @@ int64_t first_that(int64_t n, const Holds& holds) {
 
 // Adds those of n ascending ticks that lie in the range, without the last few.
 template <class Time>
-void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorEpisode entry, const Time& time) {
+void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorRun entry, const Time& time) {
   const TimeRange range = range_of(edges, episode);
   const int64_t begin = first_that(n, [&](int64_t k) { return time(k) >= range.first_ns; });
   const int64_t end = first_that(n, [&](int64_t k) { return time(k) > range.last_ns; }) - edges.drop_n_last;
@@ -92,6 +111,7 @@ void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorEp
 Anchors Anchors::of_ticks(const StreamClock& clock, std::span<const int64_t> episodes, const AnchorEdges& edges) {
   Anchors result;
   result.tick_ns_ = clock.time_ns;
+  result.rows_ = clock.episodes;
   for (const int64_t episode : episodes) {
     const EpisodeRows& rows = clock.episodes[episode];
     result.add(episode, rows.rows, edges, {.origin = rows.begin},
@@ -141,10 +161,143 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
   return result;
 }
 
-// Builds a table with about as many buckets as episodes, so that the search in a bucket takes a step or two.
+Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std::string& name) const {
+  for (const auto& [argument, value] :
+       {std::pair("first", filter.first), {"last", filter.last}, {"every", filter.every}}) {
+    if (value && *value < 1) refuse(name, argument, ": expected at least 1, got ", std::to_string(*value));
+  }
+  const int64_t reach = std::max<int64_t>(snap_ns - 1, 0);
+  const AnchorIndex from = index();
+  const auto anchors_in = [&](size_t run) {
+    return (run + 1 < table_.size() ? table_[run + 1].first_anchor : anchors_) - table_[run].first_anchor;
+  };
+  const auto time_of = [&](size_t run, int64_t k) { return from.at(table_[run].first_anchor + k).time_ns; };
+
+  std::vector<Part> parts;
+  for (size_t run = 0; run < table_.size(); ++run) parts.push_back({run, 0, anchors_in(run)});
+
+  // Cuts the parts of each run by the ranges of its episode, of which it keeps the inside or the outside.
+  const auto cut = [&](const std::vector<AnchorRange>& given, bool of_rows, bool inside, const char* argument) {
+    if (of_rows && rows_ == nullptr) {
+      refuse(name, argument, ": rows go with anchors of a stream; expected start_s and end_s, since rate_hz is given");
+    }
+    const std::vector<AnchorRange> ranges = sorted(given);
+    std::vector<Part> left;
+    for (const Part& part : parts) {
+      const AnchorRun& run = table_[part.run];
+      const auto own = std::ranges::equal_range(ranges, run.episode, {}, &AnchorRange::episode);
+      int64_t at = part.begin;
+      for (const AnchorRange& range : own) {
+        int64_t begin = 0;
+        int64_t end = 0;
+        if (of_rows) {
+          const EpisodeRows& rows = rows_[run.episode];
+          if (range.last >= rows.rows) {
+            refuse(name, argument, ": expected rows of episode ", std::to_string(run.episode), ", which has ",
+                   std::to_string(rows.rows), ", got ", std::to_string(range.first), " to ",
+                   std::to_string(range.last));
+          }
+          begin = rows.begin + range.first - run.origin;
+          end = rows.begin + range.last + 1 - run.origin;
+        } else {
+          const int64_t first_ns = saturating_difference(range.first, reach);
+          const int64_t last_ns = saturating_difference(range.last, -reach);
+          begin = first_that(part.end, [&](int64_t k) { return time_of(part.run, k) >= first_ns; });
+          end = first_that(part.end, [&](int64_t k) { return time_of(part.run, k) > last_ns; });
+        }
+        begin = std::clamp(begin, at, part.end);
+        end = std::clamp(end, begin, part.end);
+        if (inside && begin < end) left.push_back({part.run, begin, end});
+        if (!inside && at < begin) left.push_back({part.run, at, begin});
+        at = std::max(at, end);
+      }
+      if (!inside && at < part.end) left.push_back({part.run, at, part.end});
+    }
+    parts = std::move(left);
+  };
+  if (filter.keep) cut(*filter.keep, filter.keep_rows, true, "keep");
+  if (!filter.drop.empty()) cut(filter.drop, filter.drop_rows, false, "drop");
+
+  if (filter.where) {
+    std::vector<int64_t> episodes;
+    std::vector<int64_t> times;
+    std::vector<Part> asked;
+    std::vector<Part> left;
+    const auto ask = [&] {
+      std::vector<uint8_t> stays(times.size(), 1);
+      filter.where(episodes, times, stays);
+      size_t i = 0;
+      for (const Part& part : asked) {
+        for (int64_t k = part.begin; k < part.end; ++k, ++i) {
+          if (stays[i] == 0) continue;
+          if (!left.empty() && left.back().run == part.run && left.back().end == k) {
+            ++left.back().end;
+          } else {
+            left.push_back({part.run, k, k + 1});
+          }
+        }
+      }
+      episodes.clear();
+      times.clear();
+      asked.clear();
+    };
+    for (const Part& part : parts) {
+      for (int64_t begin = part.begin; begin < part.end;) {
+        const int64_t end = std::min(part.end, begin + kAskedAtOnce - std::ssize(times));
+        asked.push_back({part.run, begin, end});
+        for (int64_t k = begin; k < end; ++k) {
+          episodes.push_back(table_[part.run].episode);
+          times.push_back(time_of(part.run, k));
+        }
+        if (std::ssize(times) == kAskedAtOnce) ask();
+        begin = end;
+      }
+    }
+    if (!times.empty()) ask();
+    parts = std::move(left);
+  }
+
+  Anchors result;
+  result.tick_ns_ = tick_ns_;
+  result.rows_ = rows_;
+  result.period_ns_ = period_ns_;
+  result.every_ = filter.every;
+  int64_t taken = 0;  // of the run
+  const auto take = [&](const Part& part) {
+    const int64_t skipped = (filter.every - taken % filter.every) % filter.every;
+    taken += std::max<int64_t>(part.end - part.begin, 0);
+    if (part.begin + skipped >= part.end) return;
+    AnchorRun run = table_[part.run];
+    (tick_ns_ != nullptr ? run.origin : run.first_tick) += part.begin + skipped;
+    run.first_anchor = result.anchors_;
+    result.table_.push_back(run);
+    result.anchors_ += (part.end - part.begin - skipped + filter.every - 1) / filter.every;
+  };
+  for (size_t begin = 0; begin < parts.size();) {
+    size_t end = begin;
+    int64_t anchors = 0;
+    for (; end < parts.size() && parts[end].run == parts[begin].run; ++end)
+      anchors += parts[end].end - parts[end].begin;
+    const int64_t until = filter.first ? std::min(*filter.first, anchors) : filter.last ? 0 : anchors;
+    const int64_t from_last = filter.last ? std::max(until, anchors - *filter.last) : anchors;
+    taken = 0;
+    int64_t before = 0;  // in the parts so far
+    for (; begin < end; ++begin) {
+      const Part& part = parts[begin];
+      const int64_t shift = part.begin - before;
+      before += part.end - part.begin;
+      take({part.run, part.begin, std::min(part.end, until + shift)});
+      take({part.run, std::max(part.begin, from_last + shift), part.end});
+    }
+  }
+  result.finish();
+  return result;
+}
+
+// Builds a table with about as many buckets as runs, so that the search in a bucket takes a step or two.
 void Anchors::finish() {
-  const auto episodes = static_cast<int64_t>(table_.size());
-  while ((anchors_ >> shift_) > 2 * episodes) ++shift_;
+  const auto runs = static_cast<int64_t>(table_.size());
+  while ((anchors_ >> shift_) > 2 * runs) ++shift_;
   size_t at = 0;
   for (int64_t bucket = 0; bucket <= (anchors_ >> shift_) + 1; ++bucket) {
     while (at + 1 < table_.size() && table_[at + 1].first_anchor <= bucket << shift_) ++at;
@@ -153,7 +306,8 @@ void Anchors::finish() {
 }
 
 AnchorIndex Anchors::index() const {
-  return {anchors_, static_cast<int64_t>(table_.size()), table_.data(), first_of_.data(), shift_, tick_ns_, period_ns_};
+  return {anchors_, static_cast<int64_t>(table_.size()), table_.data(), first_of_.data(), shift_, tick_ns_, period_ns_,
+          every_};
 }
 
 }  // namespace robocache

@@ -1,25 +1,30 @@
 // The times of a source that can be drawn, its anchors: the ticks of a stream's clock, or those of a given rate. No payload is
-// read. An anchor lies in the episode whose range of anchors holds its number, and its time follows from its index in that range.
+// read. Anchors lie in runs of ticks of one episode that follow each other: an anchor is in the run whose range holds its number,
+// and its time follows from its index in that range. A filter makes shorter runs, so any choice of ticks is found as fast.
 //
 //   const Anchors anchors = Anchors::of_ticks(clock, episodes);
 //   const Anchor anchor = anchors.index().at(7);
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "robocache/core/fields.hpp"
 #include "robocache/core/host_device.hpp"
 #include "robocache/core/time.hpp"
 #include "robocache/source/rows.hpp"
 
 namespace robocache {
 
-// One episode that has anchors.
-struct AnchorEpisode {
-  int64_t first_anchor;  // anchors [first_anchor, the next episode's first_anchor)
+// Ticks of an episode that follow each other: without a filter all of its anchors.
+struct AnchorRun {
+  int64_t first_anchor;  // anchors [first_anchor, the next run's first_anchor)
   int64_t episode;       // in the source
   int64_t origin;        // on a clock, the row of the first anchor; at a rate, the time in ns of tick 0
   int64_t first_tick;    // at a rate, the tick of the first anchor
@@ -33,12 +38,13 @@ struct Anchor {
 // A plain struct for a kernel, on whose device the tables lie.
 struct AnchorIndex {
   int64_t anchors;
-  int64_t episodes;
-  const AnchorEpisode* table;  // [episodes]
-  const int32_t* first_of;     // [(anchors >> shift) + 2]: the table entry that holds anchor i << shift
+  int64_t runs;
+  const AnchorRun* table;   // [runs]
+  const int32_t* first_of;  // [(anchors >> shift) + 2]: the table entry that holds anchor i << shift
   int32_t shift;
   const int64_t* tick_ns;  // the clock's times; null at a rate
   double period_ns;        // at a rate
+  int64_t every;           // ticks from an anchor to the next of its run
 
   ROBOCACHE_HD Anchor at(int64_t anchor) const {
     int64_t low = first_of[anchor >> shift];
@@ -51,8 +57,8 @@ struct AnchorIndex {
         high = middle;
       }
     }
-    const AnchorEpisode entry = table[low];
-    const int64_t k = anchor - entry.first_anchor;
+    const AnchorRun entry = table[low];
+    const int64_t k = (anchor - entry.first_anchor) * every;
     if (tick_ns != nullptr) return {entry.episode, tick_ns[entry.origin + k]};
     return {entry.episode, entry.origin + clock_tick_ns(entry.first_tick + k, period_ns)};
   }
@@ -73,6 +79,36 @@ struct AnchorEdges {
   int64_t drop_n_last = 0;        // so many more are left out at the end
 };
 
+// Anchors of an episode from one to another, both included: their times, or their rows on the clock, from the episode's first.
+struct AnchorRange {
+  int64_t episode;
+  int64_t first;
+  int64_t last;
+};
+
+// Which anchors stay, in the order in which it is applied.
+struct AnchorFilter {
+  std::optional<std::vector<AnchorRange>> keep = {};  // those in one of these
+  std::vector<AnchorRange> drop = {};                 // but in none of these
+  bool keep_rows = false;                             // the ranges are of rows, not of times
+  bool drop_rows = false;
+  // Sets to 0 what does not stay, for anchors of these episodes and times.
+  using Where =
+      std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<uint8_t> stays)>;
+  Where where = {};
+  std::optional<int64_t> first = {};  // the first so many of an episode,
+  std::optional<int64_t> last = {};   // and the last
+  int64_t every = 1;                  // the first of an episode and every so many-th behind it
+
+  // Those that are numbers.
+  static constexpr auto fields() {
+    return std::tuple(Field{"first", &AnchorFilter::first}, Field{"last", &AnchorFilter::last},
+                      Field{"every", &AnchorFilter::every});
+  }
+
+  bool keeps_all() const { return !keep && drop.empty() && !where && !first && !last && every == 1; }
+};
+
 // The tables of an AnchorIndex in host memory; index() points into this object.
 class Anchors {
  public:
@@ -85,21 +121,26 @@ class Anchors {
   static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
                          const AnchorEdges& edges = {});
 
+  // Those of these that a filter lets stay. Throws ArgumentError that begins with `name` and what `where` throws.
+  Anchors filtered(const AnchorFilter& filter, int64_t snap_ns, const std::string& name) const;
+
   AnchorIndex index() const;
-  std::span<const AnchorEpisode> table() const { return table_; }
+  std::span<const AnchorRun> table() const { return table_; }
   std::span<const int32_t> first_of() const { return first_of_; }
 
  private:
   template <class Time>
-  void add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorEpisode entry, const Time& time);
+  void add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorRun entry, const Time& time);
   void finish();
 
-  std::vector<AnchorEpisode> table_;
+  std::vector<AnchorRun> table_;
   std::vector<int32_t> first_of_;
   int64_t anchors_ = 0;
   int32_t shift_ = 0;
   const int64_t* tick_ns_ = nullptr;
+  const EpisodeRows* rows_ = nullptr;  // of the clock
   double period_ns_ = 0;
+  int64_t every_ = 1;
 };
 
 }  // namespace robocache

@@ -1,0 +1,256 @@
+"""Gives the columns of a dataset at its anchors, by which a loader chooses and weighs them (rule 24.12)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _lib, errors
+from ._check import number, whole
+from .conditions import as_expression, true_rows
+from .dataset import Dataset, Stream
+from .tasks import MomentTexts, last_rows, task_streams, texts_of_numbers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Wider streams are listed as one entry in errors.
+_LISTED = 4
+# The columns that say where a range lies, and what they count.
+_ENDS = {"s": ("start_s", "end_s"), "ns": ("start_ns", "end_ns"), "row": ("start_row", "end_row")}
+
+
+class AnchorColumns(Mapping[str, Any]):
+    """The columns by name: functions from episodes and times, int64 [n], to a pyarrow array of n values.
+
+    A stream of numbers with one feature is a column; each feature of a wider one is ``stream.feature``, if it has names, and
+    ``stream[index]``. ``speed(stream)`` is the length of the change from the row before, per second. A stream of texts is a
+    column of str, and so are the texts of numbers: ``subtask`` of ``subtask_index``. ``task`` is the task's text. Columns of the
+    episodes are those of :meth:`Dataset.select`. The value is that of the last row at or before the time, or less than `snap_ns`
+    behind it; null before the first.
+    """
+
+    def __init__(self, dataset: Dataset, snap_ns: int) -> None:
+        self._dataset, self._snap_ns = dataset, snap_ns
+        self._columns: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {}
+        self._listed: list[str] = []
+        for stream in dataset.streams.values():
+            if stream.kind == "numbers":
+                self._add_numbers(stream)
+            elif stream.kind == "text":
+                self._add(stream.name, self._texts(stream.name))
+        for stream in dataset.streams.values():
+            if stream.name.endswith("_index") and texts_of_numbers(dataset, stream):
+                self._add(stream.name.removesuffix("_index"), self._texts(stream.name))
+        if task_streams(dataset):
+            self._add("task", self._texts(None))
+        for name in self._table.column_names:
+            self._add(name, self._of_episodes(name))
+
+    def __getitem__(self, name: str) -> Callable[[np.ndarray, np.ndarray], Any]:
+        return self._columns[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @property
+    def names(self) -> str:
+        """The columns as errors list them."""
+        return ", ".join(self._listed) + ", speed(stream)"
+
+    def numbers(self, argument: str, name: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Returns a function from episodes and times to float64 values, NaN for null.
+
+        Raises:
+            ArgumentError: there is no such column, or it has no numbers; naming the argument.
+        """
+        import pyarrow as pa
+
+        column = self.get(_lib.text(argument, name))
+        if column is None:
+            raise errors.ArgumentError(
+                f"{argument}: no column {name!r} in {self._dataset.path}; there are {self.names}"
+            )
+        nothing = np.zeros(0, np.int64)
+        kind = column(nothing, nothing).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+            raise errors.ArgumentError(f"{argument}: expected a column of numbers, got {name!r} of {kind}")
+
+        def values(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+            found: np.ndarray = column(episodes, times).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            return found
+
+        return values
+
+    def where(self, argument: str, condition: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Returns a function from episodes and times to the indices where a condition is true; null is not.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument and the columns.
+        """
+        import pyarrow as pa
+
+        expression = as_expression(argument, condition)
+        text = str(expression)
+        used = [name for name in self if name in text]
+
+        def true_at(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+            table = pa.table({name: self[name](episodes, times) for name in used} or {"": pa.nulls(len(times))})
+            return true_rows(argument, expression, table, columns=self.names)
+
+        nothing = np.zeros(0, np.int64)
+        true_at(nothing, nothing)
+        return true_at
+
+    def _add(self, name: str, column: Callable[[np.ndarray, np.ndarray], Any], *, listed: bool = True) -> None:
+        if name not in self._columns:
+            self._columns[name] = column
+            self._listed += [name] if listed else []
+
+    def _add_numbers(self, stream: Stream) -> None:
+        features = math.prod(stream.shape)
+        if features == 1:
+            self._add(stream.name, self._feature(stream, 0))
+        elif features:
+            names = [f"{stream.name}.{name}" for name in stream.names] if len(stream.names) == features else []
+            short = features <= _LISTED
+            for index in range(features):
+                self._add(f"{stream.name}[{index}]", self._feature(stream, index), listed=short and not names)
+            for index, name in enumerate(names):
+                self._add(name, self._feature(stream, index), listed=short)
+            if not short:
+                self._listed.append(f"{(names or [stream.name + '[0]'])[0]} to {(names or [f'[{features - 1}]'])[-1]}")
+        self._add(f"speed({stream.name})", self._speed(stream), listed=False)
+
+    def _rows(self, stream: Stream, episodes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns each anchor's row, and the first of its episode, which is behind the row where there is none."""
+        begins, ends = stream.row_offsets[episodes], stream.row_offsets[episodes + 1]
+        return last_rows(stream.time_ns, begins, ends, times, self._snap_ns), begins
+
+    def _feature(self, stream: Stream, index: int) -> Callable[[np.ndarray, np.ndarray], Any]:
+        import pyarrow as pa
+
+        def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
+            rows, begins = self._rows(stream, episodes, times)
+            there = rows >= begins
+            values = np.zeros(len(rows), _arrow_dtype(stream.dtype))
+            values[there] = stream.values.reshape(stream.rows, -1)[rows[there], index]
+            return pa.array(values, mask=~there)
+
+        return column
+
+    def _speed(self, stream: Stream) -> Callable[[np.ndarray, np.ndarray], Any]:
+        import pyarrow as pa
+
+        def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
+            rows, begins = self._rows(stream, episodes, times)
+            there = rows > begins
+            there[there] = stream.time_ns[rows[there]] > stream.time_ns[rows[there] - 1]
+            at = rows[there]
+            seconds = (stream.time_ns[at] - stream.time_ns[at - 1]) / 1e9
+            values = stream.values.reshape(stream.rows, -1)
+            change = values[at].astype(np.float64) - values[at - 1].astype(np.float64)
+            speeds = np.zeros(len(rows))
+            speeds[there] = np.sqrt((change * change).sum(1)) / seconds
+            return pa.array(speeds, mask=~there)
+
+        return column
+
+    def _texts(self, stream: str | None) -> Callable[[np.ndarray, np.ndarray], Any]:
+        import pyarrow as pa
+
+        found: list[MomentTexts] = []
+
+        def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
+            if not found:
+                found.append(MomentTexts(self._dataset, stream, self._snap_ns))
+            codes = found[0].codes_at(episodes, times)[0]
+            return pa.array([*found[0].table], pa.string()).take(pa.array(codes, mask=codes < 0))
+
+        return column
+
+    @cached_property
+    def _table(self) -> pa.Table:
+        return self._dataset._selectable()
+
+    def _of_episodes(self, name: str) -> Callable[[np.ndarray, np.ndarray], Any]:
+        def column(episodes: np.ndarray, times: np.ndarray) -> pa.Array:
+            return self._table[name].combine_chunks().take(episodes)
+
+        return column
+
+
+def _arrow_dtype(dtype: np.dtype) -> np.dtype:
+    """Returns the dtype that pyarrow computes with: float16 and bfloat16 are widened, which keeps their values."""
+    if dtype.kind in "biu":
+        return dtype
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def as_ranges(argument: str, given: Any, dataset: Dataset) -> tuple[np.ndarray, bool]:
+    """Returns ranges of anchors as int64 [ranges, 3], episode, first and last, and whether these are rows; else they are stamps.
+
+    Args:
+        given: a table with a column ``episode`` and the two of `_ENDS`: a mapping of columns, a list of mappings, or pyarrow's.
+
+    Raises:
+        ArgumentError, ArgumentTypeError: naming the argument and the row.
+    """
+    columns = as_columns(argument, given)
+    kinds = [kind for kind, names in _ENDS.items() if {*names} <= {*columns}]
+    ways = " or ".join(", ".join(names) for names in _ENDS.values())
+    if len(kinds) != 1 or {*columns} != {"episode", *_ENDS[kinds[0]]}:
+        raise errors.ArgumentError(
+            f"{argument}: expected the columns episode and {ways}, got {', '.join(map(str, columns)) or 'none'}"
+        )
+    kind = kinds[0]
+    start, end = _ENDS[kind]
+    if len({len(column) for column in columns.values()}) > 1:
+        raise errors.ArgumentError(
+            f"{argument}: expected columns of one length, got {', '.join(f'{k}: {len(v)}' for k, v in columns.items())}"
+        )
+    ranges = np.zeros((len(columns["episode"]), 3), np.int64)
+    starts = dataset.episodes["start_ns"].to_pylist() if kind == "s" else []
+    for row, (episode, first, last) in enumerate(zip(columns["episode"], columns[start], columns[end], strict=True)):
+        at = f"{argument}: row {row}: "
+        if not 0 <= whole(f"{at}episode", episode) < len(dataset):
+            raise errors.ArgumentError(f"{at}episode: expected one of the {len(dataset)} episodes, got {episode}")
+        if kind == "s":
+            ends = [float(number(at + name, value)) for name, value in ((start, first), (end, last))]
+            if not all(math.isfinite(x) and abs(x) < 2**33 for x in ends):
+                raise errors.ArgumentError(f"{at}{start}, {end}: expected finite seconds, got {first} and {last}")
+            origin = starts[episode] or 0
+            ends = [min(max(origin + round(x * 1e9), -(2**63)), 2**63 - 1) for x in ends]
+        else:
+            ends = [whole(at + name, value) for name, value in ((start, first), (end, last))]
+            if not all(-(2**63) <= x < 2**63 for x in ends) or (kind == "row" and min(ends) < 0):
+                raise errors.ArgumentError(f"{at}{start}, {end}: expected {kind} numbers, got {first} and {last}")
+        if ends[0] > ends[1]:
+            raise errors.ArgumentError(f"{at}expected {start} at or before {end}, got {first} and {last}")
+        ranges[row] = episode, *ends
+    return ranges, kind == "row"
+
+
+def as_columns(argument: str, given: Any) -> dict[str, list[Any]]:
+    if hasattr(given, "to_pydict"):  # pyarrow's tables
+        return dict(given.to_pydict())
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        rows = list(given)
+        for row, of in enumerate(rows):
+            if not isinstance(of, Mapping) or of.keys() != rows[0].keys():
+                raise errors.ArgumentTypeError(
+                    f"{argument}: row {row}: expected a mapping with the columns of the first row, got {of!r}"
+                )
+        return {name: [of[name] for of in rows] for name in (rows[0] if rows else ("episode", *_ENDS["s"]))}
+    if isinstance(given, Mapping):
+        return {name: list(column) for name, column in given.items()}
+    raise errors.ArgumentTypeError(
+        f"{argument}: expected a table of ranges: {{column: values}}, a list of {{column: value}} or a table of pyarrow, got {given!r}"
+    )

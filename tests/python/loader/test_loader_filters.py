@@ -1,0 +1,407 @@
+"""Loader: which anchors are drawn: conditions on rows, ranges, ends and steps, against numpy and plain Python."""
+
+import collections
+import itertools
+import pickle
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recordings import assert_same_batches, batches_of, write
+from reference.compare import to_numpy
+
+import robocache
+from robocache import Anchors
+
+START = 1_700_000_000_000_000_000
+SUBTASKS = ["reach", "grasp", "lift", "\u00fcber"]
+
+
+def record(rng, episodes=9):
+    """Jittered clocks with repeated stamps; the grip begins late, and is missing once; so are the subtasks."""
+    recording = []
+    for number in range(episodes):
+        start = START + 10**11 * number
+        times = {
+            name: start + late + np.sort(rng.integers(0, 2 * 10**9, count))
+            for name, count, late in [("arm", 40 + number, 0), ("grip", 15, 4 * 10**8), ("subtask", 6, 10**8)]
+        }
+        times["arm"][[3, 10]] = times["arm"][[2, 11]]
+        streams = {
+            "arm": (times["arm"], rng.normal(size=(40 + number, 3)).astype(np.float32)),
+            "grip": (times["grip"], rng.integers(0, 5, 15)),
+            "subtask": (times["subtask"], rng.choice(SUBTASKS, 6).tolist()),
+        }
+        for name in ("grip", "subtask") if number == 4 else ():
+            del streams[name]
+        recording.append(streams)
+    return recording
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return record(np.random.default_rng(7))
+
+
+@pytest.fixture(scope="module")
+def dataset(recording, tmp_path_factory):
+    return write(tmp_path_factory.mktemp("filters") / "cache", recording)
+
+
+def opened(dataset, anchors, **options):
+    options = {"batch_size": 16, "delta_timestamps": {"arm": None}, "device": "cpu"} | options
+    return robocache.Loader(dataset, anchors=anchors, **options)
+
+
+def drawn(loader):
+    """(episode, time) of each sample of an epoch."""
+    return [
+        pair
+        for batch in loader
+        for pair in zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
+    ]
+
+
+def at(recording, episode, stream, time_ns, snap_ns=1000):
+    """The row of a stream at a time: the last stamped before time + snap; None before the first."""
+    times, values = recording[episode].get(stream, ([], []))
+    rows = [row for row, stamp in enumerate(times) if stamp < time_ns + snap_ns]
+    return (rows[-1], times, values) if rows else None
+
+
+def value(recording, episode, stream, time_ns):
+    found = at(recording, episode, stream, time_ns)
+    return None if found is None else found[2][found[0]]
+
+
+def speed(recording, episode, time_ns):
+    found = at(recording, episode, "arm", time_ns)
+    if found is None or found[0] == 0:
+        return None
+    row, times, values = found
+    seconds = (int(times[row]) - int(times[row - 1])) / 1e9
+    if seconds == 0:
+        return None
+    return float(np.linalg.norm(values[row].astype(float) - values[row - 1].astype(float))) / seconds
+
+
+def wanted(recording, ticks, *, holds=None, keep=None, drop=None, first=None, last=None, every=1):
+    """The oracle: ticks is a list of (row, time) an episode; ranges are (episode, kind, start, end)."""
+
+    def inside(ranges, episode, row, time_ns):
+        begin = min(int(times[0]) for times, _ in recording[episode].values())
+        where = {"row": row, "ns": time_ns, "s": time_ns - begin}
+        reach = {"row": 0, "ns": 999, "s": 999}
+        scale = {"row": 1, "ns": 1, "s": 10**9}
+        return any(
+            e == episode and round(a * scale[kind]) - reach[kind] <= where[kind] <= round(b * scale[kind]) + reach[kind]
+            for e, kind, a, b in ranges
+        )
+
+    found = []
+    for episode, moments in ticks.items():
+        stay = [
+            time_ns
+            for row, time_ns in moments
+            if (keep is None or inside(keep, episode, row, time_ns))
+            and not (drop and inside(drop, episode, row, time_ns))
+            and (holds is None or holds(episode, time_ns))
+        ]
+        if first is not None or last is not None:
+            ends = {*range(min(first or 0, len(stay))), *range(max(len(stay) - (last or 0), 0), len(stay))}
+            stay = [time_ns for index, time_ns in enumerate(stay) if index in ends]
+        found += [(episode, time_ns) for time_ns in stay[::every]]
+    return found
+
+
+def ticks_of(recording, episodes=None, drop_n_last=0):
+    chosen = range(len(recording)) if episodes is None else episodes
+    ticks = {e: list(enumerate(recording[e]["arm"][0].tolist())) for e in chosen}
+    return {e: rows[: len(rows) - drop_n_last] for e, rows in ticks.items()}
+
+
+# name: the condition for pyarrow, and for the oracle
+CONDITIONS = {
+    "a feature": (
+        pc.field("arm[1]") > 0.25,
+        lambda r, e, t: value(r, e, "arm", t)[1] > 0.25,
+    ),
+    "one feature": (pc.field("grip") >= 3, lambda r, e, t: (v := value(r, e, "grip", t)) is not None and v >= 3),
+    "null": (pc.field("grip").is_null(), lambda r, e, t: value(r, e, "grip", t) is None),
+    "not": (~(pc.field("grip") >= 3), lambda r, e, t: (v := value(r, e, "grip", t)) is not None and v < 3),
+    "speed": (pc.field("speed(arm)") > 30, lambda r, e, t: (v := speed(r, e, t)) is not None and v > 30),
+    "text": (pc.field("subtask").isin(SUBTASKS[2:]), lambda r, e, t: value(r, e, "subtask", t) in SUBTASKS[2:]),
+    "mapping": (
+        {"subtask": "grasp", "task": "task 1"},
+        lambda r, e, t: value(r, e, "subtask", t) == "grasp" and e % 2 == 1,
+    ),
+    "streams and episodes": (
+        (pc.field("arm[0]") < pc.field("grip")) & (pc.field("episode_index") != 5),
+        lambda r, e, t: (v := value(r, e, "grip", t)) is not None and value(r, e, "arm", t)[0] < v and e != 5,
+    ),
+}
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("rate_hz", [None, 23.0])
+def test_rule_24_12_a_condition_is_the_oracles(dataset, recording, device, condition, rate_hz):
+    where, holds = CONDITIONS[condition]
+    if rate_hz is None:
+        anchors, every = Anchors(stream="arm", where=where), Anchors(stream="arm")
+    else:
+        anchors, every = Anchors(rate_hz=rate_hz, where=where), Anchors(rate_hz=rate_hz)
+    unfiltered = drawn(opened(dataset, every, shuffle=False, device=device))
+    expected = [(e, t) for e, t in unfiltered if holds(recording, e, t)]
+    assert 0 < len(expected) < len(unfiltered)
+    loader = opened(dataset, anchors, shuffle=False, device=device)
+    assert drawn(loader) == expected
+    assert loader.num_anchors == len(expected)
+    shuffled = opened(dataset, anchors, seed=3, device=device)
+    for _ in range(2):
+        assert sorted(drawn(shuffled)) == sorted(expected)
+
+
+KINDS = {"row": ("start_row", "end_row"), "ns": ("start_ns", "end_ns"), "s": ("start_s", "end_s")}
+
+
+@st.composite
+def ranges(draw, recording):
+    """Ranges of one kind, and the same as the table that a loader takes."""
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    found = []
+    for _ in range(draw(st.integers(1, 5))):
+        episode = draw(st.integers(0, len(recording) - 1))
+        rows = len(recording[episode]["arm"][0])
+        a, b = sorted(draw(st.tuples(st.integers(0, rows - 1), st.integers(0, rows - 1))))
+        if kind != "row":
+            a, b = (int(recording[episode]["arm"][0][row]) for row in (a, b))
+            if kind == "s":
+                begin = min(int(times[0]) for times, _ in recording[episode].values())
+                a, b = (a - begin) / 1e9, (b - begin) / 1e9
+        found.append((episode, kind, a, b))
+    columns = {"episode": [x[0] for x in found]} | {
+        name: [x[2 + end] for x in found] for end, name in enumerate(KINDS[kind])
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return found, draw(st.sampled_from([columns, pa.table(columns), rows]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_rule_24_12_all_options_together_are_the_oracles(dataset, recording, data):
+    options, oracle = {}, {}
+    for name in ("keep", "drop"):
+        if data.draw(st.booleans(), name):
+            oracle[name], options[name] = data.draw(ranges(recording))
+    for name in ("first", "last", "every"):
+        if data.draw(st.booleans(), name):
+            oracle[name] = options[name] = data.draw(st.integers(1, 9))
+    if data.draw(st.booleans(), "where"):
+        options["where"], holds = CONDITIONS[data.draw(st.sampled_from(sorted(CONDITIONS)))]
+        oracle["holds"] = lambda e, t: holds(recording, e, t)
+    drop_n_last = options["drop_n_last"] = data.draw(st.integers(0, 3))
+    episodes = data.draw(st.lists(st.integers(0, len(recording) - 1), min_size=1, unique=True))
+    expected = wanted(recording, ticks_of(recording, episodes, drop_n_last), **oracle)
+    anchors = Anchors(stream="arm", **options)
+    if not expected:
+        with pytest.raises(robocache.ArgumentError, match=r"^anchor: expected a tick to draw"):
+            opened(dataset, anchors, episodes=episodes)
+        return
+    loader = opened(dataset, anchors, episodes=episodes, shuffle=False, batch_size=len(expected))
+    batch = next(loader)
+    got = list(zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True))
+    assert got == expected
+    for episode, time_ns, row in zip(batch["episode_index"], batch["time_ns"], batch["arm"].numpy(), strict=True):
+        times, values = recording[int(episode)]["arm"]
+        assert any((row == values[k]).all() for k in np.flatnonzero(times == int(time_ns)))
+
+
+def test_starts_alone_and_annotated_windows(dataset, recording, device):
+    starts = drawn(opened(dataset, Anchors(stream="arm", first=1), shuffle=False, device=device))
+    assert starts == [(e, int(rows["arm"][0][0])) for e, rows in enumerate(recording)]
+    # The first and the last frame of each annotated window, as CALVIN has them, are in it.
+    windows = {"episode": [2, 2, 6], "start_row": [5, 20, 0], "end_row": [9, 20, 3]}
+    rows = drawn(opened(dataset, Anchors(stream="arm", keep=windows), shuffle=False, device=device))
+    expected = [(2, r) for r in (*range(5, 10), 20)] + [(6, r) for r in range(4)]
+    assert rows == [(e, int(recording[e]["arm"][0][row])) for e, row in expected]
+
+
+def test_ranks_share_what_is_left_and_a_run_goes_on_in_the_middle(dataset, device):
+    options = {"anchors": Anchors(stream="arm", where=pc.field("arm[0]") > 0, every=2), "seed": 5, "device": device}
+    alone = drawn(opened(dataset, batch_size=8, **options))
+    ranks = [opened(dataset, batch_size=4, ranks=robocache.Ranks(rank=r, world_size=2), **options) for r in range(2)]
+    shared = [x for batches in zip(*ranks, strict=True) for batch in batches for x in batch["time_ns"].tolist()]
+    assert shared[: len(alone)] == [time_ns for _, time_ns in alone]
+    first = opened(dataset, batch_size=8, **options)
+    for _ in range(3):
+        next(first)
+    resumed = opened(dataset, batch_size=5, **options)
+    resumed.load_state_dict(first.state_dict())
+    assert drawn(resumed) == alone[24:]
+    copy = pickle.loads(pickle.dumps(first))
+    assert drawn(copy) == alone[24:]
+    assert copy.num_anchors == first.num_anchors
+    for anchors in (
+        Anchors(stream="arm"),
+        Anchors(stream="arm", where=pc.field("arm[0]") > 0),
+        Anchors(stream="arm", where=pc.field("arm[0]") > 0.3, every=2),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=r"^state: expected one of this dataset, selection"):
+            opened(dataset, anchors).load_state_dict(first.state_dict())
+
+
+def test_shards_and_mixtures_are_filtered_source_by_source(dataset, recording, device):
+    half = pc.field("arm[0]") > 0
+    expected = {
+        source: [(e, t) for e, t in drawn(opened(dataset, Anchors(stream="arm"), shuffle=False)) if holds(e, t)]
+        for source, holds in enumerate(
+            [
+                lambda e, t: value(recording, e, "arm", t)[0] > 0,
+                lambda e, t: e == 1,
+                lambda e, t: value(recording, e, "arm", t)[0] > 0,
+            ]
+        )
+    }
+    sources = [
+        robocache.Source(dataset),
+        robocache.Source(dataset, anchors=Anchors(keep={"episode": [1], "start_row": [0], "end_row": [40]})),
+        robocache.Source(dataset, episodes=[3, 4]),
+    ]
+    expected[2] = [(e, t) for e, t in expected[2] if e in (3, 4)]
+    loader = opened(sources, Anchors(stream="arm", where=half), device=device)
+    before = sum(len(recording[e]["arm"][0]) for episodes in (range(9), range(9), (3, 4)) for e in episodes)
+    got = {source: [] for source in expected}
+    for batch in loader:
+        columns = (to_numpy(batch[name]).tolist() for name in ("dataset_index", "episode_index", "time_ns"))
+        for source, episode, time_ns in zip(*columns, strict=True):
+            got[source].append((episode, time_ns))
+    assert {source: sorted(of) for source, of in got.items()} == expected
+    assert "anchors=" in repr(sources[1])
+    assert str(loader.explain()).endswith(
+        f"anchors: {loader.num_anchors} of {before}; where=(arm[0] > 0); sources[1]: keep=1 ranges"
+    )
+    every = []
+    for rank in range(2):
+        shard = opened(
+            dataset,
+            Anchors(stream="arm", where=half),
+            ranks=robocache.Ranks(rank=rank, world_size=2, shard_episodes=True),
+        )
+        every += drawn(shard)
+    assert collections.Counter(every) <= collections.Counter(expected[0])
+
+
+def test_gather_takes_the_numbers_of_what_is_left(dataset, device):
+    loader = opened(dataset, Anchors(stream="arm", where=pc.field("grip") == 2, every=3), device=device)
+    for batch in itertools.islice(loader, 3):
+        assert_same_batches(
+            [{k: to_numpy(v) for k, v in batch.items()}],
+            [{k: to_numpy(v) for k, v in loader.gather(batch["anchor_index"]).items()}],
+        )
+    with pytest.raises(robocache.ArgumentError, match=r"^indices\[0\]"):
+        loader.gather([loader.num_anchors])
+
+
+def test_more_anchors_than_are_looked_at_together(tmp_path):
+    rows = 600_000
+    values = np.arange(rows) % 7
+    dataset = write(
+        tmp_path / "cache", [{"arm": (np.arange(rows) * 1000, values)}, {"arm": (np.arange(9), np.zeros(9, int))}]
+    )
+    loader = opened(dataset, Anchors(where=pc.field("arm") == 6), shuffle=False, snap_s=0, batch_size=100_000)
+    assert next(loader)["time_ns"].tolist() == (np.flatnonzero(values == 6) * 1000).tolist()
+
+
+def test_names_of_features_and_texts_of_numbers(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.provenance["table"] = {"0": "pick", "1": "place"}
+        writer.stream("state", names=["x", "gripper.pos"])
+        writer.stream("subtask_index", attributes={"texts": "table"})
+        with writer.episode() as episode:
+            episode.append("state", np.arange(6) * 10**8, np.arange(12.0).reshape(6, 2))
+            episode.append("subtask_index", np.arange(6) * 10**8, np.array([0, 0, 1, 1, 0, 7]))
+    dataset = robocache.open(tmp_path / "cache")
+    for where, rows in [
+        (pc.field("state.gripper.pos") > 6, [3, 4, 5]),
+        (pc.field("state[0]") == 4, [2]),
+        ({"subtask": "place"}, [2, 3]),
+        ({"subtask": None}, [5]),
+        ({"subtask_index": 0}, [0, 1, 4]),
+        (pc.scalar(True), [*range(6)]),
+    ]:
+        loader = opened(dataset, Anchors(where=where), delta_timestamps={"state": None}, shuffle=False)
+        assert (next(loader)["time_ns"] // 10**8).tolist() == rows
+
+
+@pytest.mark.parametrize(
+    ("anchors", "parts"),
+    [
+        (
+            {"where": pc.field("nope") > 1},
+            ["^anchors.where: ", "nope", "arm\\[0\\]", "grip", "subtask", "task", "speed"],
+        ),
+        ({"where": pc.field("speed(subtask)") > 1}, ["^anchors.where: ", "speed\\(subtask\\)"]),
+        ({"where": pc.field("grip") + 1}, ["^anchors.where: ", "bool"]),
+        ({"where": {"grip": "x"}}, ["^anchors.where: "]),
+        ({"where": "grip > 1"}, ["^anchors.where: ", "expression", "str"]),
+        ({"where": {1: 2}}, ["^anchors.where: "]),
+        ({"first": 0}, ["^anchors.first: ", "at least 1", "0"]),
+        ({"last": -1}, ["^anchors.last: ", "-1"]),
+        ({"every": 0}, ["^anchors.every: ", "0"]),
+        ({"every": None}, ["^anchors.every: ", "None"]),
+        ({"every": True}, ["^anchors.every: ", "True"]),
+        ({"first": 1.5}, ["^anchors.first: ", "1.5"]),
+        ({"keep": 3}, ["^anchors.keep: ", "table", "3"]),
+        ({"keep": {"episode": [0]}}, ["^anchors.keep: ", "start_s", "start_row"]),
+        ({"drop": {"episode": [0], "start_s": [0], "end_s": [1], "name": ["x"]}}, ["^anchors.drop: ", "name"]),
+        ({"keep": {"episode": [0, 9], "start_s": [0, 0], "end_s": [1, 1]}}, ["^anchors.keep: row 1: episode", "9"]),
+        ({"keep": {"episode": [0], "start_s": [2], "end_s": [1]}}, ["^anchors.keep: row 0: ", "start_s", "2", "1"]),
+        ({"keep": {"episode": [0], "start_s": [float("nan")], "end_s": [1]}}, ["^anchors.keep: row 0: ", "nan"]),
+        ({"keep": {"episode": [0], "start_s": [None], "end_s": [1]}}, ["^anchors.keep: row 0: ", "None"]),
+        ({"keep": {"episode": [0, 1], "start_row": [0], "end_row": [1]}}, ["^anchors.keep: ", "length"]),
+        ({"drop": [{"episode": 2, "start_row": 4, "end_row": 60}]}, ["^anchors.drop: ", "episode 2", "42", "60"]),
+        ({"drop": [{"episode": 2, "start_row": -4, "end_row": 6}]}, ["^anchors.drop: row 0: ", "-4"]),
+        ({"drop": [{"episode": 2}, 3]}, ["^anchors.drop: row 1: ", "3"]),
+        ({"keep": []}, ["^anchor: expected a tick to draw"]),
+        ({"where": pc.field("arm[0]") > 1e9}, ["^anchor: expected a tick to draw", "where"]),
+        (
+            {"stream": None, "rate_hz": 5, "keep": [{"episode": 2, "start_row": 4, "end_row": 6}]},
+            ["^anchors.keep: ", "rate_hz", "start_s"],
+        ),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_by_name(dataset, anchors, parts):
+    with pytest.raises(robocache.Error) as caught:
+        opened(dataset, Anchors(**{"stream": "arm"} | anchors))
+    assert isinstance(caught.value, ValueError | TypeError)
+    for part in parts:
+        assert re.search(part, str(caught.value)), str(caught.value)
+
+
+def test_what_makes_no_sense_in_a_mixture_is_refused_by_name(dataset):
+    keep = {"episode": [0], "start_row": [0], "end_row": [1]}
+    for sources, anchors, start in [
+        ([robocache.Source(dataset)], Anchors(keep=keep), "anchors.keep: "),
+        ([robocache.Source(dataset, anchors=Anchors(edges="drop"))], None, "sources[0].anchors.edges: "),
+        ([robocache.Source(dataset, anchors=Anchors(stream="arm"))], None, "sources[0].anchors.stream: "),
+        ([robocache.Source(dataset, anchors=Anchors(where={"x": 1}))], None, "sources[0].anchors.where: "),
+        ([robocache.Source(dataset, anchors="arm")], None, "sources[0].anchors: "),
+        ([robocache.Source(dataset, anchors=Anchors(first=0))], None, "sources[0].anchors.first: "),
+    ]:
+        with pytest.raises(robocache.Error, match="^" + re.escape(start)):
+            opened(sources, anchors)
+
+
+def test_what_the_caller_changes_later_is_not_what_was_asked_for(dataset):
+    keep = {"episode": [0], "start_row": [0], "end_row": [1]}
+    anchors = Anchors(stream="arm", keep=keep)
+    loader = opened(dataset, anchors)
+    keep["episode"][0] = 3
+    keep["start_row"] = [1]
+    assert drawn(pickle.loads(pickle.dumps(loader))) == drawn(loader)
+    assert_same_batches(batches_of(opened(dataset, anchors)), batches_of(loader))
