@@ -213,12 +213,13 @@ struct Aligner::Impl {
   void make_plan() {
     tables.emplace(Device{});
     WindowStreams windows{.anchors = {.anchors = 1,
-                                      .episodes = 1,
+                                      .runs = 1,
                                       .table = &anchor,
                                       .first_of = kFirstOf,
                                       .shift = 0,
                                       .tick_ns = nullptr,
-                                      .period_ns = 1},
+                                      .period_ns = 1,
+                                      .every = 1},
                           .streams = {},
                           .constants = {}};
     for (Key& key : keys) {
@@ -391,7 +392,7 @@ struct Aligner::Impl {
   DeviceTables constants;              // scales and shifts
   std::optional<DeviceTables> tables;  // the plan's
   WindowPlan plan{};
-  AnchorEpisode anchor{};
+  AnchorRun anchor{};
   int64_t time_offset = 0;
   int64_t age_offset = 0;
   int64_t source_offset = -1;
