@@ -259,6 +259,7 @@ struct Aligner::Impl {
     plan.episode_offset = -1;
     plan.source_offset = -1;
     plan.anchor_offset = -1;
+    plan.anchor_offset = -1;
   }
 
   static int64_t features_of(const std::vector<int64_t>& shape) {
