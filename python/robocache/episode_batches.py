@@ -54,8 +54,8 @@ class EpisodeLoader(BatchesInOrder):
     Each batch is a dict: the arrays of :class:`Loader`, of each step instead of each sample, and int64 ``lengths`` ``[B]``;
     ``episode_index`` and ``dataset_index`` are ``[B]``. A packed batch has int64 ``offsets`` ``[B + 1]``: segment i is rows
     ``offsets[i]:offsets[i + 1]``. A padded one has ``is_pad`` ``[B, T]``, true behind a segment's end. There values are 0,
-    masks true, texts None, and indices of texts and anchors -1. Each step draws its own crops and colours of frames; a
-    segment's steps draw one text.
+    masks true, texts None, and indices of texts and anchors -1. A segment's steps share their draws: of crops, flips and
+    colours of frames, and of texts.
 
     Loops, states and pickling are as a :class:`Loader`'s. With `bucket`, batch size and number of ranks belong to the order. On
     CUDA a batch waits for the device. A batch takes the memory of `batch_size` of the longest segments.

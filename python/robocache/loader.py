@@ -498,11 +498,12 @@ class Loader(BatchesInOrder):
         return self._gathered(indices, self.seed, self.epoch)
 
     def _gathered(self, indices: Any, seed: int, epoch: int, draws: np.ndarray | None = None) -> dict[str, Any]:
-        """The same, with random draws of this seed and epoch; those of texts by the numbers `draws` instead of the anchors'."""
+        """The same, with random draws of this seed and epoch, by the numbers `draws` instead of the anchors'."""
         if indices is None:
             raise errors.ArgumentTypeError("indices: expected a list of ints, got None")
         anchors = wholes("indices", indices)
-        made = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch)
+        numbers = None if draws is None else _lib.from_numpy(draws)
+        made = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch, numbers)
         return self._completed(self._as_dict(made, len(anchors)), seed, epoch, 0, anchors, draws)
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:

@@ -156,7 +156,7 @@ class DeviceFramesKey : public FramesKey {
     const ImageTransform& transform = source.to_batch();
     const auto& [rows, columns] = transform.params().frame;
     const int64_t of_frame = int64_t{rows} * columns * source.shape.channels * dtype_size(source.shape.dtype);
-    for_draws(batch, [&](int64_t sample, int64_t count, const ImageDraw& draw) {
+    batch.for_draws([&](int64_t sample, int64_t count, const ImageDraw& draw) {
       const int64_t first = sample * steps();
       FrameChoice of_samples = from;
       if (from.rows != nullptr) of_samples.rows += first;
@@ -167,18 +167,6 @@ class DeviceFramesKey : public FramesKey {
       transform.run_on_device(of_samples, draw, count, steps(), out(batch) + first * transform.bytes(), workspace,
                               device(), stream);
     });
-  }
-
-  // Calls run(sample, count, draw) for samples whose draws follow each other: all of them, or given anchors that do.
-  template <class Run>
-  static void for_draws(const BatchMemory& batch, const Run& run) {
-    if (batch.anchors.empty()) return run(0, batch.count, batch.draw_of(0));
-    for (int64_t begin = 0, end = 0; begin < batch.count; begin = end) {
-      const auto draw = batch.draw_of(begin);
-      do ++end;
-      while (end < batch.count && batch.draw_of(end).sample == draw.sample + end - begin);
-      run(begin, end - begin, draw);
-    }
   }
 
  private:
@@ -338,7 +326,7 @@ class ResidentFramesKey final : public DeviceFramesKey {
       }
       transform(*source, batch, from, scratch, stream);
       if (intrinsics(batch, 0, 0) == nullptr) continue;
-      for_draws(batch, [&](int64_t sample, int64_t samples, const ImageDraw& draw) {
+      batch.for_draws([&](int64_t sample, int64_t samples, const ImageDraw& draw) {
         source->transform.intrinsics_on_device(source->stream().frames->intrinsics, numbers(batch) + sample * steps(),
                                                from.begin, from.end, draw, samples, steps(),
                                                intrinsics(batch, sample, 0), device(), stream);

@@ -52,12 +52,26 @@ struct BatchMemory {
   char* memory;  // offsets count from here
   int64_t count;
   ImageDraw first;                   // the random draws of sample 0
-  std::span<const int64_t> anchors;  // given ones, or empty
+  std::span<const int64_t> numbers;  // of each sample, for the draws; empty: counted on from the first
 
   ImageDraw draw_of(int64_t sample) const {
     ImageDraw draw = first;
-    draw.sample = anchors.empty() ? draw.sample + sample : anchors[static_cast<size_t>(sample)];
+    draw.sample = numbers.empty() ? draw.sample + sample : numbers[static_cast<size_t>(sample)];
     return draw;
+  }
+
+  // Calls run(sample, count, draw) for samples that one launch draws for: all of them, or given numbers as long as each is as
+  // much more than the one before it, one or nothing.
+  template <class Run>
+  void for_draws(const Run& run) const {
+    if (numbers.empty()) return run(int64_t{0}, count, draw_of(0));
+    for (int64_t begin = 0, end = 0; begin < count; begin = end) {
+      ImageDraw draw = draw_of(begin);
+      draw.stride = begin + 1 < count && draw_of(begin + 1).sample == draw.sample ? 0 : 1;
+      do ++end;
+      while (end < count && draw_of(end).sample == draw.sample + draw.stride * (end - begin));
+      run(begin, end - begin, draw);
+    }
   }
 };
 

@@ -44,6 +44,7 @@ struct Wanted {
   BatchPosition position;
   int64_t count;
   std::span<const int64_t> anchors = {};  // on the host; empty: those of the position
+  std::span<const int64_t> draws = {};    // of given anchors: the numbers that random draws go by
 };
 
 }  // namespace
@@ -263,7 +264,7 @@ struct Loader::Impl {
 
   // `anchors`: the given ones, where the aligner's plan reads them; null for those of the position.
   WindowBatch batch_at(const Wanted& wanted, const Aligner& by, const int64_t* anchors, void* memory) const {
-    const auto& [position, count, given] = wanted;
+    const auto& [position, count, given, draws] = wanted;
     WindowBatch batch{};
     batch.plan = by.plan;
     batch.count = count;
@@ -277,12 +278,12 @@ struct Loader::Impl {
     return batch;
   }
 
-  // A batch whose plans have run. The random draws go by the order, or by the given anchors.
+  // A batch whose plans have run. The random draws go by the order, or by the given numbers.
   static BatchMemory filled_by(const Wanted& wanted, const WindowBatch& batch) {
     const ImageDraw first{.seed = wanted.position.seed,
                           .epoch = static_cast<uint64_t>(wanted.position.epoch),
                           .sample = wanted.anchors.empty() ? batch.first_position : 0};
-    return {static_cast<char*>(batch.memory), batch.count, first, wanted.anchors};
+    return {static_cast<char*>(batch.memory), batch.count, first, wanted.draws};
   }
 
   // The draws of all ranks together in an epoch.
@@ -516,14 +517,19 @@ void Loader::check_frames(CudaStream stream) const {
   impl_->check_damage();
 }
 
-int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> anchors, void* memory,
-                       CudaStream stream) const {
+int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> anchors, std::span<const int64_t> draws,
+                       void* memory, CudaStream stream) const {
   const Device device = impl_->options.device;
   impl_->check_anchors(anchors);
+  if (draws.empty()) draws = anchors;
+  if (draws.size() != anchors.size()) {
+    refuse("draws: expected ", std::to_string(anchors.size()), ", one for each index, got ",
+           std::to_string(draws.size()));
+  }
   if (anchors.empty()) return 0;
   DeviceTables copy(device);
   const int64_t* const on_device = device.is_cuda() ? copy.put(anchors) : anchors.data();
-  const int64_t bad_frames = impl_->fill({position, std::ssize(anchors), anchors}, on_device, memory, stream);
+  const int64_t bad_frames = impl_->fill({position, std::ssize(anchors), anchors, draws}, on_device, memory, stream);
   if (device.is_cuda()) impl_->synchronize(stream, "gather");
   impl_->check_damage();
   return bad_frames;

@@ -95,10 +95,10 @@ class Loader {
   int64_t fill(const BatchPosition& position, void* memory, CudaStream stream) const;
 
   // The same for given anchors, counted over all sources, each in [0, anchors()), at most batch_size of them. On CUDA this waits
-  // for the batch. The position's seed and epoch and the anchor's number are the seed of a frame's random draws.
-  // Throws ArgumentError for other anchors.
-  int64_t gather(const BatchPosition& position, std::span<const int64_t> anchors, void* memory,
-                 CudaStream stream) const;
+  // for the batch. The position's seed and epoch and a number of `draws` are the seed of a sample's random draws;
+  // without draws it is the anchor's. Throws ArgumentError for other anchors.
+  int64_t gather(const BatchPosition& position, std::span<const int64_t> anchors, std::span<const int64_t> draws,
+                 void* memory, CudaStream stream) const;
 
   // The moments of the samples that fill gives at a position, or of the given anchors. The host knows them, so this does not wait for
   // the device. Throws what gather throws.

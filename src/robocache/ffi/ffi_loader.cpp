@@ -189,15 +189,16 @@ ROBOCACHE_FFI(loader_slot, args, result) {
   result.set_object(BatchHandle{loader, feed->memory(args.integer(1, "slot")), args.integer(2, "samples")});
 }
 
-// (loader, a tensor of the framework and device to allocate in, or None, int64 indices, seed, epoch) -> a batch of these
-// anchors
+// (loader, a tensor of the framework and device to allocate in, or None, int64 indices, seed, epoch, int64 numbers that
+// random draws go by or None) -> a batch of these anchors
 ROBOCACHE_FFI(loader_gather, args, result) {
   const auto& [loader, feed, whole, gathered_badly] = args.object<LoaderHandle>(0, "loader");
   const auto indices = numbers<int64_t>(args, 2, "indices");
   const std::shared_ptr<void> memory = allocator(*loader)(loader->batch_bytes());
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(3, "seed")),
                                .epoch = args.integer(4, "epoch")};
-  *gathered_badly += loader->gather(position, indices, memory.get(), current_stream(loader->options().device));
+  const auto draws = args.is_none(5) ? std::vector<int64_t>{} : numbers<int64_t>(args, 5, "draws");
+  *gathered_badly += loader->gather(position, indices, draws, memory.get(), current_stream(loader->options().device));
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 

@@ -41,7 +41,7 @@ class ImageTransform {
   // pixels are whole numbers.
   void intrinsics(const double in[9], const ImageDraw& draw, int64_t step, double out[9]) const;
 
-  // Transforms the frames of `from` to [count, steps] outputs; sample k of `count` has the draw first.sample + k. All
+  // Transforms the frames of `from` to [count, steps] outputs; sample k of `count` is k behind the first. All
   // memory is on the device, `workspace` has workspace_bytes(count * steps); the work goes to its stream. Throws
   // DeviceError.
   void run_on_device(const FrameChoice& from, const ImageDraw& first, int64_t count, int64_t steps, void* out,

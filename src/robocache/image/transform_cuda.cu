@@ -32,9 +32,7 @@ __device__ bool is_mine(const FrameChoice& from, int64_t i) {
   return from.rows == nullptr || (from.rows[i] >= from.begin && from.rows[i] < from.end);
 }
 
-__device__ ImageDraw draw_of(const TransformBatch& batch, int64_t i) {
-  return {batch.first.seed, batch.first.epoch, batch.first.sample + i / batch.steps};
-}
+__device__ ImageDraw draw_of(const TransformBatch& batch, int64_t i) { return batch.first.behind(i / batch.steps); }
 
 __device__ Warp warp_of(const TransformBatch& batch, int64_t i) {
   return frame_warp(batch.params, draw_of(batch, i), i % batch.steps);
@@ -329,7 +327,7 @@ __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_consta
   if (number < batch.begin || number >= batch.end) return;
   double matrix[9] = {};
   if (number >= 1) {
-    const ImageDraw draw{batch.first.seed, batch.first.epoch, batch.first.sample + sample};
+    const ImageDraw draw = batch.first.behind(sample);
     planned_intrinsics(batch.params, frame_plan(batch.params, draw, step), frame_warp(batch.params, draw, step),
                        batch.matrix, matrix);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/host_device.hpp"
 #include "robocache/image/options.hpp"
 
 namespace robocache {
@@ -14,6 +15,9 @@ struct ImageDraw {
   uint64_t seed = 0;
   uint64_t epoch = 0;
   int64_t sample = 0;
+  int64_t stride = 1;  // of several samples: from one number to the next
+
+  ROBOCACHE_HD ImageDraw behind(int64_t samples) const { return {seed, epoch, sample + stride * samples, stride}; }
 };
 
 struct TransformParams {
@@ -69,7 +73,7 @@ struct FrameChoice {
   int64_t begin = INT64_MIN, end = INT64_MAX;
 };
 
-// Output i of [count, steps] belongs to sample first.sample + i / steps.
+// Output i of [count, steps] belongs to the sample i / steps behind the first.
 struct TransformBatch {
   TransformParams params;
   ImageDraw first;

@@ -285,3 +285,42 @@ def test_the_default_answers_for_keys_that_say_nothing(dataset):
     plain = next(loader_of(dataset, {"top": None, "action": None, "state": None}))
     assert torch.equal(batch["top"], plain["top"].flip(-1))
     assert torch.equal(batch["action"], plain["action"]) and torch.equal(batch["state"], plain["state"])
+
+
+@pytest.mark.parametrize("form", ["packed", "padded"])
+def test_the_steps_of_a_segment_share_their_draws(dataset, device, form):
+    def batch_of(images, windows):
+        top = {"top": Window(images=ImageOptions(dtype="uint8", layout="hwc", **images))}
+        loader = robocache.EpisodeLoader(
+            dataset,
+            batch_size=4,
+            delta_timestamps=top | windows,
+            form=form,
+            max_steps=9,
+            min_steps=2,
+            seed=3,
+            device=device,
+        )
+        return numpy_of(next(iter(loader)))
+
+    plain = batch_of({}, {"action": None})
+    made = batch_of({"flip_horizontal": 0.5}, {"action": Window(mirror=[0])})
+    cropped = batch_of({"crop": (6, 10)}, {"action": None})["top"]
+    ends = np.cumsum(plain["lengths"])
+    seen = set()
+    for i, length in enumerate(plain["lengths"]):
+        steps = np.s_[ends[i] - length : ends[i]] if form == "packed" else np.s_[i, :length]
+        flipped = np.array_equal(made["top"][steps], plain["top"][steps][:, :, ::-1])
+        assert flipped or np.array_equal(made["top"][steps], plain["top"][steps])
+        seen.add(flipped)
+        signs = np.float32([-1, 1, 1, 1]) if flipped else np.float32(1)
+        np.testing.assert_array_equal(made["action"][steps], plain["action"][steps] * signs)
+        whole = plain["top"][steps]
+        found = [
+            (y, x)
+            for y in range(7)
+            for x in range(11)
+            if np.array_equal(whole[:, y : y + 6, x : x + 10], cropped[steps])
+        ]
+        assert len(found) == 1
+    assert len(seen) == 2
