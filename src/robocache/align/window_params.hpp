@@ -159,6 +159,7 @@ struct WindowBatch {
   WindowPlan plan;
   Mixture mixture;
   const int64_t* anchors;  // [count] of all sources, on the plan's device, instead of positions; or null
+  const int64_t* draws;    // [count]: the numbers that random draws go by, with `anchors`
   int64_t first_position;
   int64_t count;
   uint64_t seed;  // of the images' random draws

@@ -47,6 +47,12 @@ struct Wanted {
   std::span<const int64_t> draws = {};    // of given anchors: the numbers that random draws go by
 };
 
+// The same where a plan reads them; null for those of the position.
+struct GivenNumbers {
+  const int64_t* anchors = nullptr;
+  const int64_t* draws = nullptr;
+};
+
 }  // namespace
 
 struct Loader::Impl {
@@ -262,13 +268,13 @@ struct Loader::Impl {
     return aligner;
   }
 
-  // `anchors`: the given ones, where the aligner's plan reads them; null for those of the position.
-  WindowBatch batch_at(const Wanted& wanted, const Aligner& by, const int64_t* anchors, void* memory) const {
-    const auto& [position, count, given, draws] = wanted;
+  WindowBatch batch_at(const Wanted& wanted, const Aligner& by, const GivenNumbers& given, void* memory) const {
+    const auto& [position, count, anchors, draws] = wanted;
     WindowBatch batch{};
     batch.plan = by.plan;
     batch.count = count;
-    batch.anchors = anchors;
+    batch.anchors = given.anchors;
+    batch.draws = given.draws;
     batch.first_position =
         options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * count;
     batch.mixture = by.mixture.at_epoch(position.seed, position.epoch);
@@ -293,8 +299,9 @@ struct Loader::Impl {
 
   // The host's part, in `memory` of the host.
   HostPart fill_host(const Wanted& wanted, void* memory) const {
-    const int64_t* const anchors = wanted.anchors.empty() ? nullptr : wanted.anchors.data();
-    const WindowBatch batch = batch_at(wanted, on_host, anchors, static_cast<char*>(memory) - host_offset);
+    GivenNumbers given;
+    if (!wanted.anchors.empty()) given = {wanted.anchors.data(), wanted.draws.data()};
+    const WindowBatch batch = batch_at(wanted, on_host, given, static_cast<char*>(memory) - host_offset);
     window_batch(batch, {}, {});
     HostPart part{.copies = {{host_offset, packed_offset - host_offset}}, .packed = {}, .bad_frames = 0};
     part.packed.resize(options.streams.size());
@@ -317,16 +324,16 @@ struct Loader::Impl {
   void fetch(const BatchPosition& position, int64_t count) const {
     const std::lock_guard<std::mutex> lock(scratch_mutex);
     ahead->copy(position, [&](void* memory, CudaStream stream) {
-      window_batch(batch_at({position, count}, on_device_ahead, nullptr, memory), options.device, stream);
+      window_batch(batch_at({position, count}, on_device_ahead, {}, memory), options.device, stream);
       for (const auto& key : keys) key->fetch(memory, count, stream);
     });
   }
 
-  // Everything but the host's part: on the CPU the whole batch. `anchors`: as for batch_at. Returns the number of frames that did
-  // not decode, without those that the device decodes.
-  int64_t fill_device(const Wanted& wanted, const int64_t* anchors, const HostPart& part, void* memory,
+  // Everything but the host's part: on the CPU the whole batch. Returns the number of frames that did not decode, without those
+  // that the device decodes.
+  int64_t fill_device(const Wanted& wanted, const GivenNumbers& given, const HostPart& part, void* memory,
                       CudaStream stream) const {
-    const WindowBatch batch = batch_at(wanted, on_device, anchors, memory);
+    const WindowBatch batch = batch_at(wanted, on_device, given, memory);
     check_damage();  // for earlier batches
     if (aligns_on_device) window_batch(batch, options.device, stream);
     const BatchMemory filled = filled_by(wanted, batch);
@@ -345,7 +352,7 @@ struct Loader::Impl {
     return bad_frames;
   }
 
-  int64_t fill(const Wanted& wanted, const int64_t* anchors, void* memory, CudaStream stream) const {
+  int64_t fill(const Wanted& wanted, const GivenNumbers& given, void* memory, CudaStream stream) const {
     HostPart part;
     if (host_bytes() > 0) {
       const PinnedBuffer staging(options.device, host_bytes());
@@ -353,7 +360,7 @@ struct Loader::Impl {
       copy_host_part(part, staging.data(), memory, stream);
       synchronize(stream, "batch");
     }
-    return fill_device(wanted, anchors, part, memory, stream);
+    return fill_device(wanted, given, part, memory, stream);
   }
 
   void check_anchors(std::span<const int64_t> anchors) const {
@@ -370,7 +377,8 @@ struct Loader::Impl {
 
   std::vector<SampleAnchor> anchors_at(const Wanted& wanted) const {
     const auto& given = wanted.anchors;
-    const WindowBatch batch = batch_at(wanted, {{}, host_mixture}, given.empty() ? nullptr : given.data(), nullptr);
+    const WindowBatch batch =
+        batch_at(wanted, {{}, host_mixture}, {given.empty() ? nullptr : given.data(), nullptr}, nullptr);
     std::vector<SampleAnchor> found;
     for (int64_t i = 0; i < batch.count; ++i) {
       const Draw draw = batch.draw(i);
@@ -499,11 +507,11 @@ void Loader::copy_host_part(const HostPart& part, const void* from, void* memory
 
 int64_t Loader::fill_device(const BatchPosition& position, const HostPart& part, void* memory,
                             CudaStream stream) const {
-  return impl_->fill_device({position, samples_at(position)}, nullptr, part, memory, stream);
+  return impl_->fill_device({position, samples_at(position)}, {}, part, memory, stream);
 }
 
 int64_t Loader::fill(const BatchPosition& position, void* memory, CudaStream stream) const {
-  return impl_->fill({position, samples_at(position)}, nullptr, memory, stream);
+  return impl_->fill({position, samples_at(position)}, {}, memory, stream);
 }
 
 void Loader::fetch(const BatchPosition& position) const {
@@ -528,8 +536,9 @@ int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> a
   }
   if (anchors.empty()) return 0;
   DeviceTables copy(device);
-  const int64_t* const on_device = device.is_cuda() ? copy.put(anchors) : anchors.data();
-  const int64_t bad_frames = impl_->fill({position, std::ssize(anchors), anchors, draws}, on_device, memory, stream);
+  const auto on_device = [&](std::span<const int64_t> all) { return device.is_cuda() ? copy.put(all) : all.data(); };
+  const GivenNumbers given{on_device(anchors), on_device(draws)};
+  const int64_t bad_frames = impl_->fill({position, std::ssize(anchors), anchors, draws}, given, memory, stream);
   if (device.is_cuda()) impl_->synchronize(stream, "gather");
   impl_->check_damage();
   return bad_frames;
