@@ -11,7 +11,8 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -41,7 +42,7 @@ from .csv_begin import (
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
-from .methods import scattered, with_held
+from .methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, Ids, scattered, with_held, words_of
 from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8, naming
 from .stamps import (
     DATE,
@@ -52,6 +53,7 @@ from .stamps import (
     ZONE,
     join_day_and_time,
     join_seconds,
+    names_a_time,
     read_stamps,
 )
 
@@ -114,7 +116,7 @@ def _read_folder(
         what = str(file.relative_to(root))
         with notes.reading(what, file):
             log = try_log(read_logs.read, file, options, alike[file.stem], what, file.stem, notes)
-            layout, rows, time_ns, images, texts = log
+            layout, rows, time_ns, images, others = log
             known = seen.layouts.setdefault(file.stem, layout)
             notes.see("streams", file.stem, asdict(known))
             if layout != known:
@@ -130,10 +132,17 @@ def _read_folder(
             attributes = layout.attributes
             if layout.units:
                 notes.leave_out(f"{file.stem}: units", "the line below the header; only the clock's is used")
+            for name, one in {
+                file.stem: rows,
+                **{f"{file.stem}.{column}": told for column, told in others.items()},
+            }.items():
+                if isinstance(one, Rows) and "subjects" in one.attributes:
+                    why = f"{one.attributes['subjects']} says that rows are of several subjects: they are held"
+                    notes.leave_out(f"{name}: values between rows", why)
             if rows is not None:
                 yield file.stem, replace(rows, attributes={**rows.attributes, **attributes})
-            for column, told in texts.items():
-                yield f"{file.stem}.{column}", replace(told, attributes=attributes)
+            for column, told in others.items():
+                yield f"{file.stem}.{column}", replace(told, attributes={**attributes, **told.attributes})
             if images:
                 see_images(images, notes)
                 camera = f"{file.stem}.{layout.images}"
@@ -141,7 +150,7 @@ def _read_folder(
                 frames = Images(camera, what, file, time_ns, "recorded", read).stored(options, seen.kinds, notes)
                 if frames is not None:
                     yield camera, replace(frames, attributes=attributes)
-            elif rows is None and not texts:
+            elif rows is None and not others:
                 notes.leave_out(file.stem, "no column beside the clock")
 
 
@@ -174,6 +183,7 @@ class _Layout:
     left_out: the others beside the clock, and why.
     images: the one that names images.
     clock: what the clock's column is called.
+    further: of each further clock its columns.
     comments: whether lines before the header, or before the first row, are none of it; files of a stream may differ.
     units: whether a line of units follows the header.
     """
@@ -186,6 +196,7 @@ class _Layout:
     images: str | None = None
     texts: list[str] = field(default_factory=list)
     clock: str = ""
+    further: dict[str, list[str]] = field(default_factory=dict)
     comments: bool = field(default=False, compare=False)
     units: bool = field(default=False, compare=False)
 
@@ -204,7 +215,7 @@ class _Layout:
 
 # A row's image, or what is wrong with its name.
 Image = Path | SourceError
-_Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts]]
+_Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts | Rows]]
 
 
 def try_log(
@@ -308,6 +319,19 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     if lost is None:
         _check_quotes(begin, len(table))
 
+    further = _find_further_clocks(begin, table, [*kept, *texts], options)
+    if further and lost is not None:
+        raise SourceError(f"{file}: lines that cannot be read, in a file of several clocks")
+    others: dict[str, Texts | Rows] = {}
+    main = min(clock, key=int)
+    if further:
+        of = {n: _clock_of(n, main, further) for n in (*kept, *texts) if n not in further}
+        for own, stamps in further.items():
+            mine, told_of = ([n for n in numbers if of.get(n) == own] for numbers in (kept, texts))
+            others |= _read_further(begin, table, stamps, own, mine, told_of, types)
+        kept, texts = ([n for n in numbers if of.get(n) == main] for numbers in (kept, texts))
+        filled = pc.not_equal(pc.utf8_trim_whitespace(table[main]), "")
+        table = table.filter(filled)
     time_ns, unit = _read_clock(begin, table, options)
     columns = [names[int(number)] if header else number for number in kept]
     of_text = [names[int(number)] if header else number for number in texts]
@@ -323,10 +347,11 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         named,
         of_text,
         " and ".join(map(begin.label, clock)),
+        {name: rows.names or [] for name, rows in others.items() if isinstance(rows, Rows)},
         begin.comments,
         begin.units,
     )
-    told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
+    told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)} | others
     paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
     if not kept:
         return layout, None, time_ns, paths, told
@@ -341,9 +366,104 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
             refuse_rounded_numbers(begin, number, name)
     if unit == "s" and options.time_unit is None:
         _refuse_seconds_alone(begin, kept, time_ns, values)
-    methods = with_held([], [pa.types.is_boolean(types[number]) for number in kept])
-    attributes = {"methods": methods} if methods else {}
+    attributes = _methods(values, [begin.label(number) for number in kept], [types[number] for number in kept])
     return layout, Rows(time_ns, values, columns if header else None, attributes=attributes), time_ns, paths, told
+
+
+def _methods(values: np.ndarray, names: list[str], types: list[Any]) -> dict[str, Any]:
+    """What is held between rows: true and false; and all columns where ids say that rows are of several subjects."""
+    for name, column in zip(names, values.T, strict=True):
+        words = words_of(name)
+        if not words & WORDS_OF_IDS or any(map(NO_SUBJECT.fullmatch, words)):
+            continue
+        if not np.isfinite(column).all() or not (column == np.floor(column)).all():
+            continue
+        if len(np.unique(column)) <= MOST_SUBJECTS:
+            ids = Ids()
+            ids.add([str(value) for value in column.tolist()])
+            if ids.return_ and len(names) > 1:
+                return {"methods": [[0, len(names), "previous"]], "subjects": name}
+    methods = with_held([], [pa.types.is_boolean(type) for type in types])
+    return {"methods": methods} if methods else {}
+
+
+# ---- several clocks ----
+
+
+def _find_further_clocks(
+    begin: Begin, table: pa.Table, numbers: list[str], options: CsvOptions
+) -> dict[str, tuple[pa.Array, np.ndarray, str]]:
+    """Columns that are clocks of their own, each with which rows it stamps, and with the stamps and their unit: named as times, rising,
+    and filled in other rows than the first clock or of another rate."""
+    named = [number for number in numbers if begin.header and names_a_time(begin.names[int(number)])]
+    if not named:
+        return {}
+    first = begin.numbers[min(begin.clock)]
+    cells = read_cells(begin, [first, *named])
+    filled = {
+        number: ~np.isin(pc.utf8_trim_whitespace(cells[number]).to_numpy(), ABSENT) for number in cells.column_names
+    }
+    found = {}
+    for number in named:
+        rows = filled[number]
+        if len(cells) != len(table) or rows.sum() < 2:
+            continue
+        with suppress(SourceError):  # what is no time is a column
+            time_ns, unit = _stamps_of(begin, cells, number, rows, options)
+            if (np.diff(time_ns) < 0).any() or time_ns[-1] == time_ns[0]:
+                continue
+            if not np.array_equal(rows, filled[first]) or _is_of_another_rate(
+                time_ns, _read_clock(begin, table, options)[0]
+            ):
+                found[number] = pa.array(rows), time_ns, unit
+    return found
+
+
+def _stamps_of(
+    begin: Begin, cells: pa.Table, number: str, rows: np.ndarray, options: CsvOptions
+) -> tuple[np.ndarray, str]:
+    name, line = begin.names[int(number)], 1 + begin.skipped
+    return read_stamps(cells[number].filter(pa.array(rows)), name, options.time_unit, begin.file, line)
+
+
+def _is_of_another_rate(time_ns: np.ndarray, first_ns: np.ndarray) -> bool:
+    """Whether stamps beside those of the first clock begin at about the same time and go on at another rate."""
+    span, first_span = int(time_ns[-1] - time_ns[0]), int(first_ns[-1] - first_ns[0])
+    near = abs(int(time_ns[0]) - int(first_ns[0])) < max(span, first_span)
+    return near and bool((np.diff(time_ns) > 0).all()) and abs(span - first_span) > 0.05 * first_span
+
+
+def _clock_of(number: str, main: str, further: Iterable[str]) -> str:
+    """The clock of a column: the last one before it."""
+    before = [clock for clock in (main, *further) if int(clock) < int(number)]
+    return max(before, key=int, default=main)
+
+
+def _read_further(
+    begin: Begin,
+    table: pa.Table,
+    clock: tuple[pa.Array, np.ndarray, str],
+    own: str,
+    numbers: list[str],
+    texts: list[str],
+    types: dict[str, Any],
+) -> dict[str, Texts | Rows]:
+    """The stream of a further clock, by its column's name: the columns behind it up to the next clock."""
+    filled, time_ns, unit = clock
+    rows = table.filter(filled)
+    source = {"clock_source": f"{begin.label(own)}, {unit}"}
+    told: dict[str, Texts | Rows] = {
+        begin.names[int(number)]: replace(_read_texts(rows[number], time_ns), attributes=source) for number in texts
+    }
+    if not numbers:
+        return told
+    names = [begin.names[int(number)] for number in numbers]
+    values = np.stack([rows[number].cast(pa.float64()).to_numpy() for number in numbers], axis=1)
+    for number, name, column in zip(numbers, names, values.T, strict=True):
+        if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
+            refuse_rounded_numbers(begin, number, name)
+    attributes = source | _methods(values, names, [types[number] for number in numbers])
+    return told | {begin.names[int(own)]: Rows(time_ns, values, names, attributes=attributes)}
 
 
 def _with_rotations_together(kept: list[str], begin: Begin, left_out: dict[str, str]) -> list[str]:

@@ -99,7 +99,7 @@ class _Reader:
                 if rows is not None:
                     yield folder.name, _describe(rows, attributes)
                 for column, told in texts.items():
-                    yield f"{folder.name}.{column}", replace(told, attributes=attributes)
+                    yield f"{folder.name}.{column}", replace(told, attributes={**attributes, **told.attributes})
                 if images:
                     see_images(images, self._notes)
                     frames = self._read_camera(folder.name, what, file, time_ns, images, calibration)

@@ -6,6 +6,7 @@ Values are not examined, because four numbers of length 1 may be anything.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
@@ -107,6 +108,47 @@ _BRACKETS = re.compile(r" *[\[(][^\])]*[\])]")
 _GAP = "\0"  # where a component's letter was
 _NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+# More values than this name no subjects: counters, as some drivers write them there.
+MOST_SUBJECTS = 32
+# Words of a field that is an id, and words of those that are ids of something else than a row's subject.
+WORDS_OF_IDS = {"id", "index", "idx"}
+NO_SUBJECT = re.compile(
+    "seq|sequence|frame|msg|message|packet|request|goal|trace|span|session|event|sample|scan|cycle|row|step|lap|mode|status|state|type"
+    "|error|fault|class|category|command|cmd|version|vendor|product|firmware|header|file|topic|function|task|map|array"
+)
+
+
+class Ids:
+    """The values of a field that may be an id, in the order of a recording's rows.
+
+    changes: how often a row has another one than the row before.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        self.changes = 0
+        self._last: str | None = None
+
+    def add(self, values: Sequence[str]) -> None:
+        self.seen.update(values)
+        self.changes += sum(a != b for a, b in zip([self._last or values[0], *values], values, strict=False))
+        self._last = values[-1]
+
+    @property
+    def is_few(self) -> bool:
+        """Whether there are several, not so many that they count something, each for more than a row."""
+        return 2 <= len(self.seen) <= MOST_SUBJECTS and 2 * len(self.seen) <= self.seen.total()
+
+    @property
+    def take_turns(self) -> bool:
+        return self.is_few and 4 * self.changes >= self.seen.total()
+
+    @property
+    def return_(self) -> bool:
+        """Whether an id comes again after another one, which a counter of phases does not."""
+        return self.is_few and self.changes >= len(self.seen)
 
 
 def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iterator[tuple[str, Samples]]:

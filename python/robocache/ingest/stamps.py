@@ -80,11 +80,40 @@ def read_stamps(
         raise SourceError(f"{file}: a time does not fit int64 nanoseconds: {error}") from error
 
 
+_TIMES = {"t", "time", "timestamp", "stamp", "ts"}
+_NO_CLOCK = {
+    "cpu",
+    "user",
+    "sys",
+    "system",
+    "flight",
+    "compute",
+    "processing",
+    "exec",
+    "execution",
+    "step",
+    "offset",
+    "delta",
+}
+_BRACKETS = re.compile(r"[\[(].*[\])]")
+
+
 def split_unit(name: str) -> tuple[str, str]:
     """Splits the name of a column into the name in lower case and the unit at its end; "" if there is no unit."""
     name = _plain(name)
     found = _UNIT_IN_NAME.search(name)
     return (name, "") if found is None else (name[: found.start()], str(found.lastgroup))
+
+
+def names_a_time(name: str) -> bool:
+    """Whether a column's name says that it holds times: t_acc, time_gyro [s], pose.timestamp. t_x to t_w are translations."""
+    stem, unit = split_unit(name)
+    if not unit and _BRACKETS.search(stem):  # another unit
+        return False
+    words = re.split(r"[^a-z0-9]+", _BRACKETS.sub("", stem).strip(" _.-"))
+    if not _NO_CLOCK.isdisjoint(words):
+        return False
+    return (words[0] in _TIMES and words[1:] not in ([letter] for letter in "xyzw")) or words[-1] in _TIMES - {"t"}
 
 
 def is_unit(cell: str) -> bool:

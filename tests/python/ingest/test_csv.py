@@ -943,3 +943,104 @@ def test_stamps_that_most_rows_repeat_are_named(rows, named, tmp_path):
     write(tmp_path / "a.csv", "timestamp,x", *(f"{stamp},{k}" for k, stamp in enumerate(stamps)))
     report = robocache.ingest(tmp_path / "a.csv", tmp_path / "cache", progress=False)
     assert named == any("times of rows of their own" in omission.what for omission in report.left_out)
+
+
+# ---- several clocks, several subjects ----
+
+
+def between(dataset, stream, offset_s):
+    """The values of a stream so long after each of its rows."""
+    loader = robocache.Loader(
+        dataset,
+        delta_timestamps={stream: robocache.Window([offset_s], dtype="float64")},
+        anchors=stream,
+        batch_size=dataset.streams[stream].rows,
+        shuffle=False,
+    )
+    return np.asarray(next(iter(loader))[stream])[:, 0]
+
+
+CLOCKS = {"t": np.arange(40) * 0.01, "t_acc": np.arange(16) * 0.025, "pose.timestamp": np.arange(8) * 0.05 + 0.013}
+
+
+@pytest.mark.parametrize("layout", ["side by side", "interleaved", "cut to one length"])
+@pytest.mark.parametrize("dates", [False, True])
+def test_columns_of_further_clocks_are_streams_of_their_own(layout, dates, tmp_path):
+    """Against numpy's interpolation of each sensor's own columns."""
+    clocks = {name: times[:8] if layout.startswith("cut") else times for name, times in CLOCKS.items()}
+    base = np.datetime64("2024-01-01T00:00:00", "ns")
+    rows = max(map(len, clocks.values())) if layout != "interleaved" else sum(map(len, clocks.values()))
+    columns, first = {}, 0
+    for name, times in clocks.items():
+        cells, values = [""] * rows, [""] * rows
+        for k, time in enumerate(times.tolist()):
+            at = first + k if layout == "interleaved" else k
+            cells[at] = f"{base + np.timedelta64(round(time * 1e9), 'ns')}Z" if dates else f"{time:.6f}"
+            values[at] = f"{math.sin(7 * time):.9f}"
+        columns |= {name: cells, f"of {name}": values}
+        first += len(times)
+    write(tmp_path / "log/run.csv", ",".join(columns), *(",".join(row) for row in zip(*columns.values(), strict=True)))
+    robocache.ingest(tmp_path / "log", tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert set(dataset.streams) == {"run", "run.t_acc", "run.pose.timestamp"}
+    for stream, (name, times) in zip(("run", "run.t_acc", "run.pose.timestamp"), clocks.items(), strict=True):
+        found = dataset.streams[stream]
+        assert found.names == [f"of {name}"]
+        begin = base.astype(np.int64) if dates else 0
+        np.testing.assert_allclose((found.time_ns - begin) / 1e9, times, atol=1e-9)
+        exact = np.interp(times + 0.004, times, np.sin(7 * times))
+        np.testing.assert_allclose(between(dataset, stream, 0.004)[:-1, 0], exact[:-1], atol=1e-6)
+
+
+def test_texts_go_with_the_clock_before_them(tmp_path):
+    lines = ["t,x,t_events,event,flag"]
+    lines += [f"{k / 10},{k},{f'{k / 2},e{k},{str(k % 2 == 0).lower()}' if k < 4 else ',,'}" for k in range(20)]
+    write(tmp_path / "log/run.csv", *lines)
+    robocache.ingest(tmp_path / "log", tmp_path / "cache")
+    episode = robocache.open(tmp_path / "cache").episode(0)
+    time_ns, texts = episode["run.event"]
+    assert (time_ns.tolist(), list(texts)) == ([k * 500_000_000 for k in range(4)], ["e0", "e1", "e2", "e3"])
+    assert np.asarray(episode["run.t_events"][1]).tolist() == [[1], [0], [1], [0]]
+    assert robocache.open(tmp_path / "cache").streams["run.t_events"].attributes["methods"] == [[0, 1, "previous"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "second"),
+    [
+        ("time_ns", lambda k: k * 10_000_000),  # the same time in another unit
+        ("t_sent", lambda k: k / 100 - 0.003),  # of the same rows
+        ("t_x", lambda k: k / 7 + 0.5),  # a translation
+        ("t_base [m]", lambda k: k / 7),
+        ("cpu_time", lambda k: k / 300),
+        ("time_left", lambda k: 40 - k),
+        ("distance", lambda k: k / 7),
+    ],
+)
+def test_other_columns_beside_the_clock_stay_columns(name, second, tmp_path):
+    lines = [f"t,a,{name},b", *(f"{k / 100},{k},{second(k)},{k * 2}" for k in range(30))]
+    ingest_lines(tmp_path, *lines)
+    stream = robocache.open(tmp_path / "cache").streams["imu"]
+    assert stream.names == ["a", name, "b"]
+
+
+def test_rows_of_ids_that_take_turns_are_held(tmp_path):
+    lines = [
+        "timestamp,range,from_id,to_id",
+        *(f"{1.7e9 + k / 100:.2f},{(2, 8, 5)[k % 3]}.0,10,{k % 3}" for k in range(30)),
+    ]
+    write(tmp_path / "log/uwb.csv", *lines)
+    report = robocache.ingest(tmp_path / "log", tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    np.testing.assert_array_equal(between(dataset, "uwb", 0.005)[:, 0], [(2, 8, 5)[k % 3] for k in range(30)])
+    (told,) = [omission for omission in report.left_out if omission.what == "uwb: values between rows"]
+    assert told.reason.startswith("to_id says that rows are of several subjects")
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"), [("to_id", [3] * 30), ("id", range(30)), ("mode_id", [0, 1] * 15), ("leg_id", [0] * 15 + [1] * 15)]
+)
+def test_other_whole_numbers_are_numbers(name, ids, tmp_path):
+    write(tmp_path / "log/a.csv", f"t,x,{name}", *(f"{k / 100},{k}.5,{value}" for k, value in enumerate(ids)))
+    robocache.ingest(tmp_path / "log", tmp_path / "cache")
+    values = between(robocache.open(tmp_path / "cache"), "a", 0.005)
+    np.testing.assert_allclose(values[:-1, 0], np.arange(29) + 1.0)

@@ -7,7 +7,6 @@ turns.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..methods import words_of
+from ..methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, Ids, words_of
 from ..recording import Samples
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
@@ -25,49 +24,10 @@ from .streams import FRAMES, Topic, joint_lists
 
 # So many messages that were read together need not be joined with more to become rows.
 _WORTH_KEEPING = 2048
-# More frames of reference than this on one topic name no sensors: counters, as some drivers write them there.
-_MOST_FRAMES = 32
 # So many letters of joints' names are in a stream's.
 _MOST_LETTERS = 60
 
 _Key = tuple[str, ...]
-# Words of a field that is an id, and words of those that are ids of something else than the message's subject.
-_ID, _NAME = {"id", "index", "idx"}, {"id", "name"}
-_NO_SUBJECT = re.compile(
-    "seq|sequence|frame|msg|message|packet|request|goal|trace|span|session|event|sample|scan|cycle|row|step|lap|mode|status|state|type"
-    "|error|fault|class|category|command|cmd|version|vendor|product|firmware|header|file|topic|function|task|map|array"
-)
-
-
-class _Ids:
-    """The values of a field that may be an id, in the order of a recording's messages.
-
-    changes: how often a message has another one than the message before.
-    """
-
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-        self.changes = 0
-        self._last: str | None = None
-
-    def add(self, values: Sequence[str]) -> None:
-        self.seen.update(values)
-        self.changes += sum(a != b for a, b in zip([self._last or values[0], *values], values, strict=False))
-        self._last = values[-1]
-
-    @property
-    def is_few(self) -> bool:
-        """Whether there are several, not so many that they count something, each for more than a message."""
-        return 2 <= len(self.seen) <= _MOST_FRAMES and 2 * len(self.seen) <= self.seen.total()
-
-    @property
-    def take_turns(self) -> bool:
-        return self.is_few and 4 * self.changes >= self.seen.total()
-
-    @property
-    def return_(self) -> bool:
-        """Whether an id comes again after another one, which a counter of phases does not."""
-        return self.is_few and self.changes >= len(self.seen)
 
 
 class Subjects:
@@ -81,7 +41,7 @@ class Subjects:
         self._read: set[_Key | None] = set()
         self._rows = 0
         self._joints = False
-        self._ids: dict[str, _Ids] | None = None  # by the paths of fields; None before the first messages
+        self._ids: dict[str, Ids] | None = None  # by the paths of fields; None before the first messages
         self._together = origin.exported is not None
 
     # ---- the first pass ----
@@ -172,7 +132,7 @@ class Subjects:
         if None in self._topics and key is not None:
             self._topics[key] = self._topics.pop(None)
         if key not in self._topics:
-            if not self._joints and len(self._topics) == _MOST_FRAMES:
+            if not self._joints and len(self._topics) == MOST_SUBJECTS:
                 self._join()
             if self._together and self._topics:
                 return next(iter(self._topics.values()))
@@ -190,7 +150,7 @@ class Subjects:
         self._topics = {key: topic}
         self._origin.notes.leave_out(
             f"{self._origin.what}: {self._origin.topic}: streams for frames of reference",
-            f"more than {_MOST_FRAMES}: all messages are one subject's",
+            f"more than {MOST_SUBJECTS}: all messages are one subject's",
         )
 
     def _keys(self, batch: Batch) -> Iterator[_Key]:
@@ -230,10 +190,10 @@ class Subjects:
         """Counts the values of fields that may be ids; those of too many values are none."""
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
         if self._ids is None:
-            self._ids = {} if joint_lists(leaves, batch) is not None else {path: _Ids() for path in _candidates(leaves)}
+            self._ids = {} if joint_lists(leaves, batch) is not None else {path: Ids() for path in _candidates(leaves)}
         for path, ids in self._ids.items():
             ids.add(_id_values(batch, leaves[path]))
-        self._keep_ids([path for path, ids in self._ids.items() if len(ids.seen) <= _MOST_FRAMES])
+        self._keep_ids([path for path, ids in self._ids.items() if len(ids.seen) <= MOST_SUBJECTS])
 
     def _settle_ids(self) -> None:
         """Keeps the ids that take turns. Rows of others that come again are held: a row is about one of them, and the next about
@@ -288,11 +248,17 @@ def _candidates(leaves: Mapping[str, Leaf]) -> list[str]:
     found = []
     for path, leaf in leaves.items():
         words = words_of(path.rpartition(".")[2])
-        if path in FRAMES or "header." in path or any(map(_NO_SUBJECT.fullmatch, words)):
+        if path in FRAMES or "header." in path or any(map(NO_SUBJECT.fullmatch, words)):
             continue
-        if leaf.kind == "number" and leaf.count is None and leaf.dtype is not None and leaf.is_whole and words & _ID:
+        if (
+            leaf.kind == "number"
+            and leaf.count is None
+            and leaf.dtype is not None
+            and leaf.is_whole
+            and words & WORDS_OF_IDS
+        ):
             found += [path] if leaf.dtype.kind != "b" and len(numbers) > 1 else []
-        elif leaf.kind == "text" and words & _NAME and has_floats:
+        elif leaf.kind == "text" and words & {"id", "name"} and has_floats:
             found.append(path)
     return found
 
