@@ -282,6 +282,16 @@ def test_steps_are_the_anchors_that_are_drawn(dataset, device):
     assert batch["lengths"].tolist() == [(length + 1) // 2 for length in LENGTHS if length]
 
 
+def test_an_episode_of_filtered_anchors_is_one_segment(dataset, device):
+    """A filter leaves holes: the steps beside one are neighbours in the segment, and an episode listed twice is two."""
+    keep = [{"episode": e, "start_row": begin, "end_row": end} for e in (1, 3) for begin, end in ((2, 4), (7, 9))]
+    anchors = robocache.Anchors(stream="state", keep=keep)
+    (batch,) = _loader(dataset, anchors=anchors, episodes=[1, 3, 3], shuffle=False, form="packed", device=device)
+    rows = [2, 3, 4, 7, 8, 9]
+    assert batch["lengths"].tolist() == [6, 6, 6] and batch["episode_index"].tolist() == [1, 3, 3]
+    assert to_numpy(batch["state"])[:, 0].tolist() == [_value(episode, row) for episode in (1, 3, 3) for row in rows]
+
+
 def test_a_mixture(dataset, tmp_path, device):
     other = _write(tmp_path / "other", [4, 6])
     sources = [Source(dataset, episodes=[2, 0, 2]), Source(other)]
