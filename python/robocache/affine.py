@@ -21,10 +21,12 @@ _affines = _lib.function("normalisation_affines")
 
 
 class Affine:
-    """The normalisation of one key: ``y = fma(x, scale, shift)``, and back ``x = fma(y, spread, centre)``.
+    """The normalisation of one key: ``y = fma(x, scale, shift)``, with `clip` held in [-1, 1], and back
+    ``x = fma(y, spread, centre)``.
 
     Attributes:
-        scale, shift, spread, centre: ``[sources, *shape]`` of the work type: float64 for streams of float64, else float32.
+        scale, shift, spread, centre: ``[sources, *shape]`` of the work type: float64 for streams of float64, else float32. Of
+            statistics a step the shape begins with the steps.
     """
 
     def __init__(
@@ -33,7 +35,10 @@ class Affine:
         shift: npt.NDArray[Any],
         spread: npt.NDArray[Any],
         centre: npt.NDArray[Any],
+        *,
+        clip: bool = False,
     ) -> None:
+        self.clip = clip
         self.scale, self.shift, self.spread, self.centre = scale, shift, spread, centre
         self._alike = all((part == part[:1]).all() for part in (scale, shift, spread, centre))
         self._on_device: dict[Any, list[Any]] = {}
@@ -54,7 +59,7 @@ class Affine:
 
         Args:
             stats: a :class:`Stats` or a dict of its fields; None for a source without this key, whose values stay unchanged.
-            normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"``, ``"q10_q90"``; None for no normalisation.
+            normalize: ``"mean_std"``, ``"min_max"``, two quantiles such as ``"q01_q99"``; None for no normalisation.
             shape: the shape of one row's value.
             dtype: the stream's dtype.
             constant: ``"center"``, ``"lerobot"`` or ``"openpi"``, for features without spread.
@@ -74,24 +79,49 @@ class Affine:
         return cls.of_table(_lib.to_numpy(table), shape, dtype)
 
     @classmethod
-    def of_table(cls, table: npt.NDArray[np.float64], shape: Sequence[int], dtype: str) -> Affine:
-        """Returns the affine of one source from the library's ``[4, features]``: scale, shift, spread and centre."""
+    def of_table(
+        cls, table: npt.NDArray[np.float64], shape: Sequence[int], dtype: str, *, clip: bool = False
+    ) -> Affine:
+        """Returns the affine of one source from the library's ``[4, numbers]``: scale, shift, spread and centre."""
         work = np.float64 if dtype == "float64" else np.float32
-        return cls(*table.astype(work).reshape(4, 1, *shape))
+        return cls(*table.astype(work).reshape(4, 1, *shape), clip=clip)
+
+    @classmethod
+    def of_key(cls, key: Mapping[str, Any]) -> Affine:
+        """Returns the affine of a key of a spec. Features that its source lacks stay as they are."""
+        rows = key["rows"] or {"affine": None, "clip": False, "shape": key["shape"], "dtype": "float32"}
+        shape, own = key["shape"], key["shape"] if key["convert"] else rows["shape"]
+        numbers = (
+            np.array([rows["affine"][of] for of in ("scale", "shift", "spread", "centre")]) if rows["affine"] else None
+        )
+        if numbers is not None and numbers.shape[1] > math.prod(own):
+            steps = len(key["offsets_ns"] or key["offsets_rows"])
+            shape, own = [steps, *shape], [steps, *own]
+        parts = np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(shape), axis=1).reshape(4, *shape)
+        if numbers is not None:
+            parts[tuple(map(slice, (4, *own)))] = numbers.reshape(4, *own)
+        return cls.of_table(parts, shape, (key["convert"] or rows)["dtype"], clip=rows["clip"])
 
     @classmethod
     def of_sources(cls, affines: Sequence[Affine]) -> Affine:
         """Joins the affines of several sources, in their order; float64 if one of them is.
 
-        Features that a source lacks, at the end of an axis, stay unchanged.
+        Features that a source lacks, at the end of an axis, stay unchanged. Where one source differs by step, all have the steps.
         """
+        axes = max(a.scale.ndim for a in affines)
+        steps = max(a.scale.shape[1:2] for a in affines if a.scale.ndim == axes)
+        affines = [a if a.scale.ndim == axes else a._at_every_step(*steps) for a in affines]
         tables = [np.concatenate([a.scale, a.shift, a.spread, a.centre]) for a in affines]
         shape = np.max([table.shape for table in tables], axis=0)
         parts = np.zeros((len(tables), *shape), np.result_type(*tables))
         parts[:, ::2] = 1
         for part, table in zip(parts, tables, strict=True):
             part[tuple(map(slice, table.shape))] = table
-        return cls(*np.swapaxes(parts, 0, 1))
+        return cls(*np.swapaxes(parts, 0, 1), clip=any(a.clip for a in affines))
+
+    def _at_every_step(self, steps: int) -> Affine:
+        parts = (np.repeat(part[:, None], steps, axis=1) for part in (self.scale, self.shift, self.spread, self.centre))
+        return Affine(*parts, clip=self.clip)
 
     def normalize(self, x: Array, dataset_index: Any = None) -> Array:
         """Normalises recorded values as the batch does.
@@ -128,6 +158,7 @@ class Affine:
         if list(x.shape[x.ndim - len(shape) :]) != shape:
             raise errors.ArgumentError(f"x: expected [..., {', '.join(map(str, shape))}], got {tuple(x.shape)}")
         rows = self._rows(x, dataset_index, sources, in_torch)
+        clips = self.clip and first == 0
         factor, summand = (part[rows] for part in self._parts(x.device if in_torch else None)[first : first + 2])
         if factor.ndim > len(shape):
             between = [1] * (x.ndim - factor.ndim)
@@ -135,9 +166,11 @@ class Affine:
         if in_torch:
             from ._multiply_add import multiply_add
 
-            return multiply_add(x, factor, summand)
+            of_torch = multiply_add(x, factor, summand)
+            return of_torch.clamp(-1, 1) if clips else of_torch
         with np.errstate(all="ignore"):
-            return np.asarray(fma(np, x, factor, summand))
+            y = np.asarray(fma(np, x, factor, summand))
+            return np.clip(y, -1, 1).astype(y.dtype) if clips else y
 
     def _rows(self, x: Any, dataset_index: Any, sources: int, in_torch: bool) -> Any:
         """What to take of the sources: one, or one a row of x."""
@@ -202,12 +235,6 @@ class AffineOf(dict[str, Affine]):
         for keys in map(self._keys_of, range(self._sources)):
             if name not in keys:
                 raise errors.ArgumentError(f"key: expected one of {', '.join(keys)}, got {name!r}")
-            key, rows = keys[name], keys[name]["rows"] or {"affine": None, "dtype": "float32"}
-            # Features that the source lacks stay as they are.
-            table = np.repeat([[1.0], [0.0], [1.0], [0.0]], math.prod(key["shape"]), axis=1)
-            if rows["affine"]:
-                for part, of in zip(table, ("scale", "shift", "spread", "centre"), strict=True):
-                    part[: len(rows["affine"][of])] = rows["affine"][of]
-            affines.append(Affine.of_table(table, key["shape"], (key["convert"] or rows)["dtype"]))
+            affines.append(Affine.of_key(keys[name]))
         self[name] = Affine.of_sources(affines)
         return self[name]

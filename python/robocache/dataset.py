@@ -125,6 +125,24 @@ class Stats(_Fields):
         return super()._asdict() | {name: x for name, x in vars(self).items() if name not in ("of", "names")}
 
 
+def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
+    """Those quantiles and the usual ones, ascending; and the fields of a table of statistics with them."""
+    asked = {0.01, 0.1, 0.5, 0.9, 0.99}
+    for value in quantiles:
+        quantile = float(number("quantiles", value))
+        if not 0 <= quantile <= 1:
+            raise errors.ArgumentError(f"quantiles: expected numbers from 0 to 1, got {value!r}")
+        asked.add(quantile)
+    names = []
+    for quantile in sorted(asked):
+        percent, _, decimals = f"{quantile * 100:.4f}".partition(".")
+        decimals = decimals.rstrip("0")
+        names.append(f"q{percent.zfill(2)}" + (f".{decimals}" if decimals else ""))
+    if len(set(names)) < len(asked):
+        raise errors.ArgumentError("quantiles: expected percents of at most 4 decimals, that differ")
+    return np.array(sorted(asked)), ["mean", "std", "min", "max", *names, "count"]
+
+
 class FrameFormat(NamedTuple):
     """The format of a camera's frames."""
 
@@ -542,7 +560,7 @@ class Dataset:
             episodes: the indices of episodes, each counted once; default all. A loader has its own.
             where: or those that :meth:`select` finds; with `episodes`, those of them.
             per_step: with a loader or a spec: each step of a window by itself: ``[steps, ...]``.
-            quantiles: with a loader or a spec: others than 0.01, 0.1, 0.5, 0.9 and 0.99, such as ``(0.02, 0.98)``: ``q02``, ``q98``.
+            quantiles: others than 0.01, 0.1, 0.5, 0.9 and 0.99, such as ``(0.02, 0.98)``, which are ``q02`` and ``q98``.
 
         Raises:
             ArgumentError, ArgumentTypeError: an episode that does not exist; or as :meth:`select`; or naming the argument.
@@ -561,13 +579,14 @@ class Dataset:
 
             chosen = None if episodes is None and where is None else self._chosen(episodes, where)
             return window_statistics(self, of, episodes=chosen, per_step=per_step, quantiles=quantiles)
-        if per_step or len(quantiles):
-            raise errors.ArgumentError("per_step, quantiles: go with a Loader or a Spec, got none")
+        if per_step:
+            raise errors.ArgumentError("per_step: goes with a Loader or a Spec, got none")
         if of is not None and episodes is not None:
             raise errors.ArgumentError("episodes: expected them once, got two lists")
         chosen = self._chosen(episodes if of is None else of, where)
         numbers = {name: stream for name, stream in self.streams.items() if stream.kind == "numbers"}
-        return _ByStream(self._handle, numbers, lambda stream: self._statistics_of(stream, chosen))
+        asked, fields = quantile_fields(quantiles)
+        return _ByStream(self._handle, numbers, lambda stream: self._statistics_of(stream, chosen, asked, fields))
 
     def _chosen(self, episodes: Any, where: Any) -> np.ndarray:
         chosen = np.arange(self._episodes) if episodes is None else wholes("episodes", episodes)
@@ -577,10 +596,11 @@ class Dataset:
             chosen = np.intersect1d(chosen, self.select(where))
         return chosen
 
-    def _statistics_of(self, stream: Stream, episodes: np.ndarray) -> Stats:
+    def _statistics_of(self, stream: Stream, episodes: np.ndarray, quantiles: np.ndarray, fields: list[str]) -> Stats:
         place = _dataset_index_of(self._handle, stream.name)
-        table = _lib.to_numpy(_dataset_statistics(self._handle, place, _lib.from_numpy(episodes)))
-        return Stats(*table.reshape(-1, *stream.shape), of=RECORDED, names=stream.names)
+        found = _dataset_statistics(self._handle, place, _lib.from_numpy(episodes), _lib.from_numpy(quantiles))
+        arrays = _lib.to_numpy(found).reshape(-1, *stream.shape)
+        return Stats(**dict(zip(fields, arrays, strict=True)), of=RECORDED, names=stream.names)
 
     def _selectable(self) -> pyarrow.Table:
         """`episodes` and what :meth:`select` knows beside it."""

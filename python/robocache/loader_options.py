@@ -15,7 +15,7 @@ from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import in_a_batch
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
-from .dataset import Dataset, Stats
+from .dataset import Dataset, Stream
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Normalization, Ranks, Window
@@ -357,6 +357,7 @@ def _check_normalization(normalization: Normalization, windows: Sequence[Window]
         "constant": normalization.constant != "center",
         "stats_of": normalization.stats_of != "selection",
         "min_spread": normalization.min_spread != MIN_SPREAD,
+        "clip": normalization.clip,
     }
     for name in (name for name, is_asked in asked.items() if is_asked):
         raise errors.ArgumentError(f"normalization.{name}: goes with a Window that has normalize=, got none")
@@ -390,10 +391,22 @@ def _stats(
             stats = as_stats(f"{name}[{key!r}]", of_key)
             for stream in streams.get(key, ()) if key in windows else ():
                 check_names(f"{name}[{key!r}]", stats.names, stream.names, f"the stream '{stream.name}'")
-            fields = {field: array for field in Stats._fields if (array := getattr(stats, field)) is not None}
+            fields = {field: array for field, array in stats._asdict().items() if array is not None}
             table = np.stack([array.ravel() for array in fields.values()])
-            arrays += source, key, stats.of or "", ",".join(fields), table
+            steps = _steps_of(next(iter(fields.values())).shape, keys.numbers.get(key, []), windows.get(key))
+            arrays += source, key, stats.of or "", steps, ",".join(fields), table
     return arrays
+
+
+def _steps_of(shape: tuple[int, ...], streams: Sequence[Stream], window: Window | None) -> int:
+    """The steps of statistics that have an axis of them before those of a row, else 0."""
+    if window is None or not streams:
+        return 0
+    axes = len(streams[0].shape)
+    if axes == 0:  # a single number may have the shape [1]
+        steps = 1 if window.offsets is None else len(window.offsets)
+        return steps if len(shape) > 1 or shape == (steps,) != (1,) else 0
+    return shape[0] if len(shape) == axes + 1 else 0
 
 
 # ---- one value ----

@@ -1,4 +1,4 @@
-"""Merges statistics of datasets, and reads and writes them as LeRobot's and openpi's files."""
+"""Merges statistics of datasets, and reads and writes them as LeRobot's, openpi's and GR00T's files."""
 
 from __future__ import annotations
 
@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 # Normalisation treats a smaller spread as 0, unless the loader sets another limit.
 MIN_SPREAD = 1e-4
 
-# The percentage of rows at or below each field.
-_PERCENTS = {"min": 0, "q01": 1, "q10": 10, "q50": 50, "q90": 90, "q99": 99, "max": 100}
-_QUANTILES = [field for field in _PERCENTS if field.startswith("q")]
-
 _FILES = "meta/stats.json", "meta/episodes_stats.jsonl", "stats.json", "episodes_stats.jsonl", "norm_stats.json"
 _OPENPI = "mean", "std", "q01", "q99"
+_GROOT = "mean", "std", "min", "max", "q01", "q99"
 
 
 class NormStatsWarning(UserWarning):
@@ -96,7 +93,7 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
 
 
 def _is_quantile(field: Any) -> bool:
-    return isinstance(field, str) and re.fullmatch(r"q\d\d(\.\d+)?", field) is not None
+    return isinstance(field, str) and re.fullmatch(r"q(\d\d(\.\d+)?|100)", field) is not None
 
 
 def _numbers(name: str, value: Any) -> npt.NDArray[np.float64]:
@@ -189,7 +186,8 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
             )
         check_names(name, part.names, head.names, first)
     of = head.of if all(part.of for part in parts.values()) else None
-    common = [field for field in Stats._fields if all(getattr(part, field) is not None for part in parts.values())]
+    fields = list(dict.fromkeys(field for part in parts.values() for field in _fields(part)))
+    common = [field for field in fields if all(getattr(part, field, None) is not None for part in parts.values())]
     if "mean" not in common and "std" in common:
         common.remove("std")
     columns = {field: np.array([np.ravel(getattr(part, field)) for part in parts.values()]) for field in common}
@@ -218,11 +216,17 @@ def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, floa
         merged["min"] = parts["min"].min()
     if "max" in parts:
         merged["max"] = parts["max"].max()
-    wanted = [field for field in _QUANTILES if field in parts]
+    wanted = [field for field in parts if _is_quantile(field)]
     if wanted:
-        evenly = _Evenly({_PERCENTS[field]: parts[field] for field in _PERCENTS if field in parts}, parts["count"])
-        merged.update({field: evenly.quantile(_PERCENTS[field]) for field in wanted})
+        knots = {_percent(field): numbers for field, numbers in parts.items() if _percent(field) is not None}
+        evenly = _Evenly(dict(sorted(knots.items())), parts["count"])
+        merged.update({field: evenly.quantile(_percent(field)) for field in wanted})
     return merged
+
+
+def _percent(field: str) -> Any:
+    """The percentage of rows at or below a field; None for the others."""
+    return {"min": 0, "max": 100}.get(field, float(field[1:]) if _is_quantile(field) else None)
 
 
 def _sum(terms: npt.NDArray[np.float64]) -> float:
@@ -236,14 +240,14 @@ class _Evenly:
     Rows beyond the outermost finite knot are treated as if they were on it.
     """
 
-    def __init__(self, knots: Mapping[int, npt.NDArray[np.float64]], counts: npt.NDArray[np.float64]) -> None:
+    def __init__(self, knots: Mapping[float, npt.NDArray[np.float64]], counts: npt.NDArray[np.float64]) -> None:
         finite = {percent: values for percent, values in knots.items() if np.isfinite(values).all()}
         self._percents = np.array([*finite], np.float64)
         # Averages of quantiles, as LeRobot merges them, may be out of order.
         self._knots = np.maximum.accumulate(np.stack([*finite.values()], 1), axis=1) if finite else np.empty((0, 0))
         self._counts = counts
 
-    def quantile(self, percent: int) -> float:
+    def quantile(self, percent: float) -> float:
         """Returns the least value with that percentage of the rows at or below it; NaN if no knot is finite."""
         values = np.unique(self._knots)
         if not len(values):
@@ -281,11 +285,12 @@ class _Evenly:
 
 
 def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None = None) -> dict[str, Stats]:
-    """Loads statistics from LeRobot's or openpi's files; their content shows which they are.
+    """Loads statistics from LeRobot's, openpi's or GR00T's files; their content shows which they are.
 
     Args:
         path: LeRobot's `meta/stats.json` (v2.0, v2.1, v3.0) or `meta/episodes_stats.jsonl` (v2.1: merged as in
-            :func:`merge_stats`), openpi's `norm_stats.json`, or the dataset's or asset's folder.
+            :func:`merge_stats`), openpi's `norm_stats.json`, or the dataset's or asset's folder; GR00T's `stats.json`, or its
+            `relative_stats.json`, whose statistics are of each step of relative actions, ``[steps, features]``.
         keys: ``{ours: theirs}``: the keys to load and their new names; by default all keys, under their own names.
 
     Returns:
@@ -372,13 +377,15 @@ def save_norm_stats(
     format: str = "lerobot",
     keys: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes statistics as LeRobot's `meta/stats.json` or openpi's `norm_stats.json`; numbers read back bit for bit.
+    """Writes statistics as LeRobot's `meta/stats.json`, openpi's `norm_stats.json` or GR00T's `stats.json` and
+    `relative_stats.json`; numbers read back bit for bit.
 
     Args:
         path: the file, replaced when the new one is complete.
         stats: by key, such as ``dataset.stats`` or a result of :func:`merge_stats`.
         format: ``"lerobot"``: every field, one number as `[1]`, the largest `count` of a key's features; ``"openpi"``: mean, std,
-            and q01 and q99 if there, for keys of one dimension.
+            and q01 and q99 if there, for keys of one dimension; ``"groot"``: mean, std, min, max, q01 and q99, ``[features]`` or of
+            each step ``[steps, features]``. GR00T's own are of windows without padding: ``Anchors(edges="drop")``.
         keys: ``{ours: theirs}``: the keys to write and their names in the file; by default all keys, under their own names.
 
     Raises:
@@ -388,8 +395,9 @@ def save_norm_stats(
     Example:
         >>> robocache.save_norm_stats("assets/arm/norm_stats.json", ds.stats, "openpi", keys={"action": "actions"})
     """
-    if format not in ("lerobot", "openpi"):
-        raise errors.ArgumentError(f"format: expected 'lerobot' or 'openpi', got {format!r}")
+    formats = {"lerobot": _lerobot, "openpi": _openpi, "groot": _groot}
+    if format not in formats:
+        raise errors.ArgumentError(f"format: expected 'lerobot', 'openpi' or 'groot', got {format!r}")
     if not isinstance(stats, Mapping):
         raise errors.ArgumentTypeError(f"stats: expected {{key: statistics}}, got {type(stats).__name__}")
     chosen = _chosen(keys, stats)
@@ -400,7 +408,7 @@ def save_norm_stats(
         if ours not in stats:
             raise errors.ArgumentError(f"keys: expected some of {', '.join(stats)}, got {ours!r}")
         name = f"stats[{ours!r}]"
-        written[theirs] = (_openpi if format == "openpi" else _lerobot)(name, as_stats(name, stats[ours]))
+        written[theirs] = formats[format](name, as_stats(name, stats[ours]))
     text = json.dumps({"norm_stats": written} if format == "openpi" else written, indent=2)
     file = Path(_lib.path_text(path))
     with naming(file):
@@ -420,3 +428,14 @@ def _openpi(name: str, stats: Stats) -> dict[str, Any]:
     if fields["mean"].ndim > 1:
         raise errors.ArgumentError(f"{name}: expected one dimension for openpi, got the shape {fields['mean'].shape}")
     return {field: None if array is None else np.atleast_1d(array).tolist() for field, array in fields.items()}
+
+
+def _groot(name: str, stats: Stats) -> dict[str, Any]:
+    fields = {field: getattr(stats, field) for field in _GROOT}
+    if any(array is None for array in fields.values()):
+        raise errors.ArgumentError(f"{name}: expected {', '.join(_GROOT)} for GR00T, got {', '.join(_fields(stats))}")
+    if fields["mean"].ndim > 2:
+        raise errors.ArgumentError(
+            f"{name}: expected [features] or [steps, features] for GR00T, got the shape {fields['mean'].shape}"
+        )
+    return {field: np.atleast_1d(array).tolist() for field, array in fields.items()}

@@ -52,7 +52,7 @@ class Window:
         max_gap_s: a value interpolated across a longer gap, in seconds, is padding. None: no limit.
         tolerance_s: for ``"nearest"``, ``"previous"`` and ``"next"``: a sample farther away, in seconds, is padding;
             :meth:`Loader.check_tolerance` raises instead. None: no limit.
-        normalize: ``"mean_std"``, ``"min_max"``, ``"q01_q99"``, ``"q10_q90"`` (the last three to [-1, 1]) or ``"none"``.
+        normalize: ``"mean_std"``; ``"min_max"``, or any two quantiles such as ``"q01_q99"``, to -1 and 1; or ``"none"``.
             :class:`Normalization` says by which statistics. None: not normalised.
         dtype: of a floating key: float32, float64, float16 or bfloat16, of frames all but float64. Integers and bool keep
             theirs. None: float32.
@@ -186,19 +186,22 @@ class Normalization:
 
     Args:
         norm_stats: ``{key: statistics}``, such as :meth:`Dataset.statistics`, :func:`merge_stats` and :func:`load_norm_stats`
-            give. Keys that it lacks keep their own. Statistics that say that they are of other values are refused.
+            give. Keys that it lacks keep their own. Statistics that say that they are of other values are refused. With an
+            axis of steps before those of a row, ``[steps, ...]``, each step of the window is normalised by its own.
         stats_of: the rows whose statistics they are where none are given: ``"selection"``: those of the episodes drawn from;
             ``"dataset"``: all.
         constant: what becomes of a feature that never changes: ``"center"`` only centres it; ``"lerobot"`` and ``"openpi"`` give
             the numbers that those give.
         min_spread: a feature whose spread (its std, or half the distance of the two ends) is less is only centred; a
             :class:`LoaderWarning` names those that do change. 0 scales them.
+        clip: hold values that are normalised by two ends in [-1, 1], as GR00T does. ``"mean_std"`` is not clipped.
     """
 
     norm_stats: Mapping[str, Any] | None = None
     stats_of: str = "selection"
     constant: str = "center"
     min_spread: float = MIN_SPREAD
+    clip: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "norm_stats", copied(self.norm_stats))

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from . import _lib, errors
 from ._operation import Array
 from ._temporary import write_whole
@@ -108,8 +106,7 @@ class Spec:
             raise errors.ArgumentError(f"key: expected one with conversions, which are {of}, got {key!r}")
         asked, rows = fields["convert"], fields["rows"]
         if rows["affine"] is not None:
-            table = np.array([rows["affine"][part] for part in ("scale", "shift", "spread", "centre")])
-            x = Affine.of_table(table, fields["shape"], asked["dtype"]).unnormalize(x)
+            x = Affine.of_key(fields).unnormalize(x)
         conversions = from_a_batch(asked["steps"], rows["shape"][0])
         made: Array = as_recorded(key, x, batch, conversions, one_step=fields["one_step"], has_base=bool(asked["base"]))
         return made

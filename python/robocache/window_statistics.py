@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from . import _lib, errors
-from ._check import number, truth
+from ._check import truth
 from .actions.conversions import from_a_batch
-from .dataset import Dataset, Stats
+from .dataset import Dataset, Stats, quantile_fields
 from .loader import Loader
 from .norm_stats import check_names
 from .options import Memory, Window
@@ -20,8 +20,6 @@ from .spec import Spec
 
 _statistics = _lib.function("loader_statistics")
 _values = _lib.function("loader_values")
-
-_QUANTILES = {0.01, 0.1, 0.5, 0.9, 0.99}
 
 
 def window_statistics(
@@ -41,8 +39,7 @@ def window_statistics(
     else:
         loader = of
     source = _source_of(dataset, loader)
-    asked = np.array(sorted(_QUANTILES | set(map(_quantile, quantiles))))
-    names = ["mean", "std", "min", "max", *map(_name, asked), "count"]
+    asked, names = quantile_fields(quantiles)
     found = {}
     for key, fields in loader.spec_of(source).keys.items():
         if fields["rows"] is None or fields["images"] is not None:
@@ -57,20 +54,6 @@ def window_statistics(
         recorded = fields["rows"]["names"] if fields["convert"] is None else None
         found[key] = Stats(**dict(zip(names, arrays, strict=True)), of=of, names=recorded)
     return found
-
-
-def _quantile(value: Any) -> float:
-    quantile = float(number("quantiles", value))
-    if not 0 <= quantile <= 1:
-        raise errors.ArgumentError(f"quantiles: expected numbers from 0 to 1, got {value!r}")
-    return quantile
-
-
-def _name(quantile: float) -> str:
-    """The field of a quantile: its percent, of two digits before the point."""
-    whole, _, decimals = f"{quantile * 100:.10f}".partition(".")
-    decimals = decimals.rstrip("0")
-    return f"q{whole.zfill(2)}" + (f".{decimals}" if decimals else "")
 
 
 def _source_of(dataset: Dataset, loader: Loader) -> int:

@@ -45,15 +45,21 @@ void convert_together(const ConvertActionsParams& p, char* memory, int32_t sourc
     is_there[i] = base.is_there && fine.bits[i] != 0 && has_row(p, memory, first + i);
     store_pad(p, memory, first + i, begin + i, base, is_there[i]);
   }
-  const int64_t of_source = int64_t{source} * kTileRows * p.out_features;
+  const int64_t of_source = (int64_t{source} * p.scale_rows + (p.scale_per_step ? begin : 0)) * p.out_features;
   const auto* const scale = static_cast<const Scalar*>(p.scale) + of_source;
   const auto* const shift = static_cast<const Scalar*>(p.shift) + of_source;
   with_floating(p.out_dtype, [&](auto out) {
     using Out = decltype(out);
     Out* const to = reinterpret_cast<Out*>(memory + p.out_offset) + first * p.out_features;
     for (int f = 0; f < p.out_features; ++f) {
-      const Rows y = p.scale != nullptr ? multiply_add(x[f], Rows(scale[f]), Rows(shift[f])) : x[f];
+      const auto of_rows = [&](const Scalar* table) {
+        if (!p.scale_per_step) return Rows(table[f]);
+        for (int i = 0; i < count; ++i) numbers[i] = table[i * p.out_features + f];
+        return all();
+      };
+      const Rows y = p.scale != nullptr ? multiply_add(x[f], of_rows(scale), of_rows(shift)) : x[f];
       __builtin_memcpy(numbers, &y, sizeof(y));
+      for (int i = 0; p.clip && i < count; ++i) numbers[i] = clipped(numbers[i]);
       for (int i = 0; i < count; ++i) {
         to[i * p.out_features + f] = rounded_once<Out>(is_there[i] ? numbers[i] : Scalar(0));
       }

@@ -68,11 +68,13 @@ void convert_all(const ConvertActionsParams& p, char* memory, int32_t source, in
     }
   }
   if (p.scale != nullptr) {
-    const int64_t of_source = int64_t{source} * kTileRows * p.out_features;
+    const int64_t of_source = int64_t{source} * p.scale_rows * p.out_features;
     const Scalar* const __restrict__ scale = static_cast<const Scalar*>(p.scale) + of_source;
     const Scalar* const __restrict__ shift = static_cast<const Scalar*>(p.shift) + of_source;
     by_tiles(p, [&](int64_t at, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) x[at + i] = multiply_add(x[at + i], scale[i], shift[i]);
+      const int64_t row = p.scale_per_step ? at : 0;
+      for (int64_t i = 0; i < count; ++i) x[at + i] = multiply_add(x[at + i], scale[row + i], shift[row + i]);
+      for (int64_t i = 0; p.clip && i < count; ++i) x[at + i] = clipped(x[at + i]);
     });
   }
   with_floating(p.out_dtype, [&](auto out) {

@@ -139,10 +139,11 @@ ROBOCACHE_HD Scalar rescaled(const ActionOp& op, Scalar v) {
 }
 
 template <class Scalar>
-ROBOCACHE_HD Scalar normalised(const ConvertActionsParams& p, int32_t source, int feature, Scalar y) {
+ROBOCACHE_HD Scalar normalised(const ConvertActionsParams& p, int32_t source, int64_t k, int feature, Scalar y) {
   if (p.scale == nullptr) return y;
-  const int64_t at = int64_t{source} * kTileRows * p.out_features + feature;
-  return multiply_add(y, static_cast<const Scalar*>(p.scale)[at], static_cast<const Scalar*>(p.shift)[at]);
+  const int64_t at = (int64_t{source} * p.scale_rows + (p.scale_per_step ? k : 0)) * p.out_features + feature;
+  y = multiply_add(y, static_cast<const Scalar*>(p.scale)[at], static_cast<const Scalar*>(p.shift)[at]);
+  return p.clip ? clipped(y) : y;
 }
 
 // One feature of step k of a sample, where no conversion mixes features; with feature 0 the padding too.
@@ -165,7 +166,7 @@ ROBOCACHE_HD void convert_feature(const ConvertActionsParams& p, char* memory, i
       if (op.is_angle[feature] != 0) y = within_half_a_turn(y);
     }
   }
-  y = is_there ? normalised(p, source, feature, y) : Scalar(0);
+  y = is_there ? normalised(p, source, k, feature, y) : Scalar(0);
   with_floating(p.out_dtype, [&](auto out) {
     reinterpret_cast<decltype(out)*>(memory + p.out_offset)[row * p.features + feature] =
         rounded_once<decltype(out)>(y);
@@ -243,7 +244,7 @@ ROBOCACHE_HD void convert_step(const ConvertActionsParams& p, char* memory, int3
   with_floating(p.out_dtype, [&](auto out) {
     auto* const to = reinterpret_cast<decltype(out)*>(memory + p.out_offset) + row * p.out_features;
     for (int i = 0; i < p.out_features; ++i) {
-      to[i] = rounded_once<decltype(out)>(is_there ? normalised(p, source, i, x[i]) : Scalar(0));
+      to[i] = rounded_once<decltype(out)>(is_there ? normalised(p, source, k, i, x[i]) : Scalar(0));
     }
   });
 }

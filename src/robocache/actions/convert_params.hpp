@@ -60,8 +60,8 @@ struct FlippedAxes {
 struct ConvertActionsParams {
   const ActionOp* ops;
   const int32_t* base_features;  // of the base's row, [features]; null where no conversion has a base
-  const void* scale;  // of the work type, or null: y = fma(x, scale, shift). Each source has kTileRows rows of
-  const void* shift;  // out_features numbers, all the same
+  const void* scale;  // of the work type, or null: y = fma(x, scale, shift). Each source has scale_rows rows of
+  const void* shift;  // out_features numbers: with scale_per_step one a step, else kTileRows that are all the same
   ActionMirror mirror, base_mirror;  // of x, and of the base's row
   int64_t x_offset, age_offset, pad_offset;
   int64_t base_row_offset, base_age_offset, base_pad_offset;
@@ -70,12 +70,15 @@ struct ConvertActionsParams {
   int64_t base_offset;  // [samples, features] of the work type: the base that the conversions had
   double tolerance;     // of a rotation
   int32_t steps;
+  int32_t scale_rows;
   int32_t op_count;
   int32_t features;
   int32_t out_features;
   int32_t base_row;
   bool wide;        // the work type is float64, else float32
   bool by_feature;  // no conversion mixes features
+  bool scale_per_step;
+  bool clip;  // scaled values are held in [-1, 1]
   DType out_dtype;
 };
 

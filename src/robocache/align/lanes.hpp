@@ -61,6 +61,14 @@ ROBOCACHE_HD void multiply_add_lanes(const V& x, V& y, const V& z) {
   for (size_t i = 0; i < sizeof(V) / sizeof(y[0]); ++i) y[i] = multiply_add(x[i], y[i], z[i]);
 }
 
+// y = clipped(y), lane by lane.
+template <class V>
+ROBOCACHE_HD void clip_lanes(V& y) {
+  const V one = 1 - V{};
+  y = y < -one ? -one : y;
+  y = y > one ? one : y;
+}
+
 // y = lerp(a, b, w), lane by lane.
 template <class V>
 ROBOCACHE_HD void lerp_lanes(const V& a, const V& b, const V& w, V& y) {

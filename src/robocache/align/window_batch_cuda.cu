@@ -118,10 +118,13 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
   Vector<Work, kVector> scale{};
   Vector<Work, kVector> shift{};
   const bool affine = !kCopy && s.scale != nullptr;
-  if (affine) {
-    scale = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.scale)) + d);
-    shift = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.shift)) + d);
-  }
+  const auto load_affine = [&](int step) {
+    const int64_t at = step * s.scale_step + d;
+    scale = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.scale)) + at);
+    shift = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.shift)) + at);
+  };
+  const bool per_step = !kCopy && s.scale_step != 0;
+  if (affine) load_affine(steps.first);
   const int64_t offset = d * static_cast<int64_t>(sizeof(In));
   const int64_t stride_bytes = steps.stride * s.step_bytes;
   char* to = out + steps.first * s.step_bytes + d * static_cast<int64_t>(sizeof(Out));
@@ -150,11 +153,13 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
         // There is no branch, and only the weight decides, so no load waits for the values of earlier steps.
         const Work weight = weights[i];
         Work y[kVector];
+        if (per_step) load_affine(min(step + i * steps.stride, end - 1));
 #pragma unroll
         for (int e = 0; e < kVector; ++e) {
           y[e] = to_work<Work>(a[i].x[e]);
           if (weight >= 0) y[e] = lerp(y[e], to_work<Work>(b[i].x[e]), weight);
           if (affine) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
+          if (s.clip) y[e] = clipped(y[e]);
           if (weight == kNoRow) y[e] = 0;
         }
         round_all<Out>(y, result);
@@ -206,9 +211,11 @@ __device__ Work load(const WindowSegment& s, const char* row, int64_t d) {
 }
 
 template <class Work>
-__device__ void store(const WindowSegment& s, int64_t d, Work y, char* row) {
+__device__ void store(const WindowSegment& s, int step, int64_t d, Work y, char* row) {
   if (s.scale != nullptr) {
-    y = multiply_add(y, static_cast<const Work*>(s.scale)[d], static_cast<const Work*>(s.shift)[d]);
+    const int64_t at = step * s.scale_step + d;
+    y = multiply_add(y, static_cast<const Work*>(s.scale)[at], static_cast<const Work*>(s.shift)[at]);
+    if (s.clip) y = clipped(y);
   }
   with_floating(s.out_dtype, [&](auto element) {
     reinterpret_cast<decltype(element)*>(row)[d] = rounded_once<decltype(element)>(y);
@@ -225,13 +232,13 @@ __device__ const CurveWeights<Work>& weights_of(const CurveEntry& entry) {
 }
 
 template <class Work>
-__device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int64_t v, char* row) {
+__device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int step, int64_t v, char* row) {
   const int64_t d = v * s.vector;
   const auto w = weight_of<Work>(entry);
   const char* const left = in_global(entry.left);
   const char* const right = left + entry.apart;
   if (entry.apart == 0) {
-    for (int32_t e = 0; e < s.vector; ++e) store(s, d + e, load<Work>(s, left, d + e), row);
+    for (int32_t e = 0; e < s.vector; ++e) store(s, step, d + e, load<Work>(s, left, d + e), row);
     return;
   }
   const char* const rows[] = {entry.around[0], entry.around[1], left, right, entry.around[2], entry.around[3]};
@@ -251,7 +258,7 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
       CurveWeights<Work> c{.along = w};
       if constexpr (Method::kWeighs) c = weights_of<Work>(entry);
       mix_features<Method>(c, entry.before, entry.after, x, kFeatures, y);
-      for (int e = 0; e < kFeatures; ++e) store(s, d + e, y[e], row);
+      for (int e = 0; e < kFeatures; ++e) store(s, step, d + e, y[e], row);
     }
   });
 }
@@ -267,9 +274,9 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
       const int64_t bytes = s.vector * dtype_size(s.out_dtype);
       for (int64_t i = 0; i < bytes; ++i) row[steps.v * bytes + i] = 0;
     } else if (s.value_dtype == DType::kFloat64) {
-      write_curve<double>(s, entry, steps.v, row);
+      write_curve<double>(s, entry, step, steps.v, row);
     } else {
-      write_curve<float>(s, entry, steps.v, row);
+      write_curve<float>(s, entry, step, steps.v, row);
     }
   }
 }

@@ -19,8 +19,9 @@ namespace robocache {
 // features.
 struct WindowSegment {
   const void* values;  // the first row's first feature of the segment; null where it is in `file`
-  const void* scale;   // [features] of the work type, or null: y = fma(x, scale, shift)
+  const void* scale;   // of the segment's first step and feature, of the work type, or null: y = fma(x, scale, shift)
   const void* shift;
+  int64_t scale_step;  // numbers from a step's scale to the next; 0: all steps have the same
   int64_t features;
   int64_t row_bytes;     // from a row of values to the next
   int64_t step_bytes;    // from a step of the batch to the next
@@ -49,6 +50,7 @@ struct WindowSegment {
   DType out_dtype;
   InterpolationMethod method;
   bool causal;
+  bool clip;  // scaled values are held in [-1, 1]
 };
 
 // The shares of warps in a segment. A tile is a vector for each lane: as many whole steps as fit, or a part of one. A

@@ -121,6 +121,8 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     const int64_t skipped = block.begin * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
     whole.scale = static_cast<const char*>(stream.scale) + skipped;
     whole.shift = static_cast<const char*>(stream.shift) + skipped;
+    whole.scale_step = stream.scale_per_step ? stream.rows.features : 0;
+    whole.clip = stream.clip;
   }
   whole.features = block.end - block.begin;
   whole.row_bytes = stream.rows.features * value_bytes;
@@ -154,6 +156,11 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     segment.first_delta = deltas[static_cast<size_t>(step)];
     segment.steps = static_cast<int32_t>(take);
     segment.out_offset = stream.out_offset + step * step_bytes + block.begin * out_bytes;
+    if (whole.scale != nullptr) {
+      const int64_t before = step * whole.scale_step * (stream.rows.dtype == DType::kFloat64 ? 8 : 4);
+      segment.scale = static_cast<const char*>(whole.scale) + before;
+      segment.shift = static_cast<const char*>(whole.shift) + before;
+    }
     segment.pad_offset = first && stream.pad_offset >= 0 ? stream.pad_offset + step : -1;
     segment.age_offset = first && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;

@@ -25,9 +25,11 @@ struct WindowStream {
   int64_t max_gap_ns = -1;            // below 0: none
   int64_t tolerance_ns = -1;          // below 0: none; else every method is a step
   bool causal = false;
-  DType out_dtype;          // rows.dtype, or both are floating
-  const void* scale;        // [features] of the work type on the device, or null
-  const void* shift;        // the same
+  DType out_dtype;    // rows.dtype, or both are floating
+  const void* scale;  // [features] of the work type on the device, or with scale_per_step [steps, features]; or null
+  const void* shift;  // the same
+  bool scale_per_step = false;
+  bool clip = false;        // scaled values are held in [-1, 1]
   int64_t out_features;     // in a row of the batch; features that the stream lacks are 0
   int64_t out_offset;       // bytes from the batch's start to the array [samples, steps, out_features] of out_dtype
   int64_t pad_offset;       // to is_pad, bool [samples, steps]; below 0: none

@@ -16,20 +16,23 @@ namespace {
 // ---- one row, or a straight mixture of two -----------------------------------------------------------------------------
 
 // Computes the features [begin, begin + kColumns * kCount) of the steps, or the first `part` features of a column. No
-// step is curved, and each has a row. It goes step by step, so that scale and shift are loaded once.
+// step is curved, and each has a row. `first` is the first step's index in the segment. It goes step by step, so that scale and
+// shift are loaded once where all steps have the same.
 template <int kColumns, int kCount, bool kScaled, class In, class Out, class Part>
-void write_column(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, int64_t begin,
-                  Part part, char* out, Wanted& asked) {
+void write_column(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
+                  int64_t begin, Part part, char* out, Wanted& asked) {
   using Work = WorkType<In>;
   using Column = Lanes<Work, kCount>;
   Column scale[kColumns];
   Column shift[kColumns];
-  if constexpr (kScaled) {
+  const auto load_affine = [&](int64_t step) {
     for (int c = 0; c < kColumns; ++c) {
-      part.template load<kCount, Work>(static_cast<const Work*>(s.scale) + begin + c * kCount, scale[c]);
-      part.template load<kCount, Work>(static_cast<const Work*>(s.shift) + begin + c * kCount, shift[c]);
+      const int64_t at = step * s.scale_step + begin + c * kCount;
+      part.template load<kCount, Work>(static_cast<const Work*>(s.scale) + at, scale[c]);
+      part.template load<kCount, Work>(static_cast<const Work*>(s.shift) + at, shift[c]);
     }
-  }
+  };
+  if constexpr (kScaled) load_affine(first);
   const char* const column = values + begin * static_cast<int64_t>(sizeof(In));
   auto* to = reinterpret_cast<Out*>(out) + begin;
   const auto after = [&](Out* step) { return reinterpret_cast<Out*>(reinterpret_cast<char*>(step) + s.step_bytes); };
@@ -57,7 +60,11 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
       for (int c = 0; c < kColumns; ++c) part.template load<kCount, Work>(a + c * kCount, y[c]);
     }
     if constexpr (kScaled) {
+      if (s.scale_step != 0) load_affine(first + k);
       for (int c = 0; c < kColumns; ++c) multiply_add_lanes(scale[c], y[c], shift[c]);
+      if (s.clip) {
+        for (int c = 0; c < kColumns; ++c) clip_lanes(y[c]);
+      }
     }
     if constexpr (kColumns % 2 == 0) {
       for (int c = 0; c < kColumns; c += 2) store_two_lanes<kCount, Work>(y[c], y[c + 1], to + c * kCount);
@@ -71,15 +78,15 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
 // Goes through columns of kCount features, four at once while there are four. The last column may be partial. If the
 // processor has no partial loads and stores, that column overlaps values that are already written.
 template <int kCount, bool kScaled, class In, class Out>
-void write_columns(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
-                   Wanted& asked) {
+void write_columns(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
+                   char* out, Wanted& asked) {
   constexpr int64_t kFour = int64_t{4} * kCount;
   int64_t d = 0;
   for (; d + kFour <= s.features; d += kFour) {
-    write_column<4, kCount, kScaled, In, Out>(s, values, picks, count, d, AllLanes{}, out, asked);
+    write_column<4, kCount, kScaled, In, Out>(s, values, picks, first, count, d, AllLanes{}, out, asked);
   }
   const auto write = [&](int64_t begin, auto part) {
-    write_column<1, kCount, kScaled, In, Out>(s, values, picks, count, begin, part, out, asked);
+    write_column<1, kCount, kScaled, In, Out>(s, values, picks, first, count, begin, part, out, asked);
   };
   for (; d + kCount <= s.features; d += kCount) write(d, AllLanes{});
   if (d == s.features) return;
@@ -87,20 +94,20 @@ void write_columns(const WindowSegment& s, const char* values, const Picks& pick
     write(d, FirstLanes(s.features - d));
   } else if constexpr (kCount > 1) {
     if (d > 0) return write(s.features - kCount, AllLanes{});
-    write_columns<kCount / 2, kScaled, In, Out>(s, values, picks, count, out, asked);
+    write_columns<kCount / 2, kScaled, In, Out>(s, values, picks, first, count, out, asked);
   }
 }
 
 // Writes steps of floats that copy a row or mix two.
-void write_rows(const WindowSegment& s, const char* values, const Picks& picks, int64_t count, char* out,
+void write_rows(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count, char* out,
                 Wanted& asked) {
   with_floating(s.value_dtype, [&](auto in) {
     with_floating(s.out_dtype, [&](auto element) {
       using In = decltype(in);
       using Out = decltype(element);
       constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(WorkType<In>));
-      s.scale == nullptr ? write_columns<kCount, false, In, Out>(s, values, picks, count, out, asked)
-                         : write_columns<kCount, true, In, Out>(s, values, picks, count, out, asked);
+      s.scale == nullptr ? write_columns<kCount, false, In, Out>(s, values, picks, first, count, out, asked)
+                         : write_columns<kCount, true, In, Out>(s, values, picks, first, count, out, asked);
     });
   });
 }
@@ -117,7 +124,7 @@ void load_piece(const WindowSegment& s, const char* row, int64_t first, int64_t 
 
 template <class Method, class Work>
 void write_mixture(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
-                   const Pick<double>& picked, char* out) {
+                   const Pick<double>& picked, int64_t step, char* out) {
   constexpr int64_t kPiece = 64;
   static_assert(kPiece % Method::kFeatures == 0);
   constexpr int kReach = Method::kReach;
@@ -134,9 +141,10 @@ void write_mixture(const WindowSegment& s, const EpisodeRows& rows, const char* 
     }
     mix_features<Method>(c, stencil.before, stencil.after, x, static_cast<int>(n), y);
     if (s.scale != nullptr) {
-      const Work* const scale = static_cast<const Work*>(s.scale) + first;
-      const Work* const shift = static_cast<const Work*>(s.shift) + first;
+      const Work* const scale = static_cast<const Work*>(s.scale) + step * s.scale_step + first;
+      const Work* const shift = static_cast<const Work*>(s.shift) + step * s.scale_step + first;
       for (int64_t d = 0; d < n; ++d) y[d] = multiply_add(y[d], scale[d], shift[d]);
+      for (int64_t d = 0; s.clip && d < n; ++d) y[d] = clipped(y[d]);
     }
     with_floating(s.out_dtype, [&](auto element) {
       auto* const to = reinterpret_cast<decltype(element)*>(out) + first;
@@ -146,15 +154,15 @@ void write_mixture(const WindowSegment& s, const EpisodeRows& rows, const char* 
 }
 
 void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
-                 const Pick<double>& picked, char* out) {
+                 const Pick<double>& picked, int64_t step, char* out) {
   with_method(s.method, [&](auto method) {
     using Method = decltype(method);
     if constexpr (kIsStraight<Method> || Method::kSlopes) {
       __builtin_trap();  // not curved, or refused by the Loader
     } else if (s.value_dtype == DType::kFloat64) {
-      write_mixture<Method, double>(s, rows, values, times, picked, out);
+      write_mixture<Method, double>(s, rows, values, times, picked, step, out);
     } else {
-      write_mixture<Method, float>(s, rows, values, times, picked, out);
+      write_mixture<Method, float>(s, rows, values, times, picked, step, out);
     }
   });
 }
@@ -180,9 +188,9 @@ bool is_straight(const Picks& picks, int64_t step, bool curved) {
   return !picks.is_nothing(step) && !(curved && picks.is_mixed(step));
 }
 
-// Writes steps; `out` belongs to the first of them.
+// Writes steps; `picks` and `out` belong to the first of them, the segment's step `first`.
 void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
-                 const Picks& picks, int64_t count, char* out, Wanted& asked) {
+                 const Picks& picks, int64_t first, int64_t count, char* out, Wanted& asked) {
   const bool curved = is_curved(s.method);
   for (int64_t k = 0; k < count;) {
     char* const to = out + k * s.step_bytes;
@@ -196,10 +204,10 @@ void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* va
     } else if (is_straight(picks, k, curved)) {
       int64_t end = k + 1;
       while (end < count && is_straight(picks, end, curved)) ++end;
-      write_rows(s, values, picks.from(k), end - k, to, asked);
+      write_rows(s, values, picks.from(k), first + k, end - k, to, asked);
       k = end;
     } else {
-      write_curve(s, rows, values, times, picks[k], to);
+      write_curve(s, rows, values, times, picks[k], first + k, to);
       ++k;
     }
   }
@@ -244,7 +252,7 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
     char* const scratch = window_scratch(static_cast<size_t>(bytes));
     read_rows(s.file, (rows.begin + run.begin) * s.row_bytes, static_cast<size_t>(bytes), scratch);
     const char* const values = scratch - run.begin * s.row_bytes;
-    write_steps(s, rows, values, times, picks.from(k), end - k, out + k * s.step_bytes, asked);
+    write_steps(s, rows, values, times, picks.from(k), k, end - k, out + k * s.step_bytes, asked);
     k = end;
   }
 }
@@ -269,7 +277,7 @@ void write_values(Item& item, char* memory, Wanted& asked) {
       copy_run(s, values + item.runs[at] * s.row_bytes, out);
       continue;
     }
-    write_steps(s, rows, values, times, own, s.steps, out, asked);
+    write_steps(s, rows, values, times, own, 0, s.steps, out, asked);
   }
 }
 

@@ -75,7 +75,7 @@ class ConvertedKey final : public BatchKey {
     ConvertActionsParams& params = conversions.emplace_back(params_);
     params.ops = tables.put(ops_);
     put_mirror(request_, params.features, params.mirror, tables);
-    const AffineTables affine = affine_tables(affines(), conversion_.work, tables);
+    const AffineTables affine = affine_tables(affines(params), conversion_.work, tables);
     params.scale = affine.scale;
     params.shift = affine.shift;
     if (!conversion_.base) return;
@@ -112,16 +112,24 @@ class ConvertedKey final : public BatchKey {
     return 0;
   }
 
-  // Of every source, kTileRows times; empty where none is normalised.
-  std::vector<Affine> affines() const {
+  // Of every source: kTileRows times, or where one has them a step for each step; empty where none is normalised.
+  std::vector<Affine> affines(ConvertActionsParams& params) const {
     std::vector<Affine> all;
     bool is_normalised = false;
+    params.scale_per_step = false;
+    for (size_t source = 0; source < options().sources.size(); ++source) {
+      const auto& rows = spec(source).rows;
+      params.clip = params.clip || (rows && rows->clip);
+      params.scale_per_step = params.scale_per_step || (rows && std::ssize(rows->affine) > params.out_features);
+    }
+    params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
     for (size_t source = 0; source < options().sources.size(); ++source) {
       const auto& rows = spec(source).rows;
       std::vector<Affine> own = rows ? rows->affine : std::vector<Affine>{};
       is_normalised = is_normalised || !own.empty();
-      own.resize(static_cast<size_t>(params_.out_features));
-      for (int row = 0; row < kTileRows; ++row) all.insert(all.end(), own.begin(), own.end());
+      own.resize(std::max(own.size(), static_cast<size_t>(params_.out_features)));
+      const bool has_steps = std::ssize(own) > params_.out_features;
+      for (int row = 0; row < (has_steps ? 1 : params.scale_rows); ++row) all.insert(all.end(), own.begin(), own.end());
     }
     return is_normalised ? all : std::vector<Affine>{};
   }

@@ -77,6 +77,10 @@ void read(const std::string& name, const Json& json, FeatureBlock& value) {
   read(name, json[2], value.method);
 }
 
+void read(const std::string& name, const Json& json, Normalize& value) {
+  value = normalize_from_name(text_of(name, json), name);
+}
+
 void read(const std::string& name, const Json& json, Device& value) { value = device_from_name(text_of(name, json)); }
 
 void read(const std::string& name, const Json& json, std::optional<Tier>& value) {
@@ -260,12 +264,12 @@ Json json_of(const Struct& value) {
 
 // The type of a field, for callers that convert values by it; "" for one that they write themselves.
 template <class T>
-constexpr const char* kType = std::is_same_v<T, bool>                         ? "bool"
-                              : std::is_same_v<T, int64_t>                    ? "int"
-                              : std::is_same_v<T, double>                     ? "float"
-                              : std::is_same_v<T, DType>                      ? "dtype"
-                              : HasNames<T> || std::is_same_v<T, std::string> ? "text"
-                                                                              : "";
+constexpr const char* kType = std::is_same_v<T, bool>                                                         ? "bool"
+                              : std::is_same_v<T, int64_t>                                                    ? "int"
+                              : std::is_same_v<T, double>                                                     ? "float"
+                              : std::is_same_v<T, DType>                                                      ? "dtype"
+                              : HasNames<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Normalize> ? "text"
+                                                                                                              : "";
 template <class T>
 constexpr const char* kType<std::optional<T>> = kType<T>;
 
@@ -338,7 +342,7 @@ std::string values_to_json(const BatchSpec& spec, size_t index) {
     Json object = without(json_of(of), {"key", "dtype", "one_step", "images", "has_intrinsics"});
     if (of.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
     if (of.rows) {
-      object["rows"] = without(object["rows"], {"dtype", "names", "affine", "codec", "unit_m", "intrinsics"});
+      object["rows"] = without(object["rows"], {"dtype", "names", "affine", "clip", "codec", "unit_m", "intrinsics"});
     }
     return object;
   };

@@ -82,6 +82,8 @@ class NumbersKey final : public BatchKey {
       const AffineTables affine = affine_tables(spec(source).rows->affine, own.rows.dtype, tables);
       own.scale = affine.scale;
       own.shift = affine.shift;
+      own.scale_per_step = std::ssize(spec(source).rows->affine) > own.rows.features;
+      own.clip = spec(source).rows->clip;
     }
     if (feature_pad_offset_ < 0) return;
     std::vector<uint8_t> mask(static_cast<size_t>(features_), 1);

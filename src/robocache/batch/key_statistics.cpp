@@ -1,7 +1,12 @@
 #include "robocache/batch/key_statistics.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <iterator>
+#include <numeric>
 #include <string>
+#include <string_view>
 
 #include "robocache/batch/window_statistics.hpp"
 #include "robocache/cache/selection_statistics.hpp"
@@ -48,34 +53,73 @@ void check_values(const BatchSpec& spec, size_t request, const NormStats& given,
     refuse(name, ": expected statistics of what this window gives after its conversions, got ",
            recorded ? "those of recorded values" : "others: " + differing_values(expected, given.of), way);
   }
-  if (recorded || given.of.find("\"convert\":null") != std::string::npos) return;
-  refuse(name,
-         ": expected statistics of values that are not converted, got others: ", differing_values(expected, given.of),
-         "; dataset.statistics(episodes) makes them");
+  if (recorded) return;
+  const std::string differences = differing_values(expected, given.of);
+  if (given.of.find("\"convert\":null") == std::string::npos) {
+    refuse(name, ": expected statistics of values that are not converted, got others: ", differences,
+           "; dataset.statistics(episodes) makes them");
+  }
+  if (given.steps == 0 || differences.find("offsets_") == std::string::npos) return;
+  refuse(name, ": expected statistics of this window's steps, got others: ", differences, way);
 }
 
-// Calls by(statistics, their name for errors).
-template <class By>
-auto by_statistics(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec, const By& by) {
+// The statistics, and their name for errors.
+struct Found {
+  NormStats stats;
+  std::string name;
+};
+
+// Computed statistics of the fields that a mode reads.
+NormStats stats_of_table(const std::vector<double>& table, std::span<const double> quantiles, const Normalize& mode) {
+  NormStats stats;
+  const size_t features = table.size() / (5 + quantiles.size());
+  const auto set = [&](std::string_view field, size_t row) {
+    const auto from = table.begin() + static_cast<std::ptrdiff_t>(row * features);
+    stats.set(field, {from, from + static_cast<std::ptrdiff_t>(features)});
+  };
+  constexpr std::string_view kFields[] = {"mean", "std", "min", "max"};
+  for (size_t row = 0; row < std::size(kFields); ++row) set(kFields[row], row);
+  for (const std::string_view field : {mode.first(), mode.second()}) {
+    const auto quantile = quantile_of(field);
+    if (quantile) set(field, 4 + static_cast<size_t>(std::ranges::find(quantiles, *quantile) - quantiles.begin()));
+  }
+  return stats;
+}
+
+Found statistics_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   const std::string& key = options.streams[request].stream;
   const SourceRequest& from = options.sources[source];
   const std::string name = "norm_stats['" + key + "']";
   if (const auto given = from.norm_stats.find(key); given != from.norm_stats.end()) {
     check_values(spec, request, given->second, source_name(options, source) + name);
-    return by(given->second.view(), source_name(options, source) + name);
+    return {given->second, source_name(options, source) + name};
   }
   if (const auto given = options.norm_stats.find(key); given != options.norm_stats.end()) {
     check_values(spec, request, given->second, name);
-    return by(given->second.view(), name);
+    return {given->second, name};
   }
+  const Normalize& mode = *options.streams[request].normalize;
+  std::vector<double> quantiles(cache::kQuantiles.begin(), cache::kQuantiles.end());
+  bool others = false;
+  for (const std::string_view field : {mode.first(), mode.second()}) {
+    const auto quantile = quantile_of(field);
+    if (!quantile || std::ranges::find(quantiles, *quantile) != quantiles.end()) continue;
+    quantiles.push_back(*quantile);
+    others = true;
+  }
+  std::ranges::sort(quantiles);
   if (!options.streams[request].convert.empty()) {
-    const auto table = window_statistics(options, source, request, from.selection, {});
-    return by(cache::feature_stats(table->data(), spec.keys[request].shape[0]), "key '" + key + "'");
+    const auto table = window_statistics(options, source, request, from.selection, {.quantiles = quantiles});
+    return {stats_of_table(*table, quantiles, mode), "key '" + key + "'"};
   }
   const Stream& stream = stream_of(options, source, request);
-  if (!from.selection) return by(stream.stats, "stream '" + key + "'");
-  const auto table = cache::selection_statistics(*from.dataset, *from.streams[request], *from.selection);
-  return by(cache::feature_stats(table->data(), stream.features), "stream '" + key + "'");
+  const std::string of_stream = "stream '" + key + "'";
+  if (!from.selection && !others) return {stream.stats, of_stream};
+  std::vector<int64_t> all(static_cast<size_t>(from.dataset->num_episodes()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  const auto table = cache::selection_statistics(*from.dataset, *from.streams[request],
+                                                 from.selection ? *from.selection : all, quantiles);
+  return {stats_of_table(*table, quantiles, mode), of_stream};
 }
 
 std::string short_text(double number) {
@@ -89,10 +133,9 @@ std::string short_text(double number) {
 std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   if (!is_normalised(options, source, request)) return {};
   const auto [features, dtype] = values_of(options, source, request);
-  return by_statistics(options, source, request, spec, [&](const FeatureStats& stats, const std::string& name) {
-    return affines(stats, features, dtype, *options.streams[request].normalize, options.constant, options.min_spread,
-                   name);
-  });
+  const auto [stats, name] = statistics_of(options, source, request, spec);
+  return affines(stats, features, spec.keys[request].steps(), dtype, *options.streams[request].normalize,
+                 options.constant, options.min_spread, name);
 }
 
 std::string lesser_spread_note(const LoaderOptions& options, std::span<const BatchSpec> specs) {
@@ -103,19 +146,22 @@ std::string lesser_spread_note(const LoaderOptions& options, std::span<const Bat
     for (size_t request = 0; request < options.streams.size(); ++request) {
       if (!is_normalised(options, source, request)) continue;
       const Stream& stream = stream_of(options, source, request);
-      by_statistics(options, source, request, specs[source], [&](const FeatureStats& stats, const std::string&) {
-        const auto [width, dtype] = values_of(options, source, request);
-        const bool recorded = options.streams[request].convert.empty();
-        for (size_t f = 0; f < static_cast<size_t>(width); ++f) {
-          const auto spread = lesser_spread(stats, f, *options.streams[request].normalize, dtype == DType::kFloat64,
-                                            options.constant, options.min_spread);
-          if (!spread || count++ >= kMost) continue;
-          features += (features.empty() ? "" : ", ") + source_name(options, source) + "'" +
-                      options.streams[request].stream + "'[" + std::to_string(f) + "]" +
-                      (recorded && f < stream.names.size() ? " (" + stream.names[f] + ")" : "") + " " +
-                      short_text(*spread);
-        }
-      });
+      const NormStats stats = statistics_of(options, source, request, specs[source]).stats;
+      const auto [width, dtype] = values_of(options, source, request);
+      const bool recorded = options.streams[request].convert.empty();
+      const auto steps = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
+      const size_t given = stats[options.streams[request].normalize->first()].size() / steps;
+      for (size_t at = 0; at < steps * static_cast<size_t>(width); ++at) {
+        const size_t step = at / static_cast<size_t>(width);
+        const size_t f = at % static_cast<size_t>(width);
+        const auto spread = lesser_spread(stats, step * given + f, *options.streams[request].normalize,
+                                          dtype == DType::kFloat64, options.constant, options.min_spread);
+        if (!spread || count++ >= kMost) continue;
+        features +=
+            (features.empty() ? "" : ", ") + source_name(options, source) + "'" + options.streams[request].stream +
+            "'" + (stats.steps > 0 ? "[" + std::to_string(step) + "]" : "") + "[" + std::to_string(f) + "]" +
+            (recorded && f < stream.names.size() ? " (" + stream.names[f] + ")" : "") + " " + short_text(*spread);
+      }
     }
   }
   if (count == 0) return "";

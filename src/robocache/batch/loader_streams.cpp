@@ -128,7 +128,10 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
     rows.intrinsics = from.frames->intrinsics;
   }
   for (size_t request = 0; request < spec.keys.size(); ++request) {
-    if (auto& rows = spec.keys[request].rows) rows->affine = affines_of(options_, source, request, spec);
+    auto& rows = spec.keys[request].rows;
+    if (!rows) continue;
+    rows->affine = affines_of(options_, source, request, spec);
+    rows->clip = options_.clip && !rows->affine.empty() && options_.streams[request].normalize->has_ends();
   }
   return spec;
 }

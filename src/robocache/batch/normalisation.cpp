@@ -1,8 +1,9 @@
 #include "robocache/batch/normalisation.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <utility>
@@ -12,43 +13,6 @@
 
 namespace robocache {
 namespace {
-
-struct Statistic {
-  std::string_view name;
-  std::span<const double> FeatureStats::* seen;
-  std::vector<double> NormStats::* given;
-};
-
-constexpr std::array<Statistic, 10> kStatistics{{
-    {"mean", &FeatureStats::mean, &NormStats::mean},
-    {"std", &FeatureStats::std, &NormStats::std},
-    {"min", &FeatureStats::min, &NormStats::min},
-    {"max", &FeatureStats::max, &NormStats::max},
-    {"q01", &FeatureStats::q01, &NormStats::q01},
-    {"q10", &FeatureStats::q10, &NormStats::q10},
-    {"q50", &FeatureStats::q50, &NormStats::q50},
-    {"q90", &FeatureStats::q90, &NormStats::q90},
-    {"q99", &FeatureStats::q99, &NormStats::q99},
-    {"count", &FeatureStats::count, &NormStats::count},
-}};
-
-// The two statistics that a mode reads: mean and std, or the two ends.
-struct Mode {
-  Normalize normalize;
-  std::span<const double> FeatureStats::* first;
-  std::span<const double> FeatureStats::* second;
-};
-
-constexpr std::array<Mode, 4> kModes{{
-    {Normalize::kMeanStd, &FeatureStats::mean, &FeatureStats::std},
-    {Normalize::kMinMax, &FeatureStats::min, &FeatureStats::max},
-    {Normalize::kQ01Q99, &FeatureStats::q01, &FeatureStats::q99},
-    {Normalize::kQ10Q90, &FeatureStats::q10, &FeatureStats::q90},
-}};
-
-const Mode& mode_of(Normalize normalize) {
-  return *std::find_if(kModes.begin(), kModes.end(), [&](const Mode& mode) { return mode.normalize == normalize; });
-}
 
 constexpr double kLeRobotEpsilon = 1e-8;
 constexpr double kOpenPiEpsilon = 1e-6;
@@ -70,9 +34,9 @@ Affine through(double x, double y, double spread) {
 
 // The two statistics that a mode reads of a feature.
 struct Ends {
-  Ends(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide, Constant constant)
-      : first((stats.*mode_of(normalize).first)[feature]), standard(normalize == Normalize::kMeanStd) {
-    const double second = (stats.*mode_of(normalize).second)[feature];
+  Ends(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant)
+      : first(stats[normalize.first()][feature]), standard(!normalize.has_ends()) {
+    const double second = stats[normalize.second()][feature];
     distance = standard ? second : second - first;
     const double unit = (wide ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon()) / 2;
     flat = constant != Constant::kCenter && std::abs(distance) <= unit * std::abs(first);
@@ -84,44 +48,44 @@ struct Ends {
   bool flat = false;    // without spread
 };
 
-std::string names_of_fields(const FeatureStats& stats) {
+std::string names_of_fields(const NormStats& stats) {
   std::string names;
-  for (const Statistic& field : kStatistics) {
-    if ((stats.*field.seen).empty()) continue;
-    names.append(names.empty() ? "" : ", ").append(field.name);
-  }
+  for (const auto& [field, numbers] : stats.fields) names.append(names.empty() ? "" : ", ").append(field);
   return names.empty() ? "none" : names;
 }
 
-std::string_view name_of(std::span<const double> FeatureStats::* seen) {
-  return std::find_if(kStatistics.begin(), kStatistics.end(), [&](const Statistic& one) { return one.seen == seen; })
-      ->name;
-}
-
-void check(const FeatureStats& stats, size_t features, const Mode& mode, std::string_view name) {
-  for (const auto seen : {mode.first, mode.second}) {
-    if ((stats.*seen).empty() && features > 0) {
-      refuse(name, ": '", robocache::name_of(mode.normalize), "' expects ", name_of(mode.first), " and ",
-             name_of(mode.second), ", got ", names_of_fields(stats));
+// Returns the numbers of a step in each field.
+int64_t check(const NormStats& stats, size_t features, int64_t steps, const Normalize& mode, std::string_view name) {
+  if (stats.steps > 0 && stats.steps != steps) {
+    refuse(name, ": expected statistics of the window's ", std::to_string(steps), " steps, or of all together, got of ",
+           std::to_string(stats.steps));
+  }
+  const auto parts = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
+  for (const std::string_view field : {mode.first(), mode.second()}) {
+    if (stats[field].empty() && features > 0) {
+      refuse(name, ": '", normalize_name(mode), "' expects ", mode.first(), " and ", mode.second(), ", got ",
+             names_of_fields(stats));
     }
-    if ((stats.*seen).size() < features) {
-      refuse(name, ".", name_of(seen), ": expected ", std::to_string(features), " numbers, one a feature, got ",
-             std::to_string((stats.*seen).size()));
+    if (stats[field].size() < features * parts) {
+      refuse(name, ".", field, ": expected ", std::to_string(features), " numbers, one a feature, got ",
+             std::to_string(stats[field].size() / parts));
     }
   }
-  for (const Statistic& field : kStatistics) {
-    const std::span<const double> numbers = stats.*field.seen;
-    if (field.seen == &FeatureStats::count || numbers.size() <= features) continue;
-    const std::span<const double> behind = numbers.subspan(features);
-    if (std::all_of(behind.begin(), behind.end(), [](double number) { return number == 0; })) continue;
-    refuse(name, ".", field.name, ": expected ", std::to_string(features),
-           " numbers, one a feature, and zeros alone behind them, got ", std::to_string(numbers.size()));
+  const size_t width = stats[mode.first()].size() / parts;
+  for (const auto& [field, numbers] : stats.fields) {
+    if (field == "count" || numbers.size() <= features * parts) continue;
+    bool zeros = true;
+    for (size_t i = 0; i < numbers.size(); ++i) zeros = zeros && (i % width < features || numbers[i] == 0);
+    if (zeros) continue;
+    refuse(name, ".", field, ": expected ", std::to_string(features),
+           " numbers, one a feature, and zeros alone behind them, got ", std::to_string(numbers.size() / parts));
   }
+  return static_cast<int64_t>(width);
 }
 
 }  // namespace
 
-std::optional<double> lesser_spread(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide,
+std::optional<double> lesser_spread(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
                                     Constant constant, double min_spread) {
   const Ends ends(stats, feature, normalize, wide, constant);
   const double spread = std::abs(ends.standard ? ends.distance : ends.distance / 2);
@@ -129,7 +93,7 @@ std::optional<double> lesser_spread(const FeatureStats& stats, size_t feature, N
   return spread;
 }
 
-Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide, Constant constant,
+Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
               double min_spread) {
   auto [first, distance, standard, flat] = Ends(stats, feature, normalize, wide, constant);
   if (lesser_spread(stats, feature, normalize, wide, constant, min_spread)) {
@@ -156,31 +120,75 @@ Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bo
   return {scale, shift, spread, centre};
 }
 
+NormStats::NormStats(const FeatureStats& stats) {
+  const std::pair<std::string_view, std::span<const double>> named[] = {
+      {"mean", stats.mean}, {"std", stats.std}, {"min", stats.min}, {"max", stats.max}, {"q01", stats.q01},
+      {"q10", stats.q10},   {"q50", stats.q50}, {"q90", stats.q90}, {"q99", stats.q99}, {"count", stats.count}};
+  for (const auto& [field, numbers] : named) {
+    if (!numbers.empty()) fields.emplace_back(field, std::vector<double>(numbers.begin(), numbers.end()));
+  }
+}
+
 void NormStats::set(std::string_view field, std::vector<double> numbers) {
-  for (const Statistic& known : kStatistics) {
-    if (field == known.name) {
-      this->*known.given = std::move(numbers);
-      return;
+  constexpr std::string_view kOthers[] = {"mean", "std", "min", "max", "count"};
+  if (std::ranges::find(kOthers, field) == std::end(kOthers) && !quantile_of(field)) {
+    refuse("norm_stats: expected mean, std, min, max, count and quantiles such as q01, got '", field, "'");
+  }
+  fields.emplace_back(field, std::move(numbers));
+}
+
+std::span<const double> NormStats::operator[](std::string_view field) const {
+  for (const auto& [name, numbers] : fields) {
+    if (name == field) return numbers;
+  }
+  return {};
+}
+
+std::optional<double> quantile_of(std::string_view field) {
+  if (field.size() < 3 || field.size() > 9 || field[0] != 'q') return {};
+  const std::string_view percent = field.substr(1);
+  const size_t point = std::min(percent.find('.'), percent.size());
+  const auto is_digit = [](char c) { return '0' <= c && c <= '9'; };
+  const auto digits = [&](std::string_view text) { return !text.empty() && std::ranges::all_of(text, is_digit); };
+  if ((point != 2 && percent != "100") || !digits(percent.substr(0, point))) return {};
+  if (point < percent.size() && !digits(percent.substr(point + 1))) return {};
+  // The decimal fraction itself, so that "q07" is 0.07 and not 7 / 100 of another rounding.
+  const std::string whole(percent.substr(0, point));
+  const std::string fraction =
+      percent == "100" ? "1" : "0." + whole + std::string(percent.substr(std::min(point + 1, percent.size())));
+  return std::strtod(fraction.c_str(), nullptr);
+}
+
+Normalize normalize_from_name(std::string_view name, std::string_view argument) {
+  for (const Normalize& known : {Normalize::kNone, Normalize::kMeanStd, Normalize::kMinMax}) {
+    if (name == normalize_name(known)) return known;
+  }
+  const size_t between = std::min(name.find('_'), name.size());
+  const std::string_view low = name.substr(0, between);
+  const std::string_view high = name.substr(std::min(between + 1, name.size()));
+  const auto from = quantile_of(low);
+  const auto to = quantile_of(high);
+  if (from && to && *from < *to) return normalize_by(low, high);
+  refuse(argument, ": expected 'none', 'mean_std', 'min_max' or two quantiles, such as 'q01_q99', got '", name, "'");
+}
+
+std::string normalize_name(const Normalize& normalize) {
+  if (normalize == Normalize::kNone) return "none";
+  return std::string(normalize.first()) + "_" + std::string(normalize.second());
+}
+
+std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t steps, DType dtype,
+                            const Normalize& normalize, Constant constant, double min_spread, std::string_view name) {
+  std::vector<Affine> made;
+  if (normalize == Normalize::kNone) return made;
+  const int64_t width = check(stats, static_cast<size_t>(features), steps, normalize, name);
+  for (int64_t step = 0; step < std::max<int64_t>(stats.steps, 1); ++step) {
+    for (int64_t feature = 0; feature < features; ++feature) {
+      const auto at = static_cast<size_t>(step * width + feature);
+      made.push_back(affine(stats, at, normalize, dtype == DType::kFloat64, constant, min_spread));
     }
   }
-  refuse("norm_stats: expected mean, std, min, max, q01, q10, q50, q90, q99 and count, got '", field, "'");
-}
-
-FeatureStats NormStats::view() const {
-  FeatureStats stats;
-  for (const Statistic& field : kStatistics) stats.*field.seen = this->*field.given;
-  return stats;
-}
-
-std::vector<Affine> affines(const FeatureStats& stats, int64_t features, DType dtype, Normalize normalize,
-                            Constant constant, double min_spread, std::string_view name) {
-  std::vector<Affine> of_features;
-  if (normalize == Normalize::kNone) return of_features;
-  check(stats, static_cast<size_t>(features), mode_of(normalize), name);
-  for (size_t feature = 0; feature < static_cast<size_t>(features); ++feature) {
-    of_features.push_back(affine(stats, feature, normalize, dtype == DType::kFloat64, constant, min_spread));
-  }
-  return of_features;
+  return made;
 }
 
 AffineTables affine_tables(std::span<const Affine> affines, DType dtype, DeviceTables& tables) {

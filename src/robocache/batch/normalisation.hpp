@@ -4,15 +4,18 @@
 //   NormStats stats;
 //   stats.set("mean", {0.5, 1.0});
 //   stats.set("std", {0.1, 0.0});
-//   const std::vector<Affine> of_action = affines(stats.view(), 2, DType::kFloat32, Normalize::kMeanStd,
+//   const std::vector<Affine> of_action = affines(stats, 2, 16, DType::kFloat32, Normalize::kMeanStd,
 //                                                 Constant::kLeRobot, kMinSpread, "norm_stats['action']");
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "robocache/cache/dataset.hpp"
@@ -22,19 +25,39 @@
 
 namespace robocache {
 
-// y = (x - centre) / spread.
-enum class Normalize : uint8_t {
-  kNone,
-  kMeanStd,  // centre mean, spread std
-  kMinMax,   // min to -1, max to 1
-  kQ01Q99,   // q01 to -1, q99 to 1
-  kQ10Q90,   // q10 to -1, q90 to 1
+// y = (x - centre) / spread: with mean and std those; with min and max, or two quantiles such as q02 and q98, the first becomes
+// -1 and the second 1. Constant expressions: the statistics' names are held here.
+struct Normalize {
+  using Name = std::array<char, 12>;
+  Name first_name = {};  // empty: values stay as they are
+  Name second_name = {};
+
+  std::string_view first() const { return first_name.data(); }
+  std::string_view second() const { return second_name.data(); }
+  bool has_ends() const { return !first().empty() && first() != "mean"; }
+  bool operator==(const Normalize&) const = default;
+
+  static const Normalize kNone, kMeanStd, kMinMax, kQ01Q99, kQ10Q90;
 };
 
-template <>
-struct EnumNames<Normalize> {
-  static constexpr std::string_view names[] = {"none", "mean_std", "min_max", "q01_q99", "q10_q90"};
-};
+constexpr Normalize normalize_by(std::string_view first, std::string_view second) {
+  Normalize by;
+  std::ranges::copy(first, by.first_name.begin());
+  std::ranges::copy(second, by.second_name.begin());
+  return by;
+}
+inline constexpr Normalize Normalize::kNone{};
+inline constexpr Normalize Normalize::kMeanStd = normalize_by("mean", "std");
+inline constexpr Normalize Normalize::kMinMax = normalize_by("min", "max");
+inline constexpr Normalize Normalize::kQ01Q99 = normalize_by("q01", "q99");
+inline constexpr Normalize Normalize::kQ10Q90 = normalize_by("q10", "q90");
+
+// "none", "mean_std", "min_max", "q02_q98". Throws ArgumentError that names the argument.
+Normalize normalize_from_name(std::string_view name, std::string_view argument);
+std::string normalize_name(const Normalize& normalize);
+
+// 0.02 of "q02", 0.995 of "q99.5"; nothing where a field of statistics is no quantile.
+std::optional<double> quantile_of(std::string_view field);
 
 // What becomes of a feature without spread: a std, or a distance of the two ends, of 0, but by kCenter of at most 2^-24
 // (float64 2^-53) of the mean or the lower end: what rounded statistics leave of a constant.
@@ -60,6 +83,25 @@ struct Affine {
   double centre = 0;
 };
 
+inline constexpr std::string_view kRecorded = "recorded values";
+
+// Statistics of one key: a number a feature of each field, row-major. Fields are mean, std, min, max, count and quantiles.
+struct NormStats {
+  std::vector<std::pair<std::string, std::vector<double>>> fields;
+  int64_t steps = 0;  // above 0: each step of a window has its own numbers, [steps, features]
+
+  // What they are of: values_to_json() of a key, kRecorded, or "" where nobody said so.
+  std::string of = {};
+
+  NormStats() = default;
+  NormStats(const FeatureStats& stats);  // NOLINT(google-explicit-constructor): a cache's
+
+  // Throws ArgumentError for another field.
+  void set(std::string_view field, std::vector<double> numbers);
+
+  std::span<const double> operator[](std::string_view field) const;  // empty if it is not there
+};
+
 // Of one feature of values whose work type is float64 (`wide`) or float32; `normalize` is not kNone, and the statistics
 // that it needs are there. Where the work type cannot hold scale and shift, x - centre; where the centre is not finite, x.
 //
@@ -69,34 +111,19 @@ struct Affine {
 //
 // A feature that has a spread, but less than `min_spread`, has the slope 1: by kCenter its centre becomes 0, else the mean 0 or
 // the lower end -1.
-Affine affine(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide,
+Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
               Constant constant = Constant::kCenter, double min_spread = kMinSpread);
 
 // The spread of a feature that counts as none though it is not 0: a std, or half the distance of two ends.
-std::optional<double> lesser_spread(const FeatureStats& stats, size_t feature, Normalize normalize, bool wide,
+std::optional<double> lesser_spread(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
                                     Constant constant, double min_spread);
 
-// Statistics of one key that come from elsewhere than its cache: a number a feature of each field, row-major. A field that
-// nobody gave is empty.
-inline constexpr std::string_view kRecorded = "recorded values";
-
-struct NormStats {
-  std::vector<double> mean, std, min, max, q01, q10, q50, q90, q99, count;
-
-  // What they are of: values_to_json() of a key, kRecorded, or "" where nobody said so.
-  std::string of = {};
-
-  // By the field's name. Throws ArgumentError that names the fields there are.
-  void set(std::string_view field, std::vector<double> numbers);
-
-  FeatureStats view() const;  // lives as long as this, unchanged
-};
-
-// Of every feature of a key whose values are of `dtype`; none for kNone. More numbers than features are taken where those
-// behind are 0 in every field but count, as openpi's are that it padded to the width of its model.
+// Of every feature of a key whose values are of `dtype`, or where the statistics have steps, of every step and feature; none for
+// kNone. More numbers than features are taken where those behind are 0 in every field but count, as openpi's are that it padded
+// to the width of its model. `steps` are the window's.
 // Throws ArgumentError that begins with `name` where a field that the mode needs is missing or of another width.
-std::vector<Affine> affines(const FeatureStats& stats, int64_t features, DType dtype, Normalize normalize,
-                            Constant constant, double min_spread, std::string_view name);
+std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t steps, DType dtype,
+                            const Normalize& normalize, Constant constant, double min_spread, std::string_view name);
 
 // Scale and shift of every feature of a stream of `dtype`, of its work type, where a kernel reads them; null for none.
 struct AffineTables {

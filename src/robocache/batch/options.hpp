@@ -155,6 +155,7 @@ struct LoaderOptions {
   std::map<std::string, NormStats> norm_stats;  // by key: instead of the caches' statistics
   StatsOf stats_of = StatsOf::kSelection;
   Constant constant = Constant::kCenter;  // what normalising does to a feature without spread
+  bool clip = false;                      // values that are normalised by two ends stay in [-1, 1]
   double min_spread = kMinSpread;         // a spread below it counts as none
   std::optional<Tier> residency;          // where rows lie; none: chosen by memory_budget
   MemoryBudget memory_budget;
@@ -179,22 +180,23 @@ struct LoaderOptions {
   // The names are those of the arguments in Python, with which errors begin.
   static constexpr auto fields() {
     using Self = LoaderOptions;
-    return std::tuple(
-        Field{"mixture", &Self::mixture}, Field{"windows", &Self::streams}, Field{"default.method", &Self::method},
-        Field{"default.normalize", &Self::normalize}, Field{"default.max_gap_s", &Self::max_gap_s},
-        Field{"default.offset_s", &Self::offset_s}, Field{"default.causal", &Self::causal},
-        Field{"default.tolerance_s", &Self::tolerance_s}, Field{"default.dtype", &Self::dtype},
-        Field{"return_age", &Self::return_age}, Field{"pad_features", &Self::pad_features},
-        Field{"normalization.stats_of", &Self::stats_of}, Field{"normalization.constant", &Self::constant},
-        Field{"normalization.min_spread", &Self::min_spread}, Field{"memory.residency", &Self::residency},
-        Field{"memory.budget", &Self::memory_budget}, Field{"on_bad_frame", &Self::on_bad_frame},
-        Field{"batch_size", &Self::batch_size}, Field{"anchors.stream", &Self::anchor},
-        Field{"anchors.rate_hz", &Self::anchor_hz}, Field{"anchors.edges", &Self::edges},
-        Field{"missing", &Self::missing}, Field{"anchors.drop_n_last", &Self::drop_n_last},
-        Field{"temperature", &Self::temperature}, Field{"samples_per_epoch", &Self::samples_per_epoch},
-        Field{"snap_s", &Self::snap_s}, Field{"shuffle", &Self::shuffle}, Field{"drop_last", &Self::drop_last},
-        Field{"ranks.rank", &Self::rank}, Field{"ranks.world_size", &Self::world_size},
-        Field{"ranks.shard_episodes", &Self::shard_episodes}, Field{"device", &Self::device});
+    return std::tuple(Field{"mixture", &Self::mixture}, Field{"windows", &Self::streams},
+                      Field{"default.method", &Self::method}, Field{"default.normalize", &Self::normalize},
+                      Field{"default.max_gap_s", &Self::max_gap_s}, Field{"default.offset_s", &Self::offset_s},
+                      Field{"default.causal", &Self::causal}, Field{"default.tolerance_s", &Self::tolerance_s},
+                      Field{"default.dtype", &Self::dtype}, Field{"return_age", &Self::return_age},
+                      Field{"pad_features", &Self::pad_features}, Field{"normalization.stats_of", &Self::stats_of},
+                      Field{"normalization.constant", &Self::constant},
+                      Field{"normalization.min_spread", &Self::min_spread}, Field{"normalization.clip", &Self::clip},
+                      Field{"memory.residency", &Self::residency}, Field{"memory.budget", &Self::memory_budget},
+                      Field{"on_bad_frame", &Self::on_bad_frame}, Field{"batch_size", &Self::batch_size},
+                      Field{"anchors.stream", &Self::anchor}, Field{"anchors.rate_hz", &Self::anchor_hz},
+                      Field{"anchors.edges", &Self::edges}, Field{"missing", &Self::missing},
+                      Field{"anchors.drop_n_last", &Self::drop_n_last}, Field{"temperature", &Self::temperature},
+                      Field{"samples_per_epoch", &Self::samples_per_epoch}, Field{"snap_s", &Self::snap_s},
+                      Field{"shuffle", &Self::shuffle}, Field{"drop_last", &Self::drop_last},
+                      Field{"ranks.rank", &Self::rank}, Field{"ranks.world_size", &Self::world_size},
+                      Field{"ranks.shard_episodes", &Self::shard_episodes}, Field{"device", &Self::device});
   }
 
   // The indices of the requests that batches hold; empty: all. The others take part in the choice of anchors alone.

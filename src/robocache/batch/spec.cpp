@@ -77,8 +77,9 @@ void check_numbers(const std::string& name, const BatchSpec& spec, const KeySpec
     refuse(name, ".names: expected one for each of ", std::to_string(features), " features, got ",
            std::to_string(rows.names.size()));
   }
-  if (!rows.affine.empty() && (!floating || std::ssize(rows.affine) != converted)) {
-    refuse(name, ".affine: expected numbers for each feature of a floating stream, got ",
+  const auto affines = std::ssize(rows.affine);
+  if (affines > 0 && (!floating || (affines != converted && affines != converted * key.steps()))) {
+    refuse(name, ".affine: expected numbers for each feature, or each step and feature, of a floating stream, got ",
            std::to_string(rows.affine.size()), " of ", dtype_name(rows.dtype));
   }
   for (const auto& [scale, shift, spread, centre] : rows.affine) {
@@ -86,6 +87,7 @@ void check_numbers(const std::string& name, const BatchSpec& spec, const KeySpec
       if (!std::isfinite(number)) refuse(name, ".affine: expected finite numbers, got ", number_text(number));
     }
   }
+  if (rows.clip && rows.affine.empty()) refuse(name, ".clip: goes with affine, got none");
   if (rows.codec || rows.unit_m || !rows.intrinsics.empty()) {
     refuse(name, ".codec: codec, unit_m and intrinsics go with images, got none");
   }
@@ -94,7 +96,7 @@ void check_numbers(const std::string& name, const BatchSpec& spec, const KeySpec
 void check_frames(const std::string& name, const KeySpec& key, const RowsSpec& rows) {
   if (!rows.codec) refuse(name, ".codec: expected one, since the key has images, got none");
   if (rows.shape.size() != 3) refuse(name, ".shape: expected [height, width, channels], got ", text_of(rows.shape));
-  if (!rows.affine.empty()) refuse(name, ".affine: goes with numbers, got a camera's");
+  if (!rows.affine.empty() || rows.clip) refuse(name, ".affine: goes with numbers, got a camera's");
   if (!rows.intrinsics.empty() && (rows.intrinsics.size() != 9 || !key.has_intrinsics)) {
     refuse(name, ".intrinsics: expected 9 numbers, and has_intrinsics");
   }

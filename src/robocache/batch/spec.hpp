@@ -11,7 +11,8 @@
 //   <key>_is_pad  [B, steps] bool; and with `return_age` <key>_age, int64
 //   <key>_feature_is_pad, with `pad_features`; <key>_base, if `convert` has one; <key>_intrinsics, with `has_intrinsics`
 // Step i of a moment aims at the row that is stamped moment + offsets_ns[i] + offset_ns; or it is the row offsets_rows[i] after the
-// last one at or before moment + offset_ns. Its value x is made of the rows around by `methods`, goes through `convert`, and comes into the batch as fma(x, scale, shift). Frames go through `images` instead.
+// last one at or before moment + offset_ns. Its value x is made of the rows around by `methods`, goes through `convert`, and comes
+// into the batch as fma(x, scale, shift), with `clip` held in [-1, 1]. Frames go through `images` instead.
 //
 // A later version adds fields. Readers refuse a field that they do not know and a version that is newer than theirs, since a field
 // that is passed over would give other batches.
@@ -40,7 +41,8 @@ struct RowsSpec {
   std::vector<int64_t> shape = {};         // of a row; of a frame [height, width, channels]
   std::vector<std::string> names = {};     // one a feature, or empty
   std::vector<FeatureBlock> methods = {};  // for all features, as feature_blocks() gives them; no cubic, no pose
-  std::vector<Affine> affine = {};         // one a feature; empty: values stay as they are
+  std::vector<Affine> affine = {};         // one a feature, or one a step and feature; empty: values stay as they are
+  bool clip = false;                       // behind the affine values are held in [-1, 1]
 
   // Only for frames.
   std::optional<Codec> codec = {};
@@ -50,8 +52,9 @@ struct RowsSpec {
   static constexpr auto fields() {
     using Self = RowsSpec;
     return std::tuple(Field{"dtype", &Self::dtype}, Field{"shape", &Self::shape}, Field{"names", &Self::names},
-                      Field{"methods", &Self::methods}, Field{"affine", &Self::affine}, Field{"codec", &Self::codec},
-                      Field{"unit_m", &Self::unit_m}, Field{"intrinsics", &Self::intrinsics});
+                      Field{"methods", &Self::methods}, Field{"affine", &Self::affine}, Field{"clip", &Self::clip},
+                      Field{"codec", &Self::codec}, Field{"unit_m", &Self::unit_m},
+                      Field{"intrinsics", &Self::intrinsics});
   }
 };
 

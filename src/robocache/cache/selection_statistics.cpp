@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -47,7 +48,7 @@ std::vector<RowRange> rows_of(const Stream& stream, std::span<const int64_t> epi
 
 // Returns a key for the statistics: the stream's content, by the manifest's checksums, and the selected rows. Appended
 // or rewritten rows change it.
-std::string name_of(const Stream& stream, std::span<const RowRange> ranges) {
+std::string name_of(const Stream& stream, std::span<const RowRange> ranges, std::span<const double> quantiles) {
   StatisticsHash hash;
   hash.add(stream.name);
   hash.add(dtype_name(stream.dtype));
@@ -57,6 +58,9 @@ std::string name_of(const Stream& stream, std::span<const RowRange> ranges) {
   for (const RowRange& rows : ranges) {
     hash.add(static_cast<uint64_t>(rows.begin));
     hash.add(static_cast<uint64_t>(rows.end));
+  }
+  if (!std::ranges::equal(quantiles, kQuantiles)) {
+    for (const double quantile : quantiles) hash.add(std::bit_cast<uint64_t>(quantile));
   }
   return hash.text();
 }
@@ -103,15 +107,19 @@ void store(const std::string& directory, const std::string& name, const std::str
 }  // namespace
 
 std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_t stream_index,
-                                                  std::span<const int64_t> episodes) {
+                                                  std::span<const int64_t> episodes,
+                                                  std::span<const double> quantiles) {
   const Stream& stream = dataset.streams()[static_cast<size_t>(stream_index)];
   const std::vector<RowRange> ranges = rows_of(stream, episodes);
-  if (ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == stream.rows) {
+  const bool all = ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == stream.rows;
+  if (all && std::ranges::equal(quantiles, kQuantiles)) {
     const double* const own = stream.stats.mean.data();
     return std::make_shared<const Table>(own, own + kStatistics * stream.features);
   }
-  return kept_statistics(dataset, name_of(stream, ranges), kStatistics, stream.shape, {&stream_index, 1},
-                         [&] { return value_statistics(stream.values, stream.dtype, ranges, stream.features).table; });
+  const auto rows = static_cast<int64_t>(5 + quantiles.size());
+  return kept_statistics(dataset, name_of(stream, ranges, quantiles), rows, stream.shape, {&stream_index, 1}, [&] {
+    return value_statistics(stream.values, stream.dtype, ranges, stream.features, quantiles).table;
+  });
 }
 
 std::shared_ptr<const Table> kept_statistics(const Dataset& dataset, const std::string& hash, int64_t rows,

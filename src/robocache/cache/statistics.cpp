@@ -22,7 +22,6 @@ namespace robocache::cache {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr std::array<double, 5> kQuantiles{0.01, 0.10, 0.50, 0.90, 0.99};
 constexpr double kGapPeriods = 1.5;
 
 // The numbers of a column that are processed together.
@@ -347,7 +346,7 @@ ValueStatistics typed_statistics(const Pass& pass, int64_t rows, int64_t feature
 }
 
 ValueStatistics statistics_of_ranges(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features,
-                                     const std::function<void()>& end_part) {
+                                     std::span<const double> quantiles, const std::function<void()>& end_part) {
   int64_t count = 0;
   for (const RowRange& range : rows) count += range.end - range.begin;
   return with_type(dtype, [&]<class T>(T) {
@@ -364,7 +363,7 @@ ValueStatistics statistics_of_ranges(const void* values, DType dtype, std::span<
         end_part();
       }
     };
-    return typed_statistics<T>(pass, count, features, kQuantiles, kColumnsBytes);
+    return typed_statistics<T>(pass, count, features, quantiles, kColumnsBytes);
   });
 }
 
@@ -373,11 +372,12 @@ ValueStatistics statistics_of_ranges(const void* values, DType dtype, std::span<
 ValueStatistics value_statistics(const void* values, DType dtype, int64_t rows, int64_t features,
                                  const std::function<void()>& end_part) {
   const std::vector<RowRange> all(rows > 0 ? 1 : 0, RowRange{0, rows});
-  return statistics_of_ranges(values, dtype, all, features, end_part);
+  return statistics_of_ranges(values, dtype, all, features, kQuantiles, end_part);
 }
 
-ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features) {
-  return statistics_of_ranges(values, dtype, rows, features, [] {});
+ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features,
+                                 std::span<const double> quantiles) {
+  return statistics_of_ranges(values, dtype, rows, features, quantiles, [] {});
 }
 
 template <class Real>

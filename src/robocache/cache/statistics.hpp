@@ -1,6 +1,7 @@
 // Statistics of each feature's values and findings about each clock, computed when a cache is closed.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -14,6 +15,7 @@ namespace robocache::cache {
 // The rows of stats.npy, in this order.
 inline constexpr int64_t kStatistics = 10;  // mean, std, min, max, q01, q10, q50, q90, q99, count
 inline constexpr int64_t kCountRow = kStatistics - 1;
+inline constexpr std::array<double, 5> kQuantiles{0.01, 0.10, 0.50, 0.90, 0.99};
 
 // The rows [begin, end).
 struct RowRange {
@@ -39,8 +41,9 @@ ValueStatistics value_statistics(
     const void* values, DType dtype, int64_t rows, int64_t features, const std::function<void()>& end_part = [] {});
 
 // The same for only these rows, in their order and without repetition. The bits equal those of a cache with only these
-// rows.
-ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features);
+// rows. With other quantiles the table has their rows instead.
+ValueStatistics value_statistics(const void* values, DType dtype, std::span<const RowRange> rows, int64_t features,
+                                 std::span<const double> quantiles = kQuantiles);
 
 // Calls take(rows, count) for all rows [count, features], in the same blocks and order each time.
 template <class Real>

@@ -147,15 +147,17 @@ ROBOCACHE_FFI(dataset_verify, args, result) {
   dataset_of(args).verify(json::parse(streams).get<std::vector<int64_t>>());
 }
 
-// (dataset, stream's place, int64 episodes) -> float64 [10, features]: statistics of the rows of these episodes
+// (dataset, stream's place, int64 episodes, float64 quantiles) -> float64 [5 + quantiles, features]: statistics of the rows of
+// these episodes
 ROBOCACHE_FFI(dataset_statistics, args, result) {
   const Dataset& dataset = dataset_of(args);
   const int64_t stream = args.integer(1, "stream");
-  auto made = cache::selection_statistics(dataset, stream, numbers_of<int64_t>(args.tensor(2, "episodes")));
+  const auto quantiles = numbers_of<double>(args.tensor(3, "quantiles"));
+  auto made = cache::selection_statistics(dataset, stream, numbers_of<int64_t>(args.tensor(2, "episodes")), quantiles);
   auto owned = std::make_shared<std::vector<double>>(*made);
   const int64_t features = dataset.streams()[static_cast<size_t>(stream)].features;
-  result.set(OwnedTensor::share(TensorView::contiguous(owned->data(), DType::kFloat64, {cache::kStatistics, features}),
-                                owned));
+  const auto rows = static_cast<int64_t>(5 + quantiles.size());
+  result.set(OwnedTensor::share(TensorView::contiguous(owned->data(), DType::kFloat64, {rows, features}), owned));
 }
 
 ROBOCACHE_FFI(dataset_index_of, args, result) { result.set(dataset_of(args).index_of(args.string(1, "stream"))); }

@@ -109,18 +109,20 @@ ROBOCACHE_FFI(loader_fields, args, result) {
 }
 
 // (prefetch, reuse_buffers, JSON of the options, the sources as sources_from has them; then of each key of given statistics
-// the source or -1, the key, what they are of, the names of the fields and float64 [fields, features]) -> loader
+// the source or -1, the key, what they are of, for how many steps, or 0 for all together,
+// the names of the fields and float64 [fields, steps * features]) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
   const FeedOptions feeding{.prefetch = args.integer(0, "memory.prefetch"),
                             .reuse = args.boolean(1, "memory.reuse_buffers")};
   int at = 3;
   std::vector<SourceRequest> sources = sources_from(args, at);
   LoaderOptions options = loader_options_from_json(args.string(2, "options"), std::move(sources));
-  for (; at < args.count(); at += 5) {
+  for (; at < args.count(); at += 6) {
     const int64_t source = args.integer(at, "norm_stats");
     auto& by_key = source < 0 ? options.norm_stats : options.sources[static_cast<size_t>(source)].norm_stats;
     NormStats& given = by_key[std::string(args.string(at + 1, "norm_stats"))];
-    given = norm_stats(args, at + 3);
+    given = norm_stats(args, at + 4);
+    given.steps = args.integer(at + 3, "norm_stats");
     given.of = args.string(at + 2, "norm_stats");
   }
   auto loader = std::make_shared<const Loader>(std::move(options));

@@ -111,6 +111,12 @@ ROBOCACHE_HD Work share_of(Work factor, Work gradient) {
   return gradient == Work(0) ? Work(0) : factor * gradient;
 }
 
+// Returns the nearest number in [-1, 1]; NaN stays NaN.
+template <class Work>
+ROBOCACHE_HD Work clipped(Work y) {
+  return y < Work(-1) ? Work(-1) : y > Work(1) ? Work(1) : y;
+}
+
 template <class Work>
 ROBOCACHE_HD Work lerp(Work a, Work b, Work w) {
   return multiply_add(w, b - a, a);

@@ -252,6 +252,8 @@ struct Aligner::Impl {
       window.methods = of.rows->methods;
       window.scale = key.affine.scale;
       window.shift = key.affine.shift;
+      window.scale_per_step = std::ssize(of.rows->affine) > window.rows.features;
+      window.clip = of.rows->clip;
     }
     plan = window_plan(std::span(&windows, 1), *tables);
     plan.snap_ns = spec.snap_ns;

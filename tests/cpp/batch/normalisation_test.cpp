@@ -33,9 +33,9 @@ struct OneFeature {
   Affine by(Normalize normalize, bool wide, Constant constant = Constant::kCenter) const {
     static const double unread = kNan;
     const auto one = [](const double& value) { return std::span<const double>(&value, 1); };
-    return affine(
-        {one(mean), one(std), one(min), one(max), one(q01), one(q10), one(unread), one(q90), one(q99), one(unread)}, 0,
-        normalize, wide, constant, 0);
+    const FeatureStats stats{one(mean), one(std),    one(min), one(max), one(q01),
+                             one(q10),  one(unread), one(q90), one(q99), one(unread)};
+    return affine(stats, 0, normalize, wide, constant, 0);
   }
 };
 
@@ -139,7 +139,7 @@ TEST_P(Normalisation, NoNormalizationMakesNanOfNumbers) {
       std::vector<double> got(3 * features);
       std::memcpy(got.data(), filled(loader, {}).data() + loader.arrays()[0].offset, got.size() * sizeof(double));
       for (size_t i = 0; i < got.size(); ++i) {
-        EXPECT_FALSE(std::isnan(got[i])) << name << " element " << i << " by " << static_cast<int>(normalize);
+        EXPECT_FALSE(std::isnan(got[i])) << name << " element " << i << " by " << normalize_name(normalize);
       }
     }
   }

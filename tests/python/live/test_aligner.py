@@ -64,6 +64,7 @@ WINDOWS = {
     "rows": {"rows": True},
     "float64": {"dtype": "float64", "normalize": "mean_std"},
     "float16": {"dtype": "float16", "normalize": "min_max"},
+    "a step each": {"method": "pchip", "normalize": "q02_q98"},
 }
 
 
@@ -79,10 +80,15 @@ def test_a_settled_batch_is_the_loaders(tmp_path, name, seed):
     dataset = recorded(tmp_path / "cache", streams)
     options = WINDOWS[name]
     floats = Window([-7, -1, 0] if name == "rows" else [-0.02, -0.0101, 0.0], **options)
+    normalization = None
+    if name == "a step each":
+        joint = {"q02": -1e3 * rng.uniform(0.5, 1, (3, 3)), "q98": 1e3 * rng.uniform(0.5, 1, (3, 3))}
+        normalization = robocache.Normalization(norm_stats={"joint": joint}, clip=True)
     loader = robocache.Loader(
         dataset,
         batch_size=64,
         delta_timestamps={"joint": floats, "force": floats, "button": Window([-0.03, 0.0])},
+        normalization=normalization,
         anchors=Anchors(stream="joint"),
         return_age=True,
         framework="numpy",

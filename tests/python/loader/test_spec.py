@@ -25,7 +25,7 @@ STEPS = ("nearest", "previous", "next")
 
 
 @st.composite
-def numbers_rows(draw, shape, causal, tolerance, in_rows):
+def numbers_rows(draw, shape, causal, tolerance, in_rows, steps_of_window):
     features = math.prod(shape)
     dtype = draw(FLOATS | st.sampled_from(["int64", "uint8", "bool"]))
     floating = "float" in dtype
@@ -35,7 +35,9 @@ def numbers_rows(draw, shape, causal, tolerance, in_rows):
         methods = ["previous"]
     ends = [*sorted(draw(st.sets(st.integers(1, features - 1)))), features] if features > 1 else [features]
     parts = ("scale", "shift", "spread", "centre")
-    affine = {part: draw(st.lists(NUMBERS, min_size=features, max_size=features)) for part in parts}
+    numbers = features * draw(st.sampled_from([1, steps_of_window]))
+    affine = {part: draw(st.lists(NUMBERS, min_size=numbers, max_size=numbers)) for part in parts}
+    affine = affine if floating and draw(st.booleans()) else None
     return {
         "dtype": dtype,
         "shape": shape,
@@ -43,7 +45,8 @@ def numbers_rows(draw, shape, causal, tolerance, in_rows):
         "methods": [
             [begin, end, draw(st.sampled_from(methods))] for begin, end in zip([0, *ends[:-1]], ends, strict=True)
         ],
-        "affine": affine if floating and draw(st.booleans()) else None,
+        "affine": affine,
+        "clip": affine is not None and draw(st.booleans()),
         "codec": None,
         "unit_m": None,
         "intrinsics": [],
@@ -56,7 +59,7 @@ def numbers_key(draw, name):
     in_rows = draw(st.booleans())
     offsets = draw(st.lists(st.integers(-(2**30), 2**30) if in_rows else NS, min_size=1, max_size=4))
     causal, tolerance = draw(st.booleans()), draw(DURATIONS)
-    rows = draw(st.none() | numbers_rows(shape, causal, tolerance, in_rows))
+    rows = draw(st.none() | numbers_rows(shape, causal, tolerance, in_rows, len(offsets)))
     floating = rows is None or "float" in rows["dtype"]
     return {
         "key": name,

@@ -1,15 +1,18 @@
 """Dataset.statistics of a loader or a spec: numpy's of what the batches hold before normalisation."""
 
+import json
 import os
 import pickle
 import subprocess
 import sys
+import warnings
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reference.compare import to_numpy
 
 import robocache
 from robocache import Anchors, Mixture, Normalization, Source, Window, actions
@@ -51,8 +54,8 @@ def loader_of(dataset, action=None, *, state=None, **options):
 def drawn(loader, key):
     """float64 [anchors, steps, features] of the loader's batches, NaN where they are padding."""
     batches = list(loader)
-    values = np.concatenate([np.asarray(batch[key]) for batch in batches]).astype(np.float64)
-    pad = np.concatenate([batch[f"{key}_is_pad"] for batch in batches])
+    values = np.concatenate([to_numpy(batch[key]) for batch in batches]).astype(np.float64)
+    pad = np.concatenate([to_numpy(batch[f"{key}_is_pad"]) for batch in batches])
     if pad.ndim == 1:
         values, pad = values[:, None], pad[:, None]
     values[pad] = np.nan
@@ -363,8 +366,8 @@ def test_arguments(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng))
     loader = loader_of(dataset)
     for words, match in [
-        ({"per_step": True}, "per_step, quantiles: go with a Loader or a Spec"),
-        ({"quantiles": [0.02]}, "per_step, quantiles: go with a Loader or a Spec"),
+        ({"per_step": True}, "per_step: goes with a Loader or a Spec"),
+        ({"quantiles": [0.02, 0.020000000001]}, "quantiles: expected percents of at most 4 decimals"),
         ({"of": loader, "episodes": [0]}, "episodes, where: a Loader has its own"),
         ({"of": loader, "where": {"a": 1}}, "where: "),
         ({"of": [0], "episodes": [0]}, "episodes: expected them once"),
@@ -375,3 +378,291 @@ def test_arguments(tmp_path, rng):
             dataset.statistics(**words)
     with pytest.raises(robocache.ArgumentTypeError, match="quantiles"):
         dataset.statistics(loader, quantiles=["q02"])
+
+
+# ---- A step each, any quantiles, clipped ----
+
+
+def affine_of(stats, mode):
+    """Centre and spread of what numpy's statistics give."""
+    first, second = mode.split("_")
+    if mode == "mean_std":
+        return stats["mean"], stats["std"]
+    return (stats[first] + stats[second]) / 2, (stats[second] - stats[first]) / 2
+
+
+def numpy_stats(values):
+    stats = {"mean": np.nanmean(values, 0), "std": np.nanstd(values, 0)}
+    stats |= {"min": np.nanmin(values, 0), "max": np.nanmax(values, 0)}
+    return stats | {name: np.nanquantile(values, q, axis=0) for name, q in QUANTILES.items()}
+
+
+@pytest.mark.parametrize("mode", ["mean_std", "min_max", "q02_q98", "q10_q90"])
+@pytest.mark.parametrize("converted", [True, False])
+@pytest.mark.parametrize("method", [None, "pchip", "previous"])
+def test_a_step_each(tmp_path, rng, device, mode, converted, method):
+    """The batch, arrays and the spec are normalised by each step's own statistics."""
+    dataset = write(tmp_path / "c", rows_of(rng, shortest=60))
+    window = (RELATIVE if converted else {}) | {"method": method, "offset_s": 0.007 if method == "pchip" else 0.0}
+    options = {"shuffle": False, "device": device, "framework": "torch"}
+    values = drawn(loader_of(dataset, window, **options), "action")
+    stats = dataset.statistics(loader_of(dataset, window), per_step=True, quantiles=(0.02, 0.98))
+    given = Normalization(norm_stats={"action": stats["action"]})
+    loader = loader_of(dataset, window | {"normalize": mode}, normalization=given, **options)
+    centre, spread = affine_of(numpy_stats(values), mode)
+    assert centre.shape == (len(STEPS), 3)
+    got = drawn(loader, "action")
+    np.testing.assert_allclose(got, (values - centre) / spread, atol=1e-5)
+    if converted:
+        first = (values - centre[0]) / spread[0]
+        assert not np.allclose(got[..., :2], first[..., :2], atol=0.1, equal_nan=True)
+    if method == "previous":  # the numbers of arrays are those of the batch
+        np.testing.assert_array_equal(loader.normalize("action", values.astype(np.float32)), got.astype(np.float32))
+    np.testing.assert_allclose(loader.unnormalize("action", got), values, atol=1e-5)
+    assert robocache.Spec(loader.spec.to_json()) == loader.spec != loader_of(dataset, window | {"normalize": mode}).spec
+    if converted:
+        batch = next(loader)
+        raw = next(loader_of(dataset, {"method": method, "offset_s": window["offset_s"]}, **options))
+        for back in (loader, loader.spec):
+            made = back.to_absolute("action", batch["action"], batch)
+            there = ~batch["action_is_pad"].cpu().numpy()
+            np.testing.assert_allclose(made.cpu()[there], raw["action"].cpu()[there], atol=1e-5)
+    with pytest.raises(robocache.ArgumentError, match=r"x: expected \[..., 5, 3\]"):
+        loader.normalize("action", np.zeros((7, 3)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_a_step_each_of_wide_rows_and_of_blocks_with_methods_of_their_own(tmp_path, rng, device, dtype):
+    """Features that fill several vector registers, and runs of them, from memory and from files."""
+    rows = rng.normal(size=(90, 45)).astype(np.float32).astype(dtype)
+    with robocache.Writer(tmp_path / "c") as writer, writer.episode() as episode:
+        episode.append("action", np.arange(90) * 10**7, rows)
+    dataset = robocache.open(tmp_path / "c")
+    for method in ([(slice(0, 9), "previous"), (slice(9, 45), "linear")], "linear"):
+        for residency in ("device", "mapped"):
+            words = {
+                "batch_size": 50,
+                "device": device,
+                "shuffle": False,
+                "memory": robocache.Memory(residency=residency),
+            }
+            words |= {"anchors": Anchors(edges="drop")}
+
+            def loader_with(normalize, normalization=None, method=method, words=words):
+                window = Window([0.0, 0.004, 0.02, 0.3], method=method, normalize=normalize, dtype="float64")
+                return robocache.Loader(
+                    dataset, delta_timestamps={"action": window}, normalization=normalization, **words
+                )
+
+            values = drawn(loader_with("none"), "action")
+            stats = {"mean": rng.normal(size=(4, 45)), "std": rng.uniform(0.5, 2, (4, 45))}
+            got = drawn(loader_with("mean_std", Normalization(norm_stats={"action": stats})), "action")
+            tolerance = 1e-12 if dtype == "float64" else 1e-5
+            np.testing.assert_allclose(got, (values - stats["mean"]) / stats["std"], atol=tolerance)
+
+
+def test_a_step_each_in_mixtures(tmp_path, rng, device):
+    """A source by steps beside one by all steps together."""
+    sets = [write(tmp_path / str(n), rows_of(rng, episodes=2)) for n in range(2)]
+    each = sets[0].statistics(loader_of(sets[0]), per_step=True)["action"]
+    pooled = sets[1].statistics(loader_of(sets[1]))["action"]
+    sources = [Source(sets[0], norm_stats={"action": each}), Source(sets[1], norm_stats={"action": pooled})]
+    words = {"device": device, "framework": "torch", "batch_size": 4096, "shuffle": False}
+    for action in (RELATIVE, None):
+        window = action if action else {"convert": None}
+        if not action:  # what nobody says is of converted values
+            sources = [Source(s.dataset, norm_stats={"action": s.norm_stats["action"]._asdict()}) for s in sources]
+        loader = loader_of(Mixture(sources), window | {"normalize": "mean_std"}, **words)
+        batch, raw = next(loader), next(loader_of(Mixture(sources), window, **words))
+        of, values = batch["dataset_index"].cpu().numpy(), raw["action"].cpu().numpy()
+        for source, stats in ((0, each), (1, pooled)):
+            want = (values[of == source] - stats.mean) / stats.std
+            there = ~batch["action_is_pad"].cpu().numpy()[of == source]
+            np.testing.assert_allclose(batch["action"].cpu().numpy()[of == source][there], want[there], atol=1e-5)
+        back = loader.unnormalize("action", batch["action"], batch["dataset_index"]).cpu().numpy()
+        there = ~batch["action_is_pad"].cpu().numpy()
+        np.testing.assert_allclose(back[there], values[there], atol=1e-5)
+
+
+def test_steps_that_do_not_fit_are_refused(tmp_path, rng):
+    dataset = write(tmp_path / "c", rows_of(rng))
+    each = dataset.statistics(loader_of(dataset), per_step=True)["action"]
+    unknown = {name: array[:-1] for name, array in each._asdict().items()}
+    normalised = RELATIVE | {"normalize": "mean_std"}
+    match = r"norm_stats\['action'\]: expected statistics of the window's 5 steps, or of all together, got of 4"
+    for window in (normalised, {"normalize": "mean_std"}):
+        with pytest.raises(robocache.ArgumentError, match=match):
+            loader_of(dataset, window, normalization=Normalization(norm_stats={"action": unknown}))
+    plain = dataset.statistics(loader_of(dataset, {"convert": None}), per_step=True)["action"]
+    other = Window([0.0, 0.1, 0.2, 0.3, 0.4], normalize="mean_std")
+    with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\]: .*offsets_ns: expected .*, got "):
+        robocache.Loader(
+            dataset,
+            batch_size=1,
+            delta_timestamps={"action": other},
+            normalization=Normalization(norm_stats={"action": plain}),
+            device="cpu",
+        )
+
+
+def test_the_batch_has_each_steps_statistics_of_scalars(tmp_path, rng):
+    with robocache.Writer(tmp_path / "c") as writer, writer.episode() as episode:
+        episode.append("x", np.arange(50) * 10**7, rng.normal(size=50).cumsum())
+    dataset = robocache.open(tmp_path / "c")
+    words = {"batch_size": 64, "device": "cpu", "framework": "numpy", "shuffle": False}
+    window = Window([0.0, 0.1, 0.2], dtype="float64")
+    loader = robocache.Loader(dataset, delta_timestamps={"x": window}, **words)
+    stats = dataset.statistics(loader, per_step=True)
+    assert stats["x"].mean.shape == (3,)
+    made = robocache.Loader(
+        dataset,
+        delta_timestamps={"x": Window(window.offsets, dtype="float64", normalize="mean_std")},
+        normalization=Normalization(norm_stats=stats),
+        **words,
+    )
+    values = drawn(loader, "x")
+    np.testing.assert_allclose(drawn(made, "x"), (values - np.nanmean(values, 0)) / np.nanstd(values, 0), atol=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["q02_q98", "q00.5_q99.5", "q25_q75", "q07_q100"])
+def test_any_two_quantiles(tmp_path, rng, mode):
+    """Of the rows where a key is not converted, of its windows where it is; in numpy's numbers."""
+    episodes = rows_of(rng)
+    dataset = write(tmp_path / "c", episodes)
+    low, high = (float(name[1:]) / 100 for name in mode.split("_"))
+    for options in ({}, {"episodes": [1, 2]}):
+        drawn_from = [episodes[e] for e in options.get("episodes", range(4))]
+        loader = loader_of(dataset, {"normalize": mode}, **options)
+        rows = np.concatenate([episode["action"] for episode in drawn_from]).astype(float)
+        converted = loader_of(dataset, RELATIVE | {"normalize": mode}, **options)
+        for made, values in ((loader, rows), (converted, relative_rows(drawn_from).reshape(-1, 3))):
+            ends = np.nanquantile(values, (low, high), axis=0)
+            affine = made.spec.keys["action"]["rows"]["affine"]
+            np.testing.assert_allclose(affine["centre"], ends.mean(0), rtol=1e-12)
+            np.testing.assert_allclose(affine["spread"], (ends[1] - ends[0]) / 2, rtol=1e-12)
+        stats = dataset.statistics(options.get("episodes"), quantiles=(low, high))
+        given = Normalization(norm_stats=stats)
+        assert loader_of(dataset, {"normalize": mode}, normalization=given, **options).spec == loader.spec
+    with pytest.raises(robocache.ArgumentError, match=rf"'{mode}' expects {mode.split('_')[0]} and .*, got mean, std"):
+        loader_of(dataset, {"normalize": mode}, normalization=Normalization(norm_stats=dataset.stats))
+
+
+def test_modes_that_are_none(tmp_path, rng):
+    dataset = write(tmp_path / "c", rows_of(rng))
+    for mode in ("q99_q01", "q1_q99", "q01", "q01_q01", "min_q99", "qab_q99", "q01_q101", "q01_q99_", "q01.q99"):
+        with pytest.raises(
+            robocache.ArgumentError, match=r"normalize: expected 'none', .* or two quantiles, such as 'q01_q99'"
+        ):
+            loader_of(dataset, {"normalize": mode})
+
+
+@pytest.mark.parametrize("mode", ["q10_q90", "min_max", "mean_std"])
+@pytest.mark.parametrize("method", ["pchip", "linear"])
+def test_clipped(tmp_path, rng, device, mode, method):
+    """Two ends hold what they normalise; mean and std do not."""
+    episodes = rows_of(rng)
+    episodes[0]["action"][3] = np.nan
+    dataset = write(tmp_path / "c", episodes)
+    for window in (RELATIVE, {"convert": None}):
+        for dtype in ("float32", "bfloat16"):
+            words = window | {"normalize": mode, "dtype": dtype, "method": method}
+            options = {"shuffle": False, "device": device, "framework": "torch"}
+            plain = loader_of(dataset, words, **options)
+            loader = loader_of(dataset, words, normalization=Normalization(clip=True), **options)
+            got, want = ([batch["action"].cpu().float().numpy() for batch in of] for of in (loader, plain))
+            got, want = np.concatenate(got), np.concatenate(want)
+            clipped = want if mode == "mean_std" else np.clip(want, -1, 1)
+            np.testing.assert_array_equal(got, clipped)
+            assert np.isnan(got).any() and (mode != "q10_q90" or (want > 1).any())
+            assert loader.spec.keys["action"]["rows"]["clip"] == (mode != "mean_std")
+            assert robocache.Spec(loader.spec.to_json()) == loader.spec
+            x = np.linspace(-50, 50, 33 * 3).reshape(-1, 3).astype(np.float32)
+            seen = loader.normalize("action", x)
+            np.testing.assert_array_equal(
+                seen,
+                plain.normalize("action", x) if mode == "mean_std" else np.clip(plain.normalize("action", x), -1, 1),
+            )
+            np.testing.assert_array_equal(loader.unnormalize("action", x), plain.unnormalize("action", x))
+    with pytest.raises(robocache.ArgumentError, match=r"normalization\.clip: goes with a Window that has normalize="):
+        loader_of(dataset, RELATIVE, normalization=Normalization(clip=True))
+
+
+# ---- Files of others ----
+
+
+@pytest.mark.parametrize("form", ["lerobot", "openpi", "groot"])
+@pytest.mark.parametrize("per_step", [False, True])
+def test_files_of_others(tmp_path, rng, form, per_step):
+    """What is read back normalises as what was written; a file says of no values, so the user's word counts."""
+    dataset = write(tmp_path / "c", rows_of(rng))
+    stats = dataset.statistics(loader_of(dataset), per_step=per_step, quantiles=[0.02])
+    file, keys = tmp_path / "stats.json", {"action": "actions"}
+    if form == "openpi" and per_step:
+        with pytest.raises(robocache.ArgumentError, match=r"stats\['action'\]: expected one dimension for openpi"):
+            robocache.save_norm_stats(file, stats, form, keys)
+        return
+    robocache.save_norm_stats(file, stats, form, keys)
+    written = json.loads(file.read_text())
+    fields = (written["norm_stats"] if form == "openpi" else written)["actions"]
+    own = {"openpi": ["mean", "std", "q01", "q99"], "groot": ["mean", "std", "min", "max", "q01", "q99"]}
+    assert form == "lerobot" or sorted(fields) == sorted(own[form])
+    assert np.shape(fields["mean"]) == ((len(STEPS), 3) if per_step else (3,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error" if form != "openpi" else "ignore", robocache.NormStatsWarning)
+        back = robocache.load_norm_stats(file, keys)
+    assert back["action"].of is None
+    for mode in ("mean_std", "q01_q99"):
+        window = RELATIVE | {"normalize": mode}
+        made = [loader_of(dataset, window, normalization=Normalization(norm_stats=x)) for x in (stats, back)]
+        assert made[0].spec == made[1].spec
+    with pytest.raises(robocache.ArgumentError, match=r"expected mean.* for "):
+        robocache.save_norm_stats(
+            file, {"action": {"min": [0.0], "max": [1.0]}}, "groot" if form == "groot" else "openpi"
+        )
+
+
+def test_groots_own_statistics(tmp_path, rng):
+    """Of every window that lies in its episode: each step's, in numpy, as its relative_stats.json has them."""
+    episodes = rows_of(rng, shortest=60)
+    dataset = write(tmp_path / "c", episodes)
+    chunks = []
+    for episode in episodes:
+        for t in range(len(episode["action"]) - 15):
+            chunks.append(episode["action"][t : t + 16] - episode["state"][t])
+    theirs = {"mean": np.mean(chunks, 0), "std": np.std(chunks, 0), "min": np.min(chunks, 0), "max": np.max(chunks, 0)}
+    theirs |= {"q01": np.quantile(chunks, 0.01, axis=0), "q99": np.quantile(chunks, 0.99, axis=0)}
+    file = tmp_path / "relative_stats.json"
+    file.write_text(json.dumps({"single_arm": {name: array.tolist() for name, array in theirs.items()}}))
+    loaded = robocache.load_norm_stats(file, {"action": "single_arm"})
+    windows = {
+        "state": Window(),
+        "action": Window.steps(HZ, horizon=16, base="state", convert=[actions.Relative("joints")]),
+    }
+    words = {"batch_size": 64, "device": "cpu", "anchors": Anchors(edges="drop")}
+    ours = dataset.statistics(robocache.Loader(dataset, delta_timestamps=windows, **words), per_step=True)["action"]
+    for name in theirs:
+        np.testing.assert_allclose(getattr(ours, name), getattr(loaded["action"], name), rtol=2e-6, atol=2e-6)
+    normalised = robocache.Loader(
+        dataset,
+        delta_timestamps=windows,
+        default=Window(normalize="min_max"),
+        **words,
+        normalization=Normalization(norm_stats=loaded, clip=True),
+    )
+    assert float(next(normalised)["action"].abs().max()) <= 1
+
+
+def test_merged_quantiles_of_any_percent(tmp_path, rng):
+    a, b = rng.normal(size=(2, 400, 2))
+    parts = [
+        {
+            "x": {"count": len(x), "min": x.min(0), "max": x.max(0)}
+            | {f"q{p:02d}": np.quantile(x, p / 100, axis=0) for p in (2, 50, 98)}
+        }
+        for x in (a, b)
+    ]
+    merged = robocache.merge_stats(parts)["x"]
+    both = np.concatenate([a, b])
+    for name, p in (("q02", 2), ("q50", 50), ("q98", 98)):
+        np.testing.assert_allclose(getattr(merged, name), np.quantile(both, p / 100, axis=0), atol=0.2)
+    assert merged.mean is None and "q02" in merged._asdict()
