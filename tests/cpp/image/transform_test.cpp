@@ -170,17 +170,27 @@ TEST(Transform, WhatIsDrawnStaysThatAcrossVersions) {
   const FramePlan plan = frame_plan(transform.params(), {1, 2, 3}, 0);
   EXPECT_EQ(plan.rows.first, 24);
   EXPECT_EQ(plan.columns.first, 33);
+  const ImageTransform augmenting(
+      kColour, options_of(R"({"flip_horizontal": 0.5, "rotation": 90, "blur": [1, 3], "blur_kernel": 5, "erase": 1})"),
+      "camera");
+  const Augments augments = frame_augments(augmenting.params(), {1, 2, 3}, 0);
+  EXPECT_FALSE(augments.warp.flipped[1]);
+  EXPECT_EQ(augments.warp.sine, -588190641);
+  EXPECT_EQ(augments.blur.of[1], 25035);
+  EXPECT_EQ(augments.erased.first[0], 5);
+  EXPECT_EQ(augments.erased.size[1], 6);
 }
 
 // ---- Frames that are not there, refusals ----------------------------------------------------------------------------------
 
 TEST(Transform, ReadsAndWritesNothingOutside) {
   // Memory of exactly the bytes, so that a sanitizer sees the first one outside.
-  for (const char* const json :
-       {R"({"crop": [30, 50]})", R"({"shift": 60})", R"({"size": [70, 90]})", R"({"size": [5, 5]})",
-        R"({"crop_scale": [0.01, 1]})", R"({"size": [30, 90], "fit": "pad", "crop": [29, 89]})",
-        R"({"size": [30, 90], "fit": "crop", "hue": 0.5, "contrast": 1})",
-        R"({"flip_vertical": 0.5, "rotation": 180, "blur": 9, "blur_kernel": 63, "erase": 1, "erase_scale": [0.1, 1]})"}) {
+  for (
+      const char* const json :
+      {R"({"crop": [30, 50]})", R"({"shift": 60})", R"({"size": [70, 90]})", R"({"size": [5, 5]})",
+       R"({"crop_scale": [0.01, 1]})", R"({"size": [30, 90], "fit": "pad", "crop": [29, 89]})",
+       R"({"size": [30, 90], "fit": "crop", "hue": 0.5, "contrast": 1})",
+       R"({"flip_vertical": 0.5, "rotation": 180, "blur": 9, "blur_kernel": 63, "erase": 1, "erase_scale": [0.1, 1]})"}) {
     const ImageTransform transform(kColour, options_of(json), "camera");
     const Bytes frame = random_bytes(37 * 53 * 3);
     for (int64_t sample = 0; sample < 20; ++sample) EXPECT_FALSE(run(transform, frame.data(), {0, 0, sample}).empty());
@@ -208,10 +218,11 @@ class ImageBatchTest : public test::OnDevice {};
 TEST_P(ImageBatchTest, GivesTheBitsOfTheTransform) {
   const Bytes pixels = random_bytes(5 * 37 * 53 * 3);
   const std::vector<int64_t> rows = {4, 0, -1, 2, 2, 1};
-  for (const char* const json :
-       {R"({"crop": [31, 29], "dtype": "bfloat16"})", R"({"size": [24, 40], "crop_scale": [0.2, 1]})",
-        R"({"shift": 4, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.3})",
-        R"({"size": [40, 70], "flip_horizontal": 0.5, "rotation": 180, "blur": [0.1, 4], "blur_kernel": 63, "erase": 0.9})"}) {
+  for (
+      const char* const json :
+      {R"({"crop": [31, 29], "dtype": "bfloat16"})", R"({"size": [24, 40], "crop_scale": [0.2, 1]})",
+       R"({"shift": 4, "brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.3})",
+       R"({"size": [40, 70], "flip_horizontal": 0.5, "rotation": 180, "blur": [0.1, 4], "blur_kernel": 63, "erase": 0.9})"}) {
     const ImageOptions options = options_of(json);
     const ImageTransform transform(kColour, options, "");
     const test::DeviceArray<uint8_t> frames(pixels, DType::kUInt8, {5, 37, 53, 3}, device());
