@@ -23,18 +23,26 @@ TOP = "observation.images.top"
 LENGTHS = (7, 5, 9)
 
 
-@pytest.fixture
-def source(tmp_path):
-    episodes = [Episode({"action": np.arange(n, dtype=np.float32)}, tasks=["stack"]) for n in LENGTHS]
+def _written(root, width):
+    """A dataset whose actions have so many features."""
+    episodes = [
+        Episode({"action": np.arange(n * width, dtype=np.float32).reshape(n, *[width][: width > 1])}, tasks=["stack"])
+        for n in LENGTHS
+    ]
     features = {
-        "action": {"dtype": "float32", "shape": [1], "names": None},
+        "action": {"dtype": "float32", "shape": [width], "names": None},
         TOP: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "names": ["height", "width", "channels"]},
         **BOOKKEEPING,
     }
-    root = write_lerobot(tmp_path / "source", episodes, "v2.1", fps=30, features=features)
+    write_lerobot(root, episodes, "v2.1", fps=30, features=features)
     for e, n in enumerate(LENGTHS):
         write_video(root / f"videos/chunk-000/{TOP}/episode_{e:06d}.mp4", [100 * e + k for k in range(n)])
     return root
+
+
+@pytest.fixture
+def source(tmp_path):
+    return _written(tmp_path / "source", 1)
 
 
 def _shown(frame):
@@ -48,6 +56,30 @@ def _spoil(cache, row):
     with open(cache / f"streams/{TOP}/values.npy", "r+b") as file:
         file.seek(int(offsets[row]) - int(offsets[-1]), 2)
         file.write(b"\0" * int(offsets[row + 1] - offsets[row]))
+
+
+def _halved(images, seeds):
+    return images // 2 + (seeds % 3).view(-1, *[1] * (images.ndim - 1)).to(images.dtype)
+
+
+def test_flips_mirror_the_action_and_a_function_gets_bytes(tmp_path, device):
+    """LeRobot's index columns are asked nothing."""
+    source = _written(tmp_path / "source", 2)
+    images = robocache.ImageOptions(flip_horizontal=1, transform=_halved)
+    windows = {TOP: robocache.Window(images=images), "action": robocache.Window(mirror=[0])}
+    options = {"cache": tmp_path / "cache", "batch_size": 6, "device": device}
+    flipped = next(robocache.Loader.from_lerobot(source, delta_timestamps=windows, **options))
+    plain = next(robocache.Loader.from_lerobot(source, **options))
+    bytes_of = (plain[TOP] * 255).round().to(torch.uint8)
+    drawn = flipped[TOP] - bytes_of.flip(-1) // 2
+    assert flipped[TOP].dtype == torch.uint8 and (drawn == drawn[:, :1, :1, :1]).all() and drawn.max() <= 2
+    assert torch.equal(flipped["action"], plain["action"] * torch.tensor([-1, 1], device=plain["action"].device))
+    for name in ("timestamp", "frame_index", "episode_index", "index"):
+        assert torch.equal(flipped[name], plain[name])
+    with pytest.raises(robocache.ArgumentError, match=r"^delta_timestamps\['action'\].mirror: "):
+        robocache.Loader.from_lerobot(source, delta_timestamps={TOP: windows[TOP]}, **options)
+    items = robocache.LeRobotDataset(source, cache=tmp_path / "cache", delta_timestamps=windows)
+    assert items[3][TOP].dtype == torch.uint8 and items[3]["action"].tolist() == [-6, 7]
 
 
 def test_a_loader_gives_each_rows_frame(source, tmp_path, device):
