@@ -39,12 +39,13 @@ class Relative:
     rotation: str = "quat_xyzw"
     angles: Sequence[bool] | None = None
     scale: tuple[float, float] | None = None
+    normalize: bool = False
 
     def forward(self, x: Any, base: Any) -> Any:
         return relative(x, base, **vars(self))
 
     def back(self, x: Any, base: Any) -> Any:
-        return absolute(x, base, **vars(self), normalize=True)
+        return absolute(x, base, **vars(self) | {"normalize": True})
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ class Rotate:
     start: int
     source: str
     target: str
+    normalize: bool = False
 
     def forward(self, x: Any, base: Any) -> Any:
-        return self._converted(x, self.source, self.target, normalize=False)
+        return self._converted(x, self.source, self.target, normalize=self.normalize)
 
     def back(self, x: Any, base: Any) -> Any:
         return self._converted(x, self.target, self.source, normalize=True)
@@ -175,7 +177,8 @@ def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any
 
 def _asked(conversion: Conversion, features: int) -> dict[str, Any]:
     if isinstance(conversion, Rotate):
-        return {"step": "rotate", "begin": conversion.start, "rotation": conversion.source, "target": conversion.target}
+        named = {"begin": conversion.start, "rotation": conversion.source, "target": conversion.target}
+        return {"step": "rotate", **named, "normalize": conversion.normalize}
     if isinstance(conversion, Rescale):
         begin, end, _ = conversion.features.indices(features)
         (a, b), (c, d) = ends("source", conversion.source), ends("target", conversion.target)
@@ -192,7 +195,7 @@ def _asked(conversion: Conversion, features: int) -> dict[str, Any]:
         return asked | {"step": "step_delta"}
     metres, radians = conversion.scale or (1.0, 1.0)
     asked |= {"scale_metres": float(metres), "scale_radians": float(radians)}
-    return asked | {"step": conversion.kind, "rotation": conversion.rotation}
+    return asked | {"step": conversion.kind, "rotation": conversion.rotation, "normalize": conversion.normalize}
 
 
 def from_a_batch(asked: Sequence[Mapping[str, Any]], features: int) -> list[Conversion]:
@@ -202,7 +205,7 @@ def from_a_batch(asked: Sequence[Mapping[str, Any]], features: int) -> list[Conv
         mask = [i in one["features"] for i in range(features)]
         angles = [i in one["angles"] for i in range(features)] if one["angles"] else None
         if one["step"] == "rotate":
-            made.append(Rotate(one["begin"], one["rotation"], one["target"]))
+            made.append(Rotate(one["begin"], one["rotation"], one["target"], one["normalize"]))
         elif one["step"] == "rescale":
             source, target = (one["from_first"], one["from_last"]), (one["to_first"], one["to_last"])
             made.append(Rescale(slice(one["begin"], one["end"]), source, target, one["clip"]))
@@ -211,7 +214,7 @@ def from_a_batch(asked: Sequence[Mapping[str, Any]], features: int) -> list[Conv
         else:
             scale = one["scale_metres"], one["scale_radians"]
             scaled = scale if scale != (1.0, 1.0) else None
-            made.append(Relative(one["step"], mask, one["rotation"], angles, scaled))
+            made.append(Relative(one["step"], mask, one["rotation"], angles, scaled, one["normalize"]))
     return made
 
 

@@ -35,6 +35,7 @@ ActionOp op_of(const ActionConversion& asked, int64_t features, std::string_view
     op.is_angle[asked.features[i]] = std::ranges::binary_search(asked.angles, asked.features[i]) ? 1 : 0;
   }
   op.has_angles = !asked.angles.empty();
+  op.normalizes = asked.normalize;
   if (is_of_poses(op.step) && (op.count == 0 || op.count % (3 + op.source.width) != 0)) {
     refuse(argument, ": expected poses of ", std::to_string(3 + op.source.width), " features, got ",
            std::to_string(op.count), " features");

@@ -9,7 +9,7 @@
 //     the key's dtype. In float32, the same bits on the CPU, on CUDA and by the functions, but for the sines, cosines and arc
 //     tangents of rotation vectors and Euler angles.
 //   - Padding of the window or of the base is padding of the result; of kStepDelta also of the step before. Where either has no
-//     rows in the episode, and where a rotation is none (a quaternion whose length is not 1 within 1e-3, a zero one), the result
+//     rows in the episode, and where interpolation gives no rotation (a quaternion whose length is not 1 within 1e-3, a zero one), the result
 //     is 0 and padding: never a number without a mark. NaN that the data has stays NaN.
 //   - "<key>_base" [B, D] is the base that the conversions had, of the work type: what the inverse needs.
 //   - Statistics are of converted values: given ones, or those of the windows that are drawn (batch/window_statistics.hpp).
@@ -49,6 +49,8 @@ struct ActionConversion {
   double to_first = 0;
   double to_last = 1;
   bool clip = false;  // to the range from_first, from_last
+  bool normalize =
+      false;  // poses, rotate: quaternions of any length but 0, and matrices that Gram-Schmidt makes rotations
 
   static constexpr auto fields() {
     using Self = ActionConversion;
@@ -57,7 +59,8 @@ struct ActionConversion {
                       Field{"scale_metres", &Self::scale_metres}, Field{"scale_radians", &Self::scale_radians},
                       Field{"begin", &Self::begin}, Field{"end", &Self::end}, Field{"from_first", &Self::from_first},
                       Field{"from_last", &Self::from_last}, Field{"to_first", &Self::to_first},
-                      Field{"to_last", &Self::to_last}, Field{"clip", &Self::clip});
+                      Field{"to_last", &Self::to_last}, Field{"clip", &Self::clip},
+                      Field{"normalize", &Self::normalize});
   }
 };
 

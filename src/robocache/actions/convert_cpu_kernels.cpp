@@ -77,7 +77,7 @@ void convert_all(const ConvertActionsParams& p, char* memory, int32_t source, in
   const int width = 3 + first.source.width;
   BasePose<Scalar> poses[kMostActionFeatures / 6];
   for (int at = 0; has_poses && at < first.count; at += width) {
-    poses[at / width] = base_pose(first, static_cast<Scalar>(p.tolerance), base, at);
+    poses[at / width] = base_pose(first, tolerance_of<Scalar>(p, first), base, at);
   }
   constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(Scalar));
   for (int64_t begin = 0; begin < p.steps; begin += kCount) {

@@ -173,17 +173,22 @@ ROBOCACHE_HD void convert_feature(const ConvertActionsParams& p, char* memory, i
   });
 }
 
+template <class Scalar>
+ROBOCACHE_HD Scalar tolerance_of(const ConvertActionsParams& p, const ActionOp& op) {
+  return op.normalizes ? infinity<Scalar>() : static_cast<Scalar>(p.tolerance);
+}
+
 // Does all conversions to a row x of `features` numbers, of which there is room for kMostActionFeatures. `before` is the row of
 // the step before it, or the base; `poses` are the base's in turn, or null. False where a rotation is none: x is then of no
 // use. `Scalar` may be Wide, of rows with the same base.
 template <class Scalar, class Before>
 ROBOCACHE_HD auto convert_row(const ConvertActionsParams& p, Scalar* x, const Before& before,
                               const BaseRow<One<Scalar>>& base, const BasePose<One<Scalar>>* poses) {
-  const auto tolerance = static_cast<One<Scalar>>(p.tolerance);
   auto fine = is_true<Scalar>(true);
   int features = p.features;
   for (int32_t at = 0; at < p.op_count; ++at) {
     const ActionOp& op = p.ops[at];
+    const One<Scalar> tolerance = tolerance_of<One<Scalar>>(p, op);
     if (op.step == ActionStep::kRescale) {
       for (int i = op.begin; i < op.end; ++i) x[i] = rescaled(op, x[i]);
     } else if (op.step == ActionStep::kRotate) {

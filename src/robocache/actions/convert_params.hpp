@@ -37,6 +37,7 @@ struct ActionOp {
   uint8_t is_taken[kMostActionFeatures];  // of each feature
   uint8_t is_angle[kMostActionFeatures];  // of each feature
   bool has_angles;
+  bool normalizes;                     // rotations of any length but 0
   double scale_metres, scale_radians;  // of kBaseFrame: what becomes 1
   double factor, from, to;             // kRescale: to + (x - from) * factor
   double least, most;                  // and x is held between these first

@@ -125,7 +125,7 @@ ROBOCACHE_HD auto has_nan(const Scalar* x, int n) {
 }
 
 // Whether numbers without NaN, and 0 up to kMostRotation, are a rotation: a quaternion of length 1, a rotation matrix, each within
-// `tolerance`, 6D of two vectors apart, finite numbers.
+// `tolerance`, 6D of two vectors apart, finite numbers. With an infinite tolerance, what Gram-Schmidt makes a rotation of.
 template <class Scalar>
 ROBOCACHE_HD auto is_rotation(const RotationForm& form, const Scalar* x, Scalar tolerance) {
   const auto finite = largest_of(x, kMostRotation) != infinity<Scalar>();
@@ -136,7 +136,8 @@ ROBOCACHE_HD auto is_rotation(const RotationForm& form, const Scalar* x, Scalar 
     if (any_of(factor != Scalar(1))) {
       for (int i = 0; i < 4; ++i) q[i] = q[i] / factor;
     }
-    return finite && absolute(root_of(dot_of(q, q, 4)) * factor - Scalar(1)) <= tolerance;
+    const Scalar length = root_of(dot_of(q, q, 4)) * factor;
+    return finite && length > Scalar(0) && absolute(length - Scalar(1)) <= tolerance;
   }
   if (form.kind != RotationKind::kMatrix) return finite;
   if (form.width == 6) {

@@ -14,6 +14,7 @@
 #include "robocache/batch/key.hpp"
 #include "robocache/batch/key_statistics.hpp"
 #include "robocache/batch/loader_streams.hpp"
+#include "robocache/batch/stored_rotations.hpp"
 #include "robocache/batch/tolerance.hpp"
 #include "robocache/batch/window_survey.hpp"
 #include "robocache/core/arguments.hpp"
@@ -63,6 +64,7 @@ struct Loader::Impl {
         layout(options.batch_size),
         tables(options.device),
         sources(options.sources.size()) {
+    check_stored_rotations(options);
     for (size_t request = 0; request < options.streams.size(); ++request) {
       const bool fills = options.filled.empty() || std::ranges::find(options.filled, request) != options.filled.end();
       if (fills) keys.push_back(make_key(streams, request));

@@ -223,33 +223,74 @@ def test_without_rows_of_either_all_is_0_and_padding(tmp_path, rng, device, miss
     )
 
 
-def test_what_is_no_rotation_is_0_and_padding_and_nan_stays(tmp_path, rng, device):
+def odd(stream, number, values):
+    """Quaternions of other lengths, and NaN."""
+    if stream == "action" and number == 0:
+        values[20, 3:7] *= 1.1
+        values[30, 0] = np.nan
+        values[40, 3:7] = np.nan
+    if stream == "state" and number == 1:
+        values[:, 3:7] *= 2
+
+
+ODD_WORDS = {"batch_size": 300, "shuffle": False, "state": {"method": "nearest"}}
+
+
+@pytest.mark.parametrize("name", ["se3", "rotate"])
+def test_a_stored_quaternion_of_another_length_is_refused_by_row_and_episode(tmp_path, rng, device, name):
+    dataset = record(tmp_path / "c", rng, change=odd)
+    conversions = LISTS[name]
+    base = "state" if name == "se3" else None
+    with pytest.raises(
+        robocache.ArgumentError,
+        match=r"'action'\]\.convert: .*length 1, got length 1\.\d+ in row 20 of 'action' in episode 0, features 3 to 6.*normalize",
+    ):
+        next(loaders(dataset, conversions, device, base=base))
+    if name == "se3":
+        with pytest.raises(robocache.ArgumentError, match=r"length 2\S* in row 0 of 'state' in episode 1"):
+            next(loaders(dataset, conversions, device, episodes=[1, 2]))
+    next(loaders(dataset, conversions, device, base=base, episodes=[2]))
+
+
+@pytest.mark.parametrize("name", ["se3", "rotate"])
+def test_quaternions_are_normalised_where_asked(tmp_path, rng, device, name):
+    dataset = record(tmp_path / "c", rng, change=odd)
+    conversions = [Relative("se3", mask=GRIPPER, normalize=True)]
+    if name == "rotate":
+        conversions = [Rotate(3, "quat_xyzw", "rot6d_rows", normalize=True)]
+    window = {"offsets": [0.0, 0.02], "method": "nearest"}
+    base = "state" if name == "se3" else None
+    made, raw = loaders(dataset, conversions, device, window=window, base=base, **ODD_WORDS)
+    batch, plain = next(made), next(raw)
+    want = convert(plain["action"], plain["state"] if base else None, conversions)
+    assert torch.equal(torch.nan_to_num(batch["action"], 9.0), torch.nan_to_num(want, 9.0))
+    assert batch["action"].isnan().any() and robocache.Spec(made.spec.to_json()).to_json() == made.spec.to_json()
+
+    def zero(stream, number, values):
+        if stream == "action" and number == 2:
+            values[7, 3:7] = 0
+
+    dataset = record(tmp_path / "zero", rng, change=zero)
+    with pytest.raises(robocache.ArgumentError, match="length 0 in row 7 of 'action' in episode 2"):
+        next(loaders(dataset, conversions, device, window=window, base=base))
+
+
+def test_what_interpolation_makes_no_rotation_is_0_and_padding_and_nan_stays(tmp_path, rng, device):
     def change(stream, number, values):
         if stream == "action" and number == 0:
-            values[10, 3:7] = 0
-            values[20, 3:7] *= 1.1
             values[30, 0] = np.nan
-        if stream == "state" and number == 1:
-            values[:, 3:7] *= 2
 
     dataset = record(tmp_path / "c", rng, change=change)
-    made, raw = loaders(
-        dataset,
-        LISTS["se3"],
-        device,
-        batch_size=300,
-        shuffle=False,
-        window={"offsets": [0.0], "method": "nearest"},
-        state={"method": "nearest"},
-    )
+    window = {"offsets": [0.0, 0.01], "method": "linear"}  # straight between two quaternions
+    made, raw = loaders(dataset, LISTS["se3"], device, window=window, **ODD_WORDS)
     batch, plain = next(made), next(raw)
-    action, pad = numbers(batch["action"])[:, 0], batch["action_is_pad"].cpu().numpy()[:, 0]
-    bad = ~(np.abs(np.linalg.norm(numbers(plain["action"])[:, 0, 3:7], axis=-1) - 1) < 1e-3)
-    bad |= numbers(batch["episode_index"]) == 1
-    nan = np.isnan(numbers(plain["action"])[:, 0, 0])
-    assert pad[bad].all() and (action[bad] == 0).all() and bad.sum() > 60
-    assert np.isnan(action[nan, :7]).all() and not np.isnan(action[nan, 7]).any() and not pad[nan].any() and nan.any()
-    assert not np.isnan(action[~nan]).any()
+    action, pad = numbers(batch["action"]), batch["action_is_pad"].cpu().numpy()
+    lengths = np.linalg.norm(numbers(plain["action"])[..., 3:7], axis=-1)
+    bad, fine = np.abs(lengths - 1) > 1.1e-3, np.abs(lengths - 1) < 0.9e-3
+    nan = np.isnan(numbers(plain["action"])[..., 0])
+    assert (bad & ~nan).sum() > 60 and pad[bad & ~nan].all() and (action[bad & ~nan] == 0).all()
+    assert (pad[fine] == plain["action_is_pad"].cpu().numpy()[fine]).all()
+    assert np.isnan(action[nan][:, :7]).all() and nan.any() and not np.isnan(action[~nan]).any()
 
 
 # ---- Normalisation, and the way back ----
