@@ -22,6 +22,9 @@ BATCHES = {
     "crop_scale=(0.3, 0.8), size=(224, 224), brightness=0.3, saturation=0.5, hue=0.1": robocache.ImageOptions(
         crop_scale=(0.3, 0.8), size=(224, 224), brightness=0.3, saturation=0.5, hue=0.1
     ),
+    "size=(224, 224), flip_horizontal=0.5, rotation=15, blur=(0.1, 4), blur_kernel=23, erase=0.5": robocache.ImageOptions(
+        size=(224, 224), flip_horizontal=0.5, rotation=15, blur=(0.1, 4), blur_kernel=23, erase=0.5
+    ),
 }
 
 
@@ -54,7 +57,7 @@ def main() -> None:
                 framework="numpy",
             )
             rows[name] = next(loader)["camera"].transpose(0, 2, 3, 1)
-    figure, axes = plt.subplots(len(rows), FRAMES, figsize=(10, 8.4))
+    figure, axes = plt.subplots(len(rows), FRAMES, figsize=(10, 10.5))
     figure.subplots_adjust(left=0.01, right=0.99, top=0.96, bottom=0.01, wspace=0.04, hspace=0.16)
     for of_row, (name, pictures) in zip(axes, rows.items(), strict=True):
         for axis, picture in zip(of_row, pictures, strict=True):
