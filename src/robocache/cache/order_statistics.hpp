@@ -28,9 +28,15 @@ namespace robocache::cache {
 template <class C>
 class OrderStatistics {
  public:
-  // `most` is at least the number of numbers that a pass adds.
-  explicit OrderStatistics(int64_t most) : keeps_(most <= kMostSelected), intervals_(1) {
-    if (!keeps_) intervals_[0].counts.resize(size_t{1} << kFirstBits);
+  // `most` is at least the number of numbers that a pass adds. With `wide_bins` two passes are enough for keys of 32 bits, and
+  // the memory is up to 0.5 MB for each rank.
+  explicit OrderStatistics(int64_t most, bool wide_bins = false)
+      : keeps_(most <= kMostSelected),
+        first_shift_(wide_bins ? std::max(0, kKeyBits - 16) : kFirstShift),
+        later_bits_(wide_bins ? 16 : kLaterBits),
+        intervals_(1) {
+    intervals_[0].shift = first_shift_;
+    if (!keeps_) intervals_[0].counts.resize(size_t{1} << (kKeyBits - first_shift_));
   }
 
   void add(std::span<const C> numbers) {
@@ -156,7 +162,7 @@ class OrderStatistics {
         all.kept.insert(all.kept.end(), keys.begin(), keys.end());
       } else {
         int64_t* const counts = all.counts.data();
-        for (const Key key : keys) ++counts[static_cast<size_t>(key >> kFirstShift)];
+        for (const Key key : keys) ++counts[static_cast<size_t>(key >> first_shift_)];
       }
       return;
     }
@@ -202,13 +208,15 @@ class OrderStatistics {
         interval.kept.reserve(static_cast<size_t>(interval.count));
       } else {
         const Key span = interval.high - interval.low;
-        interval.shift = std::max(0, static_cast<int>(std::bit_width(span)) - kLaterBits);
+        interval.shift = std::max(0, static_cast<int>(std::bit_width(span)) - later_bits_);
         interval.counts.resize(static_cast<size_t>(span >> interval.shift) + 1);
       }
     }
   }
 
   bool keeps_;
+  int first_shift_;
+  int later_bits_;
   int passes_ = 0;
   std::vector<Interval> intervals_;  // ascending, without overlap
   std::vector<Key> lows_;            // of the intervals, after the first pass

@@ -30,6 +30,7 @@ constexpr int64_t kBlock = 8192;
 // The most memory for columns that are computed together, the memory of one column, and the rows' numbers that all
 // columns read before the next part.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
+constexpr int64_t kMostWideColumns = 100;
 constexpr int64_t kMadeColumnsBytes = int64_t{512} << 20;  // of rows that every pass makes anew
 constexpr int64_t kColumnBytes = int64_t{5} << 18;
 constexpr int64_t kPart = int64_t{1} << 20;
@@ -132,7 +133,8 @@ template <class C>
 class Column {
  public:
   // `quantiles` outlive it.
-  Column(int64_t rows, std::span<const double> quantiles) : rows_(rows), quantiles_(quantiles), order_(rows) {}
+  Column(int64_t rows, std::span<const double> quantiles, bool wide_bins)
+      : rows_(rows), quantiles_(quantiles), order_(rows, wide_bins) {}
 
   // Takes the next rows. Moves numbers that are not NaN to the front.
   void add(std::span<C> rows) {
@@ -327,9 +329,11 @@ ValueStatistics typed_statistics(const Pass& pass, int64_t rows, int64_t feature
   ValueStatistics result;
   result.table.resize((5 + quantiles.size()) * static_cast<size_t>(features));
   const int64_t at_once = bytes / kColumnBytes;
+  // A pass that makes its rows takes longer than one that reads them.
+  const bool wide_bins = bytes == kMadeColumnsBytes && features <= kMostWideColumns;
   for (int64_t begin = 0; begin < features; begin += at_once) {
     const int64_t end = std::min(features, begin + at_once);
-    std::vector<Column<C>> columns(static_cast<size_t>(end - begin), Column<C>(rows, quantiles));
+    std::vector<Column<C>> columns(static_cast<size_t>(end - begin), Column<C>(rows, quantiles, wide_bins));
     pass_rows<T>(pass, features, begin, columns);
     for (size_t c = 0; c < columns.size(); ++c) {
       const int64_t f = begin + static_cast<int64_t>(c);
