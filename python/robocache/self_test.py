@@ -212,6 +212,10 @@ def _operations(device: str) -> Iterator[_Case]:
         "cropped": {"crop_scale": (0.5, 1.0), "size": (18, 18), "dtype": "float16"},
         "coloured": {"brightness": 0.3, "contrast": 0.2, "saturation": 0.4, "hue": 0.1, "mean": "imagenet", "std": 0.2},
         "shifted": {"shift": 4, "dtype": "uint8"},
+        "bicubic": {"size": (24, 61), "interpolation": "bicubic", "dtype": "uint8"},
+        "area": {"size": (24, 61), "interpolation": "area", "dtype": "uint8"},
+        "turned": {"flip_horizontal": 0.5, "rotation": 20, "dtype": "uint8"},
+        "blurred": {"blur": (0.1, 3), "blur_kernel": 15, "erase": 0.5, "dtype": "bfloat16"},
     }
     for name, given in options.items():
         yield f"image_batch {name}", partial(image_batch, _put(device, pixels), seed=3, sample=7, **given)
@@ -267,6 +271,7 @@ def _integrated(device: str, measured: npt.NDArray[Any], *camera: tuple[float, .
 def _loaders(device: str) -> Iterator[_Case]:
     windows = {key: [-0.21, -0.033, 0.0, 0.01, 0.35] for key in ("state", "gripper", "action")}
     camera = {"camera": [-0.1, 0.0]}
+    flipped = {"camera": Window(images=ImageOptions(flip_horizontal=0.5)), "action": Window([0.0, 0.35], mirror=[1])}
     augmented = ImageOptions(size=(16, 20), crop=(12, 12), brightness=0.2, hue=0.05, mean="imagenet", std="imagenet")
     cases: dict[str, tuple[Any, dict[str, Any]]] = {
         "windows": (windows, {"return_age": True}),
@@ -274,6 +279,7 @@ def _loaders(device: str) -> Iterator[_Case]:
         "causal": (windows, {"default": Window(causal=True, max_gap_s=0.5), "anchors": Anchors(rate_hz=17.0)}),
         "camera": (camera, {}),
         "camera augmented": (camera, {"default": Window(images=augmented)}),
+        "camera mirrored": (flipped, {}),
     }
     with tempfile.TemporaryDirectory() as folder:
         recording = _recording(Path(folder))
