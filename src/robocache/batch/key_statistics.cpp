@@ -1,6 +1,7 @@
 #include "robocache/batch/key_statistics.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <iterator>
@@ -136,6 +137,35 @@ std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size
   const auto [stats, name] = statistics_of(options, source, request, spec);
   return affines(stats, features, spec.keys[request].steps(), dtype, *options.streams[request].normalize,
                  options.constant, options.min_spread, name);
+}
+
+std::string rounding_note(const LoaderOptions& options) {
+  constexpr double kMostShare = 1.0 / 4096;
+  constexpr double kUnit = 0x1p-24;  // half the distance of neighbouring float32 numbers, relative to them
+  std::string keys;
+  for (size_t request = 0; request < options.streams.size(); ++request) {
+    const StreamRequest& asked = options.streams[request];
+    if (is_camera(asked) || asked.dtype_asked || *asked.dtype != DType::kFloat32 || !asked.convert.empty()) continue;
+    for (size_t source = 0; source < options.sources.size(); ++source) {
+      if (!options.sources[source].streams[request] || is_normalised(options, source, request)) continue;
+      const Stream& stream = stream_of(options, source, request);
+      if (stream.dtype != DType::kFloat64) continue;
+      double worst = kMostShare;
+      std::string text;
+      for (size_t f = 0; f < static_cast<size_t>(stream.features); ++f) {
+        const double loss = kUnit * std::max(std::abs(stream.stats.min[f]), std::abs(stream.stats.max[f]));
+        const double share = loss / stream.stats.std[f];
+        if (!std::isfinite(share) || share <= worst) continue;
+        worst = share;
+        text = source_name(options, source) + "'" + asked.stream + "'[" + std::to_string(f) + "]" +
+               (f < stream.names.size() ? " (" + stream.names[f] + ")" : "") + " by up to " + short_text(loss) + ", " +
+               short_text(share) + " of its std";
+      }
+      if (!text.empty()) keys += (keys.empty() ? "" : ", ") + text;
+    }
+  }
+  if (keys.empty()) return "";
+  return "dtype: float64 values are rounded to float32, which loses " + keys + "; Window(dtype=\"float64\") keeps them";
 }
 
 std::string lesser_spread_note(const LoaderOptions& options, std::span<const BatchSpec> specs) {

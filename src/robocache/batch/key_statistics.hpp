@@ -22,4 +22,8 @@ std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size
 // affines_of.
 std::string lesser_spread_note(const LoaderOptions& options, std::span<const BatchSpec> specs);
 
+// A sentence on the float64 keys that the batch's dtype rounds by a share of their std that matters, or "". Those that are normalised
+// or converted are rounded behind that, and a window's own dtype is what was asked for.
+std::string rounding_note(const LoaderOptions& options);
+
 }  // namespace robocache

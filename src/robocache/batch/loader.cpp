@@ -77,6 +77,7 @@ struct Loader::Impl {
     if (host_bytes() > 0) on_host = aligner_of(Part::kHost, host_tables, host_mixture);
     if (std::string note = lesser_spread_note(options, streams.specs()); !note.empty())
       options.notes.push_back(std::move(note));
+    if (std::string note = rounding_note(options); !note.empty()) options.notes.push_back(std::move(note));
     int64_t scratch_bytes = 0;  // the keys use it one after the other
     for (const auto& key : keys) scratch_bytes = std::max(scratch_bytes, key->scratch_bytes());
     if (scratch_bytes == 0) return;

@@ -308,6 +308,7 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
   if (!floating && *request.normalize != Normalize::kNone) {
     refuse_type(of_stream(request, "normalize"), ": expected a floating stream, got ", dtype_name(stream.dtype));
   }
+  request.dtype_asked = request.dtype.has_value();
   if (!request.dtype) request.dtype = floating ? options.dtype : stream.dtype;
   if (*request.dtype != stream.dtype && !(floating && is_floating(*request.dtype))) {
     refuse_type(of_stream(request, "dtype"), ": expected ", floating ? "a floating dtype" : dtype_name(stream.dtype),

@@ -41,6 +41,7 @@ struct StreamRequest {
   std::optional<bool> causal = {};
   std::optional<double> tolerance_s = {};             // steps alone: a sample farther than this is padding
   std::optional<DType> dtype = {};                    // floats: any floating one; integers and bool keep their own
+  bool dtype_asked = false;                           // whether the key's own window said it
   std::optional<std::optional<Tier>> residency = {};  // where its rows lie; none of either: chosen by memory_budget
   std::optional<ImageOptions> images = {};            // of a camera: what becomes of its frames
   std::vector<ActionConversion> convert = {};         // what becomes of the values, before they are normalised

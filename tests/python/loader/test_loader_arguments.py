@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import pickle
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -210,3 +211,68 @@ def test_what_a_loader_and_its_sources_print(tmp_path):
     assert repr(sources[0]) == f"robocache.Source({dataset!r}, weight=0.5, 2 episodes)"
     assert repr(sources[1]) == f"robocache.Source({dataset!r}, weight=1, norm_stats of state)"
     assert "robocache.Loader(2 sources, " in repr(flat_loader(sources, **options))
+
+
+# ---- what float32 loses ----
+
+
+def rounded(tmp_path, columns, dtype=np.float64, names=None, window=None):
+    """The warnings of a loader of these columns that say what float32 loses."""
+    with robocache.Writer(tmp_path / "cache", overwrite=True) as writer:
+        writer.stream("fix", names=names)
+        with writer.episode() as episode:
+            values = np.stack(columns, axis=1).astype(dtype)
+            episode.append("fix", np.arange(len(values)) * 10**8, values)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        window = robocache.Window([0.0], **(window or {}))
+        loader = robocache.Loader(
+            tmp_path / "cache",
+            batch_size=len(values),
+            delta_timestamps={"fix": window},
+            shuffle=False,
+            framework="numpy",
+        )
+    return (
+        [str(one.message) for one in caught if "float64" in str(one.message)],
+        next(iter(loader))["fix"][:, 0],
+        values,
+    )
+
+
+STEPS = np.arange(200)
+LARGE = {
+    "latitude": 47.397742 + 1e-7 * STEPS,
+    "northing": 5_250_000.0 + 0.5 * STEPS,
+    "epoch": 1.7e9 + 0.1 * STEPS,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_float32_loses_of_float64_is_a_warning_with_the_way_out(name, tmp_path):
+    columns, names = [STEPS % 7 + 0.5, LARGE[name]], ["small", name]
+    (told,), values, exact = rounded(tmp_path, columns, names=names)
+    lost = 2.0**-24 * np.abs(exact[:, 1]).max()
+    assert f"'fix'[1] ({name}) by up to {lost:.3g}, {lost / exact[:, 1].std():.3g} of its std" in told
+    assert 'Window(dtype="float64")' in told
+    assert np.abs(values[:, 1].astype(np.float64) - exact[:, 1]).max() <= lost
+    told, values, exact = rounded(tmp_path, columns, window={"dtype": "float64"})
+    assert told == []
+    np.testing.assert_array_equal(values, exact)
+
+
+@pytest.mark.parametrize(
+    ("column", "options"),
+    [
+        (STEPS / 7, {}),
+        (np.full(200, 47.397742), {}),  # a constant
+        (LARGE["epoch"], {"normalize": "mean_std"}),
+        (LARGE["epoch"], {"dtype": "float32"}),  # as asked
+    ],
+)
+def test_what_float32_holds_is_no_warning(column, options, tmp_path):
+    assert rounded(tmp_path, [column], window=options)[0] == []
+
+
+def test_rows_of_float32_lose_nothing(tmp_path):
+    assert rounded(tmp_path, [LARGE["northing"]], np.float32)[0] == []
