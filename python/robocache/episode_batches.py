@@ -134,6 +134,7 @@ class EpisodeLoader(BatchesInOrder):
         self._fills = {"anchor_index": -1} | dict.fromkeys(self.loader._texts, -1)
         for key in self.loader._arguments["delta_timestamps"]:
             self._fills |= {f"{key}_is_pad": True, f"{key}_feature_is_pad": True, f"{key}_age": _LEAST}
+            self._fills |= {f"{key}_offset_ns": _LEAST, f"{key}_episode_index": -1}  # of goals
         of_order: tuple[Any, ...] = (self._min_steps, self._max_steps, shuffle)
         if self._bucket is not None:
             of_order += (self._bucket, self.batch_size * self.world_size)
