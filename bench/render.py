@@ -78,6 +78,7 @@ TITLES = {
     "residency": "Loader, out of each tier",
     "ranks": "Loader, on several GPUs",
     "episodes": "Loader, of many episodes",
+    "actions": "Loader, converted actions",
     "resample": "resample_trajectories",
     "sweep": "resample_trajectories over shapes, types and clocks",
     "fuse": "fuse_multimodal",

@@ -1,0 +1,163 @@
+"""Actions: batches of converted, normalised actions against the same numbers made sample by sample, as others' transforms do.
+
+    python bench/actions.py --device cpu --threads 2
+
+Theirs are the formulas of openpi, GR00T and LeRobot in numpy, on rows that lie in memory, in torch's DataLoader with as many
+worker processes as there are threads. Each makes the same batch, which is compared with ours before it is timed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from measure import endless
+from record import Report, arguments
+from scipy.spatial.transform import Rotation
+
+import robocache
+from robocache import Memory, Normalization, Window, actions
+
+EPISODES, ROWS, BATCH = 50, 500, 256
+# Written before the first measurement, as are the aims: how many times as long theirs takes.
+PREDICTED = {"openpi": {"openpi": 150.0}, "GR00T": {"GR00T": 500.0}, "LeRobot": {"LeRobot": 150.0}}
+AIMS = {"openpi": {"openpi": 50.0}, "GR00T": {"GR00T": 50.0}, "LeRobot": {"LeRobot": 50.0}}
+MEAN, STD = 0.1, 0.7
+
+
+class Samples(torch.utils.data.Dataset):
+    """A sample is a chunk of actions, held at the episode's edge, that `transform` makes relative to the state, normalised."""
+
+    def __init__(self, state: np.ndarray, action: np.ndarray, horizon: int, transform: Callable) -> None:
+        self.state, self.action, self.horizon, self.transform = state, action, horizon, transform
+
+    def __len__(self) -> int:
+        return EPISODES * ROWS
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        episode, t = divmod(index, ROWS)
+        rows = episode * ROWS + np.minimum(t + np.arange(self.horizon), ROWS - 1)
+        state, chunk = self.state[index], self.action[rows]
+        made = self.transform(state, chunk)
+        return {"state": state, "action": ((made - MEAN) / STD).astype(np.float32)}
+
+
+def joints(mask: np.ndarray, state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+    """openpi's DeltaActions and LeRobot's relative actions: the state is taken from the masked features."""
+    chunk = chunk.copy()
+    chunk[..., : len(mask)] -= np.where(mask, state[..., : len(mask)], 0)[None]
+    return chunk
+
+
+def matrices(pose: np.ndarray) -> np.ndarray:
+    """Homogeneous matrices of x, y, z and the rotation's first two rows, by Gram-Schmidt."""
+    a, b = pose[..., 3:6], pose[..., 6:9]
+    a = a / np.linalg.norm(a, axis=-1, keepdims=True)
+    b = b - (a * b).sum(-1, keepdims=True) * a
+    b = b / np.linalg.norm(b, axis=-1, keepdims=True)
+    made = np.tile(np.eye(4), (*pose.shape[:-1], 1, 1))
+    made[..., :3, :3] = np.stack([a, b, np.cross(a, b)], -2)
+    made[..., :3, 3] = pose[..., :3]
+    return made
+
+
+def end_effectors(state: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+    """GR00T's relative end effectors, pose by pose: inv(T0) T."""
+    base = np.linalg.inv(matrices(state))
+    near = [base @ matrices(pose) for pose in chunk]
+    return np.stack([np.concatenate([m[:3, 3], m[:2, :3].reshape(6)]) for m in near])
+
+
+def poses(rng: np.random.Generator, rows: int) -> np.ndarray:
+    turn = Rotation.random(rows, random_state=int(rng.integers(1 << 30))).as_matrix()
+    return np.concatenate([rng.standard_normal((rows, 3)), turn[:, :2].reshape(-1, 6)], -1)
+
+
+def timed(batches: Iterator, count: int) -> float:
+    next(batches)
+    times = []
+    for _ in range(count):
+        start = time.perf_counter()
+        next(batches)
+        times.append(time.perf_counter() - start)
+    return float(np.mean(times)) * 1e6
+
+
+def run_case(
+    folder: Path,
+    name: str,
+    state: np.ndarray,
+    action: np.ndarray,
+    horizon: int,
+    transform: Callable,
+    conversions: list,
+    options,
+    case: dict,
+) -> None:
+    with robocache.Writer(folder / name) as writer:
+        for number in range(EPISODES):
+            rows = slice(number * ROWS, (number + 1) * ROWS)
+            with writer.episode() as episode:
+                for stream, values in (("state", state), ("action", action)):
+                    episode.append(stream, np.arange(ROWS) * 20_000_000, values[rows])
+    stats = {"action": {"mean": np.full(action.shape[-1], MEAN), "std": np.full(action.shape[-1], STD)}}
+    window = Window(range(horizon), rows=True, normalize="mean_std", base="state", convert=conversions)
+    ours = robocache.Loader(
+        robocache.open(folder / name),
+        batch_size=BATCH,
+        delta_timestamps={"state": Window(), "action": window},
+        normalization=Normalization(norm_stats=stats),
+        anchors="state",
+        device=options.device,
+        memory=Memory(prefetch=0),
+        findings=None,
+    )
+    samples = Samples(state, action, horizon, transform)
+    some = list(range(0, len(samples), len(samples) // BATCH))[:BATCH]
+    want = np.stack([samples[i]["action"] for i in some])
+    np.testing.assert_allclose(ours.gather(some)["action"].cpu().numpy(), want, atol=2e-5)
+    theirs = torch.utils.data.DataLoader(
+        samples, BATCH, shuffle=True, num_workers=options.threads, persistent_workers=True, drop_last=True
+    )
+    ours_us = timed(endless(ours), 20 if options.quick else 400)
+    theirs_us = timed(endless(theirs), 3 if options.quick else 60)
+    case["contenders"] = {
+        "robocache": {"wall_us": ours_us, "samples_per_s": BATCH / ours_us * 1e6},
+        name: {"wall_us": theirs_us, "samples_per_s": BATCH / theirs_us * 1e6},
+    }
+
+
+def main() -> int:
+    options = arguments(__doc__.splitlines()[0]).parse_args()
+    report = Report("actions", options, PREDICTED, AIMS)
+    rng = np.random.default_rng(0)
+    rows = EPISODES * ROWS
+    aloha = np.array([True] * 6 + [False] + [True] * 6 + [False])
+    arm = np.array([True] * 6 + [False])
+    two = [rng.standard_normal((rows, 14)).astype(np.float32) for _ in range(2)]
+    one = [x[:, :7].copy() for x in two]
+    eef = [poses(rng, rows).astype(np.float32) for _ in range(2)]
+    cases = {
+        "openpi": (*two, 50, partial(joints, aloha), actions.presets.openpi(aloha.tolist(), 14)),
+        "GR00T": (*eef, 16, end_effectors, actions.presets.groot("relative", "eef", "xyz+rot6d")),
+        "LeRobot": (*one, 50, partial(joints, arm), [actions.Relative("joints", mask=arm.tolist())]),
+    }
+    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    try:
+        for name, given in cases.items():
+            parameters = {"batch": BATCH, "steps": given[2], "features": given[1].shape[-1]}
+            report.run(name, parameters, partial(run_case, folder, name, *given, options))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
