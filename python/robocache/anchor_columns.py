@@ -65,29 +65,57 @@ class AnchorColumns(Mapping[str, Any]):
         """The columns as errors list them."""
         return ", ".join(self._listed) + ", speed(stream)"
 
-    def numbers(self, argument: str, name: str) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        """Returns a function from episodes and times to float64 values, NaN for null.
+    def weights(self, argument: str, name: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Returns a function from episodes and times to the values of a column of numbers, float64.
 
         Raises:
-            ArgumentError: there is no such column, or it has no numbers; naming the argument.
+            ArgumentError: there is no such column, or it has no numbers; from the function: a value is null, negative or not
+                finite. It names the argument, the episode and the time.
         """
         import pyarrow as pa
 
-        column = self.get(_lib.text(argument, name))
-        if column is None:
-            raise errors.ArgumentError(
-                f"{argument}: no column {name!r} in {self._dataset.path}; there are {self.names}"
-            )
+        column = self._column(argument, name)
         nothing = np.zeros(0, np.int64)
         kind = column(nothing, nothing).type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             raise errors.ArgumentError(f"{argument}: expected a column of numbers, got {name!r} of {kind}")
 
         def values(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
-            found: np.ndarray = column(episodes, times).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-            return found
+            found = column(episodes, times)
+            weights: np.ndarray = found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            for at in np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))[:1].tolist():
+                raise errors.ArgumentError(
+                    f"{argument}: expected a weight of 0 or more at each anchor, got {found[at]} of {name!r} in episode "
+                    f"{episodes[at]} at {times[at]} ns"
+                )
+            return weights
 
         return values
+
+    def codes(self, argument: str, name: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Returns a function from episodes and times to numbers of a column's values: equal values have one, and so has null.
+
+        Raises:
+            ArgumentError: there is no such column; naming the argument.
+        """
+        column = self._column(argument, name)
+        numbers: dict[str, int] = {}
+
+        def codes(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+            which: dict[str, int] = {}
+            own = [which.setdefault(repr(value), len(which)) for value in column(episodes, times).to_pylist()]
+            known = [numbers.setdefault(value, len(numbers)) for value in which]
+            return np.array(known, np.float64)[own]
+
+        return codes
+
+    def _column(self, argument: str, name: Any) -> Callable[[np.ndarray, np.ndarray], Any]:
+        column = self.get(_lib.text(argument, name))
+        if column is None:
+            raise errors.ArgumentError(
+                f"{argument}: no column {name!r} in {self._dataset.path}; there are {self.names}"
+            )
+        return column
 
     def where(self, argument: str, condition: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """Returns a function from episodes and times to the indices where a condition is true; null is not.

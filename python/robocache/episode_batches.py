@@ -288,7 +288,11 @@ def _above_0(name: str, value: Any) -> int:
 def _without_weights(dataset: Any) -> Dataset | Mixture:
     """What the loaders open, opened once."""
     sources, mixture = as_sources(dataset)
-    asked = {f"sources[{index}].weight": source.weight for index, source in enumerate(sources)}
+    asked = {
+        f"sources[{index}].{name}": getattr(source, name)
+        for index, source in enumerate(sources)
+        for name in ("weight", "weight_by", "balance")
+    }
     if mixture is None:
         return sources[0].dataset
     asked |= {name: getattr(mixture, name) for name in ("temperature", "samples_per_epoch")}

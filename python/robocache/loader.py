@@ -644,7 +644,7 @@ class Loader(BatchesInOrder):
         if not (anchors and selection):
             ways.append("episodes (after robocache append name those of before), anchors")
         if not order:
-            ways.append("shuffle, weights, temperature, samples_per_epoch, shard_episodes")
+            ways.append("shuffle, weights, weight_by, balance, temperature, samples_per_epoch, shard_episodes")
         raise errors.ArgumentError(
             f"state: expected one of this dataset, selection and order, got one {what}"
             + (f"; compare {', '.join(ways)}" if ways else "")

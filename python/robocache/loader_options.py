@@ -128,6 +128,7 @@ def open_loader(
             source.dataset._handle,
             None if episodes is None else wholes(f"{name}episodes", episodes),
             *_filter_arrays(anchors_of, f"{name}anchors.", source.dataset, snap_ns, raised),
+            *_values(source, name, snap_ns, raised),
         )
     arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows)
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
@@ -218,21 +219,39 @@ def _filter_arrays(
         return
     true_at = AnchorColumns(dataset, snap_ns).where(f"{name}where", anchors.where)
 
-    def where(count: int, episodes: int, times: int, stays: int) -> bool:
+    def where(episodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+        stays = np.zeros(len(times), np.uint8)
+        stays[true_at(episodes, times)] = 1
+        return stays
+
+    yield _called(where, np.dtype(np.uint8), raised)
+
+
+def _values(source: Source, name: str, snap_ns: int, raised: list[BaseException]) -> tuple[Any, bool]:
+    """What the library calls for the weights of anchors, or for the numbers of what is balanced, and whether it is these."""
+    if source.weight_by is None and source.balance is None:
+        return None, False
+    if source.weight_by is not None and source.balance is not None:
+        raise errors.ArgumentError(f"{name}weight_by, balance: expected one of them, got both")
+    columns = AnchorColumns(source.dataset, snap_ns)
+    if source.balance is not None:
+        return _called(columns.codes(f"{name}balance", source.balance), np.dtype(np.float64), raised), True
+    return _called(columns.weights(f"{name}weight_by", source.weight_by), np.dtype(np.float64), raised), False
+
+
+def _called(values_at: Any, dtype: np.dtype, raised: list[BaseException]) -> Any:
+    """Returns the function that the library calls with a number of anchors and the addresses of their episodes, times and values."""
+
+    def called(count: int, episodes: int, times: int, values: int) -> bool:
         try:
-            at = (
-                _lib.array_at(None, address, (count,), np.dtype(np.int64), read_only=True)
-                for address in (episodes, times)
-            )
-            kept = np.zeros(count, np.uint8)
-            kept[true_at(*at)] = 1
-            _lib.array_at(None, stays, (count,), np.dtype(np.uint8), read_only=False)[:] = kept
+            at = [_lib.array_at(None, x, (count,), np.dtype(np.int64), read_only=True) for x in (episodes, times)]
+            _lib.array_at(None, values, (count,), dtype, read_only=False)[:] = values_at(*at)
         except BaseException as error:
             raised.append(error)
             return False
         return True
 
-    yield where
+    return called
 
 
 def as_window(key: str, given: Any) -> Window:

@@ -30,6 +30,10 @@ class Source:
         anchor: the stream or key whose ticks are the anchors, where the loader's does not serve.
         anchors: an :class:`Anchors` whose keep, drop, where, first, last and every choose among its anchors, instead of the
             loader's.
+        weight_by: a column of numbers as :class:`Anchors` has them, such as ``"return"`` of a stream or of the episodes: an anchor
+            is drawn in proportion to its value, 0 not at all. Up to 512 different weights have their exact shares; above, those
+            that lie closest are drawn equally often, together in their exact share. Shares are whole 65,536ths.
+        balance: a column, such as ``"task"``: all anchors with one value together have the same share as those with any other.
     """
 
     dataset: Dataset
@@ -39,6 +43,8 @@ class Source:
     norm_stats: Mapping[str, Any] | None = None
     anchor: str | None = None
     anchors: Anchors | None = None
+    weight_by: str | None = None
+    balance: str | None = None
 
     if TYPE_CHECKING:  # the same, but for paths, which become the datasets that they name
 
@@ -51,6 +57,8 @@ class Source:
             norm_stats: Mapping[str, Any] | None = None,
             anchor: str | None = None,
             anchors: Anchors | None = None,
+            weight_by: str | None = None,
+            balance: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -64,7 +72,7 @@ class Source:
         told = [repr(self.dataset)]
         told += [
             f"{name}={x!r}"
-            for name in ("weight", "rename", "anchor", "anchors")
+            for name in ("weight", "rename", "anchor", "anchors", "weight_by", "balance")
             if (x := getattr(self, name)) is not None
         ]
         if self.episodes is not None:

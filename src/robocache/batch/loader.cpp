@@ -1,6 +1,8 @@
 #include "robocache/batch/loader.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +21,7 @@
 #include "robocache/batch/window_survey.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/device_tables.hpp"
+#include "robocache/sample/anchor_classes.hpp"
 #include "robocache/sample/anchors.hpp"
 #include "robocache/sample/mixture.hpp"
 #include "robocache/source/resident.hpp"
@@ -31,6 +34,12 @@ struct Source {
   std::shared_ptr<const ResidentClock> ticks;  // null with anchor_hz
   Anchors anchors;
   int64_t before_filter;  // anchors
+};
+
+// Anchors that the mixture draws as one source: those of a source, or of a class of them.
+struct Drawn {
+  size_t source;
+  Anchors anchors;
   AnchorIndex on_device;  // its tables lie on the device
 };
 
@@ -119,13 +128,39 @@ struct Loader::Impl {
       }
       source.anchors = anchors_of(i, *request.episodes, &source.before_filter);
       if (source.anchors.table().empty()) refuse_without_anchors(i, options.rank);
-      source.on_device = source.anchors.index();
-      if (!options.shard_episodes) fingerprint.add_anchors(*request.dataset, source.on_device);
-      if (!options.device.is_cuda()) continue;
-      source.on_device.table = tables.put(source.anchors.table());
-      source.on_device.first_of = tables.put(source.anchors.first_of());
-      if (source.ticks) source.on_device.tick_ns = source.ticks->on_device().time_ns;
+      if (!options.shard_episodes) fingerprint.add_anchors(*request.dataset, source.anchors.index());
+      const size_t first = parts.size();
+      add_parts(i);
+      for (size_t part = first; part < parts.size(); ++part) {
+        const Anchors& anchors = parts[part].anchors;
+        AnchorIndex& index = parts[part].on_device = anchors.index();
+        if (!options.device.is_cuda()) continue;
+        index.table = tables.put(anchors.table());
+        index.first_of = tables.put(anchors.first_of());
+        if (source.ticks) index.tick_ns = source.ticks->on_device().time_ns;
+      }
     }
+  }
+
+  // A source whole, or by the classes of its weights.
+  void add_parts(size_t i) {
+    const SourceRequest& request = options.sources[i];
+    const Anchors& anchors = sources[i].anchors;
+    std::vector<double>& weights = weights_of_parts.emplace_back();
+    if (!request.values) {
+      parts.push_back({i, anchors, {}});
+      return;
+    }
+    const std::string name = source_name(options, i) + (request.balance ? "balance" : "weight_by");
+    if (options.shard_episodes) refuse(name, ": goes without ranks.shard_episodes, whose ranks draw other anchors");
+    std::vector<double> values(static_cast<size_t>(anchors.index().anchors));
+    anchors.look([&](std::span<const int64_t> episodes, std::span<const int64_t> times, int64_t first) {
+      request.values(episodes, times, std::span(values).subspan(static_cast<size_t>(first), times.size()));
+    });
+    AnchorClasses classes = request.balance ? classes_by_number(values) : classes_by_weight(values);
+    if (classes.weights.empty()) refuse(name, ": expected an anchor with a weight above 0, got none");
+    weights = std::move(classes.weights);
+    for (Anchors& part : anchors.split(classes.of, std::ssize(weights))) parts.push_back({i, std::move(part), {}});
   }
 
   void survey() {
@@ -206,7 +241,8 @@ struct Loader::Impl {
                           .shuffle = options.shuffle};
     for (const SourceRequest& source : options.sources) mixing.weights.push_back(source.weight);
     std::vector<int64_t> anchors;
-    for (const Source& source : sources) anchors.push_back(source.anchors.index().anchors);
+    for (const Drawn& part : parts) anchors.push_back(part.anchors.index().anchors);
+    mixing.parts = weights_of_parts;
     if (options.shard_episodes && mixing.samples_per_epoch.value_or(0) > 0) {  // others are refused as ever
       mixing.samples_per_epoch = std::max<int64_t>(1, *mixing.samples_per_epoch / options.world_size);
     }
@@ -234,6 +270,11 @@ struct Loader::Impl {
     fingerprint.add_order(mixture.weighted);
     fingerprint.add_order(options.shard_episodes ? options.world_size : 0);
     if (!mixture.weighted) return;
+    for (const Drawn& part : parts) {
+      if (weights_of_parts[part.source].empty()) continue;
+      fingerprint.add_order(part.source);
+      fingerprint.add_order(part.anchors.table().data(), part.anchors.table().size_bytes());
+    }
     fingerprint.add_order(mixture.samples);
     for (const MixtureSource& source : mixed.table()) {
       // With shard_episodes a temperature weighs each rank's own anchors, so the shares differ between ranks.
@@ -248,10 +289,17 @@ struct Loader::Impl {
   // one.
   Aligner aligner_of(Part part, DeviceTables& to, const Mixture& mixed) {
     std::vector<WindowStreams> windows;
-    for (size_t source = 0; source < sources.size(); ++source) {
+    const bool writes_anchors = part == (aligns_on_device ? Part::kDevice : Part::kHost);
+    const bool writes_sources = writes_anchors && source_offset >= 0;
+    const bool has_parts =
+        std::ranges::any_of(weights_of_parts, [](const std::vector<double>& weights) { return !weights.empty(); });
+    for (const Drawn& drawn : parts) {
       WindowStreams& own = windows.emplace_back();
-      own.anchors = part == Part::kHost ? sources[source].anchors.index() : sources[source].on_device;
-      for (const auto& key : keys) key->add_window(part, source, own, to);
+      own.anchors = part == Part::kHost ? drawn.anchors.index() : drawn.on_device;
+      for (const auto& key : keys) key->add_window(part, drawn.source, own, to);
+      if (!writes_sources || !has_parts) continue;  // else the plan writes it
+      const auto number = std::bit_cast<std::array<uint8_t, 8>>(static_cast<int64_t>(drawn.source));
+      own.constants.push_back({to.put(std::vector<uint8_t>(number.begin(), number.end())), 8, source_offset});
     }
     Aligner aligner{window_plan(windows, to), mixed};
     std::vector<ConvertActionsParams> conversions;
@@ -262,10 +310,9 @@ struct Loader::Impl {
     for (const ConvertActionsParams& key : conversions) {
       aligner.plan.sample_bytes += int64_t{key.steps} * key.out_features * (key.by_feature ? 4 : 16);
     }
-    const bool writes_anchors = part == (aligns_on_device ? Part::kDevice : Part::kHost);
     aligner.plan.time_offset = writes_anchors ? time_offset : -1;
     aligner.plan.episode_offset = writes_anchors ? episode_offset : -1;
-    aligner.plan.source_offset = writes_anchors ? source_offset : -1;
+    aligner.plan.source_offset = writes_sources && !has_parts ? source_offset : -1;
     aligner.plan.anchor_offset = writes_anchors ? anchor_offset : -1;
     aligner.plan.snap_ns = streams.spec(0).snap_ns;
     return aligner;
@@ -385,9 +432,10 @@ struct Loader::Impl {
     std::vector<SampleAnchor> found;
     for (int64_t i = 0; i < batch.count; ++i) {
       const Draw draw = batch.draw(i);
-      const Anchor anchor = sources[static_cast<size_t>(draw.source)].anchors.index().at(draw.anchor);
+      const Drawn& part = parts[static_cast<size_t>(draw.source)];
+      const Anchor anchor = part.anchors.index().at(draw.anchor);
       const int64_t number = given.empty() ? batch.position(i) : given[static_cast<size_t>(i)];
-      found.push_back({draw.source, anchor.episode, anchor.time_ns, number});
+      found.push_back({static_cast<int64_t>(part.source), anchor.episode, anchor.time_ns, number});
     }
     return found;
   }
@@ -408,6 +456,8 @@ struct Loader::Impl {
   DeviceTables host_tables{Device{}};
   std::vector<std::unique_ptr<BatchKey>> keys;  // one for each request that batches hold
   std::vector<Source> sources;
+  std::vector<Drawn> parts;                           // in the order of the sources
+  std::vector<std::vector<double>> weights_of_parts;  // of each source; empty: it is one part
   int64_t time_offset = -1;
   int64_t episode_offset = -1;
   int64_t anchor_offset = -1;

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -72,6 +74,13 @@ struct SourceRequest {
   std::string anchor = {};                                       // a key or stream; else the LoaderOptions'
 
   AnchorFilter filter = {};  // which anchors are drawn
+
+  // Numbers for anchors of these episodes and times: how much each weighs within the source, or with `balance` what it belongs to:
+  // all that is of one number has the same share.
+  using Values =
+      std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<double> values)>;
+  Values values = {};
+  bool balance = false;
 
   std::map<std::string, NormStats> norm_stats = {};  // by key: instead of the dataset's statistics
 

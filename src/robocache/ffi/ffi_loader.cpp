@@ -77,7 +77,8 @@ std::vector<AnchorRange> ranges_from(const Args& args, int i, const char* name) 
 
 // Arguments from `at` on: how many sources there are; of each the dataset, and each or None: the int64 episodes, the ranges of
 // anchors that are kept and whether they are of rows, those that are dropped and whether they are, and a function (number of anchors, addresses of their episodes and times, int64,
-// and of bytes), that sets to 0 the bytes of anchors that are not drawn.
+// and of bytes), that sets to 0 the bytes of anchors that are not drawn, and one that gives their values, float64; then whether
+// these say what is balanced, else they are weights.
 std::vector<SourceRequest> sources_from(const Args& args, int& at) {
   std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(at++, "sources")));
   for (SourceRequest& source : sources) {
@@ -95,7 +96,15 @@ std::vector<SourceRequest> sources_from(const Args& args, int& at) {
         where(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(stays.data())});
       };
     }
-    at += 6;
+    if (!args.is_none(at + 6)) {
+      source.values = [values = args.function(at + 6, "weight_by")](
+                          std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<double> to) {
+        const auto address = [](const void* memory) { return reinterpret_cast<int64_t>(memory); };
+        values(std::array{std::ssize(times), address(episodes.data()), address(times.data()), address(to.data())});
+      };
+    }
+    source.balance = args.boolean(at + 7, "balance");
+    at += 8;
   }
   return sources;
 }

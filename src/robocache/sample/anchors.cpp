@@ -294,6 +294,50 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   return result;
 }
 
+void Anchors::look(const Look& body) const {
+  const AnchorIndex from = index();
+  std::vector<int64_t> episodes;
+  std::vector<int64_t> times;
+  for (int64_t first = 0; first < anchors_; first += kAskedAtOnce) {
+    episodes.clear();
+    times.clear();
+    for (int64_t i = first; i < std::min(anchors_, first + kAskedAtOnce); ++i) {
+      const Anchor anchor = from.at(i);
+      episodes.push_back(anchor.episode);
+      times.push_back(anchor.time_ns);
+    }
+    body(episodes, times, first);
+  }
+}
+
+std::vector<Anchors> Anchors::split(std::span<const int32_t> part, int64_t parts) const {
+  std::vector<Anchors> found(static_cast<size_t>(parts));
+  for (Anchors& own : found) {
+    own.tick_ns_ = tick_ns_;
+    own.rows_ = rows_;
+    own.period_ns_ = period_ns_;
+    own.every_ = every_;
+  }
+  for (size_t run = 0; run < table_.size(); ++run) {
+    const int64_t begin = table_[run].first_anchor;
+    const int64_t end = run + 1 < table_.size() ? table_[run + 1].first_anchor : anchors_;
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t of = part[static_cast<size_t>(i)];
+      if (of < 0) continue;
+      Anchors& own = found[static_cast<size_t>(of)];
+      if (i == begin || part[static_cast<size_t>(i - 1)] != of) {
+        AnchorRun entry = table_[run];
+        (tick_ns_ != nullptr ? entry.origin : entry.first_tick) += (i - begin) * every_;
+        entry.first_anchor = own.anchors_;
+        own.table_.push_back(entry);
+      }
+      ++own.anchors_;
+    }
+  }
+  for (Anchors& own : found) own.finish();
+  return found;
+}
+
 // Builds a table with about as many buckets as runs, so that the search in a bucket takes a step or two.
 void Anchors::finish() {
   const auto runs = static_cast<int64_t>(table_.size());

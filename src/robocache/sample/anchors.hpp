@@ -124,6 +124,13 @@ class Anchors {
   // Those of these that a filter lets stay. Throws ArgumentError that begins with `name` and what `where` throws.
   Anchors filtered(const AnchorFilter& filter, int64_t snap_ns, const std::string& name) const;
 
+  // Calls body(episodes, times, index of the first of them) for all anchors, many at once.
+  using Look = std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, int64_t first)>;
+  void look(const Look& body) const;
+
+  // The anchors of each part, by the part of each anchor in [0, parts), or -1 for none.
+  std::vector<Anchors> split(std::span<const int32_t> part, int64_t parts) const;
+
   AnchorIndex index() const;
   std::span<const AnchorRun> table() const { return table_; }
   std::span<const int32_t> first_of() const { return first_of_; }

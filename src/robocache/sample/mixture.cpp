@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "robocache/core/arguments.hpp"
 
@@ -40,9 +41,9 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
   return weights;
 }
 
-// Whole shares of a block, by the largest remainder; of two equal ones the earlier source's. It counts in whole numbers, which
-// hold every bit of weights down to 2^-34 of the largest: rounding would put equal remainders in a random order.
-std::vector<int64_t> shares_of(const std::vector<double>& weights) {
+// Whole shares of `slots`, by the largest remainder; of two equal ones the earlier's. It counts in whole numbers, which hold every
+// bit of weights down to 2^-34 of the largest: rounding would put equal remainders in a random order.
+std::vector<int64_t> shares_of(const std::vector<double>& weights, int64_t slots) {
   __extension__ using Whole = unsigned __int128;  // weights are below 2^87, times a block 2^103
   int exponent = 0;
   std::frexp(*std::max_element(weights.begin(), weights.end()), &exponent);
@@ -54,15 +55,20 @@ std::vector<int64_t> shares_of(const std::vector<double>& weights) {
   }
   std::vector<int64_t> shares;
   for (Whole& part : parts) {
-    part *= kMixtureBlock;
+    part *= static_cast<Whole>(slots);
     shares.push_back(static_cast<int64_t>(part / sum));
     part %= sum;
   }
   std::vector<size_t> by_remainder(weights.size());
   std::iota(by_remainder.begin(), by_remainder.end(), size_t{0});
   std::stable_sort(by_remainder.begin(), by_remainder.end(), [&](size_t a, size_t b) { return parts[a] > parts[b]; });
-  const int64_t left = kMixtureBlock - std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  const int64_t left = slots - std::accumulate(shares.begin(), shares.end(), int64_t{0});
   for (int64_t i = 0; i < left; ++i) ++shares[by_remainder[static_cast<size_t>(i)]];
+  return shares;
+}
+
+std::vector<int64_t> shares_of_sources(const std::vector<double>& weights) {
+  std::vector<int64_t> shares = shares_of(weights, kMixtureBlock);
   for (size_t source = 0; source < shares.size(); ++source) {
     if (shares[source] > 0) continue;
     refuse("sources[", std::to_string(source), "].weight: expected at least one draw of ",
@@ -72,12 +78,50 @@ std::vector<int64_t> shares_of(const std::vector<double>& weights) {
   return shares;
 }
 
+// The shares of a source's parts, each at least 1, which the largest give.
+std::vector<int64_t> shares_of_parts(const std::vector<double>& weights, int64_t slots, size_t source) {
+  if (std::ssize(weights) > slots) {
+    refuse("sources[", std::to_string(source),
+           "]: expected at most as many classes of weight_by or balance as the source's ", std::to_string(slots),
+           " of ", std::to_string(kMixtureBlock), " draws, got ", std::to_string(weights.size()));
+  }
+  std::vector<int64_t> shares = shares_of(weights, slots);
+  for (int64_t& share : shares) {
+    if (share > 0) continue;
+    --*std::max_element(shares.begin(), shares.end());
+    share = 1;
+  }
+  return shares;
+}
+
 }  // namespace
 
 MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOptions& options) {
-  const std::vector<double> weights = weights_of(anchors, options);
+  const bool has_parts = std::ranges::any_of(options.parts, [](const auto& parts) { return !parts.empty(); });
+  std::vector<int64_t> of_sources(anchors.begin(), anchors.end());
+  if (has_parts) {
+    of_sources.clear();
+    size_t at = 0;
+    for (const auto& parts : options.parts) {
+      int64_t sum = 0;
+      for (size_t i = 0; i < std::max<size_t>(parts.size(), 1); ++i) sum += anchors[at++];
+      of_sources.push_back(sum);
+    }
+  }
+  std::vector<double> weights = weights_of(of_sources, options);
+  if (weights.empty() && has_parts) weights.assign(of_sources.begin(), of_sources.end());
   const bool weighted = !weights.empty();
-  const std::vector<int64_t> shares = weighted ? shares_of(weights) : std::vector<int64_t>(anchors.size());
+  std::vector<int64_t> shares = weighted ? shares_of_sources(weights) : std::vector<int64_t>(anchors.size());
+  if (has_parts) {
+    std::vector<int64_t> of_parts;
+    for (size_t source = 0; source < shares.size(); ++source) {
+      const auto& parts = options.parts[source];
+      const std::vector<int64_t> own =
+          parts.empty() ? std::vector{shares[source]} : shares_of_parts(parts, shares[source], source);
+      of_parts.insert(of_parts.end(), own.begin(), own.end());
+    }
+    shares = std::move(of_parts);
+  }
   int64_t anchor = 0;
   int64_t slot = 0;
   for (size_t source = 0; source < anchors.size(); ++source) {

@@ -175,17 +175,20 @@ struct Mixture {
 
 // How sources are mixed.
 struct MixtureOptions {
-  std::vector<std::optional<double>> weights;  // one for each source: all have one or none has
-  std::optional<double> temperature;           // weights proportional to anchors^(1 / temperature)
-  std::optional<int64_t> samples_per_epoch;    // with weights; else all anchors' number
+  std::vector<std::optional<double>> weights;   // one for each source: all have one or none has
+  std::vector<std::vector<double>> parts = {};  // of each source, the weights of its parts; empty: it has one
+  std::optional<double> temperature;            // weights proportional to anchors^(1 / temperature)
+  std::optional<int64_t> samples_per_epoch;     // with weights; else all anchors' number
   bool shuffle = true;
 };
 
 // The tables of a Mixture in host memory; mixture() points into this object.
 class MixtureTables {
  public:
-  // For sources with so many anchors, at least one each. Throws ArgumentError for weights that are not finite and above 0, that
-  // only some sources have, or that give a source no draw of a block.
+  // For sources, or where they have parts for these, with so many anchors, at least one each. A part is drawn as a source is; the
+  // share of its source is divided among them, at least one draw of a block each. Where a source has parts and none has a weight,
+  // sources weigh as their anchors. Throws ArgumentError for weights that are not finite and above 0, that only some sources have,
+  // or that give a source no draw of a block, or fewer than its parts.
   MixtureTables(std::span<const int64_t> anchors, const MixtureOptions& options);
 
   Mixture mixture() const;
