@@ -24,7 +24,7 @@ _LISTED = 4
 _ENDS = {"s": ("start_s", "end_s"), "ns": ("start_ns", "end_ns"), "row": ("start_row", "end_row")}
 
 
-class AnchorColumns(Mapping[str, Any]):
+class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
     """The columns by name: functions from episodes and times, int64 [n], to a pyarrow array of n values.
 
     A stream of numbers with one feature is a column; each feature of a wider one is ``stream.feature``, if it has names, and
