@@ -18,8 +18,9 @@ from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
-from .options import Anchors, Memory, Normalization, Ranks, Window
+from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
 from .sources import Keys, Mixture, Source, own_methods, resolved
+from .tasks import episode_tasks
 from .text_keys import TextKey, task_key, text_keys, without_missing
 
 _open = _lib.function("loader_open")
@@ -63,6 +64,8 @@ def open_loader(
         (
             default.offsets is not None,
             default.rows is not None,
+            default.stream,
+            default.moment,
             isinstance(default.method, list | tuple),
             default.convert,
             default.base,
@@ -76,6 +79,20 @@ def open_loader(
     texts = _text_keys(sources, names, windows, given)
     sources = without_missing(sources, names, {key: texts[key] for key in texts if key in windows}, given["missing"])
     windows = {key: window for key, window in windows.items() if key not in texts}
+    keys.add_windows(
+        {
+            key: _lib.text(f"delta_timestamps['{key}'].stream", window.stream)
+            for key, window in windows.items()
+            if window.stream is not None
+        }
+    )
+    for key, window in windows.items():
+        if window.moment is not None and not isinstance(window.moment, Moment):
+            raise errors.ArgumentTypeError(
+                f"delta_timestamps['{key}'].moment: expected what Window.future, last, geometric or other give, "
+                f"got {window.moment!r}"
+            )
+    has_other = any(window.moment is not None and window.moment.kind == "other" for window in windows.values())
     if texts and not windows:
         raise errors.ArgumentError(
             f"delta_timestamps: expected a key of numbers or frames beside the texts, got {', '.join(texts)}"
@@ -129,6 +146,7 @@ def open_loader(
             None if episodes is None else wholes(f"{name}episodes", episodes),
             *_filter_arrays(anchors_of, f"{name}anchors.", source.dataset, snap_ns, raised),
             *_values(source, name, snap_ns, raised),
+            episode_tasks(source.dataset) if has_other else None,
         )
     arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows)
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
@@ -306,6 +324,10 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         "method_asked": asked,
         "images": None if images is None else json.loads(images.to_json()),
         "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
+        "moment": window.moment and {
+            name: value if name == "kind" else _json_number(_real(f"{name}.moment", value))
+            for name, value in vars(window.moment).items()
+        },
         **_conversions(name, window, keys.get(key, 0)),
         **(
             {}

@@ -30,6 +30,16 @@ def copied(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """What takes the anchor's part for a goal: see :meth:`Window.future` and the ones after it."""
+
+    kind: str
+    low_s: float = 0.0
+    high_s: float = 0.0
+    discount: float = 0.0
+
+
+@dataclass(frozen=True)
 class Window:
     """The steps of one key of the batch, and how its values come to them.
 
@@ -74,6 +84,12 @@ class Window:
             of both, ``{"horizontal": [1], "vertical": [0]}``. Whole numbers and texts stay as they are. None: not said, which
             a loader with flips refuses.
 
+        stream: the key whose stream fills this one, so that a goal can be of the stream that the state is of. None: its own.
+        moment: what takes the anchor's part, as :meth:`future`, :meth:`last`, :meth:`geometric` and :meth:`other` give it. The
+            batch has ``<key>_offset_ns`` ``[B]``, from the anchor's time to the moment's. Keys with equal moments share the
+            draw. Where there is no such moment all steps are 0 and padding, and the offset is the least int64. `base` is at
+            the moment of its own key. None: the anchor.
+
     Example:
         >>> robocache.Window([-0.1, 0.0], method="nearest", normalize="mean_std")
         Window(offsets=[-0.1, 0.0], method='nearest', normalize='mean_std')
@@ -91,6 +107,8 @@ class Window:
     images: ImageOptions | None = None
     convert: Sequence[Conversion] | None = None
     base: str | tuple[str, Sequence[int]] | None = None
+    stream: str | None = None
+    moment: Moment | None = None
     texts: str | None = None
     mirror: Sequence[int] | Mapping[str, Sequence[int]] | None = None
 
@@ -122,6 +140,55 @@ class Window:
         if not history and not horizon:
             raise errors.ArgumentError("history, horizon: expected at least one step, got none")
         return cls([k / rate for k in range(1 - max(history, 1), max(horizon, 1))], **options)
+
+    @classmethod
+    def future(
+        cls, where: str, low_s: float, high_s: float, offsets: Sequence[float] | None = None, **options: Any
+    ) -> Window:
+        """A window around a later moment of the episode: one of the anchors' ticks in (t + `low_s`, t + `high_s`], each as likely.
+
+        There are ticks for it up to the episode's end, whatever :class:`Anchors` leaves out.
+
+        Args:
+            where: ``"same episode"``.
+            low_s, high_s: seconds from the anchor's time t; infinity is the episode's end.
+            offsets: seconds, or rows, from that moment, as :class:`Window` takes them from the anchor.
+            options: the others of :class:`Window`.
+
+        Raises:
+            ArgumentError: `where` is something else.
+
+        Example:
+            >>> robocache.Window.future("same episode", 0.5, 2.0, stream="observation.state").moment
+            Moment(kind='future', low_s=0.5, high_s=2.0, discount=0.0)
+        """
+        if where != "same episode":
+            raise errors.ArgumentError(f"where: expected 'same episode', got {where!r}; Window.other() is of another one")
+        return cls(offsets, moment=Moment("future", number("low_s", low_s), number("high_s", high_s)), **options)
+
+    @classmethod
+    def last(cls, offsets: Sequence[float] | None = None, **options: Any) -> Window:
+        """A window around the last moment of the anchor's episode: the last of the anchors' ticks."""
+        return cls(offsets, moment=Moment("last"), **options)
+
+    @classmethod
+    def geometric(cls, discount: float, offsets: Sequence[float] | None = None, **options: Any) -> Window:
+        """A window around a later moment of the episode, as hindsight relabelling draws it.
+
+        It is the i-th of the anchors' ticks after the anchor, where i from 1 to the n that are left in the episode is as likely as
+        `discount` to the power i: (1 - discount) discount^(i - 1) / (1 - discount^n). After the last tick there is none.
+        """
+        return cls(offsets, moment=Moment("geometric", discount=number("discount", discount)), **options)
+
+    @classmethod
+    def other(cls, offsets: Sequence[float] | None = None, **options: Any) -> Window:
+        """A window around a moment of another episode of the same task, among those that the source draws from.
+
+        Each such episode is as likely, and in it each of the anchors' ticks. The task is the first text of the episode, by the
+        rules of `task_text`; in a dataset without any all episodes are of one task. The batch has ``<key>_episode_index`` ``[B]``
+        too, which is -1 where there is no such episode.
+        """
+        return cls(offsets, moment=Moment("other"), **options)
 
     def __repr__(self) -> str:
         """Without what is None."""

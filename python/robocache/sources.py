@@ -176,6 +176,18 @@ class Keys(dict[str, int]):
                     (self.cameras if stream.kind == "frames" else self.ragged).add(key)
         self._where = sources[0].dataset.path if len(sources) == 1 else "any source"
 
+    def add_windows(self, streams: Mapping[str, str]) -> None:
+        """Lets the stream of a key fill a further one: ``{key: the key of its stream}``. The library refuses what there is not."""
+        features, numbers = dict(self), dict(self.numbers)
+        kinds = [(kind, set(kind)) for kind in (self.cameras, self.labels, self.ragged)]
+        for key, stream in streams.items():
+            self[key] = features.get(stream, 0)
+            self.numbers.pop(key, None)
+            if stream in numbers:
+                self.numbers[key] = numbers[stream]
+            for kind, before in kinds:
+                (kind.add if stream in before else kind.discard)(key)
+
     def missing(self, argument: str, key: Any) -> errors.ArgumentError:
         """What is raised where an argument names a stream that there is not."""
         names = ", ".join(self) or "none"

@@ -29,7 +29,8 @@ class Spec:
         text: the JSON that :meth:`to_json` gives. Numbers come back bit for bit.
 
     Attributes:
-        keys: ``{key: fields}``: for each key of the batch its ``dtype``, ``shape``, ``offsets_ns`` (a step each, from the moment),
+        keys: ``{key: fields}``: for each key of the batch its ``stream``, ``moment`` (None, or how goals were drawn: they
+            are given elsewhere), ``dtype``, ``shape``, ``offsets_ns`` (a step each, from the moment),
             or instead ``offsets_rows`` (a step each, from the last row at or before the moment), ``one_step``, ``offset_ns`` (the sensor's latency), ``causal``, ``max_gap_ns``, ``tolerance_ns``,
             ``convert``, ``images``, ``has_intrinsics``, and ``rows``: the stream that fills it, or None where the source has no such stream.
 

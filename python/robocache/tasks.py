@@ -70,6 +70,14 @@ def episode_texts(dataset: Dataset) -> list[list[str]] | None:
     return [next(filter(None, map(_as_texts, cells)), []) for cells in zip(*columns, strict=True)]
 
 
+def episode_tasks(dataset: Dataset) -> np.ndarray:
+    """Returns a number for the task of each episode, the first text that it has; -1 for none. Without any text all have one."""
+    texts = MomentTexts(dataset)
+    if not texts.found:
+        return np.zeros(len(dataset), np.int64)
+    return texts.first_codes()
+
+
 class TextTable(dict[str, int]):
     """Numbers texts in the order in which they come: ``{text: code}``. None and the empty text have the code -1."""
 
@@ -145,6 +153,20 @@ class MomentTexts:
             holds = rows >= begins
             if holds.any():
                 found[0, holds] = by_row(rows[holds])
+        return found
+
+    def first_codes(self) -> np.ndarray:
+        """Returns the code of the first text of each episode; -1 for none."""
+        found: np.ndarray = np.where(self._counts > 0, self._codes.take(self._begins, mode="clip"), -1)
+        for stream, by_row in reversed(self._streams):
+            begins, ends = stream.row_offsets[:-1], stream.row_offsets[1:]
+            has_rows = begins < ends
+            found[has_rows] = -1
+            codes = by_row(np.arange(ends[-1] if len(ends) else 0))
+            rows = np.flatnonzero(codes >= 0)
+            first = np.searchsorted(rows, begins)
+            there = has_rows & (rows.take(first, mode="clip") < ends) & (first < len(rows)) if len(rows) else has_rows & False
+            found[there] = codes[rows[first[there]]]
         return found
 
     def at(self, episodes: np.ndarray, times: np.ndarray) -> np.ndarray:

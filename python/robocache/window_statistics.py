@@ -14,7 +14,7 @@ from .actions.conversions import from_a_batch
 from .dataset import Dataset, Stats, quantile_fields
 from .loader import Loader
 from .norm_stats import check_names
-from .options import Memory, Window
+from .options import Memory, Moment, Window
 from .sources import as_sources
 from .spec import Spec
 
@@ -70,10 +70,10 @@ def _source_of(dataset: Dataset, loader: Loader) -> int:
 def _loader_of(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loader:
     """A loader whose batches the spec describes, before normalisation; of cameras only their moments."""
     keys = {key: fields for key, fields in spec.keys.items() if fields["rows"] is not None}
-    for key in keys:
-        if key not in dataset:
+    for key, fields in keys.items():
+        if fields["stream"] not in dataset:
             raise errors.ArgumentError(
-                f"of: no stream {key!r} in {dataset.path}; there are {', '.join(dataset.streams)}"
+                f"of: no stream {fields['stream']!r} in {dataset.path}; there are {', '.join(dataset.streams)}"
             )
         check_names(f"of.keys[{key!r}]", keys[key]["rows"]["names"], dataset.streams[key].names, dataset.path)
     return Loader(
@@ -93,10 +93,15 @@ def _window(fields: dict[str, Any]) -> Window:
     def seconds(name: str) -> float | None:
         return None if fields[name] is None else fields[name] / 1e9
 
+    moment = fields["moment"]
     rows = fields["offsets_rows"]
     offsets = None if fields["one_step"] else rows or [offset / 1e9 for offset in fields["offsets_ns"]]
     methods = fields["rows"]["methods"]
     words: dict[str, Any] = {"offset_s": seconds("offset_ns"), "causal": fields["causal"], "rows": bool(rows)}
+    words["stream"] = fields["stream"]
+    if moment is not None:
+        high_s = math.inf if moment["high_ns"] == 2**63 - 1 else moment["high_ns"] / 1e9
+        words["moment"] = Moment(moment["kind"], moment["low_ns"] / 1e9, high_s, moment["discount"])
     if not rows:
         words["method"] = methods[0][2] if len(methods) == 1 else [(slice(a, b), name) for a, b, name in methods]
     if fields["images"] is not None:

@@ -457,7 +457,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   const WindowMoment moment = in_global(tables.moments)[moment_index];
   const WindowClock clock = in_global(tables.clocks)[moment.clock];
   EpisodeRows rows{};
-  if (clock.rows.episodes != nullptr) rows = in_global(clock.rows.episodes)[sample.anchor.episode];
+  if (clock.rows.episodes != nullptr && sample.anchor.episode >= 0) rows = in_global(clock.rows.episodes)[sample.anchor.episode];
   const ClockRow<int64_t> times{rows.rows > 0 ? in_global(clock.rows.time_ns) + rows.begin : nullptr, 1};
   const int64_t target = target_of(clock, moment.delta, sample.anchor.time_ns);
   const int64_t delta_rows = clock.counts_rows ? moment.delta : kNotInRows;
@@ -583,8 +583,8 @@ __device__ void convert_samples(const WindowBatch& batch, const Sample* found, i
 
 // A block fills a few samples one after another, with one group of segments of each, or with all where it also converts.
 // While the other threads find moments, the last warp, which has the fewest, draws the samples of several turns at once, one per lane. Then warps
-// write strips. Everything that the kernel reads existed before the loader, so only its writing waits for earlier work
-// on the stream.
+// write strips. Everything that the kernel reads existed before the loader, except for given anchors, so only its writing
+// waits for earlier work on the stream.
 template <bool kCurves, bool kConverts>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
@@ -603,6 +603,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
   const auto first_of = [&](unsigned turn) {
     return (static_cast<int64_t>(turn - (kTurns - 1)) * gridDim.x + blockIdx.x) << doublings;
   };
+  if (batch.anchors != nullptr) wait_for_work_before();
   for (unsigned turn = kTurns - 1;; ++turn) {
     const bool begun = turn >= kTurns;
     if (warp == kWarps - 1 && (!begun || turn % kTurns == 0) && first_of(turn) < batch.count) {
@@ -670,7 +671,8 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
   const unsigned moment_share = (kShareOne + moments - 1) / moments;
   const auto launch = [&](auto* kernel, size_t entry_bytes, int blocks) {
     const size_t shared = static_cast<size_t>(plan.most_picks) * entry_bytes;
-    const int together_groups = plan.conversion_count > 0 ? 1 : plan.group_count;
+    // With no group it writes the anchors alone, or converts.
+    const int together_groups = plan.conversion_count > 0 ? 1 : std::max(1, plan.group_count);
     const int64_t together = std::max(1, multiprocessors(device) * blocks / together_groups);
     // At most half of the blocks that fit, so that the next launch's blocks can begin beside them.
     int doublings = 0;

@@ -125,8 +125,7 @@ ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double, I
 
 // How the images of a sample are flipped, where that concerns a key.
 ROBOCACHE_HD FlippedAxes flipped_axes(const WindowBatch& batch, const ConvertActionsParams& key, int64_t sample) {
-  const ImageDraw draw{batch.seed, batch.epoch,
-                       batch.draws != nullptr ? batch.draws[sample] : batch.first_position + sample};
+  const ImageDraw draw{batch.seed, batch.epoch, batch.number(sample)};
   const auto axes = [&](const ActionMirror& mirror) -> uint8_t {
     if (mirror.axes == nullptr) return 0;
     return static_cast<uint8_t>((is_flipped(draw, 0, mirror.flip[0]) ? 1 : 0) |

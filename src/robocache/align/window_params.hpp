@@ -161,7 +161,7 @@ struct WindowBatch {
   WindowPlan plan;
   Mixture mixture;
   const int64_t* anchors;  // [count] of all sources, on the plan's device, instead of positions; or null
-  const int64_t* draws;    // [count]: the numbers that random draws go by, with `anchors`
+  const int64_t* draws;    // [count]: the numbers that random draws go by; null: the positions
   int64_t first_position;
   int64_t count;
   uint64_t seed;  // of the images' random draws
@@ -170,6 +170,10 @@ struct WindowBatch {
 
   ROBOCACHE_HD Draw draw(int64_t sample) const {
     return anchors != nullptr ? mixture.of(anchors[sample]) : mixture.at(position(sample));
+  }
+
+  ROBOCACHE_HD int64_t number(int64_t sample) const {
+    return draws != nullptr ? draws[sample] : first_position + sample;
   }
 
   ROBOCACHE_HD int64_t position(int64_t sample) const {

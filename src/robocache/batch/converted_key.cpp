@@ -52,12 +52,14 @@ class ConvertedKey final : public BatchKey {
     }
   }
 
-  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables&) const override {
-    if (part == aligned()) {
+  void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
+                  DeviceTables&) const override {
+    if (part == aligned() && moment == spec().moment) {
       windows.streams.push_back(
           window_at(request_, source, params_.features, params_.x_offset, params_.pad_offset, params_.age_offset));
     }
-    if (conversion_.base && part == base_part_) {
+    if (conversion_.base && part == base_part_ &&
+        moment == streams_.spec(source).keys[*conversion_.base].moment) {
       WindowStream& base =
           windows.streams.emplace_back(window_at(*conversion_.base, source, params_.base_row, params_.base_row_offset,
                                                  params_.base_pad_offset, params_.base_age_offset));
@@ -67,6 +69,10 @@ class ConvertedKey final : public BatchKey {
         base.delta_ns = {streams_.spec(source).keys[*conversion_.base].offset_ns};
       }
     }
+  }
+
+  Moment base_moment() const override {
+    return conversion_.base ? streams_.spec(0).keys[*conversion_.base].moment : spec().moment;
   }
 
   // The device has what the host has aligned before its own plan runs.

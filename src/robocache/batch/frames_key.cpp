@@ -26,8 +26,9 @@ class FramesKey : public BatchKey {
     reserve_frame_marks(layout);
   }
 
-  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables&) const override {
-    if (part == aligned()) windows.streams.push_back(number_window(source, number_offset_));
+  void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
+                  DeviceTables&) const override {
+    if (part == aligned() && moment == spec().moment) windows.streams.push_back(number_window(source, number_offset_));
   }
 
  protected:
@@ -278,9 +279,10 @@ class ResidentFramesKey final : public DeviceFramesKey {
     ahead_offset_ = layout.add_room(streams_.fetched_bytes(request_));
   }
 
-  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const override {
-    FramesKey::add_window(part, source, windows, tables);
-    if (part != Part::kAhead || !streams_.is_fetched(request_)) return;
+  void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
+                  DeviceTables& tables) const override {
+    FramesKey::add_window(part, moment, source, windows, tables);
+    if (part != Part::kAhead || moment != spec().moment || !streams_.is_fetched(request_)) return;
     WindowStream& numbers = windows.streams.emplace_back(number_window(source, ahead_number_offset_));
     numbers.pad_offset = -1;
     numbers.age_offset = -1;

@@ -339,7 +339,7 @@ std::string values_to_json(const BatchSpec& spec, size_t index) {
     return object;
   };
   const auto values = [&](const KeySpec& of) {
-    Json object = without(json_of(of), {"key", "dtype", "one_step", "images", "has_intrinsics"});
+    Json object = without(json_of(of), {"key", "stream", "dtype", "one_step", "images", "has_intrinsics"});
     if (of.convert) object["convert"] = without(object["convert"], {"dtype", "tolerance"});
     if (of.rows) {
       object["rows"] = without(object["rows"], {"dtype", "names", "affine", "clip", "codec", "unit_m", "intrinsics"});

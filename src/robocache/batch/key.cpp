@@ -72,8 +72,9 @@ class NumbersKey final : public BatchKey {
     feature_pad_offset_ = add(layout, "_feature_is_pad", DType::kBool, row, "the features' padding of ");
   }
 
-  void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const override {
-    if (part != aligned()) return;
+  void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
+                  DeviceTables& tables) const override {
+    if (part != aligned() || moment != spec().moment) return;
     WindowStream& own = windows.streams.emplace_back(window(source, features_, spec().dtype, out_offset_));
     const auto& stream = streams_.of(source, request_);
     if (stream) {

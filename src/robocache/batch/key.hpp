@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -83,17 +84,26 @@ class BatchKey {
   BatchKey(const BatchKey&) = delete;
   BatchKey& operator=(const BatchKey&) = delete;
 
+  // All sources agree on what does not concern their rows.
+  const KeySpec& spec(size_t source = 0) const { return streams_.spec(source).keys[request_]; }
+
   // kDevice or kHost: the part whose plan has the key's window.
   Part aligned() const { return aligned_; }
 
   // Adds the arrays that lie in `part` to its layout. Throws ArgumentError.
   virtual void reserve(Part part, BatchLayout& layout) = 0;
 
-  // Adds the key's window in each sample of a source to the plan of `part`. Throws ArgumentError, DeviceError.
-  virtual void add_window(Part part, size_t source, WindowStreams& windows, DeviceTables& tables) const = 0;
+  // Adds the key's window in each sample of a source to the plan of `part` whose windows are around that moment; none: around
+  // the anchor. Throws ArgumentError, DeviceError.
+  using Moment = std::optional<MomentRule>;
+  virtual void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
+                          DeviceTables& tables) const = 0;
 
   // Adds what becomes of the key's windows to the plan of `part`.
   virtual void add_conversion(Part, std::vector<ConvertActionsParams>&, DeviceTables&) const {}
+
+  // The moment of the key that this one is converted by; its own where there is none.
+  virtual Moment base_moment() const { return spec().moment; }
 
   // On a CUDA loader, when the host's plan has run: the host's work on frames. Throws FrameError, FileError.
   virtual void stage(const BatchMemory&, HostPart&) const {}
@@ -116,8 +126,6 @@ class BatchKey {
 
  protected:
   const LoaderOptions& options() const { return streams_.options(); }
-  // All sources agree on what does not concern their rows.
-  const KeySpec& spec(size_t source = 0) const { return streams_.spec(source).keys[request_]; }
   int64_t steps() const { return spec().steps(); }
   std::vector<int64_t> shape_of(std::span<const int64_t> row) const;  // the shape of a sample's array of such rows
   int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;

@@ -64,6 +64,13 @@ void check_values(const BatchSpec& spec, size_t request, const NormStats& given,
   refuse(name, ": expected statistics of this window's steps, got others: ", differences, way);
 }
 
+// Given statistics of a key, or else, where nothing is converted, of the key whose stream fills it: a goal is normalised as the
+// state is.
+auto given_of(const std::map<std::string, NormStats>& given, const StreamRequest& request) {
+  const auto own = given.find(request.stream);
+  return own == given.end() && request.convert.empty() ? given.find(request.rows_key()) : own;
+}
+
 // The statistics, and their name for errors.
 struct Found {
   NormStats stats;
@@ -91,11 +98,11 @@ Found statistics_of(const LoaderOptions& options, size_t source, size_t request,
   const std::string& key = options.streams[request].stream;
   const SourceRequest& from = options.sources[source];
   const std::string name = "norm_stats['" + key + "']";
-  if (const auto given = from.norm_stats.find(key); given != from.norm_stats.end()) {
+  if (const auto given = given_of(from.norm_stats, options.streams[request]); given != from.norm_stats.end()) {
     check_values(spec, request, given->second, source_name(options, source) + name);
     return {given->second, source_name(options, source) + name};
   }
-  if (const auto given = options.norm_stats.find(key); given != options.norm_stats.end()) {
+  if (const auto given = given_of(options.norm_stats, options.streams[request]); given != options.norm_stats.end()) {
     check_values(spec, request, given->second, name);
     return {given->second, name};
   }

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "robocache/align/moments.hpp"
 #include "robocache/align/window_batch.hpp"
 #include "robocache/align/window_plan.hpp"
 #include "robocache/batch/fingerprint.hpp"
@@ -33,7 +34,11 @@ namespace {
 struct Source {
   std::shared_ptr<const ResidentClock> ticks;  // null with anchor_hz
   Anchors anchors;
-  int64_t before_filter;  // anchors
+  int64_t before_filter;               // anchors
+  std::optional<MomentTicks> moments;  // where a key has goals
+
+  // What the windows of a request are around: the anchors, or every tick.
+  AnchorIndex around(const StreamRequest& request) const { return request.moment ? moments->index() : anchors.index(); }
 };
 
 // Anchors that the mixture draws as one source: those of a source, or of a class of them.
@@ -43,10 +48,16 @@ struct Drawn {
   AnchorIndex on_device;  // its tables lie on the device
 };
 
-// The windows of a batch and its samples' order, where the host or the device reads both.
+// The windows of a batch around its anchors, or around moments of one rule, and the samples' order, where the host or the device
+// reads all.
 struct Aligner {
   WindowPlan plan{};
   Mixture mixture{};
+  bool runs = false;                      // it has windows, or writes what the anchors are
+  MomentBatch moments{};                  // of a rule: all but the batch
+  int64_t moments_offset = -1;            // bytes to the drawn moments,
+  int64_t offset_offset = -1;             // to the first array of their offsets,
+  int64_t moment_episode_offset = -1;     // and to that of their episodes; below 0: not written
 };
 
 // A batch that is asked for: the samples at a position, or given anchors, with the draws of the position's seed and epoch.
@@ -78,12 +89,16 @@ struct Loader::Impl {
       const bool fills = options.filled.empty() || std::ranges::find(options.filled, request) != options.filled.end();
       if (fills) keys.push_back(make_key(streams, request));
     }
+    for (const auto& key : keys) {
+      const auto& rule = key->spec().moment;
+      if (rule && std::ranges::find(rules, *rule) == rules.end()) rules.push_back(*rule);
+    }
     reserve_arrays();
     make_anchors();
     survey();
     make_mixture();
-    if (aligns_on_device) on_device = aligner_of(Part::kDevice, tables, mixture);
-    if (host_bytes() > 0) on_host = aligner_of(Part::kHost, host_tables, host_mixture);
+    if (aligns_on_device) on_device = aligners_of(Part::kDevice, tables, mixture, moments_on_device);
+    if (host_bytes() > 0) on_host = aligners_of(Part::kHost, host_tables, host_mixture, moments_on_host);
     if (std::string note = lesser_spread_note(options, streams.specs()); !note.empty())
       options.notes.push_back(std::move(note));
     if (std::string note = rounding_note(options); !note.empty()) options.notes.push_back(std::move(note));
@@ -95,8 +110,9 @@ struct Loader::Impl {
     BatchLayout files(options.batch_size);
     for (const auto& key : keys) key->reserve(Part::kAhead, files);
     if (files.bytes() == 0) return;
+    const std::vector<int64_t> moments_ahead = reserve_moments(files);
     ahead.emplace(options.device, files.bytes());
-    on_device_ahead = aligner_of(Part::kAhead, tables, mixture);
+    on_device_ahead = aligners_of(Part::kAhead, tables, mixture, moments_ahead);
   }
 
   // The host's part comes last, as one piece, and behind it the files that it only sends along.
@@ -106,15 +122,40 @@ struct Loader::Impl {
     };
     aligns_on_device = std::ranges::any_of(keys, [](const auto& key) { return key->aligned() == Part::kDevice; });
     reserve(Part::kDevice);
+    if (aligns_on_device) moments_on_device = reserve_moments(layout);
     if (!aligns_on_device) host_offset = layout.bytes();
     time_offset = layout.add("time_ns", DType::kInt64, {}, "the anchors' times");
     episode_offset = layout.add("episode_index", DType::kInt64, {}, "the anchors' episodes");
     anchor_offset = layout.add("anchor_index", DType::kInt64, {}, "the anchors' numbers");
     if (options.mixture) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the samples' sources");
+    for (const MomentRule& rule : rules) {
+      rule_arrays.push_back({add_of_goals(rule, "_offset_ns"),
+                             rule.kind == MomentKind::kOther ? add_of_goals(rule, "_episode_index") : -1});
+    }
     if (aligns_on_device) host_offset = layout.bytes();
     reserve(Part::kHost);
+    if (layout.bytes() > host_offset) moments_on_host = reserve_moments(layout);
     packed_offset = layout.bytes();
     reserve(Part::kPacked);
+  }
+
+  // Memory for the drawn moments of each rule.
+  std::vector<int64_t> reserve_moments(BatchLayout& to) const {
+    std::vector<int64_t> offsets;
+    for (size_t i = 0; i < rules.size(); ++i) offsets.push_back(to.add_scratch(8));
+    return offsets;
+  }
+
+  // An array for each key of a rule, one behind the other. Returns the offset of the first.
+  int64_t add_of_goals(const MomentRule& rule, const char* suffix) {
+    int64_t first = -1;
+    for (const auto& key : keys) {
+      if (key->spec().moment != rule) continue;
+      const std::string& name = key->spec().key;
+      const int64_t offset = layout.add(name + suffix, DType::kInt64, {}, "the goals of '" + name + "'");
+      if (first < 0) first = offset;
+    }
+    return first;
   }
 
   // ---- which moments ---------------------------------------------------------------------------------------------------
@@ -140,6 +181,38 @@ struct Loader::Impl {
         if (source.ticks) index.tick_ns = source.ticks->on_device().time_ns;
       }
     }
+    if (!rules.empty()) make_moments();
+  }
+
+  void make_moments() {
+    std::vector<int64_t> counts;
+    int64_t first_tick = 0;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const SourceRequest& request = options.sources[i];
+      std::vector<int64_t> episodes = *request.episodes;
+      std::ranges::sort(episodes);
+      episodes.erase(std::unique(episodes.begin(), episodes.end()), episodes.end());
+      std::vector<int64_t> tasks = request.tasks;
+      tasks.resize(static_cast<size_t>(request.dataset->num_episodes()), -1);
+      const MomentTicks& ticks = sources[i].moments.emplace(ticks_of(i, episodes, {}), tasks);
+      const int64_t* const times = sources[i].ticks ? sources[i].ticks->on_device().time_ns : nullptr;
+      host_moments.push_back(ticks.on_host());
+      moments.push_back(options.device.is_cuda() ? ticks.copied(tables, times) : ticks.on_host());
+      host_moments.back().first_tick = moments.back().first_tick = first_tick;
+      counts.push_back(ticks.index().anchors);
+      first_tick += counts.back();
+    }
+    const MixtureTables mixed(counts, {.weights = std::vector<std::optional<double>>(counts.size()), .shuffle = false});
+    moment_mixture = host_moment_mixture = mixed.mixture();
+    host_moment_mixture.table = host_tables.put(mixed.table());
+    moment_mixture.table = tables.put(mixed.table());
+    std::vector<MomentSource> of_parts, host_of_parts;
+    for (const Drawn& part : parts) {
+      of_parts.push_back(moments[part.source]);
+      host_of_parts.push_back(host_moments[part.source]);
+    }
+    host_moment_sources = host_tables.put(host_of_parts);
+    moment_sources = tables.put(of_parts);
   }
 
   // A source whole, or by the classes of its weights.
@@ -167,7 +240,8 @@ struct Loader::Impl {
     std::string padding;
     std::string made_up;
     for (size_t source = 0; source < sources.size(); ++source) {
-      survey_windows(options, streams, source, sources[source].anchors.index(), padding, made_up);
+      const auto around = [&](const StreamRequest& request) { return sources[source].around(request); };
+      survey_windows(options, streams, source, around, padding, made_up);
     }
     for (std::string* const note : {&made_up, &padding}) {
       if (!note->empty()) options.notes.push_back(std::move(*note));
@@ -191,7 +265,10 @@ struct Loader::Impl {
   }
 
   Anchors anchors_without_filter(size_t source, const std::vector<int64_t>& episodes) const {
-    const AnchorEdges edges = edges_of(source);
+    return ticks_of(source, episodes, edges_of(source));
+  }
+
+  Anchors ticks_of(size_t source, const std::vector<int64_t>& episodes, const AnchorEdges& edges) const {
     if (const auto& ticks = sources[source].ticks) return Anchors::of_ticks(ticks->on_host(), episodes, edges);
     std::vector<StreamClock> clocks;
     for (size_t request = 0; request < options.streams.size(); ++request) {
@@ -222,7 +299,7 @@ struct Loader::Impl {
     if (options.edges == Edges::kPad) return edges;
     for (size_t request = 0; request < options.streams.size(); ++request) {
       const auto& stream = streams.of(source, request);
-      if (!stream) continue;
+      if (!stream || options.streams[request].moment) continue;
       const KeySpec& key = streams.spec(source).keys[request];
       const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
       const auto [first, last] = std::ranges::minmax_element(delta_ns);
@@ -285,31 +362,69 @@ struct Loader::Impl {
 
   // ---- how a batch is filled -------------------------------------------------------------------------------------------
 
-  // The windows of the keys that are aligned in a part. One aligner also writes what the anchors are: the device's if there is
-  // one.
-  Aligner aligner_of(Part part, DeviceTables& to, const Mixture& mixed) {
-    std::vector<WindowStreams> windows;
+  // The windows of the keys that are aligned in a part: those around the anchors, then those around the moments of each rule. One
+  // part also writes what the anchors and the moments are: the device's if there is one. `drawn` is where the moments lie.
+  std::vector<Aligner> aligners_of(Part part, DeviceTables& to, const Mixture& mixed,
+                                   const std::vector<int64_t>& drawn) {
     const bool writes_anchors = part == (aligns_on_device ? Part::kDevice : Part::kHost);
+    std::vector<Aligner> aligners = {aligner_of(part, {}, to, mixed, writes_anchors)};
+    for (size_t rule = 0; rule < rules.size(); ++rule) {
+      const bool here = part == Part::kHost;
+      Aligner& own = aligners.emplace_back(
+          aligner_of(part, rules[rule], to, here ? host_moment_mixture : moment_mixture, false));
+      own.moments = moment_batch(rules[rule]);
+      own.moments.keys = std::ranges::count(keys, rules[rule], [](const auto& key) { return key->spec().moment; });
+      own.moments.key_stride = (options.batch_size * 8 + 255) / 256 * 32;
+      own.moments.sources = here ? host_moment_sources : moment_sources;
+      own.moments_offset = drawn[rule];
+      if (!writes_anchors) continue;
+      own.offset_offset = rule_arrays[rule].first;
+      own.moment_episode_offset = rule_arrays[rule].second;
+    }
+    return aligners;
+  }
+
+  size_t aligner_index(const std::optional<MomentRule>& rule) const {
+    return rule ? static_cast<size_t>(std::ranges::find(rules, *rule) - rules.begin()) + 1 : 0;
+  }
+
+  // Whether the aligner of a rule is the last that fills what a key is converted from.
+  bool converts_at(const BatchKey& key, const std::optional<MomentRule>& rule) const {
+    return aligner_index(rule) == std::max(aligner_index(key.spec().moment), aligner_index(key.base_moment()));
+  }
+
+  Aligner aligner_of(Part part, const std::optional<MomentRule>& rule, DeviceTables& to, const Mixture& mixed,
+                     bool writes_anchors) {
+    std::vector<WindowStreams> windows;
     const bool writes_sources = writes_anchors && source_offset >= 0;
     const bool has_parts =
         std::ranges::any_of(weights_of_parts, [](const std::vector<double>& weights) { return !weights.empty(); });
+    for (size_t source = 0; rule && source < sources.size(); ++source) {
+      WindowStreams& own = windows.emplace_back();
+      own.anchors = (part == Part::kHost ? host_moments : moments)[source].ticks;
+      for (const auto& key : keys) key->add_window(part, rule, source, own, to);
+    }
     for (const Drawn& drawn : parts) {
+      if (rule) break;
       WindowStreams& own = windows.emplace_back();
       own.anchors = part == Part::kHost ? drawn.anchors.index() : drawn.on_device;
-      for (const auto& key : keys) key->add_window(part, drawn.source, own, to);
+      for (const auto& key : keys) key->add_window(part, {}, drawn.source, own, to);
       if (!writes_sources || !has_parts) continue;  // else the plan writes it
       const auto number = std::bit_cast<std::array<uint8_t, 8>>(static_cast<int64_t>(drawn.source));
       own.constants.push_back({to.put(std::vector<uint8_t>(number.begin(), number.end())), 8, source_offset});
     }
     Aligner aligner{window_plan(windows, to), mixed};
     std::vector<ConvertActionsParams> conversions;
-    for (const auto& key : keys) key->add_conversion(part, conversions, to);
+    for (const auto& key : keys) {
+      if (converts_at(*key, rule)) key->add_conversion(part, conversions, to);
+    }
     aligner.plan.conversions = to.put(conversions);
     aligner.plan.conversion_count = static_cast<int32_t>(conversions.size());
     // Converting a number takes as long as copying so many bytes.
     for (const ConvertActionsParams& key : conversions) {
       aligner.plan.sample_bytes += int64_t{key.steps} * key.out_features * (key.by_feature ? 4 : 16);
     }
+    aligner.runs = writes_anchors || aligner.plan.group_count > 0 || aligner.plan.has_constants || !conversions.empty();
     aligner.plan.time_offset = writes_anchors ? time_offset : -1;
     aligner.plan.episode_offset = writes_anchors ? episode_offset : -1;
     aligner.plan.source_offset = writes_sources && !has_parts ? source_offset : -1;
@@ -334,6 +449,30 @@ struct Loader::Impl {
     return batch;
   }
 
+  // Runs the plans of a part.
+  void align(const std::vector<Aligner>& aligners, const Wanted& wanted, const GivenNumbers& given, void* memory,
+             Device device, CudaStream stream) const {
+    const WindowBatch around_anchors = batch_at(wanted, aligners[0], given, memory);
+    if (aligners[0].runs) window_batch(around_anchors, device, stream);
+    for (size_t i = 1; i < aligners.size(); ++i) {
+      const Aligner& by = aligners[i];
+      const auto array = [&](int64_t offset) {
+        return offset < 0 ? nullptr : reinterpret_cast<int64_t*>(static_cast<char*>(memory) + offset);
+      };
+      if (!by.runs && by.offset_offset < 0) continue;
+      MomentBatch drawn = by.moments;
+      drawn.batch = around_anchors;
+      drawn.seed = wanted.position.seed;
+      drawn.epoch = static_cast<uint64_t>(wanted.position.epoch);
+      drawn.moments = array(by.moments_offset);
+      drawn.offset_ns = array(by.offset_offset);
+      drawn.episode = array(by.moment_episode_offset);
+      draw_moments(drawn, device, stream);
+      if (!by.runs) continue;
+      window_batch(batch_at(wanted, by, {drawn.moments, given.draws}, memory), device, stream);
+    }
+  }
+
   // A batch whose plans have run. The random draws go by the order, or by the given numbers.
   static BatchMemory filled_by(const Wanted& wanted, const WindowBatch& batch) {
     const ImageDraw first{.seed = wanted.position.seed,
@@ -351,11 +490,11 @@ struct Loader::Impl {
   HostPart fill_host(const Wanted& wanted, void* memory) const {
     GivenNumbers given;
     if (!wanted.anchors.empty()) given = {wanted.anchors.data(), wanted.draws.data()};
-    const WindowBatch batch = batch_at(wanted, on_host, given, static_cast<char*>(memory) - host_offset);
-    window_batch(batch, {}, {});
+    char* const start = static_cast<char*>(memory) - host_offset;
+    align(on_host, wanted, given, start, {}, {});
     HostPart part{.copies = {{host_offset, packed_offset - host_offset}}, .packed = {}, .bad_frames = 0};
     part.packed.resize(options.streams.size());
-    const BatchMemory filled = filled_by(wanted, batch);
+    const BatchMemory filled = filled_by(wanted, batch_at(wanted, on_host[0], given, start));
     for (const auto& key : keys) {
       if (key->aligned() == Part::kHost) key->stage(filled, part);
     }
@@ -374,7 +513,7 @@ struct Loader::Impl {
   void fetch(const BatchPosition& position, int64_t count) const {
     const std::lock_guard<std::mutex> lock(scratch_mutex);
     ahead->copy(position, [&](void* memory, CudaStream stream) {
-      window_batch(batch_at({position, count}, on_device_ahead, {}, memory), options.device, stream);
+      align(on_device_ahead, {position, count}, {}, memory, options.device, stream);
       for (const auto& key : keys) key->fetch(memory, count, stream);
     });
   }
@@ -383,10 +522,9 @@ struct Loader::Impl {
   // that the device decodes.
   int64_t fill_device(const Wanted& wanted, const GivenNumbers& given, const HostPart& part, void* memory,
                       CudaStream stream) const {
-    const WindowBatch batch = batch_at(wanted, on_device, given, memory);
     check_damage();  // for earlier batches
-    if (aligns_on_device) window_batch(batch, options.device, stream);
-    const BatchMemory filled = filled_by(wanted, batch);
+    if (aligns_on_device) align(on_device, wanted, given, memory, options.device, stream);
+    const BatchMemory filled = filled_by(wanted, batch_at(wanted, aligns_on_device ? on_device[0] : Aligner{}, given, memory));
     const bool uses_scratch = scratch.bytes() > 0;
     std::unique_lock<std::mutex> lock(scratch_mutex, std::defer_lock);
     const void* fetched = nullptr;
@@ -465,7 +603,15 @@ struct Loader::Impl {
   int64_t host_offset = 0;        // the start of the host's part,
   int64_t packed_offset = 0;      // and in it the start of the files
   bool aligns_on_device = false;  // or on the CPU
-  Aligner on_device, on_host, on_device_ahead;
+  std::vector<Aligner> on_device, on_host, on_device_ahead;
+  std::vector<MomentRule> rules;                         // of the keys' goals, each once
+  std::vector<std::pair<int64_t, int64_t>> rule_arrays;  // of each: the offsets of its arrays
+  std::vector<int64_t> moments_on_device, moments_on_host;
+  std::vector<MomentSource> moments, host_moments;  // of each source; their tables lie on the device, on the host
+  const MomentSource* moment_sources = nullptr;     // the same as a table there
+  const MomentSource* host_moment_sources = nullptr;
+  Mixture moment_mixture{};
+  Mixture host_moment_mixture{};
   Mixture mixture{};
   Mixture host_mixture{};
   OrderFingerprint fingerprint;
@@ -541,7 +687,9 @@ int64_t Loader::bad_frames_on_device() const {
 bool Loader::is_small() const {
   constexpr int64_t kSmallBytes = 64 << 10;  // about 15 microseconds; waking a thread takes 5 to 50
   if (impl_->options.device.is_cuda()) return false;
-  if (impl_->options.batch_size > kSmallBytes / std::max<int64_t>(1, impl_->on_device.plan.sample_bytes)) return false;
+  int64_t sample_bytes = 1;
+  for (const Aligner& aligner : impl_->on_device) sample_bytes += aligner.plan.sample_bytes;
+  if (impl_->options.batch_size > kSmallBytes / sample_bytes) return false;
   for (size_t request = 0; request < impl_->options.streams.size(); ++request) {
     if (impl_->streams.camera(request) != nullptr || placements()[request].tier == Tier::kMapped) return false;
   }
@@ -627,7 +775,8 @@ TensorView Loader::view(const BatchArray& array, int64_t samples, void* memory) 
 }
 void Loader::check_tolerance() const {
   for (size_t source = 0; source < impl_->sources.size(); ++source) {
-    robocache::check_tolerance(impl_->options, impl_->streams, source, impl_->sources[source].anchors.index());
+    const auto around = [&](const StreamRequest& request) { return impl_->sources[source].around(request); };
+    robocache::check_tolerance(impl_->options, impl_->streams, source, around);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "robocache/batch/loader_streams.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <new>
 #include <numeric>
 #include <set>
@@ -95,12 +96,22 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
     const StreamRequest& asked = options_.streams[request];
     const Camera* const camera = cameras_[request].get();
     KeySpec& key = spec.keys.emplace_back(KeySpec{.key = asked.stream,
+                                                  .stream = asked.rows_key(),
                                                   .dtype = *asked.dtype,
                                                   .one_step = asked.one_step,
                                                   .offset_ns = checked_ns(*asked.offset_s, "offset_s"),
                                                   .causal = *asked.causal,
                                                   .max_gap_ns = duration(asked.max_gap_s, "max_gap_s"),
                                                   .tolerance_ns = duration(asked.tolerance_s, "tolerance_s")});
+    if (asked.moment) {
+      const auto& [kind, low_s, high_s, discount] = *asked.moment;
+      key.moment = MomentRule{.kind = kind};
+      if (kind == MomentKind::kFuture) {
+        key.moment->low_ns = checked_ns(low_s, "low_s");
+        key.moment->high_ns = std::isinf(high_s) ? INT64_MAX : checked_ns(high_s, "high_s");
+      }
+      if (kind == MomentKind::kGeometric) key.moment->discount = discount;
+    }
     key.shape = camera != nullptr ? camera->shape() : key_shape(options_, request);
     for (const double delta : asked.delta_timestamps) {
       if (asked.rows) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,11 +14,15 @@
 #include "robocache/batch/residency.hpp"
 #include "robocache/batch/spec.hpp"
 #include "robocache/core/device_tables.hpp"
+#include "robocache/sample/anchors.hpp"
 #include "robocache/source/resident.hpp"
 #include "robocache/source/rows.hpp"
 #include "robocache/source/tier.hpp"
 
 namespace robocache {
+
+// What a request's windows of a source are around: its anchors, or every tick where moments take their part.
+using AnchorsAround = std::function<AnchorIndex(const StreamRequest&)>;
 
 // The tier of a key's rows.
 struct Placement {

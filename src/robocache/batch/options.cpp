@@ -236,6 +236,22 @@ void check_names(const StreamRequest& request, const std::vector<const Stream*>&
   }
 }
 
+void check_moment(const StreamRequest& request) {
+  const MomentRequest& moment = *request.moment;
+  const std::string name = of_stream(request, "moment");
+  if (moment.kind == MomentKind::kFuture) {
+    if (!(0 <= moment.low_s && moment.low_s < moment.high_s)) {
+      refuse(name, ": expected 0 <= low_s < high_s, got ", number_text(moment.low_s), " and ",
+             number_text(moment.high_s));
+    }
+    checked_ns(moment.low_s, name + ".low_s");
+    if (std::isfinite(moment.high_s)) checked_ns(moment.high_s, name + ".high_s");
+  }
+  if (moment.kind == MomentKind::kGeometric && !(0 < moment.discount && moment.discount < 1)) {
+    refuse(name, ": expected a discount between 0 and 1, got ", number_text(moment.discount));
+  }
+}
+
 // Says what the request leaves out, by the first stream that fills it, and checks what it then says against all of them.
 void complete(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   const Stream& stream = *streams[0];
@@ -274,6 +290,7 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
            std::to_string(stream.shape.size()));
   }
 
+  if (request.moment) check_moment(request);
   if (request.rows) {
     check_rows(request);
     request.method = InterpolationMethod::kPrevious;
@@ -320,7 +337,7 @@ void complete(const LoaderOptions& options, const std::vector<const Stream*>& st
 void find_streams(LoaderOptions& options, const StreamRequest& request) {
   bool found = false;
   for (SourceRequest& source : options.sources) {
-    source.streams.push_back(stream_of(source, request.stream));
+    source.streams.push_back(stream_of(source, request.rows_key()));
     found = found || source.streams.back();
   }
   if (found) return;
@@ -331,7 +348,8 @@ void find_streams(LoaderOptions& options, const StreamRequest& request) {
       if (std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(std::move(key));
     }
   }
-  refuse("delta_timestamps: no stream '", request.stream, "' in ", where, "; there are ", listed(keys));
+  const std::string name = request.from.empty() ? "delta_timestamps" : of_stream(request, "stream");
+  refuse(name, ": no stream '", request.rows_key(), "' in ", where, "; there are ", listed(keys));
 }
 
 // The name of the stream whose ticks a source's anchors are: the one asked for, or the slowest that the batch takes.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "robocache/actions/convert.hpp"
+#include "robocache/align/moments_params.hpp"
 #include "robocache/batch/normalisation.hpp"
 #include "robocache/batch/residency.hpp"
 #include "robocache/cache/dataset.hpp"
@@ -26,6 +27,20 @@
 #include "robocache/sample/anchors.hpp"
 
 namespace robocache {
+
+// A MomentRule in seconds.
+struct MomentRequest {
+  MomentKind kind = MomentKind::kLast;
+  double low_s = 0;
+  double high_s = 0;
+  double discount = 0;
+
+  static constexpr auto fields() {
+    using Self = MomentRequest;
+    return std::tuple(Field{"kind", &Self::kind}, Field{"low_s", &Self::low_s}, Field{"high_s", &Self::high_s},
+                      Field{"discount", &Self::discount});
+  }
+};
 
 // What is said of one of the batch's keys: in each source one stream fills it. What it leaves out the LoaderOptions say for
 // all.
@@ -51,6 +66,11 @@ struct StreamRequest {
   std::vector<int64_t> base_features = {};            // of its row, in the order of this key's; none: all
   // Features whose signs change when the images are flipped, before `convert`; none where nobody said.
   std::optional<std::vector<int64_t>> mirror_horizontal = {}, mirror_vertical = {};
+  std::string from = {};                              // the key whose stream fills this one; none: its own
+  std::optional<MomentRequest> moment = {};           // what takes the anchor's part; none: the anchor
+
+  // The key of the stream that fills it.
+  const std::string& rows_key() const { return from.empty() ? stream : from; }
 
   static constexpr auto fields() {
     using Self = StreamRequest;
@@ -61,7 +81,8 @@ struct StreamRequest {
         Field{"max_gap_s", &Self::max_gap_s}, Field{"offset_s", &Self::offset_s}, Field{"causal", &Self::causal},
         Field{"tolerance_s", &Self::tolerance_s}, Field{"dtype", &Self::dtype}, Field{"images", &Self::images},
         Field{"convert", &Self::convert}, Field{"base", &Self::base}, Field{"base_features", &Self::base_features},
-        Field{"mirror_horizontal", &Self::mirror_horizontal}, Field{"mirror_vertical", &Self::mirror_vertical});
+        Field{"mirror_horizontal", &Self::mirror_horizontal}, Field{"mirror_vertical", &Self::mirror_vertical},
+        Field{"stream", &Self::from}, Field{"moment", &Self::moment});
   }
 };
 
@@ -83,6 +104,7 @@ struct SourceRequest {
   bool balance = false;
 
   std::map<std::string, NormStats> norm_stats = {};  // by key: instead of the dataset's statistics
+  std::vector<int64_t> tasks = {};  // a number for the task of each episode, below 0: none; for MomentKind::kOther
 
   // Of complete options: the episodes whose statistics normalise; none: all there are. Ranks with episodes of their own have
   // the same.

@@ -139,7 +139,16 @@ void check_methods(const std::string& name, const KeySpec& key, const RowsSpec& 
 
 void check_key(const BatchSpec& spec, const KeySpec& key) {
   const std::string name = "keys['" + key.key + "']";
-  if (key.key.empty()) refuse("keys: expected keys with names, got an empty one");
+  if (key.key.empty() || key.stream.empty()) refuse("keys: expected keys and streams with names, got an empty one");
+  if (key.moment) {
+    const MomentRule& moment = *key.moment;
+    const bool future = moment.kind == MomentKind::kFuture;
+    const bool geometric = moment.kind == MomentKind::kGeometric;
+    const bool fits = future ? 0 <= moment.low_ns && moment.low_ns < moment.high_ns : moment.low_ns == 0 && moment.high_ns == 0;
+    if (!fits || (geometric ? !(0 < moment.discount && moment.discount < 1) : moment.discount != 0)) {
+      refuse(name, ".moment: expected low_ns and high_ns of 'future', a discount of 'geometric', and else 0");
+    }
+  }
   features_of(name, key.shape);
   if (key.steps() == 0 || (key.one_step && key.steps() != 1)) {
     refuse(name, ".offsets_ns: expected ", key.one_step ? "one offset" : "at least one offset", ", got ",

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "robocache/actions/convert.hpp"
+#include "robocache/align/moments_params.hpp"
 #include "robocache/batch/normalisation.hpp"
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/dtype.hpp"
@@ -76,6 +77,9 @@ struct ConversionSpec {
 
 struct KeySpec {
   std::string key;
+  std::string stream;  // the key of the stream that fills it; its own, unless two windows are of one stream
+  // Of a goal: how the loader drew the moment, which took the anchor's part. Elsewhere goals are what the caller gives.
+  std::optional<MomentRule> moment = {};
   DType dtype = DType::kFloat32;  // in the batch
   std::vector<int64_t> shape =
       {};  // of a step in the batch; of numbers that of a row, but the widest source's with pad_features
@@ -98,7 +102,8 @@ struct KeySpec {
 
   static constexpr auto fields() {
     using Self = KeySpec;
-    return std::tuple(Field{"key", &Self::key}, Field{"dtype", &Self::dtype}, Field{"shape", &Self::shape},
+    return std::tuple(Field{"key", &Self::key}, Field{"stream", &Self::stream}, Field{"moment", &Self::moment},
+                      Field{"dtype", &Self::dtype}, Field{"shape", &Self::shape},
                       Field{"offsets_ns", &Self::offsets_ns}, Field{"offsets_rows", &Self::offsets_rows},
                       Field{"one_step", &Self::one_step}, Field{"offset_ns", &Self::offset_ns},
                       Field{"causal", &Self::causal}, Field{"max_gap_ns", &Self::max_gap_ns},

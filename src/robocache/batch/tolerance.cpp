@@ -12,12 +12,13 @@
 namespace robocache {
 
 void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
-                     const AnchorIndex& anchors) {
+                     const AnchorsAround& around) {
   for (size_t request = 0; request < options.streams.size(); ++request) {
     const StreamRequest& asked = options.streams[request];
     const auto& stream = streams.of(source, request);
     if (!asked.tolerance_s || !stream) continue;
     const StreamClock clock = stream->clock().on_host();
+    const AnchorIndex anchors = around(asked);
     const KeySpec& key = streams.spec(source).keys[request];
     const auto tolerance_ns = static_cast<uint64_t>(*key.tolerance_ns);
     const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();

@@ -12,6 +12,6 @@ namespace robocache {
 // Checks every anchor of a source. Throws ArgumentError that names the stream, episode, time and distance of the first target in
 // the recording whose sample is farther away.
 void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
-                     const AnchorIndex& anchors);
+                     const AnchorsAround& around);
 
 }  // namespace robocache

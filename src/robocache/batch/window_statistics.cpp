@@ -27,6 +27,7 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
   const SourceRequest& from = options.sources[source];
   own.sources = {SourceRequest{.dataset = from.dataset, .episodes = episodes, .rename = from.rename}};
   own.sources[0].filter = from.filter;
+  own.sources[0].tasks = from.tasks;
   if (!options.anchor_hz) {
     own.sources[0].anchor = from.anchor;
     for (const auto& [stream, key] : from.rename) {

@@ -124,7 +124,7 @@ std::string padding_text(const StreamRequest& asked, const Stream& stream, Found
 }  // namespace
 
 void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
-                    const AnchorIndex& anchors, std::string& padding_note, std::string& made_up_note) {
+                    const AnchorsAround& around, std::string& padding_note, std::string& made_up_note) {
   const SourceRequest& from = options.sources[source];
   const std::string name = source_name(options, source);
   for (size_t request = 0; request < options.streams.size(); ++request) {
@@ -133,8 +133,9 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     if (!resident) continue;
     const Stream& stream = from.dataset->streams()[static_cast<size_t>(*from.streams[request])];
     const BatchSpec& spec = streams.spec(source);
-    const Found found = look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), anchors);
-    if (2 * found.padding > found.steps) add_to_note(padding_note, name + padding_text(asked, stream, found));
+    const Found found = look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));
+    // Which ticks are goals is not known here.
+    if (2 * found.padding > found.steps && !asked.moment) add_to_note(padding_note, name + padding_text(asked, stream, found));
     if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
     const std::string period = seconds(stream.findings.period_ns / kNsPerSecond);
     const std::string ways = "ticks and offsets on its rows, or method=, such as 'previous' or " +

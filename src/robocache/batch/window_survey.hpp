@@ -16,6 +16,6 @@ namespace robocache {
 // nominal streams with values between rows, by a method that nobody asked for, around anchors of a recorded clock. Throws
 // ArgumentError for such values if the anchors are ticks of a rate or of a nominal clock.
 void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
-                    const AnchorIndex& anchors, std::string& padding_note, std::string& made_up_note);
+                    const AnchorsAround& around, std::string& padding_note, std::string& made_up_note);
 
 }  // namespace robocache

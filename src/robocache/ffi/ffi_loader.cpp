@@ -78,7 +78,8 @@ std::vector<AnchorRange> ranges_from(const Args& args, int i, const char* name) 
 // Arguments from `at` on: how many sources there are; of each the dataset, and each or None: the int64 episodes, the ranges of
 // anchors that are kept and whether they are of rows, those that are dropped and whether they are, and a function (number of anchors, addresses of their episodes and times, int64,
 // and of bytes), that sets to 0 the bytes of anchors that are not drawn, and one that gives their values, float64; then whether
-// these say what is balanced, else they are weights.
+// these say what is balanced, else they are weights; and
+// the int64 task of each episode of the dataset, or None.
 std::vector<SourceRequest> sources_from(const Args& args, int& at) {
   std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(at++, "sources")));
   for (SourceRequest& source : sources) {
@@ -104,7 +105,8 @@ std::vector<SourceRequest> sources_from(const Args& args, int& at) {
       };
     }
     source.balance = args.boolean(at + 7, "balance");
-    at += 8;
+    if (!args.is_none(at + 8)) source.tasks = numbers<int64_t>(args, at + 8, "tasks");
+    at += 9;
   }
   return sources;
 }

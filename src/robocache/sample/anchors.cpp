@@ -338,6 +338,13 @@ std::vector<Anchors> Anchors::split(std::span<const int32_t> part, int64_t parts
   return found;
 }
 
+void Anchors::add_none() {
+  table_.push_back({.first_anchor = anchors_++, .episode = -1, .origin = 0, .first_tick = 0});
+  first_of_.clear();
+  shift_ = 0;
+  finish();
+}
+
 // Builds a table with about as many buckets as runs, so that the search in a bucket takes a step or two.
 void Anchors::finish() {
   const auto runs = static_cast<int64_t>(table_.size());

@@ -131,6 +131,9 @@ class Anchors {
   // The anchors of each part, by the part of each anchor in [0, parts), or -1 for none.
   std::vector<Anchors> split(std::span<const int32_t> part, int64_t parts) const;
 
+  // Adds a last anchor in episode -1, which has no rows.
+  void add_none();
+
   AnchorIndex index() const;
   std::span<const AnchorRun> table() const { return table_; }
   std::span<const int32_t> first_of() const { return first_of_; }

@@ -22,8 +22,9 @@ struct StreamClock {
   const int64_t* time_ns;       // [rows], non-decreasing within an episode
   const EpisodeRows* episodes;  // [episodes], or null for a missing stream, which has no rows
 
+  // Those of an episode; none of episode -1.
   ROBOCACHE_HD EpisodeRows rows_of(int64_t episode) const {
-    return episodes == nullptr ? EpisodeRows{0, 0, 0, 0.0} : episodes[episode];
+    return episodes == nullptr || episode < 0 ? EpisodeRows{0, 0, 0, 0.0} : episodes[episode];
   }
 
   friend bool operator==(const StreamClock&, const StreamClock&) = default;

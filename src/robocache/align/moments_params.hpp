@@ -1,0 +1,191 @@
+// The rule of the moments that goals are taken at, for the CPU loop and the CUDA kernel.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <tuple>
+
+#include "robocache/align/window_params.hpp"
+#include "robocache/core/enum_names.hpp"
+#include "robocache/core/fields.hpp"
+#include "robocache/core/host_device.hpp"
+#include "robocache/core/mix_bits.hpp"
+#include "robocache/interpolation/number.hpp"
+#include "robocache/interpolation/segment.hpp"
+#include "robocache/sample/anchors.hpp"
+
+namespace robocache {
+
+// A moment is a tick of the anchors' clock. For an anchor at t in an episode with the ticks 0, ..., n - 1, of which the
+// last at or before t is k:
+enum class MomentKind : uint8_t {
+  kFuture,     // one of those in (t + low, t + high], each as likely; an end is moved up by less than snap_ns
+  kLast,       // tick n - 1
+  kGeometric,  // tick k + i for i in [1, n - 1 - k], as likely as discount^i
+  kOther,      // one of another episode of the same task, each such episode as likely, and in it each tick
+};
+
+template <>
+struct EnumNames<MomentKind> {
+  static constexpr std::string_view names[] = {"future", "last", "geometric", "other"};
+};
+
+struct MomentRule {
+  MomentKind kind = MomentKind::kLast;
+  int64_t low_ns = 0;   // of kFuture
+  int64_t high_ns = 0;  // the same; the greatest int64: up to the episode's end
+  double discount = 0;  // of kGeometric
+
+  bool operator==(const MomentRule&) const = default;
+
+  static constexpr auto fields() {
+    using Self = MomentRule;
+    return std::tuple(Field{"kind", &Self::kind}, Field{"low_ns", &Self::low_ns}, Field{"high_ns", &Self::high_ns},
+                      Field{"discount", &Self::discount});
+  }
+};
+
+// The episodes of an entry's task: members [begin, begin + count) of the source, and which of them the entry is. An
+// episode without a task is alone.
+struct MomentPeers {
+  int32_t begin;
+  int32_t count;
+  int32_t own;
+};
+
+// The ticks of a source. The last one is none: it lies in an episode without rows.
+struct MomentSource {
+  AnchorIndex ticks;
+  int64_t first_tick;        // among those of all sources
+  const int32_t* entry_of;   // [episodes of the dataset]: the entry of an episode, or -1
+  const MomentPeers* peers;  // [entries of the ticks' table, without none's]
+  const int32_t* members;    // entries, one task after the other
+
+  ROBOCACHE_HD int64_t none() const { return ticks.anchors - 1; }
+  ROBOCACHE_HD int64_t count_of(int64_t entry) const {
+    return ticks.table[entry + 1].first_anchor - ticks.table[entry].first_anchor;
+  }
+  ROBOCACHE_HD int64_t time_of(int64_t entry, int64_t tick) const {
+    const auto& of = ticks.table[entry];
+    if (ticks.tick_ns != nullptr) return ticks.tick_ns[of.origin + tick];
+    return of.origin + clock_tick_ns(of.first_tick + tick, ticks.period_ns);
+  }
+  // The number of an entry's ticks at or before a time.
+  ROBOCACHE_HD int64_t passed(int64_t entry, int64_t time_ns) const {
+    int64_t low = 0;
+    int64_t high = count_of(entry);
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (time_of(entry, middle) <= time_ns) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+};
+
+inline constexpr int kMomentPowers = 62;  // an episode has fewer than 2^62 ticks
+
+// The moments of a batch's samples.
+struct MomentBatch {
+  WindowBatch batch;  // the windows of the anchors
+  MomentRule rule;
+  double powers[kMomentPowers];  // of kGeometric: discount^(2^i), each the square of the one before
+  uint64_t key;                  // a hash of the rule: rules that are equal draw the same
+  uint64_t seed;
+  uint64_t epoch;
+  const MomentSource* sources;  // one for each of the batch's
+  int64_t* moments;  // [batch.count]: the ticks, counted over all sources
+  // [keys][batch.count], or null; from a key to the next are key_stride numbers:
+  int64_t* offset_ns;  // from the anchor's time to the moment's; of none the least int64
+  int64_t* episode;    // the moment's, or -1
+  int64_t keys;
+  int64_t key_stride;
+};
+
+// Returns the tick i more than `before` where i in [1, count] is as likely as discount^i: the least with
+// discount^i < 1 - u (1 - discount^count). All products are rounded one by one, so that every device draws the same.
+ROBOCACHE_HD int64_t geometric_step(const double (&powers)[kMomentPowers], int64_t count, uint64_t bits) {
+  double all = 1;
+  for (int i = 0; i < kMomentPowers && count >> i != 0; ++i) {
+    if ((count >> i & 1) != 0) all *= powers[i];
+  }
+  const double u = static_cast<double>(bits >> 11) * 0x1p-53;
+  const double least = multiply_add(-u, 1 - all, 1.0);
+  int64_t steps = 0;
+  double power = 1;
+  for (int i = kMomentPowers - 1; i >= 0; --i) {
+    const int64_t further = steps + (int64_t{1} << i);
+    if (further >= count || power * powers[i] < least) continue;
+    steps = further;
+    power *= powers[i];
+  }
+  return steps + 1;
+}
+
+// Returns the moment of an anchor among its source's ticks.
+ROBOCACHE_HD int64_t moment_of(const MomentBatch& m, const MomentSource& source, const Anchor& anchor, uint64_t state) {
+  const uint64_t bits = mix_bits(state + 0x9e3779b97f4a7c15u);
+  const int64_t entry = source.entry_of[anchor.episode];
+  if (entry < 0) return source.none();
+  const int64_t count = source.count_of(entry);
+  const int64_t first = source.ticks.table[entry].first_anchor;
+  switch (m.rule.kind) {
+    case MomentKind::kFuture: {
+      const int64_t reach = m.batch.plan.snap_ns > 0 ? m.batch.plan.snap_ns - 1 : 0;
+      const int64_t from = saturating_add(anchor.time_ns, saturating_add(m.rule.low_ns, reach));
+      const int64_t until = saturating_add(anchor.time_ns, saturating_add(m.rule.high_ns, reach));
+      const int64_t begin = source.passed(entry, from);
+      const int64_t end = source.passed(entry, until);
+      if (begin >= end) return source.none();
+      return first + begin + static_cast<int64_t>(bits % static_cast<uint64_t>(end - begin));
+    }
+    case MomentKind::kLast:
+      return first + count - 1;
+    case MomentKind::kGeometric: {
+      const int64_t passed = source.passed(entry, anchor.time_ns);
+      if (passed >= count) return source.none();
+      return first + passed - 1 + geometric_step(m.powers, count - passed, bits);
+    }
+    case MomentKind::kOther: {
+      const MomentPeers peers = source.peers[entry];
+      if (peers.count < 2) return source.none();
+      auto nth = static_cast<int32_t>(bits % static_cast<uint64_t>(peers.count - 1));
+      if (nth >= peers.own) ++nth;
+      const int64_t other = source.members[peers.begin + nth];
+      const uint64_t more = mix_bits(state + 2 * 0x9e3779b97f4a7c15u);
+      return source.ticks.table[other].first_anchor +
+             static_cast<int64_t>(more % static_cast<uint64_t>(source.count_of(other)));
+    }
+  }
+  return source.none();
+}
+
+// Draws the moment of a sample.
+ROBOCACHE_HD void draw_moment(const MomentBatch& m, int64_t sample) {
+  const WindowPlan& plan = m.batch.plan;
+  const Draw draw = m.batch.draw(sample);
+  const WindowSource& windows = plan.sources == nullptr ? plan.first : plan.sources[draw.source];
+  const MomentSource& source = m.sources[draw.source];
+  const Anchor anchor = windows.anchors.at(draw.anchor);
+  const int64_t number = m.batch.anchors != nullptr ? m.batch.anchors[sample] : m.batch.first_position + sample;
+  uint64_t state = 0;
+  const uint64_t parts[] = {m.seed, m.epoch, static_cast<uint64_t>(number), m.key};
+  for (const uint64_t part : parts) state = mix_bits((state ^ part) + 0x9e3779b97f4a7c15u);
+  const int64_t tick = moment_of(m, source, anchor, state);
+  const Anchor moment = source.ticks.at(tick);
+  const bool none = tick == source.none();
+  m.moments[sample] = source.first_tick + tick;
+  const bool later = moment.time_ns >= anchor.time_ns;
+  uint64_t apart = later ? ns_between(moment.time_ns, anchor.time_ns) : ns_between(anchor.time_ns, moment.time_ns);
+  if (apart > static_cast<uint64_t>(INT64_MAX)) apart = static_cast<uint64_t>(INT64_MAX);
+  const int64_t offset_ns = none ? INT64_MIN : later ? static_cast<int64_t>(apart) : -static_cast<int64_t>(apart);
+  for (int64_t key = 0; key < m.keys; ++key) {
+    if (m.offset_ns != nullptr) m.offset_ns[key * m.key_stride + sample] = offset_ns;
+    if (m.episode != nullptr) m.episode[key * m.key_stride + sample] = moment.episode;
+  }
+}
+
+}  // namespace robocache
