@@ -324,7 +324,8 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         "method_asked": asked,
         "images": None if images is None else json.loads(images.to_json()),
         "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
-        "moment": window.moment and {
+        "moment": window.moment
+        and {
             name: value if name == "kind" else _json_number(_real(f"{name}.moment", value))
             for name, value in vars(window.moment).items()
         },

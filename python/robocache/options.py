@@ -163,7 +163,9 @@ class Window:
             Moment(kind='future', low_s=0.5, high_s=2.0, discount=0.0)
         """
         if where != "same episode":
-            raise errors.ArgumentError(f"where: expected 'same episode', got {where!r}; Window.other() is of another one")
+            raise errors.ArgumentError(
+                f"where: expected 'same episode', got {where!r}; Window.other() is of another one"
+            )
         return cls(offsets, moment=Moment("future", number("low_s", low_s), number("high_s", high_s)), **options)
 
     @classmethod

@@ -165,7 +165,11 @@ class MomentTexts:
             codes = by_row(np.arange(ends[-1] if len(ends) else 0))
             rows = np.flatnonzero(codes >= 0)
             first = np.searchsorted(rows, begins)
-            there = has_rows & (rows.take(first, mode="clip") < ends) & (first < len(rows)) if len(rows) else has_rows & False
+            there = (
+                has_rows & (rows.take(first, mode="clip") < ends) & (first < len(rows))
+                if len(rows)
+                else has_rows & False
+            )
             found[there] = codes[rows[first[there]]]
         return found
 

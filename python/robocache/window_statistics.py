@@ -70,7 +70,7 @@ def _source_of(dataset: Dataset, loader: Loader) -> int:
 def _loader_of(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loader:
     """A loader whose batches the spec describes, before normalisation; of cameras only their moments."""
     keys = {key: fields for key, fields in spec.keys.items() if fields["rows"] is not None}
-    for key, fields in keys.items():
+    for fields in keys.values():
         if fields["stream"] not in dataset:
             raise errors.ArgumentError(
                 f"of: no stream {fields['stream']!r} in {dataset.path}; there are {', '.join(dataset.streams)}"

@@ -148,8 +148,8 @@ class Aligner:
         framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
         max_age_s: a ring whose newest row is older than another's by more, in seconds, is an error of :meth:`latest`. None: no limit.
 
-    A batch has the Loader's keys, of one sample: ``<key>`` ``[1, T, ...]``, ``<key>_is_pad`` ``[1, T]``, with `return_age` ``<key>_age``;
-    ``time_ns`` ``[1]``, the moment; and ``anchor_age_ns`` ``[1]`` int64, the newest stamp of all rings less the moment. The next
+    A batch has the Loader's keys, except for goals, which the caller gives, of one sample: ``<key>`` ``[1, T, ...]``,
+    ``<key>_is_pad`` ``[1, T]``, with `return_age` ``<key>_age``; ``time_ns`` ``[1]``, the moment; and ``anchor_age_ns`` ``[1]`` int64, the newest stamp of all rings less the moment. The next
     batch takes the same memory: copy what you keep. One thread uses an aligner.
 
     Raises:

@@ -53,7 +53,9 @@ MomentSource MomentTicks::copied(DeviceTables& tables, const int64_t* tick_ns) c
 
 MomentBatch moment_batch(const MomentRule& rule) {
   MomentBatch batch{};
-  batch.rule = rule;
+  batch.kind = rule.kind;
+  batch.low_ns = rule.low_ns;
+  batch.high_ns = rule.high_ns;
   batch.powers[0] = rule.discount;
   for (int i = 1; i < kMomentPowers; ++i) batch.powers[i] = batch.powers[i - 1] * batch.powers[i - 1];
   for (const uint64_t part : {static_cast<uint64_t>(rule.kind) + 1, static_cast<uint64_t>(rule.low_ns),

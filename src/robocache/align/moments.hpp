@@ -9,13 +9,37 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "robocache/align/moments_params.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/device_tables.hpp"
+#include "robocache/core/enum_names.hpp"
+#include "robocache/core/fields.hpp"
 
 namespace robocache {
+
+template <>
+struct EnumNames<MomentKind> {
+  static constexpr std::string_view names[] = {"future", "last", "geometric", "other"};
+};
+
+struct MomentRule {
+  MomentKind kind = MomentKind::kLast;
+  int64_t low_ns = 0;   // of kFuture
+  int64_t high_ns = 0;  // the same; the greatest int64: up to the episode's end
+  double discount = 0;  // of kGeometric
+
+  bool operator==(const MomentRule&) const = default;
+
+  static constexpr auto fields() {
+    using Self = MomentRule;
+    return std::tuple(Field{"kind", &Self::kind}, Field{"low_ns", &Self::low_ns}, Field{"high_ns", &Self::high_ns},
+                      Field{"discount", &Self::discount});
+  }
+};
 
 // The tables of a MomentSource in host memory.
 class MomentTicks {

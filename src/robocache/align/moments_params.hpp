@@ -2,12 +2,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
-#include <tuple>
 
 #include "robocache/align/window_params.hpp"
-#include "robocache/core/enum_names.hpp"
-#include "robocache/core/fields.hpp"
 #include "robocache/core/host_device.hpp"
 #include "robocache/core/mix_bits.hpp"
 #include "robocache/interpolation/number.hpp"
@@ -23,26 +19,6 @@ enum class MomentKind : uint8_t {
   kLast,       // tick n - 1
   kGeometric,  // tick k + i for i in [1, n - 1 - k], as likely as discount^i
   kOther,      // one of another episode of the same task, each such episode as likely, and in it each tick
-};
-
-template <>
-struct EnumNames<MomentKind> {
-  static constexpr std::string_view names[] = {"future", "last", "geometric", "other"};
-};
-
-struct MomentRule {
-  MomentKind kind = MomentKind::kLast;
-  int64_t low_ns = 0;   // of kFuture
-  int64_t high_ns = 0;  // the same; the greatest int64: up to the episode's end
-  double discount = 0;  // of kGeometric
-
-  bool operator==(const MomentRule&) const = default;
-
-  static constexpr auto fields() {
-    using Self = MomentRule;
-    return std::tuple(Field{"kind", &Self::kind}, Field{"low_ns", &Self::low_ns}, Field{"high_ns", &Self::high_ns},
-                      Field{"discount", &Self::discount});
-  }
 };
 
 // The episodes of an entry's task: members [begin, begin + count) of the source, and which of them the entry is. An
@@ -91,13 +67,15 @@ inline constexpr int kMomentPowers = 62;  // an episode has fewer than 2^62 tick
 // The moments of a batch's samples.
 struct MomentBatch {
   WindowBatch batch;  // the windows of the anchors
-  MomentRule rule;
+  MomentKind kind;
+  int64_t low_ns;                // of kFuture
+  int64_t high_ns;               // the same; the greatest int64: up to the episode's end
   double powers[kMomentPowers];  // of kGeometric: discount^(2^i), each the square of the one before
   uint64_t key;                  // a hash of the rule: rules that are equal draw the same
   uint64_t seed;
   uint64_t epoch;
   const MomentSource* sources;  // one for each of the batch's
-  int64_t* moments;  // [batch.count]: the ticks, counted over all sources
+  int64_t* moments;             // [batch.count]: the ticks, counted over all sources
   // [keys][batch.count], or null; from a key to the next are key_stride numbers:
   int64_t* offset_ns;  // from the anchor's time to the moment's; of none the least int64
   int64_t* episode;    // the moment's, or -1
@@ -132,11 +110,11 @@ ROBOCACHE_HD int64_t moment_of(const MomentBatch& m, const MomentSource& source,
   if (entry < 0) return source.none();
   const int64_t count = source.count_of(entry);
   const int64_t first = source.ticks.table[entry].first_anchor;
-  switch (m.rule.kind) {
+  switch (m.kind) {
     case MomentKind::kFuture: {
       const int64_t reach = m.batch.plan.snap_ns > 0 ? m.batch.plan.snap_ns - 1 : 0;
-      const int64_t from = saturating_add(anchor.time_ns, saturating_add(m.rule.low_ns, reach));
-      const int64_t until = saturating_add(anchor.time_ns, saturating_add(m.rule.high_ns, reach));
+      const int64_t from = saturating_add(anchor.time_ns, saturating_add(m.low_ns, reach));
+      const int64_t until = saturating_add(anchor.time_ns, saturating_add(m.high_ns, reach));
       const int64_t begin = source.passed(entry, from);
       const int64_t end = source.passed(entry, until);
       if (begin >= end) return source.none();

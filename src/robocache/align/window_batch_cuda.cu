@@ -457,7 +457,8 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   const WindowMoment moment = in_global(tables.moments)[moment_index];
   const WindowClock clock = in_global(tables.clocks)[moment.clock];
   EpisodeRows rows{};
-  if (clock.rows.episodes != nullptr && sample.anchor.episode >= 0) rows = in_global(clock.rows.episodes)[sample.anchor.episode];
+  if (clock.rows.episodes != nullptr && sample.anchor.episode >= 0)
+    rows = in_global(clock.rows.episodes)[sample.anchor.episode];
   const ClockRow<int64_t> times{rows.rows > 0 ? in_global(clock.rows.time_ns) + rows.begin : nullptr, 1};
   const int64_t target = target_of(clock, moment.delta, sample.anchor.time_ns);
   const int64_t delta_rows = clock.counts_rows ? moment.delta : kNotInRows;
@@ -596,7 +597,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
   const WindowPlan& plan = batch.plan;
   auto* const entries = reinterpret_cast<Entry<kCurves>*>(shared);
   const int samples = 1 << doublings;
-  const int groups = kConverts ? plan.group_count : 1;
+  const int groups = kConverts ? max(1, plan.group_count) : 1;
   const int warp = static_cast<int>(threadIdx.x) / kTileVectors;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   // The first sample of a turn. Turns count from kTurns - 1.

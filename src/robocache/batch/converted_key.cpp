@@ -58,8 +58,7 @@ class ConvertedKey final : public BatchKey {
       windows.streams.push_back(
           window_at(request_, source, params_.features, params_.x_offset, params_.pad_offset, params_.age_offset));
     }
-    if (conversion_.base && part == base_part_ &&
-        moment == streams_.spec(source).keys[*conversion_.base].moment) {
+    if (conversion_.base && part == base_part_ && moment == streams_.spec(source).keys[*conversion_.base].moment) {
       WindowStream& base =
           windows.streams.emplace_back(window_at(*conversion_.base, source, params_.base_row, params_.base_row_offset,
                                                  params_.base_pad_offset, params_.base_age_offset));

@@ -53,11 +53,11 @@ struct Drawn {
 struct Aligner {
   WindowPlan plan{};
   Mixture mixture{};
-  bool runs = false;                      // it has windows, or writes what the anchors are
-  MomentBatch moments{};                  // of a rule: all but the batch
-  int64_t moments_offset = -1;            // bytes to the drawn moments,
-  int64_t offset_offset = -1;             // to the first array of their offsets,
-  int64_t moment_episode_offset = -1;     // and to that of their episodes; below 0: not written
+  bool runs = false;                   // it has windows, or writes what the anchors are
+  MomentBatch moments{};               // of a rule: all but the batch
+  int64_t moments_offset = -1;         // bytes to the drawn moments,
+  int64_t offset_offset = -1;          // to the first array of their offsets,
+  int64_t moment_episode_offset = -1;  // and to that of their episodes; below 0: not written
 };
 
 // A batch that is asked for: the samples at a position, or given anchors, with the draws of the position's seed and epoch.
@@ -370,8 +370,8 @@ struct Loader::Impl {
     std::vector<Aligner> aligners = {aligner_of(part, {}, to, mixed, writes_anchors)};
     for (size_t rule = 0; rule < rules.size(); ++rule) {
       const bool here = part == Part::kHost;
-      Aligner& own = aligners.emplace_back(
-          aligner_of(part, rules[rule], to, here ? host_moment_mixture : moment_mixture, false));
+      Aligner& own =
+          aligners.emplace_back(aligner_of(part, rules[rule], to, here ? host_moment_mixture : moment_mixture, false));
       own.moments = moment_batch(rules[rule]);
       own.moments.keys = std::ranges::count(keys, rules[rule], [](const auto& key) { return key->spec().moment; });
       own.moments.key_stride = (options.batch_size * 8 + 255) / 256 * 32;

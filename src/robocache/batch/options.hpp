@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "robocache/actions/convert.hpp"
-#include "robocache/align/moments_params.hpp"
+#include "robocache/align/moments.hpp"
 #include "robocache/batch/normalisation.hpp"
 #include "robocache/batch/residency.hpp"
 #include "robocache/cache/dataset.hpp"
@@ -66,8 +66,8 @@ struct StreamRequest {
   std::vector<int64_t> base_features = {};            // of its row, in the order of this key's; none: all
   // Features whose signs change when the images are flipped, before `convert`; none where nobody said.
   std::optional<std::vector<int64_t>> mirror_horizontal = {}, mirror_vertical = {};
-  std::string from = {};                              // the key whose stream fills this one; none: its own
-  std::optional<MomentRequest> moment = {};           // what takes the anchor's part; none: the anchor
+  std::string from = {};                     // the key whose stream fills this one; none: its own
+  std::optional<MomentRequest> moment = {};  // what takes the anchor's part; none: the anchor
 
   // The key of the stream that fills it.
   const std::string& rows_key() const { return from.empty() ? stream : from; }

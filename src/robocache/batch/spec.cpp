@@ -144,7 +144,8 @@ void check_key(const BatchSpec& spec, const KeySpec& key) {
     const MomentRule& moment = *key.moment;
     const bool future = moment.kind == MomentKind::kFuture;
     const bool geometric = moment.kind == MomentKind::kGeometric;
-    const bool fits = future ? 0 <= moment.low_ns && moment.low_ns < moment.high_ns : moment.low_ns == 0 && moment.high_ns == 0;
+    const bool fits =
+        future ? 0 <= moment.low_ns && moment.low_ns < moment.high_ns : moment.low_ns == 0 && moment.high_ns == 0;
     if (!fits || (geometric ? !(0 < moment.discount && moment.discount < 1) : moment.discount != 0)) {
       refuse(name, ".moment: expected low_ns and high_ns of 'future', a discount of 'geometric', and else 0");
     }

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "robocache/actions/convert.hpp"
-#include "robocache/align/moments_params.hpp"
+#include "robocache/align/moments.hpp"
 #include "robocache/batch/normalisation.hpp"
 #include "robocache/cache/dataset.hpp"
 #include "robocache/core/dtype.hpp"
@@ -102,14 +102,13 @@ struct KeySpec {
 
   static constexpr auto fields() {
     using Self = KeySpec;
-    return std::tuple(Field{"key", &Self::key}, Field{"stream", &Self::stream}, Field{"moment", &Self::moment},
-                      Field{"dtype", &Self::dtype}, Field{"shape", &Self::shape},
-                      Field{"offsets_ns", &Self::offsets_ns}, Field{"offsets_rows", &Self::offsets_rows},
-                      Field{"one_step", &Self::one_step}, Field{"offset_ns", &Self::offset_ns},
-                      Field{"causal", &Self::causal}, Field{"max_gap_ns", &Self::max_gap_ns},
-                      Field{"tolerance_ns", &Self::tolerance_ns}, Field{"convert", &Self::convert},
-                      Field{"images", &Self::images}, Field{"has_intrinsics", &Self::has_intrinsics},
-                      Field{"rows", &Self::rows});
+    return std::tuple(
+        Field{"key", &Self::key}, Field{"stream", &Self::stream}, Field{"moment", &Self::moment},
+        Field{"dtype", &Self::dtype}, Field{"shape", &Self::shape}, Field{"offsets_ns", &Self::offsets_ns},
+        Field{"offsets_rows", &Self::offsets_rows}, Field{"one_step", &Self::one_step},
+        Field{"offset_ns", &Self::offset_ns}, Field{"causal", &Self::causal}, Field{"max_gap_ns", &Self::max_gap_ns},
+        Field{"tolerance_ns", &Self::tolerance_ns}, Field{"convert", &Self::convert}, Field{"images", &Self::images},
+        Field{"has_intrinsics", &Self::has_intrinsics}, Field{"rows", &Self::rows});
   }
 };
 

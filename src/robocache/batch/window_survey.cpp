@@ -133,9 +133,11 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     if (!resident) continue;
     const Stream& stream = from.dataset->streams()[static_cast<size_t>(*from.streams[request])];
     const BatchSpec& spec = streams.spec(source);
-    const Found found = look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));
+    const Found found =
+        look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));
     // Which ticks are goals is not known here.
-    if (2 * found.padding > found.steps && !asked.moment) add_to_note(padding_note, name + padding_text(asked, stream, found));
+    if (2 * found.padding > found.steps && !asked.moment)
+      add_to_note(padding_note, name + padding_text(asked, stream, found));
     if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
     const std::string period = seconds(stream.findings.period_ns / kNsPerSecond);
     const std::string ways = "ticks and offsets on its rows, or method=, such as 'previous' or " +

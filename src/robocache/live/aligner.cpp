@@ -21,6 +21,12 @@ int rows_beyond(InterpolationMethod method, bool causal) {
   return 1 + with_method(method, []<class Method>(Method) { return Method::kReach; });
 }
 
+// Goals are what the caller gives.
+BatchSpec without_goals(BatchSpec spec) {
+  std::erase_if(spec.keys, [](const KeySpec& key) { return key.moment.has_value(); });
+  return spec;
+}
+
 constexpr int kMargin = 4;  // distinct stamps on each side of a window: more than any method reads
 
 }  // namespace
@@ -63,7 +69,7 @@ struct Aligner::Impl {
   };
 
   Impl(BatchSpec asked, const Rings& rings, const std::vector<std::string>& outputs)
-      : spec(std::move(asked)), layout(1), constants(Device{}) {
+      : spec(without_goals(std::move(asked))), layout(1), constants(Device{}) {
     check_spec(spec);
     for (const std::string& name : outputs) {
       if (std::ranges::find(spec.keys, name, &KeySpec::key) == spec.keys.end()) {

@@ -21,6 +21,25 @@ NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 NS = st.integers(-(2**62), 2**62 - 1)
 DURATIONS = st.none() | st.integers(0, 2**63 - 1)
 FLOATS = st.sampled_from(["float16", "bfloat16", "float32", "float64"])
+MOMENTS = st.one_of(
+    st.builds(
+        dict, kind=st.sampled_from(["last", "other"]), low_ns=st.just(0), high_ns=st.just(0), discount=st.just(0.0)
+    ),
+    st.builds(
+        dict,
+        kind=st.just("future"),
+        low_ns=st.integers(0, 9),
+        high_ns=st.integers(10, 2**63 - 1),
+        discount=st.just(0.0),
+    ),
+    st.builds(
+        dict,
+        kind=st.just("geometric"),
+        low_ns=st.just(0),
+        high_ns=st.just(0),
+        discount=st.floats(0, 1, exclude_min=True, exclude_max=True),
+    ),
+)
 STEPS = ("nearest", "previous", "next")
 
 
@@ -63,6 +82,8 @@ def numbers_key(draw, name):
     floating = rows is None or "float" in rows["dtype"]
     return {
         "key": name,
+        "stream": draw(st.text(min_size=1, max_size=5)),
+        "moment": draw(st.none() | MOMENTS),
         "dtype": draw(FLOATS) if floating else rows["dtype"],
         "shape": shape,
         "offsets_ns": [] if in_rows else offsets,

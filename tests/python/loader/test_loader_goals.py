@@ -1,0 +1,648 @@
+"""Loader: goals and other moments, against a Python oracle that draws by the same hash."""
+
+import collections
+import itertools
+import json
+import pickle
+import struct
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from recordings import EPOCH_NS, STREAMS, batches_of, write
+from reference.compare import assert_same_bits, to_numpy
+
+import robocache
+from robocache import Anchors, Memory, Mixture, Normalization, Ranks, Source, Window, actions
+
+pytestmark = pytest.mark.filterwarnings("ignore::robocache.LoaderWarning")
+NONE = -(2**63)
+REACH = 999  # a tick closer than snap_s to an end of the range is on it
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+WINDOWS = {
+    "future": Window.future("same episode", 0.0, 0.3),
+    "later": Window.future("same episode", 0.2, float("inf")),
+    "last": Window.last(),
+    "geometric": Window.geometric(0.9),
+    "near": Window.geometric(1e-9),
+    "far": Window.geometric(1 - 2**-53),
+    "other": Window.other(),
+}
+
+
+# ---- The oracle ----
+
+
+def mix_bits(x):
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def hashed(*parts):
+    state = 0
+    for part in parts:
+        state = mix_bits((state ^ (part & MASK)) + GOLDEN & MASK)
+    return state
+
+
+def rule_of(moment):
+    """What the draw is keyed by."""
+    kind = ("future", "last", "geometric", "other").index(moment.kind)
+    ns = [2**63 - 1 if s == float("inf") else round(s * 1e9) for s in (moment.low_s, moment.high_s)]
+    return ns, hashed(kind + 1, *ns, int.from_bytes(struct.pack("<d", moment.discount), "little"))
+
+
+def geometric(discount, count, bits):
+    """The least i in [1, count] with discount^i < 1 - u (1 - discount^count); powers are rounded product by product."""
+    powers = [discount]
+    for _ in range(61):
+        powers.append(powers[-1] * powers[-1])
+    everything = 1.0
+    for i in range(count.bit_length()):
+        if count >> i & 1:
+            everything *= powers[i]
+    u = (bits >> 11) * 2.0**-53
+    least = float(1 - Fraction(u) * Fraction(1 - everything))
+    steps, power = 0, 1.0
+    for i in reversed(range(62)):
+        if steps + 2**i < count and power * powers[i] >= least:
+            steps, power = steps + 2**i, power * powers[i]
+    return steps + 1
+
+
+def moment(window, seed, epoch, number, episode, time_ns, ticks, tasks):
+    """(episode, tick) of an anchor's moment, or None; `ticks` by episode, of those that are drawn from."""
+    (low_ns, high_ns), key = rule_of(window.moment)
+    state = hashed(seed, epoch, number, key)
+    bits = mix_bits(state + GOLDEN & MASK)
+    own = ticks[episode]
+    match window.moment.kind:
+        case "future":
+            inside = [i for i, t in enumerate(own) if time_ns + low_ns + REACH < t <= time_ns + high_ns + REACH]
+            return (episode, inside[bits % len(inside)]) if inside else None
+        case "last":
+            return episode, len(own) - 1
+        case "geometric":
+            passed = int(np.searchsorted(own, time_ns, "right"))
+            left = len(own) - passed
+            return (episode, passed - 1 + geometric(window.moment.discount, left, bits)) if left else None
+    peers = sorted(e for e in ticks if tasks[e] is not None and tasks[e] == tasks[episode] and len(ticks[e]))
+    if len(peers) < 2:
+        return None
+    nth = bits % (len(peers) - 1)
+    other = [e for e in peers if e != episode][nth]
+    return other, mix_bits(state + 2 * GOLDEN & MASK) % len(ticks[other])
+
+
+def assert_goals(batch, key, window, ticks, tasks, values, *, seed, numbers, epoch=0):
+    """A key without steps, whose stream has a row at each tick: ``values[episode][tick]``."""
+    batch = {name: to_numpy(array) for name, array in batch.items()}
+    found = []
+    for i, number in enumerate(numbers):
+        episode, time_ns = int(batch["episode_index"][i]), int(batch["time_ns"][i])
+        drawn = moment(window, seed, epoch, number, episode, time_ns, ticks, tasks)
+        found.append(drawn)
+        assert batch[f"{key}_is_pad"][i] == (drawn is None)
+        if drawn is None:
+            assert batch[f"{key}_offset_ns"][i] == NONE
+            assert not batch[key][i].any()
+        else:
+            assert batch[f"{key}_offset_ns"][i] == int(ticks[drawn[0]][drawn[1]]) - time_ns
+            np.testing.assert_array_equal(batch[key][i], values[drawn[0]][drawn[1]])
+        if window.moment.kind == "other":
+            assert batch[f"{key}_episode_index"][i] == (-1 if drawn is None else drawn[0])
+    return found
+
+
+# ---- Recordings ----
+
+
+def recording_of(rng, lengths, names=("state",), jitter=True, period_ns=33_333_333):
+    made = []
+    for number, n in enumerate(lengths):
+        apart = rng.integers(10**7, 6 * 10**7, n) if jitter else np.full(n, period_ns)
+        times = EPOCH_NS + 10**12 * number + np.cumsum(apart)
+        made.append({name: (times, rng.standard_normal((n, 3)).astype(np.float32)) for name in names})
+    return made
+
+
+LENGTHS = [40, 1, 17, 2, 60, 1, 30, 5]  # of two tasks in turns
+
+
+def parts_of(recording, task=lambda episode: f"task {episode % 2}"):
+    ticks = {e: streams["state"][0] for e, streams in enumerate(recording)}
+    values = {e: streams["state"][1] for e, streams in enumerate(recording)}
+    return ticks, [task(e) for e in range(len(recording))], values
+
+
+def with_stream(window, stream="state", **fields):
+    return Window(window.offsets, moment=window.moment, stream=stream, **fields)
+
+
+def goals(*names, **fields):
+    return {"state": Window(), **{name: with_stream(WINDOWS[name], **fields) for name in names or WINDOWS}}
+
+
+# ---- Which moments ----
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**63 - 1])
+def test_every_moment_is_the_oracles(tmp_path, rng, device, seed):
+    recording = recording_of(rng, LENGTHS)
+    dataset = write(tmp_path / "cache", recording)
+    loader = robocache.Loader(dataset, batch_size=16, delta_timestamps=goals(), seed=seed, device=device)
+    position = 0
+    for epoch in range(2):
+        position = 0
+        for batch in loader:
+            numbers = range(position, position + len(batch["time_ns"]))
+            position += len(batch["time_ns"])
+            for name, window in WINDOWS.items():
+                assert_goals(batch, name, window, *parts_of(recording), seed=seed, numbers=numbers, epoch=epoch)
+
+
+def test_stamps_that_repeat_and_grids(tmp_path, rng, device):
+    """The ends of a range are those of snapped ticks: k / 30 s in whole ns is now one under, now one over."""
+    times = np.round(np.arange(120) * 1e9 / 30).astype(np.int64)
+    repeated = np.repeat(times[:40], 3)
+    recording = [
+        {"state": (t, rng.standard_normal((len(t), 3)).astype(np.float32))} for t in (times, repeated, times[:50])
+    ]
+    dataset = write(tmp_path / "cache", recording)
+    windows = {
+        "state": Window(),
+        "one": with_stream(Window.future("same episode", 0.0, 1 / 30)),
+        "tenth": with_stream(Window.future("same episode", 10 / 30, 11 / 30)),
+        "geometric": with_stream(WINDOWS["geometric"]),
+    }
+    loader = robocache.Loader(dataset, batch_size=290, delta_timestamps=windows, seed=3, device=device)
+    batch = next(loader)
+    ticks, tasks, values = parts_of(recording, lambda _: "")
+    values = {
+        e: rows[np.searchsorted(ticks[e], ticks[e], "right") - 1] for e, rows in values.items()
+    }  # of equal stamps the last
+    for name in ("one", "tenth", "geometric"):
+        found = assert_goals(batch, name, windows[name], ticks, tasks, values, seed=3, numbers=range(290))
+        assert any(found)
+    episode, time = to_numpy(batch["episode_index"]), to_numpy(batch["time_ns"])
+    offset = to_numpy(batch["one_offset_ns"])
+    is_last = time == np.array([ticks[e][-1] for e in episode])
+    np.testing.assert_array_equal(offset == NONE, is_last)
+    assert set(offset[~is_last]) == {33_333_333, 33_333_334}
+
+
+@pytest.mark.parametrize("rate_hz", [7.0, 100.0])
+def test_ticks_of_a_rate(tmp_path, rng, device, rate_hz):
+    recording = recording_of(rng, LENGTHS)
+    windows = goals("future", "last", "geometric", "other")
+    anchors = Anchors(rate_hz=rate_hz)
+    dataset = write(tmp_path / "cache", recording)
+    shared = {"anchors": anchors, "device": device, "default": Window(method="linear")}
+    whole = robocache.Loader(dataset, batch_size=10_000, delta_timestamps=windows, shuffle=False, **shared)
+    (every,) = batches_of(whole, 1)
+    ticks = {e: every["time_ns"][every["episode_index"] == e] for e in range(len(LENGTHS))}
+    values = {e: every["state"][every["episode_index"] == e] for e in range(len(LENGTHS))}
+    loader = robocache.Loader(dataset, batch_size=1000, delta_timestamps=windows, seed=5, **shared)
+    batch = next(loader)
+    tasks = parts_of(recording)[1]
+    for name in ("future", "last", "geometric", "other"):
+        numbers = range(len(batch["time_ns"]))
+        assert_goals(batch, name, WINDOWS[name], ticks, tasks, values, seed=5, numbers=numbers)
+
+
+def test_ticks_that_are_no_anchors_are_goals(tmp_path, rng):
+    """Neither edges, nor drop_n_last, take a tick from goals; nor do goals take anchors."""
+    recording = recording_of(rng, LENGTHS)
+    dataset = write(tmp_path / "cache", recording)
+    shared = {"batch_size": 500, "seed": 2}
+    for anchors, left in ((Anchors(edges="drop"), sum(max(n - 3, 0) for n in LENGTHS)), (Anchors(drop_n_last=4), 132)):
+        windows = goals("last", "geometric", "other") | {"state": Window(range(4), rows=True)}
+        loader = robocache.Loader(dataset, delta_timestamps=windows, anchors=anchors, **shared)
+        assert loader.num_anchors == left
+        batch = next(loader)
+        for name in ("last", "geometric", "other"):
+            found = assert_goals(
+                batch, name, WINDOWS[name], *parts_of(recording), seed=2, numbers=range(loader.num_anchors)
+            )
+            assert all(found)
+
+
+def test_episodes_that_are_not_drawn_from_are_no_others(tmp_path, rng):
+    recording = recording_of(rng, LENGTHS)
+    dataset = write(tmp_path / "cache", recording)
+    episodes = [6, 0, 3, 0]
+    loader = robocache.Loader(dataset, batch_size=200, delta_timestamps=goals("other"), episodes=episodes, seed=1)
+    ticks, tasks, values = parts_of(recording)
+    ticks = {e: ticks[e] for e in set(episodes)}
+    batch = next(loader)
+    found = assert_goals(batch, "other", WINDOWS["other"], ticks, tasks, values, seed=1, numbers=range(112))
+    assert {(e, x and x[0]) for e, x in zip(batch["episode_index"].tolist(), found, strict=True)} == {
+        (6, 0),
+        (0, 6),
+        (3, None),
+    }
+
+
+def test_tasks_are_the_first_text_of_each_episode(tmp_path, rng):
+    lengths = [6, 6, 6, 6, 6, 6]
+    texts = [["pick", "pour"], ["", "pour"], ["pick"], None, ["pour", "pick"], [""]]
+    recording = recording_of(rng, lengths)
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for streams, said in zip(recording, texts, strict=True):
+            with writer.episode() as episode:
+                times, values = streams["state"]
+                episode.append("state", times, values)
+                if said is not None:
+                    episode.append("said", times[: len(said)], said)
+        writer.stream("said", attributes={"task": True})
+    dataset = robocache.open(tmp_path / "cache")
+    loader = robocache.Loader(dataset, batch_size=36, delta_timestamps=goals("other"), seed=1)
+    first = ["pick", "pour", "pick", None, "pour", None]
+    ticks, _, values = parts_of(recording)
+    assert_goals(next(loader), "other", WINDOWS["other"], ticks, first, values, seed=1, numbers=range(36))
+
+
+def test_without_any_text_all_episodes_are_of_one_task(tmp_path, rng):
+    recording = recording_of(rng, [4, 5, 1])
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for streams in recording:
+            with writer.episode() as episode:
+                episode.append("state", *streams["state"])
+    loader = robocache.Loader(tmp_path / "cache", batch_size=10, delta_timestamps=goals("other"), seed=1)
+    ticks, tasks, values = parts_of(recording, lambda _: "")
+    assert all(assert_goals(next(loader), "other", WINDOWS["other"], ticks, tasks, values, seed=1, numbers=range(10)))
+
+
+def chi_square(counts, expected):
+    counts, expected = np.asarray(counts, float), np.asarray(expected, float)
+    return float(((counts - expected) ** 2 / expected).sum()), len(counts) - 1
+
+
+def test_draws_are_as_likely_as_said(tmp_path, rng):
+    """By chi-square, within five of its standard deviations."""
+    times = np.arange(12) * 10**8
+    recording = [{"state": (times, np.arange(12, dtype=np.float32)[:, None])} for _ in range(4)]
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for streams in recording:
+            with writer.episode(task="one") as episode:
+                episode.append("state", *streams["state"])
+    windows = {
+        "state": Window(),
+        "future": with_stream(Window.future("same episode", 0.1, 0.8)),
+        "geometric": with_stream(Window.geometric(0.7)),
+        "other": with_stream(Window.other()),
+    }
+    loader = robocache.Loader(
+        tmp_path / "cache", batch_size=48, delta_timestamps=windows, shuffle=False, memory=Memory(prefetch=0), seed=11
+    )
+    counts = collections.defaultdict(collections.Counter)
+    rounds = 2000
+    for epoch in range(rounds):
+        loader.set_epoch(epoch)
+        batch = next(loader)
+        row = batch["state"][:, 0].tolist()
+        for name in ("future", "geometric"):
+            steps = batch[f"{name}_offset_ns"].tolist()
+            counts[name].update((r, s // 10**8) for r, s in zip(row, steps, strict=True) if s != NONE)
+        counts["other"].update(
+            zip(
+                batch["episode_index"].tolist(),
+                batch["other_episode_index"].tolist(),
+                batch["other"][:, 0].tolist(),
+                strict=True,
+            )
+        )
+    for row in range(12):
+        left = 11 - row
+        wanted = {
+            "future": dict.fromkeys(range(2, min(left, 8) + 1), 1.0),
+            "geometric": {k: 0.7**k for k in range(1, left + 1)},
+        }
+        for name, likely in wanted.items():
+            got = {k: c for (r, k), c in counts[name].items() if r == row}
+            assert set(got) <= set(likely)
+            if len(likely) < 2:
+                continue
+            whole = sum(likely.values())
+            found, freedom = chi_square(
+                [got.get(k, 0) for k in likely], [4 * rounds * p / whole for p in likely.values()]
+            )
+            assert found < freedom + 5 * (2 * freedom) ** 0.5, (name, row)
+    pairs = [(a, b, r) for a in range(4) for b in range(4) if a != b for r in range(12)]
+    assert set(counts["other"]) == set(pairs)
+    found, freedom = chi_square([counts["other"][pair] for pair in pairs], [rounds * 12 / 3 / 12] * len(pairs))
+    assert found < freedom + 5 * (2 * freedom) ** 0.5
+
+
+# ---- One draw for keys of one moment ----
+
+
+def test_keys_of_one_moment_share_it(filmed_dataset, filmed, device):
+    """An image, its state and two windows of it: whatever tier each lies in."""
+    goal = Window.future("same episode", 0.0, 0.2, [-0.05, 0.0]).moment
+    windows = {
+        "joint": Window(),
+        "goal.joint": Window([-0.05, 0.0], stream="joint", moment=goal),
+        "goal.rows": Window(range(3), rows=True, stream="joint", moment=goal),
+        "goal.top": Window(stream="top", moment=goal),
+    }
+    for residency in (
+        "auto",
+        {"goal.top": "mapped", "joint": "auto"},
+        "mapped",
+        {"goal.joint": "mapped"},
+    ):
+        loader = robocache.Loader(
+            filmed_dataset,
+            batch_size=40,
+            delta_timestamps=windows,
+            return_age=True,
+            memory=Memory(residency=residency),
+            anchors="joint",
+            seed=4,
+            device=device,
+        )
+        reference = robocache.Loader(
+            filmed_dataset, batch_size=120, delta_timestamps={"top": None, "joint": None}, anchors="joint", shuffle=False,
+            device=device,
+        )  # fmt: skip
+        frames = batches_of(reference, 1)[0]
+        for batch in batches_of(loader, None):
+            for name in ("goal.rows", "goal.top"):
+                np.testing.assert_array_equal(batch[f"{name}_offset_ns"], batch["goal.joint_offset_ns"])
+            for i, offset in enumerate(batch["goal.joint_offset_ns"].tolist()):
+                episode = int(batch["episode_index"][i])
+                if offset == NONE:
+                    assert (
+                        batch["goal.top_is_pad"][i]
+                        and batch["goal.joint_is_pad"][i].all()
+                        and not batch["goal.top"][i].any()
+                    )
+                    continue
+                at = int(batch["time_ns"][i]) + offset
+                times, rows = filmed.episodes[episode]["joint"]
+                tick = int(np.searchsorted(times, at))
+                assert times[tick] == at
+                np.testing.assert_array_equal(batch["goal.joint"][i, 1], rows[tick])
+                np.testing.assert_array_equal(
+                    batch["goal.rows"][i], rows[np.minimum(tick + np.arange(3), len(rows) - 1)]
+                )
+                same = (frames["episode_index"] == episode) & (frames["time_ns"] == at)
+                np.testing.assert_array_equal(batch["goal.top"][i], frames["top"][same][0])
+
+
+def test_a_goal_is_normalised_as_the_state(dataset, device):
+    """By given statistics of the state too."""
+    windows = {
+        "observation.state": Window(normalize="mean_std"),
+        "goal": Window.last([0.0], stream="observation.state", normalize="mean_std"),
+    }
+    stats = {"observation.state": {"mean": np.arange(7.0), "std": np.arange(1.0, 8.0)}}
+    for given in (None, stats):
+        loader = robocache.Loader(
+            dataset,
+            batch_size=8,
+            delta_timestamps=windows,
+            normalization=Normalization(norm_stats=given),
+            device=device,
+        )
+        keys = loader.spec.keys
+        assert keys["goal"]["rows"]["affine"] == keys["observation.state"]["rows"]["affine"]
+        assert keys["goal"]["stream"] == "observation.state"
+        x = np.random.default_rng(1).standard_normal((2, 7)).astype(np.float32)
+        assert_same_bits(loader.normalize("goal", x), loader.normalize("observation.state", x), "affine")
+
+
+def test_goals_relative_to_the_state_now_and_to_their_own(tmp_path, rng, device):
+    """A base is at the moment of its own key."""
+    recording = recording_of(rng, LENGTHS)
+    relative = {"convert": [actions.Relative("joints")]}
+    last = Window.last().moment
+    windows = {
+        "state": Window(),
+        "then": Window(stream="state", moment=last),
+        "from now": Window(stream="state", moment=last, base="state", **relative),
+        "from then": Window([-0.1], stream="state", moment=last, base="then", **relative, method="previous"),
+    }
+    batch = batches_of(
+        robocache.Loader(write(tmp_path / "c", recording), batch_size=156, delta_timestamps=windows, device=device)
+    )[0]
+    np.testing.assert_array_equal(batch["from now"], batch["then"] - batch["state"])
+    np.testing.assert_array_equal(batch["from then_base"], batch["then"])
+    for i, episode in enumerate(batch["episode_index"]):
+        times, values = recording[episode]["state"]
+        row = int(np.searchsorted(times, times[-1] - 10**8, "right")) - 1
+        if row >= 0:
+            np.testing.assert_array_equal(batch["from then"][i, 0], values[row] - values[-1])
+
+
+# ---- The order, and what goes with it ----
+
+
+def test_any_ranks_batch_size_resume_and_prefetch_give_the_same(tmp_path, rng, device):
+    dataset = write(tmp_path / "cache", recording_of(rng, LENGTHS))
+    make = lambda **options: robocache.Loader(  # noqa: E731
+        dataset, **{"batch_size": 24, "delta_timestamps": goals(), "seed": 6, "device": device} | options
+    )
+    whole = {key: np.concatenate([b[key] for b in batches_of(make(), None)]) for key in next(make())}
+    for options in (
+        {"batch_size": 7},
+        {"memory": Memory(prefetch=0)},
+        {"memory": Memory(residency="mapped", prefetch=2)},
+    ):
+        other = batches_of(make(**options), None)
+        for key, array in whole.items():
+            assert_same_bits(np.concatenate([b[key] for b in other]), array, key)
+    shared = [batches_of(make(batch_size=12, ranks=Ranks(rank=rank, world_size=2)), 6) for rank in range(2)]
+    for step, (one, other) in enumerate(zip(*shared, strict=True)):
+        for key, array in whole.items():
+            assert_same_bits(np.concatenate([one[key], other[key]]), array[24 * step : 24 * step + 24], key)
+    loader = make()
+    for _ in range(2):
+        next(loader)
+    resumed = make(batch_size=11, seed=0)
+    resumed.load_state_dict(loader.state_dict())
+    again = pickle.loads(pickle.dumps(loader))
+    for other in (resumed, again):
+        batch = {key: to_numpy(array) for key, array in next(other).items()}
+        for key, array in whole.items():
+            assert_same_bits(batch[key], array[48 : 48 + len(batch[key])], key)
+    plain = robocache.Loader(dataset, batch_size=24, delta_timestamps={"state": None}, seed=6, device=device)
+    assert plain.state_dict() == make().state_dict()
+
+
+def test_gather_draws_by_the_anchors_number(tmp_path, rng, device):
+    """As random crops do."""
+    recording = recording_of(rng, LENGTHS)
+    loader = robocache.Loader(
+        write(tmp_path / "cache", recording), batch_size=64, delta_timestamps=goals(), seed=8, device=device
+    )
+    chosen = [100, 3, 3, 155, 41]
+    batch = loader.gather(chosen)
+    for name, window in WINDOWS.items():
+        assert_goals(batch, name, window, *parts_of(recording), seed=8, numbers=chosen)
+
+
+@pytest.mark.parametrize("weights", [(None, None), (0.3, 0.7)])
+def test_mixtures_draw_within_a_source(tmp_path, rng, device, weights):
+    recordings = [recording_of(rng, lengths) for lengths in (LENGTHS, [5, 9, 1, 30])]
+    for streams in recordings[1]:
+        times, values = streams["state"]
+        streams["state"] = times, values[:, :2]
+    sources = [
+        Source(write(tmp_path / str(i), recording), weight=weight)
+        for i, (recording, weight) in enumerate(zip(recordings, weights, strict=True))
+    ]
+    loader = robocache.Loader(
+        Mixture(sources, pad_features=True, samples_per_epoch=200 if weights[0] else None),
+        batch_size=100,
+        delta_timestamps=goals(),
+        seed=9,
+        device=device,
+    )
+    position = 0
+    for batch in itertools.islice(loader, 2):
+        numbers = np.arange(position, position + len(batch["time_ns"]))
+        position += len(numbers)
+        batch = {key: to_numpy(array) for key, array in batch.items()}
+        for source, recording in enumerate(recordings):
+            of_source = batch["dataset_index"] == source
+            own = {key: array[of_source] for key, array in batch.items()}
+            ticks, tasks, values = parts_of(recording)
+            values = {e: np.pad(rows, ((0, 0), (0, 3 - rows.shape[1]))) for e, rows in values.items()}
+            for name, window in WINDOWS.items():
+                assert_goals(own, name, window, ticks, tasks, values, seed=9, numbers=numbers[of_source].tolist())
+                np.testing.assert_array_equal(own[f"{name}_feature_is_pad"], own["state_feature_is_pad"])
+
+
+def test_streams_of_every_type_and_lacking_ones(dataset, recording, device):
+    """Against windows in rows of anchors that are those moments."""
+    windows = {f"goal {name}": Window.last([-1, 0], stream=name, rows=True) for name in STREAMS}
+    batch = batches_of(
+        robocache.Loader(
+            dataset,
+            batch_size=60,
+            delta_timestamps={"action": Window(), **windows},
+            anchors="observation.state",
+            device=device,
+        )
+    )[0]
+    for name in STREAMS:
+        for i, episode in enumerate(batch["episode_index"]):
+            last = recording[episode]["observation.state"][0][-1]
+            times, values = recording[episode].get(name, ((), None))
+            if not len(times):
+                assert batch[f"goal {name}_is_pad"][i].all() and not batch[f"goal {name}"][i].any()
+                continue
+            row = int(np.searchsorted(times, last + REACH, "right")) - 1
+            rows = np.array([row - 1, row])
+            dtype = batch[f"goal {name}"].dtype
+            np.testing.assert_array_equal(batch[f"goal {name}"][i], values[np.maximum(rows, 0)].astype(dtype))
+            np.testing.assert_array_equal(batch[f"goal {name}_is_pad"][i], rows < 0)
+
+
+def test_a_batch_of_goals_alone(tmp_path, rng, device):
+    recording = recording_of(rng, LENGTHS)
+    dataset = write(tmp_path / "cache", recording)
+    for residency in ("auto", "mapped"):
+        loader = robocache.Loader(
+            dataset,
+            batch_size=50,
+            delta_timestamps={"state": WINDOWS["geometric"]},
+            memory=Memory(residency=residency),
+            seed=2,
+            device=device,
+        )
+        batch = next(loader)
+        assert_goals(batch, "state", WINDOWS["geometric"], *parts_of(recording), seed=2, numbers=range(50))
+
+
+# ---- Statistics, the spec, errors ----
+
+
+def test_statistics_of_goals(tmp_path, rng):
+    recording = recording_of(rng, LENGTHS)
+    dataset = write(tmp_path / "cache", recording)
+    windows = {
+        "state": Window(),
+        "goal": with_stream(WINDOWS["last"], base="state", convert=[actions.Relative("joints")]),
+    }
+    loader = robocache.Loader(dataset, batch_size=8, delta_timestamps=windows)
+    values = np.concatenate([s["state"][1][-1] - s["state"][1] for s in recording]).astype(np.float64)
+    for of in (loader, loader.spec):
+        stats = dataset.statistics(of)["goal"]
+        np.testing.assert_allclose(stats.mean, values.mean(0), rtol=1e-6, atol=1e-7)
+        np.testing.assert_array_equal(stats.max, values.max(0))
+
+
+def test_the_spec_says_how_goals_were_drawn(tmp_path, rng):
+    dataset = write(tmp_path / "cache", recording_of(rng, LENGTHS))
+    loader = robocache.Loader(dataset, batch_size=8, delta_timestamps=goals("later", "geometric"))
+    keys = loader.spec.keys
+    assert (keys["state"]["stream"], keys["state"]["moment"]) == ("state", None)
+    assert keys["later"]["moment"] == {"kind": "future", "low_ns": 200_000_000, "high_ns": 2**63 - 1, "discount": 0.0}
+    assert keys["geometric"]["moment"] == {"kind": "geometric", "low_ns": 0, "high_ns": 0, "discount": 0.9}
+    loader.save_spec(tmp_path / "spec.json")
+    assert robocache.Spec.load(tmp_path / "spec.json") == loader.spec
+    for rule in (
+        {"kind": "last", "low_ns": 1, "high_ns": 0, "discount": 0.0},
+        {"kind": "geometric", "low_ns": 0, "high_ns": 0, "discount": 1.0},
+    ):
+        spec = json.loads(loader.spec.to_json())
+        spec["keys"][1]["moment"] = rule
+        with pytest.raises(robocache.ArgumentError, match="moment: expected low_ns and high_ns of 'future'"):
+            robocache.Spec(json.dumps(spec))
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: Window.future("next episode", 0, 1), "where: expected 'same episode', got 'next episode'"),
+        (
+            lambda: Window.future("same episode", 1.0, 1.0),
+            r"\['goal'\].moment: expected 0 <= low_s < high_s, got 1 and 1",
+        ),
+        (lambda: Window.future("same episode", -1.0, 1.0), "expected 0 <= low_s < high_s"),
+        (lambda: Window.future("same episode", float("nan"), 1.0), "expected 0 <= low_s < high_s"),
+        (lambda: Window.future("same episode", 1.0, 1e30), "moment.high_s: expected finite seconds"),
+        (lambda: Window.future("same episode", "0", 1), "low_s: expected a number"),
+        (lambda: Window.geometric(1.0), "moment: expected a discount between 0 and 1, got 1"),
+        (lambda: Window.geometric(0), "expected a discount between 0 and 1"),
+        (lambda: Window(moment="last"), r"\['goal'\].moment: expected what Window.future, last"),
+        (lambda: Window(stream="nothing"), r"\['goal'\].stream: no stream 'nothing'"),
+        (lambda: Window(), "delta_timestamps: no stream 'goal'"),
+    ],
+)
+def test_what_is_refused(dataset, make, match):
+    with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=match):
+        window = make()
+        if window.moment is not None and window.stream is None:
+            window = with_stream(window, "observation.state")
+        robocache.Loader(dataset, batch_size=8, delta_timestamps={"observation.state": None, "goal": window})
+
+
+def test_a_default_has_no_moment(dataset):
+    for default in (Window.last(), Window(stream="action")):
+        with pytest.raises(robocache.ArgumentError, match="default: expected no"):
+            robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": [0.0]}, default=default)
+
+
+def test_two_windows_of_one_stream(dataset, device):
+    windows = {
+        "action": Window([0.0, 0.1], method="linear"),
+        "before": Window([-0.1], stream="action", method="linear"),
+    }
+    both = batches_of(robocache.Loader(dataset, batch_size=32, delta_timestamps=windows, device=device))
+    one = batches_of(
+        robocache.Loader(
+            dataset,
+            batch_size=32,
+            delta_timestamps={"action": Window([-0.1, 0.0, 0.1], method="linear")},
+            device=device,
+        )
+    )
+    for a, b in zip(both, one, strict=True):
+        assert_same_bits(np.concatenate([a["before"], a["action"]], 1), b["action"], "action")
