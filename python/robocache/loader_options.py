@@ -431,7 +431,7 @@ def _stats(
     for key, of_key in given.items():
         if key in keys:
             stats = as_stats(f"{name}[{key!r}]", of_key)
-            for stream in streams.get(key, ()) if key in windows else ():
+            for stream in streams.get(windows[key].stream or key, ()) if key in windows else ():
                 check_names(f"{name}[{key!r}]", stats.names, stream.names, f"the stream '{stream.name}'")
             fields = {field: array for field, array in stats._asdict().items() if array is not None}
             table = np.stack([array.ravel() for array in fields.values()])

@@ -70,12 +70,13 @@ def _source_of(dataset: Dataset, loader: Loader) -> int:
 def _loader_of(dataset: Dataset, spec: Spec, episodes: np.ndarray | None) -> Loader:
     """A loader whose batches the spec describes, before normalisation; of cameras only their moments."""
     keys = {key: fields for key, fields in spec.keys.items() if fields["rows"] is not None}
-    for fields in keys.values():
+    for key, fields in keys.items():
         if fields["stream"] not in dataset:
             raise errors.ArgumentError(
                 f"of: no stream {fields['stream']!r} in {dataset.path}; there are {', '.join(dataset.streams)}"
             )
-        check_names(f"of.keys[{key!r}]", keys[key]["rows"]["names"], dataset.streams[key].names, dataset.path)
+        names = dataset.streams[fields["stream"]].names
+        check_names(f"of.keys[{key!r}]", fields["rows"]["names"], names, dataset.path)
     return Loader(
         dataset,
         batch_size=1,
