@@ -524,7 +524,8 @@ struct Loader::Impl {
                       CudaStream stream) const {
     check_damage();  // for earlier batches
     if (aligns_on_device) align(on_device, wanted, given, memory, options.device, stream);
-    const BatchMemory filled = filled_by(wanted, batch_at(wanted, aligns_on_device ? on_device[0] : Aligner{}, given, memory));
+    const BatchMemory filled =
+        filled_by(wanted, batch_at(wanted, aligns_on_device ? on_device[0] : Aligner{}, given, memory));
     const bool uses_scratch = scratch.bytes() > 0;
     std::unique_lock<std::mutex> lock(scratch_mutex, std::defer_lock);
     const void* fetched = nullptr;
