@@ -348,7 +348,8 @@ std::string values_to_json(const BatchSpec& spec, size_t index) {
   };
   Json object = values(key);
   const auto base = key.convert ? std::ranges::find(spec.keys, key.convert->base, &KeySpec::key) : spec.keys.end();
-  if (base != spec.keys.end()) object["base"] = without(values(*base), {"shape", "offsets_ns", "offsets_rows", "convert"});
+  if (base != spec.keys.end())
+    object["base"] = without(values(*base), {"shape", "offsets_ns", "offsets_rows", "convert"});
   return object.dump();
 }
 
