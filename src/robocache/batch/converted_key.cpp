@@ -75,12 +75,13 @@ class ConvertedKey final : public BatchKey {
   }
 
   // The device has what the host has aligned before its own plan runs.
-  void add_conversion(Part part, std::vector<ConvertActionsParams>& conversions, DeviceTables& tables) const override {
+  void add_conversion(Part part, std::span<const size_t> sources, std::vector<ConvertActionsParams>& conversions,
+                      DeviceTables& tables) const override {
     if (part != (aligned() == base_part_ ? aligned() : Part::kDevice)) return;
     ConvertActionsParams& params = conversions.emplace_back(params_);
     params.ops = tables.put(ops_);
     put_mirror(request_, params.features, params.mirror, tables);
-    const AffineTables affine = affine_tables(affines(params), conversion_.work, tables);
+    const AffineTables affine = affine_tables(affines(params, sources), conversion_.work, tables);
     params.scale = affine.scale;
     params.shift = affine.shift;
     if (!conversion_.base) return;
@@ -117,18 +118,18 @@ class ConvertedKey final : public BatchKey {
     return 0;
   }
 
-  // Of every source: kTileRows times, or where one has them a step for each step; empty where none is normalised.
-  std::vector<Affine> affines(ConvertActionsParams& params) const {
+  // Of every source of a plan: kTileRows times, or where one has them a step for each step; empty where none is normalised.
+  std::vector<Affine> affines(ConvertActionsParams& params, std::span<const size_t> sources) const {
     std::vector<Affine> all;
     bool is_normalised = false;
     params.scale_per_step = false;
-    for (size_t source = 0; source < options().sources.size(); ++source) {
+    for (const size_t source : sources) {
       const auto& rows = spec(source).rows;
       params.clip = params.clip || (rows && rows->clip);
       params.scale_per_step = params.scale_per_step || (rows && std::ssize(rows->affine) > params.out_features);
     }
     params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
-    for (size_t source = 0; source < options().sources.size(); ++source) {
+    for (const size_t source : sources) {
       const auto& rows = spec(source).rows;
       std::vector<Affine> own = rows ? rows->affine : std::vector<Affine>{};
       is_normalised = is_normalised || !own.empty();

@@ -99,8 +99,9 @@ class BatchKey {
   virtual void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
                           DeviceTables& tables) const = 0;
 
-  // Adds what becomes of the key's windows to the plan of `part`.
-  virtual void add_conversion(Part, std::vector<ConvertActionsParams>&, DeviceTables&) const {}
+  // Adds what becomes of the key's windows to the plan of `part`, in which these sources stand.
+  virtual void add_conversion(Part, std::span<const size_t> /*sources*/, std::vector<ConvertActionsParams>&,
+                              DeviceTables&) const {}
 
   // The moment of the key that this one is converted by; its own where there is none.
   virtual Moment base_moment() const { return spec().moment; }

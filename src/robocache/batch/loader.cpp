@@ -396,16 +396,19 @@ struct Loader::Impl {
   Aligner aligner_of(Part part, const std::optional<MomentRule>& rule, DeviceTables& to, const Mixture& mixed,
                      bool writes_anchors) {
     std::vector<WindowStreams> windows;
+    std::vector<size_t> planned;  // the source of each of these
     const bool writes_sources = writes_anchors && source_offset >= 0;
     const bool has_parts =
         std::ranges::any_of(weights_of_parts, [](const std::vector<double>& weights) { return !weights.empty(); });
     for (size_t source = 0; rule && source < sources.size(); ++source) {
       WindowStreams& own = windows.emplace_back();
+      planned.push_back(source);
       own.anchors = (part == Part::kHost ? host_moments : moments)[source].ticks;
       for (const auto& key : keys) key->add_window(part, rule, source, own, to);
     }
     for (const Drawn& drawn : parts) {
       if (rule) break;
+      planned.push_back(drawn.source);
       WindowStreams& own = windows.emplace_back();
       own.anchors = part == Part::kHost ? drawn.anchors.index() : drawn.on_device;
       for (const auto& key : keys) key->add_window(part, {}, drawn.source, own, to);
@@ -416,7 +419,7 @@ struct Loader::Impl {
     Aligner aligner{window_plan(windows, to), mixed};
     std::vector<ConvertActionsParams> conversions;
     for (const auto& key : keys) {
-      if (converts_at(*key, rule)) key->add_conversion(part, conversions, to);
+      if (converts_at(*key, rule)) key->add_conversion(part, planned, conversions, to);
     }
     aligner.plan.conversions = to.put(conversions);
     aligner.plan.conversion_count = static_cast<int32_t>(conversions.size());

@@ -646,3 +646,25 @@ def test_two_windows_of_one_stream(dataset, device):
     )
     for a, b in zip(both, one, strict=True):
         assert_same_bits(np.concatenate([a["before"], a["action"]], 1), b["action"], "action")
+
+
+@pytest.mark.parametrize("options", [{"balance": "task"}, {"weight_by": "weight"}], ids=str)
+def test_anchors_by_weight_leave_each_key_its_source_numbers(tmp_path, rng, device, options):
+    """A source is then drawn by several parts: goals, conversions and normalisation stay those of the source."""
+    recording = recording_of(rng, [30, 20, 9, 12], names=("state", "action"))
+    for streams in recording:
+        times = streams["state"][0]
+        streams["weight"] = times, (1 + np.arange(len(times)) % 3).astype(np.float32)
+    dataset = write(tmp_path / "cache", recording)
+    windows = {
+        "state": Window(),
+        "action": Window([0.0], convert=[actions.Relative("joints")], base="state", normalize="mean_std"),
+        "goal": with_stream(WINDOWS["last"], base="state", convert=[actions.Relative("joints")], normalize="mean_std"),
+    }
+    shared = {"batch_size": 71, "delta_timestamps": windows, "device": device}
+    plain = batches_of(robocache.Loader(Mixture([Source(dataset)]), **shared), 1)[0]
+    known = {key: i for i, key in enumerate(zip(plain["episode_index"], plain["time_ns"], strict=True))}
+    batch = batches_of(robocache.Loader(Mixture([Source(dataset, **options)]), **shared), 1)[0]
+    at = [known[key] for key in zip(batch["episode_index"], batch["time_ns"], strict=True)]
+    for name in ("state", "action", "goal", "goal_offset_ns", "dataset_index"):
+        assert_same_bits(batch[name], plain[name][at], name)
