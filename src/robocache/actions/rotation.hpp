@@ -110,8 +110,10 @@ template <class Scalar>
 ROBOCACHE_HD void two_vectors(const RotationForm& form, const Scalar* x, Scalar* a, Scalar* b) {
   const bool interleaved = form.width == 6 && form.order[1] == 1 && form.order[2] == 3;
   for (int i = 0; i < 3; ++i) {
-    a[i] = interleaved ? x[2 * i] : x[i];
-    b[i] = interleaved ? x[2 * i + 1] : x[3 + i];
+    const int first = interleaved ? 2 * i : i;
+    const int second = interleaved ? 2 * i + 1 : 3 + i;
+    a[i] = x[first];
+    b[i] = x[second];
   }
 }
 

@@ -108,7 +108,7 @@ __device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& result
 }
 
 // Copies integers and bool. A lane loads the float32 values of several steps before it needs the first.
-template <class In, class Out, int kVector, class Entry>
+template <bool kSpecial, class In, class Out, int kVector, class Entry>
 __device__ void write_steps(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
   constexpr bool kCopy = std::is_void_v<WorkType<In>>;
   constexpr int kTogether = !std::is_same_v<In, float> ? 1 : kVector == 4 ? 2 : 4;
@@ -119,11 +119,11 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
   Vector<Work, kVector> shift{};
   const bool affine = !kCopy && s.scale != nullptr;
   const auto load_affine = [&](int step) {
-    const int64_t at = step * s.scale_step + d;
+    const int64_t at = (kSpecial ? step * s.scale_step : 0) + d;
     scale = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.scale)) + at);
     shift = *reinterpret_cast<const Vector<Work, kVector>*>(in_global(static_cast<const Work*>(s.shift)) + at);
   };
-  const bool per_step = !kCopy && s.scale_step != 0;
+  const bool per_step = kSpecial && !kCopy && s.scale_step != 0;
   if (affine) load_affine(steps.first);
   const int64_t offset = d * static_cast<int64_t>(sizeof(In));
   const int64_t stride_bytes = steps.stride * s.step_bytes;
@@ -159,7 +159,7 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
           y[e] = to_work<Work>(a[i].x[e]);
           if (weight >= 0) y[e] = lerp(y[e], to_work<Work>(b[i].x[e]), weight);
           if (affine) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
-          if (s.clip) y[e] = clipped(y[e]);
+          if (kSpecial && s.clip) y[e] = clipped(y[e]);
           if (weight == kNoRow) y[e] = 0;
         }
         round_all<Out>(y, result);
@@ -170,35 +170,36 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
   }
 }
 
-template <class In, class Out, class Entry>
+template <bool kSpecial, class In, class Out, class Entry>
 __device__ void write_vectors(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
   if (s.vector == 4) {
-    write_steps<In, Out, 4>(s, entries, steps, out);
+    write_steps<kSpecial, In, Out, 4>(s, entries, steps, out);
   } else if (s.vector == 2) {
-    write_steps<In, Out, 2>(s, entries, steps, out);
+    write_steps<kSpecial, In, Out, 2>(s, entries, steps, out);
   } else {
-    write_steps<In, Out, 1>(s, entries, steps, out);
+    write_steps<kSpecial, In, Out, 1>(s, entries, steps, out);
   }
 }
 
-template <class Entry>
+template <bool kSpecial, class Entry>
 __device__ void write_plain(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
   if (is_floating(s.value_dtype)) {
     with_floating(s.value_dtype, [&](auto in) {
-      with_floating(s.out_dtype,
-                    [&](auto result) { write_vectors<decltype(in), decltype(result)>(s, entries, steps, out); });
+      with_floating(s.out_dtype, [&](auto result) {
+        write_vectors<kSpecial, decltype(in), decltype(result)>(s, entries, steps, out);
+      });
     });
     return;
   }
   switch (dtype_size(s.value_dtype)) {
     case 1:
-      return write_steps<uint8_t, uint8_t, 1>(s, entries, steps, out);
+      return write_steps<false, uint8_t, uint8_t, 1>(s, entries, steps, out);
     case 2:
-      return write_steps<uint16_t, uint16_t, 1>(s, entries, steps, out);
+      return write_steps<false, uint16_t, uint16_t, 1>(s, entries, steps, out);
     case 4:
-      return write_steps<uint32_t, uint32_t, 1>(s, entries, steps, out);
+      return write_steps<false, uint32_t, uint32_t, 1>(s, entries, steps, out);
     default:
-      return write_steps<uint64_t, uint64_t, 1>(s, entries, steps, out);
+      return write_steps<false, uint64_t, uint64_t, 1>(s, entries, steps, out);
   }
 }
 
@@ -288,7 +289,8 @@ __device__ void write_curved(const WindowSegment& s, const CurveEntry* entries, 
 struct Sample {
   Anchor anchor;
   const WindowGroup* group;
-  Draw draw;
+  int64_t number;  // of its anchor, over all sources
+  int32_t source;
   int32_t groups;
 };
 
@@ -316,12 +318,12 @@ __device__ MomentRows find_rows(const ClockRow<int64_t>& times, int64_t n, int64
 constexpr int64_t kNotInRows = INT64_MIN;
 
 // Finds the rows that a step uses for a target on its clock. Writes the times that its curve needs to the step's entry.
-template <bool kCurves>
+template <bool kCurves, bool kSpecial>
 __device__ Pick<double, int> enter(const WindowSegment& s, const MomentRows& at, const EpisodeRows& rows,
                                    const ClockRow<int64_t>& times, int64_t delta_rows, Entry<kCurves>& entry) {
   Pick<double, int> picked{0, 0, 0, PickKind::kAbsent, false};
   if (rows.rows > 0) {
-    picked = delta_rows == kNotInRows
+    picked = !kSpecial || delta_rows == kNotInRows
                  ? pick_at({at.times, 1}, at.rows, at.target, s)
                  : row_at({at.times, 1}, -at.origin, rows.rows - at.origin, at.target, delta_rows, s);
   }
@@ -370,16 +372,17 @@ __device__ WindowSource source_of(const WindowPlan& plan, int32_t source) {
   return found;
 }
 
-__device__ Sample sample_of(const WindowSource& source, const Draw& draw) {
+__device__ Sample sample_of(const WindowBatch& batch, const WindowSource& source, const Draw& draw) {
   const auto group = static_cast<int32_t>(blockIdx.y);
-  return {source.anchors.at(draw.anchor), source.groups + group, draw, source.group_count - group};
+  return {source.anchors.at(draw.anchor), source.groups + group, batch.mixture.number_of(draw), draw.source,
+          source.group_count - group};
 }
 
 // Returns a sample of the batch, or an empty one beyond its end.
 __device__ Sample drawn_sample(const WindowBatch& batch, int64_t index) {
   if (index >= batch.count) return {};
   const Draw draw = batch.draw(index);
-  return sample_of(source_of(batch.plan, draw.source), draw);
+  return sample_of(batch, source_of(batch.plan, draw.source), draw);
 }
 
 // Returns the last source that begins at or before `at`, which is the same in each group of kDrawLanes lanes. Lane s
@@ -412,7 +415,7 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
     const int64_t first = held->first_anchor;
     const int64_t anchor = order.at(position);
     const int32_t source = source_from(first, mixture.sources, anchor);
-    return sample_of(source_of(batch.plan, source), {source, anchor - __shfl_sync(kWarp, first, source)});
+    return sample_of(batch, source_of(batch.plan, source), {source, anchor - __shfl_sync(kWarp, first, source)});
   }
   MixtureSource own{.first_slot = held->first_slot, .reciprocal = held->reciprocal};
   own.order.n = held->order.n;
@@ -443,11 +446,11 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   static_assert(kDrawLanes == Order::kRounds);
   const uint64_t key = Order::key_of(mixture.seed_of(source), round.number, part);
   for (int i = 0; i < Order::kRounds; ++i) order.keys[i] = __shfl_sync(kWarp, key, i, kDrawLanes);
-  return sample_of(windows, {source, order.at(round.index)});
+  return sample_of(batch, windows, {source, order.at(round.index)});
 }
 
 // Searches a clock for a moment, and finds the rows of the steps with that moment as their target.
-template <bool kCurves>
+template <bool kCurves, bool kSpecial>
 __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int nth_group, int moment_index,
                             int64_t sample_index, Entry<kCurves>* entries) {
   const WindowGroup group = in_global(sample.group)[nth_group];
@@ -460,8 +463,9 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
   if (clock.rows.episodes != nullptr && sample.anchor.episode >= 0)
     rows = in_global(clock.rows.episodes)[sample.anchor.episode];
   const ClockRow<int64_t> times{rows.rows > 0 ? in_global(clock.rows.time_ns) + rows.begin : nullptr, 1};
-  const int64_t target = target_of(clock, moment.delta, sample.anchor.time_ns);
-  const int64_t delta_rows = clock.counts_rows ? moment.delta : kNotInRows;
+  const int64_t target = kSpecial ? target_of(clock, moment.delta, sample.anchor.time_ns)
+                                  : saturating_add(sample.anchor.time_ns, moment.delta);
+  const int64_t delta_rows = kSpecial && clock.counts_rows ? moment.delta : kNotInRows;
   MomentRows at{};
   if (rows.rows > 0) at = find_rows(times, rows.rows, target, guess_row(rows, target), batch.plan.snap_ns);
   wait_for_work_before();
@@ -470,7 +474,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
     const WindowSegment s = in_global(tables.segments)[step.segment];
     // Most moments serve one step, so the compiler must not compute values for rare rows before the loop.
     asm volatile("" : "+r"(at.rows), "+r"(at.target.before));
-    const Pick<double, int> picked = enter<kCurves>(s, at, rows, times, delta_rows, entries[step.pick]);
+    const Pick<double, int> picked = enter<kCurves, kSpecial>(s, at, rows, times, delta_rows, entries[step.pick]);
     const int64_t mask = sample_index * s.mask_steps + step.step;
     if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
     if (s.age_offset >= 0) {
@@ -480,7 +484,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
 }
 
 // Writes a strip of a sample; a warp calls it.
-template <bool kCurves>
+template <bool kCurves, bool kSpecial>
 __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, int strip, int64_t sample_index,
                             const Entry<kCurves>* entries) {
   static_assert(kMaxGroupSegments <= kTileVectors);
@@ -503,7 +507,7 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   if constexpr (kCurves) {
     if (is_curved(s.method)) return write_curved(s, entries, steps, out);
   }
-  write_plain(s, entries, steps, out);
+  write_plain<kSpecial>(s, entries, steps, out);
 }
 
 // Writes the constants of samples, their times, episodes, sources and anchors; a warp calls it.
@@ -517,12 +521,12 @@ __device__ void write_rest(const WindowBatch& batch, const Sample* found, int sa
     };
     write(plan.time_offset, found[lane].anchor.time_ns);
     write(plan.episode_offset, found[lane].anchor.episode);
-    write(plan.source_offset, found[lane].draw.source);
-    if (plan.anchor_offset >= 0) write(plan.anchor_offset, batch.mixture.number_of(found[lane].draw));
+    write(plan.source_offset, found[lane].source);
+    write(plan.anchor_offset, found[lane].number);
   }
   if (!plan.has_constants) return;
   for (int nth = 0; nth < samples && now + nth < batch.count; ++nth) {
-    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[found[nth].draw.source];
+    const WindowSource& source = plan.sources == nullptr ? plan.first : plan.sources[found[nth].source];
     for (int32_t i = 0; i < source.constant_count; ++i) {
       const WindowConstant constant = source.constants[i];
       char* const to = memory + constant.out_offset + (now + nth) * constant.size;
@@ -548,13 +552,13 @@ __device__ __noinline__ void convert_tile(const WindowBatch& batch, const Conver
     for (int at = first_row * features + lane; at < end * features; at += kTileVectors) {
       const int row = at / features;
       const int nth = row / p.steps;
-      convert_feature<Scalar>(p, memory, found[nth].draw.source, now + nth, flipped_axes(batch, p, now + nth),
+      convert_feature<Scalar>(p, memory, found[nth].source, now + nth, flipped_axes(batch, p, now + nth),
                               row - nth * p.steps, at - row * features);
     }
   } else if (first_row + lane < end) {
     const int nth = (first_row + lane) / p.steps;
     const int k = first_row + lane - nth * p.steps;
-    convert_step<Scalar>(p, memory, found[nth].draw.source, now + nth, flipped_axes(batch, p, now + nth), k);
+    convert_step<Scalar>(p, memory, found[nth].source, now + nth, flipped_axes(batch, p, now + nth), k);
   }
   for (int64_t nth = 0; first_row == 0 && nth < rows / p.steps; ++nth) {
     const BaseRow<Scalar> base = base_of<Scalar>(p, memory, now + nth, flipped_axes(batch, p, now + nth));
@@ -585,8 +589,9 @@ __device__ void convert_samples(const WindowBatch& batch, const Sample* found, i
 // A block fills a few samples one after another, with one group of segments of each, or with all where it also converts.
 // While the other threads find moments, the last warp, which has the fewest, draws the samples of several turns at once, one per lane. Then warps
 // write strips. Everything that the kernel reads existed before the loader, except for given anchors, so only its writing
-// waits for earlier work on the stream.
-template <bool kCurves, bool kConverts>
+// waits for earlier work on the stream. A plan that is not special has kernels of its own, since what it lacks would cost it a
+// tenth.
+template <bool kCurves, bool kSpecial, bool kConverts>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
@@ -633,8 +638,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
           // It goes sample by sample, so that a warp's threads read the tables and clocks of only one or two samples.
           const unsigned nth = i * moment_share / kShareOne;
           if (group >= found[nth].groups) continue;
-          find_moment<kCurves>(batch, found[nth], group, static_cast<int>(i - nth * moments), now + nth,
-                               entries + nth * plan.most_picks);
+          find_moment<kCurves, kSpecial>(batch, found[nth], group, static_cast<int>(i - nth * moments), now + nth,
+                                         entries + nth * plan.most_picks);
         }
         wait_for_work_before();
         if (group == 0 && blockIdx.y == 0 && warp == kWarps - 2) write_rest(batch, found, samples, now);
@@ -646,7 +651,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
       if (group < found[nth].groups) {
         const WindowGroup own = in_global(found[nth].group)[group];
         for (int strip = warp >> doublings; strip < own.strips; strip += kWarps >> doublings) {
-          write_strip<kCurves>(batch, own, strip, now + nth, entries + nth * plan.most_picks);
+          write_strip<kCurves, kSpecial>(batch, own, strip, now + nth, entries + nth * plan.most_picks);
         }
       }
       if (kConverts) __syncthreads();
@@ -686,10 +691,13 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
     return launch_overlapped(kernel, grid, kThreads, shared << doublings, static_cast<cudaStream_t>(stream), *batch,
                              doublings, moment_share);
   };
-  if (plan.conversion_count > 0) {
-    return plan.curved ? launch(window_kernel<true, true>, sizeof(CurveEntry), kBlocks<true>)
-                       : launch(window_kernel<false, true>, sizeof(PlainEntry), kBlocks<false>);
-  }
-  return plan.curved ? launch(window_kernel<true, false>, sizeof(CurveEntry), kBlocks<true>)
-                     : launch(window_kernel<false, false>, sizeof(PlainEntry), kBlocks<false>);
+  const auto launch_any = [&](auto special, auto converts) {
+    constexpr bool kSpecial = special.value;
+    constexpr bool kConverts = converts.value;
+    return plan.curved ? launch(window_kernel<true, kSpecial, kConverts>, sizeof(CurveEntry), kBlocks<true>)
+                       : launch(window_kernel<false, kSpecial, kConverts>, sizeof(PlainEntry), kBlocks<false>);
+  };
+  if (plan.conversion_count > 0) return launch_any(std::true_type{}, std::true_type{});
+  return plan.special ? launch_any(std::true_type{}, std::false_type{})
+                      : launch_any(std::false_type{}, std::false_type{});
 }

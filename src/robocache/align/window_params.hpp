@@ -147,6 +147,7 @@ struct WindowPlan {
   int32_t most_moments;
   int64_t sample_bytes;    // the most bytes of a sample's windows in any source
   bool curved;             // whether a segment is_curved()
+  bool special;            // whether a step is a row by its number, has a scale of its own, or is clipped
   bool has_constants;      // whether a source has any
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]; below 0: not written

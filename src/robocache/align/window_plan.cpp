@@ -196,6 +196,7 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
   WindowPlan plan{};
   for (const WindowStreams& source : sources) {
     for (const WindowStream& stream : source.streams) {
+      plan.special = plan.special || stream.counts_rows() || stream.scale_per_step || stream.clip;
       for (const FeatureBlock& block : stream.methods) plan.curved = plan.curved || is_curved(block.method);
     }
   }
