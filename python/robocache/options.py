@@ -96,7 +96,6 @@ class Window:
     """
 
     offsets: Sequence[float] | None = None
-    rows: bool | None = None
     method: str | Sequence[tuple[slice, str]] | None = None
     offset_s: float | None = None
     causal: bool | None = None
@@ -107,6 +106,7 @@ class Window:
     images: ImageOptions | None = None
     convert: Sequence[Conversion] | None = None
     base: str | tuple[str, Sequence[int]] | None = None
+    rows: bool | None = None
     stream: str | None = None
     moment: Moment | None = None
     texts: str | None = None
