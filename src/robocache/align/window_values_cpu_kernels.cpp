@@ -27,7 +27,7 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
   Column shift[kColumns];
   const auto load_affine = [&](int64_t step) {
     for (int c = 0; c < kColumns; ++c) {
-      const int64_t at = step * s.scale_step + begin + c * kCount;
+      const int64_t at = step * s.scale_step + begin + int64_t{c} * kCount;
       part.template load<kCount, Work>(static_cast<const Work*>(s.scale) + at, scale[c]);
       part.template load<kCount, Work>(static_cast<const Work*>(s.shift) + at, shift[c]);
     }

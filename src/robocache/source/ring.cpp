@@ -185,7 +185,10 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
       (time_ns > arrival_ns && ns_between(time_ns, arrival_ns) > static_cast<uint64_t>(options_.most_ahead_ns))) {
     return dropped(Pushed::kRefused);
   }
-  auto [rows, begin, end] = view();
+  const View found = view();
+  const Rows* const rows = found.rows;
+  int64_t begin = found.begin;
+  const int64_t end = found.end;
   Pushed what = Pushed::kKept;
   if (begin < end) {
     const int64_t newest = rows->time(end - 1);
@@ -202,13 +205,13 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   if (options_.codec) id = static_cast<uint64_t>(write_frame(row));
   version_.fetch_add(1);  // odd: readers wait, or read again
   const auto forget = [&](int64_t to) {
-    for (; begin < to; ++begin) {
-      if (!options_.codec) continue;
-      const auto gone = static_cast<int64_t>(rows->word(begin, 0));
+    for (int64_t row_gone = begin; options_.codec && row_gone < to; ++row_gone) {
+      const auto gone = static_cast<int64_t>(rows->word(row_gone, 0));
       const int64_t slot = gone & (kMostSlots - 1);
       slots_[static_cast<size_t>(slot)].load()->id.store(-1);
       free_.push_back(slot);
     }
+    begin = to;
   };
   if (what == Pushed::kSegment) {
     forget(end);
