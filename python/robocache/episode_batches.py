@@ -27,7 +27,9 @@ _episodes = _lib.function("loader_episodes")
 _FORMS = ("padded", "packed")
 _OF_SEGMENTS = ("episode_index", "dataset_index")
 _OWN = ("lengths", "offsets", "is_pad")
-_ORDER, _BATCHES, _CUTS = (zlib.crc32(name) for name in (b"order", b"batches", b"cuts"))  # what a hash is for
+_ORDER, _BATCHES, _CUTS = (
+    zlib.crc32(name) for name in (b"order", b"batches", b"cuts")
+)  # one salt for each kind of hash
 _LEAST = -(2**63)
 
 
@@ -65,7 +67,7 @@ class EpisodeLoader(BatchesInOrder):
             batches. To its `to_absolute` a step is a sample, as in a packed batch.
         num_samples: segments an epoch, of all ranks together.
         batch_size, rank, world_size, seed: as they were given or found.
-        epoch, samples: the place in the order: `samples` of the epoch's segments have been given, by all ranks together.
+        epoch, samples: the position in the order: all ranks together have given `samples` segments of the epoch.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -144,7 +146,7 @@ class EpisodeLoader(BatchesInOrder):
     # ---- which segments ----
 
     def _cut_into_segments(self) -> str:
-        """Decides how many segments each episode has. Returns how many episodes are too short to be drawn, if some are."""
+        """Decides how many segments each episode has. Returns a note of episodes that are too short to be drawn, or ""."""
         lengths = self._episodes[:, 2]
         self._firsts = np.cumsum(lengths) - lengths
         parts = np.ones(len(lengths), np.int64)
@@ -163,13 +165,13 @@ class EpisodeLoader(BatchesInOrder):
         return note if is_short.any() else ""
 
     def _most_steps(self) -> np.ndarray:
-        """The most steps that each segment can have in an epoch."""
+        """Returns the most steps that each segment can have in an epoch."""
         lengths = self._episodes[self._episode_of, 2]
         most: np.ndarray = np.where(self._parts[self._episode_of] == 1, lengths, self._max_steps or 0)
         return most
 
     def _spans(self, segments: np.ndarray, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The number of each segment's first anchor, and its steps."""
+        """Returns the number of each segment's first anchor, and its number of steps."""
         episodes = self._episode_of[segments]
         steps, parts, part = self._episodes[episodes, 2], self._parts[episodes], self._part_of[segments]
 
@@ -177,7 +179,7 @@ class EpisodeLoader(BatchesInOrder):
             row: np.ndarray = part * steps // parts
             if self._max_steps is None or not self._shuffle:
                 return row
-            # Each cut moves by at most half of what a segment between two cuts may lose or gain.
+            # A segment can lose or gain steps at both of its cuts, so each cut moves by at most half of what it may.
             room = np.minimum(steps // parts - self._min_steps, self._max_steps + -steps // parts) // 2
             room[(part == 0) | (part == parts)] = 0
             drawn = hashes(seed, epoch, number, _CUTS) % (2 * room + 1).astype(np.uint64)
@@ -188,7 +190,7 @@ class EpisodeLoader(BatchesInOrder):
         return self._firsts[episodes] + begins, cut(segments + 1, part + 1) - begins
 
     def _in_order(self, seed: int, epoch: int) -> np.ndarray:
-        """The segments of an epoch in its order."""
+        """Returns the segments of an epoch in its order."""
         if self._order is not None and self._order[0] == (seed, epoch):
             return self._order[1]
         order = np.arange(self.num_samples)
@@ -244,7 +246,7 @@ class EpisodeLoader(BatchesInOrder):
         return batch
 
     def _padded(self, name: str, values: Any, lengths: np.ndarray, is_pad: Any) -> Any:
-        """The values of all steps as [B, T, ...], without a value behind a segment's end."""
+        """Returns the values of all steps as [B, T, ...]; behind a segment's end they are the fill."""
         samples, steps = is_pad.shape
         if isinstance(values, list):
             rows = [values[begin : begin + steps] for begin in range(0, len(values), steps)]

@@ -20,8 +20,8 @@ class ImageOptions:
     key): the same on every device, for all frames of a window.
 
     Attributes:
-        crop_scale: the part of the frame's area to take before resizing, in the frame's proportions, as in torchvision's
-            RandomResizedCrop; one number is fixed. Without `size` the part is resized to the frame's size.
+        crop_scale: the share of the frame's area to cut out before resizing, with the frame's proportions, as torchvision's
+            RandomResizedCrop does; one number is fixed. Without `size` the part is resized to the frame's size.
         size: ``(height, width)`` to resize to: antialiased, as torchvision does.
         fit: ``"stretch"``, ``"pad"`` (the whole frame in the middle of black) or ``"crop"`` (the middle, filling it).
         interpolation: of the resize: ``"bilinear"``, ``"bicubic"`` (a = -0.5, as PIL and torch with ``antialias=True``),
@@ -29,27 +29,28 @@ class ImageOptions:
         crop: ``(height, width)`` to cut out of the resized frame.
         crop_at: ``"random"`` or ``"center"``, for `crop` and `crop_scale`.
         shift: instead of `crop`: moves the frame by up to so many pixels each way and repeats its edges (DrQ).
-        flip_horizontal, flip_vertical: the probability of a mirror image: left for right, upside down. One draw for all cameras
-            and frames of a sample, since it mirrors the world: a loader wants to know by ``Window(mirror=...)`` which features
-            change their signs.
+        flip_horizontal, flip_vertical: the probability of a mirror image: left for right, upside down. It mirrors the world, so
+            all cameras and frames of a sample share the draw, and a loader needs ``Window(mirror=...)``, which says the
+            features that change their signs.
         rotation: degrees, counter-clockwise, about the centre, with black corners: x draws from ``[-x, x]``.
         blur: the standard deviation of a Gaussian in pixels, as in torchvision's GaussianBlur.
-        blur_kernel: its width in pixels, odd, from 3 to 63; it goes with `blur`.
+        blur_kernel: the Gaussian's width in pixels, odd, from 3 to 63; it goes with `blur`.
         brightness, contrast, saturation: factors as in torchvision's ColorJitter: x draws from ``[max(0, 1 - x), 1 + x]``.
         hue: parts of a turn: x draws from ``[-x, x]``, at most 0.5.
         erase: the probability that a rectangle is erased, as by torchvision's RandomErasing.
-        erase_scale: its share of the area; ``(0.02, 0.33)`` where it is left out.
-        erase_ratio: its height over its width, drawn evenly by logarithm; ``(0.3, 3.3)`` where it is left out.
-        erase_value: what stands there, from 0 to 1, one number or one a channel, or ``"imagenet"``, the mean; default 0.
+        erase_scale: the rectangle's share of the area; default ``(0.02, 0.33)``.
+        erase_ratio: its height over its width, drawn evenly by logarithm; default ``(0.3, 3.3)``.
+        erase_value: its new value, from 0 to 1: one number, one a channel, or ``"imagenet"``, the mean; default 0.
         mean, std: of values from 0 to 1, one number or one a channel, or ``"imagenet"``; default 0 and 1.
-        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised; by default the loader's for
-            floats, else float32.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"``, or ``"uint8"``, which is not normalised; default: the loader's dtype
+            for floats, else float32.
         layout: ``"chw"`` or ``"hwc"``.
         per_frame: each frame of a window has its own draws.
         together: keys of cameras that share this one's draws; each of them must say so.
-        transform: a loader's last step, your own function: ``transform(images, seeds)`` gets the camera's ``[B, T, C, H, W]`` as
-            all other options make it, by default uint8, on its device, and int64 ``[B]``, a seed of each sample that is a hash
-            of (seed, epoch, the sample's number); what it returns, ``[B, ...]``, is in the batch. A loader pickles if it does.
+        transform: your own function, a loader's last step: ``transform(images, seeds)``. `images` are the camera's
+            ``[B, T, C, H, W]`` after all other options, on its device, by default uint8. `seeds` is int64 ``[B]``: each sample's
+            hash of (seed, epoch, the sample's number). The batch holds what it returns, ``[B, ...]``. A loader with a
+            `transform` that does not pickle does not either.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the option, what was expected and what came.
@@ -90,16 +91,16 @@ class ImageOptions:
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         if self.dtype is not None:
             object.__setattr__(self, "dtype", _lib.dtype_name(self.dtype))
-        self.__dict__["json"] = self._to_json()  # once: calls in a loop want it again and again
+        self.__dict__["json"] = self._to_json()  # made once: every call in a loop reads it
         _check(self.to_json())
 
     @classmethod
     def _fields(cls) -> list[dataclasses.Field[Any]]:
-        """What the library does: all but the caller's own function."""
+        """Returns the options that the library carries out: all but the caller's own function."""
         return [field for field in dataclasses.fields(cls) if field.name != "transform"]
 
     def to_json(self) -> str:
-        """The JSON that the library reads; options at their default are left out, and `transform`, which is no text."""
+        """Returns the JSON that the library reads, without options that are None and without `transform`."""
         return str(self.__dict__["json"])
 
     def _to_json(self) -> str:
@@ -115,7 +116,7 @@ class ImageOptions:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers and sequences of numpy or torch as Python's own; lists as tuples, so that options can be hashed."""
+    """Turns numbers and sequences of numpy or torch into Python's own, and lists into tuples: options can be hashed."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""A LeRobot dataset's video: which file and which of its frames an episode's rows have.
+"""A LeRobot dataset's video: finds the file and the frames of each episode's rows.
 
 The only module of the format that needs PyAV.
 """
@@ -27,8 +27,8 @@ from .video import Cut, Index, Ticket, VideoFrames, cut_up, index_video, match
 if TYPE_CHECKING:
     from .lerobot import Episode
 
-# Frames of episodes that are looked at before their turn: enough for the processes of a large machine, and the same
-# everywhere, so that what is told of a source does not depend on their number.
+# Frames of episodes that are read before their turn: enough for the processes of a large machine. The number is the same
+# everywhere, so that the report does not depend on the number of processes.
 _FRAMES_AHEAD = 8192
 
 
@@ -38,10 +38,10 @@ def _is_time(value: Any) -> TypeGuard[float]:
 
 @dataclass
 class _Shared:
-    """Which episodes are in a file of v3.0, in the order of their frames; those without rows are not.
+    """The episodes in one file of v3.0, in the order of their frames, without episodes that have no rows.
 
     starts: where each begins, in seconds.
-    rows: how many rows are before each, and last how many there are; none where an episode does not say its length.
+    rows: how many rows are before each, then the number of all; empty if an episode does not say its length.
     """
 
     starts: list[float]
@@ -49,7 +49,7 @@ class _Shared:
 
 
 def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict[str | None, _Shared]:
-    """Of each of a camera's files."""
+    """Returns the episodes in each of a camera's files, by the file's name."""
     found: dict[str | None, list[tuple[float, int]]] = {}
     for number, metadata in episodes.items():
         start_s, length = metadata.get(f"videos/{camera}/from_timestamp"), metadata.get("length")
@@ -73,10 +73,10 @@ class _View:
     """A camera in one episode.
 
     error: why it has no frames at all.
-    path: its file, with a number of frames of which `used` are of these rows.
+    path: its file. It has `frames` frames; `used` of them belong to these rows.
     rows: int64 ``[n]``: the rows that have a frame.
     lacking: why the other rows have none.
-    tickets: their frames, cut by cut.
+    tickets: the rows' frames, cut by cut.
     """
 
     camera: str
@@ -92,7 +92,7 @@ class _View:
 
 
 def find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
-    """What a camera's first file that can be read has: the layout of its pixels and their bits."""
+    """Returns the pixel format and its bits of a camera's first file that can be read."""
     for path in find_videos(source, camera).values():
         with suppress(SourceError):
             index = index_video(path, deep_gray=True)
@@ -124,7 +124,7 @@ class Videos(VideoFrames):
         self._views: dict[int, list[_View]] = {}
 
     def ahead(self, episodes: Iterator[Episode | Lost]) -> Iterator[Episode | Lost]:
-        """The same episodes; decoding of their frames begins before their turn, and what is not taken then is dropped."""
+        """Yields the same episodes. Begins to decode their frames before their turn, and drops frames not taken in it."""
         begun: deque[Episode | Lost] = deque()
         frames = 0
         for episode in episodes:
@@ -152,7 +152,7 @@ class Videos(VideoFrames):
                 self._decoders.drop(ticket)
 
     def streams(self, episode: Episode) -> Iterator[tuple[str, Frames]]:
-        """An episode's cameras."""
+        """Yields an episode's cameras."""
         for view in self._views[episode.number]:
             with self._notes.reading(f"{episode.what}: {view.camera}", episode.where):
                 if view.error is not None:
@@ -179,7 +179,7 @@ class Videos(VideoFrames):
         try:
             with naming(episode.where):
                 time_ns = episode.time_ns
-        except SourceError:  # told of when the episode's turn comes
+        except SourceError:  # reported when the episode's turn comes
             return view
         try:
             with naming(episode.where):
@@ -212,7 +212,7 @@ class Videos(VideoFrames):
             )
         view.height, view.width = index.height, index.width
 
-        # The frames that are this episode's: all of a file, or in v3.0 those from its start to the next episode's.
+        # Finds this episode's frames: all of a file, or in v3.0 those from its start to the next episode's start.
         begin, end = 0, len(index)
         if f"videos/{camera}/file_index" in metadata:
             start_s = metadata.get(f"videos/{camera}/from_timestamp")
@@ -233,8 +233,8 @@ class Videos(VideoFrames):
             begin, end = np.searchsorted(index.time_ns, bounds).tolist()
             time_ns = time_ns + round(start_s * 1e9)
             if shared.rows and shared.rows[-1] == len(index):  # each frame is a row's
-                place = bisect_left(starts, start_s)
-                first, behind = shared.rows[place : place + 2]
+                index_in_file = bisect_left(starts, start_s)
+                first, behind = shared.rows[index_in_file : index_in_file + 2]
                 if begin != first and not self._by_index:
                     off_s = index.time_ns[first] / 1e9 - start_s
                     raise SourceError(
@@ -265,7 +265,7 @@ class Videos(VideoFrames):
         return cut_up(index, frames, storage if depth is None else storage.of_depth, depth)
 
     def _explain(self, index: Index, time_ns: np.ndarray, lacking: np.ndarray, begin: int, end: int) -> SourceError:
-        """Why rows have no frame."""
+        """Returns the error that says why rows have no frame."""
         counts = f"{len(time_ns)} rows and {end - begin} frames"
         if end - begin == len(time_ns):
             first, last = (index.time_ns[[begin, end - 1]] - time_ns[[0, -1]]) / 1e9

@@ -1,6 +1,5 @@
-// The rules of number.hpp for as many neighbouring features as a vector register holds, for loops that are built once
-// per instruction set (namespace robocache::ROBOCACHE_ISA). The bits are the same as one by one, except for the bits of
-// a NaN.
+// The rules of number.hpp, applied to as many neighbouring features as a vector register holds. The loops that use them are built
+// once per instruction set (namespace robocache::ROBOCACHE_ISA). Results have the same bits as one feature at a time, except NaNs.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ struct LanesOf {
   typedef T type __attribute__((vector_size(kCount * sizeof(T))));
 };
 
-// kCount elements of T, side by side. Pass them by reference: the other way depends on the build.
+// kCount elements of T, side by side. Pass them by reference: how they are passed by value depends on the build.
 template <class T, int kCount>
 using Lanes = typename LanesOf<T, kCount>::type;
 

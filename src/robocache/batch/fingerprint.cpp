@@ -10,12 +10,12 @@
 namespace robocache {
 namespace {
 
-// The number of episodes whose stamps are read, and of those whose rows are read.
+// How many episodes' stamps are read, and how many episodes' rows.
 constexpr int64_t kTimes = 1024;
 constexpr int64_t kRows = 4;
 constexpr size_t kRowBytes = 4096;
 
-// Calls visit(i) for at most `count` of the numbers below n, evenly apart, with the first and the last.
+// Calls visit(i) for at most `count` of the numbers below n: the first, the last, and others evenly between.
 template <class Visit>
 void visit_some(int64_t n, int64_t count, const Visit& visit) {
   const int64_t visited = std::min(n, count);

@@ -53,7 +53,7 @@ struct BatchMemory {
   char* memory;  // offsets count from here
   int64_t count;
   ImageDraw first;                   // the random draws of sample 0
-  std::span<const int64_t> numbers;  // of each sample, for the draws; empty: counted on from the first
+  std::span<const int64_t> numbers;  // each sample's number for the draws; if empty, they count on from `first`
 
   ImageDraw draw_of(int64_t sample) const {
     ImageDraw draw = first;
@@ -61,8 +61,8 @@ struct BatchMemory {
     return draw;
   }
 
-  // Calls run(sample, count, draw) for samples that one launch draws for: all of them, or given numbers as long as each is as
-  // much more than the one before it, one or nothing.
+  // Calls run(sample, count, draw) for each group of samples that one launch can draw for. Without `numbers` that is one group.
+  // With them, the numbers of a group are all equal, or each is one more than the number before it.
   template <class Run>
   void for_draws(const Run& run) const {
     if (numbers.empty()) return run(int64_t{0}, count, draw_of(0));
@@ -84,7 +84,7 @@ class BatchKey {
   BatchKey(const BatchKey&) = delete;
   BatchKey& operator=(const BatchKey&) = delete;
 
-  // All sources agree on what does not concern their rows.
+  // Sources differ only in the fields that concern their rows.
   const KeySpec& spec(size_t source = 0) const { return streams_.spec(source).keys[request_]; }
 
   // kDevice or kHost: the part whose plan has the key's window.
@@ -93,25 +93,25 @@ class BatchKey {
   // Adds the arrays that lie in `part` to its layout. Throws ArgumentError.
   virtual void reserve(Part part, BatchLayout& layout) = 0;
 
-  // Adds the key's window in each sample of a source to the plan of `part` whose windows are around that moment; none: around
-  // the anchor. Throws ArgumentError, DeviceError.
+  // Adds the key's window in each sample of a source to the plan of `part`. The plan's windows are around `moment`, or around the
+  // anchor if there is none. Throws ArgumentError, DeviceError.
   using Moment = std::optional<MomentRule>;
   virtual void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
                           DeviceTables& tables) const = 0;
 
-  // Adds what becomes of the key's windows to the plan of `part`, in which these sources stand.
+  // Adds the conversion of the key's windows to the plan of `part`, for these sources.
   virtual void add_conversion(Part, std::span<const size_t> /*sources*/, std::vector<ConvertActionsParams>&,
                               DeviceTables&) const {}
 
-  // The moment of the key that this one is converted by; its own where there is none.
+  // Returns the moment of the conversion's base, or this key's own moment if there is no base.
   virtual Moment base_moment() const { return spec().moment; }
 
-  // On a CUDA loader, when the host's plan has run: the host's work on frames. Throws FrameError, FileError.
+  // Does the host's work on frames for a CUDA loader, after the host's plan has run. Throws FrameError, FileError.
   virtual void stage(const BatchMemory&, HostPart&) const {}
 
-  // When all plans have run: fills the frames, on CUDA queued on `stream`. `scratch` has scratch_bytes(), and `ahead` is null or
-  // what fetch() copied for this batch. Returns the number of frames that did not decode and are padding; bad_frames_on_device() counts
-  // those that a device decodes. Throws FrameError, FileError, DeviceError.
+  // Fills the frames after all plans have run; on CUDA it queues the work on `stream`. `scratch` has scratch_bytes(), and `ahead`
+  // is null or what fetch() copied for this batch. Returns the number of frames that did not decode and are padding, without
+  // those that a device decodes: bad_frames_on_device() counts them. Throws FrameError, FileError, DeviceError.
   virtual int64_t launch(const BatchMemory&, const HostPart&, void* /*scratch*/, const void* /*ahead*/,
                          CudaStream) const {
     return 0;
@@ -121,7 +121,7 @@ class BatchKey {
   // Queues the copies of the part kAhead, whose plan has run. Throws DeviceError.
   virtual void fetch(void* /*ahead*/, int64_t /*count*/, CudaStream) const {}
 
-  // Throws FrameError when a device met a damaged frame that may not be padding; once for all frames since the last call.
+  // Throws one FrameError if a device found damaged frames since the last call and they may not be padding.
   virtual void check_damage() const {}
   virtual int64_t bad_frames_on_device() const { return 0; }
 
@@ -132,9 +132,10 @@ class BatchKey {
   int64_t add(BatchLayout& layout, const char* suffix, DType dtype, std::vector<int64_t> shape, const char* what) const;
   void reserve_marks(BatchLayout& layout);
   int64_t pad_offset() const { return pad_offset_; }
-  // The window of rows of so many features, which come to `out_offset`; of a source without the stream it is whole.
+  // Returns the key's window of rows with `features` values, which are written at `out_offset`. A source without the stream gets
+  // a window that is all padding.
   WindowStream window(size_t source, int64_t features, DType dtype, int64_t out_offset) const;
-  // The same of another request, without marks.
+  // Returns the same for another request, without marks.
   WindowStream window_of(size_t request, size_t source, int64_t features, DType dtype, int64_t out_offset) const;
   int64_t age_offset() const { return age_offset_; }
 
@@ -147,12 +148,12 @@ class BatchKey {
   int64_t age_offset_ = -1;  // below 0: none
 };
 
-// The key of a request, of the kind that its tier and the loader's device ask for. Throws DeviceError, OutOfMemory.
+// Makes the key of a request, of the kind that its tier and the loader's device need. Throws DeviceError, OutOfMemory.
 std::unique_ptr<BatchKey> make_key(const LoaderStreams& streams, size_t request);
 std::unique_ptr<BatchKey> make_frames_key(const LoaderStreams& streams, size_t request);     // for a camera's request
 std::unique_ptr<BatchKey> make_converted_key(const LoaderStreams& streams, size_t request);  // with `convert`, mirrored
 
-// The part whose plan reads a request's numbers.
+// Returns the part whose plan reads a request's numbers.
 Part part_of_numbers(const LoaderStreams& streams, size_t request);
 
 }  // namespace robocache

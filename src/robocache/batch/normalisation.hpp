@@ -1,5 +1,5 @@
-// What normalising does to a feature: fma(x, scale, shift) there, fma(y, spread, centre) back, from the statistics of a
-// cache or from given ones.
+// Normalises a feature by fma(x, scale, shift), and undoes it by fma(y, spread, centre). The numbers come from the statistics of
+// a cache or from given ones.
 //
 //   NormStats stats;
 //   stats.set("mean", {0.5, 1.0});
@@ -26,7 +26,7 @@
 namespace robocache {
 
 // y = (x - centre) / spread: with mean and std those; with min and max, or two quantiles such as q02 and q98, the first becomes
-// -1 and the second 1. Constant expressions: the statistics' names are held here.
+// -1 and the second 1. It is used in constant expressions, so it holds the statistics' names itself.
 struct Normalize {
   using Name = std::array<char, 12>;
   Name first_name = {};  // empty: values stay as they are
@@ -56,11 +56,11 @@ inline constexpr Normalize Normalize::kQ10Q90 = normalize_by("q10", "q90");
 Normalize normalize_from_name(std::string_view name, std::string_view argument);
 std::string normalize_name(const Normalize& normalize);
 
-// 0.02 of "q02", 0.995 of "q99.5"; nothing where a field of statistics is no quantile.
+// Returns 0.02 for "q02", 0.995 for "q99.5", and nothing for a field of statistics that is no quantile.
 std::optional<double> quantile_of(std::string_view field);
 
-// What becomes of a feature without spread: a std, or a distance of the two ends, of 0, but by kCenter of at most 2^-24
-// (float64 2^-53) of the mean or the lower end: what rounded statistics leave of a constant.
+// Says what to do with a feature without spread. Its std, or the distance of its two ends, is 0. For kCenter it is at most 2^-24
+// (float64 2^-53) of the mean or the lower end, because rounded statistics of a constant leave so much.
 enum class Constant : uint8_t {
   kCenter,   // x - centre
   kLeRobot,  // LeRobot's numbers: 1e-8 is added to every std, and is the distance of two ends in one place
@@ -72,7 +72,7 @@ struct EnumNames<Constant> {
   static constexpr std::string_view names[] = {"center", "lerobot", "openpi"};
 };
 
-// A spread below it counts as none, unless another is asked for.
+// A spread below this counts as none, unless the caller gives another limit.
 inline constexpr double kMinSpread = 1e-4;
 
 // y = fma(x, scale, shift), x = fma(y, spread, centre): in float64, each to be rounded to the work type.
@@ -85,12 +85,12 @@ struct Affine {
 
 inline constexpr std::string_view kRecorded = "recorded values";
 
-// Statistics of one key: a number a feature of each field, row-major. Fields are mean, std, min, max, count and quantiles.
+// Statistics of one key. Each field has a number for each feature, row-major. Fields are mean, std, min, max, count and quantiles.
 struct NormStats {
   std::vector<std::pair<std::string, std::vector<double>>> fields;
   int64_t steps = 0;  // above 0: each step of a window has its own numbers, [steps, features]
 
-  // What they are of: values_to_json() of a key, kRecorded, or "" where nobody said so.
+  // Says which values they describe: values_to_json() of a key, kRecorded, or "" if that is not known.
   std::string of = {};
 
   NormStats() = default;
@@ -102,30 +102,31 @@ struct NormStats {
   std::span<const double> operator[](std::string_view field) const;  // empty if it is not there
 };
 
-// Of one feature of values whose work type is float64 (`wide`) or float32; `normalize` is not kNone, and the statistics
-// that it needs are there. Where the work type cannot hold scale and shift, x - centre; where the centre is not finite, x.
+// Returns the affine of one feature. The work type is float64 (`wide`) or float32; `normalize` is not kNone, and the statistics
+// that it needs are there. If the work type cannot hold scale and shift, the result is x - centre; if the centre is not finite, x.
 //
-// A feature without spread that is not only centred has the slope 1/spread of the peer, but one that is less by a power of
-// two where the fma would lose the peer's own number for the constant (0 by kMeanStd, else -1) in the rounding of the
-// shift: at the constant, rounded to the work type, that number comes out within 2^-23 (float64 2^-52).
+// A feature without spread that is not only centred has the slope 1/spread of the peer (LeRobot, openpi). The peer maps the
+// constant to 0 (kMeanStd) or -1. If rounding the shift would lose that number, the slope is less by a power of two: then the
+// constant, rounded to the work type, comes out within 2^-23 (float64 2^-52) of it.
 //
-// A feature that has a spread, but less than `min_spread`, has the slope 1: by kCenter its centre becomes 0, else the mean 0 or
-// the lower end -1.
+// A feature with a spread below `min_spread` has the slope 1. By kCenter its centre becomes 0; else the mean becomes 0, or the
+// lower end -1.
 Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
               Constant constant = Constant::kCenter, double min_spread = kMinSpread);
 
-// The spread of a feature that counts as none though it is not 0: a std, or half the distance of two ends.
+// The spread of a feature that counts as none although it is not 0. It is a std, or half the distance of two ends.
 std::optional<double> lesser_spread(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
                                     Constant constant, double min_spread);
 
-// Of every feature of a key whose values are of `dtype`, or where the statistics have steps, of every step and feature; none for
-// kNone. More numbers than features are taken where those behind are 0 in every field but count, as openpi's are that it padded
-// to the width of its model. `steps` are the window's.
+// Returns the affine of every feature of a key with values of `dtype`, or of every step and feature if the statistics have
+// steps; none for kNone. Statistics may have more numbers than features if those behind are 0 in every field but count, as
+// openpi's are, which it pads to the width of its model. `steps` are the window's.
 // Throws ArgumentError that begins with `name` where a field that the mode needs is missing or of another width.
 std::vector<Affine> affines(const NormStats& stats, int64_t features, int64_t steps, DType dtype,
                             const Normalize& normalize, Constant constant, double min_spread, std::string_view name);
 
-// Scale and shift of every feature of a stream of `dtype`, of its work type, where a kernel reads them; null for none.
+// Returns the scale and shift of every feature of a stream of `dtype`, in its work type, in memory that a kernel reads; null for
+// none.
 struct AffineTables {
   const void* scale = nullptr;
   const void* shift = nullptr;

@@ -28,7 +28,7 @@ void check_tolerance(const LoaderOptions& options, const LoaderStreams& streams,
     rule.max_gap_ns = -1;
     rule.tolerance_ns = -1;
     rule.causal = key.causal;
-    // Calls found(episode, target, distance) for an anchor with a target in the recording whose sample is too far away.
+    // Calls found(episode, target, distance) if a target of the anchor lies in the recording, but its sample is too far away.
     const auto visit = [&](int64_t i, const auto& found) {
       const Anchor anchor = anchors.at(i);
       const EpisodeRows rows = clock.rows_of(anchor.episode);

@@ -23,12 +23,12 @@ struct Found {
   int64_t anchors = 0;
   int64_t steps = 0;
   int64_t padding = 0;
-  int64_t outside = 0;  // the recording, of these
+  int64_t outside = 0;  // how many of them are outside the recording
   int64_t valid = 0;
-  int64_t between = 0;                // valid ones between two rows
+  int64_t between = 0;                // how many are valid and between two rows
   std::vector<int64_t> durations_ns;  // how long the anchors' episodes last
   int64_t anchor_ns = 0;              // the first anchor that has a step between rows
-  size_t step = 0;                    // and that step
+  size_t step = 0;                    // that step
 };
 
 // An anchor at a random index of each part. Evenly spaced anchors could miss what repeats with their period.
@@ -57,7 +57,7 @@ Found look(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, cons
   for (int64_t part = 0; part < parts; ++part) {
     const Anchor anchor = anchors.at(anchor_of_part(anchors.anchors, part, parts));
     const EpisodeRows rows = clock.rows_of(anchor.episode);
-    if (rows.rows < 2) continue;  // none, which is counted elsewhere, or a value that holds for the whole episode
+    if (rows.rows < 2) continue;  // no row is counted elsewhere; one row holds for the whole episode
     ++found.anchors;
     const ClockRow<int64_t> times{clock.time_ns + rows.begin, 1};
     const int64_t last_ns = times[rows.rows - 1];
@@ -135,7 +135,7 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     const BatchSpec& spec = streams.spec(source);
     const Found found =
         look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));
-    // Which ticks are goals is not known here.
+    // Goals are drawn later: their ticks are not known here.
     if (2 * found.padding > found.steps && !asked.moment)
       add_to_note(padding_note, name + padding_text(asked, stream, found));
     if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;

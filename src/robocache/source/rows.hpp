@@ -22,7 +22,7 @@ struct StreamClock {
   const int64_t* time_ns;       // [rows], non-decreasing within an episode
   const EpisodeRows* episodes;  // [episodes], or null for a missing stream, which has no rows
 
-  // Those of an episode; none of episode -1.
+  // Returns the rows of an episode; episode -1 has none.
   ROBOCACHE_HD EpisodeRows rows_of(int64_t episode) const {
     return episodes == nullptr || episode < 0 ? EpisodeRows{0, 0, 0, 0.0} : episodes[episode];
   }
@@ -38,7 +38,7 @@ struct RowSpan {
   friend bool operator==(const RowSpan&, const RowSpan&) = default;
 };
 
-// Rows in a file that is read with pread. A read of a file that was cut short is short, where a mapping would end the process.
+// Rows in a file that is read with pread. If the file was cut short, pread returns fewer bytes; a mapping would end the process.
 struct FileRows {
   int32_t descriptor = -1;  // open for reading while the owner of the rows lives; below 0: they are in memory
   int64_t offset = 0;       // the first byte of row 0
