@@ -25,8 +25,8 @@ class Affine:
     ``x = fma(y, spread, centre)``.
 
     Attributes:
-        scale, shift, spread, centre: ``[sources, *shape]`` of the work type: float64 for streams of float64, else float32. Of
-            statistics a step the shape begins with the steps.
+        scale, shift, spread, centre: ``[sources, *shape]`` of the work type: float64 for streams of float64, else float32. If
+            statistics are per step, the shape begins with the steps.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Affine:
             return np.clip(y, -1, 1).astype(y.dtype) if clips else y
 
     def _rows(self, x: Any, dataset_index: Any, sources: int, in_torch: bool) -> Any:
-        """What to take of the sources: one, or one a row of x."""
+        """Returns the index into the sources: one for all, or one for each row of x."""
         if dataset_index is None:
             if not self._alike:
                 raise errors.ArgumentError(

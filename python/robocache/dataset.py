@@ -1,4 +1,4 @@
-"""A cache that is there: :func:`open` gives a :class:`Dataset` of read-only, mapped arrays.
+"""Reads a cache: :func:`open` gives a :class:`Dataset` of read-only, mapped arrays.
 
 The format is docs/format.md. Time is int64 nanoseconds everywhere.
 """
@@ -126,7 +126,7 @@ class Stats(_Fields):
 
 
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
-    """Those quantiles and the usual ones, ascending; and the fields of a table of statistics with them."""
+    """Returns these quantiles and the usual ones, ascending, and the fields of a table of statistics that has them."""
     asked = {0.01, 0.1, 0.5, 0.9, 0.99}
     for value in quantiles:
         quantile = float(number("quantiles", value))
@@ -348,7 +348,7 @@ class Stream:
 
     @cached_property
     def _by_row(self) -> Any:
-        """What is indexed by row."""
+        """Returns the array, or the object, that gives a row by its index."""
         return self.values if self.ragged is None else RaggedRows(self, self.values, cast(np.ndarray, self.offsets))
 
     def __getitem__(self, rows: Any) -> Any:
@@ -416,13 +416,13 @@ class Dataset:
         text = _lib.path_text(path)
         try:
             self._handle = _dataset_open(text, truth("verify", verify))
-        except errors.FileError as error:  # what was given for a cache, and is none, is most often a source
+        except errors.FileError as error:  # if the path is no cache, it is most often a source
             if not os.path.isdir(text) or os.path.lexists(os.path.join(text, "manifest.json")):
                 raise
             raise errors.FileError(
                 f"{text}: no cache: it has no manifest.json; `robocache ingest` makes one of a dataset"
             ) from error
-        self.path = os.path.abspath(text)  # what a relative one names changes with the working directory
+        self.path = os.path.abspath(text)  # a relative path would change its meaning with the working directory
         description = json.loads(_dataset_describe(self._handle))
         self.bytes: int = description["bytes"]
         self._episodes: int = description["episodes"]
@@ -449,7 +449,7 @@ class Dataset:
     def __contains__(self, stream: object) -> bool:
         return stream in self.streams
 
-    # Not by __getitem__ and numbers: of streams or of episodes, nobody could tell.
+    # Python would iterate by __getitem__ and numbers. Nobody could say whether that gives streams or episodes.
     __iter__ = None
     __reversed__ = None
 
@@ -505,7 +505,7 @@ class Dataset:
         try:
             return pa_json.read_json(
                 pa.BufferReader(lines),
-                # A thread of Arrow's that lets go of memory of ours while the interpreter ends takes the process with it.
+                # If a thread of Arrow frees our memory while the interpreter ends, the process crashes.
                 pa_json.ReadOptions(use_threads=False, block_size=max(longest_line, 2**20)),
                 pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
             )
@@ -686,9 +686,9 @@ class Dataset:
 
     @property
     def _fingerprint(self) -> int:
-        """Of what it holds, but for the values that its statistics do not tell apart."""
+        """Returns a hash of the contents. Values that have the same statistics have the same hash."""
         described = json.loads(_dataset_describe(self._handle))
-        del described["bytes"]  # of the manifest too, with where it all came from
+        del described["bytes"]  # it counts the manifest too, whose provenance may differ
         for stream in described["streams"]:
             for address in Stream._ADDRESSES:
                 del stream[address]
@@ -736,7 +736,7 @@ def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
     total = sum(parts)
     if total > 1 + Fraction(1, 10**9):
         raise errors.ArgumentError(f"shares: expected at most 1 together, got {float(total)}")
-    # What is in no part has a share too, which comes last.
+    # The last share is of the episodes that are in no part.
     quotas = [things * part / max(total, 1) for part in (*parts, max(1 - total, Fraction(0)))]
     counts = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(quotas)), key=lambda p: counts[p] - quotas[p])

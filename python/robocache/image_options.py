@@ -49,8 +49,8 @@ class ImageOptions:
         together: keys of cameras that share this one's draws; each of them must say so.
         transform: your own function, a loader's last step: ``transform(images, seeds)``. `images` are the camera's
             ``[B, T, C, H, W]`` after all other options, on its device, by default uint8. `seeds` is int64 ``[B]``: each sample's
-            hash of (seed, epoch, the sample's number). The batch holds what it returns, ``[B, ...]``. A loader with a
-            `transform` that does not pickle does not either.
+            hash of (seed, epoch, the sample's number). The batch holds what it returns, ``[B, ...]``. A loader pickles only
+            if this function does.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the option, what was expected and what came.

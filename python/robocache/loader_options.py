@@ -39,7 +39,7 @@ def open_loader(
     rank: int,
     world_size: int,
 ) -> tuple[Any, dict[str, TextKey]]:
-    """The library's loader, and the keys of texts beside it.
+    """Opens the library's loader. Returns it, and the keys of texts, which the library does not know.
 
     Args:
         given: the arguments of :class:`robocache.Loader` by name.
@@ -226,7 +226,7 @@ def _filter_numbers(anchors: Anchors, name: str) -> dict[str, Any]:
 def _filter_arrays(
     anchors: Anchors, name: str, dataset: Dataset, snap_ns: int, raised: list[BaseException]
 ) -> Iterator[Any]:
-    """The ranges, whether they are of rows, and the condition as the library calls it. What it raises goes into `raised`."""
+    """Returns the ranges, whether they are of rows, and the condition as a function for the library. Its errors go to `raised`."""
     for argument in ("keep", "drop"):
         given = getattr(anchors, argument)
         ranges, of_rows = (None, False) if given is None else as_ranges(name + argument, given, dataset)
@@ -246,7 +246,7 @@ def _filter_arrays(
 
 
 def _values(source: Source, name: str, snap_ns: int, raised: list[BaseException]) -> tuple[Any, bool]:
-    """What the library calls for the weights of anchors, or for the numbers of what is balanced, and whether it is these."""
+    """Returns the function that gives anchors' weights, or the numbers of their balanced values, and whether it gives numbers."""
     if source.weight_by is None and source.balance is None:
         return None, False
     if source.weight_by is not None and source.balance is not None:
@@ -345,7 +345,7 @@ def _flips(windows: Iterable[Window]) -> set[str]:
 
 
 def _mirrored(name: str, given: Any, flips: set[str]) -> dict[str, Any]:
-    """The features that each flip mirrors. A list is for the one way in which images flip."""
+    """Returns the features that each flip mirrors. A list is allowed where images flip in one direction only."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -362,7 +362,7 @@ def _mirrored(name: str, given: Any, flips: set[str]) -> dict[str, Any]:
 
 
 def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
-    """The same for frames whose pixels are labels: none is made of two, and none is changed."""
+    """Returns the image options for frames of labels: no pixel is a mean of two, and no value changes."""
     for option in ("blur", "brightness", "contrast", "saturation", "hue", "erase"):
         if getattr(images, option) not in (None, 0):
             raise errors.ArgumentError(
@@ -441,7 +441,7 @@ def _stats(
 
 
 def _steps_of(shape: tuple[int, ...], streams: Sequence[Stream], window: Window | None) -> int:
-    """The steps of statistics that have an axis of them before those of a row, else 0."""
+    """Returns the number of steps of statistics whose first axis is steps; 0 if they have no such axis."""
     if window is None or not streams:
         return 0
     axes = len(streams[0].shape)
@@ -466,7 +466,7 @@ def _real(name: str, value: Any) -> float:
 
 
 def _json_number(value: float) -> Any:
-    """JSON has no infinity and no NaN: they go as text."""
+    """Returns the number for JSON. Infinity and NaN, which JSON lacks, become text."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -491,10 +491,10 @@ _CONVERT: dict[str, Any] = {"bool": truth, "int": whole, "float": _number, "text
 
 
 def _converted(kind: str, groups: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The library's fields of a kind that the groups have as attributes, by their names. None stays where it is the default.
+    """Returns by name the library's fields of a kind that the groups have as attributes. None stays None if it is the default.
 
     Args:
-        groups: by what stands before the dot in a field's name, or "".
+        groups: each group by its prefix before the dot in a field's name, or by "".
         prefix: stands before the name in errors.
     """
     converted = {}
@@ -509,7 +509,7 @@ def _converted(kind: str, groups: Mapping[str, Any], prefix: str = "") -> dict[s
 
 
 def _slices(name: str, blocks: Any, features: int) -> Iterator[tuple[int, int, str]]:
-    """begin, end and method of each of ``[(slice, method), ...]``."""
+    """Yields begin, end and method of each of ``[(slice, method), ...]``."""
     for block in blocks:
         try:
             part, method = block

@@ -60,7 +60,7 @@ from .stamps import (
 _STAMP = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{TIME_OF_DAY}{ZONE}?"
 # A line of cells of which each is in quotes from its begin to its end, or has none.
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
-# So many rows of all columns are brought side by side at once: the processor's cache holds them.
+# The number of rows whose columns are copied side by side at once: the processor's cache holds them.
 _ROWS_AT_ONCE = 2048
 
 
@@ -85,7 +85,7 @@ def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording
 
 
 def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
-    """Tells of the streams, and of files that were not read."""
+    """Reports the streams, and the files that were not read."""
     notes.tell(source, streams=notes.seen.get("streams", {}))
     note_cut(notes)
     others = Counter(notes.counts.get("others", {}))
@@ -97,7 +97,7 @@ def finish(source: Path, options: CsvOptions, notes: Notes) -> None:
 
 @dataclass
 class _Seen:
-    """What the first files say: the layout of each stream, and the kind of each camera's frames."""
+    """The facts of the first files: the layout of each stream, and the kind of each camera's frames."""
 
     layouts: dict[str, _Layout] = field(default_factory=dict)
     kinds: Kinds = field(default_factory=Kinds)
@@ -202,7 +202,7 @@ class _Layout:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What was found rather than told, for the streams of the file."""
+        """Returns the facts that the files say without an option of the user, for the streams of the file."""
         return {"clock_source": f"{self.clock}, {self.time_unit}"}
 
     def __str__(self) -> str:
@@ -227,7 +227,7 @@ def try_log(
     stream: str,
     notes: Notes,
 ) -> _Log:
-    """Reads a file; rows that cannot be read are told of, and passed over, by their lines where the others can."""
+    """Reads a file. If some rows cannot be read and the others can, reports those by their lines and skips them."""
     lost: dict[int, str] = {}
     try:
         log = read(file)
@@ -247,7 +247,7 @@ def try_log(
 
 
 def _check_utf8(file: Path) -> None:
-    """Refuses other bytes before pyarrow gives rows as texts: what it raises then is lost in its own code."""
+    """Refuses bytes that are no UTF-8 before pyarrow gives rows as texts: its own code would lose the error."""
     check_file(file)
     decode = codecs.getincrementaldecoder("utf-8")().decode
     with naming(file), file.open("rb") as content:
@@ -265,7 +265,7 @@ def _is_cut(file: Path) -> bool:
 
 
 def note_cut(notes: Notes) -> None:
-    """Tells of files that may have been cut off."""
+    """Reports files that may have been cut off."""
     for stream, count in sorted(notes.counts.get("cut", {}).items()):
         first = notes.seen["cut"][stream]
         files = f"{first} ends" if count == 1 else f"{count} files end ({first} is the first)"
@@ -371,7 +371,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
 
 
 def _methods(values: np.ndarray, names: list[str], types: list[Any]) -> dict[str, Any]:
-    """What is held between rows: true and false; and all columns where ids say that rows are of several subjects."""
+    """Returns the methods that hold values: of bools, and of all columns if ids say that rows are of several subjects."""
     for name, column in zip(names, values.T, strict=True):
         words = words_of(name)
         if not words & WORDS_OF_IDS or any(map(NO_SUBJECT.fullmatch, words)):
@@ -434,7 +434,7 @@ def _is_of_another_rate(time_ns: np.ndarray, first_ns: np.ndarray) -> bool:
 
 
 def _clock_of(number: str, main: str, further: Iterable[str]) -> str:
-    """The clock of a column: the last one before it."""
+    """Returns the clock of a column: the last clock before it."""
     before = [clock for clock in (main, *further) if int(clock) < int(number)]
     return max(before, key=int, default=main)
 
@@ -519,7 +519,7 @@ def _read_texts(column: pa.ChunkedArray, time_ns: np.ndarray) -> Texts:
 
 
 def _read_table(begin: Begin, types: dict[str, Any]) -> pa.Table:
-    """The whole file, by all threads; what is wrong with it only one alone tells with the row."""
+    """Reads the whole file with all threads. If that fails, one thread reads it again, whose error names the row."""
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
     try:
         return begin.read(convert, use_threads=True)
@@ -528,7 +528,7 @@ def _read_table(begin: Begin, types: dict[str, Any]) -> pa.Table:
 
 
 def _read_good_rows(begin: Begin, types: dict[str, Any], lost: dict[int, str]) -> pa.Table:
-    """The rows that have as many cells as the first and of which every cell is what its column is."""
+    """Returns the rows that have as many cells as the first row, and in which each cell has its column's type."""
     assert begin.lost is not None
     begin.lost.clear()
     cells = read_cells(begin, list(types))

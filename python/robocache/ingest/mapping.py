@@ -1,7 +1,7 @@
 """A mapping: which streams of a source a cache has, by what names, cut into which parts, and what is said of them.
 
 It is a TOML, YAML or JSON file, or a dict of the same form; GR00T's ``meta/modality.json`` is understood as it is. Everything that
-can be is checked before a recording is read; what only the streams tell, when the first of them comes.
+can be is checked before a recording is read; the rest is checked when the first of the streams comes.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Part:
 class StreamMapping:
     """A mapping, checked.
 
-    where: begins the message of whatever is wrong with it.
+    where: begins the message of each error in it.
     given: as it was written, JSON-able.
-    streams: what becomes of streams by their names in the source; those that are not named stay as they are.
-    include, exclude: patterns of names; a stream is kept that one of the first and none of the second matches.
-    rename, constants, without: of the columns of the episodes table.
+    streams: the parts of each stream, by its name in the source; streams that are not named stay as they are.
+    include, exclude: patterns of names; a stream is kept if one of `include` and none of `exclude` matches it.
+    rename, constants, without: changes of the columns of the episodes table.
     complete: whether a stream or a column that never comes is an error.
     """
 
@@ -113,7 +113,7 @@ def load_mapping(mapping: Any) -> StreamMapping:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, in which a key that is there twice would be lost once."""
+    """Makes a dict of a JSON object. Refuses a key that is there twice, because one value would be lost."""
     twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
     if twice:
         raise ValueError(f"two entries {twice[0]!r}")
@@ -348,7 +348,7 @@ class Mapper:
             yield from self.apply(name, samples)
 
     def apply(self, name: str, samples: Samples) -> Iterator[tuple[str, Samples]]:
-        """What becomes of a part of a stream; frames are of one chunk where several streams are made of them.
+        """Yields the streams that are made from a part of a stream. If frames give several streams, they are of one chunk.
 
         Raises:
             FileError: the mapping does not fit the stream.
@@ -460,7 +460,7 @@ class Mapper:
 
 
 def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) -> None:
-    """Holds units and methods against the number of features."""
+    """Checks units and methods against the number of features."""
     units, methods = attributes.get("units"), attributes.get("methods")
     if isinstance(units, list) and len(units) != features:
         raise ArgumentError(f"{where}: units: expected {features}, got {len(units)}")
@@ -474,7 +474,7 @@ def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) 
 
 
 def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:
-    """What the source says of a stream, of these features of it alone."""
+    """Returns the source's attributes of a stream, for these features alone."""
     cut = dict(attributes)
     if isinstance(cut.get("units"), list):
         cut["units"] = cut["units"][start:stop]
@@ -495,7 +495,7 @@ class Found:
 
     kind: "numbers", "frames", "arrays" that are ragged, or "text".
     shape: of a row; of ragged rows of an element.
-    rate_hz: of the median period; None of less than two stamps.
+    rate_hz: the rate of the median period; None for fewer than two stamps.
     """
 
     kind: str
@@ -513,7 +513,7 @@ _MOST_STAMPS = 65536
 
 
 def find_streams(streams: Iterator[tuple[str, Samples]]) -> dict[str, Found]:
-    """A recording's streams; only the first frames of cameras are read."""
+    """Finds a recording's streams; reads only the first frames of cameras."""
     found: dict[str, Found] = {}
     times: dict[str, list[np.ndarray]] = {}
     for name, samples in streams:

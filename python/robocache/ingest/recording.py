@@ -1,4 +1,4 @@
-"""What a reader yields, recording by recording, and what it notes beside them; `driver` writes it.
+"""The types that a reader yields, recording by recording, and the notes that it takes; `driver` writes both.
 
 A reader is a module with a function::
 
@@ -56,7 +56,7 @@ class SourceError(FileError):
 
 
 class ShardsError(FileError):
-    """A single process can ingest this source, several processes that share it cannot."""
+    """A single process can ingest this source; several processes that share it cannot."""
 
 
 class WiderError(ShardsError):
@@ -70,7 +70,7 @@ class _Named:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the cache is told of the stream, the same in all recordings, in the words of ``Writer.stream``."""
+        """Returns the facts of the stream, which are the same in all recordings, as arguments of ``Writer.stream``."""
         return {"names": self.names} | _attributes(cast("Samples", self))
 
 
@@ -120,7 +120,7 @@ class Texts:
     """Rows that are text: instructions, prompts, events, log lines.
 
     time_ns: int64 ``[n]`` nanoseconds, as of :class:`Rows`.
-    texts: n str; what is no UTF-8 in the source is escaped by the reader, and said.
+    texts: n str; the reader escapes bytes that are no UTF-8, and notes it.
     clock, attributes, run: as of :class:`Rows`.
     """
 
@@ -202,7 +202,7 @@ class Notes:
     """What a reader reports beside its recordings.
 
     Args:
-        format, provenance: the format's name, and where :meth:`tell` writes under it.
+        format, provenance: the format's name, and the dict into which :meth:`tell` writes under that name.
         on_error: "stop" or "skip".
         share: the recordings that are read, by their numbers from 0 in the order of the source; other processes report what is
             skipped or counted between others.
@@ -237,7 +237,7 @@ class Notes:
         self._left_out: set[Omission] = set()
 
     def wants(self, first: int, count: int = 1) -> bool:
-        """Whether one of these recordings is read: a reader that works ahead, or reads a file for several, need not for others."""
+        """Whether one of these recordings is read. A reader that works ahead, or reads a file for several, can skip the others."""
         return first < self._share.stop and self._share.start < first + count
 
     def tell(self, where: object, /, **facts: Any) -> None:
@@ -258,12 +258,12 @@ class Notes:
             counts[key] = counts.get(key, 0) + count
 
     def see(self, table: str, key: str, value: Any) -> None:
-        """Keeps what was met for ``finish``, JSON-able; the first of each key stays."""
+        """Keeps a JSON-able value for ``finish``; the first value of each key stays."""
         if self.wants(self.position):
             self.seen.setdefault(table, {}).setdefault(key, value)
 
     def leave_out(self, what: str, reason: str) -> None:
-        """Names a thing that the cache does not hold by design; once, however often it is met."""
+        """Reports once a thing that the cache does not hold by design."""
         omission = Omission(as_utf8(shortened(what)), as_utf8(shortened(reason)))
         if omission not in self._left_out:
             self._left_out.add(omission)
@@ -277,7 +277,7 @@ class Notes:
             self.skipped.append(Omission(as_utf8(shortened(what)), as_utf8(str(error))))
 
     def count_told(self) -> tuple[int, str]:
-        """Grows with what is noted and left out."""
+        """Returns values that change with each omission and with each fact of :meth:`tell`."""
         return len(self.left_out), repr(self._provenance.get(self.format))
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ struct WindowSegment {
   int64_t features;
   int64_t row_bytes;     // from a row of values to the next
   int64_t step_bytes;    // from a step of the batch to the next
-  int64_t first_delta;   // the first step's, as its moment has it
+  int64_t first_delta;   // the delta of the first step, as in WindowMoment
   int64_t max_gap_ns;    // below 0: none
   int64_t tolerance_ns;  // below 0: none
   int64_t out_offset;    // bytes from the batch's start to sample 0's first value of this segment
@@ -34,18 +34,19 @@ struct WindowSegment {
       pad_offset;  // the same for is_pad, [samples, mask_steps]; below 0 where another segment of these steps writes it
   int64_t age_offset;  // the same for ages, int64; below 0: none
   int64_t mask_steps;
-  FileRows file;  // its offset that of the segment's first feature; for the CPU alone
+  FileRows file;  // for the CPU alone; its offset is that of the segment's first feature
   int32_t steps;
-  int32_t vector;        // elements handled at once: 1, 2 or 4; divides features
-  int32_t vectors;       // in a step
-  int32_t lanes;         // vectors of a step beside each other in a tile
-  int32_t lane_share;    // 65536 / lanes, rounded up: lane * lane_share / 65536 is the step that it works at
-  int32_t tile_steps;    // steps of a tile
-  int32_t columns;       // tiles across the features
-  int32_t pick_begin;    // index of the first step among its group's picks
-  int32_t strip_begin;   // index of the first strip among its group's; the next segment's is the end
-  int16_t clock;         // among its group's
-  int16_t first_moment;  // the first step's, among its group's, where the next steps aim at the next ones; else -1
+  int32_t vector;       // elements handled at once: 1, 2 or 4; divides features
+  int32_t vectors;      // in a step
+  int32_t lanes;        // vectors of a step beside each other in a tile
+  int32_t lane_share;   // 65536 / lanes, rounded up: lane * lane_share / 65536 is the step that it works at
+  int32_t tile_steps;   // steps of a tile
+  int32_t columns;      // tiles across the features
+  int32_t pick_begin;   // index of the first step among its group's picks
+  int32_t strip_begin;  // index of the first strip among its group's; the strips end where the next segment's begin
+  int16_t clock;        // index among its group's clocks
+  int16_t
+      first_moment;  // index of the first step's moment in the group, if the steps have consecutive moments; else -1
   DType value_dtype;
   DType out_dtype;
   InterpolationMethod method;
@@ -140,7 +141,7 @@ struct WindowSource {
 struct WindowPlan {
   WindowSource first;                       // the only source, or the first of `sources`
   const WindowSource* sources;              // null where there is one
-  const ConvertActionsParams* conversions;  // what becomes of a sample when its windows are filled
+  const ConvertActionsParams* conversions;  // run on a sample when its windows are filled
   int32_t conversion_count;
   int32_t group_count;  // the most that a source has
   int32_t most_picks;   // in a group

@@ -26,7 +26,7 @@ bool is_normalised(const LoaderOptions& options, size_t source, size_t request) 
   return options.sources[source].streams[request] && *options.streams[request].normalize != Normalize::kNone;
 }
 
-// What is normalised: the stream's rows, or what conversions make of them.
+// The values that are normalised: the stream's rows, or the results of conversions.
 struct Values {
   int64_t features;
   DType dtype;
@@ -64,8 +64,8 @@ void check_values(const BatchSpec& spec, size_t request, const NormStats& given,
   refuse(name, ": expected statistics of this window's steps, got others: ", differences, way);
 }
 
-// Given statistics of a key, or else, where nothing is converted, of the key whose stream fills it: a goal is normalised as the
-// state is.
+// Returns the given statistics of a key. If there are none and nothing is converted, returns those of the key whose stream fills
+// it: a goal is normalised as the state is.
 auto given_of(const std::map<std::string, NormStats>& given, const StreamRequest& request) {
   const auto own = given.find(request.stream);
   return own == given.end() && request.convert.empty() ? given.find(request.rows_key()) : own;

@@ -45,10 +45,10 @@ struct FramesWanted {
   bool operator==(const FramesWanted&) const = default;
 };
 
-// "CACHE: stream 'top', episode 1, row 3", for a row counted over all episodes.
+// Returns "CACHE: stream 'top', episode 1, row 3", for a row counted over all episodes.
 std::string frame_name(const Dataset& dataset, int64_t stream, int64_t row);
 
-// The file of a row: a view where the host has it in memory, else read into `memory`.
+// Returns the file of a row: a view if the host has it in memory, else it is read into `memory`.
 std::span<const uint8_t> frame_file(const ResidentStream& files, int64_t row, std::vector<uint8_t>& memory);
 
 // The shape of frames as they are stored.
@@ -86,7 +86,7 @@ class ResidentFrames {
   const uint8_t* at(int64_t row, const std::function<void(int64_t row, uint8_t* to)>& make,
                     std::vector<uint8_t>& meanwhile) const;
 
-  // For people: as ResidentStream's.
+  // Returns a note for people, as ResidentStream::note() does.
   const std::string& note() const { return stream_ != nullptr ? stream_->note() : host_memory_.note(); }
 
  private:

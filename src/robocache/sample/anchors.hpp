@@ -116,12 +116,12 @@ class Anchors {
   static Anchors of_ticks(const StreamClock& clock, std::span<const int64_t> episodes, const AnchorEdges& edges = {});
 
   // In each episode the ticks k / hz, to the nearest ns, in the span that all `clocks` cover. A clock without rows in an episode
-  // does not count there, and an episode without rows on any clock has no anchors. Throws ArgumentError that names `anchor_hz` for more than 2^53 ticks, which a double could not count, and for
-  // an episode of 2^63 ns or longer.
+  // does not count there, and an episode without rows on any clock has no anchors. Throws ArgumentError that names `anchor_hz` for
+  // more than 2^53 ticks, which a double could not count, and for an episode of 2^63 ns or longer.
   static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
                          const AnchorEdges& edges = {});
 
-  // Those of these that a filter lets stay. Throws ArgumentError that begins with `name` and what `where` throws.
+  // Returns the anchors that a filter keeps. Throws ArgumentError that begins with `name`, and passes on what `where` throws.
   Anchors filtered(const AnchorFilter& filter, int64_t snap_ns, const std::string& name) const;
 
   // Calls body(episodes, times, index of the first of them) for all anchors, many at once.

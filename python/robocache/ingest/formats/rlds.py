@@ -1,4 +1,4 @@
-"""RLDS datasets, as of Open X-Embodiment, in TFRecord files that TFDS wrote: the sign and the options."""
+"""RLDS datasets, as of Open X-Embodiment, in TFRecord files that TFDS wrote: how they are recognised, and the options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from . import Format, RateOptions
 
-# As bridge_dataset-train.tfrecord-00000-of-00512.
+# Matches names such as bridge_dataset-train.tfrecord-00000-of-00512.
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<number>\d{5,9})-of-(?P<count>\d{5,9})")
 
 

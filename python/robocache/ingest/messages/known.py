@@ -1,4 +1,4 @@
-"""What is known of topics before their messages become rows: over all recordings, and where one is from."""
+"""Holds the facts of topics that are needed before messages become rows: for all recordings, and for one of them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .exported import Exported
 
 @dataclass
 class Known:
-    """What holds for a topic in all recordings, by the first that has it.
+    """The facts of topics that are the same in all recordings. The first recording that has a topic decides them.
 
-    facts: by topic and what it is about.
-    clocks: of each topic.
-    streams: which topic each belongs to.
+    facts: by the topic and the name of the fact.
+    clocks: the clock of each topic.
+    streams: the topic of each stream.
     """
 
     options: MessageOptions
@@ -39,10 +39,10 @@ class Origin:
     """A topic of one recording, or one of several subjects that its messages are about.
 
     topic, schema: the topic's name and type.
-    exported: of its channel.
+    exported: the facts that an export wrote into its channel, or None.
     what, where: the recording, and its file.
-    subject: which of several it is; "" of the one that has the topic's name.
-    is_held: whether a row is held until the next, since rows are of several subjects.
+    subject: the subject's name; "" for the one whose streams have the topic's name alone.
+    is_held: whether a row is held until the next row, because rows are of several subjects.
     """
 
     topic: str
@@ -56,7 +56,7 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """What its streams are called, or begin with."""
+        """The name of its stream, or the beginning of its streams' names."""
         return f"{self.topic}/{self.subject}" if self.subject else self.topic
 
     @property
@@ -64,7 +64,7 @@ class Origin:
         return self.known.notes
 
     def lose(self, lost: Mapping[int, object]) -> None:
-        """Passes over messages by their numbers, with what is wrong with each."""
+        """Skips messages, given by their numbers, each with its error."""
         if lost:
             first = min(lost)
             error = SourceError(f"{self.where}: {self.name}: message {first}: {lost[first]}")
@@ -76,8 +76,8 @@ class Decoded:
     """Messages of a topic.
 
     leaves: its fields by their paths.
-    time_ns, numbers: of each message when it was, and its number among all of the topic in the recording.
-    attributes: of the streams that become of them.
+    time_ns, numbers: each message's stamp, and its number among the topic's messages in the recording.
+    attributes: the attributes of the streams that are made from them.
     """
 
     leaves: Mapping[str, Leaf]
@@ -89,7 +89,7 @@ class Decoded:
 
 @dataclass
 class Span:
-    """The least and the greatest of what was met."""
+    """The least and the greatest of the numbers added, and how many were 0."""
 
     low: int | None = None
     high: int | None = None
