@@ -25,7 +25,7 @@ void subtract(const ConvertActionsParams& p, const ActionOp& op, const BaseRow<S
       if (op.is_taken[f] != 0) x[i] = x[i] - (i < features ? base[f] : x[i - features]);
     }
   } else {
-    Scalar others[kTileRows * kMostActionFeatures];  // the subtrahends of a tile; 0 for features that stay as they are
+    Scalar others[kTileRows * kMostActionFeatures];  // what a tile subtracts; 0 for features that stay
     for (int f = 0; f < features; ++f) others[f] = op.is_taken[f] != 0 ? base[f] : Scalar(0);
     const int64_t tile = int64_t{kTileRows < p.steps ? kTileRows : p.steps} * features;
     for (int64_t known = features; known < tile; known *= 2) {
