@@ -102,6 +102,15 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
     depth = {name: _said(features[name]) for name in (*images, *videos) if _is_depth(features[name])}
     not_depth = _find_codes(source, {name: said for name, said in depth.items() if name in videos}, videos, notes)
     _leave_out(notes, features, columns, cameras, [*kept, *texts, *language, *images, *videos], not_depth)
+    for name in videos:
+        pointed = {
+            video_name(name, number, episodes.get(number, {}))
+            for number in (*episodes, *(span.episode for span in spans))
+        }
+        if unused := [
+            str(path.relative_to(source)) for file, path in find_videos(source, name).items() if file not in pointed
+        ]:
+            notes.leave_out(f"{name}: video files", f"no episode points to {', '.join(sorted(unused))}")
     notes.tell(source / "meta", **tables, cameras=cameras)
     numbered = _find_numbered(columns, tables)
     notes.total = len(spans)

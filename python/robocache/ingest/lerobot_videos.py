@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -42,10 +42,12 @@ class _Shared:
 
     starts: where each begins, in seconds.
     rows: how many rows are before each, then the number of all; empty if an episode does not say its length.
+    closest: the least time between two starts, and the earlier of the two.
     """
 
     starts: list[float]
     rows: list[int]
+    closest: tuple[float, float] = (np.inf, 0.0)
 
 
 def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict[str | None, _Shared]:
@@ -60,7 +62,8 @@ def _find_shared(camera: str, episodes: Mapping[int, Mapping[str, Any]]) -> dict
     for name, begins in found.items():
         begins.sort()
         starts, lengths = [start_s for start_s, _ in begins], [length for _, length in begins]
-        shared[name] = _Shared(starts, [0, *accumulate(lengths)] if min(lengths) > 0 else [])
+        closest = min(((later - start_s, start_s) for start_s, later in pairwise(starts)), default=(np.inf, 0.0))
+        shared[name] = _Shared(starts, [0, *accumulate(lengths)] if min(lengths) > 0 else [], closest)
     return shared
 
 
@@ -223,12 +226,7 @@ class Videos(VideoFrames):
             shared = self._shared[camera].get(name, _Shared([], []))
             starts = shared.starts
             following = starts[bisect_right(starts, start_s + half_s) :]
-            here = len(starts) - len(following) - bisect_left(starts, start_s - half_s)
-            if here > 1:
-                raise SourceError(
-                    f"{index.path}: {here} episodes begin at {start_s:g} s by videos/{camera}/from_timestamp in {self._source}/meta: "
-                    "expected frames of its own for each; video=False (--no-video) leaves cameras out"
-                )
+            self._check_shared(camera, index, shared)
             bounds = (np.array([start_s, following[0] if following else np.inf]) - half_s) * 1e9
             begin, end = np.searchsorted(index.time_ns, bounds).tolist()
             time_ns = time_ns + round(start_s * 1e9)
@@ -258,6 +256,28 @@ class Videos(VideoFrames):
         view.rows = np.flatnonzero(frames >= 0)
         view.used = len(np.unique(frames[view.rows]))
         view.tickets = [self._decoders.ask(cut) for cut in self._cut_up(camera, index, frames[view.rows])]
+
+    def _check_shared(self, camera: str, index: Index, shared: _Shared) -> None:
+        """Refuses a file for all its episodes if one of them cannot be in it: a faulty merge points all to one file."""
+        starts, half_s = shared.starts, self._period_ns / 2e9
+        gap_s, start_s = shared.closest
+        by_meta = f"by videos/{camera}/from_timestamp in {self._source}/meta"
+        advice = (
+            "no episode of this file has frames that are surely its own; video=False (--no-video) leaves cameras out"
+        )
+        if gap_s <= half_s:
+            here = bisect_right(starts, start_s + half_s) - bisect_left(starts, start_s - half_s)
+            raise SourceError(f"{index.path}: {here} episodes begin at {start_s:g} s {by_meta}: {advice}")
+        if not shared.rows or shared.rows[-1] == len(index) or index.declared > len(index):
+            return  # drift, or a file that was cut off: each episode's rows tell
+        rows = shared.rows[-1] - shared.rows[-2]
+        frames = len(index) - int(np.searchsorted(index.time_ns, (starts[-1] - half_s) * 1e9))
+        last_s = starts[-1] + (rows - 1) * self._period_ns / 1e9
+        end_s = index.time_ns[-1] / 1e9
+        if frames < rows and last_s > end_s + half_s:
+            raise SourceError(
+                f"{index.path}: its last frame is at {end_s:.4f} s, the last row of its episodes at {last_s:.4f} s {by_meta}: {advice}"
+            )
 
     def _cut_up(self, camera: str, index: Index, frames: np.ndarray) -> list[Cut]:
         depth = self._depth[camera]

@@ -222,7 +222,8 @@ def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
     seconds = {unit: 10.0 ** (digits - 9) for unit, digits in _UNITS.items()}
     by_epoch = next((unit for unit in _UNITS if 1e9 <= stamps[0] * seconds[unit] < 5e9), None)  # years 2001 to 2128
     if not whole:
-        by_period = "s" if period <= 10 else None
+        # Shorter steps are more likely days: MATLAB's datenum, Excel's serial dates.
+        by_period = "s" if period == 0 or 2e-5 <= period <= 10 else None
     else:  # 1 Hz to 1 kHz; below 1000 it could be seconds as well as milliseconds
         by_period = "ns" if period >= 1e6 else "us" if period >= 1e3 else None
     if by_epoch and period * seconds[by_epoch] <= 1.5:
@@ -231,5 +232,5 @@ def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
         return by_period
     raise SourceError(
         f"{file}: {stamps[0]:.16g} and on in steps of {period:.6g} could be of several units; "
-        "say which with time_unit (--time-unit): s, ms, us or ns"
+        "say which with time_unit (--time-unit): s, ms, us or ns; convert days (datenum, Excel) to seconds"
     )

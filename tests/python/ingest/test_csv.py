@@ -198,13 +198,16 @@ def test_the_unit_is_found(header, stamps, unit, first_ns, tmp_path):
         ["0", "1", "2"],  # seconds or milliseconds
         ["0", "33", "66"],
         ["0.0", "33.3", "66.7"],
+        ["739000.00000012", "739000.00000024", "739000.00000036"],  # days of MATLAB's datenum at 100 Hz
+        ["45123.5", "45123.500001157", "45123.500002315"],  # days of Excel at 10 Hz
+        ["0.0", "0.00001157", "0.00002315"],  # days since the first row, at 1 Hz
         ["5"],
         ["1700000000000000", "1700000005000000"],  # microseconds since 1970, or nanoseconds of uptime
     ],
 )
 def test_a_unit_that_could_be_several_is_asked_for(stamps, tmp_path):
     source = write(tmp_path / "log/imu.csv", *(f"{t},1" for t in stamps))
-    refused(source.parent, tmp_path / "cache", "imu.csv", "time_unit")
+    refused(source.parent, tmp_path / "cache", "imu.csv", "time_unit", "days")
     robocache.ingest(source.parent, tmp_path / "cache", time_unit="us")
     expected = [round(Fraction(t) * 1000) for t in stamps]
     assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == expected

@@ -194,14 +194,56 @@ def test_rule_45_starts_that_drift_are_never_another_episode_s_frames(drift_s, t
 
 
 def test_rule_45_episodes_that_begin_at_one_time_of_a_file_have_no_frames_of_their_own(tmp_path):
-    """A converter that writes 0 for each episode: which frames are whose, nothing says. An episode without rows has none."""
+    """A converter that writes 0 for each episode: which frames are whose, nothing says, for no episode of the file."""
     bounds = [(0.0, 0.2), (0.004, 0.2), (0.4, 0.7)]
     source = write_set(tmp_path / "source", (7, 5, 9), "v3.0", extras=one_file(bounds))
     write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", numbers(0, 12) + numbers(2, 9))
     names = skipped(source, tmp_path / "cache")
-    assert list(names) == [f"episode 0: {TOP}", f"episode 1: {TOP}"]
+    assert list(names) == [f"episode {episode}: {TOP}" for episode in range(3)]
     assert all("2 episodes begin at 0" in reason and "from_timestamp" in reason for reason in names.values())
-    assert [shown for shown, _ in seen(tmp_path / "cache")] == [[], [], numbers(2, 9)]
+    assert TOP not in robocache.open(tmp_path / "cache").streams
+
+
+def merged(root, starts, in_last_file=11):
+    """Four episodes in two files, merged so that meta/ has all of them in the last file."""
+    lengths = (5, 6, 7, 4)
+    extras = [
+        {f"videos/{TOP}/chunk_index": 0, f"videos/{TOP}/file_index": 1, f"videos/{TOP}/from_timestamp": start}
+        for start in starts
+    ]
+    source = write_set(root, lengths, "v3.0", fps=10, extras=extras)
+    folder = source / f"videos/{TOP}/chunk-000"
+    write_video(folder / "file-000.mp4", numbers(0, 5) + numbers(1, 6), fps=10)
+    write_video(folder / "file-001.mp4", (numbers(2, 7) + numbers(3, 99))[:in_last_file], fps=10)
+    return source
+
+
+@pytest.mark.parametrize(
+    ("starts", "in_last_file", "why"),
+    [
+        ([0.0, 0.5, 1.1, 1.8], 11, "its last frame is at 1.0000 s, the last row of its episodes at 2.1000 s"),
+        ([0.0, 0.5, 1.1, 1.8], 20, "its last frame is at 1.9000 s, the last row of its episodes at 2.1000 s"),
+        ([0.0, 0.5, 0.0, 0.7], 11, "2 episodes begin at 0 s"),
+    ],
+)
+def test_a_file_that_cannot_have_all_its_episodes_has_none(starts, in_last_file, why, tmp_path):
+    """A faulty merge points all episodes to the last file: even those whose rows find frames there have another's."""
+    source = merged(tmp_path / "source", starts, in_last_file)
+    refused(source, tmp_path / "cache", "file-001.mp4", why)
+    for options in ({}, {"frames": "by-index"}):
+        names = skipped(source, tmp_path / f"cache{len(options)}", **options)
+        assert list(names) == [f"episode {episode}: {TOP}" for episode in range(4)]
+        assert all("file-001.mp4" in reason and why in reason for reason in names.values())
+
+
+def test_a_video_file_to_which_no_episode_points_is_named(tmp_path):
+    """A last file that is long enough for all: the unused file is the only sign."""
+    report = robocache.ingest(merged(tmp_path / "source", [0.0, 0.5, 1.1, 1.8], 40), tmp_path / "cache", jobs=1)
+    left_out = {omission.what: omission.reason for omission in report.left_out}
+    assert left_out[f"{TOP}: video files"] == f"no episode points to videos/{TOP}/chunk-000/file-000.mp4"
+    source = write_videos(write_set(tmp_path / "v2.1"), (7, 5, 9, 4))
+    left_out = {o.what: o.reason for o in robocache.ingest(source, tmp_path / "cache2", jobs=1).left_out}
+    assert left_out[f"{TOP}: video files"].endswith(f"{TOP}/episode_000003.mp4")
 
 
 def test_rule_45_episodes_of_a_file_with_frames_between_them_and_rounded_starts(tmp_path):
