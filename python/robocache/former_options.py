@@ -22,7 +22,7 @@ _Parameters = ParamSpec("_Parameters")
 
 # The former option -> the field that takes it.
 _WINDOW = {field.name: field.name for field in dataclasses.fields(Window)}
-for _new in ("offsets", "convert", "base"):
+for _new in ("offsets", "convert", "base", "stream", "moment"):
     del _WINDOW[_new]
 _WINDOW |= {"methods": "method", "offset": "offset_s"}
 _GROUPS: dict[str, tuple[Any, dict[str, str]]] = {

@@ -215,7 +215,7 @@ def _operations(device: str) -> Iterator[_Case]:
         "bicubic": {"size": (24, 61), "interpolation": "bicubic", "dtype": "uint8"},
         "area": {"size": (24, 61), "interpolation": "area", "dtype": "uint8"},
         "turned": {"flip_horizontal": 0.5, "rotation": 20, "dtype": "uint8"},
-        "blurred": {"blur": (0.1, 3), "blur_kernel": 15, "erase": 0.5, "dtype": "bfloat16"},
+        "blurred": {"blur": (0.1, 3), "blur_kernel": 15, "erase": 0.5, "dtype": "float16"},
     }
     for name, given in options.items():
         yield f"image_batch {name}", partial(image_batch, _put(device, pixels), seed=3, sample=7, **given)
