@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import atexit
 import threading
 import time
@@ -16,7 +17,7 @@ from .meter import Meter
 Place = tuple[int, int, int, int]  # seed, epoch, samples, memory
 
 
-class BatchesInOrder:
+class BatchesInOrder(abc.ABC):
     """What iterates over batches of a drawn order. A subclass makes the batch at a place, and checks fingerprints.
 
     Attributes:
@@ -47,17 +48,17 @@ class BatchesInOrder:
         self._end = self.num_samples - drop_last * (self.batch_size * self.world_size - 1)
         self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
 
+    @abc.abstractmethod
     def _batch_at(self, place: Place) -> dict[str, Any] | None:
         """The batch at a place; None at the epoch's end."""
-        raise NotImplementedError
 
     def _completed(self, batch: dict[str, Any], seed: int, epoch: int, samples: int) -> dict[str, Any]:
         """The batch with what other threads need not wait for."""
         return batch
 
+    @abc.abstractmethod
     def _check_fingerprint(self, fingerprint: Any) -> None:
         """Raises if it is of another order."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._lock:

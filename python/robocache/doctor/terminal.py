@@ -15,7 +15,7 @@ from ..view import Name
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDEST = 100
-# Of each code of errors and warnings, where the caller does not say how many. A note is one, cut after two lines.
+# How many findings of a code are shown, if the caller does not say. Notes of a code are one, cut after two lines.
 _SHOWN = 3
 
 

@@ -134,15 +134,15 @@ def _read_folder(
                 notes.leave_out(f"{file.stem}: units", "the line below the header; only the clock's is used")
             for name, one in {
                 file.stem: rows,
-                **{f"{file.stem}.{column}": told for column, told in others.items()},
+                **{f"{file.stem}.{column}": other for column, other in others.items()},
             }.items():
                 if isinstance(one, Rows) and "subjects" in one.attributes:
                     why = f"{one.attributes['subjects']} says that rows are of several subjects: they are held"
                     notes.leave_out(f"{name}: values between rows", why)
             if rows is not None:
                 yield file.stem, replace(rows, attributes={**rows.attributes, **attributes})
-            for column, told in others.items():
-                yield f"{file.stem}.{column}", replace(told, attributes={**attributes, **told.attributes})
+            for column, other in others.items():
+                yield f"{file.stem}.{column}", replace(other, attributes={**attributes, **other.attributes})
             if images:
                 see_images(images, notes)
                 camera = f"{file.stem}.{layout.images}"
@@ -327,8 +327,8 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     if further:
         of = {n: _clock_of(n, main, further) for n in (*kept, *texts) if n not in further}
         for own, stamps in further.items():
-            mine, told_of = ([n for n in numbers if of.get(n) == own] for numbers in (kept, texts))
-            others |= _read_further(begin, table, stamps, own, mine, told_of, types)
+            own_numbers, own_texts = ([n for n in numbers if of.get(n) == own] for numbers in (kept, texts))
+            others |= _read_further(begin, table, stamps, own, own_numbers, own_texts, types)
         kept, texts = ([n for n in numbers if of.get(n) == main] for numbers in (kept, texts))
         filled = pc.not_equal(pc.utf8_trim_whitespace(table[main]), "")
         table = table.filter(filled)
@@ -351,10 +351,11 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         begin.comments,
         begin.units,
     )
-    told = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)} | others
+    of_main = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
+    others = {**of_main, **others}
     paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
     if not kept:
-        return layout, None, time_ns, paths, told
+        return layout, None, time_ns, paths, others
     values = np.empty((len(table), len(kept)))
     parts = [table[number].cast(pa.float64()).to_numpy() for number in kept]
     for first in range(0, len(values), _ROWS_AT_ONCE):
@@ -367,7 +368,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     if unit == "s" and options.time_unit is None:
         _refuse_seconds_alone(begin, kept, time_ns, values)
     attributes = _methods(values, [begin.label(number) for number in kept], [types[number] for number in kept])
-    return layout, Rows(time_ns, values, columns if header else None, attributes=attributes), time_ns, paths, told
+    return layout, Rows(time_ns, values, columns if header else None, attributes=attributes), time_ns, paths, others
 
 
 def _methods(values: np.ndarray, names: list[str], types: list[Any]) -> dict[str, Any]:
@@ -452,18 +453,18 @@ def _read_further(
     filled, time_ns, unit = clock
     rows = table.filter(filled)
     source = {"clock_source": f"{begin.label(own)}, {unit}"}
-    told: dict[str, Texts | Rows] = {
+    streams: dict[str, Texts | Rows] = {
         begin.names[int(number)]: replace(_read_texts(rows[number], time_ns), attributes=source) for number in texts
     }
     if not numbers:
-        return told
+        return streams
     names = [begin.names[int(number)] for number in numbers]
     values = np.stack([rows[number].cast(pa.float64()).to_numpy() for number in numbers], axis=1)
     for number, name, column in zip(numbers, names, values.T, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
             refuse_rounded_numbers(begin, number, name)
     attributes = source | _methods(values, names, [types[number] for number in numbers])
-    return told | {begin.names[int(own)]: Rows(time_ns, values, names, attributes=attributes)}
+    return streams | {begin.names[int(own)]: Rows(time_ns, values, names, attributes=attributes)}
 
 
 def _with_rotations_together(kept: list[str], begin: Begin, left_out: dict[str, str]) -> list[str]:
