@@ -6,8 +6,8 @@
 namespace robocache {
 
 // Checks poses, their bases and representations that change, in the episodes that are drawn from; `options` are complete. Throws
-// ArgumentError that names the key's conversion, the stream, the episode and the row. NaN marks padding and is no error. It reads
-// 10 million rows in about a tenth of a second on two cores.
+// ArgumentError that names the key's conversion, the stream, the episode and the row. NaN marks padding and is no error. Reads
+// all of their rows once.
 void check_stored_rotations(const LoaderOptions& options);
 
 }  // namespace robocache
