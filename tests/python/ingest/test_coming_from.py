@@ -96,7 +96,8 @@ def test_groot(tmp_path, rng):
             p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
             poses[what] = homogeneous(p, turn)
         # gr00t/data/state_action: xyz + rot6d are the position and the matrix's first two rows; relative is inv(T0) T.
-        for t in range(rows):
+        # sharded_single_step_dataset.py: no window reaches over the end.
+        for t in range(rows - 15):
             near = np.linalg.inv(poses["state"][t]) @ chunk(poses["action"], t, range(16))
             want.append(np.concatenate([near[:, :3, 3], near[:, :2, :3].reshape(-1, 6)], -1))
         streams = {
@@ -104,18 +105,21 @@ def test_groot(tmp_path, rng):
         }
         grips = {f"{what}.gripper": rng.uniform(size=(rows, 1)) for what in poses}
         episodes.append({name: x.astype(np.float32) for name, x in (streams | grips).items()})
+    batch = run("# ours: ingest with --mapping", ds=write(tmp_path / "cache", episodes))["batch"]
+
+    # gr00t/data/utils.py, normalize_values_minmax; state_action_processor.py clips to [-1, 1]. stats.py: a relative action has
+    # the ends of each step of its windows, all else those of all rows.
+    def scaled(x, low, high):
+        return np.clip(2 * (x - low) / (high - low) - 1, -1, 1)
+
     want = np.stack(want)
-    ds = write(tmp_path / "cache", episodes)
-    batch = run("# ours: ingest with --mapping", ds=ds)["batch"]
-    valid = want[~batch["action.eef_is_pad"].numpy()]  # statistics without padding
-    low, high = valid.min(0), valid.max(0)
-    np.testing.assert_allclose(batch["action.eef"].numpy(), 2 * (want - low) / (high - low) - 1, atol=1e-4)
-    grips = np.concatenate([one["action.gripper"] for one in episodes])
-    chunks = np.stack(
-        [chunk(one["action.gripper"], t, range(16)) for one in episodes for t in range(len(one["action.gripper"]))]
-    )
-    scaled = 2 * (chunks - grips.min()) / (grips.max() - grips.min()) - 1
-    np.testing.assert_allclose(batch["action.gripper"].numpy(), scaled, atol=1e-4)
+    np.testing.assert_allclose(batch["action.eef"].numpy(), scaled(want, want.min(0), want.max(0)), atol=1e-4)
+    for name, steps in (("action.gripper", 16), ("state.gripper", 1), ("state.eef", 1)):
+        every = np.concatenate([one[name] for one in episodes])
+        windows = np.stack([chunk(one[name], t, range(steps)) for one in episodes for t in range(len(one[name]) - 15)])
+        if steps == 1:
+            windows = windows[:, 0]
+        np.testing.assert_allclose(batch[name].numpy(), scaled(windows, every.min(0), every.max(0)), atol=1e-4)
 
 
 def test_openvla_libero(tmp_path, rng):
