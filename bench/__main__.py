@@ -2,7 +2,7 @@
 and lerobot_batches and lerobot_train, which want LeRobot's environment, do not.
 
 python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [lerobot_batches] [videos] [sweep] [shapes] [loader]
-                [loader_one_clock] [lerobot_train] [residency] [ranks] [episodes] [actions] [ingest] [options of the benchmarks]
+                [loader_one_clock] [lerobot_train] [residency] [ranks] [episodes] [actions] [live] [ingest] [options of the benchmarks]
 """
 
 import runpy
@@ -29,6 +29,7 @@ BENCHES = [
     "ranks",
     "episodes",
     "actions",
+    "live",
     "ingest",
 ]
 

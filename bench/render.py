@@ -79,6 +79,7 @@ TITLES = {
     "ranks": "Loader, on several GPUs",
     "episodes": "Loader, of many episodes",
     "actions": "Loader, converted actions",
+    "live": "Live",
     "resample": "resample_trajectories",
     "sweep": "resample_trajectories over shapes, types and clocks",
     "fuse": "fuse_multimodal",
@@ -95,6 +96,9 @@ TITLES = {
 COLUMNS = {
     "gpu_us": "device alone",
     "wall_us": "in a loop",
+    "p50_us": "half within",
+    "p99_us": "99 % within",
+    "p999_us": "99.9 % within",
     "samples_per_s": "samples/s",
     "frames_per_s": "frames/s",
     "read_bytes_per_s": "bytes read/s",
