@@ -163,11 +163,13 @@ def run_case(folder: Path, device: str, frames: tuple[int, int] | None, asked: i
         stop.set()
         for pusher in pushers:
             pusher.join()
-    case["contenders"] = {"robocache": percentiles(seconds[20:])}
-    case["anchor_age_ms"] = float(np.median(ages)) / 1e6
-    case["writer_percent_of_a_core"] = 100 * pushers[0].worked_s / pushers[0].wall_s
+    case["figures"] = percentiles(seconds[20:])
+    case["figures"]["anchor_age_us"] = float(np.median(ages)) / 1e3
+    case["figures"]["writer_share"] = pushers[0].worked_s / pushers[0].wall_s
     if device == "cuda":
-        case["contenders"]["copy of 400 bytes"] = percentiles([copied() for _ in range(asked)][20:])
+        alone = percentiles([copied() for _ in range(asked)][20:])
+        case["figures"] |= {f"copied_{name}": value for name, value in alone.items()}
+    print(f"  {case['figures']}", flush=True)
 
 
 def copied() -> float:
