@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "robocache/batch/loader.hpp"
+#include "robocache/batch/draws.hpp"
 #include "robocache/core/backend.hpp"
 #include "robocache/core/error.hpp"
 

@@ -20,30 +20,26 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "robocache/batch/draws.hpp"
+#include "robocache/batch/frames_ahead.hpp"
 #include "robocache/batch/key.hpp"
 #include "robocache/batch/layout.hpp"
 #include "robocache/batch/loader_streams.hpp"
 #include "robocache/batch/options.hpp"
+#include "robocache/batch/plans.hpp"
 #include "robocache/batch/spec.hpp"
 #include "robocache/cache/dataset.hpp"
+#include "robocache/core/backend.hpp"
 #include "robocache/core/device.hpp"
 #include "robocache/core/tensor_view.hpp"
 
 namespace robocache {
-
-// The position of a batch. A training run that keeps it can go on with any batch size and any number of ranks.
-struct BatchPosition {
-  uint64_t seed = 0;
-  int64_t epoch = 0;
-  int64_t samples = 0;  // drawn before by all ranks together, in this epoch
-
-  bool operator==(const BatchPosition&) const = default;
-};
 
 // The moment of a sample.
 struct SampleAnchor {
@@ -68,16 +64,17 @@ class Loader {
   explicit Loader(LoaderOptions options);
   // A loader of one dataset. A source in the options names the part of it.
   Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options);
-  ~Loader();
-  Loader(Loader&&) noexcept;
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
 
-  const LoaderOptions& options() const;  // with nothing left out
-  int64_t anchors() const;               // in all sources
-  int64_t anchors_before_filter() const;
-  int64_t samples() const;  // drawn by all ranks together in an epoch: one for each anchor, or as weights say
+  const LoaderOptions& options() const { return options_; }  // with nothing left out
+  int64_t anchors() const { return draws_.anchors(); }       // in all sources
+  int64_t anchors_before_filter() const { return draws_.anchors_before_filter(); }
+  // The draws of all ranks together in an epoch: one for each anchor, or as weights say.
+  int64_t samples() const { return draws_.samples(); }
   int64_t steps_per_epoch() const;
-  size_t batch_bytes() const;
-  const std::vector<BatchArray>& arrays() const;
+  size_t batch_bytes() const { return static_cast<size_t>(layout_.bytes()); }
+  const std::vector<BatchArray>& arrays() const { return layout_.arrays(); }
 
   // The samples of this rank's batch at a position: batch_size, or less at the epoch's end. If too few are left for all ranks,
   // each has an even share, rounded up, or 0 with drop_last. Throws ArgumentError for samples outside [0, samples()].
@@ -117,7 +114,7 @@ class Loader {
   // The two halves of fill for a CUDA loader with streams in files. fill_host fills the last host_bytes() of the batch in host
   // memory, 64-byte aligned, and copy_host_part queues their copies. Then, on the same stream or one that waits for it,
   // fill_device queues the rest. Without such streams host_bytes() is 0, and fill_device does everything.
-  size_t host_bytes() const;
+  size_t host_bytes() const { return static_cast<size_t>(layout_.bytes() - host_offset_); }
   HostPart fill_host(const BatchPosition& position, void* memory) const;
   void copy_host_part(const HostPart& part, const void* from, void* memory, CudaStream stream) const;
   int64_t fill_device(const BatchPosition& position, const HostPart& part, void* memory, CudaStream stream) const;
@@ -129,25 +126,50 @@ class Loader {
   const BatchSpec& spec(size_t source = 0) const;
 
   // The tier of each key's rows.
-  const std::vector<Placement>& placements() const;
+  const std::vector<Placement>& placements() const { return streams_.placements(); }
 
   // With BadFrame::kPad, the number of frames so far that a CUDA device could not decode and that are padding.
   int64_t bad_frames_on_device() const;
 
   // Identifies the order of the draws: it differs for another dataset, selection or order settings (batch/fingerprint.hpp). A
   // position is valid only for loaders with the same fingerprint.
-  std::string fingerprint() const;
+  std::string fingerprint() const { return draws_.fingerprint(); }
 
   // An array of the batch of `samples` samples that fill wrote to `memory`.
-  TensorView view(const BatchArray& array, int64_t samples, void* memory) const;
+  TensorView view(const BatchArray& array, int64_t samples, void* memory) const {
+    return BatchLayout::view(array, samples, memory, options_.device);
+  }
 
   // Checks every anchor for a sample that is farther away than its stream's tolerance_s. Throws ArgumentError that names the
   // stream, episode, time and distance of the first one.
   void check_tolerance() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  void make_plans();
+  void add_notes();
+  void plan_frames();
+
+  HostPart fill_host(const Wanted& wanted, void* memory) const;
+  int64_t fill_device(const Wanted& wanted, const HostPart& part, void* memory, CudaStream stream) const;
+  int64_t fill(const Wanted& wanted, void* memory, CudaStream stream) const;
+  BatchMemory filled_by(const Wanted& wanted, void* memory) const;
+  void check_anchors(std::span<const int64_t> anchors) const;
+  void check_damage() const;
+  void synchronize(CudaStream stream, const char* what) const;
+
+  LoaderOptions options_;
+  const EpisodesOfRanks episodes_of_ranks_;  // with shard_episodes
+  LoaderStreams streams_;
+  BatchKeys keys_;  // one for each request that batches hold
+  BatchLayout layout_;
+  int64_t host_offset_ = 0;    // the start of the host's part of a batch,
+  int64_t packed_offset_ = 0;  // and in it the start of the frames' files
+  const Draws draws_;
+  std::optional<PartPlans> on_device_, on_host_, on_device_ahead_;
+  mutable std::mutex scratch_mutex_;  // held while a batch that uses scratch_ or ahead_ is queued
+  DeviceBuffer scratch_;              // a device decodes frames here
+  mutable CudaEvent scratch_used_;
+  mutable std::optional<FramesAhead> ahead_;  // destroyed first: its queued work reads everything above
 };
 
 }  // namespace robocache

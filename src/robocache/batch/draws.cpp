@@ -1,0 +1,216 @@
+#include "robocache/batch/draws.hpp"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "robocache/core/arguments.hpp"
+#include "robocache/sample/anchor_classes.hpp"
+
+namespace robocache {
+
+Draws::Draws(const LoaderOptions& options, const LoaderStreams& streams, const EpisodesOfRanks& of_ranks)
+    : options_(options), streams_(streams), device_tables_(options.device), sources_(options.sources.size()) {
+  const bool has_goals =
+      std::ranges::any_of(options.streams, [](const StreamRequest& request) { return request.moment.has_value(); });
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    Source& source = sources_[i];
+    const SourceRequest& request = options.sources[i];
+    if (!options.anchor_hz) {
+      source.ticks = ResidentClock::get(request.dataset, request.dataset->index_of(request.anchor), options.device);
+    }
+    const Anchors every = ticks_of(i, *request.episodes, edges_of(i));
+    source.before_filter = every.index().anchors;
+    source.anchors = filtered(i, every);
+    if (source.anchors.table().empty()) refuse_without_anchors(i, options.rank);
+    if (!options.shard_episodes) fingerprint_.add_anchors(*request.dataset, source.anchors.index());
+    add_parts(i);
+    if (has_goals) source.moments = moment_ticks_of(i);
+  }
+  mix(of_ranks);
+  if (has_goals) add_moments(on_host_, host_tables_, false);
+  if (has_goals && options.device.is_cuda()) add_moments(on_device_, device_tables_, true);
+}
+
+// A source whole, or by the classes of its weights.
+void Draws::add_parts(size_t i) {
+  const SourceRequest& request = options_.sources[i];
+  const Anchors& anchors = sources_[i].anchors;
+  if (!request.values) {
+    parts_.push_back({i, anchors});
+    return;
+  }
+  const std::string name = source_name(options_, i) + (request.balance ? "balance" : "weight_by");
+  if (options_.shard_episodes) refuse(name, ": goes without ranks.shard_episodes, whose ranks draw other anchors");
+  std::vector<double> values(static_cast<size_t>(anchors.index().anchors));
+  anchors.look([&](std::span<const int64_t> episodes, std::span<const int64_t> times, int64_t first) {
+    request.values(episodes, times, std::span(values).subspan(static_cast<size_t>(first), times.size()));
+  });
+  AnchorClasses classes = request.balance ? classes_by_number(values) : classes_by_weight(values);
+  if (classes.weights.empty()) refuse(name, ": expected an anchor with a weight above 0, got none");
+  for (Anchors& part : anchors.split(classes.of, std::ssize(classes.weights))) parts_.push_back({i, std::move(part)});
+  sources_[i].part_weights = std::move(classes.weights);
+}
+
+AnchorEdges Draws::edges_of(size_t source) const {
+  const BatchSpec& spec = streams_.spec(source);
+  AnchorEdges edges{.whole = {}, .snap_ns = spec.snap_ns, .drop_n_last = options_.drop_n_last};
+  if (options_.edges == Edges::kPad) return edges;
+  for (size_t request = 0; request < options_.streams.size(); ++request) {
+    const auto& stream = streams_.of(source, request);
+    if (!stream || options_.streams[request].moment) continue;
+    const KeySpec& key = spec.keys[request];
+    const std::vector<int64_t> delta_ns = key.stamp_offsets_ns();
+    const auto [first, last] = std::ranges::minmax_element(delta_ns);
+    WindowSpan& span = edges.whole.emplace_back(WindowSpan{stream->clock().on_host(), *first, *last});
+    if (key.offsets_rows.empty()) continue;
+    const auto [first_row, last_row] = std::ranges::minmax_element(key.offsets_rows);
+    span.rows = {*first_row, *last_row};
+  }
+  return edges;
+}
+
+Anchors Draws::ticks_of(size_t source, const std::vector<int64_t>& episodes, const AnchorEdges& edges) const {
+  if (const auto& ticks = sources_[source].ticks) return Anchors::of_ticks(ticks->on_host(), episodes, edges);
+  std::vector<StreamClock> clocks;
+  for (size_t request = 0; request < options_.streams.size(); ++request) {
+    if (const auto& stream = streams_.of(source, request)) clocks.push_back(stream->clock().on_host());
+  }
+  return Anchors::at_rate(*options_.anchor_hz, clocks, episodes, edges);
+}
+
+Anchors Draws::filtered(size_t source, const Anchors& every) const {
+  const AnchorFilter& filter = options_.sources[source].filter;
+  if (filter.keeps_all()) return every;
+  return every.filtered(filter, streams_.spec(source).snap_ns, source_name(options_, source) + "anchors.");
+}
+
+MomentTicks Draws::moment_ticks_of(size_t source) const {
+  const SourceRequest& request = options_.sources[source];
+  std::vector<int64_t> episodes = *request.episodes;
+  std::ranges::sort(episodes);
+  episodes.erase(std::unique(episodes.begin(), episodes.end()), episodes.end());
+  std::vector<int64_t> tasks = request.tasks;
+  tasks.resize(static_cast<size_t>(request.dataset->num_episodes()), -1);
+  return MomentTicks(ticks_of(source, episodes, {}), tasks);
+}
+
+// Returns the anchors of the rank that has the fewest. Every rank refuses what one rank cannot draw, and has the fingerprint of all
+// ranks.
+int64_t Draws::fewest_anchors(const EpisodesOfRanks& of_ranks) {
+  int64_t fewest = INT64_MAX;
+  for (size_t rank = 0; rank < static_cast<size_t>(options_.world_size); ++rank) {
+    int64_t anchors = 0;
+    for (size_t source = 0; source < sources_.size(); ++source) {
+      const Anchors own = filtered(source, ticks_of(source, of_ranks[source][rank], edges_of(source)));
+      if (own.table().empty()) refuse_without_anchors(source, static_cast<int64_t>(rank));
+      fingerprint_.add_anchors(*options_.sources[source].dataset, own.index());
+      anchors += own.index().anchors;
+    }
+    fewest = std::min(fewest, anchors);
+  }
+  return fewest;
+}
+
+void Draws::mix(const EpisodesOfRanks& of_ranks) {
+  MixtureOptions mixing{.weights = {},
+                        .temperature = options_.temperature,
+                        .samples_per_epoch = options_.samples_per_epoch,
+                        .shuffle = options_.shuffle};
+  for (const SourceRequest& source : options_.sources) mixing.weights.push_back(source.weight);
+  for (const Source& source : sources_) mixing.parts.push_back(source.part_weights);
+  if (options_.shard_episodes && mixing.samples_per_epoch.value_or(0) > 0) {  // MixtureTables refuses others
+    mixing.samples_per_epoch = std::max<int64_t>(1, *mixing.samples_per_epoch / options_.world_size);
+  }
+  std::vector<int64_t> anchors;
+  for (const Part& part : parts_) anchors.push_back(part.anchors.index().anchors);
+  const MixtureTables mixed(anchors, mixing);
+  Mixture& mixture = on_host_.mixture = mixed.mixture();
+  if (options_.shard_episodes) {
+    const int64_t fewest = fewest_anchors(of_ranks);
+    if (!mixing.samples_per_epoch) mixture.samples = fewest;  // every rank makes as many steps
+  }
+  add_order(mixed, mixing);
+  mixture.table = host_tables_.put(mixed.table());
+  for (const Part& part : parts_) on_host_.parts.push_back(part.anchors.index());
+  if (options_.drop_last && samples() < options_.batch_size * options_.world_size) {
+    refuse("batch_size: expected at most the ", std::to_string(samples() / options_.world_size), " samples there are",
+           options_.world_size > 1 ? " for each rank" : "", ", since drop_last, got ",
+           std::to_string(options_.batch_size));
+  }
+  if (!options_.device.is_cuda()) return;
+  on_device_ = on_host_;
+  on_device_.mixture.table = device_tables_.put(mixed.table());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    AnchorIndex& index = on_device_.parts[i];
+    index.table = device_tables_.put(parts_[i].anchors.table());
+    index.first_of = device_tables_.put(parts_[i].anchors.first_of());
+    if (const auto& ticks = sources_[parts_[i].source].ticks) index.tick_ns = ticks->on_device().time_ns;
+  }
+}
+
+// The order depends on weights by the share that they give a source.
+void Draws::add_order(const MixtureTables& mixed, const MixtureOptions& mixing) {
+  const Mixture& mixture = on_host_.mixture;
+  fingerprint_.add_order(options_.shuffle);
+  fingerprint_.add_order(mixture.weighted);
+  fingerprint_.add_order(options_.shard_episodes ? options_.world_size : 0);
+  if (!mixture.weighted) return;
+  for (const Part& part : parts_) {
+    if (sources_[part.source].part_weights.empty()) continue;
+    fingerprint_.add_order(part.source);
+    fingerprint_.add_order(part.anchors.table().data(), part.anchors.table().size_bytes());
+  }
+  fingerprint_.add_order(mixture.samples);
+  for (const MixtureSource& source : mixed.table()) {
+    // With shard_episodes a temperature weighs each rank's own anchors, so the shares differ between ranks.
+    if (!options_.shard_episodes || !mixing.temperature) fingerprint_.add_order(source.first_slot);
+  }
+  fingerprint_.add_order(options_.shard_episodes ? mixing.temperature.value_or(0) : 0);
+}
+
+void Draws::add_moments(DrawTables& to, DeviceTables& tables, bool on_device) const {
+  std::vector<int64_t> counts;
+  int64_t first_tick = 0;
+  for (const Source& source : sources_) {
+    const int64_t* const times = source.ticks ? source.ticks->on_device().time_ns : nullptr;
+    to.moments.push_back(on_device ? source.moments->copied(tables, times) : source.moments->on_host());
+    to.moments.back().first_tick = first_tick;
+    counts.push_back(source.moments->index().anchors);
+    first_tick += counts.back();
+  }
+  const MixtureTables mixed(counts, {.weights = std::vector<std::optional<double>>(counts.size()), .shuffle = false});
+  to.moment_mixture = mixed.mixture();
+  to.moment_mixture.table = tables.put(mixed.table());
+  std::vector<MomentSource> of_parts;
+  for (const Part& part : parts_) of_parts.push_back(to.moments[part.source]);
+  to.moments_of_parts = tables.put(of_parts);
+}
+
+void Draws::refuse_without_anchors(size_t source, int64_t rank) const {
+  refuse(source_name(options_, source), "anchor: expected a tick to draw, got none in the ",
+         options_.shard_episodes ? "episodes of rank " + std::to_string(rank) : "episodes asked for",
+         options_.edges == Edges::kDrop || options_.drop_n_last > 0 || !options_.sources[source].filter.keeps_all()
+             ? " that edges, drop_n_last, keep, drop and where leave"
+             : "");
+}
+
+bool Draws::has_weighted_parts() const {
+  return std::ranges::any_of(sources_, [](const Source& source) { return !source.part_weights.empty(); });
+}
+
+int64_t Draws::anchors_before_filter() const {
+  int64_t anchors = 0;
+  for (const Source& source : sources_) anchors += source.before_filter;
+  return anchors;
+}
+
+int64_t Draws::samples() const {
+  return on_host_.mixture.samples * (options_.shard_episodes ? options_.world_size : 1);
+}
+
+AnchorIndex Draws::around(size_t source, const StreamRequest& request) const {
+  return request.moment ? sources_[source].moments->index() : sources_[source].anchors.index();
+}
+
+}  // namespace robocache

@@ -1,0 +1,108 @@
+// The samples that a loader draws: the anchors of its sources, the mixture that draws them, and the moments beside them at which
+// goals are taken.
+//
+//   const Draws draws(options, streams, episodes_of_ranks);
+//   const Mixture mixture = draws.on_host().mixture.at_epoch(seed, epoch);
+//   const Draw draw = mixture.at(position);  // of anchor draw.anchor of draws.parts()[draw.source]
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "robocache/align/moments.hpp"
+#include "robocache/batch/fingerprint.hpp"
+#include "robocache/batch/loader_streams.hpp"
+#include "robocache/batch/options.hpp"
+#include "robocache/core/device_tables.hpp"
+#include "robocache/sample/anchors.hpp"
+#include "robocache/sample/mixture.hpp"
+#include "robocache/source/resident.hpp"
+
+namespace robocache {
+
+// The position of a batch. A training run that keeps it can go on with any batch size and any number of ranks.
+struct BatchPosition {
+  uint64_t seed = 0;
+  int64_t epoch = 0;
+  int64_t samples = 0;  // drawn before by all ranks together, in this epoch
+
+  bool operator==(const BatchPosition&) const = default;
+};
+
+// What plans read of the draws, in the memory of the host or of the loader's device.
+struct DrawTables {
+  Mixture mixture{};                               // of the parts
+  std::vector<AnchorIndex> parts;                  // the anchors of each part
+  Mixture moment_mixture{};                        // of the ticks of all sources; with goals
+  std::vector<MomentSource> moments;               // the ticks of each source; with goals
+  const MomentSource* moments_of_parts = nullptr;  // for each part those of its source
+};
+
+// Immutable. Any number of threads may use one.
+class Draws {
+ public:
+  // Anchors that the mixture draws as one source: all of a source, or a class of them with a weight of its own.
+  struct Part {
+    size_t source;
+    Anchors anchors;
+  };
+
+  // The complete options and the streams must outlive this; with shard_episodes `of_ranks` has the episodes of all ranks. Throws
+  // ArgumentError for a source without anchors, for weights, and for a batch_size that drop_last leaves no batch of.
+  Draws(const LoaderOptions& options, const LoaderStreams& streams, const EpisodesOfRanks& of_ranks);
+  Draws(const Draws&) = delete;
+  Draws& operator=(const Draws&) = delete;
+
+  const DrawTables& on_host() const { return on_host_; }
+  const DrawTables& on_device() const { return options_.device.is_cuda() ? on_device_ : on_host_; }
+
+  // In the order of the sources.
+  const std::vector<Part>& parts() const { return parts_; }
+  bool has_weighted_parts() const;
+
+  const Anchors& anchors_of(size_t source) const { return sources_[source].anchors; }
+  int64_t anchors() const { return on_host_.mixture.anchors; }  // in all sources
+  int64_t anchors_before_filter() const;
+  int64_t samples() const;  // drawn by all ranks together in an epoch
+
+  // What the windows of a request are around in a source: its anchors, or with a moment every tick.
+  AnchorIndex around(size_t source, const StreamRequest& request) const;
+
+  std::string fingerprint() const { return fingerprint_.text(); }
+
+ private:
+  struct Source {
+    std::shared_ptr<const ResidentClock> ticks;  // null with anchor_hz
+    Anchors anchors;
+    int64_t before_filter = 0;           // anchors
+    std::optional<MomentTicks> moments;  // with goals
+    std::vector<double> part_weights;    // empty: the source is one part
+  };
+
+  void add_parts(size_t source);
+  AnchorEdges edges_of(size_t source) const;
+  Anchors ticks_of(size_t source, const std::vector<int64_t>& episodes, const AnchorEdges& edges) const;
+  Anchors filtered(size_t source, const Anchors& every) const;
+  MomentTicks moment_ticks_of(size_t source) const;
+  int64_t fewest_anchors(const EpisodesOfRanks& of_ranks);
+  void mix(const EpisodesOfRanks& of_ranks);
+  void add_order(const MixtureTables& mixed, const MixtureOptions& mixing);
+  void add_moments(DrawTables& to, DeviceTables& tables, bool on_device) const;
+  [[noreturn]] void refuse_without_anchors(size_t source, int64_t rank) const;
+
+  const LoaderOptions& options_;
+  const LoaderStreams& streams_;
+  DeviceTables host_tables_{Device{}};
+  DeviceTables device_tables_;
+  std::vector<Source> sources_;
+  std::vector<Part> parts_;
+  DrawTables on_host_;
+  DrawTables on_device_;  // on a CUDA device
+  OrderFingerprint fingerprint_;
+};
+
+}  // namespace robocache
