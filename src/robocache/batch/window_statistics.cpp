@@ -166,7 +166,9 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
     hash.add(bits);
   }
   return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read, [&] {
-    window.residency.emplace();
+    for (StreamRequest& asked_for : own.streams) {
+      if (&asked_for == &window || asked_for.stream == window.base) asked_for.residency.emplace();
+    }
     own.batch_size =
         std::clamp<int64_t>(kBatchBytes / std::max<int64_t>(1, steps * features * (wide ? 8 : 4)), 1, int64_t{1} << 16);
     const Loader loader(own);

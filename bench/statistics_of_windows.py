@@ -1,0 +1,92 @@
+"""Statistics of what the policy sees: mean, std, min, max and five quantiles of relative actions, over every anchor of a dataset.
+
+    python bench/statistics_of_windows.py --device cpu --threads 2
+
+The action chunk of an anchor is 50 steps of 14 joints relative to the state now. Each round draws the episodes in another order,
+so that it finds no statistics that an earlier one kept. The first round also reads the files, and does not count.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from record import Report, arguments
+
+import robocache
+from robocache import Memory, Window, actions
+
+ROWS, STEPS, JOINTS = 1000, 50, 14
+CASES = {"pooled": False, "per step": True}
+# Written before the first measurement.
+PREDICTED = {"cpu": {"pooled": 1.5, "per step": 2.5}, "cuda": {"pooled": 0.1, "per step": 0.15}}
+AIMS = {"cpu": dict.fromkeys(CASES, 2.0), "cuda": dict.fromkeys(CASES, 0.2)}
+
+
+def write(path: Path, episodes: int) -> robocache.Dataset:
+    rng = np.random.default_rng(0)
+    times = np.arange(ROWS) * 20_000_000
+    with robocache.Writer(path) as writer:
+        for _ in range(episodes):
+            state = rng.standard_normal((ROWS, JOINTS)).cumsum(0) * 0.02
+            with writer.episode() as episode:
+                episode.append("state", times, state.astype(np.float32))
+                episode.append("action", times, (state + 0.1 * rng.standard_normal(state.shape)).astype(np.float32))
+    return robocache.open(path)
+
+
+def run_case(dataset: robocache.Dataset, episodes: int, per_step: bool, options, case: dict) -> None:
+    window = Window(range(STEPS), rows=True, base="state", convert=[actions.Relative("joints", mask=[True] * JOINTS)])
+    seconds, processor_s = [], []
+    for number in range(2 if options.quick else 8):
+        loader = robocache.Loader(
+            dataset,
+            batch_size=1,
+            delta_timestamps={"action": window, "state": Window()},
+            episodes=np.roll(np.arange(episodes), number + 100 * per_step),
+            anchors="action",
+            device=options.device,
+            memory=Memory(prefetch=0),
+            findings=None,
+        )
+        start, processor = time.perf_counter(), time.process_time()
+        found = dataset.statistics(loader, per_step=per_step)["action"]
+        seconds.append(time.perf_counter() - start)
+        processor_s.append(time.process_time() - processor)
+        assert found.count.sum() <= episodes * ROWS * STEPS * JOINTS
+    case["contenders"] = {
+        "robocache": {
+            "statistics_s": statistics.median(seconds[1:]),
+            "least_s": min(seconds[1:]),
+            "processor_s": statistics.median(processor_s[1:]),
+        }
+    }
+
+
+def main() -> int:
+    options = arguments(__doc__.splitlines()[0]).parse_args()
+    measure = {
+        name: {case: {"statistics_s": s} for case, s in of[options.device].items()}
+        for name, of in (("predicted", PREDICTED), ("aims", AIMS))
+    }
+    report = Report("statistics_of_windows", options, **measure)
+    episodes = 10 if options.quick else 1000
+    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    try:
+        dataset = write(folder / "cache", episodes)
+        parameters = {"anchors": episodes * ROWS, "steps": STEPS, "features": JOINTS}
+        for name, per_step in CASES.items():
+            report.run(name, parameters, partial(run_case, dataset, episodes, per_step, options))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
