@@ -2,7 +2,8 @@
 and lerobot_batches and lerobot_train, which want LeRobot's environment, do not.
 
 python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [lerobot_batches] [videos] [sweep] [shapes] [loader]
-                [loader_one_clock] [lerobot_train] [residency] [ranks] [episodes] [actions] [live] [ingest] [options of the benchmarks]
+                [loader_one_clock] [lerobot_train] [residency] [ranks] [episodes] [actions] [live] [statistics_of_windows]
+                [ingest] [options of the benchmarks]
 """
 
 import runpy
@@ -30,6 +31,7 @@ BENCHES = [
     "episodes",
     "actions",
     "live",
+    "statistics_of_windows",
     "ingest",
 ]
 

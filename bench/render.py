@@ -80,6 +80,7 @@ TITLES = {
     "episodes": "Loader, of many episodes",
     "actions": "Loader, converted actions",
     "live": "Live",
+    "statistics_of_windows": "Statistics of windows",
     "resample": "resample_trajectories",
     "sweep": "resample_trajectories over shapes, types and clocks",
     "fuse": "fuse_multimodal",
@@ -102,7 +103,7 @@ COLUMNS = {
 }
 
 # Shown on pages of their own: docs/images.md and docs/formats.md.
-ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest")
+ELSEWHERE = ("images", "lerobot_batches", "videos", "statistics_of_windows", "ingest")
 
 # Shares of which less is better.
 ADDED = ("grown_by", "doctor_adds")
