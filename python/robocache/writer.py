@@ -26,6 +26,7 @@ _writer_append_ragged = _lib.function("writer_append_ragged")
 _writer_append_frames = _lib.function("writer_append_frames")
 _writer_end_episode = _lib.function("writer_end_episode")
 _writer_abort_episode = _lib.function("writer_abort_episode")
+_writer_commit = _lib.function("writer_commit")
 _writer_close = _lib.function("writer_close")
 _writer_provenance = _lib.function("writer_provenance")
 _writer_abort = _lib.function("writer_abort")
@@ -42,6 +43,8 @@ class Writer:
     At the end the files are made durable and the directory is renamed. An exception leaves nothing behind; the next writer
     replaces what a killed process leaves. Several threads may append at once. A process forked while a writer is open must not
     use it. Unless `set_num_threads` is 1, the writer's own thread writes appended rows to disk, up to 32 MiB behind.
+
+    :meth:`commit` makes the cache appear earlier, for a recording that must outlive a crash.
 
     With `append`, episodes are added to a finished cache. Open readers keep what they opened. Later readers see the old episodes
     until the ``with`` block ends, then all episodes, with new statistics. An exception or a kill leaves the cache unchanged. A
@@ -160,8 +163,21 @@ class Writer:
         """
         _writer_close(self._handle, _json_text("provenance", self._provenance.data))
 
+    def commit(self) -> None:
+        """Makes the cache hold everything so far, as :meth:`close` does, and stays open: a writer that appends.
+
+        An open episode is in the cache with the rows that it has; the next commit, or the end, makes it longer. From then on
+        an exception inside it does not drop it. The time that it takes grows with all numbers in the cache, whose statistics
+        are computed anew.
+
+        Raises:
+            FileError: a write failed. The open episode has ended; only close or abort is possible.
+            ArgumentError, ArgumentTypeError: something inside `provenance` is not JSON-able.
+        """
+        _writer_commit(self._handle, _json_text("provenance", self._provenance.data))
+
     def abort(self) -> None:
-        """Removes everything that was written. After :meth:`close` it does nothing."""
+        """Removes everything that was written since the last :meth:`commit`. After :meth:`close` it does nothing."""
         self._aborted = True
         _writer_abort(self._handle)
 
@@ -261,6 +277,22 @@ class EpisodeWriter:
             _lib.text("stream", stream)  # raises
             raise
 
+    def end(self, **metadata: Any) -> None:
+        """Ends the episode before the ``with`` block does.
+
+        Args:
+            metadata: more columns, or other values, than at its begin: ``success=True``.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the column; or the episode is not open.
+            FileError: a write failed.
+        """
+        if not self._open:
+            raise errors.ArgumentError("this episode is not open")
+        self._metadata |= metadata
+        _writer_end_episode(self._writer, _json_text("episode metadata", self._metadata))
+        self._open = False
+
     def _append_ragged(self, stream: str, times: Any, values: Any, offsets: Any) -> None:
         kind = "array"
         if _are(str, values):
@@ -318,10 +350,12 @@ class EpisodeWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if not self._open:
+            return
         self._open = False
         try:
             if kind is None:
-                _writer_end_episode(self._writer)
+                _writer_end_episode(self._writer, None)
                 return
         except BaseException:
             _writer_abort_episode(self._writer)

@@ -1,6 +1,8 @@
-"""The windows of training while the robot runs: rows into rings, batches out of an aligner, a policy's chunks into actions."""
+"""The windows of training while the robot runs: rows into rings, batches out of an aligner, a policy's chunks into actions, and
+all of it into a recording."""
 
 from .aligner import Aligner, Ring
 from .chunks import Chunks
+from .recorder import LostRowsWarning, Recorder
 
-__all__ = ["Aligner", "Chunks", "Ring"]
+__all__ = ["Aligner", "Chunks", "LostRowsWarning", "Recorder", "Ring"]

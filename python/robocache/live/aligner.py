@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +16,10 @@ from .. import _lib, errors
 from .._check import number, whole
 from ..spec import Spec
 
-if TYPE_CHECKING:
-    pass
-
 _ring_open = _lib.function("ring_open")
 _ring_push = _lib.function("ring_push")
+_ring_take = _lib.function("ring_take")
+_array_of = _lib.function("array_of")
 _ring_counts = _lib.function("ring_counts")
 _ring_newest_ns = _lib.function("ring_newest_ns")
 _ring_arrival_ns = _lib.function("ring_arrival_ns")
@@ -29,6 +29,15 @@ _aligner_frontier = _lib.function("aligner_frontier")
 _aligner_at = _lib.function("aligner_at")
 _aligner_stalest = _lib.function("aligner_stalest")
 _aligner_bad_frames = _lib.function("aligner_bad_frames")
+
+
+class TakenRows(NamedTuple):
+    """Rows of a ring, in the order of their stamps."""
+
+    start: int  # the number of the first: above what was asked for where the ring has forgotten rows
+    time_ns: np.ndarray  # int64 [n]
+    arrival_ns: np.ndarray  # int64 [n]
+    rows: Any  # [n, *shape], or a list of n files
 
 
 class Ring:
@@ -85,6 +94,7 @@ class Ring:
             *extents,
         )
         self._numpy = _lib.numpy_dtype(self.dtype)
+        self.span_s, self.lateness_s = float(span_s), float(lateness_s)
 
     def push(self, time_ns: int, row: Any, arrival_ns: int | None = None) -> str:
         """Takes a row.
@@ -112,6 +122,25 @@ class Ring:
         came = time.time_ns() if arrival_ns is None else arrival_ns
         became: str = _ring_push(self._handle, time_ns, came, _lib.from_numpy(array))
         return became
+
+    def take(self, start: int, *, most: int, unsettled: bool = False) -> TakenRows:
+        """Rows that are final, by their numbers: how many rows are before each since the ring began.
+
+        Args:
+            start: the number of the first.
+            most: rows.
+            unsettled: take rows that are not final too; their numbers change where a row comes late.
+        """
+        taken = _ring_take(self._handle, start, most, unsettled)
+        first, time_ns, arrival_ns, values, *offsets = (
+            _lib.to_numpy(_array_of(taken, None, index)) for index in range(4 if self.codec is None else 5)
+        )
+        if self.codec in (None, "raw"):
+            return TakenRows(
+                int(first[0]), time_ns, arrival_ns, values.view(self._numpy).reshape(len(time_ns), *self.shape)
+            )
+        files = [values[begin:end].tobytes() for begin, end in itertools.pairwise(offsets[0].tolist())]
+        return TakenRows(int(first[0]), time_ns, arrival_ns, files)
 
     @property
     def newest_ns(self) -> int | None:

@@ -117,7 +117,7 @@ StreamFiles::StreamFiles(const Stream& finished, const std::string& directory, W
       values_end(values.size()),
       rows(finished.rows),
       row_offsets(finished.row_offsets.begin(), finished.row_offsets.end()),
-      finished_end_(Ends{values_end, row_offsets.size()}) {
+      finished_end_(Ends{values_end, rows}) {
   if (!has_offsets()) return;
   blob_offsets.emplace(reopen(directory + "/" + kBlobOffsetsFile, npy_header(DType::kInt64, 0, {}), rows + 1,
                               kInt64Bytes, record_of(kBlobOffsetsFile), behind));
@@ -161,6 +161,12 @@ void StreamFiles::end_episode() {
   values_end = values.size();
 }
 
+void StreamFiles::reopen_episode(int64_t first, int64_t last) {
+  row_offsets.pop_back();
+  first_ns = first;
+  last_ns = last;
+}
+
 void StreamFiles::finish(const std::function<void(const char*, FileRecord)>& add) {
   times.replace_header(npy_header(DType::kInt64, rows, {}));
   values.replace_header(values_header(value_count()));
@@ -179,7 +185,7 @@ void StreamFiles::forget_waiting() {
 
 void StreamFiles::restore() {
   if (!finished_end_) return;
-  row_offsets.resize(finished_end_->episodes_plus_one);
+  row_offsets = {finished_end_->rows};
   values_end = finished_end_->values;
   truncate();
   finish([](const char*, const FileRecord&) {});

@@ -52,6 +52,9 @@ struct StreamFiles {
 
   void end_episode();
 
+  // Opens the last episode again, whose first and last stamp these are.
+  void reopen_episode(int64_t first, int64_t last);
+
   // Writes the numbers of rows into the headers and finishes the files. Calls `add` with the name and record of each
   // file.
   void finish(const std::function<void(const char*, FileRecord)>& add);
@@ -93,7 +96,7 @@ struct StreamFiles {
   // The ends of a stream's files in the finished cache.
   struct Ends {
     int64_t values;
-    size_t episodes_plus_one;
+    int64_t rows;
   };
   std::optional<Ends> finished_end_;
 };

@@ -60,7 +60,7 @@ struct Writer::Impl {
   void check_episode_open() const;
   void check_writable();
   void check_target() const;
-  void restore_state();
+  void restore_state(bool verify);
   const Stream* stream_before(std::string_view name) const;
   std::string in_home(const std::string& name) const { return home + "/" + name; }
   cache::Description description_of(std::string_view name) const;
@@ -81,15 +81,17 @@ struct Writer::Impl {
                                 const std::map<std::string, cache::FileRecord>& records,
                                 std::vector<FinishedClock>& clocks) const;
   cache::FileRecord write_file(const std::string& name, std::string_view header, const void* data, size_t size) const;
-  void publish();
-  void publish_generation(const cache::Manifest& manifest);
+  void end_episode();
+  void publish_all(std::optional<std::string_view> provenance_json);
+  void publish(const cache::Manifest& manifest);
+  void unlock();
 
   enum class State : uint8_t { kOpen, kClosed, kAborted };
 
   std::mutex mutex;
-  const std::string path;  // absolute
-  const WriteMode mode;
-  const std::string home;                 // directory of all files: PATH.partial, or the existing cache when appending
+  const std::string path;                 // absolute
+  WriteMode mode;                         // kAppend after a commit
+  std::string home;                       // directory of all files: PATH.partial, or the existing cache when appending
   std::optional<cache::Manifest> before;  // the manifest of the existing cache when appending, with null pointers
   int64_t generation = 0;
   std::string provenance = "{}";
@@ -108,6 +110,7 @@ struct Writer::Impl {
   std::optional<cache::EpisodeMetadata> episode;  // the open one
   size_t streams_before_episode = 0;
   int64_t lines_before_episode = 0;  // bytes
+  bool episode_committed = false;    // a part of the open episode is in the cache
   bool write_failed = false;         // the files may end with a part of the last write
   bool sync_failed = false;          // the disk lost data, which no later call would report
 };
@@ -121,7 +124,7 @@ Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
     if (!cache::is_cache(path)) throw FileError(path + ": expected a cache to append to, got none");
     lock = cache::DirectoryLock::acquire_finished(path);
     try {
-      restore_state();
+      restore_state(true);
     } catch (...) {
       abort();
       throw;
@@ -140,7 +143,7 @@ Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
 }
 
 // Restores the state that the cache's writer had before its close().
-void Writer::Impl::restore_state() {
+void Writer::Impl::restore_state(bool verify) {
   before = cache::growing_manifest(home);
   cache::remove_leftovers(home, before->files);
   generation = before->generation + 1;
@@ -148,7 +151,7 @@ void Writer::Impl::restore_state() {
   episodes = before->episodes;
   episode_columns = before->episode_columns;
   const auto dataset = Dataset::open(home);
-  dataset->verify_for_append();  // new statistics of all rows would hide damage
+  if (verify) dataset->verify_for_append();  // new statistics of all rows would hide damage
   for (const Stream& stream : dataset->streams()) {
     streams.push_back(std::make_unique<cache::StreamFiles>(stream, home, before->files, behind.get()));
     by_name.emplace(stream.name, streams.back().get());
@@ -259,6 +262,7 @@ void Writer::begin_episode(std::string_view metadata_json) {
   impl_->episode = cache::check_metadata(metadata_json, impl_->episode_columns);
   impl_->streams_before_episode = impl_->streams.size();
   impl_->lines_before_episode = impl_->episode_lines->size();
+  impl_->episode_committed = false;
 }
 
 // Returns the stream for these rows; creates it if it is new. Refuses rows that do not fit it.
@@ -340,28 +344,38 @@ void Writer::Impl::add_rows(std::string_view name, const TensorView& times, cons
   write_failed = false;
 }
 
-void Writer::end_episode() {
+void Writer::end_episode(std::optional<std::string_view> metadata_json) {
   const auto guard = impl_->locked();
   impl_->check_writable();
+  if (metadata_json) impl_->episode = cache::check_metadata(*metadata_json, impl_->episode_columns);
+  impl_->end_episode();
+}
+
+void Writer::Impl::end_episode() {
   std::optional<std::pair<int64_t, int64_t>> span_ns;
-  for (const auto& stream : impl_->streams) {
+  for (const auto& stream : streams) {
     if (stream->episode_rows() == 0) continue;
     if (!span_ns) span_ns.emplace(stream->first_ns, stream->last_ns);
     span_ns->first = std::min(span_ns->first, stream->first_ns);
     span_ns->second = std::max(span_ns->second, stream->last_ns);
   }
-  impl_->write_failed = true;
-  impl_->episode_lines->append(cache::episode_line(impl_->episodes, span_ns, impl_->episode->json));
-  impl_->write_failed = false;
-  for (const auto& stream : impl_->streams) stream->end_episode();
-  impl_->episode_columns = std::move(impl_->episode->columns);
-  impl_->episode.reset();
-  ++impl_->episodes;
+  write_failed = true;
+  episode_lines->append(cache::episode_line(episodes, span_ns, episode->json));
+  write_failed = false;
+  for (const auto& stream : streams) stream->end_episode();
+  episode_columns = std::move(episode->columns);
+  episode.reset();
+  ++episodes;
 }
 
 void Writer::abort_episode() {
   const auto guard = impl_->locked();
   impl_->check_episode_open();
+  if (impl_->episode_committed) {
+    impl_->check_writable();
+    impl_->end_episode();
+    return;
+  }
   while (impl_->streams.size() > impl_->streams_before_episode) {
     const std::string name = impl_->streams.back()->name;
     impl_->streams.back()->forget_waiting();
@@ -452,49 +466,79 @@ void Writer::close(std::optional<std::string_view> provenance_json) {
   if (impl_->state == Impl::State::kClosed) return;
   impl_->check_usable();
   if (impl_->episode) throw ArgumentError(impl_->path + ": expected the open episode to end first");
-  cache::Manifest manifest;
-  manifest.provenance_json = cache::check_object("provenance", provenance_json.value_or(impl_->provenance));
-  if (!impl_->before) impl_->check_target();
-  manifest.generation = impl_->generation;
-  manifest.episodes = impl_->episodes;
-  manifest.episode_columns = impl_->episode_columns;
-  std::vector<Impl::FinishedClock> clocks;
-  for (const auto& stream : impl_->streams)
-    manifest.streams.push_back(impl_->finish_stream(*stream, manifest.files, clocks));
-  manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, impl_->generation), impl_->episode_lines->finish());
-  std::vector<std::string> paths{impl_->in_home(cache::kStreamsDirectory)};
-  for (const auto& [name, record] : manifest.files) paths.push_back(impl_->in_home(name));
-  for (const Stream& stream : manifest.streams) paths.push_back(impl_->in_home(cache::stream_directory(stream.name)));
-  impl_->sync_failed = true;
-  cache::make_durable(paths);
-  impl_->sync_failed = false;
-  const char* const manifest_file = impl_->before ? cache::kNewManifestFile : cache::kManifestFile;
-  impl_->write_file(manifest_file, cache::manifest_text(manifest), nullptr, 0);
-  cache::make_durable(impl_->in_home(manifest_file));
-  cache::make_durable(impl_->home);
-  if (impl_->before) {
-    impl_->publish_generation(manifest);
-  } else {
-    impl_->publish();
+  impl_->publish_all(provenance_json);
+  impl_->unlock();
+}
+
+void Writer::commit(std::optional<std::string_view> provenance_json) {
+  const auto guard = impl_->locked();
+  impl_->check_usable();
+  std::optional<cache::EpisodeMetadata> open = impl_->episode;
+  std::vector<std::pair<int64_t, int64_t>> spans_ns;  // of the open episode's rows, a stream each
+  if (open) {
+    impl_->check_writable();
+    for (const auto& stream : impl_->streams) spans_ns.emplace_back(stream->first_ns, stream->last_ns);
+    impl_->end_episode();
+  }
+  impl_->publish_all(provenance_json);
+  // From here on the writer is one that appends to that cache.
+  impl_->mode = WriteMode::kAppend;
+  impl_->home = impl_->path;
+  impl_->by_name.clear();
+  impl_->streams.clear();
+  impl_->restore_state(false);
+  impl_->state = Impl::State::kOpen;
+  if (!open) return;
+  impl_->episode = std::move(open);
+  impl_->episode_committed = true;
+  impl_->episode_lines->truncate(impl_->lines_before_episode);
+  --impl_->episodes;
+  for (size_t i = 0; i < spans_ns.size(); ++i) {
+    impl_->streams[i]->reopen_episode(spans_ns[i].first, spans_ns[i].second);
   }
 }
 
-void Writer::Impl::publish_generation(const cache::Manifest& manifest) {
-  cache::replace_manifest(home);
-  state = State::kClosed;
+// Makes all files durable and gives them the cache's name. The lock stays.
+void Writer::Impl::publish_all(std::optional<std::string_view> provenance_json) {
+  cache::Manifest manifest;
+  manifest.provenance_json = cache::check_object("provenance", provenance_json.value_or(provenance));
+  if (!before) check_target();
+  manifest.generation = generation;
+  manifest.episodes = episodes;
+  manifest.episode_columns = episode_columns;
+  std::vector<FinishedClock> clocks;
+  for (const auto& stream : streams) manifest.streams.push_back(finish_stream(*stream, manifest.files, clocks));
+  manifest.files.emplace(cache::of_generation(cache::kEpisodesFile, generation), episode_lines->finish());
+  std::vector<std::string> paths{in_home(cache::kStreamsDirectory)};
+  for (const auto& [name, record] : manifest.files) paths.push_back(in_home(name));
+  for (const Stream& stream : manifest.streams) paths.push_back(in_home(cache::stream_directory(stream.name)));
+  sync_failed = true;
+  cache::make_durable(paths);
+  sync_failed = false;
+  const char* const manifest_file = before ? cache::kNewManifestFile : cache::kManifestFile;
+  write_file(manifest_file, cache::manifest_text(manifest), nullptr, 0);
+  cache::make_durable(in_home(manifest_file));
   cache::make_durable(home);
-  cache::remove_leftovers(home, manifest.files);
-  ::unlink(in_home(cache::kLockFile).c_str());
-  lock.reset();
+  publish(manifest);
 }
 
-void Writer::Impl::publish() {
+void Writer::Impl::publish(const cache::Manifest& manifest) {
+  if (before) {
+    cache::replace_manifest(home);
+    state = State::kClosed;
+    cache::make_durable(home);
+    cache::remove_leftovers(home, manifest.files);
+    return;
+  }
   check_target();
   cache::publish(home, path);
   state = State::kClosed;
+  cache::make_durable(fs::path(path).parent_path().string());
+}
+
+void Writer::Impl::unlock() {
   ::unlink((path + "/" + cache::kLockFile).c_str());
   lock.reset();
-  cache::make_durable(fs::path(path).parent_path().string());
 }
 
 void Writer::Impl::abort() noexcept {

@@ -125,11 +125,16 @@ ROBOCACHE_FFI(writer_append_frames, args, result) {
       {static_cast<const int64_t*>(offsets.data), static_cast<size_t>(offsets.numel())});
 }
 
-ROBOCACHE_FFI(writer_end_episode, args, result) { writer_of(args).end_episode(); }
+// (writer, metadata as JSON, or None)
+ROBOCACHE_FFI(writer_end_episode, args, result) {
+  writer_of(args).end_episode(args.is_none(1) ? std::nullopt : std::optional(args.string(1, "metadata")));
+}
 
 ROBOCACHE_FFI(writer_abort_episode, args, result) { writer_of(args).abort_episode(); }
 
 ROBOCACHE_FFI(writer_close, args, result) { writer_of(args).close(args.string(1, "provenance")); }
+
+ROBOCACHE_FFI(writer_commit, args, result) { writer_of(args).commit(args.string(1, "provenance")); }
 
 // Of the cache that is appended to, as JSON.
 ROBOCACHE_FFI(writer_provenance, args, result) { result.set(std::string_view(writer_of(args).provenance_json())); }

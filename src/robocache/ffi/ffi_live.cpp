@@ -1,11 +1,12 @@
+#include <algorithm>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/live/aligner.hpp"
 #include "robocache/source/ring.hpp"
@@ -61,6 +62,35 @@ ROBOCACHE_FFI(ring_counts, args, result) {
                                             {"refused", counts.refused},      {"segments", counts.segments},
                                             {"duplicates", counts.duplicates}};
   result.set(std::string_view(described.dump()));
+}
+
+// (ring, from, most, whether rows that are not final come too) -> int64 [1] the first row's number, stamps and arrivals int64 [n],
+// values uint8 [bytes], and of a camera offsets int64 [n + 1]
+ROBOCACHE_FFI(ring_take, args, result) {
+  const Ring& ring = ring_of(args);
+  RingRows rows;
+  const int64_t first = ring.take(args.integer(1, "from"), args.integer(2, "most"), args.boolean(3, "all"), rows);
+  Arrays arrays;
+  const auto add = [&](DType dtype, int64_t count) {
+    arrays.arrays.emplace_back(OwnedTensor::allocate(dtype, {}, {count}));
+    return static_cast<char*>(arrays.arrays.back()->view().data);
+  };
+  const auto add_copy = [&](DType dtype, int64_t count, const void* from) {
+    std::copy_n(static_cast<const char*>(from), count * dtype_size(dtype), add(dtype, count));
+  };
+  add_copy(DType::kInt64, 1, &first);
+  add_copy(DType::kInt64, rows.rows, rows.time_ns.data());
+  add_copy(DType::kInt64, rows.rows, rows.arrival_ns.data());
+  if (!ring.options().codec) {
+    add_copy(DType::kUInt8, rows.rows * ring.row_bytes(), rows.values.data());
+  } else {
+    std::vector<int64_t> offsets(static_cast<size_t>(rows.rows) + 1);
+    for (size_t i = 0; i + 1 < offsets.size(); ++i) offsets[i + 1] = offsets[i] + std::ssize(rows.frames[i].bytes());
+    char* to = add(DType::kUInt8, offsets.back());
+    for (size_t i = 0; i + 1 < offsets.size(); ++i) to = std::ranges::copy(rows.frames[i].bytes(), to).out;
+    add_copy(DType::kInt64, std::ssize(offsets), offsets.data());
+  }
+  result.set_object(std::move(arrays));
 }
 
 ROBOCACHE_FFI(ring_newest_ns, args, result) { set(result, ring_of(args).newest_ns()); }

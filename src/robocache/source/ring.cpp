@@ -25,25 +25,31 @@ struct Ring::Rows {
       : mask(capacity - 1),
         words(words_of_row),
         time_ns(new std::atomic<int64_t>[static_cast<size_t>(capacity)]),
+        arrival_ns(new std::atomic<int64_t>[static_cast<size_t>(capacity)]),
         values(new std::atomic<uint64_t>[static_cast<size_t>(capacity * words_of_row)]) {}
 
   int64_t capacity() const { return mask + 1; }
   int64_t time(int64_t row) const { return time_ns[row & mask].load(std::memory_order_acquire); }
+  int64_t arrival(int64_t row) const { return arrival_ns[row & mask].load(std::memory_order_acquire); }
   uint64_t word(int64_t row, int64_t i) const {
     return values[(row & mask) * words + i].load(std::memory_order_acquire);
   }
-  void set_time(int64_t row, int64_t to) { time_ns[row & mask].store(to, std::memory_order_release); }
+  void set_times(int64_t row, int64_t stamp, int64_t arrival) {
+    time_ns[row & mask].store(stamp, std::memory_order_release);
+    arrival_ns[row & mask].store(arrival, std::memory_order_release);
+  }
   void set_word(int64_t row, int64_t i, uint64_t to) {
     values[(row & mask) * words + i].store(to, std::memory_order_release);
   }
   void copy_row(const Rows& from, int64_t from_row, int64_t to_row) {
-    set_time(to_row, from.time(from_row));
+    set_times(to_row, from.time(from_row), from.arrival(from_row));
     for (int64_t i = 0; i < words; ++i) set_word(to_row, i, from.word(from_row, i));
   }
 
   const int64_t mask;
   const int64_t words;
   const std::unique_ptr<std::atomic<int64_t>[]> time_ns;
+  const std::unique_ptr<std::atomic<int64_t>[]> arrival_ns;
   const std::unique_ptr<std::atomic<uint64_t>[]> values;
 };
 
@@ -223,7 +229,7 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   int64_t at = end;
   for (; at > begin && to.time(at - 1) > time_ns; --at) to.copy_row(to, at - 1, at);
   if (at > begin && to.time(at - 1) == time_ns) duplicates_.fetch_add(1, std::memory_order_relaxed);
-  to.set_time(at, time_ns);
+  to.set_times(at, time_ns, arrival_ns);
   if (options_.codec) {
     to.set_word(at, 0, id);
   } else {
@@ -279,10 +285,44 @@ std::optional<int64_t> Ring::settled_ns(int beyond, int64_t snap_ns) const {
   });
 }
 
+void Ring::copy_rows(const View& view, int64_t first, int64_t count, RingRows& to) const {
+  to.rows = count;
+  const auto rows = static_cast<size_t>(count);
+  if (to.time_ns.size() < rows) to.time_ns.resize(std::bit_ceil(rows));
+  const auto bytes = static_cast<size_t>(options_.codec ? int64_t{8} : row_bytes_);
+  if (to.values.size() < rows * bytes) to.values.resize(std::bit_ceil(rows) * bytes);
+  for (size_t i = 0; i < rows; ++i) {
+    const int64_t row = first + static_cast<int64_t>(i);
+    to.time_ns[i] = view.rows->time(row);
+    char* const value = to.values.data() + i * bytes;
+    for (int64_t word = 0; word < words_; ++word) {
+      const uint64_t eight = view.rows->word(row, word);
+      std::memcpy(value + 8 * word, &eight, std::min<size_t>(8, bytes - 8 * static_cast<size_t>(word)));
+    }
+  }
+}
+
+// False: the row of a frame is gone by now, and its memory is another's: the rows must be read again.
+bool Ring::pin_frames(RingRows& to) const {
+  const auto count = static_cast<size_t>(to.rows);
+  if (to.frames.size() < count) to.frames.resize(std::bit_ceil(count));
+  for (size_t i = 0; i < count; ++i) {
+    int64_t id = 0;
+    std::memcpy(&id, to.values.data() + 8 * i, 8);
+    RingFrame::Slot* const slot = slots_[static_cast<size_t>(id & (kMostSlots - 1))].load();
+    slot->pins.fetch_add(1);
+    to.frames[i].slot_ = slot;
+    if (slot->id.load() == id) continue;
+    for (RingFrame& frame : to.frames) frame.release();
+    return false;
+  }
+  return true;
+}
+
 bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) const {
   for (RingFrame& frame : to.frames) frame.release();
-  while (true) {
-    const bool copied = read([&](const View& view) {
+  do {
+    read([&](const View& view) {
       to.rows = 0;
       if (view.empty()) return true;
       int64_t first = view.first_from(first_ns);
@@ -297,39 +337,30 @@ bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) con
         else
           ++last;
       }
-      const auto count = static_cast<size_t>(std::max<int64_t>(0, last - first));
-      if (to.time_ns.size() < count) to.time_ns.resize(std::bit_ceil(count));
-      const auto bytes = static_cast<size_t>(options_.codec ? int64_t{8} : row_bytes_);
-      if (to.values.size() < count * bytes) to.values.resize(std::bit_ceil(count) * bytes);
-      for (size_t i = 0; i < count; ++i) {
-        const int64_t row = first + static_cast<int64_t>(i);
-        to.time_ns[i] = view.rows->time(row);
-        char* const value = to.values.data() + i * bytes;
-        for (int64_t word = 0; word < words_; ++word) {
-          const uint64_t eight = view.rows->word(row, word);
-          std::memcpy(value + 8 * word, &eight, std::min<size_t>(8, bytes - 8 * static_cast<size_t>(word)));
-        }
-      }
-      to.rows = static_cast<int64_t>(count);
+      copy_rows(view, first, std::max<int64_t>(0, last - first), to);
       return true;
     });
-    if (!copied || !options_.codec) return to.rows > 0;
+  } while (options_.codec && !pin_frames(to));
+  return to.rows > 0;
+}
 
-    // A frame whose row is gone by now is another one's memory: read again.
-    const auto count = static_cast<size_t>(to.rows);
-    if (to.frames.size() < count) to.frames.resize(std::bit_ceil(count));
-    bool pinned = true;
-    for (size_t i = 0; i < count && pinned; ++i) {
-      int64_t id = 0;
-      std::memcpy(&id, to.values.data() + 8 * i, 8);
-      RingFrame::Slot* const slot = slots_[static_cast<size_t>(id & (kMostSlots - 1))].load();
-      slot->pins.fetch_add(1);
-      to.frames[i].slot_ = slot;
-      pinned = slot->id.load() == id;
-    }
-    if (pinned) return to.rows > 0;
-    for (RingFrame& frame : to.frames) frame.release();
-  }
+int64_t Ring::take(int64_t from, int64_t most, bool all, RingRows& to) const {
+  for (RingFrame& frame : to.frames) frame.release();
+  int64_t first = 0;
+  do {
+    first = read([&](const View& view) {
+      to.rows = 0;
+      const int64_t begin = std::clamp(from, view.begin, view.end);
+      if (view.empty()) return begin;
+      const int64_t end = all ? view.end : view.first_from(view.newest() - options_.lateness_ns);
+      copy_rows(view, begin, std::clamp<int64_t>(end - begin, 0, most), to);
+      const auto rows = static_cast<size_t>(to.rows);
+      if (to.arrival_ns.size() < rows) to.arrival_ns.resize(to.time_ns.size());
+      for (size_t i = 0; i < rows; ++i) to.arrival_ns[i] = view.rows->arrival(begin + static_cast<int64_t>(i));
+      return begin;
+    });
+  } while (options_.codec && !pin_frames(to));
+  return first;
 }
 
 }  // namespace robocache

@@ -99,8 +99,9 @@ class RingFrame {
 struct RingRows {
   int64_t rows = 0;  // the vectors may be longer
   std::vector<int64_t> time_ns;
-  std::vector<char> values;       // of numbers, row after row
-  std::vector<RingFrame> frames;  // of a camera
+  std::vector<int64_t> arrival_ns;  // of take() alone
+  std::vector<char> values;         // of numbers, row after row
+  std::vector<RingFrame> frames;    // of a camera
 };
 
 class Ring {
@@ -128,10 +129,17 @@ class Ring {
   // Copies the rows with stamps in [first_ns, last_ns] and `margin` distinct stamps more on each side. False: there are no rows.
   bool copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) const;
 
+  // Copies final rows, `most` at most, in the order of their stamps, from the row that has the number `from` on. A row's number is
+  // how many rows are before it since the ring began; that of a final row stays. With `all` rows that are not final come too.
+  // Returns the first row's number: above `from` where the ring has forgotten rows before it.
+  int64_t take(int64_t from, int64_t most, bool all, RingRows& to) const;
+
  private:
   struct Rows;  // the arrays of one capacity
   struct View;  // the rows as a reader or the writer finds them
   View view() const;
+  void copy_rows(const View& view, int64_t first, int64_t count, RingRows& to) const;
+  bool pin_frames(RingRows& to) const;
   void grow(int64_t begin, int64_t end);
   int64_t write_frame(std::span<const char> frame);
   void count(Pushed what) { counts_[static_cast<size_t>(what)].fetch_add(1, std::memory_order_relaxed); }

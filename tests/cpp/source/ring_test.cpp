@@ -32,15 +32,20 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
     const int64_t lateness = static_cast<int64_t>(random() % 60);
     Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = span, .lateness_ns = lateness});
     std::vector<Row> all;  // kept, sorted by stamp, equal ones as they came
+    std::vector<int64_t> arrivals;
     int64_t now = 1000;
     RingCounts expected;
     RingRows found;
+    RingRows taken;
+    int64_t number = 0;
+    size_t rows_taken = 0;
     for (int i = 0; i < 3000; ++i) {
       now += static_cast<int64_t>(random() % 4);
       const int64_t stamp = now - static_cast<int64_t>(random() % 3 == 0 ? random() % 80 : 0);
       const Row row{stamp, {stamp, i, -i}};
       const int64_t newest = all.empty() ? INT64_MIN : all.back().stamp;
       ++expected.pushed;
+      arrivals.push_back(now);
       const Pushed became = ring.push(stamp, now, bytes_of(row.values));
       if (!all.empty() && stamp < newest - lateness) {
         ++expected.too_late;
@@ -66,6 +71,16 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
         EXPECT_EQ(found.time_ns[static_cast<size_t>(k)], begin[k].stamp);
         EXPECT_EQ(std::memcmp(found.values.data() + 24 * k, begin[k].values.data(), 24), 0);
       }
+      // Rows that are taken are those of the list, each once and only when it is final.
+      const auto most = static_cast<int64_t>(random() % 90);
+      EXPECT_EQ(ring.take(number, most, false, taken), number);
+      number += taken.rows;
+      for (int64_t k = 0; k < taken.rows; ++k, ++rows_taken) {
+        ASSERT_LT(all[rows_taken].stamp, all.back().stamp - lateness);
+        EXPECT_EQ(taken.time_ns[static_cast<size_t>(k)], all[rows_taken].stamp);
+        EXPECT_EQ(taken.arrival_ns[static_cast<size_t>(k)], arrivals[static_cast<size_t>(all[rows_taken].values[1])]);
+        EXPECT_EQ(std::memcmp(taken.values.data() + 24 * k, all[rows_taken].values.data(), 24), 0);
+      }
       // What is final by the list is what the ring says.
       const auto final_end = std::ranges::lower_bound(all, all.back().stamp - lateness, {}, &Row::stamp);
       EXPECT_EQ(ring.settled_ns(0, 2), all.back().stamp - lateness - 3);
@@ -77,6 +92,12 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
         if (before != all.begin()) EXPECT_EQ(ring.settled_ns(2, 2), (before - 1)->stamp);
       }
     }
+    EXPECT_GT(rows_taken, 500);
+    EXPECT_EQ(ring.take(number, INT64_MAX, true, taken), number);  // the rest, final or not
+    EXPECT_EQ(taken.rows, std::ssize(all) - number);
+    EXPECT_EQ(ring.take(INT64_MAX, 1, true, taken), std::ssize(all));
+    EXPECT_EQ(taken.rows, 0);
+    EXPECT_GT(ring.take(0, 1, false, taken), 0);  // rows before were forgotten
     const RingCounts counts = ring.counts();
     EXPECT_EQ(counts.pushed, expected.pushed);
     EXPECT_EQ(counts.kept, expected.kept);
@@ -130,12 +151,20 @@ TEST(Ring, ReadersSeeWholeRows) {
     std::atomic<bool> done{false};
     std::atomic<int64_t> windows{0};
     std::vector<std::thread> readers;
-    for (int reader = 0; reader < 2; ++reader) {
-      readers.emplace_back([&] {
+    for (const bool taking : {false, false, true}) {
+      readers.emplace_back([&, taking] {
         RingRows found;
+        int64_t number = 0;
         while (!done) {
           const auto newest = ring.newest_ns();
-          if (!newest || !ring.copy(*newest - 300, *newest, 2, found)) continue;
+          if (taking) {
+            const int64_t first = ring.take(number, 50, false, found);
+            ASSERT_GE(first, number);
+            number = first + found.rows;
+            if (found.rows == 0) continue;
+          } else if (!newest || !ring.copy(*newest - 300, *newest, 2, found)) {
+            continue;
+          }
           ++windows;
           for (int64_t i = 0; i < found.rows; ++i) {
             const int64_t stamp = found.time_ns[static_cast<size_t>(i)];
@@ -146,6 +175,7 @@ TEST(Ring, ReadersSeeWholeRows) {
                                          : found.values.data() + 24 * i;
             std::memcpy(row.data(), from, 24);
             ASSERT_EQ(row, (std::array<int64_t, 3>{stamp, -stamp, 7 * stamp}));
+            if (taking) ASSERT_GE(found.arrival_ns[static_cast<size_t>(i)], stamp + 100);
           }
           ASSERT_NE(ring.settled_ns(1, 0).value_or(0), -1);
         }

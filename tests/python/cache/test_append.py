@@ -477,3 +477,92 @@ def test_close_may_be_tried_again(path):
     writer.close()
     assert len(robocache.open(path)) == 2
     check(robocache.open(path))
+
+
+# ---- commits of one writer -------------------------------------------------------------------------------------------
+
+
+def add_in_parts(writer, e, between):
+    """The episode of add_episode, row by row of its streams, with a call in between."""
+    rng = np.random.default_rng(e)
+    rows = 4000
+    times, values = np.arange(rows + e) * 10 + rng.integers(0, 5, rows + e), rng.normal(size=(rows + e, 40))
+    with writer.episode(number=e, **({"late": 0.5 * e} if e > 2 else {})) as ep:
+        for part in np.array_split(np.arange(rows + e), 3):
+            ep.append("joint", times[part], values[part])
+            between()
+        for row in range(3):
+            ep.append("camera", [row], np.full((1, 8, 8, 3), e, np.uint8), codec="png")
+            between()
+        ep.append("depth", np.arange(2), np.full((2, 8, 8), e, np.uint8), codec="png")
+        ep.append("raw", np.arange(1), np.full((1, 8, 8, 3), e, np.uint8), codec="raw")
+        between()
+        ep.append("cloud", [0], np.full((e, 3), e, np.float32), offsets=[0, e])
+        between()
+        ep.append("cloud", [1], np.full((300, 3), e, np.float32), offsets=[0, 300])
+        ep.append("said", [5], [f"ä{e}"])
+        if e > 1:
+            ep.append(f"since {e}", [0], [e])
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_commits_within_and_between_episodes_make_the_cache_of_one_writer(path, append):
+    if append:
+        write(path, [0])
+    readers = []
+    with robocache.Writer(path, append=append) as w:
+
+        def commit():
+            w.commit()
+            dataset = robocache.open(path, verify=True)
+            joint = dataset.streams["joint"]
+            readers.append((dataset, np.array(joint.values), joint.row_offsets.tolist(), len(dataset)))
+
+        describe(w)
+        w.provenance["by"] = "hand"
+        for e in range(append, 4):
+            add_in_parts(w, e, commit)
+            commit()
+        with pytest.raises(robocache.FileError, match="writer"):
+            robocache.Writer(path, append=True)
+    write(path.parent / "at once", range(4))
+    check(robocache.open(path))
+    assert contents(path) == contents(path.parent / "at once") and "writer.lock" not in names(path)
+    lengths = [len(values) for _, values, _, _ in readers]
+    assert lengths == sorted(lengths) and len(set(lengths)) > 8
+    for dataset, values, offsets, episodes in readers:  # who opened it between has what was there
+        np.testing.assert_array_equal(dataset.streams["joint"].values, values)
+        assert dataset.streams["joint"].row_offsets.tolist() == offsets and len(dataset) == episodes
+
+
+def test_what_follows_a_commit_is_dropped_without_it(path):
+    with pytest.raises(KeyError), robocache.Writer(path) as w:
+        with w.episode(number=0) as ep:
+            ep.append("a", [0, 1], [0.0, 1.0])
+            w.commit()
+            ep.append("a", [2], [2.0])
+            ep.end(good=True)
+        with pytest.raises(ZeroDivisionError), w.episode(number=1) as ep:
+            ep.append("a", [0], [7.0])
+            ep.append("b", [0], [7.0])
+            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError), w.episode(number=2) as ep:  # a part of it is committed: it ends there
+            ep.append("a", [0], [8.0])
+            w.commit()
+            ep.append("a", [1], [9.0])
+            raise ZeroDivisionError
+        w.commit()
+        with w.episode(number=3) as ep:
+            ep.append("a", [0], [10.0])
+            ep.append("c", [0], [10.0])
+        raise KeyError
+    dataset = robocache.open(path, verify=True)
+    assert list(dataset.streams) == ["a"] and dataset["a"].values.tolist() == [0, 1, 2, 8, 9]
+    assert dataset["a"].row_offsets.tolist() == [0, 3, 5]
+    assert dataset.episodes.to_pydict() == {
+        "episode_index": [0, 1], "start_ns": [0, 0], "end_ns": [2, 1], "number": [0, 2], "good": [True, None],
+    }  # fmt: skip
+    assert "writer.lock" not in names(path)
+    write_more = robocache.Writer(path, append=True)
+    write_more.abort()
+    assert robocache.open(path, verify=True)["a"].rows == 5

@@ -1,0 +1,345 @@
+"""Records what rings get into a cache while the robot runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from .. import _lib, errors, frames
+from .._check import number, whole
+from .._printable import warn
+from ..writer import EpisodeWriter, Writer
+from .aligner import Ring
+
+ARRIVAL = ".arrival_ns"  # behind a ring's name: the stream of its rows' arrivals
+MOMENTS = "policy.moment_ns"
+_LONGEST_WAIT_S = 0.1
+_BYTES_AT_ONCE = 16 << 20
+_COMMIT_SHARE = 10  # a commit that takes 1 s is not repeated within 10 s
+
+
+class LostRowsWarning(UserWarning):
+    """A ring has forgotten rows before the recorder took them, so the recording does not have them."""
+
+
+class Recorder:
+    """Writes the rows of rings to a cache, in a thread of its own, while sensors push and a policy reads.
+
+    A row is taken once it is final (older than the ring's newest by more than its `lateness_s`), so a stream's rows are in the
+    order of their stamps. The end of an episode takes the others too. Each ring is a stream of its name; files of cameras are kept
+    without loss. ``<name>.arrival_ns`` has the arrival of each row at its stamp.
+
+    The cache at `path` is there from the begin. Every `commit_s` it grows by what was taken since, the open episode too; a
+    process that is killed leaves everything up to the last commit. Readers keep what they opened.
+
+    Args:
+        rings: ``{name: Ring}``: what is recorded.
+        path: the cache to create.
+        episode: metadata of an episode that begins at once: ``{"task": "pick the cup"}``. None: :meth:`start` begins one.
+        streams: ``{name: {...}}``: what :meth:`Writer.stream` is told of a stream, such as ``{"names": [...]}``, or of a depth
+            camera ``{"unit_m": 0.001}``.
+        append: add episodes to the cache at `path`.
+        commit_s: seconds between commits. They are farther apart where a commit, which computes statistics of the whole cache,
+            takes more than a tenth of that.
+
+    Attributes:
+        counts: ``{name: {"kept", "lost", "bad_frames"}}``: rows in the recording; rows that the ring had forgotten before they
+            were taken, because its `span_s` is too short or its clock was set back; frames that are not the ring's, left out.
+
+    A ring whose clock is set back (``on_rewind="segment"``) ends the episode; the next one, with the same metadata, begins there.
+
+    Raises:
+        FileError: as of :class:`Writer`. One in the thread is a warning at once, and raised by the next call.
+        ArgumentError, ArgumentTypeError: naming the argument.
+
+    Warns:
+        LostRowsWarning: once a ring, when it first loses rows; and at the end, with the numbers.
+
+    Example:
+        >>> with robocache.live.Recorder(rings, "recorded", episode={"task": "pick the cup"}) as recorder:
+        ...     while running:
+        ...         batch = aligner.latest()
+        ...         recorder.saw(int(batch["time_ns"][0]))
+        ...     recorder.stop(success=True)
+    """
+
+    def __init__(
+        self,
+        rings: Mapping[str, Ring],
+        path: str | os.PathLike[str],
+        *,
+        episode: Mapping[str, Any] | None = None,
+        streams: Mapping[str, Mapping[str, Any]] | None = None,
+        append: bool = False,
+        commit_s: float = 10.0,
+    ) -> None:
+        if not isinstance(rings, Mapping) or not rings or not all(isinstance(ring, Ring) for ring in rings.values()):
+            raise errors.ArgumentTypeError(f"rings: expected {{name: Ring}}, got {rings!r}")
+        self._rings = {_lib.text("rings", name): ring for name, ring in rings.items()}
+        made = [name + ARRIVAL for name in rings] + [MOMENTS]
+        if taken := [name for name in made if name in rings]:
+            raise errors.ArgumentError(f"rings: expected names that the recorder does not use itself, got {taken[0]!r}")
+        if unknown := [name for name in streams or () if name not in rings]:
+            raise errors.ArgumentError(f"streams: expected names of rings, {', '.join(rings)}, got {unknown[0]!r}")
+        self._commit_s = float(number("commit_s", commit_s))
+        if not self._commit_s > 0:
+            raise errors.ArgumentError(f"commit_s: expected above 0, got {commit_s!r}")
+        self._counts = {name: {"kept": 0, "lost": 0, "bad_frames": 0} for name in rings}
+        self._lock = threading.Lock()  # of all below
+        self._numbers: dict[str, int] = {}  # of the next row, a ring each
+        self._begins_ns: dict[str, int | None] = {}  # the newest stamp when the episode began
+        self._last_ns: dict[str, int] = {}  # the last stamp in the episode, a stream each
+        self._moments: deque[tuple[int, int]] = deque()
+        self._metadata: dict[str, Any] = {}
+        self._episode: EpisodeWriter | None = None
+        self._error: Exception | None = None
+        self._closed = False
+        self._writer = Writer(path, append=append)
+        try:
+            for name, description in (streams or {}).items():
+                self._writer.stream(name, **description)
+            if episode is not None:
+                self._begin(dict(episode))
+            self._commit()
+        except BaseException:
+            self._writer.abort()
+            raise
+        self._ends = threading.Event()
+        self._wait_s = min(_LONGEST_WAIT_S, *((ring.span_s - ring.lateness_s) / 4 for ring in rings.values()))
+        self._thread = threading.Thread(target=self._run, name="robocache.live.Recorder", daemon=True)
+        self._thread.start()
+
+    def start(self, **metadata: Any) -> None:
+        """Begins an episode: it has the rows that come from now on.
+
+        Args:
+            metadata: columns of the episodes table, as of :meth:`Writer.episode`.
+
+        Raises:
+            ArgumentError: an episode is open, or the recorder is closed.
+        """
+        with self._lock:
+            self._check()
+            if self._episode is not None:
+                raise errors.ArgumentError("start: expected no open episode; stop() ends it")
+            self._begin(metadata)
+
+    def stop(self, **metadata: Any) -> None:
+        """Ends the episode, and returns when it is in the cache. Rows that came until now are in it, final or not.
+
+        Args:
+            metadata: more columns than at its start, such as ``success=True``.
+
+        Raises:
+            ArgumentError: no episode is open, or the recorder is closed.
+        """
+        with self._lock:
+            self._check()
+            self._end(metadata)
+            self._commit()
+
+    def saw(self, time_ns: int, now_ns: int | None = None) -> None:
+        """Records the moment whose batch the policy got, in the stream ``policy.moment_ns``. ``robocache skew`` reads it.
+
+        Args:
+            time_ns: the moment: ``batch["time_ns"][0]``.
+            now_ns: when the policy got it, by the clock of the arrivals. None: now.
+        """
+        moment = whole("time_ns", time_ns)
+        self._moments.append((time.time_ns() if now_ns is None else whole("now_ns", now_ns), moment))
+
+    def close(self) -> None:
+        """Ends the open episode, if there is one, and the recording. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._ends.set()
+        self._thread.join()
+        with self._lock:
+            self._closed = True
+            try:
+                self._raise_error()
+                if self._episode is not None:
+                    self._end({})
+                self._describe()
+                self._writer.close()
+            finally:
+                self._writer.abort()
+        for name, counts in self._counts.items():
+            if counts["lost"] or counts["bad_frames"]:
+                warn(
+                    f"recorder: ring '{name}': {counts['kept']} rows kept, {counts['lost']} lost, "
+                    f"{counts['bad_frames']} bad frames left out",
+                    LostRowsWarning,
+                    stacklevel=2,
+                )
+
+    @property
+    def counts(self) -> dict[str, dict[str, int]]:
+        with self._lock:
+            return {name: dict(counts) for name, counts in self._counts.items()}
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()  # after an exception too: what was recorded is kept
+
+    def __repr__(self) -> str:
+        return f"robocache.live.Recorder({self._writer.path!r}, {', '.join(self._rings)})"
+
+    # ---- The thread ----
+
+    def _run(self) -> None:
+        while not self._ends.wait(self._wait_s):
+            with self._lock:
+                if self._episode is None:
+                    continue
+                try:
+                    self._take()
+                    if time.monotonic() >= self._next_commit:
+                        self._commit()
+                except Exception as error:
+                    self._error = error
+                    warn(f"recorder: it has stopped: {error}", stacklevel=1)
+                    return
+
+    # ---- With the lock ----
+
+    def _check(self) -> None:
+        self._raise_error()
+        if self._closed:
+            raise errors.ArgumentError("the recorder is closed")
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _begin(self, metadata: dict[str, Any]) -> None:
+        for name, ring in self._rings.items():
+            self._numbers[name] = ring.take(2**62, most=0).start  # behind all
+            self._begins_ns[name] = ring.newest_ns
+        self._moments.clear()
+        self._open(metadata)
+
+    def _open(self, metadata: dict[str, Any]) -> None:
+        episode = self._writer.episode(**metadata)
+        episode.__enter__()
+        self._metadata, self._episode = metadata, episode
+        self._last_ns.clear()
+
+    def _end(self, metadata: dict[str, Any]) -> None:
+        if self._episode is None:
+            raise errors.ArgumentError("stop: expected an open episode; start() begins one")
+        self._take(unsettled=True)
+        self._episode.end(**metadata)
+        self._episode = None
+
+    def _commit(self) -> None:
+        began = time.monotonic()
+        self._describe()
+        self._writer.commit()
+        ended = time.monotonic()
+        self._next_commit = ended + max(self._commit_s, _COMMIT_SHARE * (ended - began))
+
+    def _describe(self) -> None:
+        self._writer.provenance["live"] = {
+            name: {
+                "span_s": ring.span_s,
+                "lateness_s": ring.lateness_s,
+                "ring": ring.counts,
+                "recorder": self._counts[name],
+            }
+            for name, ring in self._rings.items()
+        }
+
+    def _take(self, *, unsettled: bool = False) -> None:
+        for name, ring in self._rings.items():
+            size = int(np.prod(ring.shape)) * _lib.numpy_dtype(ring.dtype).itemsize
+            most = max(1, _BYTES_AT_ONCE // max(1, size))
+            while self._take_rows(name, ring, most, False):
+                pass
+            if unsettled:
+                self._take_rows(name, ring, 2**62, True)
+        moments = np.array([self._moments.popleft() for _ in range(len(self._moments))], np.int64).reshape(-1, 2)
+        if len(moments):
+            stamps = np.maximum.accumulate(moments[:, 0])
+            self._append(MOMENTS, stamps, np.ascontiguousarray(moments[:, 1]))
+
+    def _take_rows(self, name: str, ring: Ring, most: int, unsettled: bool) -> int:
+        """Takes some rows. Returns how many."""
+        taken = ring.take(self._numbers[name], most=most, unsettled=unsettled)
+        if taken.start > self._numbers[name]:
+            self._lose(name, taken.start - self._numbers[name])
+        count = len(taken.time_ns)
+        self._numbers[name] = taken.start + count
+        if not count:
+            return 0
+        begins_ns = self._begins_ns[name]
+        kept = np.ones(count, bool)
+        if begins_ns is not None:  # a row before the episode that came late takes a later one's number
+            kept = (taken.time_ns > begins_ns) | (taken.time_ns < begins_ns - round(1e9 * ring.lateness_s))
+        chosen = np.flatnonzero(kept)
+        time_ns, arrival_ns, rows = taken.time_ns[chosen], taken.arrival_ns[chosen], taken.rows
+        if ring.codec in (None, "raw"):
+            self._append_rows(name, time_ns, arrival_ns, rows[chosen], ring.codec)
+        else:
+            self._append_files(name, ring, time_ns, arrival_ns, [rows[row] for row in chosen])
+        return count
+
+    def _append_files(
+        self, name: str, ring: Ring, time_ns: np.ndarray, arrival_ns: np.ndarray, files: list[bytes]
+    ) -> None:
+        if not files:
+            return
+        try:
+            encoded = frames.take(files)
+        except errors.FrameError:
+            encoded = None
+        if encoded is not None and (encoded.codec, encoded.shape, encoded.dtype.name) == (
+            ring.codec,
+            ring.shape,
+            ring.dtype,
+        ):
+            self._append_rows(name, time_ns, arrival_ns, encoded, None)
+        elif len(files) > 1:  # some are bad
+            for row, file in enumerate(files):
+                self._append_files(name, ring, time_ns[row : row + 1], arrival_ns[row : row + 1], [file])
+        else:
+            self._counts[name]["bad_frames"] += 1
+
+    def _append_rows(
+        self, name: str, time_ns: np.ndarray, arrival_ns: np.ndarray, rows: Any, codec: str | None
+    ) -> None:
+        if len(time_ns):
+            self._append(name, time_ns, rows, codec)
+            self._append(name + ARRIVAL, time_ns, arrival_ns)
+            self._counts[name]["kept"] += len(time_ns)
+
+    def _append(self, stream: str, time_ns: np.ndarray, rows: Any, codec: str | None = None) -> None:
+        assert self._episode is not None
+        if time_ns[0] < self._last_ns.get(stream, time_ns[0]):  # the clock was set back
+            self._episode.end()
+            self._open(self._metadata)
+        self._episode.append(stream, time_ns, rows, codec=codec)
+        self._last_ns[stream] = int(time_ns[-1])
+
+    def _lose(self, name: str, rows: int) -> None:
+        counts = self._counts[name]
+        if not counts["lost"]:
+            warn(
+                f"recorder: ring '{name}' has forgotten {rows} rows before they were taken; "
+                "give it a longer span_s, or look whether the disk is too slow; counts has the numbers",
+                LostRowsWarning,
+                stacklevel=1,
+            )
+        counts["lost"] += rows

@@ -1,0 +1,273 @@
+"""Recordings of rings: what was pushed is in the cache, whatever ends the process."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import robocache
+from robocache import live
+
+NS = 1_000_000_000
+
+
+def pushed(rng, ring, seconds, hz, late_s):
+    """Pushes rows that come in another order than their stamps. Returns stamps, arrivals and rows in the order of arrival."""
+    stamps = NS + (1e9 * np.arange(1, int(seconds * hz)) / hz).astype(np.int64)
+    came = stamps + (1e9 * rng.uniform(0, late_s, len(stamps))).astype(np.int64)
+    order = np.argsort(came, kind="stable")
+    stamps, came = stamps[order], came[order]
+    rows = rng.standard_normal((len(stamps), *ring.shape)).astype(ring.dtype)
+    return stamps, came, rows
+
+
+def wait_until(what, seconds=20):
+    ends = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_a_recording_has_the_rows_by_stamp_with_their_arrivals(tmp_path):
+    rng = np.random.default_rng(1)
+    rings = {
+        "joint": live.Ring((7,), "float32", span_s=5, lateness_s=0.006),
+        "scalar": live.Ring((), "float64", span_s=5, lateness_s=0.006),
+    }
+    sent = {name: pushed(rng, ring, 1.5, 500, 0.005) for name, ring in rings.items()}
+    path = tmp_path / "cache"
+    with live.Recorder(
+        rings, path, episode={"task": "reach"}, streams={"joint": {"names": list("abcdefg")}}
+    ) as recorder:
+        for name, (stamps, came, rows) in sent.items():
+            for stamp, arrival, row in zip(stamps, came, rows, strict=True):
+                rings[name].push(int(stamp), row, arrival_ns=int(arrival))
+        recorder.saw(NS + 5, now_ns=NS + 10)
+        recorder.saw(NS + 7, now_ns=NS + 12)
+        recorder.stop(success=True)
+        assert robocache.open(path).episodes["success"].to_pylist() == [True]  # stop() returns when it is there
+    dataset = robocache.open(path, verify=True)
+    assert dataset.episodes["task"].to_pylist() == ["reach"] and dataset["joint"].names == list("abcdefg")
+    for name, (stamps, came, rows) in sent.items():
+        order = np.argsort(stamps, kind="stable")
+        np.testing.assert_array_equal(dataset[name].time_ns, stamps[order])
+        np.testing.assert_array_equal(dataset[name].values, rows[order])
+        np.testing.assert_array_equal(dataset[name + ".arrival_ns"].time_ns, stamps[order])
+        np.testing.assert_array_equal(dataset[name + ".arrival_ns"].values, came[order])
+        assert recorder.counts[name] == {"kept": len(stamps), "lost": 0, "bad_frames": 0}
+        told = dataset.provenance["live"][name]
+        assert told["ring"] == rings[name].counts and told["recorder"] == recorder.counts[name]
+    assert dataset["policy.moment_ns"].values.tolist() == [NS + 5, NS + 7]
+    assert dataset["policy.moment_ns"].time_ns.tolist() == [NS + 10, NS + 12]
+
+
+def file_of(pixels, kind):
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels.squeeze()).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
+def test_frames_are_kept_and_bad_ones_are_left_out(tmp_path, codec):
+    rng = np.random.default_rng(2)
+    depth = codec == "depth"
+    shape, dtype = ((12, 16, 1), "uint16") if depth else ((12, 16, 3), "uint8")
+    pixels = rng.integers(0, 255, (20, *shape)).astype(dtype)
+    kind = "png" if depth else codec
+    rows = list(pixels) if codec == "raw" else [file_of(frame, kind) for frame in pixels]
+    ring = live.Ring(shape, dtype, span_s=5, lateness_s=0.05, codec=kind)
+    streams = {"cam": {"unit_m": 0.001}} if depth else None
+    bad = [] if codec == "raw" else [b"no frame", file_of(pixels[0][:8], kind)]
+    path = tmp_path / "cache"
+    with live.Recorder({"cam": ring}, path, episode={}, streams=streams) as recorder:
+        for i, row in enumerate(rows):
+            ring.push(NS + 10_000_000 * i, row, arrival_ns=2 * NS)
+            if i < len(bad):
+                ring.push(NS + 3_000_000 + 10_000_000 * i, bad[i], arrival_ns=2 * NS)
+        recorder.stop()
+        if bad:
+            with pytest.warns(live.LostRowsWarning, match=f"20 rows kept, 0 lost, {len(bad)} bad frames"):
+                recorder.close()
+    assert recorder.counts["cam"] == {"kept": 20, "lost": 0, "bad_frames": len(bad)}
+    stored = robocache.open(path, verify=True)["cam"]
+    assert stored.frames.codec == kind and (stored.frames.unit_m == 0.001) == depth
+    expected = pixels
+    if codec == "jpeg":
+        expected = np.stack([np.asarray(PIL.Image.open(io.BytesIO(file))) for file in rows])
+        assert np.abs(stored.values[:].astype(int) - expected).max() <= 4  # decoders differ by a few steps
+    else:
+        np.testing.assert_array_equal(stored.values[:], expected)
+    if codec in ("png", "depth"):
+        assert [stored.values.file(row).tobytes() for row in range(20)] == rows
+
+
+KILLED = """
+import sys, time, numpy as np
+import robocache
+from robocache import live
+ring = live.Ring((2,), "float32", span_s=5, lateness_s=0.01)
+camera = live.Ring((8, 8, 1), "uint8", span_s=5, codec="png")
+file = robocache.frames.encode(np.zeros((1, 8, 8), np.uint8), "png").data.tobytes()
+recorder = live.Recorder({"joint": ring, "camera": camera}, sys.argv[1], episode={"task": "first"}, commit_s=0.01)
+i = 0
+while True:
+    i += 1
+    if i == 300:
+        recorder.stop(success=True)
+        recorder.start(task="second")
+    ring.push(10**9 + i * 2_000_000, np.full(2, i, np.float32), arrival_ns=10**9 + i * 2_000_000)
+    if i % 20 == 0:
+        camera.push(10**9 + i * 2_000_000, file, arrival_ns=10**9 + i * 2_000_000)
+    print(i, flush=True)
+    time.sleep(0.001)
+"""
+
+
+def test_a_killed_process_leaves_what_was_committed(tmp_path):
+    path = tmp_path / "cache"
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
+    seen = []
+    try:
+        drain = threading.Thread(target=lambda: seen.extend(int(line) for line in process.stdout))
+        drain.start()
+
+        def grown():
+            try:
+                dataset = robocache.open(path)
+                return len(dataset) == 2 and dataset["joint"].rows > 350
+            except robocache.FileError:
+                return False
+
+        wait_until(grown, 60)
+        before = robocache.open(path)
+        rows = np.array(before["joint"].values)
+        wait_until(lambda: robocache.open(path)["joint"].rows > len(rows) + 50, 60)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        drain.join()
+    dataset = robocache.open(path, verify=True)
+    stored = dataset["joint"].values
+    assert len(rows) + 50 < len(stored) <= len(seen)
+    np.testing.assert_array_equal(stored[:, 0], np.arange(1, len(stored) + 1))
+    np.testing.assert_array_equal(before["joint"].values, rows)  # who had it open keeps that
+    episodes = dataset.episodes.to_pydict()
+    assert episodes["task"] == ["first", "second"] and episodes["success"] == [True, None]
+    assert episodes["end_ns"][1] == dataset["joint"].time_ns[-1]
+    assert dataset["camera"].values[:].shape == (dataset["camera"].rows, 8, 8, 1)
+    ring = live.Ring((2,), "float32", span_s=5)
+    with live.Recorder({"joint": ring}, path, append=True, episode={"task": "third"}):
+        ring.push(NS, np.zeros(2, np.float32), arrival_ns=NS)
+    again = robocache.open(path, verify=True)
+    assert again.episodes["task"].to_pylist() == ["first", "second", "third"]
+    np.testing.assert_array_equal(again["joint"].values[:-1], stored)
+
+
+def test_rows_that_a_ring_forgot_are_counted(tmp_path):
+    ring = live.Ring((1,), "int64", span_s=0.1)
+    with live.Recorder({"joint": ring}, tmp_path / "cache", episode={}) as recorder:
+        with (
+            recorder._lock,
+            pytest.warns(live.LostRowsWarning, match="'joint' has forgotten"),
+        ):  # as a slow disk holds it
+            for i in range(1, 1001):
+                ring.push(NS + i * 1_000_000, np.array([i]), arrival_ns=NS + i * 1_000_000)
+            recorder._take(unsettled=True)
+        recorder.stop()
+        with pytest.warns(live.LostRowsWarning, match="rows kept, .* lost"):
+            recorder.close()
+    counts = recorder.counts["joint"]
+    assert counts["kept"] + counts["lost"] == 1000 and 100 <= counts["kept"] <= 110
+    stored = robocache.open(tmp_path / "cache")
+    assert stored["joint"].values[:, 0].tolist() == list(range(counts["lost"] + 1, 1001))
+    assert stored.provenance["live"]["joint"]["recorder"] == counts
+
+
+def test_rows_between_episodes_are_in_none(tmp_path):
+    ring = live.Ring((), "int64", span_s=5, lateness_s=0.02)
+
+    def push(*values):
+        for value in values:
+            ring.push(NS + value * 1_000_000, np.int64(value), arrival_ns=2 * NS)
+
+    with live.Recorder({"joint": ring}, tmp_path / "cache") as recorder:
+        push(10, 11)
+        with pytest.raises(robocache.ArgumentError, match="expected an open episode"):
+            recorder.stop()
+        recorder.start(task="a")
+        push(12, 13, 5, 14)  # 5 came late: it is before the episode
+        recorder.stop()
+        push(15, 16)
+        recorder.start(task="b")
+        with pytest.raises(robocache.ArgumentError, match="expected no open episode"):
+            recorder.start()
+        push(17, 19, 18, 19)
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset["joint"].values.tolist() == [12, 13, 14, 17, 18, 19, 19]
+    assert dataset["joint"].row_offsets.tolist() == [0, 3, 7]
+    with pytest.raises(robocache.ArgumentError, match="closed"):
+        recorder.start()
+
+
+@pytest.mark.filterwarnings("ignore::robocache.live.LostRowsWarning")
+def test_a_clock_that_is_set_back_begins_an_episode(tmp_path):
+    ring = live.Ring((), "int64", span_s=0.1, on_rewind="segment")
+    other = live.Ring((), "int64", span_s=0.1)
+    with live.Recorder({"joint": ring, "other": other}, tmp_path / "cache", episode={"task": "a"}) as recorder:
+        for begin in (5 * NS, NS):
+            for i in range(50):
+                ring.push(begin + i * 1_000_000, np.int64(i), arrival_ns=6 * NS)
+            wait_until(lambda: recorder.counts["joint"]["kept"] >= 49)
+        other.push(NS, np.int64(7), arrival_ns=NS)
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.episodes["task"].to_pylist() == ["a", "a"]
+    counts = recorder.counts["joint"]
+    assert counts["kept"] + counts["lost"] == 100 and counts["lost"] <= 1  # the row that was not final at the jump
+    stamps = dataset["joint"].time_ns
+    assert (np.diff(stamps) < 0).sum() == 1 and stamps[-1] == NS + 49_000_000
+    assert dataset["other"].values.tolist() == [7]
+
+
+def test_a_failing_writer_is_an_error_and_what_was_committed_stays(tmp_path):
+    ring = live.Ring((2,), "float32", span_s=5)
+    path = tmp_path / "cache"
+    recorder = live.Recorder({"joint": ring}, path, episode={"task": "a"})
+    ring.push(NS, np.zeros(2, np.float32), arrival_ns=NS)
+    recorder.stop()
+    recorder.start(task="b")
+    with recorder._lock, pytest.warns(UserWarning, match="recorder: it has stopped"):
+        recorder._episode.append = lambda *_, **__: (_ for _ in ()).throw(robocache.FileError("disk full"))
+        ring.push(NS + 5, np.zeros(2, np.float32), arrival_ns=NS + 5)
+        ring.push(NS + 6, np.zeros(2, np.float32), arrival_ns=NS + 6)
+        recorder._lock.release()
+        recorder._thread.join()
+        recorder._lock.acquire()
+    for call in (recorder.stop, recorder.start, recorder.close):
+        with pytest.raises(robocache.FileError, match="disk full"):
+            call()
+    assert robocache.open(path, verify=True)["joint"].rows == 1
+
+
+def test_arguments_of_a_recorder(tmp_path):
+    ring = live.Ring((2,), "float32", span_s=5)
+    for wrong, words in (
+        ({"rings": {}}, "rings: expected"),
+        ({"rings": [ring]}, "rings: expected"),
+        ({"rings": {"a": ring, "a.arrival_ns": ring}}, "does not use itself, got 'a.arrival_ns'"),
+        ({"streams": {"arm": {}}}, "streams: expected names of rings, a, got 'arm'"),
+        ({"commit_s": 0}, "commit_s: expected above 0"),
+        ({"episode": {"task": object()}}, "task"),
+        ({"append": True}, "expected a cache to append to"),
+    ):
+        with pytest.raises(robocache.Error, match=words):
+            live.Recorder(**{"rings": {"a": ring}, "path": tmp_path / "none", **wrong})
+    assert not (tmp_path / "none").exists()
+    with live.Recorder({"a": ring}, tmp_path / "cache"), pytest.raises(robocache.FileError):
+        live.Recorder({"a": ring}, tmp_path / "cache")
