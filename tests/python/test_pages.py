@@ -46,7 +46,7 @@ RUN_HERE = {
         "stats = robocache.merge_stats(",
         "loader.save_spec(",
     ],
-    "live": ["loader.save_spec(", "chunks = live.Chunks("],
+    "live": ["loader.save_spec(", "chunks = live.Chunks(", 'key = "/joint_states'],
     "voxelize": ["time_ns, clouds = "],
 }
 
@@ -341,3 +341,24 @@ def test_live(names):
     names["now_ns"] = int(names["batch"]["time_ns"][0])
     run("live", "chunks = live.Chunks(", names)
     assert names["action"].tolist() == [1] * 7
+
+
+def test_live_topics(names):
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS2_JAZZY)
+    key, types = "/joint_states/position", store.types
+    with robocache.Writer("arm") as writer:
+        writer.stream(key, names=["a", "b"])
+        with writer.episode() as episode:
+            episode.append(key, names["time_ns"][:9], np.zeros((9, 2)))
+    names["spec"] = robocache.Loader("arm", batch_size=1, delta_timestamps={key: None}, device="cpu").spec
+    stamp = types["builtin_interfaces/msg/Time"](1, 0)
+    state = types["sensor_msgs/msg/JointState"](
+        types["std_msgs/msg/Header"](stamp, ""), ["b", "a"], np.array([2.0, 1.0]), np.empty(0), np.empty(0)
+    )
+    message = bytes(store.serialize_cdr(state, "sensor_msgs/msg/JointState"))
+    rings = {key: robocache.live.Ring((2,), "float64", span_s=5.0)}
+    names |= {"rings": rings, "live": robocache.live, "message": message, "number": 1}
+    run("live", 'key = "/joint_states', names)
+    assert names["topic"].counts["taken"] == 1 and rings[key].newest_ns == 10**9

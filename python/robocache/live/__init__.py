@@ -4,5 +4,6 @@ all of it into a recording."""
 from .aligner import Aligner, Ring
 from .chunks import Chunks
 from .recorder import LostRowsWarning, Recorder
+from .topic import Topic
 
-__all__ = ["Aligner", "Chunks", "LostRowsWarning", "Recorder", "Ring"]
+__all__ = ["Aligner", "Chunks", "LostRowsWarning", "Recorder", "Ring", "Topic"]

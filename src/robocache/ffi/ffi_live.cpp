@@ -9,6 +9,7 @@
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/live/aligner.hpp"
+#include "robocache/live/topic.hpp"
 #include "robocache/source/ring.hpp"
 
 namespace robocache::ffi {
@@ -24,7 +25,13 @@ struct AlignerHandle {
   std::shared_ptr<Aligner> aligner;
 };
 
+struct TopicHandle {
+  static constexpr const char* kTypeKey = "robocache.live.Topic";
+  std::shared_ptr<Topic> topic;
+};
+
 Ring& ring_of(const Args& args) { return *args.object<RingHandle>(0, "ring").ring; }
+Topic& topic_of(const Args& args) { return *args.object<TopicHandle>(0, "topic").topic; }
 Aligner& aligner_of(const Args& args) { return *args.object<AlignerHandle>(0, "aligner").aligner; }
 
 void set(Result& result, const std::optional<int64_t>& value) {
@@ -95,6 +102,47 @@ ROBOCACHE_FFI(ring_take, args, result) {
 
 ROBOCACHE_FFI(ring_newest_ns, args, result) { set(result, ring_of(args).newest_ns()); }
 ROBOCACHE_FFI(ring_arrival_ns, args, result) { set(result, ring_of(args).arrival_ns()); }
+
+// (JSON of a plan; then a ring for each of its rows) -> topic
+ROBOCACHE_FFI(topic_open, args, result) {
+  std::vector<std::shared_ptr<Ring>> rings;
+  for (int i = 1; i < args.count(); ++i) rings.push_back(args.object<RingHandle>(i, "rings").ring);
+  result.set_object(TopicHandle{std::make_shared<Topic>(args.string(0, "plan"), std::move(rings))});
+}
+
+// (topic, the message's bytes, arrival_ns, the publisher, the message's number; below 0: none)
+ROBOCACHE_FFI(topic_take, args, result) {
+  const TensorView message = args.tensor(1, "message");
+  check_dense(message, "message");
+  Received received{.arrival_ns = args.integer(2, "arrival_ns"),
+                    .publisher = static_cast<uint64_t>(args.integer(3, "publisher"))};
+  if (const int64_t number = args.integer(4, "sequence"); number >= 0)
+    received.sequence = static_cast<uint64_t>(number);
+  topic_of(args).take({static_cast<const uint8_t*>(message.data), static_cast<size_t>(message.numel())}, received);
+  result.set(int64_t{0});
+}
+
+// (topic) -> JSON of its counts
+ROBOCACHE_FFI(topic_counts, args, result) {
+  const TopicCounts counts = topic_of(args).counts();
+  const nlohmann::ordered_json described = {
+      {"received", counts.received}, {"taken", counts.taken}, {"refused", counts.refused}, {"lost", counts.lost}};
+  result.set(std::string_view(described.dump()));
+}
+
+// (topic) -> why it refused a message last
+ROBOCACHE_FFI(topic_refusal, args, result) { result.set(std::string_view(topic_of(args).refusal())); }
+
+// (topic) -> JSON of its latencies
+ROBOCACHE_FFI(topic_latencies_ns, args, result) {
+  result.set(std::string_view(nlohmann::json(topic_of(args).latencies_ns()).dump()));
+}
+
+// (topic) -> JSON of the addresses of Topic::sink and of the topic, for a transport's C library
+ROBOCACHE_FFI(topic_sink, args, result) {
+  const auto address = [](auto pointer) { return reinterpret_cast<uintptr_t>(pointer); };
+  result.set(std::string_view(nlohmann::json{address(Topic::sink()), address(&topic_of(args))}.dump()));
+}
 
 // (JSON of a spec; then of each ring its key and itself, of each output its key and None) -> aligner
 ROBOCACHE_FFI(aligner_open, args, result) {

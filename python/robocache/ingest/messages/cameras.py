@@ -27,7 +27,7 @@ _IMAGE_BYTES = 16 << 20
 
 # What an encoding's pixels are: dtype, channels in the message, those that are kept and in which order. OpenCV's names of types say
 # no order of channels; it has them as blue, green, red.
-_ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
+ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
     "rgb8": (np.uint8, 3, [0, 1, 2]),
     "bgr8": (np.uint8, 3, [2, 1, 0]),
     "8UC3": (np.uint8, 3, [2, 1, 0]),
@@ -46,7 +46,7 @@ _ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
 # planes follow.
 _PAIRS = {"yuv422": "UYVY", "uyvy": "UYVY", "yuv422_yuy2": "YUYV", "yuyv": "YUYV"}
 _PLANES = {"nv12": "UV", "nv21": "VU", "nv24": "UV", "i420": "U V"}
-_READ = (*_ENCODINGS, *_PAIRS, *_PLANES)
+_READ = (*ENCODINGS, *_PAIRS, *_PLANES)
 # Video, by what a message's format or encoding says: of libx264, h264_nvenc and the like too.
 _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9", "vp8": "vp8"}
 # A format that names an encoding of colours and the file's codec. compressed_image_transport compresses BGR and writes "bgr8" behind
@@ -543,7 +543,7 @@ def _row_bytes(width: int, encoding: str) -> int:
         return width
     if encoding in _PAIRS:
         return 4 * ((width + 1) // 2)
-    kind, channels, _ = _ENCODINGS[encoding]
+    kind, channels, _ = ENCODINGS[encoding]
     return width * channels * int(np.dtype(kind).itemsize)
 
 
@@ -573,7 +573,7 @@ def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, enc
         luma = pairs[..., [i for i in range(4) if order[i] == "Y"]].reshape(len(data), height, -1)
         chroma = (np.repeat(pairs[..., order.index(letter)], 2, axis=2)[..., :width] for letter in "UV")
         return _rgb(luma[..., :width], *chroma)
-    kind, channels, kept = _ENCODINGS[encoding]
+    kind, channels, kept = ENCODINGS[encoding]
     dtype = np.dtype(kind)
     pixels = np.ascontiguousarray(rows).view(dtype.newbyteorder(">" if big else "<"))
     pixels = pixels.astype(dtype, copy=False).reshape(len(data), height, width, channels)

@@ -41,7 +41,7 @@ class TopicClock:
     def look(self, leaves: Sequence[Leaf], of_transforms: bool) -> None:
         """Takes in the fields of the type."""
         self._leaves = leaves
-        self.path = next((path for path in _STAMPS if _stamp_leaves(leaves, path)), None)
+        self.path = next((path for path in _STAMPS if stamp_leaves(leaves, path)), None)
         if self.path is None and of_transforms:
             self.path = OF_TRANSFORMS
 
@@ -119,11 +119,11 @@ class TopicClock:
 
     def spent(self) -> set[str]:
         """Paths of the leaves that stamps are made of."""
-        found = next(filter(None, (_stamp_leaves(self._leaves, path) for path in _STAMPS)), ())
+        found = next(filter(None, (stamp_leaves(self._leaves, path) for path in _STAMPS)), ())
         return {leaf.path for leaf in found}
 
 
-def _stamp_leaves(leaves: Sequence[Leaf], path: str) -> tuple[Leaf, Leaf] | None:
+def stamp_leaves(leaves: Sequence[Leaf], path: str) -> tuple[Leaf, Leaf] | None:
     """Seconds and nanoseconds of the stamp of that path."""
     found = {leaf.path: leaf for leaf in leaves if leaf.path.startswith(f"{path}.") and leaf.dtype is not None}
     seconds = next((found[f"{path}.{name}"] for name in _SECONDS if f"{path}.{name}" in found), None)
@@ -141,7 +141,7 @@ def stamps_of_transforms(records: Batch, leaves: Sequence[Leaf]) -> np.ndarray |
 
 def stamps_of(batch: Batch, leaves: Sequence[Leaf], path: str) -> np.ndarray | None:
     """The stamps as int64 nanoseconds, as they are, before 1970 too; those that these do not hold are 0."""
-    found = _stamp_leaves(leaves, path)
+    found = stamp_leaves(leaves, path)
     if found is None or found[0].count is not None or found[1].count is not None:
         return None
     seconds, nanoseconds = (batch.numbers(leaf) for leaf in found)

@@ -37,6 +37,8 @@ class Topic:
     """One topic of one recording.
 
     Attributes:
+        form: what the fields of its type say it is: "image", "cloud", "compressed", "joints", "dynamic joints", "transforms",
+            "array" or "other".
         intrinsics: what its messages say, where it is a CameraInfo.
         depth_unit: a sensor and metres of a unit of its depth, where the topic says so.
     """
@@ -74,8 +76,8 @@ class Topic:
         self._by_path = {leaf.path: leaf for leaf in self._leaves}
         # Bytes are of any number, though in one recording they may be as many in each message.
         self._bytes = {leaf.path for leaf in self._leaves if leaf.dtype == np.uint8}
-        self._form = self._find_form()
-        self._clock.look(self._leaves, self._form == "transforms")
+        self.form = self._find_form()
+        self._clock.look(self._leaves, self.form == "transforms")
 
     def _leaf(self, path: str, kind: str | None = None) -> Leaf | None:
         leaf = self._by_path.get(path)
@@ -122,7 +124,7 @@ class Topic:
         log_ns = np.array(messages.log_ns, np.int64)
         if bad:
             log_ns = np.delete(log_ns, list(bad))
-        self._clock.survey(batch, log_ns, self._leaf("transforms") if self._form == "transforms" else None)
+        self._clock.survey(batch, log_ns, self._leaf("transforms") if self.form == "transforms" else None)
         for leaf in self._decoder.leaves:
             if leaf.kind in ("numbers", "records"):
                 self._lengths.setdefault(leaf.path, Span()).add(batch.counts(leaf))
@@ -133,9 +135,9 @@ class Topic:
                 first = self._constant.setdefault(leaf.path, next(iter(texts)))
                 if texts != {first}:
                     self._constant[leaf.path] = None
-        if self._form in ("image", "compressed"):
+        if self.form in ("image", "compressed"):
             self._camera.survey(self._by_path, batch)
-        if self._form == "cloud":
+        if self.form == "cloud":
             self._clouds.survey(self._by_path, batch)
         if self._joints is None:
             self._joints = next(iter(joint_lists(self._by_path, batch) or ()), None)
@@ -183,7 +185,7 @@ class Topic:
         try:
             self._clock.settle(self._seen)
             for path, span in self._lengths.items():
-                if not span.high or self._form == "joints" or self._leaf(path, "records"):
+                if not span.high or self.form == "joints" or self._leaf(path, "records"):
                     continue
                 fixed = span.low if span.low == span.high and path not in self._bytes else None
                 if self._exported is not None and self._exported.kind == "arrays":
@@ -210,7 +212,7 @@ class Topic:
     def find_intrinsics(self, known: Sequence[Intrinsics], units: Mapping[str, float]) -> None:
         """Takes the intrinsics of the camera of this topic's namespace, and the unit of its depth, where its messages are
         images."""
-        if self._form in ("image", "compressed"):
+        if self.form in ("image", "compressed"):
             self._camera.find_intrinsics(known)
             self._camera.find_unit(units)
 
@@ -260,14 +262,14 @@ class Topic:
             "compressed": self._camera.compressed,
             "cloud": self._clouds.read,
         }
-        if self._form in forms:
-            return forms[self._form](messages)
+        if self.form in forms:
+            return forms[self.form](messages)
         batch, time_ns = messages.batch, messages.time_ns
-        if self._form == "joints":
+        if self.form == "joints":
             return self._joint_states(messages)
-        if self._form == "dynamic joints":
+        if self.form == "dynamic joints":
             return self._dynamic_joints(messages)
-        return self._transforms(batch, time_ns) if self._form == "transforms" else self._fields(batch, time_ns)
+        return self._transforms(batch, time_ns) if self.form == "transforms" else self._fields(batch, time_ns)
 
     def _attributes(self, **more: Any) -> dict[str, Any]:
         return {"schema": self._origin.schema, "clock_source": self._clock.source, **more}
@@ -285,21 +287,36 @@ class Topic:
             if leaf is not None and self._constant.get(path, "") is None:
                 yield f"{self._name}/{path}", Texts(time_ns, batch.texts(leaf), attributes=attributes)
 
+    def _own_leaves(self) -> list[Leaf]:
+        """The fields that are no stamps, frames or layouts."""
+        spent = {"header.seq", *FRAMES} | self._clock.spent()
+        if self.form == "array":
+            spent |= {leaf.path for leaf in self._decoder.leaves if leaf.path.startswith("layout.")}
+        return [leaf for leaf in self._decoder.leaves if leaf.path not in spent]
+
+    def vectors(self) -> Iterator[tuple[str, list[Leaf], np.dtype[Any]]]:
+        """The streams of numbers that stand alone together: name, fields and dtype."""
+        leaves = self._own_leaves()
+        scalars = [leaf for leaf in leaves if leaf.kind == "number" and leaf.count is None]
+        for group, dtype in _vectors(scalars):
+            yield self._stream(group, scalars, len(leaves) == 1), group, dtype
+
+    def others(self) -> Iterator[tuple[str, Leaf]]:
+        """The streams of the other fields: name and field."""
+        leaves = self._own_leaves()
+        for leaf in leaves:
+            if leaf.kind != "number" or leaf.count is not None:
+                yield self._name if len(leaves) == 1 else f"{self._name}/{leaf.path}", leaf
+
     def _fields(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
         """Numbers that stand alone together, everything else by itself."""
         attributes = self._attributes()
-        spent = {"header.seq", *FRAMES} | self._clock.spent()
-        if self._form == "array":
-            spent |= {leaf.path for leaf in self._decoder.leaves if leaf.path.startswith("layout.")}
+        if self.form == "array":
             self._notes.leave_out(f"{self._name}: layout", "how the array was meant to be folded")
-        leaves = [leaf for leaf in self._decoder.leaves if leaf.path not in spent]
-        if not leaves:
+        if not self._own_leaves():
             self._notes.leave_out(self._name, "its messages are empty")
-        alone = len(leaves) == 1
-        scalars = [leaf for leaf in leaves if leaf.kind == "number" and leaf.count is None]
         absent = self._absent(batch)
-        for group, dtype in _vectors(scalars):
-            stream = self._stream(group, scalars, alone)
+        for stream, group, dtype in self.vectors():
             columns = [batch.numbers(leaf).astype(dtype, copy=False) for leaf in group]
             names = [leaf.path for leaf in group]
             for column, path in enumerate(names if absent and dtype.kind == "f" else ()):
@@ -308,10 +325,9 @@ class Topic:
                     columns[column] = np.where(rows, np.nan, columns[column]).astype(dtype, copy=False)
             told = self._with_methods(attributes, dtype, group, [len(group)])
             yield stream, Rows(time_ns, np.stack(columns, axis=1), names, attributes=told)
-        for leaf in leaves:
-            stream = self._name if alone else f"{self._name}/{leaf.path}"
-            if leaf.kind == "number" and leaf.count is not None:
-                if leaf.count == 0:
+        for stream, leaf in self.others():
+            if leaf.kind == "number":
+                if not leaf.count:
                     self._notes.leave_out(stream, "an array of no numbers")
                     continue
                 told = self._with_methods(attributes, cast("np.dtype[Any]", leaf.dtype), (leaf,), [leaf.count])
@@ -327,24 +343,14 @@ class Topic:
                 yield from self._records(stream, leaf, batch, time_ns, attributes)
 
     def _absent(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Finds what messages say they do not provide: of each beginning of fields' paths whether a row lacks them. ROS says so with
-        -1 as the first number of an Imu's covariances, and as the status of a NavSatFix."""
+        """Finds what messages say they do not provide: of each beginning of fields' paths whether a row lacks them."""
         absent: dict[str, np.ndarray] = {}
-        for path, leaf in self._by_path.items():
-            stem, is_covariance, _ = path.partition("_covariance")
-            if path.endswith(_UNKNOWN_COVARIANCES) and leaf.kind in ("number", "numbers") and leaf.count != 0:
-                values, starts = _first_numbers(batch, leaf)
-                rows = np.zeros(len(batch), bool)
-                rows[starts] = values == -1
-                fields = [f"{stem}."]
-            elif path.endswith("status.status") and f"{stem[:-13]}latitude" in self._by_path and leaf.kind == "number":
-                rows = batch.numbers(leaf) == -1
-                fields = [f"{stem[:-13]}{name}" for name in ("latitude", "longitude", "altitude")]
-            else:
-                continue
+        for path, (what, fields) in says_absent(self._by_path).items():
+            values, starts = _first_numbers(batch, self._by_path[path])
+            rows = np.zeros(len(batch), bool)
+            rows[starts] = values == -1
             if rows.any():
                 absent |= dict.fromkeys(fields, rows)
-                what = stem if is_covariance else f"{stem[:-13]}position"
                 self._notes.leave_out(
                     f"{self._name}: {what}", f"NaN where {path} begins with -1, which says that there is none"
                 )
@@ -618,6 +624,19 @@ class Topic:
         for (parent, child), some in rows.items():
             attributes = self._attributes(frame_id=parent, child_frame_id=child)
             yield f"{self._name}/{parent}/{child}", Rows(times[some], values[some], names, attributes=attributes)
+
+
+def says_absent(leaves: Mapping[str, Leaf]) -> dict[str, tuple[str, list[str]]]:
+    """Finds the fields whose first number -1 says that a message does not provide something: its name, and how the paths of its
+    fields begin. ROS says so in an Imu's covariances, and in the status of a NavSatFix."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for path, leaf in leaves.items():
+        stem = path.partition("_covariance")[0]
+        if path.endswith(_UNKNOWN_COVARIANCES) and leaf.kind in ("number", "numbers") and leaf.count != 0:
+            found[path] = stem, [f"{stem}."]
+        elif path.endswith("status.status") and f"{path[:-13]}latitude" in leaves and leaf.kind == "number":
+            found[path] = f"{path[:-13]}position", [f"{path[:-13]}{x}" for x in ("latitude", "longitude", "altitude")]
+    return found
 
 
 def _first_numbers(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,192 @@
+"""What becomes of a topic's messages while a robot runs: the rules of :mod:`.streams`, as a plan that C++ executes.
+
+A plan is made of the type's definition alone. So it has the streams whose rows the definition decides: numbers, arrays, sequences
+of one length, joints by their names, and images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ...errors import ArgumentError, Error
+from ..formats.mcap import MessageOptions
+from ..recording import Notes
+from .batches import Leaf
+from .cameras import ENCODINGS
+from .clocks import stamp_leaves
+from .known import Known, Origin
+from .ros import RosDecoder, known_definitions, leaves_of, parse_definition
+from .streams import FRAMES, Topic, says_absent
+
+_READ_LIVE = "numbers, arrays, sequences of one length, joints and images are read while a robot runs"
+
+
+@dataclass(frozen=True)
+class LiveStream:
+    """A stream that a plan can fill.
+
+    kind: "vector": a feature a field; "array" and "sequence": the numbers of one field; "joints": a number a joint; "image".
+    paths: of its fields.
+    dtype: of its rows; None of an image, which says it itself.
+    width: the numbers of a row; None where the ring decides.
+    """
+
+    kind: Literal["vector", "array", "sequence", "joints", "image"]
+    paths: Sequence[str]
+    dtype: np.dtype[Any] | None = None
+    width: int | None = None
+
+
+def make_plan(
+    topic: str,
+    schema: str,
+    rings: Mapping[str, tuple[Sequence[int], str, str | None]],
+    names: Mapping[str, Sequence[str]],
+    *,
+    definition: str | None,
+    stamp: str,
+    quality: int,
+) -> dict[str, Any]:
+    """The plan of a topic.
+
+    Args:
+        rings: shape, dtype and codec of a row, by the streams' names.
+        names: of the features of a row, by the streams' names.
+        definition: of the type and of those in it, as a bag holds it. None: ROS's own.
+        stamp: "auto": the message's own, where the type has one; "log": when it came.
+        quality: of JPEGs that pixels become.
+
+    Raises:
+        ArgumentError: a stream that the topic does not have, or rows that differ from the stream's.
+    """
+    try:
+        leaves = _leaves(schema, definition)
+    except Error as error:
+        raise ArgumentError(f"schema: {error}") from error
+    origin = Origin(topic, schema, topic, Path(), Known(MessageOptions(), Notes("live", {}, "stop")))
+    rules = Topic(origin, RosDecoder(leaves, cdr=True))
+    there = dict(live_streams(topic, rules, leaves))
+    absent = says_absent({leaf.path: leaf for leaf in leaves})
+    targets: dict[str, dict[str, list[list[int]]]] = {leaf.path: {} for leaf in leaves}
+    rows = []
+    for row, (name, (shape, dtype, codec)) in enumerate(rings.items()):
+        stream = there.get(name)
+        if stream is None:
+            raise ArgumentError(
+                f"rings: expected streams of {topic} ({schema}), which are {', '.join(map(repr, there)) or 'none'}, "
+                f"got {name!r}; {_READ_LIVE}"
+            )
+        features = _features(name, stream, shape, dtype, codec, names.get(name))
+        rows.append({"names": features if stream.kind == "joints" else []})
+        if stream.kind == "vector":
+            for feature, path in enumerate(features):
+                targets[path].setdefault("to", []).append([row, feature])
+                for says, (_, begins) in absent.items():
+                    if path.startswith(tuple(begins)) and dtype.startswith("float"):
+                        targets[says].setdefault("absent", []).append([row, feature])
+        elif stream.kind != "image":
+            targets[stream.paths[0]].setdefault("to", []).append([row, -1 if stream.kind == "joints" else 0])
+    uses = _uses(rules, leaves, stamp)
+    pixels = {name: of for name, of in ENCODINGS.items() if rules.form == "image" and not name.startswith("bayer_")}
+    return {
+        "fields": [_field(leaf) | uses.get(leaf.path, {}) | targets[leaf.path] for leaf in leaves],
+        "rows": rows,
+        "encodings": {
+            name: {"dtype": np.dtype(dtype).name, "channels": channels, "kept": kept}
+            for name, (dtype, channels, kept) in pixels.items()
+        },
+        "quality": quality,
+    }
+
+
+def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[tuple[str, LiveStream]]:
+    """The streams that a plan can fill, as ingest names them."""
+    if rules.form in ("image", "compressed"):
+        yield topic, LiveStream("image", ["data"])
+    elif rules.form == "joints":
+        for path in ("position", "velocity", "effort"):
+            yield f"{topic}/{path}", LiveStream("joints", [path], np.dtype(np.float64))
+    elif rules.form in ("array", "other"):
+        for name, group, dtype in rules.vectors():
+            yield name, LiveStream("vector", [leaf.path for leaf in group], dtype, len(group))
+        has_joints = any(leaf.path == "joint_names" and leaf.kind == "texts" for leaf in leaves)
+        for name, leaf in rules.others():
+            if leaf.kind == "number" and leaf.count:
+                yield name, LiveStream("array", [leaf.path], leaf.dtype, leaf.count)
+            elif leaf.kind == "numbers" and leaf.dtype != np.uint8:  # bytes are of any number
+                yield name, LiveStream("joints" if has_joints else "sequence", [leaf.path], leaf.dtype)
+
+
+def _leaves(schema: str, definition: str | None) -> tuple[Leaf, ...]:
+    package, _, rest = schema.partition("/")
+    name = schema if "/" in rest else f"{package}/msg/{rest}"
+    known = known_definitions(2)
+    distro = os.environ.get("ROS_DISTRO", "")
+    own = {} if definition is None else parse_definition(name, definition, "ros2msg")
+    return leaves_of(name, known.get(distro, next(iter(known.values()))) | own, 2)
+
+
+def _features(
+    name: str, stream: LiveStream, shape: Sequence[int], dtype: str, codec: str | None, names: Sequence[str] | None
+) -> list[str]:
+    """The fields or joints that a ring's row has.
+
+    Raises:
+        ArgumentError: they do not fit the stream.
+    """
+    if stream.kind == "image":
+        if codec is None or len(shape) != 3:
+            raise ArgumentError(f"rings[{name!r}]: expected [height, width, channels] with a codec, got {list(shape)}")
+        return []
+    width = stream.width
+    features = list(names or (stream.paths if stream.kind == "vector" else ()))
+    if stream.kind == "joints" and not features:
+        raise ArgumentError(f"names[{name!r}]: expected the joints of a row, in order, got none; a spec has them")
+    if stream.kind in ("joints", "vector"):
+        width = len(features)
+        unknown = [feature for feature in features if stream.kind == "vector" and feature not in stream.paths]
+        if unknown or len(set(features)) < width:
+            raise ArgumentError(
+                f"names[{name!r}]: expected {', '.join(stream.paths) if unknown else 'each once'}, got {features}"
+            )
+    elif features and len(shape) == 1:
+        width = len(features) if width is None else width
+    assert stream.dtype is not None
+    expected = [shape[0] if width is None and len(shape) == 1 else width]
+    if codec is not None or list(shape) != expected or dtype != stream.dtype.name:
+        got = f"{list(shape)} {dtype}{f' {codec}' if codec else ''}"
+        raise ArgumentError(f"rings[{name!r}]: expected rows of {expected} {stream.dtype.name}, got {got}")
+    return features
+
+
+def _field(leaf: Leaf) -> dict[str, Any]:
+    field: dict[str, Any] = {"path": leaf.path, "kind": leaf.kind}
+    if leaf.dtype is not None:
+        field["dtype"] = leaf.dtype.name
+    if leaf.kind == "number":
+        field["count"] = 1 if leaf.count is None else leaf.count
+    if leaf.kind == "records":
+        field["fields"] = [_field(inner) for inner in leaf.fields]
+    return field
+
+
+def _uses(rules: Topic, leaves: Sequence[Leaf], stamp: str) -> dict[str, dict[str, str]]:
+    """What fields are for that are no numbers of a row."""
+    uses: dict[str, str] = {}
+    stamps = next(filter(None, (stamp_leaves(leaves, path) for path in ("header.stamp", "stamp", "timestamp"))), None)
+    if stamps is not None and stamp == "auto":
+        uses = {stamps[0].path: "seconds", stamps[1].path: "nanoseconds"}
+    if rules.form in ("image", "compressed"):
+        uses |= {path: path for path in ("height", "width", "step", "is_bigendian", "encoding", "format", "data")}
+    joints = "name" if rules.form == "joints" else "joint_names"
+    if any(leaf.path == joints and leaf.kind == "texts" for leaf in leaves):
+        uses[joints] = "joints"
+    else:
+        uses |= {leaf.path: "frame" for leaf in leaves if leaf.path in FRAMES and leaf.kind == "text"}
+    return {path: {"use": use} for path, use in uses.items()}

@@ -1,0 +1,637 @@
+#include "robocache/live/topic.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
+
+#include "robocache/core/arguments.hpp"
+#include "robocache/image/codec.hpp"
+#include "robocache/image/frames.hpp"
+
+namespace robocache {
+namespace {
+
+using nlohmann::json;
+
+enum class Kind : uint8_t { kNumber, kNumbers, kText, kTexts, kRecords };
+
+enum class Use : uint8_t {
+  kNone,
+  kSeconds,
+  kNanoseconds,
+  kJoints,
+  kFrame,
+  kHeight,
+  kWidth,
+  kStep,
+  kIsBigendian,
+  kEncoding,
+  kFormat,
+  kData,
+};
+
+}  // namespace
+
+template <>
+struct EnumNames<Kind> {
+  static constexpr std::string_view names[] = {"number", "numbers", "text", "texts", "records"};
+};
+
+template <>
+struct EnumNames<Use> {
+  static constexpr std::string_view names[] = {"",      "seconds", "nanoseconds",  "joints",   "frame",  "height",
+                                               "width", "step",    "is_bigendian", "encoding", "format", "data"};
+};
+
+namespace {
+
+// Why a message is refused.
+struct Unfit : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+template <class... Parts>
+[[noreturn]] void unfit(const Parts&... parts) {
+  std::string text;
+  (text.append(parts), ...);
+  throw Unfit(text);
+}
+
+struct Target {
+  size_t row;
+  int64_t feature;  // -1: one number a joint
+};
+
+struct PlanField {
+  std::string path;
+  Kind kind = Kind::kNumber;
+  Use use = Use::kNone;
+  DType dtype = DType::kUInt8;
+  std::optional<int64_t> count;
+  std::vector<PlanField> fields;
+  std::vector<Target> to;
+  std::vector<Target> absent;
+};
+
+struct Encoding {
+  DType dtype;
+  int64_t channels;
+  std::vector<int64_t> kept;
+};
+
+std::string list_of(const std::vector<std::string_view>& names) {
+  std::string text = "[";
+  for (const std::string_view name : names)
+    text.append(text.size() > 1 ? ", " : "").append("'").append(name).append("'");
+  return text + "]";
+}
+
+// The way through one message. Every read is checked against its end.
+class Walk {
+ public:
+  explicit Walk(std::span<const uint8_t> message) : bytes_(message) {
+    if (message.size() < 4 || message[0] != 0 || message[1] > 1)
+      unfit("expected CDR, which begins with 00 00 or 00 01");
+    is_swapped_ = (message[1] == 1) != (std::endian::native == std::endian::little);
+    at_ = kHead;
+  }
+
+  size_t at() const { return at_; }
+  std::span<const uint8_t> from(size_t start) const { return bytes_.subspan(start, at_ - start); }
+
+  // The next `count` numbers of `size` bytes.
+  std::span<const uint8_t> numbers(int64_t count, int64_t size) {
+    if (count == 0) return {};
+    const auto wide = static_cast<size_t>(size);
+    at_ += (wide - (at_ - kHead) % wide) % wide;
+    return skip(static_cast<size_t>(count) * wide);
+  }
+
+  // A length, of elements that take at least `smallest` bytes each.
+  int64_t count(size_t smallest) {
+    const auto length = load<uint32_t>(numbers(1, 4).data());
+    if (length > (bytes_.size() - at_) / smallest) {
+      unfit(std::to_string(bytes_.size()), " bytes, but at ", std::to_string(at_ - 4), " a length of ",
+            std::to_string(length));
+    }
+    return length;
+  }
+
+  std::string_view text() {
+    const auto length = static_cast<size_t>(count(1));
+    const auto bytes = skip(length);
+    return {reinterpret_cast<const char*>(bytes.data()), length == 0 ? 0 : length - 1};  // without its NUL
+  }
+
+  // CDR may be padded.
+  void end() const {
+    if (bytes_.size() - at_ > 3) {
+      unfit(std::to_string(bytes_.size()), " bytes, but its type ends at ", std::to_string(at_));
+    }
+  }
+
+  template <class T>
+  T load(const uint8_t* from) const {
+    std::array<uint8_t, sizeof(T)> bytes;
+    std::memcpy(bytes.data(), from, sizeof(T));
+    if (is_swapped_) std::reverse(bytes.begin(), bytes.end());
+    return std::bit_cast<T>(bytes);
+  }
+
+  // A number of up to 32 bits, or a float, which float64 holds; of 64 bits the nearest.
+  double load(const uint8_t* from, DType dtype) const {
+    switch (dtype) {
+      case DType::kBool:
+        return *from != 0;
+      case DType::kInt8:
+        return load<int8_t>(from);
+      case DType::kUInt8:
+        return *from;
+      case DType::kInt16:
+        return load<int16_t>(from);
+      case DType::kUInt16:
+        return load<uint16_t>(from);
+      case DType::kInt32:
+        return load<int32_t>(from);
+      case DType::kUInt32:
+        return load<uint32_t>(from);
+      case DType::kInt64:
+        return static_cast<double>(load<int64_t>(from));
+      case DType::kUInt64:
+        return static_cast<double>(load<uint64_t>(from));
+      case DType::kFloat32:
+        return load<float>(from);
+      default:
+        return load<double>(from);
+    }
+  }
+
+  // Writes a number of one dtype as one of another that holds it.
+  void convert(const uint8_t* from, DType dtype, uint8_t* to, DType as) const {
+    if (dtype == as && dtype != DType::kBool) {
+      const auto size = static_cast<size_t>(dtype_size(dtype));
+      for (size_t i = 0; i < size; ++i) to[i] = from[is_swapped_ ? size - 1 - i : i];
+      return;
+    }
+    store(load(from, dtype), to, as);
+  }
+
+  static void store(double value, uint8_t* to, DType as) {
+    const auto put = [to](auto number) { std::memcpy(to, &number, sizeof(number)); };
+    switch (as) {
+      case DType::kBool:
+      case DType::kUInt8:
+        return put(static_cast<uint8_t>(value));
+      case DType::kInt8:
+        return put(static_cast<int8_t>(value));
+      case DType::kInt16:
+        return put(static_cast<int16_t>(value));
+      case DType::kUInt16:
+        return put(static_cast<uint16_t>(value));
+      case DType::kInt32:
+        return put(static_cast<int32_t>(value));
+      case DType::kUInt32:
+        return put(static_cast<uint32_t>(value));
+      case DType::kInt64:
+        return put(static_cast<int64_t>(value));
+      case DType::kUInt64:
+        return put(static_cast<uint64_t>(value));
+      case DType::kFloat32:
+        return put(static_cast<float>(value));
+      default:
+        return put(value);
+    }
+  }
+
+ private:
+  static constexpr size_t kHead = 4;
+
+  std::span<const uint8_t> skip(size_t size) {
+    if (at_ > bytes_.size() || size > bytes_.size() - at_) {
+      unfit(std::to_string(bytes_.size()), " bytes, but a field that ends at ", std::to_string(at_ + size));
+    }
+    const auto part = bytes_.subspan(at_, size);
+    at_ += size;
+    return part;
+  }
+
+  std::span<const uint8_t> bytes_;
+  size_t at_ = 0;
+  bool is_swapped_ = false;
+};
+
+// What a message said of itself, beside its numbers.
+struct Said {
+  std::optional<int64_t> seconds, nanoseconds;
+  int64_t height = 0, width = 0, step = 0;
+  bool is_bigendian = false;
+  std::string_view encoding, format;
+  std::span<const uint8_t> data;
+};
+
+struct Row {
+  std::shared_ptr<Ring> ring;
+  std::vector<std::string> names;  // of the joints, if it is of theirs
+  std::vector<uint8_t> bytes;
+  bool is_there = false;
+  std::vector<int64_t> order;  // of each of its joints the index among the message's
+
+  DType dtype() const { return ring->options().dtype; }
+  int64_t features() const { return ring->row_bytes() / dtype_size(dtype()); }
+  uint8_t* feature(int64_t i) { return bytes.data() + i * dtype_size(dtype()); }
+};
+
+}  // namespace
+
+struct Topic::Plan {
+  std::vector<PlanField> fields;
+  std::vector<Row> rows;
+  std::map<std::string, Encoding, std::less<>> encodings;
+  EncodeOptions encode;
+
+  std::vector<uint8_t> joints_as_they_were;  // the bytes of the names of the last message
+  size_t joints_at = 0;
+  int64_t joints = 0;
+  std::vector<std::string> frames;  // those of the first message
+  bool has_frames = false;
+
+  Said said;
+  size_t frame = 0;             // of the message's frames the next
+  std::vector<Target> missing;  // what the message says that it does not have
+  std::vector<uint8_t> pixels;
+
+  // ---- the plan ----
+
+  Plan(std::string_view text, std::vector<std::shared_ptr<Ring>> rings) {
+    try {
+      const json plan = json::parse(text);
+      for (const json& row : plan.at("rows")) {
+        const size_t index = rows.size();
+        if (index == rings.size() || rings[index] == nullptr) refuse("plan: expected a ring for each row");
+        rows.push_back({.ring = rings[index], .names = row.at("names").get<std::vector<std::string>>()});
+        const RingOptions& ring = rings[index]->options();
+        if (!ring.codec) rows.back().bytes.resize(static_cast<size_t>(rings[index]->row_bytes()));
+        if (ring.codec && ring.shape.size() != 3)
+          refuse("plan: expected a ring of [height, width, channels] for a camera");
+      }
+      if (rows.size() != rings.size()) refuse("plan: expected a row for each ring");
+      for (const json& field : plan.at("fields")) fields.push_back(parse(field));
+      for (const auto& [name, of] : plan.at("encodings").items()) {
+        Encoding& encoding = encodings[name];
+        encoding = {dtype_from_name(of.at("dtype").get<std::string>()), of.at("channels"), of.at("kept")};
+        for (const int64_t kept : encoding.kept) {
+          if (kept < 0 || kept >= encoding.channels) refuse("plan: expected channels of the encoding ", name);
+        }
+      }
+      encode.quality = plan.at("quality");
+    } catch (const json::exception& error) {
+      refuse("plan: ", error.what());
+    }
+  }
+
+  PlanField parse(const json& of) const {
+    PlanField field{.path = of.at("path"), .kind = value_of<Kind>(of.at("kind").get<std::string>(), "kind")};
+    field.use = value_of<Use>(of.value("use", ""), "use");
+    if (field.kind == Kind::kNumber || field.kind == Kind::kNumbers) {
+      field.dtype = dtype_from_name(of.at("dtype").get<std::string>());
+      if (field.kind == Kind::kNumber) field.count = of.value("count", int64_t{1});
+      if (field.count && (*field.count < 0 || *field.count > (1 << 30))) refuse("plan: expected a count of numbers");
+    }
+    for (const json& inner : of.value("fields", json::array())) field.fields.push_back(parse(inner));
+    if (field.kind == Kind::kRecords && field.fields.empty()) refuse("plan: expected fields of records");
+    for (const char* name : {"to", "absent"}) {
+      for (const json& pair : of.value(name, json::array())) {
+        const Target target{pair.at(0), pair.at(1)};
+        if (target.row >= rows.size()) refuse("plan: expected one of its rows");
+        const Row& row = rows[target.row];
+        const int64_t most =
+            row.ring->options().codec ? 0 : row.features() - (name[0] == 't' ? field.count.value_or(1) : 1);
+        const bool is_of_joints = name[0] == 't' && target.feature == -1;
+        if (is_of_joints ? std::ssize(row.names) != row.features() : target.feature < 0 || target.feature > most) {
+          refuse("plan: expected a feature of its row for ", field.path);
+        }
+        (name[0] == 't' ? field.to : field.absent).push_back(target);
+      }
+    }
+    return field;
+  }
+
+  // ---- a message ----
+
+  void read(std::span<const uint8_t> message) {
+    said = {};
+    frame = 0;
+    missing.clear();
+    for (Row& row : rows) row.is_there = false;
+    Walk walk(message);
+    for (const PlanField& field : fields) read(field, walk);
+    walk.end();
+    has_frames = true;
+    for (const Target& target : missing) {
+      Row& row = rows[target.row];
+      Walk::store(std::numeric_limits<double>::quiet_NaN(), row.feature(target.feature), row.dtype());
+    }
+  }
+
+  void read(const PlanField& field, Walk& walk) {
+    switch (field.kind) {
+      case Kind::kNumber:
+      case Kind::kNumbers:
+        return read_numbers(field, walk);
+      case Kind::kText: {
+        const std::string_view text = walk.text();
+        if (field.use == Use::kEncoding) said.encoding = text;
+        if (field.use == Use::kFormat) said.format = text;
+        if (field.use == Use::kFrame) check_frame(field, text);
+        return;
+      }
+      case Kind::kTexts: {
+        if (field.use == Use::kJoints) return read_joints(walk);
+        const int64_t count = walk.count(4);
+        for (int64_t i = 0; i < count; ++i) walk.text();
+        return;
+      }
+      case Kind::kRecords: {
+        const int64_t count = walk.count(1);
+        for (int64_t i = 0; i < count; ++i) {
+          for (const PlanField& inner : field.fields) read(inner, walk);
+        }
+        return;
+      }
+    }
+  }
+
+  void read_numbers(const PlanField& field, Walk& walk) {
+    const int64_t size = dtype_size(field.dtype);
+    const int64_t count = field.count ? *field.count : walk.count(static_cast<size_t>(size));
+    const auto numbers = walk.numbers(count, size);
+    if (count == 0) return;
+    const auto whole = [&] { return static_cast<int64_t>(walk.load(numbers.data(), field.dtype)); };
+    switch (field.use) {
+      case Use::kSeconds:
+        said.seconds = whole();
+        break;
+      case Use::kNanoseconds:
+        said.nanoseconds = whole();
+        break;
+      case Use::kHeight:
+        said.height = whole();
+        break;
+      case Use::kWidth:
+        said.width = whole();
+        break;
+      case Use::kStep:
+        said.step = whole();
+        break;
+      case Use::kIsBigendian:
+        said.is_bigendian = whole() != 0;
+        break;
+      case Use::kData:
+        said.data = numbers;
+        break;
+      default:
+        break;
+    }
+    if (!field.absent.empty() && walk.load(numbers.data(), field.dtype) == -1) {
+      missing.insert(missing.end(), field.absent.begin(), field.absent.end());
+    }
+    for (const Target& target : field.to) {
+      Row& row = rows[target.row];
+      row.is_there = true;
+      if (target.feature == -1) {
+        if (count != joints) {
+          unfit(field.path, ": expected a number for each of ", std::to_string(joints), " joints, got ",
+                std::to_string(count));
+        }
+        for (int64_t i = 0; i < row.features(); ++i) {
+          walk.convert(numbers.data() + row.order[static_cast<size_t>(i)] * size, field.dtype, row.feature(i),
+                       row.dtype());
+        }
+        continue;
+      }
+      if (!field.count && count != row.features()) {
+        unfit(field.path, ": expected ", std::to_string(row.features()), " numbers, got ", std::to_string(count));
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        walk.convert(numbers.data() + i * size, field.dtype, row.feature(target.feature + i), row.dtype());
+      }
+    }
+  }
+
+  // Finds the joints of every row among the message's. Most messages have the names of the one before.
+  void read_joints(Walk& walk) {
+    const size_t start = walk.at();
+    joints = walk.count(4);
+    std::vector<std::string_view> names;
+    const auto before = [&] { return walk.from(start); };
+    for (int64_t i = 0; i < joints; ++i) names.push_back(walk.text());
+    if (joints_at == start && std::ranges::equal(before(), joints_as_they_were)) return;
+    joints_as_they_were.clear();
+    for (Row& row : rows) {
+      std::vector<std::string_view> lacking;
+      row.order.clear();
+      for (const std::string& name : row.names) {
+        const auto found = std::ranges::find(names, name);
+        if (found == names.end()) lacking.push_back(name);
+        row.order.push_back(found - names.begin());
+        if (std::ranges::count(names, name) > 1) unfit("joints ", list_of(names), ": '", name, "' is there twice");
+      }
+      if (!lacking.empty()) unfit("joints ", list_of(names), ", without ", list_of(lacking));
+    }
+    joints_at = start;
+    joints_as_they_were.assign(before().begin(), before().end());
+  }
+
+  void check_frame(const PlanField& field, std::string_view name) {
+    while (name.starts_with('/')) name.remove_prefix(1);
+    while (name.ends_with('/')) name.remove_suffix(1);
+    if (!has_frames) {
+      if (frame == frames.size()) frames.emplace_back();
+      frames[frame] = name;
+    } else if (frames[frame] != name) {
+      unfit(field.path, ": '", name, "', but '", frames[frame], "' in the first message: two sensors on one topic?");
+    }
+    ++frame;
+  }
+
+  // ---- frames ----
+
+  // Pushes an image to the ring of its topic.
+  void push_image(Row& row, int64_t time_ns, int64_t arrival_ns) {
+    const RingOptions& ring = row.ring->options();
+    const FrameShape shape{ring.shape[0], ring.shape[1], ring.shape[2], ring.dtype};
+    if (encodings.empty()) return push_file(row, shape, time_ns, arrival_ns);
+    const auto found = encodings.find(said.encoding);
+    if (found == encodings.end()) {
+      std::vector<std::string_view> names;
+      for (const auto& [name, of] : encodings) names.push_back(name);
+      unfit("encoding: expected one of ", list_of(names), ", got '", said.encoding, "'");
+    }
+    const Encoding& encoding = found->second;
+    const FrameShape came{said.height, said.width, std::ssize(encoding.kept), encoding.dtype};
+    if (came != shape) {
+      unfit("expected images of ", shape.describe(), ", got ", came.describe(), " (", said.encoding, ")");
+    }
+    const int64_t size = dtype_size(encoding.dtype);
+    const int64_t used = said.width * encoding.channels * size;
+    const int64_t got = std::ssize(said.data);
+    // Nothing lies behind the pixels of rows that fill the data, whatever the step says; nor behind the last row's.
+    const int64_t step = got == said.height * used || said.height == 1 ? used : said.step;
+    if (said.height < 1 || used < 1 || step < used || got < (said.height - 1) * step + used) {
+      unfit("expected ", std::to_string(said.width), "x", std::to_string(said.height), " ", said.encoding,
+            " in rows of ", std::to_string(said.step), " bytes, got ", std::to_string(got), " bytes");
+    }
+    pixels.resize(static_cast<size_t>(shape.bytes()));
+    const bool is_swapped = said.is_bigendian != (std::endian::native == std::endian::big);
+    const int64_t channels = std::ssize(encoding.kept);
+    uint8_t* out = pixels.data();
+    for (int64_t y = 0; y < said.height; ++y) {
+      const uint8_t* in = said.data.data() + y * step;
+      if (channels == encoding.channels && std::ranges::is_sorted(encoding.kept) && (size == 1 || !is_swapped)) {
+        std::memcpy(out, in, static_cast<size_t>(used));
+        out += used;
+        continue;
+      }
+      for (int64_t x = 0; x < said.width; ++x, in += encoding.channels * size) {
+        for (const int64_t kept : encoding.kept) {
+          for (int64_t i = 0; i < size; ++i) *out++ = in[kept * size + (is_swapped ? size - 1 - i : i)];
+        }
+      }
+    }
+    if (*ring.codec == Codec::kRaw) return push(row, pixels, time_ns, arrival_ns);
+    push(row, encode_frame(*ring.codec, pixels.data(), shape, encode), time_ns, arrival_ns);
+  }
+
+  // Files become what a cache has of them.
+  void push_file(Row& row, const FrameShape& shape, int64_t time_ns, int64_t arrival_ns) {
+    // compressed_image_transport exchanges red and blue of such files.
+    const bool is_rgb = said.format.starts_with("rgb") || said.format.starts_with("bgr");
+    if (is_rgb && said.format.find("compressed bgr") == std::string_view::npos && shape.channels == 3) {
+      unfit("format: expected 'jpeg', 'png' or one with 'compressed bgr', got '", said.format,
+            "', in whose files red and blue are exchanged");
+    }
+    const std::array<int64_t, 2> offsets{0, std::ssize(said.data)};
+    const EncodedFrames taken = take_frames(said.data, offsets);
+    const Codec codec = *row.ring->options().codec;
+    if (taken.codec != codec || taken.shape != shape) {
+      unfit("expected ", codec_name(codec), " of ", shape.describe(), ", got ", codec_name(taken.codec), " of ",
+            taken.shape.describe());
+    }
+    push(row, taken.bytes, time_ns, arrival_ns);
+  }
+
+  static void push(Row& row, std::span<const uint8_t> bytes, int64_t time_ns, int64_t arrival_ns) {
+    row.ring->push(time_ns, arrival_ns, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+
+  // Returns the rows' stamp.
+  int64_t push_all(int64_t arrival_ns) {
+    const int64_t time_ns = stamp_ns().value_or(arrival_ns);
+    for (Row& row : rows) {
+      if (row.ring->options().codec) {
+        push_image(row, time_ns, arrival_ns);
+      } else if (row.is_there) {
+        push(row, row.bytes, time_ns, arrival_ns);
+      }
+    }
+    return time_ns;
+  }
+
+  // The message's own stamp; 0, which a ring refuses, where int64 nanoseconds do not hold it. None: the plan takes no stamp.
+  std::optional<int64_t> stamp_ns() const {
+    constexpr int64_t kSecond = 1'000'000'000;
+    if (!said.seconds || !said.nanoseconds) return std::nullopt;
+    const bool is_held = *said.seconds >= 0 && *said.seconds < 9'000'000'000 && *said.nanoseconds > -kSecond &&
+                         *said.nanoseconds <= kSecond;
+    return is_held ? *said.seconds * kSecond + *said.nanoseconds : 0;
+  }
+};
+
+namespace {
+
+enum Count : uint8_t { kReceived, kTaken, kRefused, kLost };
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+Topic::Topic(std::string_view plan, std::vector<std::shared_ptr<Ring>> rings)
+    : plan_(std::make_unique<Plan>(plan, std::move(rings))),
+      latencies_(std::make_unique<std::atomic<int64_t>[]>(static_cast<size_t>(kLatencies))) {}
+
+Topic::~Topic() = default;
+
+void Topic::take(std::span<const uint8_t> message, const Received& received) noexcept {
+  // What a message says may be no text: printable ASCII is kept, and not too much.
+  const auto refused = [this](const char* why) {
+    counts_[kRefused].fetch_add(1, std::memory_order_relaxed);
+    std::string text(why, strnlen(why, 500));
+    std::ranges::replace_if(text, [](char letter) { return letter < ' ' || letter > '~'; }, '?');
+    const std::lock_guard lock(refusal_mutex_);
+    refusal_ = std::move(text);
+  };
+  counts_[kReceived].fetch_add(1, std::memory_order_relaxed);
+  try {
+    count_lost(received);
+    plan_->read(message);
+    const int64_t stamp_ns = plan_->push_all(received.arrival_ns);
+    const int64_t taken = counts_[kTaken].load(std::memory_order_relaxed);
+    latencies_[static_cast<size_t>(taken % kLatencies)] = now_ns() - stamp_ns;
+    counts_[kTaken].store(taken + 1, std::memory_order_release);
+  } catch (const std::exception& error) {
+    refused(error.what());
+  }
+}
+
+// Publishers number their messages by ones. A number that is smaller than the one before begins anew.
+void Topic::count_lost(const Received& received) {
+  if (!received.sequence) return;
+  const auto found = std::ranges::find(publishers_, received.publisher, &Publisher::id);
+  if (found == publishers_.end()) {
+    publishers_.push_back({received.publisher, *received.sequence});
+    return;
+  }
+  if (*received.sequence > found->last + 1) {
+    counts_[kLost].fetch_add(static_cast<int64_t>(*received.sequence - found->last - 1), std::memory_order_relaxed);
+  }
+  found->last = *received.sequence;
+}
+
+TopicCounts Topic::counts() const {
+  const auto count = [this](Count of) { return counts_[of].load(std::memory_order_acquire); };
+  return {count(kReceived), count(kTaken), count(kRefused), count(kLost)};
+}
+
+std::string Topic::refusal() const {
+  const std::lock_guard lock(refusal_mutex_);
+  return refusal_;
+}
+
+std::vector<int64_t> Topic::latencies_ns() const {
+  const int64_t taken = counts().taken;
+  std::vector<int64_t> latencies;
+  for (int64_t i = std::max<int64_t>(0, taken - kLatencies); i < taken; ++i) {
+    latencies.push_back(latencies_[static_cast<size_t>(i % kLatencies)]);
+  }
+  return latencies;
+}
+
+Topic::Sink Topic::sink() {
+  return [](void* topic, const uint8_t* bytes, size_t size, int64_t arrival_ns, uint64_t publisher, uint64_t sequence) {
+    Received received{.arrival_ns = arrival_ns, .publisher = publisher};
+    if (sequence != std::numeric_limits<uint64_t>::max()) received.sequence = sequence;
+    static_cast<Topic*>(topic)->take({bytes, size}, received);
+  };
+}
+
+}  // namespace robocache

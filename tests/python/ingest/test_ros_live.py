@@ -1,0 +1,445 @@
+"""Serialised messages while a robot runs: the same rows as ingest's, read by a plan in C++."""
+
+import ctypes
+import io
+import mmap
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from ros_files import MS, ROS2, START, definition, header, image, joints, message, serialize, write_mcap
+from rosbags.interfaces import Nodetype
+
+import robocache
+from robocache import Anchors, Window
+from robocache.live import Aligner, Ring, Topic
+
+SPAN = {"span_s": 60.0}
+TYPES = [
+    "geometry_msgs/msg/AccelWithCovarianceStamped",
+    "geometry_msgs/msg/PointStamped",
+    "geometry_msgs/msg/Pose",
+    "geometry_msgs/msg/PoseStamped",
+    "geometry_msgs/msg/PoseWithCovarianceStamped",
+    "geometry_msgs/msg/Twist",
+    "geometry_msgs/msg/WrenchStamped",
+    "nav_msgs/msg/MapMetaData",
+    "nav_msgs/msg/Odometry",
+    "sensor_msgs/msg/BatteryState",
+    "sensor_msgs/msg/Imu",
+    "sensor_msgs/msg/Joy",
+    "sensor_msgs/msg/LaserScan",
+    "sensor_msgs/msg/MagneticField",
+    "sensor_msgs/msg/NavSatFix",
+    "sensor_msgs/msg/Range",
+    "std_msgs/msg/Float32",
+    "std_msgs/msg/Float64MultiArray",
+    "std_msgs/msg/Int32MultiArray",
+    "stereo_msgs/msg/DisparityImage",
+    "trajectory_msgs/msg/JointTrajectoryPoint",
+]
+
+
+def random_message(rng, name, time_ns, path=""):
+    """A message of random numbers. Sequences and texts have a length of their own path; frames are the same in all."""
+    if name == "std_msgs/msg/Header":
+        return header(time_ns, "odom")
+    made = {}
+    for field, (node, what) in ROS2.fielddefs[name][1]:
+        here = f"{path}.{field}"
+        length = 1 + sum(map(ord, here)) % 5
+        if node == Nodetype.BASE:
+            made[field] = random_base(rng, what[0], here)
+        elif node == Nodetype.NAME:
+            made[field] = random_message(rng, what, time_ns, here)
+        else:
+            (inner, of), count = what
+            count = count if node == Nodetype.ARRAY else 0 if "dim" in here else length
+            if inner == Nodetype.NAME or of[0] == "string":
+                one = random_message if inner == Nodetype.NAME else random_base
+                made[field] = [one(rng, of if inner == Nodetype.NAME else of[0], time_ns) for _ in range(count)]
+            else:
+                made[field] = np.array([random_base(rng, of[0], here) for _ in range(count)], of[0])
+    return ROS2.types[name](**made)
+
+
+def random_base(rng, name, path):
+    if name == "string":
+        return "odom" if str(path).endswith("frame_id") else "x" * int(rng.integers(9))
+    if name == "bool":
+        return bool(rng.integers(2))
+    if name.startswith("float"):
+        return float(np.dtype(name).type(rng.standard_normal()))
+    limits = np.iinfo(name)
+    return int(rng.integers(max(limits.min, -9), 9))
+
+
+def at(made, path):
+    for name in path.split("."):
+        made = getattr(made, name)
+    return made
+
+
+def recorded(tmp_path, topic, name, messages, big=False, **options):
+    """A cache of the messages, a loader of all its numbers, and a ring and the names of each stream."""
+    write_mcap(tmp_path / "bags" / "run.mcap", {topic: (name, messages)}, big=big)
+    robocache.ingest(tmp_path / "bags", tmp_path / "cache", **options)
+    dataset = robocache.open(tmp_path / "cache")
+    streams = [stream for stream in dataset.streams if dataset.streams[stream].kind in ("numbers", "frames")]
+    loader = robocache.Loader(
+        dataset,
+        batch_size=1,
+        delta_timestamps={stream: Window([0.0], dtype=dtype_of(dataset.streams[stream])) for stream in streams},
+        anchors=Anchors(stream=streams[0]),
+        framework="numpy",
+        device="cpu",
+        shuffle=False,
+    )
+    rows = {key: of["rows"] for key, of in loader.spec.keys.items()}
+    rings = {key: Ring(of["shape"], of["dtype"], codec=of["codec"], **SPAN) for key, of in rows.items()}
+    return loader, rings, {key: of["names"] for key, of in rows.items() if of["names"]}
+
+
+def dtype_of(stream):
+    """Numbers come as they are; frames as a loader gives them."""
+    return None if stream.kind == "frames" or stream.dtype == "bool" else stream.dtype
+
+
+def replayed(loader, rings, topic, name, messages, big=False):
+    """Sends the messages and compares the batches of all that are settled with the loader's, which it returns."""
+    aligner = Aligner(loader.spec, rings, framework="numpy")
+    assert loader.num_anchors == len(messages)
+    for k, (log_ns, made) in enumerate(messages):
+        topic.take(serialize(name, made, big), log_ns, publisher=7, sequence=k + 1)
+    assert topic.counts == {"received": len(messages), "taken": len(messages), "refused": 0, "lost": 0}, topic.refusal
+    batches = []
+    for k in range(len(messages) - 1):
+        expected = {key: array.copy() for key, array in loader.gather([k]).items()}
+        batch = aligner.at(int(expected["time_ns"][0]), settled=True)
+        batches.append(expected)
+        for key in rings:
+            for array in (key, f"{key}_is_pad"):
+                assert batch[array].tobytes() == expected[array].tobytes(), (array, batch[array], expected[array])
+    return batches
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("name", TYPES)
+def test_rows_are_those_of_ingest(tmp_path, name, big):
+    rng = np.random.default_rng(len(name))
+    messages = []
+    for k in range(30):
+        made = random_message(rng, name, START + 5 * k * MS)
+        if name == "sensor_msgs/msg/Imu":
+            for field in ("orientation", "angular_velocity", "linear_acceleration"):
+                getattr(made, f"{field}_covariance")[0] = rng.choice([-1.0, 0.5])
+        if name == "sensor_msgs/msg/NavSatFix":
+            made.status.status = int(rng.choice([-1, 2]))
+        messages.append((START + 5 * k * MS + MS, made))
+    loader, rings, names = recorded(tmp_path, "/t", name, messages, big)
+    assert rings
+    batches = replayed(
+        loader, rings, Topic("/t", name, rings, names=names, definition=definition(name)), name, messages, big
+    )
+    for (_, made), batch in zip(messages, batches, strict=False):
+        same = ROS2.deserialize_cdr(serialize(name, made, big), name)
+        for key in rings:
+            paths = names.get(key) or [key.removeprefix("/t/") if key != "/t" else "data"]
+            expected = np.concatenate([np.atleast_1d(at(same, path)) for path in paths]).astype(batch[key].dtype)
+            lacks = lacking(same, paths)
+            np.testing.assert_array_equal(
+                batch[key].reshape(-1), np.where(lacks, np.nan, expected) if any(lacks) else expected
+            )
+
+
+def lacking(made, paths):
+    """Which fields an Imu or a NavSatFix says that it does not have."""
+    found = np.zeros(1 if len(paths) == 1 else len(paths), bool)
+    for i, path in enumerate(paths if len(paths) > 1 else ()):
+        covariance = getattr(made, f"{path.split('.')[0]}_covariance", None)
+        found[i] = covariance is not None and covariance[0] == -1 and type(made).__name__.endswith("Imu")
+        if hasattr(made, "latitude"):
+            found[i] = path in ("latitude", "longitude", "altitude") and made.status.status == -1
+    return found
+
+
+# ---- joints ----
+
+JOINTS = "sensor_msgs/msg/JointState"
+
+
+def joint_topic(joints=("a", "b", "c"), streams=("position", "velocity", "effort")):
+    rings = {f"/j/{stream}": Ring((len(joints),), "float64", **SPAN) for stream in streams}
+    return Topic("/j", JOINTS, rings, names=dict.fromkeys(rings, joints)), rings
+
+
+def stamped(made, k):
+    made.header = header(START + k * MS)
+    return serialize(JOINTS, made)
+
+
+def test_joints_are_found_by_name(tmp_path):
+    rng = np.random.default_rng(2)
+    messages = []
+    for k in range(40):
+        names = ["a", "b", "c"] if k == 0 else [str(name) for name in rng.permutation(["a", "b", "c"])]
+        made = joints(k, names, velocity=k % 5 > 0)
+        made.header = header(START + k * MS)
+        messages.append((START + k * MS, made))
+    loader, rings, names = recorded(tmp_path, "/j", JOINTS, messages)
+    assert set(rings) == {"/j/position", "/j/velocity"}
+    batches = replayed(loader, rings, Topic("/j", JOINTS, rings, names=names), JOINTS, messages)
+    for (_, made), batch in zip(messages, batches, strict=False):
+        expected = [made.position[made.name.index(name)] for name in "abc"]
+        np.testing.assert_array_equal(batch["/j/position"].reshape(-1), expected)
+
+
+def test_other_joints_of_a_message_are_passed_over():
+    topic, rings = joint_topic(("c", "a"), ["position"])
+    topic.take(stamped(joints(1, ("a", "b", "c", "d")), 1))
+    assert topic.counts["taken"] == 1 and rings["/j/position"].counts["kept"] == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (joints(1, ("a", "b")), r"joints \['a', 'b'\], without \['c'\]"),
+        (joints(1, ("a", "b", "c", "a")), "'a' is there twice"),
+        (joints(1, ("a", "b", "c"), n=2), "position: expected a number for each of 3 joints, got 2"),
+        (joints(1, ()), r"without \['a', 'b', 'c'\]"),
+    ],
+)
+def test_a_message_without_the_joints_is_refused(made, why):
+    topic, rings = joint_topic()
+    topic.take(stamped(joints(0), 1))
+    topic.take(stamped(made, 2))
+    topic.take(stamped(joints(2, ("c", "b", "a")), 3))
+    assert topic.counts == {"received": 3, "taken": 2, "refused": 1, "lost": 0}
+    assert re.search(why, topic.refusal), topic.refusal
+    assert rings["/j/position"].counts["pushed"] == 2
+
+
+# ---- images ----
+
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+
+
+@pytest.mark.parametrize("codec", ["raw", "png", "jpeg:80"])
+@pytest.mark.parametrize(
+    "encoding", ["rgb8", "bgr8", "rgba8", "bgra8", "8UC3", "8UC4", "mono8", "8UC1", "16UC1", "32FC1"]
+)
+def test_images_are_those_of_ingest(tmp_path, encoding, codec):
+    rng = np.random.default_rng(4)
+    channels = 3 if encoding[:3] in ("rgb", "bgr") or encoding[-1] == "3" else 1
+    channels = 4 if encoding[:4] in ("rgba", "bgra") or encoding[-1] == "4" else channels
+    dtype = np.float32 if encoding == "32FC1" else np.uint16 if "16" in encoding else np.uint8
+    messages = []
+    for k in range(4):
+        pixels = rng.integers(0, 256, (6, 10, channels)).astype(dtype)
+        made = image(
+            pixels, encoding, padding=(3 if dtype == np.uint8 else 8) * (k % 2), big=k > 1, time_ns=START + k * MS
+        )
+        messages.append((START + k * MS, made))
+    loader, rings, names = recorded(tmp_path, "/cam", IMAGE, messages, image_codec=codec)
+    topic = Topic("/cam", IMAGE, rings, names=names, quality=80)
+    replayed(loader, rings, topic, IMAGE, messages)
+
+
+@pytest.mark.parametrize("form", ["jpeg", "png", "gray png", "progressive"])
+def test_files_are_those_of_ingest(tmp_path, form):
+    rng = np.random.default_rng(5)
+    messages = []
+    for k in range(4):
+        pixels = np.cumsum(rng.integers(0, 9, (16, 24, 3)), axis=1).astype(np.uint8)
+        file = io.BytesIO()
+        picture = Image.fromarray(pixels[..., 0] if form == "gray png" else pixels)
+        picture.save(file, "png" if "png" in form else "jpeg", progressive=form == "progressive")
+        data = np.frombuffer(file.getvalue(), np.uint8)
+        says = "png" if "png" in form else "bgr8; jpeg compressed bgr8"
+        messages.append((START + k * MS, message(COMPRESSED, header=header(START + k * MS), format=says, data=data)))
+    loader, rings, names = recorded(tmp_path, "/cam", COMPRESSED, messages)
+    replayed(loader, rings, Topic("/cam", COMPRESSED, rings, names=names), COMPRESSED, messages)
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (image(np.zeros((4, 6, 3), np.uint8), "rgb8"), "expected images of"),
+        (image(np.zeros((6, 10, 1), np.uint8), "mono8"), "expected images of"),
+        (image(np.zeros((6, 10, 2), np.uint8), "yuv422"), "encoding: expected one of"),
+        (message(IMAGE, height=6, width=10, step=30, encoding="rgb8", data=np.zeros(179, np.uint8)), "got 179 bytes"),
+        (
+            message(IMAGE, height=6, width=10, step=29, encoding="rgb8", data=np.zeros(174, np.uint8)),
+            "rows of 29 bytes",
+        ),
+        (message(IMAGE, height=6, width=10, step=2**32 - 1, encoding="rgb8", data=np.zeros(200, np.uint8)), "got 200"),
+        (message(IMAGE), "encoding: expected one of"),
+    ],
+)
+def test_other_images_are_refused(made, why):
+    ring = Ring((6, 10, 3), "uint8", codec="raw", **SPAN)
+    topic = Topic("/cam", IMAGE, {"/cam": ring})
+    topic.take(serialize(IMAGE, made))
+    assert topic.counts["refused"] == 1 and why in topic.refusal
+    assert ring.counts["pushed"] == 0
+
+
+def test_damaged_and_exchanged_files_are_refused():
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((6, 10, 3), np.uint8)).save(file, "jpeg")
+    ring = Ring((6, 10, 3), "uint8", codec="jpeg", **SPAN)
+    topic = Topic("/cam", COMPRESSED, {"/cam": ring})
+    for k, (says, end) in enumerate([("jpeg", None), ("jpeg", -40), ("rgb8; jpeg compressed ", None), ("jpeg", 0)]):
+        data = np.frombuffer(file.getvalue()[:end], np.uint8)
+        made = message(COMPRESSED, header=header(START + k), format=says, data=data)
+        topic.take(serialize(COMPRESSED, made))
+    assert topic.counts["taken"] == 1 and ring.counts["kept"] == 1
+
+
+# ---- bytes that are no message ----
+
+
+@pytest.fixture(scope="module")
+def at_the_end():
+    """Copies bytes to the end of a page, behind which nothing can be read."""
+    size = 1 << 16
+    memory = mmap.mmap(-1, size + mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + size), mmap.PAGESIZE, 0) == 0
+
+    def copy(data):
+        memory[size - len(data) : size] = data
+        return memoryview(memory)[size - len(data) : size]
+
+    return copy
+
+
+FUZZED = [*TYPES, JOINTS, IMAGE, COMPRESSED, "nav_msgs/msg/Path", "sensor_msgs/msg/JointState"]
+
+
+@pytest.mark.parametrize("name", FUZZED)
+def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
+    rng = np.random.default_rng(6)
+    if name in (IMAGE, COMPRESSED):
+        rings = {"/t": Ring((6, 10, 3), "uint8", codec="raw" if name == IMAGE else "jpeg", **SPAN)}
+        topic = Topic("/t", name, rings)
+        made = image(np.zeros((6, 10, 3), np.uint8), "rgb8")
+        if name == COMPRESSED:
+            file = io.BytesIO()
+            Image.fromarray(np.zeros((6, 10, 3), np.uint8)).save(file, "jpeg")
+            made = message(name, header=header(START), format="jpeg", data=np.frombuffer(file.getvalue(), np.uint8))
+    elif name == JOINTS:
+        topic, rings = joint_topic()
+        made = joints(0)
+    else:
+        made = random_message(rng, name, START)
+        rings = {"/t/header.frame_id": None} if name == "nav_msgs/msg/Path" else first_ring(name)
+        if name == "nav_msgs/msg/Path":
+            with pytest.raises(robocache.errors.ArgumentError, match="got '/t/poses'"):
+                Topic("/t", name, {"/t/poses": Ring((7,), "float64", **SPAN)})
+            return
+        topic = Topic("/t", name, rings, definition=definition(name))
+    whole = serialize(name, made)
+    topic.take(at_the_end(whole))
+    assert topic.counts["taken"] == 1, topic.refusal
+    for size in range(len(whole) - 3 if len(whole) < 2000 else 2000):
+        topic.take(at_the_end(whole[:size]))
+    short = topic.counts
+    assert short["taken"] <= 1 + 3 and short["received"] == short["taken"] + short["refused"]
+    for _ in range(2000):
+        damaged = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            damaged[rng.integers(len(damaged))] = rng.choice([0, 1, 127, 255, int(rng.integers(256))])
+        topic.take(at_the_end(bytes(damaged)))
+    counts = topic.counts
+    assert counts["received"] == counts["taken"] + counts["refused"] and counts["refused"] > 0
+    topic.take(at_the_end(whole + bytes(4)))
+    assert "but its type ends at" in topic.refusal
+
+
+def first_ring(name):
+    """A ring of a stream that the type has, of the shape that its error asks for."""
+    try:
+        Topic("/t", name, {"?": Ring((1,), "bool", **SPAN)}, definition=definition(name))
+    except robocache.errors.ArgumentError as error:
+        stream = str(error).split("which are '")[1].split("'")[0]
+    try:
+        Topic("/t", name, {stream: Ring((0, 1), "bool", **SPAN)}, definition=definition(name))
+    except robocache.errors.ArgumentError as error:
+        shape, dtype = str(error).split("rows of [")[1].split(", got")[0].split("] ")
+    sizes = {"std_msgs/msg/Float64MultiArray": 2, "std_msgs/msg/Int32MultiArray": 2, "sensor_msgs/msg/Joy": 5}
+    return {stream: Ring((sizes.get(name) or int(shape),), dtype, **SPAN)}
+
+
+# ---- what is said of a topic ----
+
+
+def test_lost_messages_are_counted_for_each_publisher():
+    topic, _ = joint_topic(streams=["position"])
+    numbers = [(1, 5), (1, 6), (2, 100), (1, 9), (2, 101), (2, 103), (1, 10), (1, 1), (1, 2)]
+    for k, (publisher, sequence) in enumerate(numbers):
+        topic.take(stamped(joints(k), k), publisher=publisher, sequence=sequence)
+    assert topic.counts == {"received": 9, "taken": 9, "refused": 0, "lost": 3}
+    assert len(topic.latencies_ns) == 9
+
+
+def test_a_second_sensor_on_one_topic_is_refused():
+    name = "sensor_msgs/msg/Range"
+    ring = Ring((1,), "float32", **SPAN)
+    topic = Topic("/r", name, {"/r": ring}, names={"/r": ["range"]}, definition=definition(name))
+    for k, frame in enumerate(["left", "/left", "right"]):
+        topic.take(serialize(name, message(name, header=header(START + k, frame), range=1.0)))
+    assert topic.counts["taken"] == 2 and "'right', but 'left' in the first message" in topic.refusal
+
+
+def test_the_stamp_is_the_messages_or_when_it_came():
+    for stamp, expected in (("auto", START), ("log", START + 7)):
+        ring = Ring((3,), "float64", **SPAN)
+        topic = Topic("/j", JOINTS, {"/j/position": ring}, names={"/j/position": "abc"}, stamp=stamp)
+        topic.take(stamped(joints(0), 0), START + 7)
+        assert ring.newest_ns == expected and ring.arrival_ns == START + 7
+
+
+@pytest.mark.parametrize(
+    ("rings", "more", "why"),
+    [
+        (
+            {"/j/positions": (3, "float64")},
+            {},
+            "which are '/j/position', '/j/velocity', '/j/effort', got '/j/positions'",
+        ),
+        ({"/j/position": (3, "float64")}, {"names": {}}, "names.*expected the joints of a row"),
+        ({"/j/position": (2, "float64")}, {}, r"rows of \[3\] float64, got \[2\] float64"),
+        ({"/j/position": (3, "float32")}, {}, r"rows of \[3\] float64, got \[3\] float32"),
+        ({"/j/position": (3, "float64")}, {"names": {"/j/position": "aab"}}, "expected each once"),
+        ({"/j/position": (3, "float64")}, {"names": {"/k": "abc"}}, "names: expected streams of rings"),
+        ({"/j/position": (3, "float64")}, {"stamp": "header"}, "stamp: expected 'auto' or 'log'"),
+        ({"/j/position": (3, "float64")}, {"definition": "float64[ x"}, "schema: the definition of"),
+        ({}, {}, "rings: expected {stream: Ring}"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_before_the_first_message(rings, more, why):
+    made = {name: Ring((size,), dtype, **SPAN) for name, (size, dtype) in rings.items()}
+    options = {"names": {"/j/position": "abc"} if "/j/position" in rings else {}, **more}
+    with pytest.raises(robocache.errors.Error, match=why):
+        Topic("/j", JOINTS, made, **options)
+
+
+@pytest.mark.parametrize("schema", ["sensor_msgs/msg/Nothing", "x"])
+def test_an_unknown_type_names_the_way_out(schema):
+    with pytest.raises(robocache.errors.ArgumentError, match="schema: no definition of"):
+        Topic("/j", schema, {"/j": Ring((3,), "float64", **SPAN)})
+
+
+def test_a_vector_has_the_features_that_names_say():
+    name = "sensor_msgs/msg/Imu"
+    names = ["angular_velocity.z", "orientation.w"]
+    ring = Ring((2,), "float64", **SPAN)
+    topic = Topic("/imu", name, {"/imu": ring}, names={"/imu": names})
+    made = message(name, header=header(START))
+    made.angular_velocity.z, made.orientation.w = 3.0, 4.0
+    topic.take(serialize(name, made))
+    assert topic.counts["taken"] == 1
+    with pytest.raises(robocache.errors.ArgumentError, match=r"expected orientation\.x, .*got"):
+        Topic("/imu", name, {"/imu": ring}, names={"/imu": ["yaw", "pitch"]})
