@@ -15,7 +15,7 @@ from typing import Any, TextIO, cast
 
 from rich.console import Console
 
-from . import _command, dataset, demo, findings, overview, picture, view
+from . import _command, dataset, demo, findings, live, overview, picture, view
 from ._arguments import make_parser
 from ._printable import count, printable
 from ._temporary import write_whole
@@ -347,6 +347,16 @@ def _write_page(path: Path, page: str) -> None:
         write_whole(Path(os.path.realpath(path)), page)
 
 
+def _skew(arguments: argparse.Namespace) -> int:
+    found = live.skew(_open(arguments.recorded), arguments.spec, moments=arguments.moments)
+    if arguments.json:
+        _print_json(found.to_dict())
+    else:
+        for line in str(found).splitlines():
+            _say(line)
+    return _DONE
+
+
 def _bench(arguments: argparse.Namespace) -> int:
     opened = _open(arguments.cache)
     streams = {name: stream for name, stream in opened.streams.items() if stream.ragged is None}
@@ -451,6 +461,7 @@ _COMMANDS = {
     "export": _export,
     "inspect": _inspect,
     "doctor": _doctor,
+    "skew": _skew,
     "bench": _bench,
     "demo": _demo,
     "info": _info,

@@ -46,7 +46,7 @@ RUN_HERE = {
         "stats = robocache.merge_stats(",
         "loader.save_spec(",
     ],
-    "live": ["loader.save_spec(", "chunks = live.Chunks(", 'key = "/joint_states'],
+    "live": ["loader.save_spec(", "chunks = live.Chunks(", "with live.Recorder(", 'key = "/joint_states'],
     "voxelize": ["time_ns, clouds = "],
 }
 
@@ -341,6 +341,10 @@ def test_live(names):
     names["now_ns"] = int(names["batch"]["time_ns"][0])
     run("live", "chunks = live.Chunks(", names)
     assert names["action"].tolist() == [1] * 7
+    names["rings"] = {"joint": ring}
+    run("live", "with live.Recorder(", names)
+    recorded = robocache.open("recorded")
+    assert recorded.episodes["success"].to_pylist() == [True] and recorded["policy.moment_ns"].rows == 1
 
 
 def test_live_topics(names):

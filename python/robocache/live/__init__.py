@@ -4,6 +4,7 @@ all of it into a recording."""
 from .aligner import Aligner, Ring
 from .chunks import Chunks
 from .recorder import LostRowsWarning, Recorder
+from .skew import KeySkew, Skew, SkewSpan, skew
 from .topic import Topic
 
-__all__ = ["Aligner", "Chunks", "LostRowsWarning", "Recorder", "Ring", "Topic"]
+__all__ = ["Aligner", "Chunks", "KeySkew", "LostRowsWarning", "Recorder", "Ring", "Skew", "SkewSpan", "Topic", "skew"]

@@ -1,0 +1,371 @@
+"""Compares what a policy saw while the robot ran with what a Loader gives of the same recording."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import dataset, errors
+from .._check import whole
+from .._printable import count
+from ..spec import Spec
+from .aligner import Aligner, Ring
+from .recorder import ARRIVAL, MOMENTS
+
+_SPAN_S = 1e8  # a ring that forgets nothing
+_SPANS_SHOWN = 3
+
+
+@dataclass
+class SkewSpan:
+    """Neighbouring moments whose windows differ."""
+
+    episode: int
+    start_s: float  # since the episode's begin
+    end_s: float
+    windows: int
+
+
+@dataclass
+class KeySkew:
+    """What became of one key.
+
+    Attributes:
+        camera: whether its rows are frames.
+        windows: compared.
+        differ: windows with another value than training's, where training has one.
+        older_ms: by how much the newest row that the policy had for the last step is older than training's: the mean.
+        oldest_ms: the same, the largest.
+        not_settled: windows with steps that the aligner masks, because their rows had not come.
+        delay_ms: a row's arrival less its stamp: the median.
+        longest_delay_ms: the same, at 99 %.
+        too_late: rows that the ring dropped because they came later than its `lateness_s`, by the recording's provenance.
+        spans: where windows differ, the longest first.
+    """
+
+    camera: bool
+    windows: int
+    differ: int
+    older_ms: float
+    oldest_ms: float
+    not_settled: int
+    delay_ms: float
+    longest_delay_ms: float
+    too_late: int
+    spans: list[SkewSpan] = field(default_factory=list)
+
+
+@dataclass
+class Skew:
+    """The report of :func:`skew`. ``print`` shows it.
+
+    Attributes:
+        recorded: the recording's path.
+        moments: ``"recorded"``: those that the policy got; ``"now"``: drawn, as of a policy that asks for now.
+        compared: their number.
+        left_out: more moments, whose windows reach behind the last row of a stream.
+        behind_ms: how far the moments lie behind the time at which the policy got them: the median.
+        keys: ``{key: KeySkew}``, the one that is older by most first, then by delay.
+        outputs: keys that are not compared: without a recording, or with steps in the future, which no policy sees.
+    """
+
+    recorded: str
+    moments: str
+    compared: int
+    left_out: int
+    behind_ms: float
+    keys: dict[str, KeySkew]
+    outputs: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        source = (
+            "that the policy got"
+            if self.moments == "recorded"
+            else "of a policy that asks for now (none were recorded)"
+        )
+        lines = [
+            f"{self.recorded}: {count(self.compared, 'moment')} {source}, {self.behind_ms:.1f} ms behind now (median)"
+        ]
+        if self.left_out:
+            lines.append(f"  {count(self.left_out, 'moment')} more reach behind the last row of a stream: left out")
+        for name, key in self.keys.items():
+            what = f"{'camera' if key.camera else 'stream'} {name}"
+            if key.differ:
+                lines.append(
+                    f"{what}: what the policy saw was {key.older_ms:.1f} ms older than in training (mean; at most "
+                    f"{key.oldest_ms:.1f} ms); {key.differ} of {count(key.windows, 'window')} differ"
+                )
+            else:
+                lines.append(f"{what}: {count(key.windows, 'window')}, none differs from training's")
+            lines.append(
+                f"  delay: its rows come {key.delay_ms:.1f} ms after their stamps (median; {key.longest_delay_ms:.1f} ms at 99 %)"
+            )
+            for span in key.spans[:_SPANS_SHOWN]:
+                lines.append(
+                    f"  where: episode {span.episode}, {span.start_s:.2f} s to {span.end_s:.2f} s ({count(span.windows, 'window')})"
+                )
+            if len(key.spans) > _SPANS_SHOWN:
+                lines.append(f"  where: {len(key.spans) - _SPANS_SHOWN} more parts")
+            if key.differ:
+                lines.append(
+                    "  why: training has rows that had not come when the policy got the window; aligner.latest() gives the "
+                    "newest moment that has them all"
+                )
+            if key.too_late:
+                lines.append(
+                    f"  {count(key.too_late, 'row')} came later than the ring's lateness_s and are in no window: make it longer"
+                )
+        if self.outputs:
+            lines.append(f"not compared, since the policy puts them out: {', '.join(self.outputs)}")
+        return "\n".join(lines)
+
+
+class _Rows(NamedTuple):
+    """A stream's rows in an episode, by stamp."""
+
+    time_ns: np.ndarray
+    arrival_ns: np.ndarray
+    values: np.ndarray
+    lateness_s: float
+
+
+def skew(
+    recorded: dataset.Dataset | str | os.PathLike[str], spec: Spec | str | os.PathLike[str], *, moments: int = 1000
+) -> Skew:
+    """Compares the windows that a policy saw with those of a Loader on the recording, moment by moment.
+
+    Rows are replayed by their arrivals. At each moment the windows are made of the rows that had come by then, and again of all
+    rows: those are training's, bit for bit. Frames are compared by which one it is.
+
+    Args:
+        recorded: what a :class:`Recorder` wrote, or its path. Streams are found by the spec's keys, or else by its streams.
+        spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
+        moments: where the recording has none of a policy (:meth:`Recorder.saw`), so many are drawn of a policy that asks for now.
+
+    Raises:
+        ArgumentError: no key of the spec is recorded, or one has no stream of arrivals; rows of another shape or dtype than the
+            spec's.
+        FileError: no cache or no spec is there.
+
+    Example:
+        >>> print(robocache.live.skew("recorded", "spec.json"))
+    """
+    opened = recorded if isinstance(recorded, dataset.Dataset) else dataset.open(recorded)
+    spec = spec if isinstance(spec, Spec) else Spec.load(spec)
+    if whole("moments", moments) < 1:
+        raise errors.ArgumentError(f"moments: expected at least 1, got {moments}")
+    streams, outputs = _streams(opened, spec)
+    picking, cameras = _picking_spec(spec, outputs)
+    told = opened.provenance.get("live", {})
+    has_moments = MOMENTS in opened.streams
+    found: list[_Compared] = []
+    left_out = 0
+    lengths_ns = [_length_ns(opened, streams, episode) for episode in range(len(opened))]
+    rng = np.random.default_rng(0)
+    for episode in range(len(opened)):
+        rows = {key: _rows(opened, stream, key in cameras, episode) for key, stream in streams.items()}
+        if any(len(of.time_ns) == 0 for of in rows.values()):
+            continue
+        if has_moments:
+            got_ns, moment_ns = (np.array(array) for array in opened.episode(episode)[MOMENTS])
+        else:
+            share = lengths_ns[episode] / max(1, sum(lengths_ns))
+            first = max(int(of.arrival_ns.min()) for of in rows.values())
+            last = max(first + 1, min(int(of.time_ns[-1]) for of in rows.values()))
+            got_ns = moment_ns = np.sort(rng.integers(first, last, max(1, round(moments * share))))
+        part, over = _compare(episode, picking, rows, got_ns, moment_ns)
+        left_out += over
+        found += part
+    keys = {}
+    for key, stream in streams.items():
+        arrivals = opened[stream + ARRIVAL]
+        delays = arrivals.values - arrivals.time_ns
+        older = np.array([one.older_ns[key] for one in found if key in one.older_ns], np.int64)
+        ring = told.get(stream, {}).get("ring", {})
+        keys[key] = KeySkew(
+            camera=key in cameras,
+            windows=len(found),
+            differ=sum(key in one.differ for one in found),
+            older_ms=float(older.mean() / 1e6) if len(older) else 0.0,
+            oldest_ms=float(older.max() / 1e6) if len(older) else 0.0,
+            not_settled=sum(key in one.not_settled for one in found),
+            delay_ms=float(np.median(delays) / 1e6) if len(delays) else 0.0,
+            longest_delay_ms=float(np.quantile(delays, 0.99) / 1e6) if len(delays) else 0.0,
+            too_late=int(ring.get("too_late", 0)),
+            spans=_spans([(one.episode, one.since_begin_ns, key in one.differ) for one in found]),
+        )
+    return Skew(
+        recorded=opened.path,
+        moments="recorded" if has_moments else "now",
+        compared=len(found),
+        left_out=left_out,
+        behind_ms=float(np.median([one.behind_ns for one in found]) / 1e6) if found else 0.0,
+        keys=dict(sorted(keys.items(), key=lambda item: (-item[1].older_ms, -item[1].delay_ms))),
+        outputs=outputs,
+    )
+
+
+# ---- The recording and the spec ----
+
+
+def _streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], list[str]]:
+    """The recorded stream of each key that a policy sees, and the other keys."""
+    streams, outputs = {}, []
+    for key, fields in spec.keys.items():
+        if fields["moment"] is not None or fields["rows"] is None:
+            continue  # a goal, which the caller gives, or a stream that training did not have
+        name = next((name for name in (key, fields["stream"]) if name in opened.streams), None)
+        if name is None or max([*fields["offsets_ns"], *fields["offsets_rows"], 0]) > 0:
+            outputs.append(key)
+            continue
+        if name + ARRIVAL not in opened.streams:
+            raise errors.ArgumentError(
+                f"recorded: expected a stream '{name}{ARRIVAL}' in {opened.path}, as robocache.live.Recorder writes it, got none"
+            )
+        streams[key] = name
+    if not streams:
+        raise errors.ArgumentError(
+            f"recorded: expected streams of the spec's keys, {', '.join(spec.keys)}, got {', '.join(opened.streams) or 'none'}"
+        )
+    return streams, outputs
+
+
+def _picking_spec(spec: Spec, outputs: list[str]) -> tuple[Spec, set[str]]:
+    """The spec whose cameras are numbers of frames, without what only changes values that are picked; and its cameras."""
+    described = json.loads(spec.to_json()) | {"pad_features": False, "dataset_index": None, "return_age": False}
+    described["keys"] = [
+        key
+        for key in described["keys"]
+        if key["key"] not in outputs and key["moment"] is None and key["rows"] is not None
+    ]
+    cameras = set()
+    for key in described["keys"]:
+        rows = key["rows"]
+        if key["images"] is not None:
+            cameras.add(key["key"])
+            rows |= {"dtype": "int64", "shape": [1], "codec": None, "unit_m": None, "intrinsics": [], "names": []}
+            key |= {"dtype": "int64", "images": None, "has_intrinsics": False}
+        if key["key"] in cameras or key["convert"] is not None:
+            rows |= {"affine": None, "clip": False}
+        key |= {"convert": None, "shape": rows["shape"]}
+    return Spec(json.dumps(described)), cameras
+
+
+def _rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: int) -> _Rows:
+    rows = opened.episode(episode)
+    time_ns, values = rows[stream]
+    arrival_ns = np.array(rows[stream + ARRIVAL][1])
+    if len(time_ns) != len(arrival_ns):
+        raise errors.FileError(
+            f"{opened.path}: expected as many rows of '{stream}{ARRIVAL}' as of '{stream}' in episode {episode}, "
+            f"{len(time_ns)}, got {len(arrival_ns)}"
+        )
+    ring = opened.provenance.get("live", {}).get(stream, {})
+    numbers = np.arange(len(time_ns), dtype=np.int64)[:, None]
+    return _Rows(
+        np.array(time_ns), arrival_ns, numbers if is_camera else np.asarray(values), float(ring.get("lateness_s", 0.0))
+    )
+
+
+def _length_ns(opened: dataset.Dataset, streams: Mapping[str, str], episode: int) -> int:
+    rows = opened.episode(episode)
+    stamps = [rows[stream][0] for stream in streams.values() if len(rows[stream][0])]
+    return max((int(of[-1]) for of in stamps), default=0) - min((int(of[0]) for of in stamps), default=0)
+
+
+# ---- Moments ----
+
+
+class _Compared(NamedTuple):
+    """A moment, and the keys whose windows differ or are not settled."""
+
+    episode: int
+    since_begin_ns: int
+    behind_ns: int
+    differ: set[str]
+    not_settled: set[str]
+    older_ns: dict[str, int]
+
+
+def _rings(rows: Mapping[str, _Rows], *, late: bool) -> dict[str, Ring]:
+    rings = {}
+    for key, of in rows.items():
+        lateness_s = of.lateness_s
+        if late:  # no row that was recorded came too late
+            by_arrival = of.time_ns[np.argsort(of.arrival_ns, kind="stable")]
+            lateness_s = max(lateness_s, int((np.maximum.accumulate(by_arrival) - by_arrival).max()) / 1e9)
+        rings[key] = Ring(
+            of.values.shape[1:],
+            of.values.dtype,
+            span_s=_SPAN_S,
+            lateness_s=lateness_s if late else 0.0,
+            most_ahead_s=1e9,
+        )
+    return rings
+
+
+def _compare(
+    episode: int, spec: Spec, rows: Mapping[str, _Rows], got_ns: np.ndarray, moment_ns: np.ndarray
+) -> tuple[list[_Compared], int]:
+    """Compares an episode's moments. Returns them, and how many were left out."""
+    there, had = _rings(rows, late=False), _rings(rows, late=True)
+    training = Aligner(spec, there, framework="numpy")
+    policy = Aligner(spec, had, framework="numpy")
+    begin_ns = min(int(of.time_ns[0]) for of in rows.values())
+    for key, of in rows.items():
+        for stamp, row in zip(of.time_ns.tolist(), of.values, strict=True):
+            there[key].push(stamp, row, arrival_ns=stamp)
+    frontier = training.frontier()
+    orders = {key: np.argsort(of.arrival_ns, kind="stable") for key, of in rows.items()}
+    pushed = dict.fromkeys(rows, 0)
+    last_ns = {key: fields["offset_ns"] + max(fields["offsets_ns"] or [0]) for key, fields in spec.keys.items()}
+    compared = []
+    left_out = 0
+    for got, moment in sorted(zip(got_ns.tolist(), moment_ns.tolist(), strict=True)):
+        for key, of in rows.items():
+            order = orders[key]
+            while pushed[key] < len(order) and of.arrival_ns[order[pushed[key]]] <= got:
+                row = int(order[pushed[key]])
+                had[key].push(int(of.time_ns[row]), of.values[row], arrival_ns=int(of.arrival_ns[row]))
+                pushed[key] += 1
+        if frontier is None or moment > frontier:
+            left_out += 1
+            continue
+        expected, seen = training.at(moment), policy.at(moment)
+        differ, not_settled, older_ns = set(), set(), {}
+        for key, of in rows.items():
+            is_pad = expected[key + "_is_pad"]
+            same = seen[key][~is_pad].tobytes() == expected[key][~is_pad].tobytes()
+            differ |= set() if same else {key}
+            not_settled |= {key} if (seen[key + "_is_pad"] & ~is_pad).any() else set()
+            newest = int(np.searchsorted(of.time_ns, moment + last_ns[key], "right")) - 1
+            come = newest
+            while come >= 0 and of.arrival_ns[come] > got:
+                come -= 1
+            if come >= 0:
+                older_ns[key] = int(of.time_ns[newest] - of.time_ns[come])
+        compared.append(_Compared(episode, moment - begin_ns, got - moment, differ, not_settled, older_ns))
+    return compared, left_out
+
+
+def _spans(moments: list[tuple[int, int, bool]]) -> list[SkewSpan]:
+    """Runs of moments that differ, the longest first."""
+    spans: list[SkewSpan] = []
+    before: tuple[int, bool] | None = None
+    for episode, since_ns, differs in moments:
+        if differs and before == (episode, True):
+            spans[-1].end_s = since_ns / 1e9
+            spans[-1].windows += 1
+        elif differs:
+            spans.append(SkewSpan(episode, since_ns / 1e9, since_ns / 1e9, 1))
+        before = (episode, differs)
+    return sorted(spans, key=lambda span: -span.windows)

@@ -1,0 +1,153 @@
+"""What a policy saw against training, on recordings with a planted delay."""
+
+import io
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from robocache.cli import main
+
+import robocache
+from robocache import Window, live
+
+MS = 1_000_000
+NS = 1000 * MS
+JOINT = NS + np.arange(1, 1500) * 2 * MS
+FRONT = NS + (np.arange(1, 91) * 1e9 / 30).astype(np.int64)
+PIXELS = [np.full((8, 8, 3), i, np.uint8) for i in range(len(FRONT))]
+
+
+def joints(stamps):
+    return np.sin(np.outer(stamps / 1e9, [3.0, 7.0])).astype(np.float32)
+
+
+def png(pixels):
+    file = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(file, "png")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    path = tmp_path_factory.mktemp("training")
+    with robocache.Writer(path / "cache") as writer, writer.episode() as episode:
+        episode.append("observation.state", JOINT, joints(JOINT))
+        episode.append("front", FRONT, np.stack(PIXELS), codec="png")
+        episode.append("action", JOINT, joints(JOINT))
+    windows = {
+        "joint": Window([-0.02, 0.0], stream="observation.state", normalize="mean_std"),
+        "front": Window([-0.1, 0.0], images=robocache.ImageOptions(size=(4, 4))),
+        "action": Window([0.0, 0.02], convert=[robocache.actions.Relative("joints")], base="joint"),
+    }
+    loader = robocache.Loader(robocache.open(path / "cache"), batch_size=4, delta_timestamps=windows, device="cpu")
+    loader.save_spec(path / "spec.json")
+    return path / "spec.json"
+
+
+def run(path, spec, ask, *, delay_ms, joint_late_ms=1.0, lateness_ms=3.0, episodes=1, saw=True):
+    """A robot whose camera's frames come so much after their stamps, and whose policy asks by `ask(aligner, now)`."""
+    rng = np.random.default_rng(0)
+    for name in range(episodes):
+        rings = {
+            "joint": live.Ring((2,), "float32", span_s=100, lateness_s=lateness_ms / 1e3),
+            "front": live.Ring((8, 8, 3), "uint8", span_s=100, codec="png"),
+        }
+        aligner = live.Aligner(spec, rings, outputs=["action"], framework="numpy")
+        events = [(int(stamp + rng.uniform(0, joint_late_ms * MS)), 0, i) for i, stamp in enumerate(JOINT)]
+        events += [(int(stamp + delay_ms * MS), 1, i) for i, stamp in enumerate(FRONT)]
+        events += [(int(now), 2, 0) for now in np.arange(NS + 200 * MS, JOINT[-1], 17 * MS)]
+        state = joints(JOINT)
+        with live.Recorder(rings, path, episode={"number": name}, append=name > 0) as recorder:
+            for now, kind, i in sorted(events):
+                if kind == 2 and saw:
+                    recorder.saw(ask(aligner, now), now_ns=now)
+                elif kind == 0:
+                    rings["joint"].push(int(JOINT[i]), state[i], arrival_ns=now)
+                elif kind == 1:
+                    rings["front"].push(int(FRONT[i]), png(PIXELS[i]), arrival_ns=now)
+
+
+def for_now(aligner, now):
+    return now
+
+
+def for_the_frontier(aligner, now):
+    return int(aligner.latest()["time_ns"][0])
+
+
+@pytest.mark.parametrize("saw", [True, False])
+def test_a_planted_delay_of_a_camera_is_named(tmp_path, spec, saw, capsys):
+    path = tmp_path / "recorded"
+    run(path, spec, for_now, delay_ms=30, episodes=2, saw=saw)
+    found = live.skew(path, spec)
+    assert next(iter(found.keys)) == "front" and found.outputs == ["action"]
+    front, joint = found.keys["front"], found.keys["joint"]
+    assert front.camera and front.delay_ms == front.longest_delay_ms == 30
+    assert abs(front.older_ms - 30) < 1.5 and abs(front.oldest_ms - 33.3) < 0.1
+    assert found.moments == ("recorded" if saw else "now") and found.behind_ms == 0
+    assert 0 < joint.older_ms < 1.5 and joint.delay_ms < 1
+    # By the stamps alone: how many of the moments have a frame that training has and the policy had not.
+    moments = robocache.open(path)["policy.moment_ns"].values if saw else None
+    if saw:
+        moments = moments[moments <= min(JOINT[-2], FRONT[-1] - 1)]
+        had = np.searchsorted(FRONT + 30 * MS, moments, "right")
+        differ = (np.searchsorted(FRONT, moments, "right") != had).sum()
+        assert front.windows == len(moments) and abs(front.differ - differ) <= differ // 50
+        assert sum(span.windows for span in front.spans) == front.differ
+        assert {span.episode for span in front.spans} == {0, 1}
+    assert main(["skew", str(path), str(spec)]) == 0
+    text = capsys.readouterr().out
+    assert (
+        f"camera front: what the policy saw was {front.older_ms:.1f} ms older" in text
+        and "its rows come 30.0 ms after their stamps" in text
+    )
+    assert text.index("camera front") < text.index("stream joint")
+    assert main(["skew", str(path), str(spec), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.to_dict()))
+
+
+def test_at_the_frontier_no_window_differs_and_the_delay_is_still_named(tmp_path, spec):
+    run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=30)
+    found = live.skew(tmp_path / "recorded", spec)
+    assert found.compared > 150 and found.left_out == 0 and 31 < found.behind_ms < 70
+    assert [key.differ for key in found.keys.values()] == [0, 0] and list(found.keys) == ["front", "joint"]
+    assert "camera front" in str(found) and "its rows come 30.0 ms" in str(found) and "none differs" in str(found)
+
+
+def test_without_a_delay_the_frame_is_trainings(tmp_path, spec):
+    """The same comparison finds no delay where there is none."""
+    run(tmp_path / "recorded", spec, for_now, delay_ms=0)
+    found = live.skew(tmp_path / "recorded", spec)
+    assert found.keys["front"].differ == 0 and found.keys["front"].older_ms == 0
+    assert found.keys["joint"].differ > 150 and "stream joint: what the policy saw" in str(found)
+
+
+def test_rows_that_came_too_late_are_named(tmp_path, spec):
+    run(tmp_path / "recorded", spec, for_the_frontier, delay_ms=5, joint_late_ms=9.0, lateness_ms=3.0)
+    found = live.skew(tmp_path / "recorded", spec)
+    assert found.keys["joint"].too_late > 100
+    assert f"{found.keys['joint'].too_late} rows came later than the ring's lateness_s" in str(found)
+
+
+def test_recordings_that_cannot_be_compared(tmp_path, spec):
+    run(tmp_path / "recorded", spec, for_now, delay_ms=5, saw=False)
+    with robocache.Writer(tmp_path / "other") as writer, writer.episode() as episode:
+        episode.append("joint", JOINT, joints(JOINT))
+    with pytest.raises(robocache.ArgumentError, match=r"expected a stream 'joint\.arrival_ns'"):
+        live.skew(tmp_path / "other", spec)
+    with robocache.Writer(tmp_path / "none") as writer, writer.episode() as episode:
+        episode.append("arm", JOINT, joints(JOINT))
+    with pytest.raises(
+        robocache.ArgumentError, match="expected streams of the spec's keys, joint, front, action, got arm"
+    ):
+        live.skew(tmp_path / "none", spec)
+    with robocache.Writer(tmp_path / "shape") as writer, writer.episode() as episode:
+        episode.append("joint", JOINT, np.zeros((len(JOINT), 3), np.float32))
+        episode.append("joint.arrival_ns", JOINT, JOINT)
+    with pytest.raises(robocache.ArgumentError, match=r"rings\['joint'\]: expected rows of \[2\] float32"):
+        live.skew(tmp_path / "shape", spec)
+    with pytest.raises(robocache.ArgumentError, match="moments: expected at least 1"):
+        live.skew(tmp_path / "recorded", spec, moments=0)
+    with pytest.raises(robocache.FileError):
+        live.skew(tmp_path / "recorded", tmp_path / "spec.json")
