@@ -1,0 +1,319 @@
+"""A simulated arm follows a ball by a policy that is driven through robocache.live, and by one that takes the latest of everything.
+
+The arm runs in a process of its own: MuJoCo at 500 Hz, joints at once, a camera at 30 Hz whose frames come late. The policy was
+trained through a Loader on demonstrations, where a frame stands beside the joints of the same moment. Driven through an
+aligner it gets such windows on the robot too. Its chunks have stamps, so the action at a moment is the one for that moment.
+
+    python examples/live_arm/live_arm.py            # about a minute; writes live_arm/ages.png, and prints what skew says
+    python examples/live_arm/live_arm.py --short
+
+It needs mujoco, torch and matplotlib. The camera is drawn by numpy: no OpenGL.
+"""
+
+import argparse
+import json
+import multiprocessing
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import mujoco
+import numpy as np
+import torch
+
+import robocache
+from robocache import Anchors, ImageOptions, Window, live
+
+ARM = """
+<mujoco>
+  <compiler angle="radian"/>
+  <option timestep="0.002" integrator="implicitfast"/>
+  <default><geom type="capsule" size="0.02" contype="0" conaffinity="0"/><joint axis="0 0 1" damping="0.5"/></default>
+  <worldbody>
+    <body><joint name="shoulder"/><geom fromto="0 0 0 0.3 0 0"/>
+      <body pos="0.3 0 0"><joint name="elbow"/><geom fromto="0 0 0 0.3 0 0"/><site name="tip" pos="0.3 0 0"/></body>
+    </body>
+  </worldbody>
+  <actuator><position joint="shoulder" kp="60" kv="3"/><position joint="elbow" kp="40" kv="2"/></actuator>
+</mujoco>
+"""
+STEP_NS = 2_000_000
+FRAME_STEPS, ACTION_STEPS = 17, 5  # a frame every 34 ms, a command every 10 ms
+LEAD_S = 0.06  # by which the arm is behind its command
+PIXELS, VIEW_M = 24, 1.1  # the side of a frame, and of what it shows
+NEAR_M = 0.03  # the tip is at the ball
+FRAMES_S = [-0.204, -0.102, 0.0]
+ACTIONS_S = [k / 50 for k in range(15)]
+
+
+def ball_path(rng):
+    """A ball on a circle: where it is at a moment in seconds."""
+    center = np.array([0.38, 0.0]) + rng.uniform(-0.04, 0.04, 2)
+    radius, speed, phase = rng.uniform(0.08, 0.14), rng.choice([-1, 1]) * rng.uniform(2.5, 4), rng.uniform(0, 6.28)
+    return lambda t: center + radius * np.array([np.cos(speed * t + phase), np.sin(speed * t + phase)])
+
+
+def joints_of(point):
+    """The joints whose tip is there."""
+    distance = np.hypot(*point)
+    elbow = np.arccos(np.clip((distance**2 - 0.18) / 0.18, -1, 1))
+    return np.array([np.arctan2(point[1], point[0]) - elbow / 2, elbow])
+
+
+def frame_of(ball):
+    """What a camera above the table sees: a bright spot, uint8 [PIXELS, PIXELS, 1]."""
+    x, y = (np.arange(PIXELS) + 0.5) / PIXELS * VIEW_M - [[VIEW_M / 2 - 0.3], [VIEW_M / 2]]
+    return (255 * np.exp(-((x[None] - ball[0]) ** 2 + (y[:, None] - ball[1]) ** 2) / 0.08**2)).astype(np.uint8)[
+        ..., None
+    ]
+
+
+class Arm:
+    """The physics."""
+
+    def __init__(self, ball):
+        self.model = mujoco.MjModel.from_xml_string(ARM)
+        self.data = mujoco.MjData(self.model)
+        self.data.qpos[:] = self.data.ctrl[:] = joints_of(ball(0))
+
+    def step(self, command):
+        self.data.ctrl[:] = command
+        mujoco.mj_step(self.model, self.data)
+        return self.data.qpos.astype(np.float32), self.data.site_xpos[0, :2].copy()
+
+
+# ---- Training ----
+
+
+def record_demonstrations(path, episodes, seconds, seed):
+    with robocache.Writer(path, overwrite=True) as writer:
+        for number in range(episodes):
+            rng = np.random.default_rng([seed, number])
+            ball = ball_path(rng)
+            arm = Arm(ball)
+            stamps = 1_000_000_000 + np.arange(int(seconds * 1e9 / STEP_NS)) * STEP_NS
+            seconds_of = (stamps - stamps[0]) / 1e9
+            commands = np.array([joints_of(ball(t + LEAD_S)) for t in seconds_of], np.float32)
+            # The arm is pushed about, so that the policy learns to come back, and to look at the ball rather than at the arm.
+            pushes = np.sum(
+                [0.15 * np.sin(np.outer(seconds_of, rng.uniform(1, 9, 2)) + rng.uniform(0, 6, 2)) for _ in "123"], 0
+            )
+            joints = np.array([arm.step(command)[0] for command in commands + pushes])
+            frames = np.array([frame_of(ball(t)) for t in seconds_of[::FRAME_STEPS]])
+            with writer.episode(task="follow the ball") as episode:
+                episode.append("joint", stamps, joints)
+                episode.append("front", stamps[::FRAME_STEPS], frames, codec="raw")
+                episode.append("action", stamps[::ACTION_STEPS], commands[::ACTION_STEPS])
+
+
+class Policy(torch.nn.Module):
+    """Where the spot is in each frame, and the joints, to a chunk of commands."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("at", torch.linspace(-1, 1, PIXELS))
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(2 * len(FRAMES_S) + 2, 128), torch.nn.GELU(),
+            torch.nn.Linear(128, 128), torch.nn.GELU(), torch.nn.Linear(128, 2 * len(ACTIONS_S)),
+        )  # fmt: skip
+
+    def forward(self, batch):
+        frames = batch["front"][:, :, 0]  # [B, frames, PIXELS, PIXELS]
+        weight = frames / frames.sum((2, 3), keepdim=True)
+        spots = 4 * torch.stack([(weight.sum(2) * self.at).sum(2), (weight.sum(3) * self.at).sum(2)], 2)
+        return self.layers(torch.cat([spots.flatten(1), batch["joint"][:, 0]], 1)).unflatten(1, (len(ACTIONS_S), 2))
+
+
+def train(path, steps, seed):
+    """Returns the policy, the loader's spec, and the ages that its newest frames had."""
+    loader = robocache.Loader(
+        path,
+        batch_size=128,
+        delta_timestamps={
+            "joint": [0.0],
+            "front": Window(FRAMES_S, images=ImageOptions(size=(PIXELS, PIXELS))),
+            "action": ACTIONS_S,
+        },
+        anchors=Anchors(stream="joint", edges="drop"),
+        return_age=True,
+        seed=seed,
+        device="cpu",
+    )
+    torch.manual_seed(seed)
+    policy = Policy()
+    optimizer = torch.optim.Adam(policy.parameters(), 5e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    done, ages = 0, []
+    while done < steps:
+        for batch in loader:
+            loss = torch.nn.functional.mse_loss(policy(batch), batch["action"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            ages.append(batch["front_age"][:, -1].clone())
+            done += 1
+            if done == steps:
+                break
+    print(f"trained {steps} steps: commands are {loss.detach().sqrt():.4f} rad off")
+    return policy.eval(), loader.spec, torch.cat(ages).numpy() / 1e6
+
+
+# ---- The robot ----
+
+
+def robot(pipe, seed, seconds, delay_s):
+    """The arm's process: sends ("joint" or "front", stamp, row) as they come, takes commands, and sends how far the tip was off."""
+    rng = np.random.default_rng(seed)
+    ball = ball_path(rng)
+    arm = Arm(ball)
+    command = arm.data.ctrl.copy()
+    coming = deque()  # frames on their way
+    apart = []
+    began, step = time.time_ns(), 0
+    while step * STEP_NS < seconds * 1e9:
+        now = time.time_ns()
+        while began + step * STEP_NS <= now:
+            while pipe.poll():
+                command = pipe.recv()
+            joints, tip = arm.step(command)
+            stamp = began + step * STEP_NS
+            there = ball(step * STEP_NS / 1e9)
+            apart.append(np.hypot(*(tip - there)))
+            pipe.send(("joint", stamp, joints))
+            if step % FRAME_STEPS == 0:
+                coming.append((stamp + (delay_s + rng.uniform(0, 0.004)) * 1e9, stamp, frame_of(there)))
+            step += 1
+        while coming and coming[0][0] <= now:
+            pipe.send(("front", *coming.popleft()[1:]))
+        time.sleep(0.0005)
+    pipe.send(("end", began, np.array(apart)))
+
+
+def latest_of_everything(rows, now):
+    """What most deployments do: the newest joints, and the newest frames by their number."""
+    if len(rows["front"]) < 7 or not rows["joint"]:
+        return None
+    frames = np.stack([rows["front"][i][1] for i in (-7, -4, -1)]).transpose(0, 3, 1, 2)
+    return {
+        "front": torch.tensor(frames[None] / 255, dtype=torch.float32),
+        "joint": torch.tensor(rows["joint"][-1][1])[None, None],
+        "front_age": torch.tensor([[now - rows["front"][-1][0]]]),
+        "time_ns": torch.tensor([now]),
+    }
+
+
+def drive(policy, spec, recorded, *, aligned, seconds, delay_s, seed):
+    """Lets the arm follow a ball. Returns how far its tip was from it, a step each, and the ages of the frames that the policy saw."""
+    rings = {
+        "joint": live.Ring((2,), "float32", span_s=5.0),
+        "front": live.Ring((PIXELS, PIXELS, 1), "uint8", span_s=5.0, codec="raw"),
+    }
+    aligner = live.Aligner(spec, rings, outputs=["action"])
+    chunks = live.Chunks("newest", spec=spec, key="action")
+    rows = {"joint": deque(maxlen=1), "front": deque(maxlen=7)}
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=robot, args=(there, seed, seconds, delay_s), daemon=True)
+    result = []
+
+    def receive():
+        while True:
+            stream, stamp, row = here.recv()
+            if stream == "end":
+                result.append(row)
+                return
+            rings[stream].push(stamp, row)
+            rows[stream].append((stamp, row))
+
+    receiver = threading.Thread(target=receive, daemon=True)
+    process.start()
+    receiver.start()
+    ages, ask_at = [], 0
+    with (
+        live.Recorder(rings, recorded, episode={"task": "follow the ball", "aligned": aligned}) as recorder,
+        torch.no_grad(),
+    ):
+        while receiver.is_alive():
+            now = time.time_ns()
+            if now >= ask_at:
+                batch = aligner.latest() if aligned else latest_of_everything(rows, now)
+                if batch is not None:
+                    moment = int(batch["time_ns"][0])
+                    chunks.put(moment, None, policy(batch))
+                    recorder.saw(moment, now_ns=now)
+                    ages.append(int(batch["front_age"][0, -1]) / 1e6)
+                    ask_at = now + 40_000_000
+            action = chunks.at(now)
+            if action is not None and receiver.is_alive():
+                here.send(action)
+            time.sleep(0.01)
+    process.join()
+    return result[0], np.array(ages)
+
+
+def draw(path, trained, runs):
+    figure, (ages, distance, success) = plt.subplots(1, 3, figsize=(12, 3.2), width_ratios=[2, 3, 1])
+    bins = np.linspace(0, max(60, *(run["ages"].max() for run in runs.values())), 40)
+    ages.hist(trained, bins, density=True, color="0.8", label="in training")
+    for color, (name, run) in zip(("tab:green", "tab:red"), runs.items(), strict=True):
+        ages.hist(run["ages"], bins, density=True, histtype="step", color=color, label=name)
+        distance.plot(np.arange(len(run["apart"])) * STEP_NS / 1e9, 100 * run["apart"], color=color, label=name)
+        success.bar(name.replace(" ", "\n"), 100 * run["success"], color=color)
+    distance.axhline(100 * NEAR_M, color="0.6", linestyle=":")
+    ages.set(xlabel="age of the newest frame, ms", yticks=[])
+    distance.set(xlabel="s", ylabel="tip to ball, cm")
+    success.set(ylabel=f"% of the time within {100 * NEAR_M:g} cm", ylim=(0, 100))
+    ages.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--out", type=Path, default=Path("live_arm"), help="folder of all that is written (default live_arm)"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long each of the two drives (default 10)")
+    parser.add_argument("--delay-ms", type=float, default=80.0, help="how late frames come (default 80)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--short", action="store_true", help="train and drive for a few seconds only")
+    given = parser.parse_args()
+    if given.out.exists():
+        parser.error(f"--out: {given.out} exists already")
+    episodes, steps = (20, 1500) if given.short else (60, 8000)
+    seconds = min(given.seconds, 3.0) if given.short else given.seconds
+    torch.set_num_threads(1)
+    given.out.mkdir(parents=True)
+    record_demonstrations(given.out / "demonstrations", episodes, 4.0, given.seed)
+    policy, spec, trained = train(given.out / "demonstrations", steps, given.seed)
+    spec.save(given.out / "spec.json")
+    runs = {}
+    for name, aligned in (("through the aligner", True), ("latest of everything", False)):
+        recorded = given.out / name.replace(" ", "_")
+        apart, ages = drive(
+            policy,
+            spec,
+            recorded,
+            aligned=aligned,
+            seconds=seconds,
+            delay_s=given.delay_ms / 1e3,
+            seed=given.seed + 1000,
+        )
+        settled = apart[len(apart) // 4 :]  # without the begin
+        runs[name] = {"apart": apart, "ages": ages, "success": float((settled < NEAR_M).mean())}
+        print(
+            f"{name}: {100 * runs[name]['success']:.0f} % of the time within {100 * NEAR_M:g} cm, {100 * np.median(settled):.1f} cm "
+            f"apart (median); frames {np.median(ages):.0f} ms old (in training {np.median(trained):.0f} ms)"
+        )
+        print(live.skew(recorded, spec))
+    draw(given.out / "ages.png", trained, runs)
+    numbers = {name: {"success": run["success"], "age_ms": float(np.median(run["ages"]))} for name, run in runs.items()}
+    (given.out / "numbers.json").write_text(json.dumps(numbers, indent=2))
+    print(f"picture: {given.out / 'ages.png'}")
+
+
+if __name__ == "__main__":
+    main()
