@@ -216,7 +216,7 @@ class EpisodeLoader(BatchesInOrder):
         return self.num_samples // together if self._drop_last else -(-self.num_samples // together)
 
     def _batch_at(self, place: Place) -> dict[str, Any] | None:
-        seed, epoch, samples, _ = place
+        seed, epoch, samples, *_ = place
         left, together = self.num_samples - samples, self.batch_size * self.world_size
         if left <= 0 or (left < together and self._drop_last):
             return None

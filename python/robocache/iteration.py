@@ -14,7 +14,7 @@ from . import errors
 from ._check import whole
 from .meter import Meter
 
-Place = tuple[int, int, int, int]  # seed, epoch, samples, memory
+Place = tuple[int, int, int, int, Any]  # seed, epoch, samples, memory, weights
 
 
 class BatchesInOrder(abc.ABC):
@@ -35,6 +35,7 @@ class BatchesInOrder(abc.ABC):
     num_samples: int
     _fingerprint: str
     _shards = False  # whether ranks have samples of their own
+    _weights: Any = None  # which weights the order has at which place
 
     def _begin(self, seed: int, drop_last: bool) -> None:
         """Goes to the beginning of the order, when all of it is known."""
@@ -52,9 +53,13 @@ class BatchesInOrder(abc.ABC):
     def _batch_at(self, place: Place) -> dict[str, Any] | None:
         """The batch at a place; None at the epoch's end."""
 
-    def _completed(self, batch: dict[str, Any], seed: int, epoch: int, samples: int) -> dict[str, Any]:
+    def _completed(self, batch: dict[str, Any], place: Place) -> dict[str, Any]:
         """The batch with what other threads need not wait for."""
         return batch
+
+    def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
+        """What places take of the weights that a state tells of. If it raises, nothing has changed."""
+        return None
 
     @abc.abstractmethod
     def _check_fingerprint(self, fingerprint: Any) -> None:
@@ -102,7 +107,7 @@ class BatchesInOrder(abc.ABC):
             if of.over:
                 raise StopIteration
             began = time.perf_counter()
-            place = of.seed, of.epoch, of.samples, of.memory
+            place = of.seed, of.epoch, of.samples, of.memory, self._weights
             batch = self._batch_at(place)
             if batch is None:
                 of.over = True
@@ -114,7 +119,7 @@ class BatchesInOrder(abc.ABC):
             of.begun = of.begun or iteration is not None
             of.loaded = False
             self.meter._add(began, time.perf_counter())
-        return self._completed(batch, *place[:3])
+        return self._completed(batch, place)
 
     def _after(self, samples: int) -> int:
         return min(samples + self.batch_size * self.world_size, self.num_samples)
@@ -178,6 +183,7 @@ class BatchesInOrder(abc.ABC):
                 f"got {place['samples']}"
             )
         with self._lock:
+            self._weights = self._weights_of(place["seed"], state)
             for loop in self._alive():
                 loop.iteration.over = True
             self._newest = Iteration(**place, memory=0, loaded=True)

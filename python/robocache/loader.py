@@ -9,13 +9,14 @@ import sys
 import textwrap
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from . import _lib, errors
-from ._check import whole, wholes
+from ._check import number, whole, wholes
 from ._operation import Array
 from ._printable import printable, warn
 from .actions.conversions import as_recorded
@@ -40,6 +41,7 @@ _next = _lib.function("loader_next")
 _slot = _lib.function("loader_slot")
 _gather = _lib.function("loader_gather")
 _anchors = _lib.function("loader_anchors")
+_change_weights = _lib.function("loader_change_weights")
 _bad_frames = _lib.function("loader_bad_frames")
 _check_tolerance = _lib.function("loader_check_tolerance")
 _memory = _lib.function("batch_memory")
@@ -76,6 +78,23 @@ def _of_environment(name: str) -> int:
         raise errors.ArgumentError(
             f"{name}: expected an int in the environment, got {os.environ[name]!r}; ranks=Ranks(rank=, world_size=) goes before it"
         ) from None
+
+
+_CHANGE = "epoch", "samples", "weights"
+
+
+class _Change(NamedTuple):
+    """Other weights of the sources, for a seed: the epoch and samples before them, the weights, and what places take."""
+
+    seed: int
+    said: tuple[int, int, dict[str, float]]
+    made: Any
+
+
+def _given_weights(weights: Any) -> dict[str, float]:
+    if not isinstance(weights, Mapping):
+        raise errors.ArgumentTypeError(f"weights: expected {{name of a source: weight}}, got {weights!r}")
+    return {_lib.text("weights", name): float(number(f"weights[{name!r}]", x)) for name, x in weights.items()}
 
 
 class LoaderWarning(UserWarning):
@@ -221,6 +240,8 @@ class Loader(BatchesInOrder):
         self.num_samples: int = described["samples"]
         self.anchor: str | None = described["anchor"] or None
         self._steps: int = described["steps_per_epoch"]
+        self._is_weighted: bool = described["weighted"]
+        self._changes: list[_Change] = []
         self._fingerprint: str = described["fingerprint"]
         self._names = tuple(array["name"] for array in described["arrays"])
         self._chosen_by = chosen_by(
@@ -368,17 +389,16 @@ class Loader(BatchesInOrder):
     def _completed(
         self,
         batch: dict[str, Any],
-        seed: int,
-        epoch: int,
-        samples: int,
+        place: Place,
         indices: np.ndarray | None = None,
         draws: np.ndarray | None = None,
     ) -> dict[str, Any]:
         """The batch at a place, or of these anchors, with its texts, and with images by their `transform`. The host knows the
         anchors, so this waits for no device."""
         if self._texts or self._transforms:
+            seed, epoch, samples, _, weights = place
             given = None if indices is None else _lib.from_numpy(indices)
-            anchors = SampleAnchors(*_lib.to_numpy(_anchors(self._handle, seed, epoch, samples, given)).T)
+            anchors = SampleAnchors(*_lib.to_numpy(_anchors(self._handle, seed, epoch, samples, weights, given)).T)
             if draws is not None:
                 anchors = anchors._replace(number=draws)
             for key in self._texts.values():
@@ -445,11 +465,11 @@ class Loader(BatchesInOrder):
         _, batch, made = self._ahead
         if batch is None:
             return None
-        seed, epoch, samples, memory = place
+        seed, epoch, samples, *rest = place
         samples = self._after(samples)
         try:
             self._ahead = queued(
-                (seed, epoch + 1, 0, memory) if samples == self.num_samples else (seed, epoch, samples, memory)
+                (seed, epoch + 1, 0, *rest) if samples == self.num_samples else (seed, epoch, samples, *rest)
             )
         except errors.Error:
             self._ahead = None  # whoever asks for that one is told
@@ -504,7 +524,76 @@ class Loader(BatchesInOrder):
         anchors = wholes("indices", indices)
         numbers = None if draws is None else _lib.from_numpy(draws)
         made = _gather(self._handle, self._like, _lib.from_numpy(anchors), seed, epoch, numbers)
-        return self._completed(self._as_dict(made, len(anchors)), seed, epoch, 0, anchors, draws)
+        return self._completed(self._as_dict(made, len(anchors)), (seed, epoch, 0, 0, None), anchors, draws)
+
+    def set_weights(self, weights: Mapping[str, float], *, epoch: int | None = None) -> None:
+        """Gives the sources of a mixture other weights, from the next batch on, or from the beginning of a later epoch.
+
+        Each source goes on through its own anchors where it was, so that none is skipped or repeated. States hold the weights
+        of the past and of epochs to come. With several ranks each must set the same weights between the same two batches:
+        no rank knows the others' weights, and they would draw other samples than these expect.
+
+        Args:
+            weights: ``{name: weight}`` of every source, by its :attr:`Source.name`; with 0 it is not drawn, until it has another.
+            epoch: the epoch that begins with these weights, which hold until the next epoch that has some; one not begun yet.
+                None: from the next batch on.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: naming the argument; the sources have no weights, a name is missing or unknown, or
+                a weight is negative, not finite, or too small for a draw of 65,536.
+
+        Example:
+            >>> sources = [robocache.Source(kitchen, 1, name="kitchen"), robocache.Source(garage, 1, name="garage")]
+            >>> loader = robocache.Loader(sources, batch_size=64, delta_timestamps={"action": None})
+            >>> for epoch, weights in {0: {"kitchen": 3, "garage": 1}, 5: {"kitchen": 0, "garage": 1}}.items():
+            ...     loader.set_weights(weights, epoch=epoch)
+            >>> int((next(loader)["dataset_index"] == 0).sum())
+            48
+        """
+        given = _given_weights(weights)
+        with self._lock:
+            at = self._stands_at()
+            first = at.epoch + (at.samples > 0)
+            if epoch is not None and not first <= whole("epoch", epoch) < 2**63:
+                raise errors.ArgumentError(f"epoch: expected one that has not begun, {first} or later, got {epoch}")
+            start = (at.epoch, at.samples) if epoch is None else (whole("epoch", epoch), 0)
+            others = [change.said for change in self._changes if change.said[:2] != start]
+            wanted = sorted([*others, (*start, given)], key=lambda said: said[:2])
+            self._weights = self._changed_weights(at.seed, wanted)
+
+    def _changed_weights(self, seed: int, wanted: Sequence[tuple[int, int, dict[str, float]]]) -> Any:
+        """Takes these changes of the weights, in their order, in place of all others. Returns what places take."""
+        known = takewhile(lambda both: both[0][:2] == (seed, both[1]), zip(self._changes, wanted, strict=False))
+        changes = [change for change, _ in known]
+        for epoch, samples, weights in wanted[len(changes) :]:
+            last = changes[-1].made if changes else None
+            pairs = (x for pair in weights.items() for x in pair)
+            made = _change_weights(self._handle, last, seed, epoch, samples, *pairs)
+            changes.append(_Change(seed, (epoch, samples, weights), made))
+        self._changes = changes
+        return changes[-1].made if changes else None
+
+    def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
+        if "weights" not in state:
+            return self._changed_weights(seed, [change.said for change in self._changes])
+        listed = state["weights"]
+        if not isinstance(listed, list | tuple) or not all(
+            isinstance(x, Mapping) and {*x} == {*_CHANGE} for x in listed
+        ):
+            raise errors.ArgumentTypeError(f"weights: expected what state_dict() gave, got {listed!r}")
+        said = [
+            (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _given_weights(x["weights"])) for x in listed
+        ]
+        return self._changed_weights(seed, said)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of any order; with weights of the sources also how :meth:`set_weights` changed them, and will."""
+        with self._lock:
+            state = super().state_dict()
+            if self._is_weighted:
+                said = [(*change.said[:2], dict(change.said[2])) for change in self._changes]
+                state["weights"] = [dict(zip(_CHANGE, change, strict=True)) for change in said]
+        return state
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
         """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.

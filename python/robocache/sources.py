@@ -34,6 +34,7 @@ class Source:
             is drawn in proportion to its value, 0 not at all. Up to 512 different weights have their exact shares; above, those
             that lie closest are drawn equally often, together in their exact share. Shares are whole 65,536ths.
         balance: a column, such as ``"task"``: all anchors with one value together have the same share as those with any other.
+        name: by which :meth:`Loader.set_weights` knows it. None: the name of the dataset's folder.
     """
 
     dataset: Dataset
@@ -45,6 +46,7 @@ class Source:
     anchors: Anchors | None = None
     weight_by: str | None = None
     balance: str | None = None
+    name: str | None = None
 
     if TYPE_CHECKING:  # the same, but for paths, which become the datasets that they name
 
@@ -59,6 +61,7 @@ class Source:
             anchors: Anchors | None = None,
             weight_by: str | None = None,
             balance: str | None = None,
+            name: str | None = None,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -72,7 +75,7 @@ class Source:
         told = [repr(self.dataset)]
         told += [
             f"{name}={x!r}"
-            for name in ("weight", "rename", "anchor", "anchors", "weight_by", "balance")
+            for name in ("name", "weight", "rename", "anchor", "anchors", "weight_by", "balance")
             if (x := getattr(self, name)) is not None
         ]
         if self.episodes is not None:

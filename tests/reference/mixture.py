@@ -91,6 +91,21 @@ def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuf
     return source, anchor
 
 
+def changed_draws(count, anchors, changes, *, seed=0, shuffle=True):
+    """(source, anchor) of the first draws, counted one by one, where weights change: [(first draw, weights)]."""
+    found, drawn, changes = [], [0] * len(anchors), [(first, tuple(shares(weights))) for first, weights in changes]
+    for number in range(count):
+        share = [share for first, share in changes if first <= number][-1]
+        block, place = divmod(number, BLOCK)
+        source = int(turns(share, seed, block, shuffle)[place][0])
+        turn, anchor = divmod(drawn[source], anchors[source])
+        drawn[source] += 1
+        if shuffle:
+            anchor = permuted(anchor, anchors[source], mix_bits(seed ^ mix_bits(source + 1)), turn)
+        found.append((source, anchor))
+    return found
+
+
 def _part_of(place, sizes):
     """Which of the parts that lie behind each other a place is in, and where."""
     for part, size in enumerate(sizes):

@@ -419,6 +419,7 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   }
   MixtureSource own{.first_slot = held->first_slot, .reciprocal = held->reciprocal};
   own.order.n = held->order.n;
+  own.offset = held->offset;
   const int64_t end_slot = held[1].first_slot;
   const int32_t left_bits = held->order.left_bits;
   const int32_t right_bits = held->order.right_bits;
@@ -431,6 +432,7 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   const auto first = static_cast<uint32_t>(__shfl_sync(kWarp, own.first_slot, source));
   const auto end = static_cast<uint32_t>(__shfl_sync(kWarp, end_slot, source));
   own.reciprocal = __shfl_sync(kWarp, own.reciprocal, source);
+  own.offset = __shfl_sync(kWarp, own.offset, source);
   own.order.n = order.n = __shfl_sync(kWarp, own.order.n, source);
   order.left_bits = __shfl_sync(kWarp, left_bits, source);
   order.right_bits = __shfl_sync(kWarp, right_bits, source);
@@ -442,7 +444,7 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
   }
   for (int apart = 1; apart < kDrawLanes; apart *= 2) before += __shfl_xor_sync(kWarp, before, apart);
   if (!order.shuffle) before = slot - first;
-  const MixtureSource::Round round = own.round_of(block * (end - first) + before);
+  const MixtureSource::Round round = own.round_of(own.offset + block * (end - first) + before);
   static_assert(kDrawLanes == Order::kRounds);
   const uint64_t key = Order::key_of(mixture.seed_of(source), round.number, part);
   for (int i = 0; i < Order::kRounds; ++i) order.keys[i] = __shfl_sync(kWarp, key, i, kDrawLanes);

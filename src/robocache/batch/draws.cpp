@@ -1,6 +1,7 @@
 #include "robocache/batch/draws.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <span>
 #include <utility>
 
@@ -8,9 +9,20 @@
 #include "robocache/sample/anchor_classes.hpp"
 
 namespace robocache {
+namespace {
+
+bool is_before(const BatchPosition& a, const BatchPosition& b) {
+  return std::pair(a.epoch, a.samples) < std::pair(b.epoch, b.samples);
+}
+
+}  // namespace
 
 Draws::Draws(const LoaderOptions& options, const LoaderStreams& streams, const EpisodesOfRanks& of_ranks)
-    : options_(options), streams_(streams), device_tables_(options.device), sources_(options.sources.size()) {
+    : options_(options),
+      streams_(streams),
+      device_tables_(options.device),
+      sources_(options.sources.size()),
+      change_tables_(options.device) {
   const bool has_goals =
       std::ranges::any_of(options.streams, [](const StreamRequest& request) { return request.moment.has_value(); });
   for (size_t i = 0; i < sources_.size(); ++i) {
@@ -50,6 +62,12 @@ void Draws::add_parts(size_t i) {
   if (classes.weights.empty()) refuse(name, ": expected an anchor with a weight above 0, got none");
   for (Anchors& part : anchors.split(classes.of, std::ssize(classes.weights))) parts_.push_back({i, std::move(part)});
   sources_[i].part_weights = std::move(classes.weights);
+}
+
+std::vector<int64_t> Draws::anchors_of_parts() const {
+  std::vector<int64_t> anchors;
+  for (const Part& part : parts_) anchors.push_back(part.anchors.index().anchors);
+  return anchors;
 }
 
 AnchorEdges Draws::edges_of(size_t source) const {
@@ -122,9 +140,7 @@ void Draws::mix(const EpisodesOfRanks& of_ranks) {
   if (options_.shard_episodes && mixing.samples_per_epoch.value_or(0) > 0) {  // MixtureTables refuses others
     mixing.samples_per_epoch = std::max<int64_t>(1, *mixing.samples_per_epoch / options_.world_size);
   }
-  std::vector<int64_t> anchors;
-  for (const Part& part : parts_) anchors.push_back(part.anchors.index().anchors);
-  const MixtureTables mixed(anchors, mixing);
+  const MixtureTables mixed(anchors_of_parts(), mixing);
   Mixture& mixture = on_host_.mixture = mixed.mixture();
   if (options_.shard_episodes) {
     const int64_t fewest = fewest_anchors(of_ranks);
@@ -147,6 +163,69 @@ void Draws::mix(const EpisodesOfRanks& of_ranks) {
     index.first_of = device_tables_.put(parts_[i].anchors.first_of());
     if (const auto& ticks = sources_[parts_[i].source].ticks) index.tick_ns = ticks->on_device().time_ns;
   }
+}
+
+// The index of each source by its name.
+std::map<std::string, size_t> Draws::source_names() const {
+  std::map<std::string, size_t> names;
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    const SourceRequest& source = options_.sources[i];
+    const std::filesystem::path path = source.dataset->path();
+    const std::string name = source.name.empty() ? path.filename().string() : source.name;
+    if (names.emplace(name, i).second) continue;
+    refuse("sources[", std::to_string(i),
+           "].name: expected one that no other source has, since weights go by names, got '", name, "'");
+  }
+  return names;
+}
+
+const WeightChange* Draws::change_weights(const BatchPosition& from,
+                                          const std::vector<std::pair<std::string, double>>& weights) const {
+  if (from.epoch < 0) refuse("epoch: expected at least 0, got ", std::to_string(from.epoch));
+  if (from.weights != nullptr && is_before(from, from.weights->from)) {
+    refuse("weights: expected changes in the order of their epochs and samples");
+  }
+  if (!is_weighted()) refuse("weights: expected a loader whose sources have weights or a temperature");
+  const std::map<std::string, size_t> sources = source_names();
+  std::string expected = "weights: expected one for each of ";
+  for (const auto& source : sources) expected += (source == *sources.begin() ? "'" : ", '") + source.first + "'";
+  MixtureOptions mixing{.weights = std::vector<std::optional<double>>(sources.size()),
+                        .temperature = {},
+                        .samples_per_epoch = {},
+                        .shuffle = options_.shuffle,
+                        .changed = std::vector<std::string>(sources.size())};
+  for (const Source& source : sources_) mixing.parts.push_back(source.part_weights);
+  for (const auto& [name, weight] : weights) {
+    const auto source = sources.find(name);
+    if (source == sources.end()) refuse(expected, ", got one for '", name, "'");
+    if (mixing.weights[source->second]) refuse(expected, ", got two for '", name, "'");
+    mixing.weights[source->second] = weight;
+    mixing.changed[source->second] = "weights['" + name + "']";
+  }
+  for (const auto& [name, source] : sources) {
+    if (!mixing.weights[source]) refuse(expected, ", got none for '", name, "'");
+  }
+  const Mixture before = mixture_at(from, Device{});
+  const int64_t first = options_.shard_episodes ? from.samples / options_.world_size : from.samples;
+  auto change = std::make_unique<WeightChange>(WeightChange{from, MixtureTables(anchors_of_parts(), mixing)});
+  change->mixed.go_on(before, before.first_draw + static_cast<uint64_t>(first));
+  const std::lock_guard<std::mutex> lock(changes_mutex_);
+  if (options_.device.is_cuda()) change->on_device = change_tables_.put(change->mixed.table());
+  changes_.push_back(std::move(change));
+  return changes_.back().get();
+}
+
+Mixture Draws::mixture_at(const BatchPosition& position, Device device) const {
+  Mixture mixture = (device.is_cuda() ? on_device_ : on_host_).mixture.at_epoch(position.seed, position.epoch);
+  const WeightChange* change = position.weights;
+  if (change == nullptr) return mixture;
+  if (change->from.seed != position.seed) {
+    refuse("seed: expected ", std::to_string(change->from.seed), ", for which the weights changed, got ",
+           std::to_string(position.seed));
+  }
+  while (change != nullptr && is_before(position, change->from)) change = change->from.weights;
+  if (change != nullptr) mixture.table = device.is_cuda() ? change->on_device : change->mixed.table().data();
+  return mixture;
 }
 
 // The order depends on weights by the share that they give a source.

@@ -2,15 +2,18 @@
 // goals are taken.
 //
 //   const Draws draws(options, streams, episodes_of_ranks);
-//   const Mixture mixture = draws.on_host().mixture.at_epoch(seed, epoch);
-//   const Draw draw = mixture.at(position);  // of anchor draw.anchor of draws.parts()[draw.source]
+//   const Mixture mixture = draws.mixture_at(position, Device{});
+//   const Draw draw = mixture.at(position.samples);  // of anchor draw.anchor of draws.parts()[draw.source]
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/align/moments.hpp"
@@ -24,13 +27,23 @@
 
 namespace robocache {
 
+struct WeightChange;
+
 // The position of a batch. A training run that keeps it can go on with any batch size and any number of ranks.
 struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t samples = 0;  // drawn before by all ranks together, in this epoch
+  int64_t samples = 0;                    // drawn before by all ranks together, in this epoch
+  const WeightChange* weights = nullptr;  // the last of the loader's changes, for this seed; null: none
 
   bool operator==(const BatchPosition&) const = default;
+};
+
+// Weights of the sources from a position on, until the next change.
+struct WeightChange {
+  BatchPosition from;  // whose `weights` is the change before
+  MixtureTables mixed;
+  const MixtureSource* on_device = nullptr;  // the table there
 };
 
 // What plans read of the draws, in the memory of the host or of the loader's device.
@@ -42,7 +55,7 @@ struct DrawTables {
   const MomentSource* moments_of_parts = nullptr;  // for each part those of its source
 };
 
-// Immutable. Any number of threads may use one.
+// Immutable but for further changes of weights. Any number of threads may use one.
 class Draws {
  public:
   // Anchors that the mixture draws as one source: all of a source, or a class of them with a weight of its own.
@@ -60,6 +73,14 @@ class Draws {
   const DrawTables& on_host() const { return on_host_; }
   const DrawTables& on_device() const { return options_.device.is_cuda() ? on_device_ : on_host_; }
 
+  // The mixture of the parts with the weights that hold at a position, in the memory of the host or of the loader's device, at the
+  // position's epoch. Throws ArgumentError for another seed than that of the changes.
+  Mixture mixture_at(const BatchPosition& position, Device device) const;
+
+  // Loader::change_weights().
+  const WeightChange* change_weights(const BatchPosition& from,
+                                     const std::vector<std::pair<std::string, double>>& weights) const;
+
   // In the order of the sources.
   const std::vector<Part>& parts() const { return parts_; }
   bool has_weighted_parts() const;
@@ -67,6 +88,7 @@ class Draws {
   const Anchors& anchors_of(size_t source) const { return sources_[source].anchors; }
   int64_t anchors() const { return on_host_.mixture.anchors; }  // in all sources
   int64_t anchors_before_filter() const;
+  bool is_weighted() const { return on_host_.mixture.weighted; }
   int64_t samples() const;  // drawn by all ranks together in an epoch
 
   // What the windows of a request are around in a source: its anchors, or with a moment every tick.
@@ -84,6 +106,8 @@ class Draws {
   };
 
   void add_parts(size_t source);
+  std::vector<int64_t> anchors_of_parts() const;
+  std::map<std::string, size_t> source_names() const;
   AnchorEdges edges_of(size_t source) const;
   Anchors ticks_of(size_t source, const std::vector<int64_t>& episodes, const AnchorEdges& edges) const;
   Anchors filtered(size_t source, const Anchors& every) const;
@@ -103,6 +127,9 @@ class Draws {
   DrawTables on_host_;
   DrawTables on_device_;  // on a CUDA device
   OrderFingerprint fingerprint_;
+  mutable std::mutex changes_mutex_;  // held while what follows changes
+  mutable DeviceTables change_tables_;
+  mutable std::vector<std::unique_ptr<const WeightChange>> changes_;
 };
 
 }  // namespace robocache

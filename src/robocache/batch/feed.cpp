@@ -121,7 +121,7 @@ std::optional<BatchPosition> Feed::behind(const BatchPosition& position) const {
   const BatchPosition next = loader_->after(position);
   if (loader_->samples_at(next) > 0) return next;
   if (position.epoch == INT64_MAX) return {};
-  return BatchPosition{position.seed, position.epoch + 1, 0};
+  return BatchPosition{position.seed, position.epoch + 1, 0, position.weights};
 }
 
 void Feed::fetch_behind(const BatchPosition& position) const {

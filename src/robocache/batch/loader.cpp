@@ -159,7 +159,13 @@ int64_t Loader::samples_at(const BatchPosition& position) const {
 
 BatchPosition Loader::after(const BatchPosition& position) const {
   const int64_t end = position.samples + samples_at(position) * options_.world_size;
-  return {position.seed, position.epoch, std::min(end, samples())};
+  return {position.seed, position.epoch, std::min(end, samples()), position.weights};
+}
+
+const WeightChange* Loader::change_weights(const BatchPosition& from,
+                                           const std::vector<std::pair<std::string, double>>& weights) const {
+  samples_at(from);  // refuses samples that no epoch has
+  return draws_.change_weights(from, weights);
 }
 
 const BatchSpec& Loader::spec(size_t source) const {
@@ -323,7 +329,7 @@ int64_t Loader::gather(const BatchPosition& position, std::span<const int64_t> a
 std::vector<SampleAnchor> Loader::anchors_at(const BatchPosition& position, std::span<const int64_t> anchors) const {
   check_anchors(anchors);
   const int64_t count = anchors.empty() ? samples_at(position) : std::ssize(anchors);
-  WindowBatch batch = samples_of(options_, {position, count}, draws_.on_host().mixture);
+  WindowBatch batch = samples_of(options_, {position, count}, draws_.mixture_at(position, Device{}));
   if (!anchors.empty()) batch.anchors = anchors.data();
   std::vector<SampleAnchor> found;
   for (int64_t i = 0; i < count; ++i) {

@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/batch/draws.hpp"
@@ -56,7 +57,7 @@ struct AnchoredEpisode {
   int64_t anchors;
 };
 
-// Immutable; any number of threads may use one. It owns the anchors and tables of its plans, and shares streams with all loaders
+// Immutable but for changes of weights; any number of threads may use one. It owns the anchors and tables of its plans, and shares streams with all loaders
 // of this process that read the same ones from the same tier. Memory for batches is the caller's.
 class Loader {
  public:
@@ -82,6 +83,18 @@ class Loader {
 
   // The position behind the batch at this one, in the same epoch.
   BatchPosition after(const BatchPosition& position) const;
+
+  // Whether the sources have weights, which may then change.
+  bool is_weighted() const { return draws_.is_weighted(); }
+
+  // Gives each source, by its name, another weight from a position on, for the `weights` of all positions that shall know of it:
+  //   position.weights = loader.change_weights(position, {{"bridge", 2}, {"droid", 1}});
+  // A batch has the weights that hold at its first draw. Each source goes on through its anchors where it was; one of weight 0 is
+  // not drawn. The changes before are those of the position's own `weights`, which begin no later. The loader keeps the change.
+  // Throws ArgumentError for names that are not those of all sources, each once, for weights that are not finite and at least 0,
+  // all 0, or too small for a draw of a block, and where sources have no weights.
+  const WeightChange* change_weights(const BatchPosition& from,
+                                     const std::vector<std::pair<std::string, double>>& weights) const;
 
   // Fills `memory` (batch_bytes() on the device, 64-byte aligned) with this rank's batch at a position. The ranks share the draws
   // from position.samples on. The epoch's first draws fill up an uneven last share.

@@ -89,6 +89,7 @@ struct StreamRequest {
 // What is drawn from: episodes of a dataset.
 struct SourceRequest {
   std::shared_ptr<const Dataset> dataset;
+  std::string name = {};                                         // by default that of the dataset's folder
   std::optional<double> weight = {};                             // its share of the draws; all sources or none
   std::optional<std::vector<int64_t>> episodes = {};             // to draw from; default all
   std::vector<std::pair<std::string, std::string>> rename = {};  // a stream, and the key that it fills
@@ -118,8 +119,8 @@ struct SourceRequest {
 
   // What is text: datasets, episodes and statistics are the caller's, renames are names of their own.
   static constexpr auto fields() {
-    return std::tuple(Field{"weight", &SourceRequest::weight}, Field{"anchor", &SourceRequest::anchor},
-                      Field{"filter", &SourceRequest::filter});
+    return std::tuple(Field{"name", &SourceRequest::name}, Field{"weight", &SourceRequest::weight},
+                      Field{"anchor", &SourceRequest::anchor}, Field{"filter", &SourceRequest::filter});
   }
 };
 

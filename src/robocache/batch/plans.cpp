@@ -16,7 +16,7 @@ WindowBatch samples_of(const LoaderOptions& options, const Wanted& wanted, const
   batch.count = wanted.count;
   batch.first_position =
       options.shard_episodes ? position.samples / options.world_size : position.samples + options.rank * wanted.count;
-  batch.mixture = mixture.at_epoch(position.seed, position.epoch);
+  batch.mixture = mixture;
   batch.seed = position.seed;
   batch.epoch = static_cast<uint64_t>(position.epoch);
   return batch;
@@ -99,7 +99,7 @@ WindowBatch PartPlans::batch_of(const Wanted& wanted, const Plan& plan, const Mi
 }
 
 void PartPlans::run(const Wanted& wanted, void* memory, CudaStream stream) const {
-  const WindowBatch around_anchors = batch_of(wanted, anchors_, draw_tables_.mixture, memory);
+  const WindowBatch around_anchors = batch_of(wanted, anchors_, draws_.mixture_at(wanted.position, device_), memory);
   if (anchors_.runs) window_batch(around_anchors, device_, stream);
   for (const auto& [arrays, moments, plan] : goals_) {
     if (!plan.runs && arrays.offset < 0) continue;

@@ -33,7 +33,7 @@ struct Wanted {
   const int64_t* draws_on_device = nullptr;
 };
 
-// The samples of a batch that `mixture` draws, without a plan and memory.
+// The samples of a batch that `mixture` draws, at the position's epoch, without a plan and memory.
 WindowBatch samples_of(const LoaderOptions& options, const Wanted& wanted, const Mixture& mixture);
 
 // The offsets of the arrays that say what a sample's anchor is; below 0: not written.

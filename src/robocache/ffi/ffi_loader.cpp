@@ -50,6 +50,17 @@ struct BatchHandle {
   int64_t samples;
 };
 
+// Weights of the sources from a position on.
+struct WeightsHandle {
+  static constexpr const char* kTypeKey = "robocache.Weights";
+  std::shared_ptr<const Loader> loader;
+  const WeightChange* change;
+};
+
+const WeightChange* weights_from(const Args& args, int i) {
+  return args.is_none(i) ? nullptr : args.object<WeightsHandle>(i, "weights").change;
+}
+
 // A dense array that Python made for the call.
 template <class T>
 std::vector<T> numbers(const Args& args, int i, const char* name) {
@@ -164,6 +175,7 @@ ROBOCACHE_FFI(loader_describe, args, result) {
                                     {"anchors", loader.anchors()},
                                     {"anchors_before_filter", loader.anchors_before_filter()},
                                     {"samples", loader.samples()},
+                                    {"weighted", loader.is_weighted()},
                                     {"steps_per_epoch", loader.steps_per_epoch()},
                                     {"fingerprint", loader.fingerprint()},
                                     {"anchor", loader.options().anchor},
@@ -174,7 +186,7 @@ ROBOCACHE_FFI(loader_describe, args, result) {
 }
 
 // (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, samples, with reuse_buffers which of
-// several loops asks, CUDA stream, or None for the current one, address of the framework's DLPackExchangeAPI, or None, that of
+// several loops asks, the sources' weights or None, CUDA stream, or None for the current one, address of the framework's DLPackExchangeAPI, or None, that of
 // a list) -> a batch, or true where its arrays are in the list; with reuse_buffers which of the memories it lies in; None at the epoch's end
 ROBOCACHE_FFI(loader_next, args, result) {
   const auto& handle = args.object<LoaderHandle>(0, "loader");
@@ -182,15 +194,16 @@ ROBOCACHE_FFI(loader_next, args, result) {
   const auto& feed = handle.feed;
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(2, "seed")),
                                .epoch = args.integer(3, "epoch"),
-                               .samples = args.integer(4, "samples")};
-  const CudaStream stream = args.is_none(6) ? current_stream(loader->options().device)
-                                            : CudaStream{reinterpret_cast<void*>(args.integer(6, "stream"))};
+                               .samples = args.integer(4, "samples"),
+                               .weights = weights_from(args, 6)};
+  const CudaStream stream = args.is_none(7) ? current_stream(loader->options().device)
+                                            : CudaStream{reinterpret_cast<void*>(args.integer(7, "stream"))};
   auto batch = feed->next(position, allocator(*loader), stream, check_signals, args.integer(5, "loop"));
   if (!batch) return;
   if (feed->reuses()) return result.set(batch->slot);
-  if (!args.is_none(7)) {
-    TensorSet::fill_list(handle.tensors(batch->samples), batch->memory, args.integer(7, "exchange"),
-                         args.integer(8, "list"));
+  if (!args.is_none(8)) {
+    TensorSet::fill_list(handle.tensors(batch->samples), batch->memory, args.integer(8, "exchange"),
+                         args.integer(9, "list"));
     return result.set(true);
   }
   result.set_object(BatchHandle{loader, std::move(batch->memory), batch->samples});
@@ -215,15 +228,31 @@ ROBOCACHE_FFI(loader_gather, args, result) {
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 
-// (loader, seed, epoch, samples, int64 indices or None) -> the source, episode, time and number of each sample of the batch at this
+// (loader, the weights before or None, seed, epoch, samples; then of each source its name and weight) -> the weights of the sources
+// at this position and later ones
+ROBOCACHE_FFI(loader_change_weights, args, result) {
+  const auto& loader = args.object<LoaderHandle>(0, "loader").loader;
+  const BatchPosition from{.seed = static_cast<uint64_t>(args.integer(2, "seed")),
+                           .epoch = args.integer(3, "epoch"),
+                           .samples = args.integer(4, "samples"),
+                           .weights = weights_from(args, 1)};
+  std::vector<std::pair<std::string, double>> weights;
+  for (int at = 5; at < args.count(); at += 2) {
+    weights.emplace_back(args.string(at, "weights"), args.real(at + 1, "weights"));
+  }
+  result.set_object(WeightsHandle{loader, loader->change_weights(from, weights)});
+}
+
+// (loader, seed, epoch, samples, the sources' weights or None, int64 indices or None) -> the source, episode, time and number of each sample of the batch at this
 // position, or of these anchors, int64 [samples, 4] on the CPU
 ROBOCACHE_FFI(loader_anchors, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(1, "seed")),
                                .epoch = args.integer(2, "epoch"),
-                               .samples = args.integer(3, "samples")};
-  const auto given = args.is_none(4) ? std::vector<int64_t>{} : numbers<int64_t>(args, 4, "indices");
-  const bool none = !args.is_none(4) && given.empty();
+                               .samples = args.integer(3, "samples"),
+                               .weights = weights_from(args, 4)};
+  const auto given = args.is_none(5) ? std::vector<int64_t>{} : numbers<int64_t>(args, 5, "indices");
+  const bool none = !args.is_none(5) && given.empty();
   const auto found = none ? std::vector<SampleAnchor>{} : loader.anchors_at(position, given);
   OwnedTensor table = OwnedTensor::allocate(DType::kInt64, Device{}, {std::ssize(found), 4});
   auto* to = static_cast<int64_t*>(table.view().data);

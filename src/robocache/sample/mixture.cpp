@@ -10,6 +10,10 @@
 namespace robocache {
 namespace {
 
+std::string weight_name(const MixtureOptions& options, size_t source) {
+  return options.changed.empty() ? "sources[" + std::to_string(source) + "].weight" : options.changed[source];
+}
+
 // The weights; empty if every anchor is drawn once.
 std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOptions& options) {
   const auto given = std::count_if(options.weights.begin(), options.weights.end(),
@@ -31,13 +35,16 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
   std::vector<double> weights;
   for (size_t source = 0; source < options.weights.size(); ++source) {
     const std::optional<double>& weight = options.weights[source];
-    const std::string name = "sources[" + std::to_string(source) + "].weight";
+    const std::string name = weight_name(options, source);
+    const bool may_be_0 = !options.changed.empty();
     if (!weight) refuse(name, ": expected a weight, as other sources have, got none");
-    if (!(*weight > 0 && std::isfinite(*weight))) {
-      refuse(name, ": expected a finite number above 0, got ", number_text(*weight));
+    if (!((may_be_0 ? *weight >= 0 : *weight > 0) && std::isfinite(*weight))) {
+      refuse(name, ": expected a finite number ", may_be_0 ? "of at least 0" : "above 0", ", got ",
+             number_text(*weight));
     }
     weights.push_back(*weight);
   }
+  if (*std::ranges::max_element(weights) == 0) refuse("weights: expected one above 0, got 0 for all sources");
   return weights;
 }
 
@@ -67,22 +74,21 @@ std::vector<int64_t> shares_of(const std::vector<double>& weights, int64_t slots
   return shares;
 }
 
-std::vector<int64_t> shares_of_sources(const std::vector<double>& weights) {
+std::vector<int64_t> shares_of_sources(const std::vector<double>& weights, const MixtureOptions& options) {
   std::vector<int64_t> shares = shares_of(weights, kMixtureBlock);
   for (size_t source = 0; source < shares.size(); ++source) {
-    if (shares[source] > 0) continue;
-    refuse("sources[", std::to_string(source), "].weight: expected at least one draw of ",
-           std::to_string(kMixtureBlock), ", got ", number_text(weights[source]), " of ",
-           number_text(std::accumulate(weights.begin(), weights.end(), 0.0)));
+    if (shares[source] > 0 || weights[source] == 0) continue;
+    refuse(weight_name(options, source), ": expected at least one draw of ", std::to_string(kMixtureBlock), ", got ",
+           number_text(weights[source]), " of ", number_text(std::accumulate(weights.begin(), weights.end(), 0.0)));
   }
   return shares;
 }
 
-// The shares of a source's parts, each at least 1, which the largest give.
-std::vector<int64_t> shares_of_parts(const std::vector<double>& weights, int64_t slots, size_t source) {
+// The shares of a source's parts, each at least 1, which the largest give. Without slots they have none.
+std::vector<int64_t> shares_of_parts(const std::vector<double>& weights, int64_t slots, const std::string& name) {
+  if (slots == 0) return std::vector<int64_t>(weights.size());
   if (std::ssize(weights) > slots) {
-    refuse("sources[", std::to_string(source),
-           "]: expected at most as many classes of weight_by or balance as the source's ", std::to_string(slots),
+    refuse(name, ": expected at most as many classes of weight_by or balance as the source's ", std::to_string(slots),
            " of ", std::to_string(kMixtureBlock), " draws, got ", std::to_string(weights.size()));
   }
   std::vector<int64_t> shares = shares_of(weights, slots);
@@ -111,13 +117,15 @@ MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOpti
   std::vector<double> weights = weights_of(of_sources, options);
   if (weights.empty() && has_parts) weights.assign(of_sources.begin(), of_sources.end());
   const bool weighted = !weights.empty();
-  std::vector<int64_t> shares = weighted ? shares_of_sources(weights) : std::vector<int64_t>(anchors.size());
+  std::vector<int64_t> shares = weighted ? shares_of_sources(weights, options) : std::vector<int64_t>(anchors.size());
   if (has_parts) {
     std::vector<int64_t> of_parts;
     for (size_t source = 0; source < shares.size(); ++source) {
       const auto& parts = options.parts[source];
+      const std::string name =
+          options.changed.empty() ? "sources[" + std::to_string(source) + "]" : options.changed[source];
       const std::vector<int64_t> own =
-          parts.empty() ? std::vector{shares[source]} : shares_of_parts(parts, shares[source], source);
+          parts.empty() ? std::vector{shares[source]} : shares_of_parts(parts, shares[source], name);
       of_parts.insert(of_parts.end(), own.begin(), own.end());
     }
     shares = std::move(of_parts);
@@ -142,6 +150,14 @@ MixtureTables::MixtureTables(std::span<const int64_t> anchors, const MixtureOpti
       refuse("samples_per_epoch: expected from 1 to 2^53, got ", std::to_string(*options.samples_per_epoch));
     }
     mixture_.samples = *options.samples_per_epoch;
+  }
+}
+
+void MixtureTables::go_on(const Mixture& before, uint64_t draw) {
+  Mixture own = before;
+  own.table = table_.data();
+  for (int32_t source = 0; source < own.sources; ++source) {
+    table_[static_cast<size_t>(source)].offset = before.drawn(source, draw) - own.drawn(source, draw);
   }
 }
 

@@ -4,7 +4,8 @@
 // Without weights, one keyed permutation an epoch draws the anchors of all sources, which lie one source after the other.
 // With weights, draws come in blocks of kMixtureBlock that run on across epochs. Every block has the same whole number of draws
 // of each source. A keyed permutation of the block's slots decides which source a draw belongs to (`MixtureTurns`), and a
-// source's draws, in their order, run through its own anchors, one permutation after the other.
+// source's draws, in their order, run through its own anchors, one permutation after the other. Weights that change at a draw
+// leave the blocks as they are: the offset of each source makes its draws go on where they were.
 #pragma once
 
 #include <cstdint>
@@ -78,6 +79,7 @@ struct MixtureSource {
   int64_t first_slot;    // in a block; with weights
   uint64_t reciprocal;   // (2^64 - 1) / order.n, rounded down; with weights
   Order order;           // the order of its own anchors, without a key; with weights
+  uint64_t offset = 0;   // what the source drew by earlier weights, less what it would have drawn by these; modulo 2^64
 
   // The permutation of the source's anchors that a draw belongs to, and its index there.
   struct Round {
@@ -138,18 +140,15 @@ struct Mixture {
   ROBOCACHE_HD Draw at(int64_t position) const {
     if (!weighted) return of(order.at(position));
     const uint64_t draw = first_draw + static_cast<uint64_t>(position);
-    const uint64_t block = draw / kMixtureBlock;
-    const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
-    const MixtureTurns turns(mix_bits(turns_seed ^ block));
-    const uint32_t slot = order.shuffle ? turns.slot(in_block) : in_block;
+    const uint32_t slot = slot_of(draw);
     const int32_t source = last_from(&MixtureSource::first_slot, slot);
     const MixtureSource& own = table[source];
-    const auto first = static_cast<uint32_t>(own.first_slot);
-    const auto end = static_cast<uint32_t>(table[source + 1].first_slot);
-    const uint32_t before = order.shuffle ? MixtureTurns::before(in_block, slot, first, end) : slot - first;
-    const MixtureSource::Round round = own.round_of(block * (end - first) + before);
+    const MixtureSource::Round round = own.round_of(drawn(source, draw, slot));
     return {source, own.order.keyed(seed_of(source), round.number).at(round.index)};
   }
+
+  // How many draws of a source come before a draw, with its offset; with weights.
+  uint64_t drawn(int32_t source, uint64_t draw) const { return drawn(source, draw, slot_of(draw)); }
 
   // The seed of a source's own permutations.
   ROBOCACHE_HD uint64_t seed_of(int32_t source) const {
@@ -157,6 +156,26 @@ struct Mixture {
   }
 
  private:
+  // The slot of a draw in its block.
+  ROBOCACHE_HD uint32_t slot_of(uint64_t draw) const {
+    const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
+    if (!order.shuffle) return in_block;
+    return MixtureTurns(mix_bits(turns_seed ^ draw / kMixtureBlock)).slot(in_block);
+  }
+
+  ROBOCACHE_HD uint64_t drawn(int32_t source, uint64_t draw, uint32_t slot) const {
+    const auto first = static_cast<uint32_t>(table[source].first_slot);
+    const auto end = static_cast<uint32_t>(table[source + 1].first_slot);
+    const auto in_block = static_cast<uint32_t>(draw % kMixtureBlock);
+    uint32_t before = 0;  // in the block
+    if (order.shuffle) {
+      before = MixtureTurns::before(in_block, slot, first, end);
+    } else if (slot > first) {
+      before = (slot < end ? slot : end) - first;
+    }
+    return table[source].offset + draw / kMixtureBlock * (end - first) + before;
+  }
+
   // The last source that begins at or before `at`.
   ROBOCACHE_HD int32_t last_from(int64_t MixtureSource::* first, int64_t at) const {
     int32_t low = 0;
@@ -180,6 +199,7 @@ struct MixtureOptions {
   std::optional<double> temperature;            // weights proportional to anchors^(1 / temperature)
   std::optional<int64_t> samples_per_epoch;     // with weights; else all anchors' number
   bool shuffle = true;
+  std::vector<std::string> changed = {};  // the names in errors of weights that change later; those may be 0
 };
 
 // The tables of a Mixture in host memory; mixture() points into this object.
@@ -188,8 +208,11 @@ class MixtureTables {
   // For sources, or where they have parts for these, with so many anchors, at least one each. A part is drawn as a source is; the
   // share of its source is divided among them, at least one draw of a block each. Where a source has parts and none has a weight,
   // sources weigh as their anchors. Throws ArgumentError for weights that are not finite and above 0, that only some sources have,
-  // or that give a source no draw of a block, or fewer than its parts.
+  // or that give a source no draw of a block, or fewer than its parts. A changed weight of 0 gives no draw, but not all are 0.
   MixtureTables(std::span<const int64_t> anchors, const MixtureOptions& options);
+
+  // From a draw on each source goes on where `before`, at an epoch of any number, leaves it.
+  void go_on(const Mixture& before, uint64_t draw);
 
   Mixture mixture() const;
   std::span<const MixtureSource> table() const { return table_; }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/error.hpp"
@@ -66,6 +67,41 @@ TEST(MixtureTurns, EveryBatchHasTheSharesToWithinOneDraw) {
       orders.insert(theirs);
     }
     EXPECT_GE(orders.size(), size == 2 ? 3u : kMixtureBlock / size);
+  }
+}
+
+// Counts each source's draws one by one.
+TEST(Mixture, SourcesGoOnWhereOtherWeightsLeaveThem) {
+  const std::vector<int64_t> anchors = {5, 300, 70'000};
+  for (const bool shuffle : {true, false}) {
+    MixtureOptions options{
+        .weights = {0.5, 0.3, 0.2}, .temperature = {}, .samples_per_epoch = 1000, .shuffle = shuffle};
+    std::vector<MixtureTables> tables = {MixtureTables(anchors, options)};
+    const auto mixture = [&](const MixtureTables& of) {
+      Mixture made = tables[0].mixture().at_epoch(7, 0);
+      made.table = of.table().data();
+      return made;
+    };
+    options.changed = {"a", "b", "c"};
+    std::vector<uint64_t> counts(anchors.size());
+    uint64_t draw = 0;
+    for (const auto& [weights, end] : std::vector<std::pair<std::vector<double>, uint64_t>>{
+             {{0.5, 0.3, 0.2}, 40'000}, {{0, 1, 3}, 40'001}, {{1, 0, 0}, 200'000}, {{2, 3, 1}, 400'000}}) {
+      options.weights.assign(weights.begin(), weights.end());
+      MixtureTables next(anchors, options);
+      next.go_on(mixture(tables.back()), draw);
+      const Mixture by = mixture(next);
+      for (; draw < end; ++draw) {
+        const Draw found = by.at(static_cast<int64_t>(draw));
+        const auto source = static_cast<size_t>(found.source);
+        ASSERT_GT(weights[source], 0);
+        const uint64_t own = counts[source]++;
+        const auto n = static_cast<uint64_t>(anchors[source]);
+        const Order order = Order::of(anchors[source], shuffle).keyed(by.seed_of(found.source), own / n);
+        ASSERT_EQ(found.anchor, order.at(static_cast<int64_t>(own % n))) << draw;
+      }
+      tables.push_back(std::move(next));
+    }
   }
 }
 

@@ -1,14 +1,20 @@
-"""Loader: how often anchors are drawn: by a column of weights, and each value of a column as often as any other."""
+"""Loader: how often anchors are drawn: by a column of weights, each value of a column as often as any other, and by weights of
+sources that change."""
 
 import collections
+import itertools
+import json
 import pickle
 import re
+import threading
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
 from recordings import write
 from reference.compare import to_numpy
+from reference.mixture import changed_draws, shares
+from soak import rounds
 
 import robocache
 from robocache import Source
@@ -180,3 +186,407 @@ def test_what_makes_no_sense_is_refused_by_name(dataset, options, parts):
         opened([Source(dataset, **options)])
     for part in parts:
         assert re.search(part, str(caught.value)), str(caught.value)
+
+
+# ---- Weights that change ----
+
+NAMES = ["kitchen", "garage", "yard"]
+START = [0.5, 0.2, 0.3]
+EPISODES = [[0, 1], [2, 3], [4]]
+ANCHORS = [50, 90, 60]
+SAMPLES = 1000
+
+
+def three(dataset, *, rank=0, world_size=1, samples=SAMPLES, weights=START, **options):
+    sources = [
+        Source(dataset, weight, episodes=episodes, name=name)
+        for name, weight, episodes in zip(NAMES, weights, EPISODES, strict=True)
+    ]
+    options = {"batch_size": 48, "seed": 5} | options
+    ranks = robocache.Ranks(rank=rank, world_size=world_size)
+    return opened(robocache.Mixture(sources, samples_per_epoch=samples), ranks=ranks, **options)
+
+
+def named(weights):
+    return dict(zip(NAMES, weights, strict=True))
+
+
+def drawn_of(batch):
+    """(source, anchor of it) of each sample."""
+    first = np.cumsum([0, *ANCHORS])
+    source, number = (to_numpy(batch[name]) for name in ("dataset_index", "anchor_index"))
+    return list(zip(source.tolist(), (number - first[source]).tolist(), strict=True))
+
+
+def drawn(batches):
+    return [one for batch in batches for one in drawn_of(batch)]
+
+
+def expected(count, changes, **options):
+    return changed_draws(count, ANCHORS, [(0, START), *changes], seed=5, **options)
+
+
+def some_weights(rng):
+    weights = np.round(np.exp(rng.uniform(-3, 3, 3)), 3) * (rng.uniform(size=3) < 0.7)
+    return weights.tolist() if weights.any() else [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_rule_35_3_changed_weights_draw_what_counting_one_by_one_draws(dataset, device, prefetch, shuffle):
+    rng = np.random.default_rng(prefetch)
+    for _ in range(rounds(2)):
+        memory = robocache.Memory(prefetch=prefetch)
+        loader, changes, found = three(dataset, memory=memory, shuffle=shuffle, device=device), [], []
+        for _ in range(4):
+            for batch in loader:
+                found += drawn_of(batch)
+                if rng.uniform() < 0.2:
+                    changes.append((min(len(found), SAMPLES * (loader.epoch + 1)), some_weights(rng)))
+                    loader.set_weights(named(changes[-1][1]))
+        assert len(changes) > 5
+        assert found == expected(4 * SAMPLES, changes, shuffle=shuffle)
+
+
+@pytest.mark.parametrize("start", [65_536, 98_304, 150_000])
+def test_changes_across_blocks_keep_exact_shares_and_each_sources_own_sequence(dataset, device, start):
+    """A block after the change has the new shares, and each source alone gives what it would have given without a change."""
+    batch, new = 2**15 if start % 2**15 == 0 else 50_000, [1.0, 0.0, 2.0]
+    options = {"samples": 5 * BLOCK, "batch_size": batch, "delta_timestamps": {"arm": None}, "device": device}
+    loader = three(dataset, **options)
+    found = drawn(next(loader) for _ in range(start // batch))
+    loader.set_weights(named(new))
+    found += drawn(next(loader) for _ in range(2))
+    found += drawn(loader)[: 5 * BLOCK - len(found)]
+    assert found[: start + 1000] == expected(start + 1000, [(start, new)])
+    first_block = -(-start // BLOCK) * BLOCK
+    for begin in range(first_block, 5 * BLOCK, BLOCK):
+        counts = collections.Counter(source for source, _ in found[begin : begin + BLOCK])
+        assert [counts[source] for source in range(3)] == shares(new)
+    without = drawn(three(dataset, **options))
+    for source in range(3):
+        own = [anchor for k, anchor in found if k == source]
+        alone = [anchor for k, anchor in without if k == source]
+        assert own[: len(alone)] == alone[: len(own)]
+        whole = len(own) // ANCHORS[source] * ANCHORS[source]
+        rounds_of = np.sort(np.reshape(own[:whole], (-1, ANCHORS[source])))
+        assert (rounds_of == np.arange(ANCHORS[source])).all()
+
+
+def test_the_same_weights_again_change_nothing(dataset, device):
+    loader, other = three(dataset, device=device), three(dataset, device=device)
+    found = []
+    for batch in loader:
+        loader.set_weights(named([5, 2, 3]))  # ten times START
+        found.append(batch)
+    assert drawn(found) == drawn(other)
+
+
+def test_a_source_of_weight_0_is_not_drawn_and_then_goes_on(dataset, device):
+    loader, found = three(dataset, device=device, samples=4800), []
+    for weights in (START, [1, 0, 1], [0, 0, 1], [1, 1, 0]):
+        if weights is not START:
+            loader.set_weights(named(weights))
+        found.append(drawn(next(loader) for _ in range(7)))
+        assert {source for source, _ in found[-1]} == {k for k in range(3) if weights[k]}
+    garage = [anchor for source, anchor in itertools.chain(*found) if source == 1]
+    assert len(garage) > 90
+    assert sorted(garage[:90]) == list(range(90))
+
+
+def test_a_schedule_of_epochs_is_several_calls(dataset, device):
+    schedule = {3: [1, 1, 0], 1: [0, 1, 2], 6: [1, 2, 3]}
+    changes = [(epoch * SAMPLES, weights) for epoch, weights in sorted(schedule.items())]
+    wanted = expected(8 * SAMPLES, changes)
+    for order in (list(schedule), sorted(schedule)):
+        loader = three(dataset, device=device)
+        for epoch in order:
+            loader.set_weights(named(schedule[epoch]), epoch=epoch)
+        assert [one for _ in range(8) for one in drawn(loader)] == wanted
+    loader.set_epoch(2)  # back into an epoch, and out of it
+    assert drawn(loader) == wanted[2000:3000]
+    assert drawn(loader) == wanted[3000:4000]
+
+
+def test_weights_set_now_hold_until_the_next_epoch_that_has_some(dataset, device):
+    loader = three(dataset, device=device)
+    loader.set_weights(named([1, 0, 0]), epoch=1)
+    loader.set_weights(named([0, 1, 0]), epoch=2)
+    loader.set_weights(named([0, 0, 1]), epoch=2)
+    found = drawn(next(loader) for _ in range(2))
+    loader.set_weights(named([0, 1, 1]))
+    loader.set_weights(named([0, 1, 0]))
+    found += [one for _ in range(3) for one in drawn(loader)]
+    changes = [(96, [0, 1, 0]), (1000, [1, 0, 0]), (2000, [0, 0, 1])]
+    assert found == expected(3000, changes)
+    assert loader.state_dict()["weights"] == [
+        {"epoch": epoch, "samples": samples, "weights": named(weights)}
+        for epoch, samples, weights in [(0, 96, [0, 1, 0]), (1, 0, [1, 0, 0]), (2, 0, [0, 0, 1])]
+    ]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_ranks_of_any_number_draw_the_same_and_a_state_goes_on_anywhere(dataset, device, world_size):
+    """144 samples a global batch; the state of each of its places goes on with other ranks and batch sizes."""
+    changes = [(144, [3, 0, 1]), (432, [1, 1, 1]), (1000, [0, 2, 5]), (1288, [1, 0, 0])]
+    now, later = {144: [3, 0, 1], 432: [1, 1, 1], 1288: [1, 0, 0]}, [0, 2, 5]
+    wanted = expected(2000, changes)
+    ranks = [
+        three(dataset, rank=r, world_size=world_size, batch_size=144 // world_size, device=device)
+        for r in range(world_size)
+    ]
+    found, states = [], []
+    for loader in ranks:
+        loader.set_weights(named(later), epoch=1)
+    for epoch in range(2):
+        for parts in zip(*ranks, strict=True):
+            found += drawn(parts)
+            del found[(epoch + 1) * SAMPLES :]  # what fills up the last batch
+            for loader in ranks:
+                if len(found) in now:
+                    loader.set_weights(named(now[len(found)]))
+            assert len({json.dumps(loader.state_dict()) for loader in ranks}) == 1
+            states.append((len(found), json.loads(json.dumps(ranks[0].state_dict()))))
+    assert found == wanted
+    for place, state in states:
+        others = 1 + (world_size + place) % 3
+        resumed = [three(dataset, rank=r, world_size=others, batch_size=30, device=device) for r in range(others)]
+        for loader in resumed:
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+        rest = [one for parts in zip(*resumed, strict=True) for one in drawn(parts)]
+        end = min(end for end in (1000, 2000) if end >= place)
+        wanted = expected(2000, [change for change in changes if change[0] <= place or change[0] == 1000])
+        assert rest[: end - place] == wanted[place:end]
+        if end == 1000:  # the next epoch has the weights that the state knows of
+            rest = [one for parts in zip(*resumed, strict=True) for one in drawn(parts)]
+            assert rest[:1000] == wanted[1000:]
+
+
+def test_a_copy_goes_on_and_a_state_of_another_seed_takes_the_weights(dataset, device):
+    loader = three(dataset, device=device)
+    next(loader)
+    loader.set_weights(named([1, 3, 0]))
+    copied = pickle.loads(pickle.dumps(loader))
+    loader.load_state_dict(loader.state_dict() | {"seed": 6})
+    wanted = changed_draws(1000, ANCHORS, [(0, START), (48, [1, 3, 0])], seed=6)
+    assert drawn(loader) == wanted[48:]
+    assert drawn(copied) == expected(1000, [(48, [1, 3, 0])])[48:]
+
+
+def test_a_state_without_weights_leaves_them_and_one_of_before_takes_them_back(dataset, device):
+    loader = three(dataset, device=device)
+    state = loader.state_dict()
+    assert state["weights"] == []
+    old = {name: value for name, value in state.items() if name != "weights"}
+    loader.load_state_dict(old)
+    assert drawn(loader) == expected(1000, [])
+    loader.set_weights(named([1, 0, 0]))
+    loader.load_state_dict(old | {"epoch": 1})
+    assert {source for source, _ in drawn(loader)} == {0}
+    loader.load_state_dict(state)
+    assert drawn(loader) == expected(1000, [])
+    assert drawn(loader) == expected(2000, [])[1000:]
+    alone = opened([Source(dataset)], batch_size=8)
+    assert "weights" not in alone.state_dict()
+
+
+def test_what_was_made_ahead_is_made_again_with_texts_and_in_each_loop(dataset, device):
+    """Of each loop, the texts too are those of the samples."""
+    memory = robocache.Memory(prefetch=2, reuse_buffers=device == "cpu")
+    loader = three(dataset, task_text=True, memory=memory, device=device)
+    seen = 0
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            assert batch["task"] == [TASKS[e] for e in to_numpy(batch["episode_index"]).tolist()]
+            if number == 3:
+                inner = iter(loader)
+                for _ in range(2):
+                    inside = next(inner)
+                    assert inside["task"] == [TASKS[e] for e in to_numpy(inside["episode_index"]).tolist()]
+                    loader.set_weights(named([seen % 2, 1, seen + 1]))
+                    seen += 1
+                del inner
+    assert seen == 4
+
+
+def test_the_batch_ahead_of_a_stream_is_made_again(dataset, cuda):
+    import torch
+
+    loader = three(dataset, memory=robocache.Memory(stream=torch.cuda.Stream()), device=cuda)
+    found = []
+    for weights in ([1, 0, 0], [0, 1, 0], [0, 0, 1]):
+        loader.set_weights(named(weights))
+        found += drawn(next(loader) for _ in range(2))
+    assert found == expected(288, [(0, [1, 0, 0]), (96, [0, 1, 0]), (192, [0, 0, 1])])
+
+
+def test_threads_that_share_a_loop_have_each_sample_once(dataset, device):
+    loader, found, lock, all_there = (
+        three(dataset, samples=4800, device=device),
+        [],
+        threading.Lock(),
+        threading.Barrier(2),
+    )
+
+    def run(weights):
+        loop = iter(loader)
+        all_there.wait()
+        for number, batch in enumerate(loop):
+            with lock:
+                found.append(drawn_of(batch))
+            if number % 3 == 0:
+                loader.set_weights(named(weights))
+
+    threads = [threading.Thread(target=run, args=(weights,)) for weights in ([1, 2, 3], [3, 0, 1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(map(len, found)) == 4800
+    for source in range(3):
+        counts = collections.Counter(anchor for k, anchor in itertools.chain(*found) if k == source)
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_classes_of_weights_and_balance_go_on_too(dataset, device):
+    sources = [Source(dataset, 1, weight_by="weight", name="a"), Source(dataset, 1, balance="task", name="b")]
+    loader = opened(robocache.Mixture(sources, samples_per_epoch=4 * BLOCK), device=device)
+    numbers = to_numpy(next(loader)["anchor_index"]).tolist()
+    loader.set_weights({"a": 0, "b": 1})
+    batch = next(loader)
+    assert set(to_numpy(batch["dataset_index"]).tolist()) == {1}
+    numbers += to_numpy(batch["anchor_index"]).tolist()
+    counts = collections.Counter(TASKS[e] for e in to_numpy(batch["episode_index"]).tolist())
+    assert max(counts.values()) - min(counts.values()) <= 1
+    loader.set_weights({"a": 3, "b": 1})
+    batch = next(loader)
+    numbers += to_numpy(batch["anchor_index"]).tolist()
+    assert np.bincount(to_numpy(batch["dataset_index"])).tolist() == [3 * BLOCK // 4, BLOCK // 4]
+    # Within a class no anchor comes twice more often than another.
+    times = collections.Counter(numbers)
+    of = collections.defaultdict(list)
+    for first in range(0, loader.num_anchors, 100):
+        part = loader.gather(list(range(first, min(first + 100, loader.num_anchors))))
+        rows = to_numpy(part["time_ns"]) // 10**7
+        for k, source in enumerate(to_numpy(part["dataset_index"]).tolist()):
+            episode = int(to_numpy(part["episode_index"])[k])
+            of[source, TASKS[episode] if source else int(rows[k]) % 4].append(times[first + k])
+    assert all(max(found) - min(found) <= 1 for found in of.values())
+    with pytest.raises(robocache.ArgumentError, match=r"^weights\['a'\]: .*classes.* 1 of 65536 draws, got 3"):
+        loader.set_weights({"a": 1e-4, "b": 10})
+
+
+def test_ranks_with_episodes_of_their_own_change_weights_too(dataset, device):
+    def of_rank(rank, batch_size=20):
+        sources = [
+            Source(dataset, 1, episodes=[0, 1, 2], name="few"),
+            Source(dataset, 1, episodes=[3, 4, 0], name="many"),
+        ]
+        ranks = robocache.Ranks(rank=rank, world_size=2, shard_episodes=True)
+        mixed = robocache.Mixture(sources, samples_per_epoch=400)
+        return opened(mixed, batch_size=batch_size, ranks=ranks, device=device, seed=2)
+
+    for rank in range(2):
+        loader = of_rank(rank)
+        found = [next(loader) for _ in range(4)]
+        state = loader.state_dict()
+        loader.set_weights({"few": 1, "many": 3})
+        found += list(loader)
+        sources = np.concatenate([to_numpy(batch["dataset_index"]) for batch in found])
+        anchors = np.concatenate([to_numpy(batch["anchor_index"]) for batch in found])
+        assert abs(int((sources[80:] == 0).sum()) - 30) <= 5
+        for source in range(2):
+            of_source = anchors[sources == source]
+            size = len(set(of_source.tolist()))
+            assert sorted(of_source[:size].tolist()) == sorted(set(of_source.tolist()))
+        again = of_rank(rank, batch_size=10)
+        again.load_state_dict(state)
+        again.set_weights({"few": 1, "many": 3})
+        rest = np.concatenate([to_numpy(batch["anchor_index"]) for batch in again])
+        assert rest.tolist() == anchors[80:].tolist()
+
+
+def test_an_uneven_last_batch_is_filled_up(dataset, device):
+    loaders = [three(dataset, rank=r, world_size=3, samples=200, batch_size=16, device=device) for r in range(3)]
+    for loader in loaders:
+        for _ in range(4):
+            next(loader)
+        loader.set_weights(named([0, 0, 1]))
+    last = [next(loader) for loader in loaders]
+    assert [len(batch["time_ns"]) for batch in last] == [3, 3, 3]
+    assert drawn(last)[:8] == expected(200, [(192, [0, 0, 1])])[192:]
+    assert {source for source, _ in drawn(last)} == {2}
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "parts"),
+    [
+        ({"kitchen": 1, "garage": 1}, {}, ["^weights: ", "'yard'", "none"]),
+        (named([1, 1, 1]) | {"attic": 1}, {}, ["^weights: ", "'attic'", "'garage', 'kitchen', 'yard'"]),
+        (named([1, -1, 1]), {}, ["^weights\\['garage'\\]: ", "-1"]),
+        (named([1, float("nan"), 1]), {}, ["^weights\\['garage'\\]: ", "nan"]),
+        (named([1, 1, float("inf")]), {}, ["^weights\\['yard'\\]: ", "inf"]),
+        (named([0, 0, 0]), {}, ["^weights: ", "0 for all"]),
+        (named([1, 1, 1e-9]), {}, ["^weights\\['yard'\\]: ", "one draw of 65536"]),
+        (named([1, 1, "much"]), {}, ["^weights\\['yard'\\]: ", "'much'"]),
+        (named([1, True, 1]), {}, ["^weights\\['garage'\\]: ", "True"]),
+        ([1, 1, 1], {}, ["^weights: ", "name", "\\[1, 1, 1\\]"]),
+        ({1: 1}, {}, ["^weights: ", "str", "int"]),
+        (named([1, 1, 1]), {"epoch": 0}, ["^epoch: ", "1 or later", "got 0"]),
+        (named([1, 1, 1]), {"epoch": -1}, ["^epoch: ", "got -1"]),
+        (named([1, 1, 1]), {"epoch": 1.5}, ["^epoch: ", "1.5"]),
+    ],
+    ids=str,
+)
+def test_weights_that_make_no_sense_are_refused_and_change_nothing(dataset, weights, options, parts):
+    loader = three(dataset)
+    next(loader)
+    loader.set_weights(named([1, 2, 3]))
+    before = loader.state_dict()
+    with pytest.raises(robocache.Error) as caught:
+        loader.set_weights(weights, **options)
+    for part in parts:
+        assert re.search(part, str(caught.value)), str(caught.value)
+    assert loader.state_dict() == before
+    assert drawn(loader) == expected(1000, [(48, [1, 2, 3])])[48:]
+
+
+@pytest.mark.parametrize(
+    ("weights", "match"),
+    [
+        ("much", "^weights: .*state_dict"),
+        ([{"epoch": 0}], "^weights: .*state_dict"),
+        ([{"epoch": 0, "samples": 0, "weights": {"kitchen": 1}}], "^weights: .*'garage'"),
+        ([{"epoch": -1, "samples": 0, "weights": named([1, 1, 1])}], "^epoch: .*-1"),
+        ([{"epoch": 0, "samples": 1001, "weights": named([1, 1, 1])}], "^samples: .*1001"),
+        ([{"epoch": e, "samples": 5, "weights": named([1, 1, 1])} for e in (1, 0)], "^weights: .*order"),
+    ],
+    ids=str,
+)
+def test_a_state_of_other_weights_is_refused_and_changes_nothing(dataset, weights, match):
+    loader = three(dataset)
+    next(loader)
+    before = loader.state_dict()
+    with pytest.raises(robocache.Error, match=match):
+        loader.load_state_dict({"seed": 9, "epoch": 3, "samples": 0, "weights": weights})
+    assert loader.state_dict() == before
+
+
+def test_names_are_the_folders_or_the_sources_own(dataset, tmp_path):
+    folder = tmp_path / "cache"
+    folder.symlink_to(dataset.path)
+    both = [Source(dataset, 1), Source(folder, 1)]
+    with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].name: .*'cache'"):
+        opened(both).set_weights({"cache": 1})
+    loader = opened([Source(dataset, 1, name="kitchen"), both[1]])
+    loader.set_weights({"cache": 0, "kitchen": 1})
+    assert not to_numpy(next(loader)["dataset_index"]).any()
+    with pytest.raises(robocache.ArgumentTypeError, match=r"^sources\[0\].name: "):
+        opened([Source(dataset, 1, name=3)])
+
+
+@pytest.mark.parametrize("source", [lambda dataset: dataset, lambda dataset: [Source(dataset, name="a")]])
+def test_sources_without_weights_cannot_have_others(dataset, source):
+    with pytest.raises(robocache.ArgumentError, match=r"^weights: .*sources have weights"):
+        opened(source(dataset)).set_weights({"a": 1})
