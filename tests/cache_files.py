@@ -47,3 +47,10 @@ def append_files(episode, stream, time_ns, files, *, codec="png", color_space="r
     append = _lib.function("writer_append_frames")
     clock, *rest = (_lib.from_numpy(array) for array in (times, data, offsets))
     append(episode._writer, stream, clock, codec, color_space, dtype, json.dumps(shape), *rest)
+
+
+def sign(cache, name):
+    """Writes the checksum of a file into the manifest, as a program does that changes the file."""
+    manifest = json.loads((cache / "manifest.json").read_text())
+    manifest["files"][name]["crc32"] = checksums(name, (cache / name).read_bytes())
+    write_manifest(cache, manifest)

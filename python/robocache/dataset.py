@@ -97,10 +97,10 @@ class _Fields(NamedTuple):
 
 
 class Stats(_Fields):
-    """Statistics of each feature over all rows, without NaN: float64 arrays of the shape of one row's value, or with
-    ``per_step`` of a window's, ``[steps, ...]``.
+    """Statistics of each feature over all rows, without NaN and infinity: float64 arrays of the shape of one row's value, or
+    with ``per_step`` of a window's, ``[steps, ...]``.
 
-    `count` is the number of values that are not NaN; where it is 0 the others are NaN. `std` divides by `count`. Quantiles are
+    `count` is the number of finite values; where it is 0 the others are NaN. `std` divides by `count`. Quantiles are
     those of ``numpy.quantile(values.astype(float64), q)``. A dataset's statistics have every field; others may have None.
     Other quantiles are attributes too, by their percent: ``stats.q02``, ``stats.q99.5`` by ``getattr``.
 
@@ -367,8 +367,22 @@ class Stream:
 
     @cached_property
     def _stats(self) -> Stats:
-        table = self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape))
+        table = self._stored_stats
+        if np.isinf(table[2:4]).any():  # an older version counted infinities; the library computes these anew, once
+            asked, _ = quantile_fields(())
+            found = _dataset_statistics(
+                self._dataset,
+                _dataset_index_of(self._dataset, self.name),
+                _lib.from_numpy(np.arange(self._episodes)),
+                _lib.from_numpy(asked),
+            )
+            table = _lib.to_numpy(found).reshape(table.shape)
+            table.flags.writeable = False
         return Stats(*table, of=RECORDED, names=self.names)
+
+    @property
+    def _stored_stats(self) -> np.ndarray:
+        return self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape))
 
     def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         return _lib.array_at(self._dataset, self._addresses[name], shape, dtype, read_only=True)
@@ -550,8 +564,8 @@ class Dataset:
         """The statistics of what a loader's batches hold, by key; or of some episodes' rows, by stream.
 
         With a loader or a spec they are of the values that :class:`Normalization` normalises: after windows, methods and
-        conversions, of every moment that can be drawn, each once, without padding and NaN, in float32 or float64 whatever the
-        batch's dtype. Without one they are those that a cache of these episodes alone would have. Both are exact. They are
+        conversions, of every moment that can be drawn, each once, without padding, NaN and infinity, in float32 or float64
+        whatever the batch's dtype. Without one they are those that a cache of these episodes alone would have. Both are exact. They are
         computed once and kept in the cache's folder ``statistics``, if that can be written.
 
         Args:
@@ -693,9 +707,8 @@ class Dataset:
             for address in Stream._ADDRESSES:
                 del stream[address]
         fingerprint = zlib.crc32(json.dumps(described).encode())
-        for stats in self.stats.values():
-            for statistic in stats:
-                fingerprint = zlib.crc32(statistic.tobytes(), fingerprint)
+        for name in self.stats:
+            fingerprint = zlib.crc32(self.streams[name]._stored_stats.tobytes(), fingerprint)
         return fingerprint
 
     def _repr_html_(self) -> str:

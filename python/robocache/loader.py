@@ -177,8 +177,9 @@ class Loader(BatchesInOrder):
 
     Warns:
         LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; values of a nominal clock are made
-            between its rows, around anchors of a recorded one; features that change are not scaled, by `min_spread`; with
-            `task_text` or a key of texts a source has no texts, or an episode several of which nothing says when each holds.
+            between its rows, around anchors of a recorded one; features are not scaled, by `min_spread` or because their statistics
+            give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a source has no texts, or an
+            episode several of which nothing says when each holds.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.

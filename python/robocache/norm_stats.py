@@ -220,7 +220,9 @@ def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, floa
     if wanted:
         knots = {_percent(field): numbers for field, numbers in parts.items() if _percent(field) is not None}
         evenly = _Evenly(dict(sorted(knots.items())), parts["count"])
-        merged.update({field: evenly.quantile(_percent(field)) for field in wanted})
+        for field in wanted:
+            finite = np.isfinite(parts[field]).all()  # else another part's rows would seem to be all that there is
+            merged[field] = evenly.quantile(_percent(field)) if finite else math.nan
     return merged
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -131,7 +132,10 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
             if not isinstance(of_stream, dict) or not len(values):
                 continue
             table = values.reshape(len(values), -1).astype(np.float64)
-            rows = {"mean": table.mean(0), "std": table.std(0), "min": table.min(0), "max": table.max(0)}
+            table[np.isinf(table)] = np.nan
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # for features without a finite number
+                rows = {key: getattr(np, f"nan{key}")(table, axis=0) for key in ("mean", "std", "min", "max")}
             found.append(_compared(per_episode, stream.name, episode, of_stream, rows, len(table)))
     yield from filter(None, found)
 

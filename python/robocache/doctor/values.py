@@ -37,7 +37,7 @@ _QUATERNION = re.compile(r"(?i)^(.*?)(?:quat(?:ernion)?|q|rotation|orientation|r
 
 @dataclass
 class Scan:
-    """The results of a pass over a stream. All of them except `still` ignore NaN.
+    """The results of a pass over a stream. All of them except `still`, `bad` and `outside` ignore NaN and infinity.
 
     Attributes:
         centres: float64 ``[features]``, near each feature's mean.
@@ -185,7 +185,8 @@ def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def _not_finite(of: Scan) -> Iterator[Finding]:
-    empty = set(np.flatnonzero(of.number == 0).tolist())
+    infinite = {f for (_, code), (_, _, features) in of.bad.items() if code == "infinite" for f in features}
+    empty = set(np.flatnonzero(of.number == 0).tolist()) - infinite
     if empty:
         yield Finding(
             "warning",

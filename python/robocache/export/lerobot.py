@@ -556,11 +556,12 @@ class _Files:
 
 
 def _stats(values: np.ndarray) -> dict[str, list[Any]]:
-    """Returns the statistics as LeRobot stores them: over the rows, ignoring NaN."""
+    """Returns the statistics as LeRobot stores them: over the rows, ignoring NaN and infinity."""
     table = values.reshape(len(values), -1).astype(np.float64)
+    table[np.isinf(table)] = np.nan
     shape = values.shape[1:] or (1,)
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # for features with only NaN
+        warnings.simplefilter("ignore", RuntimeWarning)  # for features without a finite number
         found = {
             "min": np.nanmin(table, axis=0),
             "max": np.nanmax(table, axis=0),

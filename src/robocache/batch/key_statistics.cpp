@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -71,10 +72,11 @@ auto given_of(const std::map<std::string, NormStats>& given, const StreamRequest
   return own == given.end() && request.convert.empty() ? given.find(request.rows_key()) : own;
 }
 
-// The statistics, and their name for errors.
+// The statistics, their name for errors, and whether the caller gave them.
 struct Found {
   NormStats stats;
   std::string name;
+  bool given = false;
 };
 
 // Computed statistics of the fields that a mode reads.
@@ -87,6 +89,7 @@ NormStats stats_of_table(const std::vector<double>& table, std::span<const doubl
   };
   constexpr std::string_view kFields[] = {"mean", "std", "min", "max"};
   for (size_t row = 0; row < std::size(kFields); ++row) set(kFields[row], row);
+  set("count", 4 + quantiles.size());
   for (const std::string_view field : {mode.first(), mode.second()}) {
     const auto quantile = quantile_of(field);
     if (quantile) set(field, 4 + static_cast<size_t>(std::ranges::find(quantiles, *quantile) - quantiles.begin()));
@@ -100,34 +103,28 @@ Found statistics_of(const LoaderOptions& options, size_t source, size_t request,
   const std::string name = "norm_stats['" + key + "']";
   if (const auto given = given_of(from.norm_stats, options.streams[request]); given != from.norm_stats.end()) {
     check_values(spec, request, given->second, source_name(options, source) + name);
-    return {given->second, source_name(options, source) + name};
+    return {given->second, source_name(options, source) + name, true};
   }
   if (const auto given = given_of(options.norm_stats, options.streams[request]); given != options.norm_stats.end()) {
     check_values(spec, request, given->second, name);
-    return {given->second, name};
+    return {given->second, name, true};
   }
   const Normalize& mode = *options.streams[request].normalize;
   std::vector<double> quantiles(cache::kQuantiles.begin(), cache::kQuantiles.end());
-  bool others = false;
   for (const std::string_view field : {mode.first(), mode.second()}) {
     const auto quantile = quantile_of(field);
-    if (!quantile || std::ranges::find(quantiles, *quantile) != quantiles.end()) continue;
-    quantiles.push_back(*quantile);
-    others = true;
+    if (quantile && std::ranges::find(quantiles, *quantile) == quantiles.end()) quantiles.push_back(*quantile);
   }
   std::ranges::sort(quantiles);
   if (!options.streams[request].convert.empty()) {
     const auto table = window_statistics(options, source, request, from.selection, {.quantiles = quantiles});
     return {stats_of_table(*table, quantiles, mode), "key '" + key + "'"};
   }
-  const Stream& stream = stream_of(options, source, request);
-  const std::string of_stream = "stream '" + key + "'";
-  if (!from.selection && !others) return {stream.stats, of_stream};
   std::vector<int64_t> all(static_cast<size_t>(from.dataset->num_episodes()));
   std::iota(all.begin(), all.end(), int64_t{0});
   const auto table = cache::selection_statistics(*from.dataset, *from.streams[request],
                                                  from.selection ? *from.selection : all, quantiles);
-  return {stats_of_table(*table, quantiles, mode), of_stream};
+  return {stats_of_table(*table, quantiles, mode), "stream '" + key + "'"};
 }
 
 std::string short_text(double number) {
@@ -136,12 +133,58 @@ std::string short_text(double number) {
   return text;
 }
 
+// A feature's name in a note. `step`: for statistics of each step.
+std::string feature_name(const LoaderOptions& options, size_t source, size_t request, size_t feature,
+                         std::optional<size_t> step = {}) {
+  const StreamRequest& asked = options.streams[request];
+  const Stream& stream = stream_of(options, source, request);
+  return source_name(options, source) + "'" + asked.stream + "'" + (step ? "[" + std::to_string(*step) + "]" : "") +
+         "[" + std::to_string(feature) + "]" +
+         (asked.convert.empty() && feature < stream.names.size() ? " (" + stream.names[feature] + ")" : "");
+}
+
+// The least number that is infinite once it is rounded to `dtype`; 0 for integers, which nothing is rounded to.
+double least_infinite(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return 0x1.ffep15;
+    case DType::kBFloat16:
+      return 0x1.ffp127;
+    case DType::kFloat32:
+      return 0x1.ffffffp127;
+    case DType::kFloat64:
+      return std::numeric_limits<double>::infinity();
+    default:
+      return 0;
+  }
+}
+
+// The features that a note names: all are counted, a few are in the text.
+struct FeatureList {
+  void add(const std::string& name) {
+    constexpr int kMost = 8;
+    if (count++ < kMost) {
+      names += (names.empty() ? "" : ", ") + name;
+    } else {
+      ++more;
+    }
+  }
+  std::string text() const {
+    return std::to_string(count) + " in all: " + names + (more > 0 ? " and " + std::to_string(more) + " more" : "");
+  }
+
+  std::string names;
+  int count = 0;
+  int more = 0;
+};
+
 }  // namespace
 
 std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   if (!is_normalised(options, source, request)) return {};
   const auto [features, dtype] = values_of(options, source, request);
-  const auto [stats, name] = statistics_of(options, source, request, spec);
+  const auto [stats, name, given] = statistics_of(options, source, request, spec);
+  if (given) refuse_infinite(stats, *options.streams[request].normalize, name);
   return affines(stats, features, spec.keys[request].steps(), dtype, *options.streams[request].normalize,
                  options.constant, options.min_spread, name);
 }
@@ -157,16 +200,18 @@ std::string rounding_note(const LoaderOptions& options) {
       if (!options.sources[source].streams[request] || is_normalised(options, source, request)) continue;
       const Stream& stream = stream_of(options, source, request);
       if (stream.dtype != DType::kFloat64) continue;
+      const auto table =
+          cache::stream_statistics(*options.sources[source].dataset, *options.sources[source].streams[request]);
+      const FeatureStats stats = cache::feature_stats(table->data(), stream.features);
       double worst = kMostShare;
       std::string text;
       for (size_t f = 0; f < static_cast<size_t>(stream.features); ++f) {
-        const double loss = kUnit * std::max(std::abs(stream.stats.min[f]), std::abs(stream.stats.max[f]));
-        const double share = loss / stream.stats.std[f];
+        const double loss = kUnit * std::max(std::abs(stats.min[f]), std::abs(stats.max[f]));
+        const double share = loss / stats.std[f];
         if (!std::isfinite(share) || share <= worst) continue;
         worst = share;
-        text = source_name(options, source) + "'" + asked.stream + "'[" + std::to_string(f) + "]" +
-               (f < stream.names.size() ? " (" + stream.names[f] + ")" : "") + " by up to " + short_text(loss) + ", " +
-               short_text(share) + " of its std";
+        text = feature_name(options, source, request, f) + " by up to " + short_text(loss) + ", " + short_text(share) +
+               " of its std";
       }
       if (!text.empty()) keys += (keys.empty() ? "" : ", ") + text;
     }
@@ -175,37 +220,88 @@ std::string rounding_note(const LoaderOptions& options) {
   return "dtype: float64 values are rounded to float32, which loses " + keys + "; Window(dtype=\"float64\") keeps them";
 }
 
-std::string lesser_spread_note(const LoaderOptions& options, std::span<const BatchSpec> specs) {
-  constexpr int kMost = 8;  // features that the note names
-  std::string features;
-  int count = 0;
+std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpec> specs) {
+  FeatureList beyond;
+  std::string dtypes;
+  for (size_t source = 0; source < options.sources.size(); ++source) {
+    for (size_t request = 0; request < options.streams.size(); ++request) {
+      const KeySpec& key = specs[source].keys[request];
+      const double least = least_infinite(key.dtype);
+      if (least == 0 || key.images || key.convert || !key.rows || key.rows->clip) continue;
+      const auto features = static_cast<size_t>(stream_of(options, source, request).features);
+      const auto table =
+          cache::stream_statistics(*options.sources[source].dataset, *options.sources[source].streams[request]);
+      const FeatureStats stats = cache::feature_stats(table->data(), static_cast<int64_t>(features));
+      const std::vector<Affine> alone(features);
+      const std::vector<Affine>& affines = key.rows->affine.empty() ? alone : key.rows->affine;
+      std::vector<double> most(features);
+      for (size_t number = 0; number < affines.size(); ++number) {
+        const size_t f = number % features;
+        for (const double end : {stats.min[f], stats.max[f]}) {
+          const double y = std::abs(std::fma(end, affines[number].scale, affines[number].shift));
+          most[f] = std::max(most[f], std::isnan(y) ? 0 : y);
+        }
+      }
+      for (size_t f = 0; f < features; ++f) {
+        if (most[f] < least) continue;
+        beyond.add(feature_name(options, source, request, f) + " up to " + short_text(most[f]));
+        const std::string name(dtype_name(key.dtype));
+        if (dtypes.find(name) == std::string::npos) dtypes += (dtypes.empty() ? "" : " and ") + name;
+      }
+    }
+  }
+  if (beyond.count == 0) return "";
+  return "dtype: numbers become infinite, since they are beyond " + dtypes + ", " + beyond.text() +
+         "; a wider Window(dtype=) holds them";
+}
+
+std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<const BatchSpec> specs) {
+  FeatureList lesser;
+  FeatureList lacking;
   for (size_t source = 0; source < options.sources.size(); ++source) {
     for (size_t request = 0; request < options.streams.size(); ++request) {
       if (!is_normalised(options, source, request)) continue;
       const Stream& stream = stream_of(options, source, request);
-      const NormStats stats = statistics_of(options, source, request, specs[source]).stats;
+      const auto [stats, _, by_caller] = statistics_of(options, source, request, specs[source]);
       const auto [width, dtype] = values_of(options, source, request);
+      const Normalize& mode = *options.streams[request].normalize;
+      const bool wide = dtype == DType::kFloat64;
       const bool recorded = options.streams[request].convert.empty();
       const auto steps = static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
-      const size_t given = stats[options.streams[request].normalize->first()].size() / steps;
-      for (size_t at = 0; at < steps * static_cast<size_t>(width); ++at) {
-        const size_t step = at / static_cast<size_t>(width);
-        const size_t f = at % static_cast<size_t>(width);
-        const auto spread = lesser_spread(stats, step * given + f, *options.streams[request].normalize,
-                                          dtype == DType::kFloat64, options.constant, options.min_spread);
-        if (!spread || count++ >= kMost) continue;
-        features +=
-            (features.empty() ? "" : ", ") + source_name(options, source) + "'" + options.streams[request].stream +
-            "'" + (stats.steps > 0 ? "[" + std::to_string(step) + "]" : "") + "[" + std::to_string(f) + "]" +
-            (recorded && f < stream.names.size() ? " (" + stream.names[f] + ")" : "") + " " + short_text(*spread);
+      const size_t given = stats[mode.first()].size() / steps;
+      for (size_t number = 0; number < steps * static_cast<size_t>(width); ++number) {
+        const size_t step = number / static_cast<size_t>(width);
+        const size_t f = number % static_cast<size_t>(width);
+        const size_t at = step * given + f;
+        const auto spread = lesser_spread(stats, at, mode, wide, options.constant, options.min_spread);
+        const std::span<const double> count = by_caller && recorded ? stream.stats.count : stats["count"];
+        const bool has_numbers = count.empty() || count[by_caller && recorded ? f : at] > 0;
+        const bool lacks = has_numbers && lacks_scale(stats, at, mode, wide, options.constant, options.min_spread);
+        if (!spread && !lacks) continue;
+        const std::string name =
+            feature_name(options, source, request, f, stats.steps > 0 ? std::optional(step) : std::nullopt);
+        if (lacks) {
+          const auto end = [&](std::string_view field) {
+            return std::string(field) + " " + short_text(stats[field][at]);
+          };
+          lacking.add(name + " " + end(mode.first()) + " and " + end(mode.second()));
+        } else {
+          lesser.add(name + " " + short_text(*spread));
+        }
       }
     }
   }
-  if (count == 0) return "";
-  if (count > kMost) features += " and " + std::to_string(count - kMost) + " more";
-  return "min_spread: features that are not constant count as such and are not scaled, since their spread is below " +
-         number_text(options.min_spread) + ", " + std::to_string(count) + " in all: " + features +
-         "; min_spread=0 scales them";
+  std::vector<std::string> notes;
+  if (lacking.count > 0) {
+    notes.push_back("normalize: features are not scaled, since their statistics give no scale, " + lacking.text() +
+                    "; Normalization(norm_stats=) gives others");
+  }
+  if (lesser.count > 0) {
+    notes.push_back(
+        "min_spread: features that are not constant count as such and are not scaled, since their spread is below " +
+        number_text(options.min_spread) + ", " + lesser.text() + "; min_spread=0 scales them");
+  }
+  return notes;
 }
 
 }  // namespace robocache

@@ -18,12 +18,15 @@ namespace robocache {
 // ArgumentError for statistics that do not fit or are of other values, FileError. `spec` is the source's, but for its affines.
 std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec);
 
-// A sentence on the features that are not scaled although they are not constant, or "". `specs` are the sources'. Throws as
-// affines_of.
-std::string lesser_spread_note(const LoaderOptions& options, std::span<const BatchSpec> specs);
+// Sentences on the features that are not scaled although they are not constant: by statistics that give no scale, and by
+// `min_spread`. `specs` are the sources'. Throws as affines_of.
+std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<const BatchSpec> specs);
 
 // A sentence on the float64 keys that the batch's dtype rounds by a share of their std that matters, or "". Those that are normalised
 // or converted are rounded behind that, and a window's own dtype is what was asked for.
 std::string rounding_note(const LoaderOptions& options);
+
+// A sentence on the recorded values that the batch's dtype makes infinite, or "". `specs` are the sources'.
+std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpec> specs);
 
 }  // namespace robocache

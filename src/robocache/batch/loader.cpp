@@ -123,7 +123,10 @@ void Loader::add_notes() {
     const auto around = [&](const StreamRequest& request) { return draws_.around(source, request); };
     survey_windows(options_, streams_, source, around, padding, made_up);
   }
-  for (std::string note : {made_up, padding, lesser_spread_note(options_, streams_.specs()), rounding_note(options_)}) {
+  std::vector<std::string> notes = unscaled_notes(options_, streams_.specs());
+  notes.insert(notes.begin(), {made_up, padding});
+  notes.insert(notes.end(), {rounding_note(options_), overflow_note(options_, streams_.specs())});
+  for (std::string& note : notes) {
     if (!note.empty()) options_.notes.push_back(std::move(note));
   }
 }

@@ -21,7 +21,6 @@ constexpr double kOpenPiEpsilon = 1e-6;
 // two if rounding would lose `y`: at x = 1, a slope of 1e8 gives float32 results in steps of 10, which loses LeRobot's -1.
 template <class Work>
 Affine through(double x, double y, double spread) {
-  if (!(std::abs(x) <= std::numeric_limits<Work>::max())) return {};
   const Work constant = static_cast<Work>(x);
   for (double scale = 1 / spread;; scale = std::exp2(std::ceil(std::log2(scale)) - 1)) {
     const double shift = y - scale * static_cast<double>(constant);
@@ -47,6 +46,44 @@ struct Ends {
   bool standard;        // mean and std
   bool flat = false;    // without spread
 };
+
+// The affine of a feature, and whether it is the one that the statistics ask for.
+struct Scaled {
+  Affine affine;
+  bool as_asked = true;
+};
+
+Scaled scaled(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
+              double min_spread) {
+  auto [first, distance, standard, flat] = Ends(stats, feature, normalize, wide, constant);
+  const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+  if (lesser_spread(stats, feature, normalize, wide, constant, min_spread)) {
+    double zero = first;  // the value that becomes 0
+    if (!standard) zero += constant == Constant::kCenter ? distance / 2 : 1;
+    if (!(std::abs(zero) <= largest)) return {Affine{}, false};
+    return {{1, -zero, 1, zero}};
+  }
+  if (flat) distance = 0;  // only the rounding error of the statistics is left
+  if (constant == Constant::kOpenPi) distance += kOpenPiEpsilon;
+  if (constant == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
+  double spread = standard ? distance : distance / 2;
+  if (flat) {
+    if (!(std::abs(first) <= largest)) return {Affine{}, false};
+    const double y = standard ? 0 : -1;
+    return {wide ? through<double>(first, y, spread) : through<float>(first, y, spread)};
+  }
+  const double centre = standard ? first : first + spread;
+  double scale = 1 / spread;
+  bool as_asked = true;
+  // Factors that overflow would turn numbers into NaN.
+  if (!(scale > 0 && scale <= largest && spread <= largest && std::abs(centre * scale) <= largest)) {
+    as_asked = distance == 0;  // a constant is only centred
+    scale = spread = 1;
+  }
+  const double shift = -centre * scale;
+  if (!(std::abs(shift) <= largest)) return {{scale, 0, spread, 0}, false};
+  return {{scale, shift, spread, centre}, as_asked};
+}
 
 std::string names_of_fields(const NormStats& stats) {
   std::string names;
@@ -95,29 +132,24 @@ std::optional<double> lesser_spread(const NormStats& stats, size_t feature, cons
 
 Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
               double min_spread) {
-  auto [first, distance, standard, flat] = Ends(stats, feature, normalize, wide, constant);
-  if (lesser_spread(stats, feature, normalize, wide, constant, min_spread)) {
-    double zero = first;  // the value that becomes 0
-    if (!standard) zero += constant == Constant::kCenter ? distance / 2 : 1;
-    const double most = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-    return std::abs(zero) <= most ? Affine{1, -zero, 1, zero} : Affine{};
+  return scaled(stats, feature, normalize, wide, constant, min_spread).affine;
+}
+
+bool lacks_scale(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
+                 double min_spread) {
+  return !scaled(stats, feature, normalize, wide, constant, min_spread).as_asked;
+}
+
+void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::string_view name) {
+  for (const std::string_view field : {normalize.first(), normalize.second()}) {
+    const std::span<const double> numbers = stats[field];
+    const auto infinite = std::ranges::find_if(numbers, [](double x) { return std::isinf(x); });
+    if (infinite == numbers.end()) continue;
+    const size_t features = numbers.size() / static_cast<size_t>(std::max<int64_t>(stats.steps, 1));
+    refuse(name, ".", field, ": expected finite numbers, got ", *infinite > 0 ? "inf" : "-inf", " for feature ",
+           std::to_string(static_cast<size_t>(infinite - numbers.begin()) % features),
+           "; compute the statistics without infinities, as Dataset.statistics does");
   }
-  if (flat) distance = 0;  // only the rounding error of the statistics is left
-  if (constant == Constant::kOpenPi) distance += kOpenPiEpsilon;
-  if (constant == Constant::kLeRobot && (standard || flat)) distance += kLeRobotEpsilon;
-  double spread = standard ? distance : distance / 2;
-  if (flat) {
-    const double y = standard ? 0 : -1;
-    return wide ? through<double>(first, y, spread) : through<float>(first, y, spread);
-  }
-  const double centre = standard ? first : first + spread;
-  const double largest = wide ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-  double scale = 1 / spread;
-  // Factors that overflow would turn numbers into NaN.
-  if (!(scale > 0 && scale <= largest && std::abs(centre * scale) <= largest)) scale = spread = 1;
-  const double shift = -centre * scale;
-  if (!(std::abs(shift) <= largest)) return {scale, 0, spread, 0};
-  return {scale, shift, spread, centre};
 }
 
 NormStats::NormStats(const FeatureStats& stats) {

@@ -103,7 +103,8 @@ struct NormStats {
 };
 
 // Returns the affine of one feature. The work type is float64 (`wide`) or float32; `normalize` is not kNone, and the statistics
-// that it needs are there. If the work type cannot hold scale and shift, the result is x - centre; if the centre is not finite, x.
+// that it needs are there. If the work type cannot hold scale, shift and spread, or if the spread is below 0, the result is
+// x - centre; if the centre is not finite, x. lacks_scale() says so.
 //
 // A feature without spread that is not only centred has the slope 1/spread of the peer (LeRobot, openpi). The peer maps the
 // constant to 0 (kMeanStd) or -1. If rounding the shift would lose that number, the slope is less by a power of two: then the
@@ -117,6 +118,13 @@ Affine affine(const NormStats& stats, size_t feature, const Normalize& normalize
 // The spread of a feature that counts as none although it is not 0. It is a std, or half the distance of two ends.
 std::optional<double> lesser_spread(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide,
                                     Constant constant, double min_spread);
+
+// Whether affine() returns x or x - centre although the statistics ask for another scale or none at all.
+bool lacks_scale(const NormStats& stats, size_t feature, const Normalize& normalize, bool wide, Constant constant,
+                 double min_spread);
+
+// Throws ArgumentError that begins with `name` if statistics that the mode needs are infinite.
+void refuse_infinite(const NormStats& stats, const Normalize& normalize, std::string_view name);
 
 // Returns the affine of every feature of a key with values of `dtype`, or of every step and feature if the statistics have
 // steps; none for kNone. Statistics may have more numbers than features if those behind are 0 in every field but count, as

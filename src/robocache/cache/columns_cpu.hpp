@@ -19,7 +19,7 @@ struct ColumnKernels {
   // column begins `apart` numbers later.
   void (*copy_columns)(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t apart);
 
-  bool (*has_nan)(const Real* numbers, int64_t count);
+  bool (*all_finite)(const Real* numbers, int64_t count);
   int64_t (*count_infinite)(const Real* numbers, int64_t count);
 
   // `sum` adds the numbers, `sum_squares` adds (number - mean)^2. Eight lanes are added up at the end.

@@ -14,10 +14,10 @@ template <class Real>
 using KeyOf = typename cache::ColumnKernels<Real>::Key;
 
 template <class Real>
-bool has_nan(const Real* numbers, int64_t count) {
+bool all_finite(const Real* numbers, int64_t count) {
   int64_t found = 0;
-  for (int64_t i = 0; i < count; ++i) found += numbers[i] != numbers[i] ? 1 : 0;
-  return found != 0;
+  for (int64_t i = 0; i < count; ++i) found += numbers[i] - numbers[i] != 0 ? 1 : 0;  // NaN for NaN and infinity
+  return found == 0;
 }
 
 template <class Real>
@@ -161,8 +161,8 @@ void copy_columns(const Real* rows, int64_t row_size, int64_t count, int64_t wid
 }
 
 template <class Real>
-constexpr cache::ColumnKernels<Real> kKernels{copy_columns<Real>, has_nan<Real>,   count_infinite<Real>,    sum<Real>,
-                                              sum_squares<Real>,  make_keys<Real>, keep_within<KeyOf<Real>>};
+constexpr cache::ColumnKernels<Real> kKernels{copy_columns<Real>, all_finite<Real>, count_infinite<Real>,    sum<Real>,
+                                              sum_squares<Real>,  make_keys<Real>,  keep_within<KeyOf<Real>>};
 
 }  // namespace
 

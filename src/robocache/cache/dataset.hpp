@@ -94,11 +94,11 @@ struct StreamFindings {
   int64_t nan_values = 0;
   int64_t infinite_values = 0;
   std::vector<int64_t>
-      constant_features;  // indices of features with only one value, or only NaN; NaN is ignored otherwise
+      constant_features;  // indices of features with only one value, or no finite one; others are ignored
 };
 
-// Statistics per feature over all rows, ignoring NaN; float64 [features] each. If a feature has only NaN, its count is
-// 0 and its other statistics are NaN. std divides by count. Quantiles interpolate linearly, as numpy.quantile does.
+// Statistics per feature over all rows, ignoring NaN and infinity; float64 [features] each. If no number is finite, the count is
+// 0 and the others are NaN. std divides by count. Quantiles interpolate linearly, as numpy.quantile does.
 struct FeatureStats {
   std::span<const double> mean, std, min, max, q01, q10, q50, q90, q99, count;
 };

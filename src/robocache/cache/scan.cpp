@@ -213,7 +213,7 @@ class ValueScan::Chunk {
     std::array<Real, kScanBlock> kept;
     if (!std::isfinite(sums.sum)) {
       note_not_finite(found, feature, row, numbers);
-      const auto end = std::ranges::copy_if(numbers, kept.begin(), [](Real x) { return x == x; }).out;
+      const auto end = std::ranges::copy_if(numbers, kept.begin(), [](Real x) { return std::isfinite(x); }).out;
       numbers = {kept.begin(), end};
       sums = kernels.add_up(numbers.data(), std::ssize(numbers), quantiles.centre);
     }

@@ -28,7 +28,7 @@ inline constexpr double kQuaternionFlip = -0.5;
 // About the most runs and the most jumps that are kept per feature.
 inline constexpr int64_t kMostReported = 1000;
 
-// The results for one feature. All of them except `still` ignore NaN.
+// The results for one feature. All of them except `still` ignore NaN and infinity.
 struct ColumnScan {
   int64_t count = 0;
   double sum = 0;  // of (number - centre); `squares` sums its square

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -73,7 +74,12 @@ std::string file_of(const Table& table, int64_t rows, const std::vector<int64_t>
   return bytes.append(reinterpret_cast<const char*>(&crc), sizeof crc);
 }
 
-// Returns nothing if there is no such file, or if it is a different one or damaged.
+// Whether an older version made this table, which counted infinities: only there a minimum or a maximum is infinite.
+bool counts_infinity(std::span<const double> table, size_t numbers) {
+  return std::ranges::any_of(table.subspan(2 * numbers, 2 * numbers), [](double x) { return std::isinf(x); });
+}
+
+// Returns nothing if there is no such file, or if it is a different one, damaged, or counts infinities.
 std::shared_ptr<const Table> read(const std::string& path, int64_t rows, const std::vector<int64_t>& shape) {
   Table table(static_cast<size_t>(std::accumulate(shape.begin(), shape.end(), rows, std::multiplies<>())));
   const size_t head = npy_header(DType::kFloat64, rows, shape).size();
@@ -86,7 +92,9 @@ std::shared_ptr<const Table> read(const std::string& path, int64_t rows, const s
     done += static_cast<size_t>(got);
   }
   std::memcpy(table.data(), bytes.data() + head, table.size() * sizeof(double));
-  return bytes == file_of(table, rows, shape) ? std::make_shared<const Table>(std::move(table)) : nullptr;
+  if (bytes != file_of(table, rows, shape) || counts_infinity(table, table.size() / static_cast<size_t>(rows)))
+    return nullptr;
+  return std::make_shared<const Table>(std::move(table));
 }
 
 // Ignores errors: without the file, the statistics are only computed again.
@@ -113,13 +121,20 @@ std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_
   const std::vector<RowRange> ranges = rows_of(stream, episodes);
   const bool all = ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == stream.rows;
   if (all && std::ranges::equal(quantiles, kQuantiles)) {
-    const double* const own = stream.stats.mean.data();
-    return std::make_shared<const Table>(own, own + kStatistics * stream.features);
+    const auto features = static_cast<size_t>(stream.features);
+    const std::span<const double> own(stream.stats.mean.data(), kStatistics * features);
+    if (!counts_infinity(own, features)) return std::make_shared<const Table>(own.begin(), own.end());
   }
   const auto rows = static_cast<int64_t>(5 + quantiles.size());
   return kept_statistics(dataset, name_of(stream, ranges, quantiles), rows, stream.shape, {&stream_index, 1}, [&] {
     return value_statistics(stream.values, stream.dtype, ranges, stream.features, quantiles).table;
   });
+}
+
+std::shared_ptr<const Table> stream_statistics(const Dataset& dataset, int64_t stream_index) {
+  std::vector<int64_t> all(static_cast<size_t>(dataset.num_episodes()));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return selection_statistics(dataset, stream_index, all, kQuantiles);
 }
 
 std::shared_ptr<const Table> kept_statistics(const Dataset& dataset, const std::string& hash, int64_t rows,

@@ -18,12 +18,14 @@ namespace robocache::cache {
 inline constexpr const char* kSelectionsDirectory = "statistics";
 
 // Returns [kStatistics, features] as in stats.npy, or with other quantiles [5 + quantiles, features], for a stream that
-// has_statistics(). `episodes` may be in any order,
-// and each counts once. Threads and processes may call it at the same time: a kept file appears only when it is
-// complete, and a damaged one is replaced.
+// has_statistics(). `episodes` may be in any order, and each counts once. Threads and processes may call it at the same time: a
+// kept file appears only when it is complete, and a damaged one is replaced.
 std::shared_ptr<const std::vector<double>> selection_statistics(const Dataset& dataset, int64_t stream,
                                                                 std::span<const int64_t> episodes,
                                                                 std::span<const double> quantiles = kQuantiles);
+
+// Returns those of all rows: stats.npy, or, where an older version counted infinities in it, computed ones.
+std::shared_ptr<const std::vector<double>> stream_statistics(const Dataset& dataset, int64_t stream);
 
 // FNV-1a.
 class StatisticsHash {

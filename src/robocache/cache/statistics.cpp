@@ -113,7 +113,7 @@ std::vector<int64_t> ranks_of(int64_t n, std::span<const double> quantiles) {
   return {ranks.begin(), ranks.end()};
 }
 
-// Equals numpy.quantile(numbers.astype(float64), q), except that between equal infinities it is the infinity, not NaN.
+// Equals numpy.quantile(numbers.astype(float64), q).
 template <class C>
 double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
   const QuantileRank rank(n, q);
@@ -136,13 +136,14 @@ class Column {
   Column(int64_t rows, std::span<const double> quantiles, bool wide_bins)
       : rows_(rows), quantiles_(quantiles), order_(rows, wide_bins) {}
 
-  // Takes the next rows. Moves numbers that are not NaN to the front.
+  // Takes the next rows. Moves finite numbers to the front.
   void add(std::span<C> rows) {
-    bool has_nan = false;
     if constexpr (std::is_floating_point_v<C>) {
-      has_nan = (pass_ == 0 || nan_values() > 0) && column_kernels<C>().has_nan(rows.data(), std::ssize(rows));
+      if ((pass_ == 0 || n_ < rows_) && !column_kernels<C>().all_finite(rows.data(), std::ssize(rows))) {
+        if (pass_ == 0) infinite_values_ += column_kernels<C>().count_infinite(rows.data(), std::ssize(rows));
+        rows = rows.first(rows.size() - std::ranges::remove_if(rows, [](C x) { return !std::isfinite(x); }).size());
+      }
     }
-    if (has_nan) rows = rows.first(rows.size() - std::ranges::remove_if(rows, [](C x) { return x != x; }).size());
     if (block_.empty() && std::ssize(rows) == kBlock) return end_block(rows);
     constexpr auto kWhole = static_cast<size_t>(kBlock);
     while (!rows.empty()) {
@@ -169,7 +170,7 @@ class Column {
   }
 
   bool is_constant() const { return n_ == 0 || order_.least() == order_.greatest(); }
-  int64_t nan_values() const { return rows_ - n_; }
+  int64_t nan_values() const { return rows_ - n_ - infinite_values_; }
   int64_t infinite_values() const { return infinite_values_; }
 
   // mean, std, min, max, the quantiles, count.
@@ -178,7 +179,7 @@ class Column {
     if (n_ > 0 && is_constant()) {
       // A constant has exactly its value as mean and exactly 0 as std, so that no caller divides by a rounding error.
       std::ranges::fill(result, static_cast<double>(order_.least()));
-      result[1] = std::isinf(result[0]) ? kNan : 0;
+      result[1] = 0;
     } else if (n_ > 0) {
       result[0] = mean_;
       result[1] = std::sqrt(squares_ / static_cast<double>(n_));
@@ -187,7 +188,7 @@ class Column {
       for (size_t q = 0; q < quantiles_.size(); ++q) result[4 + q] = quantile(order_, n_, quantiles_[q]);
     }
     result.back() = static_cast<double>(n_);
-    // Makes all NaN equal, because processors differ in the sign of the NaN that infinities give.
+    // Makes all NaN equal, because processors differ in the sign of the NaN that sums beyond float64 give.
     std::ranges::replace_if(result, [](double x) { return std::isnan(x); }, kNan);
     return result;
   }
@@ -196,13 +197,7 @@ class Column {
   void end_block(std::span<const C> block) {
     if (pass_ == 0) {
       n_ += std::ssize(block);
-      const double block_sum = sum(block);
-      sum_ += block_sum;
-      if constexpr (std::is_floating_point_v<C>) {
-        if (!std::isfinite(block_sum)) {
-          infinite_values_ += column_kernels<C>().count_infinite(block.data(), std::ssize(block));
-        }
-      }
+      sum_ += sum(block);
     } else if (pass_ == 1) {
       squares_ += sum_squares(block, mean_);
     }
@@ -215,7 +210,7 @@ class Column {
   OrderStatistics<C> order_;
   std::vector<C> block_;  // the next rows; less than a block
   int pass_ = 0;
-  int64_t n_ = 0;  // count of numbers that are not NaN
+  int64_t n_ = 0;  // count of finite numbers
   int64_t infinite_values_ = 0;
   double sum_ = 0;
   double mean_ = 0;

@@ -50,7 +50,7 @@ template <class Real>
 using MadeRows = std::function<void(const std::function<void(const Real* rows, int64_t count)>& take)>;
 
 // The same statistics of float or double rows that `make` makes anew for every pass over them: a table [5 + quantiles, features]
-// of mean, std, min, max, each quantile and count. NaN is left out. `rows` is their number. `quantiles` are in [0, 1].
+// of mean, std, min, max, each quantile and count. NaN and infinity are left out. `rows` is their number. `quantiles` are in [0, 1].
 template <class Real>
 std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, int64_t features,
                                     std::span<const double> quantiles);

@@ -47,6 +47,7 @@ struct ScanHandle {
   // In one place, since the scan holds on to them.
   struct Owned {
     std::shared_ptr<const Dataset> dataset;
+    std::shared_ptr<const std::vector<double>> stats;
     std::vector<double> limits;
     std::vector<int64_t> quaternions;
     std::optional<cache::ValueScan> scan;
@@ -211,13 +212,16 @@ ROBOCACHE_FFI(dataset_episodes, args, result) {
 ROBOCACHE_FFI(scan_open, args, result) {
   auto owned = std::make_unique<ScanHandle::Owned>();
   owned->dataset = args.object<DatasetHandle>(0, "dataset").dataset;
-  const Stream& stream = owned->dataset->streams()[static_cast<size_t>(args.integer(1, "stream"))];
+  const int64_t index = args.integer(1, "stream");
+  const Stream& stream = owned->dataset->streams()[static_cast<size_t>(index)];
+  owned->stats = cache::stream_statistics(*owned->dataset, index);
   if (!args.is_none(2)) owned->limits = numbers_of<double>(args.tensor(2, "limits"));
   owned->quaternions = numbers_of<int64_t>(args.tensor(3, "quaternions"));
   const std::span<const double> limits = owned->limits;
-  owned->scan.emplace(stream.values, stream.dtype, stream.rows, stream.features, stream.row_offsets,
-                      cache::ValueScan::Reference{stream.stats, limits.first(limits.size() / 2),
-                                                  limits.last(limits.size() / 2), owned->quaternions});
+  owned->scan.emplace(
+      stream.values, stream.dtype, stream.rows, stream.features, stream.row_offsets,
+      cache::ValueScan::Reference{cache::feature_stats(owned->stats->data(), stream.features),
+                                  limits.first(limits.size() / 2), limits.last(limits.size() / 2), owned->quaternions});
   result.set_object(ScanHandle{std::move(owned)});
 }
 

@@ -28,8 +28,9 @@ OwnedTensor affine_table(std::span<const Affine> affines, int64_t features) {
 ROBOCACHE_FFI(normalisation_affines, args, result) {
   const NormStats stats = norm_stats(args, 0);
   const int64_t features = args.integer(2, "features");
-  result.set(affine_table(affines(stats, features, 1, dtype_from_name(args.string(3, "dtype")),
-                                  normalize_from_name(args.string(4, "normalize"), "normalize"),
+  const Normalize normalize = normalize_from_name(args.string(4, "normalize"), "normalize");
+  refuse_infinite(stats, normalize, args.string(7, "name"));
+  result.set(affine_table(affines(stats, features, 1, dtype_from_name(args.string(3, "dtype")), normalize,
                                   value_of<Constant>(args.string(5, "constant"), "constant"),
                                   args.real(6, "min_spread"), args.string(7, "name")),
                           features));

@@ -27,7 +27,7 @@ double as_double(T x) {
 
 // By sorting, in long double.
 std::vector<double> oracle(std::vector<double> column) {
-  std::erase_if(column, [](double x) { return std::isnan(x); });
+  std::erase_if(column, [](double x) { return !std::isfinite(x); });
   const auto n = column.size();
   if (n == 0) return {kNan, kNan, kNan, kNan, kNan, kNan, kNan, kNan, kNan, 0};
   std::sort(column.begin(), column.end());

@@ -22,7 +22,7 @@ def assert_stats(stats, values):
     columns = values.astype(np.float64).reshape(len(values), int(np.prod(values.shape[1:])))
     for f, column in enumerate(columns.T):
         got = {name: getattr(stats, name).reshape(-1)[f] for name in stats._fields}
-        column = column[~np.isnan(column)]
+        column = column[np.isfinite(column)]
         assert got["count"] == len(column)
         if len(column) == 0:
             assert all(np.isnan(value) for name, value in got.items() if name != "count")
@@ -54,10 +54,13 @@ def test_against_numpy(tmp_path_factory, seed, rows, shape, dtype, missing):
     values = values.astype(dtype)
     if dtype.kind in "fV":
         values[rng.random(values.shape) < missing] = np.nan
+        values[rng.random(values.shape) < missing / 4] = np.inf
+        values[rng.random(values.shape) < missing / 4] = -np.inf
     stats, findings = stats_of(tmp_path_factory.mktemp("stats") / "cache", values)
     assert stats.mean.shape == tuple(shape)
     assert_stats(stats, values)
     assert findings["nan_values"] == (np.isnan(values.astype(np.float64)).sum() if rows else 0)
+    assert findings["infinite_values"] == (np.isinf(values.astype(np.float64)).sum() if rows else 0)
 
 
 @pytest.mark.parametrize("columns", [1, 17, 64])

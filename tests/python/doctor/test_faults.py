@@ -1,11 +1,13 @@
 """Each check, by a cache with exactly one fault in it: exactly that finding at exactly that place; and none without."""
 
 import json
+import math
 import shutil
 
 import numpy as np
 import pytest
 import robots
+from cache_files import sign
 from flat_options import flat_loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -380,22 +382,11 @@ def test_statistics_that_are_not_of_the_values(field, clean, tmp_path):
     stats = np.load(path)
     stats[field, 3] += 1 if field == 9 else 0.01 * stats[1, 3]
     np.save(path, stats)
-    _sign(cache, "streams/imu/stats.npy")
+    sign(cache, "streams/imu/stats.npy")
     report = robocache.doctor(cache)
     assert [(f.severity, f.code, f.stream) for f in report.findings] == [("error", "statistics", "imu")]
     name = ("mean", "std", "min", "max", "q01", "q10", "q50", "q90", "q99", "count")[field]
     assert f"stored {name} of feature 3 are not" in report.findings[0].message
-
-
-def _sign(cache, name):
-    import zlib
-
-    manifest = json.loads((cache / "manifest.json").read_text())
-    manifest["files"][name]["crc32"] = [f"{zlib.crc32((cache / name).read_bytes()):08x}"]
-    del manifest["crc32"]
-    text = json.dumps(manifest, indent=2, ensure_ascii=False)
-    text = text[: text.rindex("\n}")] + ",\n"
-    (cache / "manifest.json").write_text(f'{text}  "crc32": "{zlib.crc32(text.encode()):08x}"\n}}\n')
 
 
 def test_how_long_gaps_and_bursts_are(clean, tmp_path):
@@ -816,6 +807,21 @@ def test_statistics_of_other_rows_are_a_finding(key, still, rng, tmp_path):
     assert (finding.severity, finding.stream, finding.episode) == ("warning", "state", None)
     (finding,) = of_a_set(tmp_path / "episode", table, stats, off)
     assert (finding.severity, finding.stream, finding.episode) == ("warning", "state", 0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_statistics_that_count_infinities_are_a_finding(rng, tmp_path):
+    """And those that leave them out are none."""
+    table = rng.normal(size=(60, 2))
+    table[7, 1], table[9, 0] = np.inf, np.nan
+    finite = np.where(np.isfinite(table), table, np.nan)
+    left_out = {name: getattr(np, f"nan{name}")(finite, axis=0).tolist() for name in ("mean", "std", "min", "max")}
+    assert of_a_set(tmp_path / "out", table, left_out, left_out) == []
+    counted = left_out | {"mean": [left_out["mean"][0], math.inf], "max": [left_out["max"][0], math.inf]}
+    for name, two in (("whole", (counted, left_out)), ("episode", (left_out, counted))):
+        (finding,) = of_a_set(tmp_path / name, table, *two)
+        assert "mean of feature 1 is inf there" in finding.message
+        assert finding.expected == pytest.approx(left_out["mean"][1], rel=1e-12)
 
 
 @pytest.mark.parametrize("odd", [None, 5, "x", [], [[1, [2]]], {"a": 1}, [None, None], ["x", "y"], [1e999, -1e999]])

@@ -471,6 +471,21 @@ def test_streams_become_features_of_other_names_and_are_put_together(rng, tmp_pa
     np.testing.assert_array_equal(second["observation.images.top"].values[:], cache.streams["top"].values[:])
 
 
+def test_the_statistics_leave_out_nan_and_infinity(tmp_path, rng):
+    values = rng.normal(size=(20, 3)).astype(np.float32)
+    values[3, 0], values[4, 0], values[5, 0], values[:, 2] = np.inf, -np.inf, np.nan, np.inf
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("action", np.arange(20) * 10**8, values)
+    robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
+    of_set = json.loads((tmp_path / "out/meta/stats.json").read_text())["action"]
+    (of_episode,) = pq.read_table(tmp_path / "out/meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    finite = np.where(np.isfinite(values), values, np.nan).astype(np.float64)[:, :2]
+    for key, of in (("mean", np.nanmean), ("std", np.nanstd), ("min", np.nanmin), ("max", np.nanmax)):
+        for got in (of_set[key], of_episode[f"stats/action/{key}"]):
+            np.testing.assert_allclose(got, [*of(finite, axis=0), np.nan], rtol=1e-12)
+    np.testing.assert_allclose(of_set["q90"][:2], np.nanquantile(finite, 0.9, axis=0), rtol=1e-12)
+
+
 def test_streams_of_one_type_keep_it_and_are_each_brought_to_the_rows(rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
         fast, slow = np.arange(100) * 10**7, np.arange(34) * 3 * 10**7

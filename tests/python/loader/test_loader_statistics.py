@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import warnings
+import zlib
 
 import ml_dtypes
 import numpy as np
 import pytest
+from cache_files import sign
 from flat_options import flat_loader
 from recordings import write
 
@@ -360,3 +362,219 @@ def test_rule_38_a_min_spread_that_is_none_is_refused(rng, tmp_path, wrong):
         flat_loader(dataset, normalize="mean_std", min_spread=wrong, **options)
     with pytest.raises(robocache.ArgumentError, match="min_spread: goes with a Window"):
         flat_loader(dataset, min_spread=0.0, **options)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("beam", [[np.inf], [-np.inf], [np.inf, -np.inf]])
+@pytest.mark.parametrize("mode", MODES)
+def test_infinities_are_left_out(tmp_path, rng, dtype, beam, mode):
+    """In the statistics of the dataset, of a selection and of a window, by numpy's of the finite numbers."""
+    times = np.arange(200) * 10**7
+    episodes = []
+    for _ in range(3):
+        values = rng.normal(100, 20, (200, 2)).astype(dtype)
+        values[50 : 50 + len(beam), 1] = beam
+        values[70, 0] = np.nan
+        episodes.append({"scan": (times, values)})
+    dataset = write(tmp_path / "cache", episodes)
+    columns = [episode["scan"][1].astype(np.float64) for episode in episodes]
+    for chosen in (None, [0, 2]):
+        rows = np.concatenate(columns if chosen is None else [columns[e] for e in chosen])
+        finite = np.where(np.isfinite(rows), rows, np.nan)
+        stats = dataset.stats if chosen is None else dataset.statistics(episodes=chosen)
+        assert_statistics(stats["scan"], finite)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", LoaderWarning)
+            loader = robocache.Loader(
+                dataset,
+                batch_size=8,
+                device="cpu",
+                shuffle=False,
+                episodes=chosen,
+                delta_timestamps={"scan": [0.0]},
+                default=robocache.Window(normalize=mode, dtype="float32"),
+            )
+        got = next(iter(loader))["scan"][:, 0].numpy()
+        first, second = {
+            "mean_std": (np.nanmean(finite, 0), np.nanstd(finite, 0)),
+            "min_max": (np.nanmin(finite, 0), np.nanmax(finite, 0)),
+        }.get(mode) or np.nanquantile(finite, [QUANTILES[mode[:3]], QUANTILES[mode[4:]]], axis=0)
+        expected = (rows - first) / second if mode == "mean_std" else 2 * (rows - first) / (second - first) - 1
+        np.testing.assert_allclose(got, expected[:8], rtol=1e-4, atol=1e-4)
+        assert_statistics(dataset.statistics(loader)["scan"], finite)
+
+
+def test_a_feature_of_infinities_alone_has_no_statistics(tmp_path):
+    values = np.array([[1.0, np.inf], [2.0, -np.inf], [3.0, np.nan]])
+    dataset = write(tmp_path / "cache", [{"scan": (np.arange(3), values)}])
+    assert dataset.stats["scan"].count.tolist() == [3, 0] and np.isnan(dataset.stats["scan"].mean[1])
+    assert dataset.streams["scan"].findings["constant_features"] == [1]
+
+
+def count_infinities(file, rows):
+    """Writes statistics as versions did that left out NaN alone, into a file with a checksum behind it or without."""
+    content = file.read_bytes()
+    head = content[: content.index(b"\n") + 1]
+    with np.errstate(all="ignore"):
+        quantiles = np.nanquantile(rows, list(QUANTILES.values()), axis=0)
+        table = [np.nanmean(rows, 0), np.nanstd(rows, 0), np.nanmin(rows, 0), np.nanmax(rows, 0), *quantiles]
+    written = head + np.array([*table, (~np.isnan(rows)).sum(0)], np.float64).tobytes()
+    file.write_bytes(written + zlib.crc32(written).to_bytes(4, "little") * (len(content) > len(written)))
+
+
+@pytest.mark.parametrize("selected", [None, [0, 2]])
+@pytest.mark.parametrize("mode", ["mean_std", "min_max", "q10_q90", "q02_q98"])
+def test_statistics_that_count_infinities_are_made_anew(tmp_path, rng, mode, selected):
+    """Those of a cache, and those kept beside it."""
+    episodes = [{"scan": (np.arange(100) * 10**7, rng.normal(size=(100, 2)))} for _ in range(3)]
+    for episode in episodes:
+        episode["scan"][1][::7, 1] = np.inf
+    path = tmp_path / "cache"
+    write(path, episodes)
+    rows = [episodes[e]["scan"][1] for e in selected or range(3)]
+    count_infinities(path / "streams/scan/stats.npy", np.concatenate([episode["scan"][1] for episode in episodes]))
+    sign(path, "streams/scan/stats.npy")
+    if selected:
+        code = "import sys, robocache; robocache.open(sys.argv[1]).statistics([0, 2])['scan']"
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True)
+        (file,) = (path / "statistics").iterdir()
+        count_infinities(file, np.concatenate(rows))
+    dataset = robocache.open(path)
+    finite = np.where(np.isfinite(np.concatenate(rows)), np.concatenate(rows), np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoaderWarning)
+        loader = windowed(
+            dataset, delta_timestamps={"scan": [0.0]}, episodes=selected, normalize=mode, stats_of="selection"
+        )
+    first, second = {
+        "mean_std": lambda: (np.nanmean(finite, 0), np.nanstd(finite, 0)),
+        "min_max": lambda: (np.nanmin(finite, 0), np.nanmax(finite, 0)),
+    }.get(mode, lambda: np.nanquantile(finite, [int(mode[1:3]) / 100, int(mode[5:7]) / 100], axis=0))()
+    expected = (rows[0] - first) / second if mode == "mean_std" else 2 * (rows[0] - first) / (second - first) - 1
+    np.testing.assert_allclose(np.asarray(next(loader)["scan"])[:100, 0], expected, rtol=1e-5, atol=1e-5)
+    assert_statistics((dataset.statistics(selected) if selected else dataset.stats)["scan"], finite)
+    assert robocache.doctor(path).findings[0].code == "infinite-value"
+    assert "statistics" not in [finding.code for finding in robocache.doctor(path).findings]
+
+
+def scan(tmp_path, rng, dtype=np.float64, scale=1.0):
+    values = rng.normal(100, 20, (200, 3)).astype(dtype) * dtype(scale)
+    return write(tmp_path / "cache", [{"scan": (np.arange(200) * 10**7, values)}]), values
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "words"),
+    [
+        ("mean_std", {"mean": [0.0, np.nan, 0.0], "std": [1.0, np.nan, 1.0]}, "mean nan and std nan"),
+        ("mean_std", {"mean": [0.0, np.nan, 0.0], "std": [1.0, np.nan, 1.0], "count": 0}, "mean nan and std nan"),
+        ("mean_std", {"mean": [0.0, 2.0, 0.0], "std": [1.0, np.nan, 1.0]}, "mean 2 and std nan"),
+        ("mean_std", {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1e39, 1.0]}, r"mean 0 and std 1e\+39"),
+        ("mean_std", {"mean": [0.0, 1e39, 0.0], "std": [1.0, 1.0, 1.0]}, r"mean 1e\+39 and std 1"),
+        ("mean_std", {"mean": [0.0, 1e39, 0.0], "std": [1.0, 1e-6, 1.0]}, r"mean 1e\+39 and std 1e-06"),
+        ("min_max", {"min": [0.0, 3.0, 0.0], "max": [1.0, 1.0, 1.0]}, "min 3 and max 1"),
+        ("q01_q99", {"q01": [0.0, np.nan, 0.0], "q99": [1.0, 1.0, 1.0]}, "q01 nan and q99 1"),
+    ],
+)
+def test_given_statistics_that_give_no_scale_are_named(tmp_path, rng, mode, given, words):
+    dataset, _ = scan(tmp_path, rng, np.float32)
+    with pytest.warns(
+        LoaderWarning, match=rf"not scaled, .* 1 in all: 'scan'\[1\] {words}; Normalization\(norm_stats=\)"
+    ):
+        windowed(dataset, delta_timestamps={"scan": [0.0]}, normalize=mode, norm_stats={"scan": given})
+
+
+@pytest.mark.parametrize("constant", ["center", "lerobot", "openpi"])
+def test_given_statistics_of_a_constant_beyond_float32_are_named(tmp_path, rng, constant):
+    dataset, _ = scan(tmp_path, rng, np.float32)
+    given = {"mean": [0.0, 1e39, 0.0], "std": [1.0, 0.0, 1.0]}
+    with pytest.warns(LoaderWarning, match=r"'scan'\[1\] mean 1e\+39 and std 0"):
+        windowed(
+            dataset,
+            delta_timestamps={"scan": [0.0]},
+            normalize="mean_std",
+            norm_stats={"scan": given},
+            constant=constant,
+        )
+
+
+def test_features_without_numbers_and_constants_are_not_named(tmp_path, rng):
+    values = rng.normal(size=(50, 4))
+    values[:, 1], values[:, 2], values[:, 3] = np.nan, np.inf, 7
+    dataset = write(tmp_path / "cache", [{"scan": (np.arange(50) * 10**7, values)}])
+    for constant in ("center", "lerobot", "openpi"):
+        for stats in (None, dataset.stats):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", LoaderWarning)
+                windowed(
+                    dataset,
+                    delta_timestamps={"scan": [0.0]},
+                    normalize="mean_std",
+                    norm_stats=stats,
+                    constant=constant,
+                )
+
+
+def test_numbers_whose_sums_overflow_are_named(tmp_path, rng):
+    dataset, values = scan(tmp_path, rng, np.float64, 1e200)
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.std(values, 0)).all()
+    options = {"delta_timestamps": {"scan": [0.0]}, "dtype": "float64"}
+    with pytest.warns(LoaderWarning, match=r"3 in all: 'scan'\[0\] mean .*e\+202 and std inf"):
+        windowed(dataset, normalize="mean_std", **options)
+    got = np.asarray(next(windowed(dataset, normalize="q10_q90", **options))["scan"])[:, 0]
+    low, high = np.quantile(values, [0.1, 0.9], axis=0)
+    np.testing.assert_allclose(got, 2 * (values - low) / (high - low) - 1, rtol=1e-9, atol=1e-9)
+
+
+def test_numbers_near_the_end_of_float32_are_normalised(tmp_path, rng):
+    dataset, values = scan(tmp_path, rng, np.float32, 1e36)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoaderWarning)
+        loader = windowed(dataset, delta_timestamps={"scan": [0.0]}, normalize="mean_std")
+    wide = values.astype(np.float64)
+    expected = (wide - wide.mean(0)) / wide.std(0)
+    np.testing.assert_allclose(np.asarray(next(loader)["scan"])[:, 0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "beyond"),
+    [("float16", 65519.0, 65520.0), ("bfloat16", 3.3895e38, 3.39618e38), ("float32", 3.40282e38, 3.4028236e38)],
+)
+def test_numbers_beyond_the_dtype_are_named(tmp_path, rng, dtype, largest, beyond):
+    """As a cast by numpy or ml_dtypes makes them infinite."""
+    for name, number in (("fits", largest), ("beyond", beyond)):
+        values = np.array([[1.0, np.inf], [-number, 2.0]])
+        with np.errstate(over="ignore"):
+            cast = np.float64(np.array(-number).astype(getattr(ml_dtypes, dtype, None) or dtype))
+        assert np.isinf(cast) == (name == "beyond")
+        dataset = write(tmp_path / name, [{"scan": (np.arange(2) * 10**7, values)}])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            windowed(dataset, delta_timestamps={"scan": [0.0]}, default=robocache.Window(dtype=dtype))
+        texts = [str(one.message) for one in caught if "infinite" in str(one.message)]
+        assert len(texts) == (name == "beyond"), texts
+        assert all(f"beyond {dtype}, 1 in all: 'scan'[0] up to " in text for text in texts)
+
+
+def test_normalised_numbers_beyond_the_dtype_are_named(tmp_path, rng):
+    values = rng.normal(size=(1000, 2))
+    values[500, 1] = 1e6
+    dataset = write(tmp_path / "cache", [{"scan": (np.arange(1000) * 10**7, values)}])
+    options = {"delta_timestamps": {"scan": [0.0]}, "dtype": "float16", "normalize": "q10_q90"}
+    with pytest.warns(LoaderWarning, match=r"beyond float16, 1 in all: 'scan'\[1\] up to"):
+        loader = windowed(dataset, **options)
+    assert np.isinf(np.asarray(next(loader)["scan"])[500, 0, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoaderWarning)
+        windowed(dataset, normalization=robocache.Normalization(clip=True), **options)
+        windowed(dataset, **{**options, "normalize": "min_max"})
+
+
+@pytest.mark.parametrize("wrong", [np.inf, -np.inf])
+def test_given_statistics_that_are_infinite_are_refused(dataset, wrong):
+    given = {"mean": [0.0, 0, 0], "std": [1.0, 1, 1], "min": [0.0, -2, 0], "max": [5.0, wrong, 5]}
+    with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['action'\].max: .*inf for feature 1; compute"):
+        windowed(dataset, normalize="min_max", norm_stats={"action": given})
+    with pytest.raises(robocache.ArgumentError, match=r"sources\[0\].*norm_stats\['action'\].max: .*inf for feature 1"):
+        windowed([Source(dataset, norm_stats={"action": given}), Source(dataset)], normalize="min_max")
+    windowed(dataset, normalize="mean_std", norm_stats={"action": given})

@@ -170,7 +170,7 @@ def test_infinities_make_no_exception():
     b = {**a, "mean": np.inf, "std": np.nan, "max": np.inf, "q99": np.inf}
     merged = robocache.merge_stats([{"x": a}, {"x": b}, {"x": {**b, "mean": -np.inf, "min": -np.inf}}])["x"]
     assert merged.max == np.inf and merged.min == -np.inf and np.isnan(merged.mean) and np.isnan(merged.std)
-    assert 1 <= merged.q50 <= 3
+    assert 1 <= merged.q50 <= 3 and np.isnan(merged.q99)
 
 
 @pytest.mark.parametrize(
