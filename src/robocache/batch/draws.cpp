@@ -170,8 +170,9 @@ std::map<std::string, size_t> Draws::source_names() const {
   std::map<std::string, size_t> names;
   for (size_t i = 0; i < sources_.size(); ++i) {
     const SourceRequest& source = options_.sources[i];
-    const std::filesystem::path path = source.dataset->path();
-    const std::string name = source.name.empty() ? path.filename().string() : source.name;
+    auto folder = std::filesystem::absolute(source.dataset->path()).lexically_normal();
+    if (!folder.has_filename()) folder = folder.parent_path();
+    const std::string name = source.name.empty() ? folder.filename().string() : source.name;
     if (names.emplace(name, i).second) continue;
     refuse("sources[", std::to_string(i),
            "].name: expected one that no other source has, since weights go by names, got '", name, "'");

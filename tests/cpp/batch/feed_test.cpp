@@ -295,6 +295,42 @@ TEST_P(FeedTest, GoesAnywhereAtAnyTime) {
 }
 
 // Batches that take about a millisecond, so that some are being made whenever the feed goes.
+TEST_P(FeedTest, BatchesMadeAheadByOtherWeightsAreMadeAgain) {
+  const auto of_two = [](LoaderOptions made) {
+    made.mixture = true;
+    made.sources = {{.dataset = recording(), .name = "a", .weight = 1},
+                    {.dataset = recording(), .name = "b", .weight = 3}};
+    return std::make_shared<const Loader>(made);
+  };
+  LoaderOptions on_cpu = options();
+  on_cpu.device = {};
+  for (StreamRequest& request : on_cpu.streams) request.residency = kInMemory;
+  const auto plain = of_two(on_cpu);
+  for (int64_t prefetch = 0; prefetch <= 3; ++prefetch) {
+    Memories memories(device());
+    const auto from = of_two(options());
+    Feed feed(from, {.prefetch = prefetch});
+    BatchPosition position{.seed = 5, .epoch = 2, .samples = 4};
+    BatchPosition same = position;
+    for (int64_t step = 0; position.epoch < 4; ++step) {
+      if (step % 3 == 1) {
+        const auto b = static_cast<double>(step % 4);
+        position.weights = from->change_weights(position, {{"b", b}, {"a", 1}});
+        same.weights = plain->change_weights(same, {{"a", 1}, {"b", b}});
+      }
+      const auto batch = feed.next(position, memories.allocate(), {});
+      ASSERT_TRUE(batch);
+      const DeviceBuffer memory({}, plain->batch_bytes());
+      plain->fill(same, memory.data(), {});
+      ASSERT_EQ(arrays_of(*from, batch->samples, batch->memory.get()), arrays_of(*plain, batch->samples, memory.data()))
+          << step;
+      const BatchPosition next = behind(*from, position);
+      position = {next.seed, next.epoch, next.samples, position.weights};
+      same = {next.seed, next.epoch, next.samples, same.weights};
+    }
+  }
+}
+
 TEST_P(FeedTest, EndsWhatIsBeingMadeBeforeItsMemoryGoes) {
   LoaderOptions asked = options();
   asked.batch_size = 119;

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/batch/loader_reference.hpp"
+#include "tests/cpp/expect_refused.hpp"
 
 namespace robocache::test {
 namespace {
@@ -119,6 +121,43 @@ TEST_P(LoaderTest, TheHostKnowsEachSamplesMoment) {
     }
   }
   EXPECT_EQ(anchor, loader.anchors());
+}
+
+TEST_P(LoaderTest, WeightsChangeInOrderAndForOneSeed) {
+  LoaderOptions asked = options();
+  asked.batch_size = 9;
+  asked.mixture = true;
+  asked.anchor = stream_name(DType::kFloat32, 4);
+  asked.streams = {{.stream = asked.anchor, .delta_timestamps = kDeltas}};
+  asked.sources = {{.dataset = every_type(), .name = "a", .weight = 1},
+                   {.dataset = every_type(), .name = "b", .weight = 3}};
+  const Loader loader(asked);
+  const auto sources_at = [&](const BatchPosition& position) {
+    std::vector<int64_t> drawn(2);
+    for (const SampleAnchor& anchor : loader.anchors_at(position)) ++drawn[static_cast<size_t>(anchor.source)];
+    return drawn;
+  };
+  const std::vector<int64_t> before = sources_at({.seed = 7, .epoch = 1});
+  const WeightChange* const all_a = loader.change_weights({.seed = 7, .epoch = 1, .samples = 9}, {{"a", 1}, {"b", 0}});
+  const WeightChange* const all_b =
+      loader.change_weights({.seed = 7, .epoch = 2, .samples = 0, .weights = all_a}, {{"a", 0}, {"b", 1}});
+  EXPECT_EQ(sources_at({.seed = 7, .epoch = 1, .samples = 0, .weights = all_b}), before);
+  EXPECT_EQ(sources_at({.seed = 7, .epoch = 1, .samples = 9, .weights = all_b}), (std::vector<int64_t>{9, 0}));
+  EXPECT_EQ(sources_at({.seed = 7, .epoch = 2, .samples = 0, .weights = all_a}), (std::vector<int64_t>{9, 0}));
+  EXPECT_EQ(sources_at({.seed = 7, .epoch = 2, .samples = 0, .weights = all_b}), (std::vector<int64_t>{0, 9}));
+  const auto change = [&](const BatchPosition& from, std::vector<std::pair<std::string, double>> weights) {
+    return [&loader, from, weights = std::move(weights)] { loader.change_weights(from, weights); };
+  };
+  const BatchPosition earlier{.seed = 7, .epoch = 1, .samples = 18, .weights = all_b};
+  expect_refused<ArgumentError>(change(earlier, {{"a", 1}, {"b", 1}}), "weights: ", "order");
+  expect_refused<ArgumentError>(change({.seed = 8, .epoch = 3, .samples = 0, .weights = all_b}, {{"a", 1}, {"b", 1}}),
+                                "seed: expected 7", "8");
+  expect_refused<ArgumentError>([&] { loader.anchors_at({.seed = 8, .epoch = 3, .samples = 0, .weights = all_b}); },
+                                "seed: expected 7", "8");
+  expect_refused<ArgumentError>(change({.seed = 7}, {{"a", 1}, {"b", 1}, {"a", 2}}), "weights: ", "two for 'a'");
+  expect_refused<ArgumentError>(change({.seed = 7, .epoch = -1}, {{"a", 1}, {"b", 1}}), "epoch: ", "-1");
+  expect_refused<ArgumentError>(change({.seed = 7, .epoch = 0, .samples = loader.samples() + 1}, {{"a", 1}, {"b", 1}}),
+                                "samples: ");
 }
 
 // ---- Threads ----

@@ -410,6 +410,35 @@ def test_what_was_made_ahead_is_made_again_with_texts_and_in_each_loop(dataset, 
     assert seen == 4
 
 
+@pytest.mark.parametrize("residency", ["pinned", "mapped"])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_frames_fetched_ahead_are_those_of_the_samples(filmed_dataset, device, residency, prefetch):
+    """Their copies to a GPU begin one batch before."""
+    if device == "cpu" or filmed_dataset.streams["top"].frames.codec == "png":
+        residency = "mapped"
+    sources = [Source(filmed_dataset, 1, episodes=[k], name=name) for k, name in enumerate("abc")]
+    memory = robocache.Memory(residency=residency, prefetch=prefetch)
+    loader = robocache.Loader(
+        robocache.Mixture(sources, samples_per_epoch=60),
+        batch_size=5,
+        delta_timestamps={"top": [-0.05, 0.0]},
+        anchors="top",
+        memory=memory,
+        device=device,
+    )
+    for step in range(24):
+        weights = [step % 3, (step + 1) % 3, step % 2 + 1]
+        if step % 2:
+            loader.set_weights(dict(zip("abc", weights, strict=True)))
+        batch = {name: to_numpy(x).copy() for name, x in next(loader).items()}
+        assert step % 2 == 0 or all(weights[k] for k in batch["dataset_index"].tolist())
+        again = loader.gather(batch["anchor_index"])
+        for name, x in batch.items():
+            np.testing.assert_array_equal(x, to_numpy(again[name]), name)
+        if loader.samples == 60:
+            loader.set_epoch(loader.epoch + 1)
+
+
 def test_the_batch_ahead_of_a_stream_is_made_again(dataset, cuda):
     import torch
 
@@ -579,9 +608,10 @@ def test_names_are_the_folders_or_the_sources_own(dataset, tmp_path):
     both = [Source(dataset, 1), Source(folder, 1)]
     with pytest.raises(robocache.ArgumentError, match=r"^sources\[1\].name: .*'cache'"):
         opened(both).set_weights({"cache": 1})
-    loader = opened([Source(dataset, 1, name="kitchen"), both[1]])
-    loader.set_weights({"cache": 0, "kitchen": 1})
-    assert not to_numpy(next(loader)["dataset_index"]).any()
+    for path in (folder, f"{folder}/", f"{folder}/."):
+        loader = opened([Source(dataset, 1, name="kitchen"), Source(path, 1)])
+        loader.set_weights({"cache": 0, "kitchen": 1})
+        assert not to_numpy(next(loader)["dataset_index"]).any()
     with pytest.raises(robocache.ArgumentTypeError, match=r"^sources\[0\].name: "):
         opened([Source(dataset, 1, name=3)])
 
