@@ -80,9 +80,6 @@ def _of_environment(name: str) -> int:
         ) from None
 
 
-_CHANGE = "epoch", "samples", "weights"
-
-
 class _Change(NamedTuple):
     """Other weights of the sources, for a seed: the epoch and samples before them, the weights, and what places take."""
 
@@ -156,7 +153,8 @@ class Loader(BatchesInOrder):
     list of str or int64 indices.
 
     Sources that weigh nothing are drawn as one: each anchor of all of them once an epoch. By weight each source has its
-    exact share of every 65,536 draws and goes through its own anchors, round after round, whatever the epochs.
+    exact share of every 65,536 draws and goes through its own anchors, round after round, whatever the epochs;
+    :meth:`set_weights` changes weights meanwhile.
 
     A loop that is left by ``break`` is over: the next one is the next epoch. So is one inside another, such as a look at a
     batch by ``next(iter(loader))`` or an evaluation: each ``iter()`` is a whole epoch of its own, and the outer loop goes on
@@ -537,7 +535,7 @@ class Loader(BatchesInOrder):
         Args:
             weights: ``{name: weight}`` of every source, by its :attr:`Source.name`; with 0 it is not drawn, until it has another.
             epoch: the epoch that begins with these weights, which hold until the next epoch that has some; one not begun yet.
-                None: from the next batch on.
+                None: from the next batch on, at the place that :meth:`state_dict` says.
 
         Raises:
             ArgumentError, ArgumentTypeError: naming the argument; the sources have no weights, a name is missing or unknown, or
@@ -579,7 +577,7 @@ class Loader(BatchesInOrder):
             return self._changed_weights(seed, [change.said for change in self._changes])
         listed = state["weights"]
         if not isinstance(listed, list | tuple) or not all(
-            isinstance(x, Mapping) and {*x} == {*_CHANGE} for x in listed
+            isinstance(x, Mapping) and {*x} == {"epoch", "samples", "weights"} for x in listed
         ):
             raise errors.ArgumentTypeError(f"weights: expected what state_dict() gave, got {listed!r}")
         said = [
@@ -592,8 +590,10 @@ class Loader(BatchesInOrder):
         with self._lock:
             state = super().state_dict()
             if self._is_weighted:
-                said = [(*change.said[:2], dict(change.said[2])) for change in self._changes]
-                state["weights"] = [dict(zip(_CHANGE, change, strict=True)) for change in said]
+                state["weights"] = [
+                    {"epoch": epoch, "samples": samples, "weights": dict(weights)}
+                    for epoch, samples, weights in (change.said for change in self._changes)
+                ]
         return state
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
@@ -735,6 +735,8 @@ class Loader(BatchesInOrder):
             ways.append("episodes (after robocache append name those of before), anchors")
         if not order:
             ways.append("shuffle, weights, weight_by, balance, temperature, samples_per_epoch, shard_episodes")
+        if not order and self._is_weighted:
+            ways.append("or keep the weights of before and call set_weights once the state is loaded")
         raise errors.ArgumentError(
             f"state: expected one of this dataset, selection and order, got one {what}"
             + (f"; compare {', '.join(ways)}" if ways else "")

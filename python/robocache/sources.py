@@ -90,7 +90,8 @@ class Mixture:
     """Several sources, drawn as one: what a :class:`Loader` takes in place of a dataset.
 
     Without weights each anchor of all sources is drawn once an epoch. With weights each source has its exact share of every
-    65,536 draws and goes through its own anchors, round after round, whatever the epochs. A list of sources is a Mixture too.
+    65,536 draws and goes through its own anchors, round after round, whatever the epochs; :meth:`Loader.set_weights` changes
+    them. A list of sources is a Mixture too.
 
     Args:
         sources: a :class:`Source` each.
