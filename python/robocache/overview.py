@@ -15,14 +15,16 @@ from rich.console import Console
 from ._printable import count, printable
 from .dataset import Dataset, row_of
 from .notebook import table_html, title_html
-from .provenance import alike, ingests, named
+from .provenance import alike, assumed_lines, ingests, named
 from .view import episode_seconds
 
 if TYPE_CHECKING:
     from .ingest import IngestReport
 
-LINES, _STREAMS_LEAST = 20, 3
+LINES, _STREAMS_LEAST = 20, 2
 _SKIPPED_SHOWN, _LEFT_OUT_SHOWN, _ODD_SHOWN = 3, 3, 4
+_ASSUMED_LINES = 10  # with their heading
+_ASSUMED = "assumed, since the files do not say it (options and a mapping say it):"
 
 
 class Line(NamedTuple):
@@ -57,6 +59,7 @@ def cache_lines(dataset: Dataset, width: int, doctor: str | None) -> list[Line]:
         for what, number in (
             ("skipped", sum(len(one.skipped) for one in records)),
             ("left out", sum(len(one.left_out) for one in records)),
+            ("assumed", sum(len(one.assumed) for one in records)),
             ("streams repaired", sum(len(one.repaired) for one in records)),
         )
         if number
@@ -88,7 +91,7 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequ
     groups = alike((omission.what, short(omission.reason)) for omission in report.skipped)
     last = _next(report, given, width)
     left_out = alike((omission.what, short(omission.reason)) for omission in report.left_out)
-    room = LINES - len(head) - len(foot) - len(last) - _STREAMS_LEAST - 2
+    room = LINES - len(head) - len(foot) - len(last) - _STREAMS_LEAST - 2 - bool(report.assumed)
     wanted = 2 * len(groups[:_SKIPPED_SHOWN]) + (len(groups) > _SKIPPED_SHOWN) + min(len(left_out), _LEFT_OUT_SHOWN)
     tight = wanted > room  # then a reason has one line
     for group in groups[:_SKIPPED_SHOWN]:
@@ -101,8 +104,27 @@ def ingest_lines(report: IngestReport, dataset: Dataset, width: int, given: Sequ
         foot.append(Line(end(f"left out {len(report.left_out)}: {names}", width), "dim"))
     else:
         foot += [Line(end(f"left out {named(group)}", width), "dim") for group in left_out]
+    room = LINES - len(head) - len(foot) - len(last) - _STREAMS_LEAST - 2
+    foot += _assumed_lines(report, width, min(room, _ASSUMED_LINES))
     room = LINES - len(head) - len(foot) - len(last)
     return head + _stream_lines(dataset, width, room) + foot + last
+
+
+def _assumed_lines(report: IngestReport, width: int, room: int) -> list[Line]:
+    """Returns the assumptions under a heading, in at most `room` lines."""
+    groups = assumed_lines((one.what, one.reason, one.streams) for one in report.assumed)
+    if not groups:
+        return []
+    lines = [line for group in groups for line in wrapped(f"  {group}", width)]
+    if len(lines) >= room:
+        lines = [end(f"  {group}", width) for group in groups]
+    if room < 3 and len(lines) >= room:
+        return [
+            Line(end(f"assumed {count(len(groups), 'thing')} that the files do not say: {groups[0]}", width), "yellow")
+        ]
+    if len(lines) >= room:
+        lines = [*lines[: room - 2], f"  and {len(lines) - room + 2} more: robocache inspect CACHE --all"]
+    return [Line(end(_ASSUMED, width), "yellow"), *map(Line, lines)]
 
 
 def verdict(report: IngestReport, held: int = 0) -> str:
@@ -122,6 +144,7 @@ def report_html(report: IngestReport) -> str:
     for kind, omissions in (("skipped", report.skipped), ("left out", report.left_out)):
         groups = alike((omission.what, short(omission.reason)) for omission in omissions)
         rows += [(kind, str(len(group)), named(group)) for group in groups]
+    rows += [("assumed", "", line) for line in assumed_lines((it.what, it.reason, it.streams) for it in report.assumed)]
     for name, counts in report.repaired.items():
         rows.append(("repaired", "", f"{name}: {counts}"))
     streams = [(name, f"{number:,}") for name, number in report.rows.items()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ._printable import ranges
@@ -14,12 +14,14 @@ class Ingested(NamedTuple):
 
     source: what was read; empty where it is not said.
     left_out, skipped: (what, reason) of each.
+    assumed: the assumptions, of one kind in one line.
     repaired: how many rows or steps of which stream `repair` changed, by kind; policy: which one it was.
     """
 
     source: str
     left_out: list[tuple[str, str]]
     skipped: list[tuple[str, str]]
+    assumed: list[str]
     repaired: dict[str, dict[str, int]]
     policy: str
 
@@ -34,6 +36,7 @@ def ingests(provenance: Any) -> Iterator[Ingested]:
             str(told.get("source") or ""),
             _omissions(told.get("left_out")),
             _omissions(told.get("skipped")),
+            _assumptions(told.get("assumed")),
             {name: counts for name, counts in repaired.items() if counts},
             str(repair.get("policy")),
         )
@@ -51,6 +54,14 @@ def _omissions(value: Any) -> list[tuple[str, str]]:
     return [(str(item["what"]), str(item["reason"])) for item in _items(value) if {"what", "reason"} <= item.keys()]
 
 
+def _assumptions(value: Any) -> list[str]:
+    return assumed_lines(
+        (str(item["what"]), str(item["reason"]), [str(name) for name in item["streams"]])
+        for item in _items(value)
+        if {"what", "reason", "streams"} <= item.keys() and isinstance(item["streams"], list)
+    )
+
+
 def _counts(value: Any) -> dict[str, int]:
     return {str(kind): number for kind, number in _table(value).items() if type(number) is int}
 
@@ -61,6 +72,20 @@ def alike(omissions: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
     for what, reason in omissions:
         groups.setdefault(re.sub(r"\d+", "#", reason.replace(what, "@")), []).append((what, reason))
     return list(groups.values())
+
+
+def assumed_lines(assumed: Iterable[tuple[str, str, Sequence[str]]]) -> list[str]:
+    """Assumptions (what, reason, streams) as lines, one for each reason without its numbers: "yaw (3 streams): an angle, by its name"."""
+    groups: dict[str, list[tuple[str, str, Sequence[str]]]] = {}
+    for what, reason, streams in assumed:
+        groups.setdefault(re.sub(r"\d+", "#", reason), []).append((what, reason, streams))
+    lines = []
+    for group in groups.values():
+        whats = list(dict.fromkeys(what for what, _, _ in group))
+        which = ", ".join(whats[:3]) + (f" and {len(whats) - 3} more" if len(whats) > 3 else "")
+        streams = {name for *_, names in group for name in names}
+        lines.append(f"{which}{f' ({len(streams)} streams)' if len(streams) > 1 else ''}: {group[0][1]}")
+    return lines
 
 
 def named(group: list[tuple[str, str]]) -> str:

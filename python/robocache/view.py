@@ -106,6 +106,8 @@ def show(dataset: Dataset, console: Console) -> None:
             done = ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in counts.items())
             _say(console, f"repaired {name}: {done}", "yellow")
     for one in found:
+        for line in one.assumed:
+            _say(console, f"assumed {line}")
         show_left_out(one.left_out, console)
         for omission in one.skipped:
             _say(console, f"skipped {named([omission])}", "yellow")

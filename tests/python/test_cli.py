@@ -16,7 +16,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from robocache.ingest import IngestReport
-from robocache.ingest.recording import Omission
+from robocache.ingest.recording import Assumption, Omission
 
 import robocache
 from robocache import cli, demo, overview, picture
@@ -788,10 +788,33 @@ def test_ingest_takes_20_lines_where_much_is_odd_and_skipped(tmp_path):
     report = IngestReport(source="/data/set", format="csv", cache=str(path), episodes=2, seconds=1.0)
     report.skipped, report.left_out = omissions, [*omissions, Omission("notes.txt", "no CSV")]
     given = ["ingest", "/data/set", f"/cache/{'long/' * 8}wide", "--on-error", "skip"]
+    report.assumed = [Assumption(f"clock 't{n}'", f"{'by' * n} its name", ["a", f"of {n}"]) for n in range(12)]
     lines = [line.text for line in overview.ingest_lines(report, robocache.open(path), 80, given)]
     assert len(lines) <= 20 and max(map(len, lines)) <= 80, lines
+    assert sum(line.startswith("assumed") for line in lines) == 1
     for number in range(3):
         assert any(line.startswith(f"skipped run_{number}.csv") for line in lines), lines
+
+
+def test_what_was_assumed_is_shown_in_groups_and_kept(capsys, tmp_path):
+    for number, step in enumerate((0.005, 0.01, 0.02)):
+        folder = tmp_path / f"logs/run_{number}"
+        folder.mkdir(parents=True)
+        for stream in ("a", "b"):
+            (folder / f"{stream}.csv").write_text("t,x\n" + "".join(f"{k * step:.3f},{k}\n" for k in range(9)))
+    code, out, _ = run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache")
+    lines = out.splitlines()
+    begin = next(place for place, line in enumerate(lines) if line.startswith("assumed"))
+    assert code == 0 and lines[begin + 1] == "  clock 't' (2 streams): seconds, by its steps of 0.005"
+    assert lines[begin + 2].startswith("next:")
+    told = [{"what": "clock 't'", "reason": "seconds, by its steps of 0.005", "streams": ["a", "b"]}]
+    code, out, _ = run(capsys, "ingest", tmp_path / "logs", tmp_path / "cache", "--overwrite", "--json")
+    assert json.loads(out)["assumed"] == told == robocache.open(tmp_path / "cache").provenance["assumed"]
+    assert "of the source: assumed 1" in run(capsys, "inspect", tmp_path / "cache")[1]
+    assert "assumed clock 't' (2 streams): seconds" in run(capsys, "inspect", tmp_path / "cache", "--all")[1]
+    (found,) = (one for one in robocache.doctor(tmp_path / "cache").findings if one.code == "assumed")
+    assert found.severity == "note" and "clock 't' (2 streams): seconds" in found.message
+    assert "assumed" in out and robocache.ingest(tmp_path / "logs", tmp_path / "said", time_unit="s").assumed == []
 
 
 def test_ingest_says_in_20_lines_what_it_did_and_the_command_to_go_on_with(capsys, tmp_path, monkeypatch):

@@ -75,6 +75,17 @@ def _findings_of_ingest(record: Ingested) -> Iterator[Finding]:
             advice="It is left out by design, or the cache has no form for it. If you do not need it, there is nothing to do.",
         )
 
+    if record.assumed:
+        yield Finding(
+            "note",
+            "assumed",
+            f"the files do not say, and ingest assumed: {'; '.join(record.assumed)}",
+            count=len(record.assumed),
+            file=record.source or None,
+            advice="Compare it with the robot. Ingest's --time-unit, --time-column and --rate-hz, or a mapping with units and methods, say "
+            "otherwise.",
+        )
+
 
 def unreadable(what: str, reason: str) -> Finding:
     """Returns a finding for something that could not be read."""

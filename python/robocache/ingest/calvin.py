@@ -44,7 +44,7 @@ def read(source: Path, options: CalvinOptions, notes: Notes) -> Generator[Record
         raise FileError(f"{source}: expected {EPISODES} in it, or in its folders training and validation")
     splits: list[_Split] = []
     for folder in folders:
-        rate_hz, said_by = _find_rate(folder, options)
+        rate_hz, said_by = _find_rate(folder, options, notes)
         with notes.reading(_name(folder), folder):
             splits.append(_read_split(folder, rate_hz, options, notes))
             notes.tell(folder, **{_name(folder): {"rate_hz": rate_hz, "rate_from": said_by}})
@@ -132,7 +132,7 @@ def _name(folder: Path) -> str:
     return os.path.basename(os.path.abspath(folder))
 
 
-def _find_rate(folder: Path, options: CalvinOptions) -> tuple[float, str]:
+def _find_rate(folder: Path, options: CalvinOptions, notes: Notes) -> tuple[float, str]:
     """Steps a second, and what says so."""
     file = folder / _SETTINGS
     said: set[float] = set()
@@ -144,7 +144,7 @@ def _find_rate(folder: Path, options: CalvinOptions) -> tuple[float, str]:
             raise FileError(str(error)) from error
     by = f"control_freq in {_SETTINGS}"
     rates = {by if len(said) == 1 else f"{by} (number {number})": rate for number, rate in enumerate(sorted(said), 1)}
-    return find_rate(options.rate_hz, folder, f"no {by} says at what rate it was recorded", rates)
+    return find_rate(options.rate_hz, folder, f"no {by} says at what rate it was recorded", rates, notes)
 
 
 def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Notes) -> _Split:

@@ -50,11 +50,14 @@ from .stamps import (
     IN_A_SECOND,
     NUMBER,
     TIME_OF_DAY,
+    UNITS,
     ZONE,
+    declares_unit,
     join_day_and_time,
     join_seconds,
     names_a_time,
     read_stamps,
+    why_unit,
 )
 
 _STAMP = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{TIME_OF_DAY}{ZONE}?"
@@ -116,7 +119,9 @@ def _read_folder(
         what = str(file.relative_to(root))
         with notes.reading(what, file):
             log = try_log(read_logs.read, file, options, alike[file.stem], what, file.stem, notes)
-            layout, rows, time_ns, images, others = log
+            layout, rows, time_ns, images, others, assumed = log
+            for thing, reason in assumed:
+                notes.assume(thing, reason, file.stem)
             known = seen.layouts.setdefault(file.stem, layout)
             notes.see("streams", file.stem, asdict(known))
             if layout != known:
@@ -215,7 +220,8 @@ class _Layout:
 
 # A row's image, or what is wrong with its name.
 Image = Path | SourceError
-_Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts | Rows]]
+# Beside rows and images what was assumed of the file: things and reasons.
+_Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts | Rows], list[tuple[str, str]]]
 
 
 def try_log(
@@ -333,6 +339,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         filled = pc.not_equal(pc.utf8_trim_whitespace(table[main]), "")
         table = table.filter(filled)
     time_ns, unit = _read_clock(begin, table, options)
+    assumed = _assumed_of_clock(begin, time_ns, unit, options)
     columns = [names[int(number)] if header else number for number in kept]
     of_text = [names[int(number)] if header else number for number in texts]
     if len({*of_text}) < len(of_text):
@@ -355,20 +362,21 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     others = {**of_main, **others}
     paths = [_beside(file, folder, cell) for cell in table[images].to_pylist()] if folder and images else []
     if not kept:
-        return layout, None, time_ns, paths, others
+        return layout, None, time_ns, paths, others, assumed
     values = np.empty((len(table), len(kept)))
     parts = [table[number].cast(pa.float64()).to_numpy() for number in kept]
     for first in range(0, len(values), _ROWS_AT_ONCE):
-        rows = slice(first, first + _ROWS_AT_ONCE)
+        some = slice(first, first + _ROWS_AT_ONCE)
         for feature, column in enumerate(parts):
-            values[rows, feature] = column[rows]
+            values[some, feature] = column[some]
     for number, name, column in zip(kept, columns, parts, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
             refuse_rounded_numbers(begin, number, name)
     if unit == "s" and options.time_unit is None:
         _refuse_seconds_alone(begin, kept, time_ns, values)
     attributes = _methods(values, [begin.label(number) for number in kept], [types[number] for number in kept])
-    return layout, Rows(time_ns, values, columns if header else None, attributes=attributes), time_ns, paths, others
+    rows = Rows(time_ns, values, columns if header else None, attributes=attributes)
+    return layout, rows, time_ns, paths, others, assumed
 
 
 def _methods(values: np.ndarray, names: list[str], types: list[Any]) -> dict[str, Any]:
@@ -491,6 +499,19 @@ def _read_clock(begin: Begin, table: pa.Table, options: CsvOptions) -> tuple[np.
     return read_stamps(
         stamps, begin.names[begin.clock[0]] if begin.header else "", options.time_unit, begin.file, first_line
     )
+
+
+def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: CsvOptions) -> list[tuple[str, str]]:
+    """Returns what the file does not declare of its clock: which column it is, and the unit of its numbers."""
+    name = begin.label(begin.numbers[begin.clock[0]])
+    what = f"clock {' and '.join(repr(begin.label(begin.numbers[number])) for number in begin.clock)}"
+    if begin.fraction:
+        return [(what, f"one stamp of seconds and {unit.rpartition(' ')[2]}, by their names")]
+    if unit.endswith("read as UTC"):
+        return [(what, "UTC, since it says no zone")]
+    if options.time_unit is None and unit in UNITS and not declares_unit(name):
+        return [(what, why_unit(name if begin.header else "", unit, time_ns))]
+    return []
 
 
 def _refuse_seconds_alone(begin: Begin, kept: list[str], time_ns: np.ndarray, values: np.ndarray) -> None:

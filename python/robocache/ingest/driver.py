@@ -31,6 +31,7 @@ from .methods import with_rotations
 from .options import make_options
 from .reader_process import reader_processes
 from .recording import (
+    Assumption,
     Frames,
     Notes,
     Omission,
@@ -62,7 +63,8 @@ class IngestReport:
 
     `rows` counts each stream's rows in the cache. `cameras` has for each camera ``frames``, ``width``, ``height``, ``color_space``,
     ``codec``, ``bytes_per_frame``, and this ingest's ``frames_per_second``. `left_out` names what such a cache does not hold by
-    design, `skipped` what ``on_error="skip"`` passed over. `repaired` counts per stream what ``repair`` did: ``backward_steps``, and
+    design, `skipped` what ``on_error="skip"`` passed over. `assumed` names what the files do not declare, such as a clock's unit, and
+    what it was taken for. `repaired` counts per stream what ``repair`` did: ``backward_steps``, and
     ``rows_moved``, ``rows_dropped`` (of these ``stamps_unset`` had no time), or the resulting ``episodes``.
     """
 
@@ -74,6 +76,7 @@ class IngestReport:
     cameras: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: list[Omission] = field(default_factory=list)
     skipped: list[Omission] = field(default_factory=list)
+    assumed: list[Assumption] = field(default_factory=list)
     repaired: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -334,6 +337,7 @@ def preview(
         f"robocache ingest {shlex.quote(str(work.source))} CACHE --mapping THIS_FILE",
         f"{work.format.title}, {count} recording{'s' * (count != 1)}; these are the streams of {what}",
         *(f"left out: {omission.what}: {omission.reason}" for omission in notes.left_out),
+        *(f"assumed: {one.what}: {one.reason}" for one in notes.assumed),
     ]
     return Preview(
         str(work.source),
@@ -386,6 +390,8 @@ def finish(
     writer.provenance.update(
         left_out=_without_folders(notes.left_out, source), skipped=_without_folders(notes.skipped, source)
     )
+    if notes.assumed:
+        writer.provenance["assumed"] = [asdict(one) for one in notes.assumed]
 
 
 def _without_folders(omissions: list[Omission], source: Path) -> list[dict[str, str]]:
@@ -419,6 +425,7 @@ def report(
         },
         left_out=notes.left_out,
         skipped=notes.skipped,
+        assumed=notes.assumed,
         repaired=repaired,
         seconds=seconds,
     )

@@ -91,7 +91,9 @@ class _Reader:
                 options, alike = CsvOptions(time_unit="ns"), self._alike[folder.name]
                 read = partial(read_log, options=options, alike=alike)
                 log = try_log(read, file, options, alike, what, folder.name, self._notes)
-                layout, rows, time_ns, images, texts = log
+                layout, rows, time_ns, images, texts, assumed = log
+                for thing, reason in assumed:
+                    self._notes.assume(thing, reason, folder.name)
                 calibration = self._common.get(folder.name, {})
                 attributes = {"clock_source": "data.csv"} | ({"sensor": calibration} if calibration else {})
                 for column, reason in layout.left_out.items():

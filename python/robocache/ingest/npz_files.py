@@ -54,7 +54,9 @@ def _read_streams(
             if f"{name}.npy" in archive.lost and options.rate_hz is None:
                 raise SourceError(f"{path}: {name}: damaged, and it says the rate")
         said = _read_rates(archive)
-        rate_hz, _ = find_rate(options.rate_hz, path, f"it has no array {' or '.join((RATES[0], PERIODS[0]))}", said)
+        rate_hz, _ = find_rate(
+            options.rate_hz, path, f"it has no array {' or '.join((RATES[0], PERIODS[0]))}", said, notes
+        )
         rows = _count_rows(path, archive.entries)
         streams = {}
         for name, entry in archive.entries.items():

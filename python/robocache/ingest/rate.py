@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
-from .recording import SourceError
+from .recording import Notes, SourceError
 
 # What says it: layouts have no common name for it.
 _RATES = (
@@ -29,12 +29,13 @@ _WITH_UNIT = re.compile(r"\s*(.*?)\s*(?:hz|fps)\s*", re.IGNORECASE)
 
 
 def find_rate(
-    asked_hz: float | None, source: Path, why: str, said: Mapping[str, float] | None = None
+    asked_hz: float | None, source: Path, why: str, said: Mapping[str, float] | None = None, notes: Notes | None = None
 ) -> tuple[float, str]:
     """Rows a second, and what says so: the user's `rate_hz`, or the source.
 
     why: what is missing, where nothing says a rate.
     said: the rates that the source says, by where it says them.
+    notes: are told of a rate that only the name of an attribute says.
 
     Raises:
         FileError: nothing says a rate.
@@ -52,7 +53,11 @@ def find_rate(
     by, rate_hz = next(iter(said.items()), ("rate_hz", of_all[0]))
     if not 1e-3 <= rate_hz <= 1e6:
         raise SourceError(f"{source}: {by}: expected 0.001 to 1e6 rows a second, got {rate_hz:g}")
-    return (rate_hz, by) if asked_hz is None else (asked_hz, "rate_hz")
+    if asked_hz is not None:
+        return asked_hz, "rate_hz"
+    if notes is not None:
+        notes.assume(f"rate {rate_hz:g} Hz", by)
+    return rate_hz, by
 
 
 @lru_cache(maxsize=1)  # the streams of a recording ask for the same ones

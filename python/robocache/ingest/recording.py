@@ -20,6 +20,7 @@ It is called once, after the last recording, with what `read` gathered in all pr
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
@@ -198,6 +199,20 @@ class Omission:
     reason: str
 
 
+@dataclass
+class Assumption:
+    """A fact that the source does not declare.
+
+    what: the thing and its name in the source, as "clock 'timeMs'".
+    reason: what it was taken for, and why: "milliseconds, by its name".
+    streams: the names that its streams have in the source; none where it is about all of them.
+    """
+
+    what: str
+    reason: str
+    streams: list[str] = field(default_factory=list)
+
+
 class Notes:
     """What a reader reports beside its recordings.
 
@@ -210,7 +225,7 @@ class Notes:
     Attributes:
         total: how many recordings there will be, for the progress; set before the first is yielded.
         position: the number of the recording that is read, or comes next. A reader adds the number of those that it cannot yield.
-        left_out, skipped: see :class:`IngestReport`.
+        left_out, skipped, assumed: see :class:`IngestReport`.
         counts, seen: what :meth:`count` and :meth:`see` have gathered: a dict a table.
         wider: what earlier attempts to ingest the source found out of its types: see :class:`WiderError`.
     """
@@ -227,6 +242,7 @@ class Notes:
         self.position = 0
         self.left_out: list[Omission] = []
         self.skipped: list[Omission] = []
+        self.assumed: list[Assumption] = []
         self.counts: dict[str, dict[str, int]] = {}
         self.seen: dict[str, dict[str, Any]] = {}
         self.wider = {} if wider is None else wider
@@ -235,6 +251,8 @@ class Notes:
         self._on_error = on_error
         self._share = share
         self._left_out: set[Omission] = set()
+        self._assumed: dict[tuple[str, str], Assumption] = {}
+        self._streams_of_assumed: set[tuple[str, str, str]] = set()
 
     def wants(self, first: int, count: int = 1) -> bool:
         """Whether one of these recordings is read. A reader that works ahead, or reads a file for several, can skip the others."""
@@ -269,6 +287,21 @@ class Notes:
             self._left_out.add(omission)
             self.left_out.append(omission)
 
+    def assume(self, what: str, reason: str, *streams: str) -> None:
+        """Reports a fact that the source does not declare: see :class:`Assumption`.
+
+        Reasons that differ only in their numbers, as in the steps of a clock, are one; the first stays.
+        """
+        what, reason = as_utf8(shortened(what)), as_utf8(shortened(reason))
+        key = what, re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
+        if key not in self._assumed:
+            self._assumed[key] = Assumption(what, reason)
+            self.assumed.append(self._assumed[key])
+        for stream in map(as_utf8, streams):
+            if (*key, stream) not in self._streams_of_assumed:
+                self._streams_of_assumed.add((*key, stream))
+                self._assumed[key].streams.append(stream)
+
     def skip(self, what: str, error: SourceError) -> None:
         """Raises `error`, or passes over `what` by name where the user chose so."""
         if self._on_error == "stop":
@@ -277,8 +310,10 @@ class Notes:
             self.skipped.append(Omission(as_utf8(shortened(what)), as_utf8(str(error))))
 
     def count_told(self) -> tuple[int, str]:
-        """Returns values that change with each omission and with each fact of :meth:`tell`."""
-        return len(self.left_out), repr(self._provenance.get(self.format))
+        """Returns values that change with each omission, each assumption and each fact of :meth:`tell`."""
+        return len(self.left_out) + len(self.assumed) + len(self._streams_of_assumed), repr(
+            self._provenance.get(self.format)
+        )
 
     def reading(self, what: str, where: object) -> AbstractContextManager[None]:
         """Reads `what`; where it cannot be read, the rest of the block is left and :meth:`skip` decides."""

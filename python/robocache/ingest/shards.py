@@ -273,6 +273,7 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
             "repaired": driver.repaired,
             "left_out": [asdict(omission) for omission in notes.left_out],
             "skipped": [asdict(omission) for omission in notes.skipped],
+            "assumed": [asdict(one) for one in notes.assumed],
             "counts": notes.counts,
             "seen": notes.seen,
         }
@@ -407,6 +408,8 @@ class _Merger:
             notes.tell(shard.path, **{fact: value})
         for omission in said["left_out"]:
             notes.leave_out(**omission)
+        for one in said["assumed"]:
+            notes.assume(one["what"], one["reason"], *one["streams"])
         notes.skipped += [Omission(**omission) for omission in said["skipped"]]
         for table, counts in said["counts"].items():
             for key, number in counts.items():

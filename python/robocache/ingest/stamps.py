@@ -10,21 +10,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..errors import Error
 from .recording import SourceError
 
 # A unit is 10 to this power of nanoseconds.
-_UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
+UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
 # A second has this many of a unit.
 IN_A_SECOND = {"ms": 10**3, "us": 10**6, "ns": 10**9}
-# Matches a unit at the end of a column's name: "timestamp [ns]", "t_rel_s", "time (msec)". Micro is U+03BC here, see `_plain`.
-_UNIT_IN_NAME = re.compile(
-    r"(?<![a-zμ])(?:(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uμ]s|[uμ]secs?|micro\w*)|(?P<ms>ms|msecs?|milli\w*)"
-    r"|(?P<s>s|secs?|seconds?))[\])]?$"
-)
+# Words for a unit in a column's name. Micro is U+03BC here, see `_plain`.
+_UNIT = r"(?P<ns>ns|nsecs?|nano\w*)|(?P<us>[uμ]s|[uμ]secs?|micro\w*)|(?P<ms>ms|msecs?|milli\w*)|(?P<s>s|secs?|seconds?)"
+# Matches one at the end of a name: "timestamp [ns]", "t_rel_s", "time (msec)".
+_UNIT_IN_NAME = re.compile(rf"(?<![a-zμ])(?:{_UNIT})[\])]?$")
+_UNIT_WORD = re.compile(_UNIT)
 # Matches what is no unit of a clock here: other units, and multiples as in "time_100ns".
 _OTHER_UNIT = re.compile(
     r"(?<![a-z])(?:ps|pico\w*|mins?|minutes?|h|hrs?|hours?|days?|weeks?|years?|ticks?|\d+ ?(?:[num]?s|μs))[\])]?$"
 )
+# A unit in brackets at the end of a name declares it.
+_DECLARED = re.compile(r"[\[(][^\])]*[\])]$")
+# Words: of "timeMs" and "TimeMS" they are time and ms; of "bootTimeuS" and "time_mSec", where the prefix is a small letter, too.
+_PREFIXED = re.compile(r"(?<=[a-z])(?=[num]S(?:ecs?)?(?![a-zA-Z]))")
+_WORD = re.compile(r"[num]S(?:ecs?)?(?![a-zA-Z])|[A-Z]?[a-zμ]+|[A-Z]+(?![a-zμ])")
+_TWO_WORDS = re.compile(r"(milli|micro|nano|[mnuμ])[ _-]?(secs?|seconds?)")
+# Without anything between them: "timems", "timestampus".
+_TIME_AND_UNIT = re.compile(r"(?:time|timestamp|stamp|ts?|elapsed|uptime|clock)([nmuμ]s|[nmuμ]?secs?)")
+# Words for other units that are such anywhere in a name.
+_LONG_UNIT = re.compile(r"minutes?|hours?|hrs|days?|weeks?|years?|ticks?|pico\w*|jiffies")
+# The rows of a clock whose unit only its name says are 10 kHz to 1 Hz, or, as decimal numbers, at least one in 10 s.
+_SHORTEST_STEP_S, _LONGEST_STEP_S, _LONGEST_DECIMAL_STEP_S = 0.9e-4, 1.5, 10.0
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
 # Five digits of exponent are more than a decimal number of this context can have.
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
@@ -52,7 +65,7 @@ def read_stamps(
     whole = _whole_numbers(column.combine_chunks())
     if whole is not None:
         unit = unit or _find_unit(name, whole.astype(np.float64), True, file)
-        exact = _scaled(whole, 10 ** _UNITS[unit])
+        exact = _scaled(whole, 10 ** UNITS[unit])
         if exact is not None:
             return exact, unit
     text = pc.utf8_trim_whitespace(column.combine_chunks())
@@ -67,13 +80,13 @@ def read_stamps(
         fractions = pc.any(pc.match_substring_regex(text, "[.eE]")).as_py()
         unit = _find_unit(name, about, not fractions, file)
     if (
-        float(np.abs(about).max()) * 10.0 ** _UNITS[unit] > 1e19
+        float(np.abs(about).max()) * 10.0 ** UNITS[unit] > 1e19
     ):  # a Python float, because numpy would warn of an overflow
         raise SourceError(f"{file}: a time of {about[np.abs(about).argmax()]:g} {unit} does not fit int64 nanoseconds")
-    exact = _whole_ns(text, _UNITS[unit])
+    exact = _whole_ns(text, UNITS[unit])
     if exact is not None:
         return exact, unit
-    stamps = [int(_EXACT.to_integral_value(_EXACT.scaleb(Decimal(t), _UNITS[unit]))) for t in text.to_pylist()]
+    stamps = [int(_EXACT.to_integral_value(_EXACT.scaleb(Decimal(t), UNITS[unit]))) for t in text.to_pylist()]
     try:
         return np.array(stamps, np.int64), unit
     except OverflowError as error:
@@ -103,6 +116,48 @@ def split_unit(name: str) -> tuple[str, str]:
     name = _plain(name)
     found = _UNIT_IN_NAME.search(name)
     return (name, "") if found is None else (name[: found.start()], str(found.lastgroup))
+
+
+def unit_in_name(name: str) -> str:
+    """The unit that the words of a clock's name say, wherever it stands: "timeMs", "ms_since_boot", "millis()"; "" without one.
+
+    Raises:
+        Error: they say several.
+    """
+    if declares_unit(name):
+        return split_unit(name)[1]
+    words = _words(name)
+    found: dict[str, str] = {}
+    for number, word in enumerate(words):
+        said = _TIME_AND_UNIT.fullmatch(word)
+        match = _UNIT_WORD.fullmatch(said[1] if said else word)
+        if match and (match.lastgroup != "s" or len(word) > 1 or number == len(words) - 1):
+            found[str(match.lastgroup)] = word
+    if len(found) > 1:
+        raise Error(f"the clock's column {name!r} names several units: {', '.join(found.values())}")
+    return next(iter(found), "")
+
+
+def why_unit(name: str, unit: str, time_ns: np.ndarray) -> str:
+    """Returns the unit that stamps were read in without an option, and what says it: the column's name, or the numbers."""
+    word = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}[unit]
+    if unit_in_name(name):
+        return f"{word}, by its name"
+    steps = np.diff(time_ns)
+    period = float(np.median(steps[steps > 0])) / 10 ** UNITS[unit] if (steps > 0).any() else 0.0
+    return f"{word}, by its steps of {period:.4g}"
+
+
+def declares_unit(name: str) -> bool:
+    """Whether the unit stands in brackets behind a column's name, as in "timestamp [ns]"."""
+    return bool(split_unit(name)[1]) and bool(_DECLARED.search(name))
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in lower case, in their order."""
+    name = _PREFIXED.sub("_", name.replace("\u00b5", "μ"))
+    words = [word.lower() for word in _WORD.findall(name)]
+    return _TWO_WORDS.sub(lambda two: two[1] + "sec", " ".join(words)).split(" ")
 
 
 def names_a_time(name: str) -> bool:
@@ -208,22 +263,33 @@ def _whole_ns(text: pa.Array, digits: int) -> np.ndarray | None:
 
 
 def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
-    """Returns the unit at the end of the column's name, or else the only unit that the values can have."""
-    if other := _OTHER_UNIT.search(_plain(name)):
-        raise SourceError(
-            f"{file}: the clock's column {name!r} is in {name[other.start() :].rstrip('])')!r}: expected s, ms, us or ns; "
-            "convert it, or say with time_unit (--time-unit) what its numbers are"
-        )
-    _, named = split_unit(name)
-    if named:
-        return named
+    """Returns the unit that the column's name says, or else the only unit that the values can have."""
     steps = np.diff(stamps)
     period = float(np.median(steps[steps > 0])) if np.any(steps > 0) else 0.0
-    seconds = {unit: 10.0 ** (digits - 9) for unit, digits in _UNITS.items()}
-    by_epoch = next((unit for unit in _UNITS if 1e9 <= stamps[0] * seconds[unit] < 5e9), None)  # years 2001 to 2128
+    seconds = {unit: 10.0 ** (digits - 9) for unit, digits in UNITS.items()}
+    by_epoch = next((unit for unit in UNITS if 1e9 <= stamps[0] * seconds[unit] < 5e9), None)  # years 2001 to 2128
+    ask = "say which with time_unit (--time-unit): s, ms, us or ns"
+    try:
+        named = unit_in_name(name)
+    except Error as error:
+        raise SourceError(f"{file}: {error}; {ask}") from None
+    if other := _other_unit(name, named):
+        raise SourceError(
+            f"{file}: the clock's column {name!r} is in {other!r}: expected s, ms, us or ns; "
+            "convert it, or say with time_unit (--time-unit) what its numbers are"
+        )
+    if named:
+        longest = _LONGEST_STEP_S if whole else _LONGEST_DECIMAL_STEP_S
+        likely = not period or _SHORTEST_STEP_S <= period * seconds[named] <= longest
+        if likely or by_epoch == named or declares_unit(name):
+            return named
+        raise SourceError(
+            f"{file}: the clock's column {name!r} names {named}, but in steps of {period:.6g} {named} there are "
+            f"{1 / (period * seconds[named]):.3g} rows a second; {ask}"
+        )
     if not whole:
         # Shorter steps are more likely days: MATLAB's datenum, Excel's serial dates.
-        by_period = "s" if period == 0 or 2e-5 <= period <= 10 else None
+        by_period = "s" if period == 0 or 2e-5 <= period <= _LONGEST_DECIMAL_STEP_S else None
     else:  # 1 Hz to 1 kHz; below 1000 it could be seconds as well as milliseconds
         by_period = "ns" if period >= 1e6 else "us" if period >= 1e3 else None
     if by_epoch and period * seconds[by_epoch] <= 1.5:
@@ -231,6 +297,16 @@ def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
     if by_period and (by_epoch in (None, by_period) or period * seconds[by_epoch] > 1000):
         return by_period
     raise SourceError(
-        f"{file}: {stamps[0]:.16g} and on in steps of {period:.6g} could be of several units; "
-        "say which with time_unit (--time-unit): s, ms, us or ns; convert days (datenum, Excel) to seconds"
+        f"{file}: {stamps[0]:.16g} and on in steps of {period:.6g} could be of several units; {ask}; "
+        "convert days (datenum, Excel) to seconds"
     )
+
+
+def _other_unit(name: str, named: str) -> str:
+    """The unit in a name that no clock has here, as "min" of "time [min]"; "" without one."""
+    if found := _OTHER_UNIT.search(_plain(name)):
+        return _plain(name)[found.start() :].rstrip("])")
+    if named:
+        return ""
+    words = _words(name)
+    return next((word for word in words if _LONG_UNIT.fullmatch(word)), "min" if words[-1] in ("min", "mins") else "")

@@ -26,7 +26,7 @@ from ..writer import Writer
 from .driver import IngestReport, Progress, Work, report
 from .files import is_readable
 from .python_process import start
-from .recording import Notes, Omission, ShardsError, SourceError
+from .recording import Assumption, Notes, Omission, ShardsError, SourceError
 from .shards import PLAN, Plan, convert, load_plan, merge_plan, remove, save, survey
 
 # How long the processes of a dead run may take to end.
@@ -76,6 +76,7 @@ def _report_of(work: Work, cache: Path, seconds: float) -> IngestReport:
     notes = Notes(work.format.name, {}, work.on_error)
     notes.left_out = [Omission(**omission) for omission in said["left_out"]]
     notes.skipped = [Omission(**omission) for omission in said["skipped"]]
+    notes.assumed = [Assumption(**one) for one in said.get("assumed", ())]
     return report(work, cache, notes, said.get("repair", {}).get("streams", {}), seconds)
 
 

@@ -50,7 +50,7 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
         _tell_of_losses(store, contents, notes)
         arrays = _open_arrays(store, contents.arrays, int(ends[-1]), options, notes)
         columns = _read_columns(store, contents.arrays, len(ends), notes)
-        clock = _find_clock(arrays, root, attributes, options)
+        clock = _find_clock(arrays, root, attributes, options, notes)
         if clock.stamps is not None:
             arrays.remove(clock.stamps)
             notes.leave_out(clock.stamps.key, "the clock, time_ns of every stream")
@@ -194,7 +194,9 @@ class _Clock:
         return time_ns
 
 
-def _find_clock(arrays: list[Array], root: Path, attributes: dict[str, Any], options: ZarrOptions) -> _Clock:
+def _find_clock(
+    arrays: list[Array], root: Path, attributes: dict[str, Any], options: ZarrOptions, notes: Notes
+) -> _Clock:
     """`data/timestamp` where the user gave no rate; else that rate, or the one that the root's attributes say."""
     if options.rate_hz is None:
         for array in arrays:
@@ -202,7 +204,7 @@ def _find_clock(arrays: list[Array], root: Path, attributes: dict[str, Any], opt
                 return _Clock(array, None)
     why = "no data/timestamp (float64, seconds) is its clock, and no attribute of the root says a rate"
     try:
-        return _Clock(None, find_rate(options.rate_hz, root, why, dict(said_rates(attributes, "attribute ")))[0])
+        return _Clock(None, find_rate(options.rate_hz, root, why, dict(said_rates(attributes, "attribute ")), notes)[0])
     except SourceError as error:
         raise FileError(str(error)) from error  # nothing to skip to
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,8 @@ def test_shards_of_lerobot_give_the_same_bytes(version, rng, tmp_path):
     single = robocache.ingest(source, tmp_path / "single", on_error="skip")
     assert single.skipped and single.episodes in (4, 5)
     for shards in (2, 3, 5):
-        in_shards(source, tmp_path / str(shards), shards, on_error="skip")
+        report = in_shards(source, tmp_path / str(shards), shards, on_error="skip")
+        assert report.assumed == single.assumed
         assert_same(tmp_path / "single", tmp_path / str(shards) / "merged")
 
 
@@ -194,6 +196,7 @@ def read_everything(options, notes):
         def streams(number=number):
             notes.count("met", "odd" if number % 2 else "even")
             notes.leave_out("topic", "no number")
+            notes.assume("clock 't'", f"seconds, by its steps of 0.0{number + 1}", "a", f"of {number % 4}")
             for name, samples in everything(number):
                 yield name, samples
                 if number == 5:
@@ -211,6 +214,10 @@ def test_every_kind_of_stream_gives_the_same_bytes(toys, tmp_path):
     single = robocache.ingest(source, tmp_path / "single", on_error="skip")
     assert robocache.open(tmp_path / "single").provenance["toy"] == {"colour": "red", "met": {"even": 3, "odd": 3}}
     assert [o.what for o in single.skipped] == ["a file between", "episode 5"]
+    (assumed,) = single.assumed
+    assert (assumed.what, assumed.reason) == ("clock 't'", "seconds, by its steps of 0.01")
+    assert assumed.streams == ["a", "of 0", "of 1", "of 2", "of 3"]
+    assert robocache.open(tmp_path / "single").provenance["assumed"] == [asdict(assumed)]
     assert list(single.rows)[:2] == ["empty", "a"] and single.rows["late"] == 6
     for shards in (1, 2, 3, 6, 9):
         in_shards(source, tmp_path / str(shards), shards, on_error="skip")

@@ -152,7 +152,7 @@ def _read_streams(
         rows = count_rows(tree, lambda key: key.startswith("state/"))[0] if stamps is None else int(stamps.shape[0])
         if rows > _MOST_ROWS:
             raise SourceError(f"{path}: {rows} rows, expected at most {_MOST_ROWS}")
-        clock = _find_clock(path, stamps, rows, facts, options)
+        clock = _find_clock(path, stamps, rows, facts, options, notes)
         info = infos.of(episode, what)
         metadata |= {**facts, **take_constants(tree, rows, notes), **_columns(info, notes), **metadata}
         yield from _read_actions(info, clock, what, episode, notes)
@@ -175,7 +175,7 @@ def _read_streams(
 
 
 def _find_clock(
-    path: Path, stamps: Dataset | None, rows: int, facts: Mapping[str, Any], options: AgibotOptions
+    path: Path, stamps: Dataset | None, rows: int, facts: Mapping[str, Any], options: AgibotOptions, notes: Notes
 ) -> Clock:
     """Returns the file's clock. It is nominal if the file has no stamps, or if the user gives a rate."""
     if stamps is not None and options.rate_hz is None:
@@ -197,7 +197,7 @@ def _find_clock(
             )
         return Clock(rows, lambda start, stop: time_ns[start:stop], "recorded", {"clock_source": f"timestamp, {unit}"})
     why = "it has no timestamp, and names no rate"
-    rate_hz, _ = find_rate(options.rate_hz, path, why, dict(said_rates(facts, "")))
+    rate_hz, _ = find_rate(options.rate_hz, path, why, dict(said_rates(facts, "")), notes)
     return Clock(rows, partial(nominal_time_ns, rate_hz=rate_hz), "nominal")
 
 

@@ -41,7 +41,7 @@ def read_episode(
         raise SourceError(f"{path}: no dataset with rows")
     rows, _ = count_rows(tree, comes_first)
     facts |= take_constants(tree, rows, notes)
-    rate_hz, by = find_rate(options.rate_hz, path, why, dict(said_rates(facts, "")))
+    rate_hz, by = find_rate(options.rate_hz, path, why, dict(said_rates(facts, "")), notes)
     notes.count("rates", f"{rate_hz:g} Hz, {by}")
     metadata |= {**facts, **metadata}
     clock = nominal(rows, rate_hz)

@@ -70,7 +70,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             rates = described_rates(env_info if isinstance(env_info, dict) else {}, "env_info.") | dict(
                 said_rates(attributes(file, notes), "attribute ")
             )
-            rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates)
+            rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates, notes)
             notes.see("files", name, {**told, "rate_hz": rate_hz, "rate_from": by})
             prefix = "" if len(files) == 1 else f"{name}: "
             for key in trajectories:

@@ -95,7 +95,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     rows_here = _count_rows(tree, metadata)
                     metadata |= take_constants(tree, rows_here, notes, (_INITIAL,))
                     own = dict(said_rates({**metadata, **tree.facts}, f"{what}: "))
-                    rate_hz, _ = _find_rate(path, said | own, facts, options.rate_hz)
+                    rate_hz, _ = _find_rate(path, said | own, facts, options.rate_hz, notes)
                     clock = nominal(rows_here, rate_hz)
                     rows += clock.rows
                     metadata |= tree.facts | lists
@@ -133,12 +133,12 @@ def _leave_out_rest(file: h5py.File, notes: Notes) -> None:
 
 
 def _find_rate(
-    path: Path, said: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None
+    path: Path, said: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None, notes: Notes | None = None
 ) -> tuple[float, str]:
     """Rows a second, and what says so."""
     env_args = f"env_args: {facts.get('env_args', 'none')!s:.200}"
     why = f"no clock, and its attributes name no rate (control_freq, fps, or dt and decimation; {env_args})"
-    return find_rate(asked_hz, path, why, said)
+    return find_rate(asked_hz, path, why, said, notes)
 
 
 def _told_rate(
