@@ -83,8 +83,8 @@ def assumed_lines(assumed: Iterable[tuple[str, str, Sequence[str]]]) -> list[str
     for group in groups.values():
         whats = list(dict.fromkeys(what for what, _, _ in group))
         which = ", ".join(whats[:3]) + (f" and {len(whats) - 3} more" if len(whats) > 3 else "")
-        streams = {name for *_, names in group for name in names}
-        lines.append(f"{which}{f' ({len(streams)} streams)' if len(streams) > 1 else ''}: {group[0][1]}")
+        number = len({name for *_, names in group for name in names})
+        lines.append(f"{which}{f' ({number} streams)' if number > 1 else ''}: {group[0][1]}")
     return lines
 
 

@@ -180,7 +180,27 @@ def test_a_fraction_of_a_nanosecond_is_rounded_half_to_even(tmp_path):
         ("#timestamp [ns]", ["5", "6"], "ns", 5),
         ("t_rel_s", ["5", "6"], "s", 5_000_000_000),
         ("Time (msec)", ["5", "6"], "ms", 5_000_000),
-        ("stamp_us", ["5", "6"], "us", 5_000),
+        ("stamp_us", ["5000", "6000"], "us", 5_000_000),
+        ("timeMs", ["5.0", "10.0"], "ms", 5_000_000),
+        ("TimeMS", ["1000", "2000"], "ms", 1_000_000_000),
+        ("elapsedMs", ["1000", "2000"], "ms", 1_000_000_000),
+        ("TimeUS", ["1000000", "2000000"], "us", 1_000_000_000),
+        ("timeSec", ["3", "4"], "s", 3_000_000_000),
+        ("hostTimeNanos", ["1000000", "2000000"], "ns", 1_000_000),
+        ("timestampNs", ["500000.0", "1000000.0"], "ns", 500_000),
+        ("millis()", ["5000", "5020"], "ms", 5_000_000_000),
+        ("ms_since_boot", ["5000.5", "6000.5"], "ms", 5_000_500_000),
+        ("Time_ms_", ["1000", "2000"], "ms", 1_000_000_000),
+        ("microSecondsSinceBoot", ["1000", "2000"], "us", 1_000_000),
+        ("bootTimeuS", ["1000", "2000"], "us", 1_000_000),
+        ("timestampus", ["1000", "2000"], "us", 1_000_000),
+        ("Log Time(mSec)", ["5.25", "6.25"], "ms", 5_250_000),
+        (
+            "wallclock_sec_utc",
+            ["1764964007", "1764964107"],
+            "s",
+            1764964007000000000,
+        ),  # of a date, however long its steps
         ("%time", ["117735250000", "117737750000"], "ns", 117735250000),
     ],
 )
@@ -211,6 +231,45 @@ def test_a_unit_that_could_be_several_is_asked_for(stamps, tmp_path):
     robocache.ingest(source.parent, tmp_path / "cache", time_unit="us")
     expected = [round(Fraction(t) * 1000) for t in stamps]
     assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "stamps", "words"),
+    [
+        ("timeSec", ["0", "1000", "2000"], "names s, but in steps of 1000 s"),
+        ("time_s", ["0", "20", "40"], "names s"),
+        ("timeMs", ["0.0", "0.005", "0.01"], "names ms"),
+        ("tNs", ["0", "5000", "10000"], "2e+05 rows a second"),
+        ("time_us_ms", ["0", "1000", "2000"], "several units: us, ms"),
+        ("elapsedMinutes", ["0.0", "0.01", "0.02"], "is in 'minutes'"),
+        ("timeMin", ["0.0", "0.01", "0.02"], "is in 'min'"),
+        ("Ticks since boot", ["0", "1000", "2000"], "is in 'ticks'"),
+    ],
+)
+def test_a_name_whose_unit_the_steps_contradict_is_asked_about(header, stamps, words, tmp_path):
+    source = write(tmp_path / "log/imu.csv", f"{header},x", *(f"{t},1" for t in stamps))
+    refused(source.parent, tmp_path / "cache", "imu.csv", header, words, "time_unit")
+    robocache.ingest(source.parent, tmp_path / "cache", time_unit="ms")
+    expected = [round(Fraction(t) * 10**6) for t in stamps]
+    assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "stamps", "told"),
+    [
+        ("timeMs", ["0", "20", "40"], [("clock 'timeMs'", "milliseconds, by its name")]),
+        ("t", ["0.0", "0.005", "0.01"], [("clock 't'", "seconds, by its steps of 0.005")]),
+        ("t", ["0", "2000", "4000"], [("clock 't'", "microseconds, by its steps of 2000")]),
+        (None, ["0.0", "0.005", "0.01"], [("clock 'column 0'", "seconds, by its steps of 0.005")]),
+        ("t [ms]", ["0", "20", "40"], []),
+        ("t", ["2024-05-31T13:45:00Z", "2024-05-31T13:45:01Z"], []),
+        ("t", ["2024-05-31T13:45:00", "2024-05-31T13:45:01"], [("clock 't'", "UTC, since it says no zone")]),
+    ],
+)
+def test_what_was_assumed_of_a_clock_is_said(header, stamps, told, tmp_path):
+    source = write(tmp_path / "imu.csv", *([f"{header},x"] if header else []), *(f"{t},1" for t in stamps))
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert [(one.what, one.reason, one.streams) for one in report.assumed] == [(*one, ["imu"]) for one in told]
 
 
 ISO_NS = 1_704_067_200_123_456_789  # 2024-01-01T00:00:00.123456789Z
