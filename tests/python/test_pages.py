@@ -64,7 +64,11 @@ def run(page, begin, names):
 
 
 def test_every_snippet_is_run():
-    elsewhere = {"ingest": "import ray", "voxelize": "robocache.voxelize_pointcloud(points, features"}
+    elsewhere = {
+        "ingest": "import ray",
+        "live": "import robocache_ros2",
+        "voxelize": "robocache.voxelize_pointcloud(points, features",
+    }
     for page, begins in RUN_HERE.items():
         here = [text for text in snippets(page) if not text.startswith((">>>", elsewhere.get(page, ">>>")))]
         assert len(here) == len(begins), page

@@ -1,0 +1,34 @@
+"""Starts a policy's script as a node: its parameters file says the spec and where each key's rows come from.
+
+ros2 launch robocache_ros2 policy.launch.py policy:=/path/to/policy.py params:=/path/to/arm.yaml
+"""
+
+from launch import LaunchDescription
+from launch.actions import DeclareLaunchArgument, ExecuteProcess
+from launch.substitutions import FindExecutable, LaunchConfiguration
+
+
+def generate_launch_description():
+    return LaunchDescription(
+        [
+            DeclareLaunchArgument("policy", description="a Python script that makes a robocache_ros2.Node"),
+            DeclareLaunchArgument(
+                "params", description="its parameters: share/robocache_ros2/config/arm.yaml is an example"
+            ),
+            DeclareLaunchArgument(
+                "python", default_value=FindExecutable(name="python3"), description="the interpreter"
+            ),
+            ExecuteProcess(
+                cmd=[
+                    LaunchConfiguration("python"),
+                    LaunchConfiguration("policy"),
+                    "--ros-args",
+                    "--params-file",
+                    LaunchConfiguration("params"),
+                ],
+                # Fast DDS loses images in its default segment of shared memory, which has 512 kB.
+                additional_env={"FASTDDS_BUILTIN_TRANSPORTS": "LARGE_DATA"},
+                output="screen",
+            ),
+        ]
+    )

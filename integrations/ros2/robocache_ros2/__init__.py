@@ -1,0 +1,401 @@
+"""ROS 2 topics become the batches that a policy was trained on.
+
+    node = robocache_ros2.Node("spec.json", {"joint": robocache_ros2.Stream(
+        "/joint_states", "sensor_msgs/msg/JointState", "position", span_s=5.0, lateness_s=0.006)})
+    aligner = robocache.live.Aligner(node.spec, node.rings)
+    node.wait(10.0)
+    batch = aligner.latest()
+
+Messages come by rcl, serialised, on a thread that needs no Python; a plan of their type makes rows of them (:class:`robocache.live.Topic`).
+rclpy is not in the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from robocache.errors import ArgumentError, Error, StaleError
+from rosbags.typesys import Stores, get_typestore
+
+import robocache
+from robocache.live import Ring, Topic
+
+__all__ = ["Node", "Stream"]
+
+_DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
+_RELIABILITY, _DURABILITY = ("best_effort", "reliable"), ("volatile", "transient_local")
+_TAKE_VALUE = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char, ctypes.c_char_p)
+_LATEST = 1000  # of the latencies that a report is about
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Where a key's rows come from. The parameters of a node have the same fields.
+
+    Args:
+        topic, type: ``"/joint_states"``, ``"sensor_msgs/msg/JointState"``.
+        field: of the message, which ingest makes a stream of its own: ``"position"`` of ``/joint_states/position``. ``""``: the stream
+            that has the topic's name.
+        span_s, lateness_s, on_rewind: as of a :class:`robocache.live.Ring`.
+        reliability: ``"best_effort"`` takes messages of every publisher; ``"reliable"`` those of reliable publishers alone, which
+            send again what was lost.
+        durability: ``"volatile"``, or ``"transient_local"``: what was published before, too.
+        depth: messages that wait for the thread; of more the oldest are lost.
+        stamp, quality: as of a :class:`robocache.live.Topic`.
+    """
+
+    topic: str
+    type: str
+    field: str = ""
+    span_s: float = 5.0
+    lateness_s: float = 0.0
+    on_rewind: str = "refuse"
+    reliability: str = "best_effort"
+    durability: str = "volatile"
+    depth: int = 100
+    stamp: str = "auto"
+    quality: int = 95
+
+    def __post_init__(self) -> None:
+        for name, known in (("reliability", _RELIABILITY), ("durability", _DURABILITY)):
+            if getattr(self, name) not in known:
+                raise ArgumentError(f"{name}: expected {' or '.join(map(repr, known))}, got {getattr(self, name)!r}")
+        if self.depth < 1:
+            raise ArgumentError(f"depth: expected 1 or more, got {self.depth}")
+
+    @property
+    def _subscription(self) -> tuple[Any, ...]:
+        """What the streams of one topic have in common."""
+        return self.type, self.reliability, self.durability, self.depth, self.stamp, self.quality
+
+
+class Node:
+    """A ROS 2 node that fills the rings of a spec.
+
+    Args:
+        spec: a :class:`robocache.Spec`, or the path of its file. None: the parameter ``spec``.
+        streams: ``{key: Stream}``, by the spec's keys. None: the parameters: ``streams`` lists the keys, and ``<key>.topic`` and
+            so on are the fields of each.
+        name, namespace: the node's.
+        args: a command line; what is behind ``--ros-args`` counts (remappings, ``--params-file``). None: that of the process.
+        diagnostics_s: how often ``/diagnostics`` is published. 0: never.
+
+    Attributes:
+        spec: the spec.
+        rings: ``{key: Ring}``, for an :class:`robocache.live.Aligner`.
+        topics: ``{name: robocache.live.Topic}``.
+        parameters: those that the command line and its files have for this node.
+
+    Raises:
+        ArgumentError: naming the argument or the parameter: a key that the spec does not have, a topic that does not have the
+            stream, rows of another shape or dtype.
+        Error: ROS is not there, or refuses.
+    """
+
+    def __init__(
+        self,
+        spec: robocache.Spec | str | os.PathLike[str] | None = None,
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        name: str = "robocache",
+        namespace: str = "",
+        args: Sequence[str] | None = None,
+        diagnostics_s: float = 1.0,
+    ) -> None:
+        self._library = _load()
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+        argv = [arg.encode() for arg in (sys.argv if args is None else args)]
+        error = ctypes.create_string_buffer(1024)
+        self._node = self._library.robocache_ros2_open(
+            name.encode(), namespace.encode(), len(argv), (ctypes.c_char_p * len(argv))(*argv), error, len(error)
+        )
+        if not self._node:
+            raise Error(f"node {name!r}: {error.value.decode(errors='replace')}")
+        try:
+            self.parameters = self._read_parameters()
+            spec = self.parameters.get("spec") if spec is None else spec
+            if spec is None:
+                raise ArgumentError("spec: expected a Spec or a path, or the parameter 'spec', got none")
+            self.spec = spec if isinstance(spec, robocache.Spec) else robocache.Spec.load(spec)
+            self._streams = _from_parameters(self.parameters) if streams is None else dict(streams)
+            self._make()
+            for topic, of in self._topics.items():
+                self._subscribe(topic, of)
+            if diagnostics_s:
+                self._call("advertise", b"/diagnostics", _DIAGNOSTICS.encode())
+            self._call("start")
+        except BaseException:
+            self.close()
+            raise
+        if diagnostics_s:
+            thread = threading.Thread(target=self._diagnose, args=(name, diagnostics_s), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when every ring has a row.
+
+        Raises:
+            StaleError: a ring has none after `timeout_s`; the error says why of each: no publisher, one of another QoS or type,
+                messages that are refused, such as those without a joint.
+        """
+        end = time.monotonic() + timeout_s
+        while lacking := [key for key, ring in self.rings.items() if ring.newest_ns is None]:
+            self._check()
+            if time.monotonic() > end:
+                why = "; ".join(f"{key!r}: {self._why(key)}" for key in lacking)
+                raise StaleError(f"rings: expected a row of each within {timeout_s} s, got none of {why}")
+            time.sleep(0.005)
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """What became of each topic's messages: its counts and refusal, ``publishers`` that there are, those ``matched``,
+        and ``latency_p50_ms``, ``latency_p99_ms`` from stamp to row of the last 1,000."""
+        found: dict[str, dict[str, Any]] = {}
+        for number, (name, topic) in enumerate(self.topics.items()):
+            counts = (ctypes.c_int64 * 2)()
+            self._call("publishers", number, counts)
+            found[name] = {**topic.counts, "publishers": counts[0], "matched": counts[1], "refusal": topic.refusal}
+            if len(latencies := topic.latencies_ns[-_LATEST:]):
+                for percent in (50, 99):
+                    found[name][f"latency_p{percent}_ms"] = float(np.percentile(latencies, percent)) / 1e6
+        return found
+
+    def close(self) -> None:
+        """Ends the node. The rings keep their rows."""
+        self._closed.set()
+        for thread in self._threads:
+            thread.join()
+        if self._node:
+            self._library.robocache_ros2_close(self._node)
+        self._node = None
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_node", None):
+            self.close()
+
+    # ---- making it ----
+
+    def _read_parameters(self) -> dict[str, Any]:
+        read = {"b": "true".__eq__, "i": int, "d": float, "s": str}
+        found: dict[str, Any] = {}
+
+        def take(name: bytes, kind: bytes, text: bytes) -> None:
+            letter = kind.decode()
+            value = read[letter.lower()](text.decode(errors="replace"))
+            if letter.isupper():
+                lists.setdefault(name.decode(), []).append(value)
+            else:
+                found[name.decode()] = value
+
+        lists: dict[str, list[Any]] = {}
+        self._call("parameters", _TAKE_VALUE(take))
+        return found | lists
+
+    def _make(self) -> None:
+        """The rings and the topics. Keys of one stream have one ring."""
+        rows = {key: of["rows"] for key, of in self.spec.keys.items() if of["rows"] is not None}
+        for key in self._streams:
+            if key not in rows:
+                raise ArgumentError(
+                    f"streams: expected keys of the spec, which are {', '.join(map(repr, rows))}, got {key!r}"
+                )
+        self.rings: dict[str, Ring] = {}
+        self._topics: dict[str, Stream] = {}
+        self.topics: dict[str, Topic] = {}
+        of_topic: dict[str, dict[str, Ring]] = {}
+        names: dict[str, dict[str, list[str]]] = {}
+        for key, stream in self._streams.items():
+            known = self._topics.setdefault(stream.topic, stream)
+            if known._subscription != stream._subscription:
+                raise ArgumentError(
+                    f"streams[{key!r}]: expected type, QoS, stamp and quality as in the other streams of {stream.topic}, got {stream}"
+                )
+            row, of = rows[key], f"{stream.topic}/{stream.field}".rstrip("/")
+            rings = of_topic.setdefault(stream.topic, {})
+            if of not in rings:
+                rings[of] = Ring(
+                    row["shape"],
+                    row["dtype"],
+                    codec=row["codec"],
+                    span_s=stream.span_s,
+                    lateness_s=stream.lateness_s,
+                    on_rewind=stream.on_rewind,
+                )
+                if row["names"]:
+                    names.setdefault(stream.topic, {})[of] = row["names"]
+            self.rings[key] = rings[of]
+        for name, stream in self._topics.items():
+            self.topics[name] = Topic(
+                name,
+                stream.type,
+                of_topic[name],
+                names=names.get(name),
+                definition=_definition(stream.type),
+                stamp=stream.stamp,
+                quality=stream.quality,
+            )
+
+    def _subscribe(self, name: str, stream: Stream) -> None:
+        qos = stream.reliability.encode(), stream.durability.encode(), stream.depth
+        self._call("subscribe", name.encode(), stream.type.encode(), *qos, *self.topics[name].sink)
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        error = ctypes.create_string_buffer(1024)
+        if getattr(self._library, f"robocache_ros2_{function}")(self._node, *arguments, error, len(error)):
+            raise Error(error.value.decode(errors="replace"))
+
+    # ---- what it says ----
+
+    def _check(self) -> None:
+        self._call("broken")
+
+    def _why(self, key: str) -> str:
+        topic = self._streams[key].topic
+        report = self.report()[topic]
+        if report["refused"]:
+            return (
+                f"{topic}: {report['refused']} of {report['received']} messages refused, the last: {report['refusal']}"
+            )
+        if report["received"]:
+            counts = {name: count for name, count in self.rings[key].counts.items() if count}
+            return f"{topic}: {report['received']} messages, of whose rows the ring has {counts or 'none'}"
+        if report["publishers"] > report["matched"]:
+            return (
+                f"{topic}: {report['publishers']} publishers, none of which fits {self._topics[topic].type} and the QoS"
+            )
+        return f"{topic}: no message of {report['publishers']} publishers"
+
+    def _diagnose(self, name: str, period_s: float) -> None:
+        store = get_typestore(Stores.ROS2_JAZZY)
+        before: dict[str, dict[str, Any]] = {}
+        while not self._closed.wait(period_s):
+            try:
+                self._check()
+                broken = ""
+            except Error as error:
+                broken = str(error)
+            report = self.report()
+            message = diagnostics(store, name, report, before, broken)
+            self._call("publish", message, len(message))
+            before = report
+
+
+def diagnostics(
+    store: Any, name: str, report: Mapping[str, Mapping[str, Any]], before: Mapping[str, Mapping[str, Any]], broken: str
+) -> bytes:
+    """A DiagnosticArray, a status a topic: an error where its thread has ended or every message since the last report was refused; stale
+    where none came; a warning where some were refused or lost."""
+    types = store.types
+    statuses = []
+    for topic, of in report.items():
+        new = {count: of[count] - before.get(topic, {}).get(count, 0) for count in ("received", "refused", "lost")}
+        if broken:
+            level, says = 2, f"the thread has ended: {broken}"
+        elif not new["received"]:
+            level, says = 3, f"no message of {of['publishers']} publishers, of which {of['matched']} match"
+        elif new["refused"]:
+            level, says = 1 + (new["refused"] == new["received"]), f"{new['refused']} refused: {of['refusal']}"
+        else:
+            level, says = int(new["lost"] > 0), f"{new['lost']} lost" if new["lost"] else "all taken"
+        values = [types["diagnostic_msgs/msg/KeyValue"](key, str(value)) for key, value in of.items()]
+        statuses.append(types["diagnostic_msgs/msg/DiagnosticStatus"](level, f"{name}: {topic}", says, "", values))
+    stamp = types["builtin_interfaces/msg/Time"](*divmod(time.time_ns(), 10**9))
+    header = types["std_msgs/msg/Header"](stamp, "")
+    return bytes(store.serialize_cdr(types[_DIAGNOSTICS](header, statuses), _DIAGNOSTICS))
+
+
+def _from_parameters(parameters: Mapping[str, Any]) -> dict[str, Stream]:
+    keys = parameters.get("streams")
+    if not keys:
+        raise ArgumentError("streams: expected {key: Stream}, or the parameter 'streams', got none")
+    known = {field.name for field in fields(Stream)}
+    streams = {}
+    for key in keys:
+        given = {
+            name.removeprefix(f"{key}."): value for name, value in parameters.items() if name.startswith(f"{key}.")
+        }
+        if not {"topic", "type"} <= set(given) <= known:
+            raise ArgumentError(
+                f"parameters of {key!r}: expected topic, type and any of {', '.join(sorted(known))}, got {', '.join(given)}"
+            )
+        streams[key] = Stream(**given)
+    return streams
+
+
+def _prefixes() -> list[Path]:
+    return [Path(prefix) for prefix in os.environ.get("AMENT_PREFIX_PATH", "").split(":") if prefix]
+
+
+def _load() -> ctypes.CDLL:
+    file = os.environ.get("ROBOCACHE_ROS2_LIBRARY")
+    there = [prefix / "lib" / "librobocache_ros2.so" for prefix in _prefixes()]
+    found = file or next((str(path) for path in there if path.exists()), "librobocache_ros2.so")
+    try:
+        library = ctypes.CDLL(found)
+    except OSError as error:
+        raise Error(f"{error}; build integrations/ros2 with colcon, and source install/setup.bash") from error
+    pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    says = [text, size]
+    kinds: dict[str, list[Any]] = {
+        "open": [text, text, ctypes.c_int, pointer, *says],
+        "subscribe": [pointer, text, text, text, text, ctypes.c_int64, pointer, pointer, *says],
+        "advertise": [pointer, text, text, *says],
+        "publish": [pointer, text, size, *says],
+        "start": [pointer, *says],
+        "publishers": [pointer, size, pointer, *says],
+        "parameters": [pointer, _TAKE_VALUE, *says],
+        "broken": [pointer, *says],
+        "close": [pointer],
+    }
+    for name, arguments in kinds.items():
+        getattr(library, f"robocache_ros2_{name}").argtypes = arguments
+    library.robocache_ros2_open.restype = pointer
+    library.robocache_ros2_close.restype = None
+    return library
+
+
+def _definition(name: str) -> str | None:
+    """The type as this ROS installation has it, and those in it. None: not all are there as .msg files."""
+    found: dict[str, str] = {}
+    wanted = [name]
+    while wanted:
+        one = wanted.pop()
+        package, _, rest = one.partition("/msg/")
+        file = next(
+            (path for prefix in _prefixes() if (path := prefix / "share" / package / "msg" / f"{rest}.msg").exists()),
+            None,
+        )
+        if file is None:
+            return None
+        found[one] = file.read_text()
+        for line in found[one].splitlines():
+            kind = re.match(r"\s*([A-Za-z]\w*(?:/\w+)?)(?:<=\d+)?(?:\[.*?\])?\s+\w+", line)
+            inner = kind[1] if kind else "bool"
+            if inner == "Header":
+                inner = "std_msgs/Header"
+            if inner[0].isupper():
+                inner = f"{package}/{inner}"
+            inner = inner.replace("/", "/msg/")
+            if "/" in inner and inner not in found:
+                wanted.append(inner)
+    own, *others = found
+    return "\n".join(
+        [found[own], *(f"{'=' * 80}\nMSG: {other.replace('/msg/', '/')}\n{found[other]}" for other in others)]
+    )

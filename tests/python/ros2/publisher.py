@@ -1,0 +1,76 @@
+"""Publishes what its argument says, as JSON, with rclpy: {"topics": {name: {"kind": "joints" or "image", "hz", "count", ...}}, "out": file}.
+
+It waits until each topic has a subscription. `out` gets the stamps and values, by topics.
+"""
+
+import json
+import sys
+import threading
+import time
+
+import numpy as np
+import rclpy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import Image, JointState
+
+
+def joints(rng, of, k):
+    order = rng.permutation(len(of["names"]))
+    values = rng.standard_normal(len(order))
+    message = JointState(name=[of["names"][i] for i in order], position=values.tolist())
+    return message, values[np.argsort(order)]
+
+
+def images(rng, of, k):
+    height, width = of["size"]
+    pixels = np.full((height, width, 3), k % 256, np.uint8)
+    pixels[0, :, 0] = rng.integers(0, 256, width)
+    message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
+    message.data.frombytes(pixels.tobytes())
+    return message, pixels[0]
+
+
+def publish(node, topic, of, done):
+    make, kind = (joints, JointState) if of["kind"] == "joints" else (images, Image)
+    reliability = ReliabilityPolicy.RELIABLE if of.get("reliable", True) else ReliabilityPolicy.BEST_EFFORT
+    publisher = node.create_publisher(kind, topic, QoSProfile(depth=1000, reliability=reliability))
+    while publisher.get_subscription_count() == 0 and not of.get("alone"):
+        time.sleep(0.01)
+    time.sleep(0.5)  # the subscription knows the publisher, too
+    rng = np.random.default_rng(of.get("seed", 0))
+    stamps, values = [], []
+    begin = time.monotonic()
+    for k in range(of["count"]):
+        message, value = make(rng, of, k)
+        if of["hz"]:
+            time.sleep(max(0.0, begin + k / of["hz"] - time.monotonic()))
+        elif min(k, of["count"] - 1 - k) < 10:
+            time.sleep(0.05)  # a burst begins and ends slowly: its first and last messages are not lost
+        stamp = time.time_ns()
+        message.header.stamp.sec, message.header.stamp.nanosec = divmod(stamp, 10**9)
+        publisher.publish(message)
+        stamps.append(stamp)
+        values.append(value)
+    done[topic] = np.array(stamps), np.array(values)
+
+
+def main():
+    asked = json.loads(sys.argv[1])
+    rclpy.init(args=[])
+    node = rclpy.create_node("publisher")
+    done = {}
+    threads = [threading.Thread(target=publish, args=(node, topic, of, done)) for topic, of in asked["topics"].items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    arrays = {}
+    for topic, (stamps, values) in done.items():
+        arrays |= {f"{topic} stamps": stamps, f"{topic} values": values}
+    np.savez(asked["out"], **arrays)
+    time.sleep(asked.get("linger_s", 1.0))  # reliable messages are still sent again
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+main()

@@ -1,0 +1,222 @@
+"""integrations/ros2 against ROS 2 itself: other processes publish with rclpy. environment.sh makes what it needs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robocache
+from robocache import Window
+
+HERE = Path(__file__).parent
+JOINTS, IMAGE = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image"
+KEY = "/joint_states/position"
+NAMES = ["a", "b", "c", "d", "e", "f", "g"]
+
+
+@pytest.fixture(scope="module")
+def folder():
+    """What environment.sh made; ROBOCACHE_ROS2 says where."""
+    made = os.environ.get("ROBOCACHE_ROS2")
+    if not made or not (Path(made) / "robocache_ros2" / "lib" / "librobocache_ros2.so").exists():
+        reason = f"ROS 2 is not there: {HERE / 'environment.sh'} FOLDER makes it, and ROBOCACHE_ROS2=FOLDER names it"
+        warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
+        pytest.skip(reason)
+    return Path(made).resolve()
+
+
+class Ros:
+    """Starts processes of one test, and ends them."""
+
+    def __init__(self, folder, domain):
+        ros, node = folder / "ros", folder / "robocache_ros2"
+        libraries = [ros / "lib", *sorted((ros / "lib/python3.12/site-packages").glob("*.libs"))]
+        package = Path(robocache.__file__).parent.parent
+        self.env = os.environ | {
+            "AMENT_PREFIX_PATH": f"{node}:{ros}",
+            "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
+            "RMW_IMPLEMENTATION": "rmw_fastrtps_cpp",
+            "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+            "ROS_DOMAIN_ID": str(domain),
+            "ROS_DISTRO": "jazzy",
+            "FASTDDS_BUILTIN_TRANSPORTS": "LARGE_DATA",
+        }
+        self.ours = self.env | {"PYTHONPATH": f"{package}:{node / 'lib/python3.12/site-packages'}"}
+        self.theirs = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
+        self.python = str(ros / "bin" / "python")
+        self.children = []
+
+    def start(self, command, env, **options):
+        child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, **options)
+        self.children.append(child)
+        return child
+
+    def publish(self, out, topics, **more):
+        asked = json.dumps({"topics": topics, "out": str(out), **more})
+        return self.start([self.python, str(HERE / "publisher.py"), asked], self.theirs)
+
+    def listen(self):
+        return self.start([self.python, str(HERE / "listener.py")], self.theirs)
+
+    def policy(self, spec, streams, *args):
+        asked = json.dumps({"spec": spec and str(spec), "streams": streams})
+        child = self.start(
+            [sys.executable, str(HERE / "policy.py"), asked, *args],
+            self.ours,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        line = child.stdout.readline()
+        if not line:
+            child.wait()
+            return child, child.stderr.read()
+        return child, json.loads(line)
+
+
+def ask(child, **command):
+    child.stdin.write(json.dumps(command) + "\n")
+    child.stdin.flush()
+    line = child.stdout.readline()
+    assert line, child.stderr.read()
+    return json.loads(line)
+
+
+@pytest.fixture
+def ros(folder):
+    ros = Ros(folder, 1 + os.getpid() % 100)
+    yield ros
+    for child in ros.children:
+        if child.poll() is None:
+            child.kill()
+        child.wait()
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    """Of seven joints and a camera."""
+    path = tmp_path_factory.mktemp("spec")
+    with robocache.Writer(path / "cache") as writer:
+        writer.stream(KEY, names=NAMES)
+        with writer.episode() as episode:
+            stamps = np.arange(1, 10) * 10**9
+            episode.append(KEY, stamps, np.zeros((9, 7)))
+            episode.append("/camera", stamps, np.zeros((9, 480, 640, 3), np.uint8), codec="raw")
+    windows = {KEY: Window(method="previous", dtype="float64"), "/camera": Window(dtype="uint8")}
+    for name, keys in (("both", windows), ("joints", {KEY: windows[KEY]})):
+        loader = robocache.Loader(path / "cache", batch_size=1, delta_timestamps=keys, device="cpu", framework="numpy")
+        loader.save_spec(path / f"{name}.json")
+    return path
+
+
+def joint_stream(**more):
+    return {
+        "topic": "/joint_states",
+        "type": JOINTS,
+        "field": "position",
+        "span_s": 60.0,
+        "reliability": "reliable",
+        "depth": 2000,
+    } | more
+
+
+def test_rows_are_what_was_published(ros, spec, tmp_path):
+    camera = {"topic": "/camera", "type": IMAGE, "span_s": 60.0, "reliability": "reliable", "depth": 200}
+    policy, _ = ros.policy(spec / "both.json", {KEY: joint_stream(), "/camera": camera})
+    topics = {
+        "/joint_states": {"kind": "joints", "hz": 500, "count": 1500, "names": NAMES},
+        "/camera": {"kind": "image", "hz": 30, "count": 90, "size": [480, 640], "seed": 1},
+    }
+    publisher = ros.publish(tmp_path / "sent.npz", topics)
+    assert "error" not in ask(policy, wait=30)
+    assert publisher.wait(60) == 0
+    sent = np.load(tmp_path / "sent.npz")
+    files = {}
+    for key, topic in ((KEY, "/joint_states"), ("/camera", "/camera")):
+        files[key] = str(tmp_path / f"{topic[1:]}.npy")
+        np.save(files[key], sent[f"{topic} stamps"][:-1])  # the last is not settled
+    answer = ask(policy, rows=files, out=str(tmp_path / "rows.npz"))
+    for topic, of in topics.items():
+        report = answer["report"][topic]
+        assert (report["received"], report["taken"], report["lost"]) == (of["count"], of["count"], 0), report
+    rows = np.load(tmp_path / "rows.npz")
+    np.testing.assert_array_equal(rows[KEY].reshape(-1, 7), sent["/joint_states values"][:-1])
+    pictures = rows["/camera"].reshape(-1, 3, 480, 640)  # a loader gives channels first
+    np.testing.assert_array_equal(pictures[:, :, 0].transpose(0, 2, 1), sent["/camera values"][:-1])
+    policy.stdin.close()
+    assert policy.wait(20) == 0, policy.stderr.read()
+
+
+def test_every_loss_is_counted(ros, spec, tmp_path):
+    policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream(reliability="best_effort", depth=1)})
+    count = 20_000
+    topics = {"/joint_states": {"kind": "joints", "hz": 0, "count": count, "names": NAMES, "reliable": False}}
+    assert ros.publish(tmp_path / "sent.npz", topics).wait(60) == 0
+    report = ask(policy, report=True)["report"]["/joint_states"]
+    assert report["received"] + report["lost"] == count, report
+    assert report["lost"] > 0 and report["taken"] == report["received"]
+
+
+@pytest.mark.parametrize(
+    ("more", "published", "why"),
+    [
+        ({}, {"names": NAMES[:-1]}, r"messages refused, the last: joints .*, without \['g'\]"),
+        (
+            {},
+            {"names": NAMES, "reliable": False, "alone": True},
+            "1 publishers, none of which fits sensor_msgs/msg/JointState and the QoS",
+        ),
+        ({"topic": "/nothing"}, None, "/nothing: no message of 0 publishers"),
+    ],
+)
+def test_a_stream_without_rows_says_why(ros, spec, tmp_path, more, published, why):
+    policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream(**more)})
+    if published is not None:
+        topics = {"/joint_states": {"kind": "joints", "hz": 50, "count": 200, **published}}
+        ros.publish(tmp_path / "sent.npz", topics)
+        ask(policy, wait=4)
+    error = ask(policy, wait=1)["error"]
+    assert error.startswith("StaleError: rings: expected a row of each within 1")
+    assert re.search(why, error), error
+
+
+def test_parameters_and_diagnostics(ros, spec, tmp_path):
+    (tmp_path / "arm.yaml").write_text(
+        f"robocache:\n  ros__parameters:\n    spec: {spec / 'joints.json'}\n    streams: ['{KEY}']\n    '{KEY}':\n"
+        f"      topic: /joint_states\n      type: {JOINTS}\n      field: position\n      lateness_s: 0.006\n      depth: 500\n"
+    )
+    args = ["--ros-args", "--params-file", str(tmp_path / "arm.yaml"), "-r", "/joint_states:=/arm/joint_states"]
+    policy, begun = ros.policy(None, None, *args)
+    assert isinstance(begun, dict), begun
+    assert begun["parameters"][f"{KEY}.lateness_s"] == 0.006 and begun["parameters"]["streams"] == [KEY], begun
+    listener = ros.listen()
+    ros.publish(
+        tmp_path / "sent.npz", {"/arm/joint_states": {"kind": "joints", "hz": 100, "count": 1000, "names": NAMES}}
+    )
+    assert "error" not in ask(policy, wait=30)
+    level, message, values = json.loads(listener.communicate(timeout=60)[0])["robocache: /joint_states"]
+    assert (level, message) == (0, "all taken") and values["lost"] == "0" and float(values["latency_p50_ms"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("streams", "why"),
+    [
+        (
+            {"other": joint_stream()},
+            "streams: expected keys of the spec, which are '/joint_states/position', got 'other'",
+        ),
+        ({KEY: joint_stream(type="nothing_msgs/msg/Nothing")}, "schema: no definition of nothing_msgs/msg/Nothing"),
+        ({KEY: joint_stream(field="velocities")}, "which are '/joint_states/position'"),
+        ({KEY: joint_stream(topic="/joint states")}, "topic /joint states: "),
+        ({KEY: joint_stream(reliability="sure")}, "reliability: expected 'best_effort' or 'reliable', got 'sure'"),
+        (None, "streams: expected {key: Stream}, or the parameter 'streams', got none"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_at_once(ros, spec, streams, why):
+    child, error = ros.policy(spec / "joints.json", streams)
+    assert child.returncode == 1 and why in error, error
