@@ -45,5 +45,6 @@ class DeviceError(Error, RuntimeError):
     """The device or its driver failed: no such device, out of memory, or a failed launch."""
 
 
+@register_error("robocache.StaleError")
 class StaleError(Error, RuntimeError):
-    """A live stream is too far behind for the batch that was asked for."""
+    """A live stream is too far behind, or has forgotten rows, for the batch that was asked for."""

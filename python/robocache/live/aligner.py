@@ -108,7 +108,8 @@ class Ring:
             what became of it: ``"kept"``, ``"reordered"``, ``"too_late"``, ``"refused"`` or ``"segment"``.
 
         Raises:
-            ArgumentError, ArgumentTypeError: the row has another shape or dtype.
+            ArgumentError, ArgumentTypeError: the row has another shape or dtype, of a file also another codec. A damaged file is
+                taken, and is padding.
         """
         if self.codec in (None, "raw"):
             array = np.asarray(row)
@@ -117,8 +118,14 @@ class Ring:
                     f"row: expected {list(self.shape)} {self.dtype}, got {list(array.shape)} {array.dtype}"
                 )
             array = np.ascontiguousarray(array)
-        else:
+        elif isinstance(row, bytes | bytearray | memoryview) or (
+            isinstance(row, np.ndarray) and row.dtype == np.uint8 and row.ndim == 1
+        ):
             array = np.frombuffer(row, np.uint8)
+        else:
+            raise errors.ArgumentTypeError(
+                f"row: expected the bytes of a file, since the ring's codec is {self.codec!r}, got {type(row).__name__}"
+            )
         came = time.time_ns() if arrival_ns is None else arrival_ns
         became: str = _ring_push(self._handle, time_ns, came, _lib.from_numpy(array))
         return became
@@ -175,7 +182,8 @@ class Aligner:
             their conversions compare with a state: :meth:`Spec.to_absolute` needs it.
         device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
-        max_age_s: a ring whose newest row is older than another's by more, in seconds, is an error of :meth:`latest`. None: no limit.
+        max_age_s: a ring that got no row for longer, in seconds, or whose newest row is older than another's by more, is an error
+            of :meth:`latest`. None: no limit.
 
     A batch has the Loader's keys, except for goals, which the caller gives, of one sample: ``<key>`` ``[1, T, ...]``,
     ``<key>_is_pad`` ``[1, T]``, with `return_age` ``<key>_age``; ``time_ns`` ``[1]``, the moment; and ``anchor_age_ns`` ``[1]`` int64, the newest stamp of all rings less the moment. The next
@@ -213,6 +221,7 @@ class Aligner:
         described = json.loads(_aligner_describe(self._handle))
         self._torch = _framework(framework, device)
         self.device = device
+        self._opened_ns = time.time_ns()
         self._copied: Any = None
         arrays = [
             (array["name"], array["dtype"], [1, *array["shape"]], array["offset"]) for array in described["arrays"]
@@ -242,14 +251,18 @@ class Aligner:
         frontier: int | None = _aligner_frontier(self._handle)
         return frontier
 
-    def latest(self) -> dict[str, Any] | None:
+    def latest(self, *, now_ns: int | None = None) -> dict[str, Any] | None:
         """The batch at the frontier; None before anything is settled.
 
+        Args:
+            now_ns: for `max_age_s`, the time by the clock of the arrivals; replays give it. None: now.
+
         Raises:
-            StaleError: a ring's newest row is older than another's by more than `max_age_s`; the error names both.
+            StaleError: a ring is older than `max_age_s`; or it has forgotten rows that the window needs, because its `span_s` is
+                shorter than the window and what the slowest stream is behind. The error names the ring.
         """
         if self._max_age_ns is not None:
-            self._check_age(self._max_age_ns)
+            self._check_age(self._max_age_ns, time.time_ns() if now_ns is None else whole("now_ns", now_ns))
         frontier = self.frontier()
         return None if frontier is None else self._filled(frontier)[0]
 
@@ -260,7 +273,8 @@ class Aligner:
             settled: raise instead.
 
         Raises:
-            StaleError: with `settled`: some targets are not.
+            StaleError: a ring has forgotten rows that the window needs; with `settled`: some targets are not settled.
+            ArgumentError: a moment beyond 2^62 ns.
         """
         batch, unsettled = self._filled(whole("time_ns", time_ns))
         if settled and unsettled:
@@ -285,7 +299,15 @@ class Aligner:
             self._copied.record()
         return dict(self._batch), unsettled
 
-    def _check_age(self, limit: int) -> None:
+    def _check_age(self, limit: int, now_ns: int) -> None:
+        for key, ring in self.rings.items():
+            arrival_ns = ring.arrival_ns
+            silent_ns = now_ns - (self._opened_ns if arrival_ns is None else arrival_ns)
+            if silent_ns > limit:
+                raise errors.StaleError(
+                    f"rings[{key!r}]: expected a row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; look whether the "
+                    "sensor still sends"
+                )
         told = _aligner_stalest(self._handle)
         if told is None:
             return

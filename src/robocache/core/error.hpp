@@ -37,6 +37,12 @@ class FrameError : public Error {
   using Error::Error;
 };
 
+// A live stream is too far behind, or has forgotten rows, for the batch that was asked for (Python: also a RuntimeError).
+class StaleError : public Error {
+ public:
+  using Error::Error;
+};
+
 // The device or its driver refused: no such device, out of memory, a failed launch (Python: also a RuntimeError).
 class DeviceError : public Error {
  public:

@@ -440,6 +440,8 @@ void raise_current_exception() {
     set_raised("robocache.FileError", error.what());
   } catch (const FrameError& error) {
     set_raised("robocache.FrameError", error.what());
+  } catch (const StaleError& error) {
+    set_raised("robocache.StaleError", error.what());
   } catch (const DeviceError& error) {
     set_raised("robocache.DeviceError", error.what());
   } catch (const Error& error) {

@@ -8,6 +8,7 @@
 #include "robocache/core/arguments.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/ffi.hpp"
+#include "robocache/image/codec.hpp"
 #include "robocache/live/aligner.hpp"
 #include "robocache/live/topic.hpp"
 #include "robocache/source/ring.hpp"
@@ -34,6 +35,23 @@ Ring& ring_of(const Args& args) { return *args.object<RingHandle>(0, "ring").rin
 Topic& topic_of(const Args& args) { return *args.object<TopicHandle>(0, "topic").topic; }
 Aligner& aligner_of(const Args& args) { return *args.object<AlignerHandle>(0, "aligner").aligner; }
 
+// Refuses a file of another codec or shape than the ring's. A file whose header is damaged passes: its frame will be padding.
+void check_frame(const RingOptions& ring, std::span<const uint8_t> file) {
+  if (ring.codec.value_or(Codec::kRaw) == Codec::kRaw) return;
+  Codec codec{};
+  FrameShape found{};
+  try {
+    codec = codec_of(file);
+    found = frame_shape(codec, file);
+  } catch (const FrameError&) {
+    return;
+  }
+  const FrameShape expected{ring.shape[0], ring.shape[1], ring.shape[2], ring.dtype};
+  if (codec == *ring.codec && found == expected) return;
+  refuse("row: expected ", codec_name(*ring.codec), " of ", expected.describe(), ", got ", codec_name(codec), " of ",
+         found.describe());
+}
+
 void set(Result& result, const std::optional<int64_t>& value) {
   if (value) result.set(*value);
 }
@@ -57,8 +75,10 @@ ROBOCACHE_FFI(ring_push, args, result) {
   const TensorView row = args.tensor(3, "row");
   check_dense(row, "row");
   const auto bytes = static_cast<size_t>(row.numel() * dtype_size(row.dtype));
-  result.set(name_of(ring_of(args).push(args.integer(1, "time_ns"), args.integer(2, "arrival_ns"),
-                                        {static_cast<const char*>(row.data), bytes})));
+  Ring& ring = ring_of(args);
+  check_frame(ring.options(), {static_cast<const uint8_t*>(row.data), bytes});
+  result.set(name_of(ring.push(args.integer(1, "time_ns"), args.integer(2, "arrival_ns"),
+                               {static_cast<const char*>(row.data), bytes})));
 }
 
 // (ring) -> JSON of its counts

@@ -27,6 +27,13 @@ BatchSpec without_goals(BatchSpec spec) {
   return spec;
 }
 
+// The rows at or before a target, in distinct stamps, that a method reads.
+int rows_before(InterpolationMethod method, bool causal) {
+  if (causal || method == InterpolationMethod::kPrevious) return 1;
+  return rows_beyond(method, causal);
+}
+
+constexpr int64_t kLatestNs = int64_t{1} << 62;
 constexpr int kMargin = 4;  // distinct stamps on each side of a window: more than any method reads
 
 }  // namespace
@@ -40,6 +47,7 @@ struct Aligner::Impl {
     int64_t first_offset_ns = 0;
     int64_t last_offset_ns = 0;
     int beyond = 0;        // Ring::settled_ns
+    int64_t before = 1;    // rows at or before the first target that the window needs, in distinct stamps
     int margin = kMargin;  // Ring::copy
     int64_t settled_ns = INT64_MIN;
 
@@ -150,10 +158,12 @@ struct Aligner::Impl {
       if (of.offsets_rows.empty()) {
         for (const FeatureBlock& block : of.rows->methods) {
           key.beyond = std::max(key.beyond, rows_beyond(block.method, of.causal));
+          key.before = std::max<int64_t>(key.before, rows_before(block.method, of.causal));
         }
       } else {
         const auto [earliest, latest] = std::ranges::minmax(of.offsets_rows);
         key.margin += static_cast<int>(std::max(-earliest, latest));
+        key.before = std::max<int64_t>(0, -earliest) + 1;
         if (latest > 0) key.beyond = static_cast<int>(latest) + 2;  // the anchor's row may be one that is snapped to
       }
       if (!of.images) key.affine = affine_tables(of.rows->affine, of.rows->dtype, constants);
@@ -287,7 +297,27 @@ struct Aligner::Impl {
     return frontier;
   }
 
+  void check_not_forgotten(const Key& key, int64_t time_ns) const {
+    if (!key.rows.forgotten) return;
+    int64_t held = 0;
+    for (int64_t row = 0; row < key.rows.rows && held < key.before; ++row) {
+      const auto i = static_cast<size_t>(row);
+      if (key.rows.time_ns[i] > time_ns + key.first_offset_ns) break;
+      held += row == 0 || key.rows.time_ns[i] != key.rows.time_ns[i - 1];
+    }
+    if (held >= key.before) return;
+    const auto seconds = [](int64_t ns) { return number_text(static_cast<double>(ns) / 1e9); };
+    throw StaleError(
+        "rings['" + key.spec->key + "'].span_s: expected rows as old as the window's first step, got " +
+        seconds(key.ring->options().span_ns) + " while the moment is " +
+        seconds(key.ring->newest_ns().value_or(time_ns) - time_ns) +
+        " s behind the newest row: older rows are forgotten; make it longer, or look which stream is behind");
+  }
+
   int64_t at(int64_t time_ns, void* to) {
+    if (time_ns < -kLatestNs || time_ns > kLatestNs) {
+      refuse("time_ns: expected a moment within +-2^62 ns, got ", std::to_string(time_ns));
+    }
     auto* const memory = static_cast<char*>(to);
     bool moved = !tables.has_value();
     int64_t newest = INT64_MIN;
@@ -299,6 +329,7 @@ struct Aligner::Impl {
       const int64_t* const before = key.rows.time_ns.data();
       const char* const values_before = key.rows.values.data();
       key.ring->copy(time_ns + key.first_offset_ns, time_ns + key.last_offset_ns, key.margin, key.rows);
+      check_not_forgotten(key, time_ns);
       moved = moved || key.rows.time_ns.data() != before || key.rows.values.data() != values_before;
       if (key.spec->images && key.numbers.size() < key.rows.time_ns.size()) {
         key.numbers.resize(key.rows.time_ns.size());

@@ -16,6 +16,7 @@ constexpr int64_t kFirstCapacity = 64;
 // Rows that stay behind the span, for windows that begin there and look at rows before.
 constexpr int64_t kRowsBehind = 4;
 constexpr int kSlotBits = 16;
+constexpr int64_t kLatestNs = int64_t{1} << 62;  // in the year 2116: offsets can be added to stamps up to it
 
 }  // namespace
 
@@ -119,6 +120,10 @@ Ring::Ring(RingOptions options)
            number_text(1e-9 * static_cast<double>(options_.lateness_ns)));
   }
   if (options_.codec) {
+    if (options_.shape.size() != 3) {
+      refuse("shape: expected [height, width, channels] of a camera, got ",
+             shape_string(options_.shape.data(), static_cast<int>(options_.shape.size())));
+    }
     slots_ = std::make_unique<std::atomic<RingFrame::Slot*>[]>(static_cast<size_t>(kMostSlots));
   }
   all_rows_.push_back(std::make_unique<Rows>(kFirstCapacity, words_));
@@ -187,7 +192,7 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
     count(what);
     return what;
   };
-  if (time_ns <= 0 ||
+  if (time_ns <= 0 || time_ns > kLatestNs ||
       (time_ns > arrival_ns && ns_between(time_ns, arrival_ns) > static_cast<uint64_t>(options_.most_ahead_ns))) {
     return dropped(Pushed::kRefused);
   }
@@ -221,6 +226,7 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   };
   if (what == Pushed::kSegment) {
     forget(end);
+    segment_.store(end, std::memory_order_release);
   } else if (what == Pushed::kKept) {
     while (end - begin > kRowsBehind && rows->time(begin + kRowsBehind) < time_ns - options_.span_ns) forget(begin + 1);
   }
@@ -324,6 +330,7 @@ bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) con
   do {
     read([&](const View& view) {
       to.rows = 0;
+      to.forgotten = false;
       if (view.empty()) return true;
       int64_t first = view.first_from(first_ns);
       int64_t last = view.first_after(last_ns);
@@ -338,6 +345,7 @@ bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) con
           ++last;
       }
       copy_rows(view, first, std::max<int64_t>(0, last - first), to);
+      to.forgotten = first == view.begin && view.begin > segment_.load(std::memory_order_acquire);
       return true;
     });
   } while (options_.codec && !pin_frames(to));

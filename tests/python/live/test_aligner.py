@@ -1,5 +1,7 @@
 """Batches of an aligner, bit for bit those of a Loader of the same rows."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -284,9 +286,127 @@ def test_a_silent_stream_is_named(tmp_path):
             rings["force"].push(NS + k * 10_000_000, rows[0], arrival_ns=2 * NS)
         if k >= 17:
             with pytest.raises(robocache.StaleError, match=r"rings\['force'\]: .* got one that is 0\.0[6-8] s behind"):
-                aligner.latest()
+                aligner.latest(now_ns=2 * NS)
         elif k > 2:
-            assert aligner.latest() is not None
+            assert aligner.latest(now_ns=2 * NS) is not None
+
+
+def test_streams_that_are_all_silent_are_named(tmp_path):
+    spec = spec_of(tmp_path)
+    ring = robocache.live.Ring((2,), "float32", span_s=1)
+    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy", max_age_s=0.3)
+    assert aligner.latest() is None
+    time.sleep(0.35)
+    with pytest.raises(
+        robocache.StaleError, match=r"rings\['joint'\]: expected a row within 0\.3 s, got none for 0\.[34]"
+    ):
+        aligner.latest()
+    for k in range(1, 9):
+        ring.push(NS + k * 10_000_000, np.zeros(2, np.float32), arrival_ns=2 * NS + k)
+    assert aligner.latest(now_ns=2 * NS + 300_000_008) is not None
+    with pytest.raises(robocache.StaleError, match=r"got none for 0\.300000001 s"):
+        aligner.latest(now_ns=2 * NS + 300_000_009)
+
+
+@pytest.mark.parametrize("window", [{}, {"method": "pchip"}, {"causal": True}, {"method": "akima"}])
+def test_rows_that_a_window_needs_and_a_ring_forgot_are_an_error(tmp_path, window):
+    """The slowest stream holds the frontier back, so the span must hold that too."""
+    stamps = np.arange(1, 200) * 2_000_000
+    slow = np.arange(1, 20) * 20_000_000
+    rows = np.random.default_rng(0).standard_normal((len(stamps), 2)).astype(np.float32)
+    streams = {"joint": (stamps, None, rows), "force": (slow, None, rows[: len(slow)])}
+    dataset = recorded(tmp_path / "cache", streams)
+    loader = robocache.Loader(
+        dataset,
+        batch_size=1,
+        delta_timestamps={"joint": Window([-0.1, 0.0], **window), "force": Window([0.0], method="previous")},
+        anchors=Anchors(stream="joint"),
+        framework="numpy",
+        device="cpu",
+        shuffle=False,
+    )
+    errors, compared = 0, 0
+    for span_s in (0.11, 0.3):
+        rings = {"joint": robocache.live.Ring((2,), "float32", span_s=span_s)}
+        rings["force"] = robocache.live.Ring((2,), "float32", span_s=1)
+        aligner = robocache.live.Aligner(loader.spec, rings, framework="numpy")
+        events = [(int(t), "joint", i) for i, t in enumerate(stamps)]
+        events += [(int(t) + 80_000_000, "force", i) for i, t in enumerate(slow)]
+        for now, key, i in sorted(events):
+            rings[key].push(int(streams[key][0][i]), rows[i], arrival_ns=now)
+            try:
+                batch = aligner.latest()
+            except robocache.StaleError as error:
+                assert span_s == 0.11 and "rings['joint'].span_s: expected rows as old as" in str(error)
+                errors += 1
+                continue
+            if batch is None:
+                continue
+            nearest = int(np.argmin(np.abs(stamps - batch["time_ns"][0])))
+            batch = aligner.at(int(stamps[nearest - 1]))
+            expected = loader.gather([nearest - 1])
+            for name in ("joint", "joint_is_pad"):
+                assert batch[name].tobytes() == expected[name].tobytes()
+            compared += 1
+    assert errors > 50 and compared > 100
+
+
+def test_rows_by_count_that_a_ring_forgot_are_an_error(tmp_path):
+    dataset = recorded(
+        tmp_path / "cache",
+        {"joint": (np.arange(1, 99) * 10_000_000, None, np.arange(196, dtype=np.float32).reshape(98, 2))},
+    )
+    spec = robocache.Loader(
+        dataset, batch_size=1, delta_timestamps={"joint": Window([-40, 0], rows=True)}, device="cpu"
+    ).spec
+    ring = robocache.live.Ring((2,), "float32", span_s=0.2)
+    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
+    for k in range(1, 99):
+        ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
+        if k > 30:
+            with pytest.raises(robocache.StaleError, match=r"rings\['joint'\]\.span_s"):
+                aligner.latest()
+        elif 2 < k < 20:  # nothing is forgotten: rows before the first are padding
+            assert aligner.latest()["joint_is_pad"].tolist() == [[True, False]]
+
+
+def test_moments_and_stamps_at_the_ends_of_int64(tmp_path):
+    spec = spec_of(tmp_path)
+    ring = robocache.live.Ring((2,), "float32", span_s=1)
+    aligner = robocache.live.Aligner(spec, {"joint": ring}, framework="numpy")
+    row = np.zeros(2, np.float32)
+    for stamp in (2**63 - 1, 2**62 + 1, -(2**63), -1, 0):
+        assert ring.push(stamp, row, arrival_ns=2**63 - 1) == "refused"
+    assert ring.push(2**62, row, arrival_ns=2**63 - 1) == "kept" and ring.counts["refused"] == 5
+    for moment in (2**63 - 1, 2**62 + 1, -(2**63)):
+        with pytest.raises(robocache.ArgumentError, match="time_ns: expected a moment within"):
+            aligner.at(moment)
+    assert aligner.at(2**62)["joint_is_pad"].tolist() == [[True, True]]
+
+
+def test_files_that_are_not_the_rings():
+    def file(codec, *shape, dtype=np.uint8):
+        return robocache.frames.encode(np.zeros((1, *shape), dtype), codec).data.tobytes()
+
+    ring = robocache.live.Ring((8, 16, 3), "uint8", span_s=1, codec="jpeg")
+    for row, words in (
+        (file("jpeg", 16, 8, 3), r"expected jpeg of \[8, 16, 3\] uint8, got jpeg of \[16, 8, 3\] uint8"),
+        (file("jpeg", 8, 16), r"got jpeg of \[8, 16, 1\]"),
+        (file("png", 8, 16, 3), r"got png of \[8, 16, 3\]"),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=words):
+            ring.push(NS, row)
+    for row in (np.zeros((8, 16, 3), np.uint8), "file", None, [1, 2], np.zeros(9, np.int8)):
+        with pytest.raises(robocache.ArgumentTypeError, match="row: expected the bytes of a file"):
+            ring.push(NS, row)
+    assert ring.push(NS, file("jpeg", 8, 16, 3)) == "kept" and ring.push(NS + 1, b"damaged") == "kept"
+    assert ring.push(NS + 2, np.frombuffer(file("jpeg", 8, 16, 3), np.uint8)) == "kept"
+    depth = robocache.live.Ring((8, 16, 1), "uint16", span_s=1, codec="png")
+    with pytest.raises(robocache.ArgumentError, match=r"got png of \[8, 16, 1\] uint8"):
+        depth.push(NS, file("png", 8, 16))
+    assert depth.push(NS, file("png", 8, 16, dtype=np.uint16)) == "kept"
+    with pytest.raises(robocache.ArgumentError, match=r"shape: expected \[height, width, channels\]"):
+        robocache.live.Ring((8, 16), "uint8", span_s=1, codec="raw")
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])

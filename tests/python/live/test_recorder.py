@@ -84,7 +84,7 @@ def test_frames_are_kept_and_bad_ones_are_left_out(tmp_path, codec):
     rows = list(pixels) if codec == "raw" else [file_of(frame, kind) for frame in pixels]
     ring = live.Ring(shape, dtype, span_s=5, lateness_s=0.05, codec=kind)
     streams = {"cam": {"unit_m": 0.001}} if depth else None
-    bad = [] if codec == "raw" else [b"no frame", file_of(pixels[0][:8], kind)]
+    bad = [] if codec == "raw" else [b"no frame", rows[0][: len(rows[0]) // 2]]
     path = tmp_path / "cache"
     with live.Recorder({"cam": ring}, path, episode={}, streams=streams) as recorder:
         for i, row in enumerate(rows):
