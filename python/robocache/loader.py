@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 import zlib
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from types import ModuleType
@@ -556,15 +557,15 @@ class Loader(BatchesInOrder):
             if epoch is not None and not first <= whole("epoch", epoch) < 2**63:
                 raise errors.ArgumentError(f"epoch: expected one that has not begun, {first} or later, got {epoch}")
             start = (at.epoch, at.samples) if epoch is None else (whole("epoch", epoch), 0)
-            others = [change.said for change in self._changes if change.said[:2] != start]
-            wanted = sorted([*others, (*start, given)], key=lambda said: said[:2])
-            self._weights = self._changed_weights(at.seed, wanted)
+            before = bisect_left(self._changes, start, key=lambda change: change.said[:2])
+            later = [change.said for change in self._changes[before:] if change.said[:2] != start]
+            self._weights = self._changed_weights(at.seed, self._changes[:before], [(*start, given), *later])
 
-    def _changed_weights(self, seed: int, wanted: Sequence[tuple[int, int, dict[str, float]]]) -> Any:
-        """Takes these changes of the weights, in their order, in place of all others. Returns what places take."""
-        known = takewhile(lambda both: both[0][:2] == (seed, both[1]), zip(self._changes, wanted, strict=False))
-        changes = [change for change, _ in known]
-        for epoch, samples, weights in wanted[len(changes) :]:
+    def _changed_weights(
+        self, seed: int, changes: list[_Change], more: Sequence[tuple[int, int, dict[str, float]]]
+    ) -> Any:
+        """Takes these changes of the weights, and then more, in place of all others. Returns what places take."""
+        for epoch, samples, weights in more:
             last = changes[-1].made if changes else None
             pairs = (x for pair in weights.items() for x in pair)
             made = _change_weights(self._handle, last, seed, epoch, samples, *pairs)
@@ -573,17 +574,21 @@ class Loader(BatchesInOrder):
         return changes[-1].made if changes else None
 
     def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
-        if "weights" not in state:
-            return self._changed_weights(seed, [change.said for change in self._changes])
-        listed = state["weights"]
-        if not isinstance(listed, list | tuple) or not all(
-            isinstance(x, Mapping) and {*x} == {"epoch", "samples", "weights"} for x in listed
-        ):
-            raise errors.ArgumentTypeError(f"weights: expected what state_dict() gave, got {listed!r}")
-        said = [
-            (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _given_weights(x["weights"])) for x in listed
-        ]
-        return self._changed_weights(seed, said)
+        if "weights" in state:
+            listed = state["weights"]
+            if not isinstance(listed, list | tuple) or not all(
+                isinstance(x, Mapping) and {*x} == {"epoch", "samples", "weights"} for x in listed
+            ):
+                raise errors.ArgumentTypeError(f"weights: expected what state_dict() gave, got {listed!r}")
+            wanted = [
+                (whole("epoch", x["epoch"]), whole("samples", x["samples"]), _given_weights(x["weights"]))
+                for x in listed
+            ]
+        else:
+            wanted = [change.said for change in self._changes]
+        same = takewhile(lambda both: both[0][:2] == (seed, both[1]), zip(self._changes, wanted, strict=False))
+        changes = [change for change, _ in same]
+        return self._changed_weights(seed, changes, wanted[len(changes) :])
 
     def state_dict(self) -> dict[str, Any]:
         """As of any order; with weights of the sources also how :meth:`set_weights` changed them, and will."""
