@@ -6,9 +6,10 @@
 #include <cstdio>
 #include <iterator>
 #include <limits>
-#include <numeric>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "robocache/batch/window_statistics.hpp"
 #include "robocache/cache/selection_statistics.hpp"
@@ -120,11 +121,22 @@ Found statistics_of(const LoaderOptions& options, size_t source, size_t request,
     const auto table = window_statistics(options, source, request, from.selection, {.quantiles = quantiles});
     return {stats_of_table(*table, quantiles, mode), "key '" + key + "'"};
   }
-  std::vector<int64_t> all(static_cast<size_t>(from.dataset->num_episodes()));
-  std::iota(all.begin(), all.end(), int64_t{0});
-  const auto table = cache::selection_statistics(*from.dataset, *from.streams[request],
-                                                 from.selection ? *from.selection : all, quantiles);
+  const int64_t stream = *from.streams[request];
+  const auto table = from.selection ? cache::selection_statistics(*from.dataset, stream, *from.selection, quantiles)
+                                    : cache::stream_statistics(*from.dataset, stream, quantiles);
   return {stats_of_table(*table, quantiles, mode), "stream '" + key + "'"};
+}
+
+// Statistics of a key's values before normalisation: of all recorded ones, or of conversions where they were computed; else none.
+NormStats known_of_values(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
+  if (options.streams[request].convert.empty()) {
+    const auto table =
+        cache::stream_statistics(*options.sources[source].dataset, *options.sources[source].streams[request]);
+    return cache::feature_stats(table->data(), stream_of(options, source, request).features);
+  }
+  if (!is_normalised(options, source, request)) return {};
+  Found found = statistics_of(options, source, request, spec);
+  return found.given ? NormStats() : std::move(found.stats);
 }
 
 std::string short_text(double number) {
@@ -222,22 +234,20 @@ std::string rounding_note(const LoaderOptions& options) {
 
 std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpec> specs) {
   FeatureList beyond;
-  std::string dtypes;
+  std::set<std::string> dtypes;
   for (size_t source = 0; source < options.sources.size(); ++source) {
     for (size_t request = 0; request < options.streams.size(); ++request) {
       const KeySpec& key = specs[source].keys[request];
       const double least = least_infinite(key.dtype);
-      if (least == 0 || key.images || key.convert || !key.rows || key.rows->clip) continue;
-      const auto features = static_cast<size_t>(stream_of(options, source, request).features);
-      const auto table =
-          cache::stream_statistics(*options.sources[source].dataset, *options.sources[source].streams[request]);
-      const FeatureStats stats = cache::feature_stats(table->data(), static_cast<int64_t>(features));
+      if (least == 0 || key.images || !key.rows || key.rows->clip) continue;
+      const NormStats values = known_of_values(options, source, request, specs[source]);
+      const size_t features = values["min"].size();
       const std::vector<Affine> alone(features);
       const std::vector<Affine>& affines = key.rows->affine.empty() ? alone : key.rows->affine;
       std::vector<double> most(features);
-      for (size_t number = 0; number < affines.size(); ++number) {
+      for (size_t number = 0; features > 0 && number < affines.size(); ++number) {
         const size_t f = number % features;
-        for (const double end : {stats.min[f], stats.max[f]}) {
+        for (const double end : {values["min"][f], values["max"][f]}) {
           const double y = std::abs(std::fma(end, affines[number].scale, affines[number].shift));
           most[f] = std::max(most[f], std::isnan(y) ? 0 : y);
         }
@@ -245,13 +255,14 @@ std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpe
       for (size_t f = 0; f < features; ++f) {
         if (most[f] < least) continue;
         beyond.add(feature_name(options, source, request, f) + " up to " + short_text(most[f]));
-        const std::string name(dtype_name(key.dtype));
-        if (dtypes.find(name) == std::string::npos) dtypes += (dtypes.empty() ? "" : " and ") + name;
+        dtypes.emplace(dtype_name(key.dtype));
       }
     }
   }
   if (beyond.count == 0) return "";
-  return "dtype: numbers become infinite, since they are beyond " + dtypes + ", " + beyond.text() +
+  std::string named;
+  for (const std::string& dtype : dtypes) named += (named.empty() ? "" : " and ") + dtype;
+  return "dtype: numbers become infinite, since they are beyond " + named + ", " + beyond.text() +
          "; a wider Window(dtype=) holds them";
 }
 
@@ -274,8 +285,12 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
         const size_t f = number % static_cast<size_t>(width);
         const size_t at = step * given + f;
         const auto spread = lesser_spread(stats, at, mode, wide, options.constant, options.min_spread);
-        const std::span<const double> count = by_caller && recorded ? stream.stats.count : stats["count"];
-        const bool has_numbers = count.empty() || count[by_caller && recorded ? f : at] > 0;
+        bool has_numbers = true;
+        if (!by_caller) {
+          has_numbers = stats["count"][at] > 0;
+        } else if (recorded) {
+          has_numbers = stream.stats.count[f] > 0;
+        }
         const bool lacks = has_numbers && lacks_scale(stats, at, mode, wide, options.constant, options.min_spread);
         if (!spread && !lacks) continue;
         const std::string name =

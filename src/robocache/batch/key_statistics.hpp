@@ -26,7 +26,8 @@ std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<
 // or converted are rounded behind that, and a window's own dtype is what was asked for.
 std::string rounding_note(const LoaderOptions& options);
 
-// A sentence on the recorded values that the batch's dtype makes infinite, or "". `specs` are the sources'.
+// A sentence on the values that the batch's dtype makes infinite, as far as statistics of them are known, or "". `specs` are the
+// sources'.
 std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpec> specs);
 
 }  // namespace robocache

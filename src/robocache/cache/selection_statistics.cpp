@@ -112,13 +112,9 @@ void store(const std::string& directory, const std::string& name, const std::str
   if (!whole || ::rename(partial.c_str(), (directory + "/" + name).c_str()) != 0) ::unlink(partial.c_str());
 }
 
-}  // namespace
-
-std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_t stream_index,
-                                                  std::span<const int64_t> episodes,
-                                                  std::span<const double> quantiles) {
+std::shared_ptr<const Table> statistics_of_rows(const Dataset& dataset, int64_t stream_index,
+                                                std::span<const RowRange> ranges, std::span<const double> quantiles) {
   const Stream& stream = dataset.streams()[static_cast<size_t>(stream_index)];
-  const std::vector<RowRange> ranges = rows_of(stream, episodes);
   const bool all = ranges.size() == 1 && ranges[0].begin == 0 && ranges[0].end == stream.rows;
   if (all && std::ranges::equal(quantiles, kQuantiles)) {
     const auto features = static_cast<size_t>(stream.features);
@@ -131,10 +127,20 @@ std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_
   });
 }
 
-std::shared_ptr<const Table> stream_statistics(const Dataset& dataset, int64_t stream_index) {
-  std::vector<int64_t> all(static_cast<size_t>(dataset.num_episodes()));
-  std::iota(all.begin(), all.end(), int64_t{0});
-  return selection_statistics(dataset, stream_index, all, kQuantiles);
+}  // namespace
+
+std::shared_ptr<const Table> selection_statistics(const Dataset& dataset, int64_t stream_index,
+                                                  std::span<const int64_t> episodes,
+                                                  std::span<const double> quantiles) {
+  const Stream& stream = dataset.streams()[static_cast<size_t>(stream_index)];
+  return statistics_of_rows(dataset, stream_index, rows_of(stream, episodes), quantiles);
+}
+
+std::shared_ptr<const Table> stream_statistics(const Dataset& dataset, int64_t stream_index,
+                                               std::span<const double> quantiles) {
+  const int64_t rows = dataset.streams()[static_cast<size_t>(stream_index)].rows;
+  const RowRange all{0, rows};
+  return statistics_of_rows(dataset, stream_index, {&all, rows > 0 ? size_t{1} : 0}, quantiles);
 }
 
 std::shared_ptr<const Table> kept_statistics(const Dataset& dataset, const std::string& hash, int64_t rows,

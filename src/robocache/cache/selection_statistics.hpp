@@ -24,8 +24,9 @@ std::shared_ptr<const std::vector<double>> selection_statistics(const Dataset& d
                                                                 std::span<const int64_t> episodes,
                                                                 std::span<const double> quantiles = kQuantiles);
 
-// Returns those of all rows: stats.npy, or, where an older version counted infinities in it, computed ones.
-std::shared_ptr<const std::vector<double>> stream_statistics(const Dataset& dataset, int64_t stream);
+// Returns those of all rows: stats.npy, or computed ones for other quantiles and where an older version counted infinities.
+std::shared_ptr<const std::vector<double>> stream_statistics(const Dataset& dataset, int64_t stream,
+                                                             std::span<const double> quantiles = kQuantiles);
 
 // FNV-1a.
 class StatisticsHash {

@@ -116,6 +116,44 @@ def test_of_relative_joints(tmp_path, rng):
     assert_statistics(dataset.statistics(loader)["state"], np.concatenate([e["state"] for e in episodes]).astype(float))
 
 
+@pytest.mark.parametrize("mode", ["mean_std", "min_max", "q02_q98"])
+def test_infinite_actions_and_states_are_left_out(tmp_path, rng, mode):
+    """Pooled and of each step; the other windows are normalised as without them."""
+    episodes = rows_of(rng)
+    episodes[0]["action"][7, 0], episodes[1]["state"][9, 1], episodes[2]["action"][5:9, 2] = np.inf, -np.inf, np.inf
+    dataset = write(tmp_path / "c", episodes)
+    values = relative_rows(episodes)
+    assert np.isinf(values).sum((0, 1)).all()
+    finite = np.where(np.isfinite(values), values, np.nan)
+    assert_both(dataset, loader_of(dataset), finite)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", robocache.LoaderWarning)
+        loader = loader_of(dataset, RELATIVE | {"normalize": mode}, shuffle=False)
+    flat = finite.reshape(-1, 3)
+    if mode == "mean_std":
+        centre, spread = np.nanmean(flat, 0), np.nanstd(flat, 0)
+    else:
+        low, high = np.nanquantile(flat, (0, 1) if mode == "min_max" else (0.02, 0.98), axis=0)
+        centre, spread = (low + high) / 2, (high - low) / 2
+    got = drawn(loader, "action")
+    np.testing.assert_allclose(got, (values - centre) / spread, atol=2e-6)
+
+
+@pytest.mark.filterwarnings("default::robocache.LoaderWarning")
+def test_what_a_conversion_leaves_unscaled_or_makes_infinite_is_named(tmp_path, rng):
+    episodes = rows_of(rng)
+    episodes[0]["action"][7, 0] = 1e6
+    dataset = write(tmp_path / "c", episodes)
+    window = RELATIVE | {"normalize": "q10_q90", "dtype": "float16"}
+    with pytest.warns(robocache.LoaderWarning, match=r"beyond float16, 1 in all: 'action'\[0\] up to"):
+        loader = loader_of(dataset, window)
+    assert np.isinf(drawn(loader, "action")).any((0, 1)).tolist() == [True, False, False]
+    stats = dataset.statistics(loader)["action"]
+    given = stats._asdict() | {"q90": stats.q90 * [1, np.nan, 1], "count": stats.count * [1, 0, 1]}
+    with pytest.warns(robocache.LoaderWarning, match=r"not scaled, .* 1 in all: 'action'\[1\] q10 .* and q90 nan"):
+        loader_of(dataset, window, normalization=Normalization(norm_stats={"action": given}))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_of_every_dtype(tmp_path, rng, dtype):
     """Values before they are rounded to the batch's dtype."""
