@@ -36,6 +36,7 @@ _ENOUGH, _HUGE, _TINY, _FEW = 100, 1e20, 1e-30, 0.01
 _AT_ONCE = 4096  # points whose columns are put side by side: few enough to stay in the processor's cache
 # Since 1970, in the years 2001 to 2128: seconds with decimals, or whole milli-, micro- and nanoseconds.
 _STAMP = re.compile(r"(?<!\d)(?:([1-4]\d{9})([._])(\d{1,9})|([1-4]\d{12}|[1-4]\d{15}|[1-4]\d{18}))(?!\d)")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
 _NUMBER = re.compile(r"\d{1,15}(?!.*\d)")
 
 
@@ -238,15 +239,18 @@ def _read_clock(
                     stamps[cloud] = _parse_stamp(line, file, row)
             if not stamps:
                 raise SourceError(f"{file}: expected dates or seconds, got none")
+            if not _DATE.match(lines[0][1].strip()):
+                notes.assume(f"clock {file.name!r}", "seconds, as of KITTI")
             return list(stamps), _nanoseconds([*stamps.values()], file), file.name
     named = {cloud: found[-1] for cloud in clouds if (found := _STAMP.findall(cloud.name))}
     if len(named) == len(clouds) or (options.rate_hz is None and 2 * len(named) > len(clouds)):
         for cloud in (cloud for cloud in clouds if cloud not in named):
             notes.skip(_what(folder, cloud), SourceError(f"{cloud}: no stamp in its name, as most others have"))
+        notes.assume("clock 'names of files'", "times since 1970, by their numbers of digits")
         return list(named), _nanoseconds(_stamps_of_names([*named.values()], folder), folder), "names of files"
     if options.rate_hz is not None:
         period = Decimal(10**9) / Decimal(options.rate_hz)
-        nominal = [int((period * row).to_integral_value()) for row in _rows(clouds)]
+        nominal = [int((period * row).to_integral_value()) for row in _rows(clouds, notes)]
         return clouds, _nanoseconds(nominal, folder), "rate_hz"
     if len(clouds) == 1:
         return clouds, np.zeros(1, np.int64), "none"
@@ -269,14 +273,18 @@ def _check_blank_lines(file: Path, rows: list[int], clouds: list[Path]) -> None:
                 )
 
 
-def _rows(clouds: list[Path]) -> list[int]:
-    """The numbers in the names, from 0, where they count one by one, so that a cloud that is missing leaves a gap."""
+def _rows(clouds: list[Path], notes: Notes) -> list[int]:
+    """The numbers in the names, from 0, where they rise from cloud to cloud, so that a cloud that is missing leaves a gap."""
     found = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
     numbers = [int(number[0]) for number in found if number]
-    steps = {later - earlier for earlier, later in pairwise(numbers)}
-    if len(numbers) == len(clouds) and steps and min(steps) == 1 and numbers[-1] - numbers[0] < 10 * len(clouds):
-        return [number - numbers[0] for number in numbers]
-    return list(range(len(clouds)))
+    if len(numbers) < len(clouds) or any(later <= earlier for earlier, later in pairwise(numbers)):
+        return list(range(len(clouds)))
+    rows = [number - numbers[0] for number in numbers]
+    if rows[-1] >= len(rows):
+        notes.assume(
+            "times of clouds", f"the numbers in their names / rate_hz: {len(rows)} of {rows[-1] + 1} numbers are there"
+        )
+    return rows
 
 
 def _stamps_of_names(found: list[tuple[str, str, str, str]], folder: Path) -> list[int]:
@@ -309,7 +317,7 @@ def _stamps_of_names(found: list[tuple[str, str, str, str]], folder: Path) -> li
 def _parse_stamp(line: str, file: Path, number: int) -> int:
     """A date as KITTI writes it, or seconds; rounded to nanoseconds."""
     text = line.strip()
-    if date := re.fullmatch(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?", text):
+    if date := _DATE.fullmatch(text):
         whole = datetime.fromisoformat(date[1]).replace(tzinfo=timezone.utc)
         return int(whole.timestamp()) * 10**9 + int((date[2] or "").ljust(9, "0"))
     if re.fullmatch(r"[+-]?\d{1,12}(\.\d{1,30})?([eE][+-]?\d{1,2})?", text):

@@ -11,7 +11,7 @@ import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -55,6 +55,7 @@ from .stamps import (
     declares_unit,
     join_day_and_time,
     join_seconds,
+    names_a_sensor_s_clock,
     names_a_time,
     read_stamps,
     why_unit,
@@ -65,6 +66,10 @@ _STAMP = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{TIME_OF_DAY}{ZONE}?"
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
 # The number of rows whose columns are copied side by side at once: the processor's cache holds them.
 _ROWS_AT_ONCE = 2048
+# Rows of several subjects differ by so many times what the next row of one differs by.
+_JUMP = 5
+# So many rows show that a column has too many values to be one of subjects.
+_FIRST_ROWS = 4096
 
 
 def read(source: Path, options: CsvOptions, notes: Notes) -> Generator[Recording, None, None]:
@@ -142,8 +147,10 @@ def _read_folder(
                 **{f"{file.stem}.{column}": other for column, other in others.items()},
             }.items():
                 if isinstance(one, Rows) and "subjects" in one.attributes:
-                    why = f"{one.attributes['subjects']} says that rows are of several subjects: they are held"
+                    subjects = one.attributes["subjects"]
+                    why = f"{subjects} says that rows are of several subjects: they are held; a file a subject makes streams of them"
                     notes.leave_out(f"{name}: values between rows", why)
+                    notes.assume(f"column {subjects!r}", "the subject of each row, by its name and its turns", name)
             if rows is not None:
                 yield file.stem, replace(rows, attributes={**rows.attributes, **attributes})
             for column, other in others.items():
@@ -325,7 +332,8 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     if lost is None:
         _check_quotes(begin, len(table))
 
-    further = _find_further_clocks(begin, table, [*kept, *texts], options)
+    assumed: list[tuple[str, str]] = []
+    further = _find_further_clocks(begin, table, [*kept, *texts], options, assumed)
     if further and lost is not None:
         raise SourceError(f"{file}: lines that cannot be read, in a file of several clocks")
     others: dict[str, Texts | Rows] = {}
@@ -339,7 +347,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         filled = pc.not_equal(pc.utf8_trim_whitespace(table[main]), "")
         table = table.filter(filled)
     time_ns, unit = _read_clock(begin, table, options)
-    assumed = _assumed_of_clock(begin, time_ns, unit, options)
+    assumed += _assumed_of_clock(begin, time_ns, unit, options)
     columns = [names[int(number)] if header else number for number in kept]
     of_text = [names[int(number)] if header else number for number in texts]
     if len({*of_text}) < len(of_text):
@@ -347,7 +355,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     named = None if images is None else names[int(images)] if header else images
     layout = _Layout(
         header,
-        options.time_column,
+        begin.clock[0] if options.time_column is None else options.time_column,
         unit,
         columns,
         left_out,
@@ -374,36 +382,87 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
             refuse_rounded_numbers(begin, number, name)
     if unit == "s" and options.time_unit is None:
         _refuse_seconds_alone(begin, kept, time_ns, values)
-    attributes = _methods(values, [begin.label(number) for number in kept], [types[number] for number in kept])
+    attributes = _methods(
+        values,
+        [begin.label(number) for number in kept],
+        [types[number] for number in kept],
+        {begin.label(number): table[number] for number in texts},
+    )
     rows = Rows(time_ns, values, columns if header else None, attributes=attributes)
     return layout, rows, time_ns, paths, others, assumed
 
 
-def _methods(values: np.ndarray, names: list[str], types: list[Any]) -> dict[str, Any]:
-    """Returns the methods that hold values: of bools, and of all columns if ids say that rows are of several subjects."""
-    for name, column in zip(names, values.T, strict=True):
-        words = words_of(name)
-        if not words & WORDS_OF_IDS or any(map(NO_SUBJECT.fullmatch, words)):
-            continue
-        if not np.isfinite(column).all() or not (column == np.floor(column)).all():
-            continue
-        if len(np.unique(column)) <= MOST_SUBJECTS:
-            ids = Ids()
-            ids.add([str(value) for value in column.tolist()])
-            if ids.return_ and len(names) > 1:
-                return {"methods": [[0, len(names), "previous"]], "subjects": name}
-    methods = with_held([], [pa.types.is_boolean(type) for type in types])
+def _methods(
+    values: np.ndarray, names: list[str], types: list[Any], texts: Mapping[str, pa.ChunkedArray]
+) -> dict[str, Any]:
+    """Returns the methods that hold values: of bools, and of all columns if one of them, or of the texts, says that rows are of
+    several subjects."""
+    columns = dict(zip(names, values.T, strict=True))
+    is_bool = [pa.types.is_boolean(type) for type in types]
+    found: dict[str, np.ndarray] = {name: _codes_of_text(column) for name, column in texts.items()}
+    if len(names) > 1:
+        found |= {
+            name: _codes_of_whole(column)
+            for (name, column), no_number in zip(columns.items(), is_bool, strict=False)
+            if not no_number
+        }
+    candidates = [
+        (name, codes)
+        for name, codes in found.items()
+        if len(codes) and not any(map(NO_SUBJECT.fullmatch, words_of(name)))
+    ]
+    for name, codes in sorted(candidates, key=lambda one: words_of(one[0]).isdisjoint(WORDS_OF_IDS)):
+        ids = Ids.of(codes)
+        takes_turns = ids.take_turns if name in texts else ids.is_few and 10 * ids.changes >= 9 * len(codes)
+        if (ids.return_ and not words_of(name).isdisjoint(WORDS_OF_IDS)) or (
+            takes_turns and any(_jumps(column, codes) for other, column in columns.items() if other != name)
+        ):
+            return {"methods": [[0, len(names), "previous"]], "subjects": name}
+    methods = with_held([], is_bool)
     return {"methods": methods} if methods else {}
+
+
+def _codes_of_text(column: pa.ChunkedArray) -> np.ndarray:
+    """Of each row the number of its text among those of the column; empty if they are more than subjects."""
+    if len(pc.unique(column.slice(0, _FIRST_ROWS))) > MOST_SUBJECTS:
+        return np.empty(0, np.int64)
+    encoded = column.combine_chunks().dictionary_encode()
+    few = len(encoded.dictionary) <= MOST_SUBJECTS and not encoded.null_count
+    return np.asarray(encoded.indices) if few else np.empty(0, np.int64)
+
+
+def _codes_of_whole(column: np.ndarray) -> np.ndarray:
+    """The same of a column of whole numbers; empty if it is none."""
+    for part in (column[:_FIRST_ROWS], column):
+        if not (np.isfinite(part).all() and (part == np.floor(part)).all()):
+            return np.empty(0, np.int64)
+        seen, codes = np.unique(part, return_inverse=True)
+        if len(seen) > MOST_SUBJECTS:
+            return np.empty(0, np.int64)
+    return codes
+
+
+def _jumps(column: np.ndarray, subjects: np.ndarray) -> bool:
+    """Whether a column differs far more between neighbours of two subjects than from one row of a subject to its next."""
+    order = np.argsort(subjects, kind="stable")
+    same = np.diff(subjects[order]) == 0
+    within = np.abs(np.diff(column[order]))[same]
+    across = np.abs(np.diff(column))[np.diff(subjects) != 0]
+    within, across = within[np.isfinite(within)], across[np.isfinite(across)]
+    return len(within) > 1 and len(across) > 1 and bool(np.median(across) > _JUMP * np.median(within))
 
 
 # ---- several clocks ----
 
 
 def _find_further_clocks(
-    begin: Begin, table: pa.Table, numbers: list[str], options: CsvOptions
+    begin: Begin, table: pa.Table, numbers: list[str], options: CsvOptions, assumed: list[tuple[str, str]]
 ) -> dict[str, tuple[pa.Array, np.ndarray, str]]:
     """Columns that are clocks of their own, each with which rows it stamps, and with the stamps and their unit: named as times, rising,
-    and filled in other rows than the first clock or of another rate."""
+    and filled in rows of their own or, where a column behind them is named as they are, of another rate.
+
+    assumed: takes in which columns are clocks, and which could be.
+    """
     named = [number for number in numbers if begin.header and names_a_time(begin.names[int(number)])]
     if not named:
         return {}
@@ -413,19 +472,40 @@ def _find_further_clocks(
         number: ~np.isin(pc.utf8_trim_whitespace(cells[number]).to_numpy(), ABSENT) for number in cells.column_names
     }
     found = {}
-    for number in named:
-        rows = filled[number]
+    for place, number in enumerate(named):
+        rows, name = filled[number], begin.names[int(number)]
         if len(cells) != len(table) or rows.sum() < 2:
             continue
         with suppress(SourceError):  # what is no time is a column
             time_ns, unit = _stamps_of(begin, cells, number, rows, options)
             if (np.diff(time_ns) < 0).any() or time_ns[-1] == time_ns[0]:
                 continue
-            if not np.array_equal(rows, filled[first]) or _is_of_another_rate(
-                time_ns, _read_clock(begin, table, options)[0]
-            ):
+            end = named[place + 1] if place + 1 < len(named) else begin.numbers[-1]
+            behind = [begin.names[int(other)] for other in numbers if int(number) < int(other) <= int(end)]
+            if not np.array_equal(rows, filled[first]):
+                is_clock = _has_own_rows(begin, table, rows, filled[first], time_ns, options)
+            elif _is_of_another_rate(time_ns, _read_clock(begin, table, options)[0]):
+                is_clock = names_a_sensor_s_clock(name, behind)
+            else:
+                continue
+            if is_clock:
                 found[number] = pa.array(rows), time_ns, unit
+                assumed.append((f"clock {name!r}", f"of the columns behind it, by its name and its times, in {unit}"))
+            else:
+                assumed.append((f"column {name!r}", "a value, not a clock of the columns behind it"))
     return found
+
+
+def _has_own_rows(
+    begin: Begin, table: pa.Table, rows: np.ndarray, main: np.ndarray, time_ns: np.ndarray, options: CsvOptions
+) -> bool:
+    """Whether a column of times is a clock by the rows that it fills: such as the first clock does not, the first rows alone, or
+    others at which it differs from the first clock by a delay."""
+    if (rows & ~main).any() or not rows[: int(rows.sum())].sum() < rows.sum():
+        return True
+    main_ns, _ = _read_clock(begin, table.filter(pa.array(rows)), options)
+    delays = time_ns - main_ns
+    return bool(np.ptp(delays) <= 0.05 * np.ptp(main_ns))
 
 
 def _stamps_of(
@@ -471,7 +551,8 @@ def _read_further(
     for number, name, column in zip(numbers, names, values.T, strict=True):
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
             refuse_rounded_numbers(begin, number, name)
-    attributes = source | _methods(values, names, [types[number] for number in numbers])
+    of_text = {begin.names[int(number)]: rows[number] for number in texts}
+    attributes = source | _methods(values, names, [types[number] for number in numbers], of_text)
     return streams | {begin.names[int(own)]: Rows(time_ns, values, names, attributes=attributes)}
 
 
@@ -501,17 +582,18 @@ def _read_clock(begin: Begin, table: pa.Table, options: CsvOptions) -> tuple[np.
     )
 
 
-def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: CsvOptions) -> list[tuple[str, str]]:
-    """Returns what the file does not declare of its clock: which column it is, and the unit of its numbers."""
-    name = begin.label(begin.numbers[begin.clock[0]])
+def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: CsvOptions) -> Iterator[tuple[str, str]]:
+    """Yields what the file does not declare of its clock: which column it is, and the unit of its numbers."""
+    name = begin.names[begin.clock[0]] if begin.header else ""
     what = f"clock {' and '.join(repr(begin.label(begin.numbers[number])) for number in begin.clock)}"
+    if begin.why:
+        yield what, begin.why
     if begin.fraction:
-        return [(what, f"one stamp of seconds and {unit.rpartition(' ')[2]}, by their names")]
-    if unit.endswith("read as UTC"):
-        return [(what, "UTC, since it says no zone")]
-    if options.time_unit is None and unit in UNITS and not declares_unit(name):
-        return [(what, why_unit(name if begin.header else "", unit, time_ns))]
-    return []
+        yield what, f"one stamp of seconds and {unit.rpartition(' ')[2]}, by their names"
+    elif unit.endswith("read as UTC"):
+        yield what, "UTC, since it says no zone"
+    elif options.time_unit is None and unit in UNITS and not declares_unit(name):
+        yield what, why_unit(name, unit, time_ns)
 
 
 def _refuse_seconds_alone(begin: Begin, kept: list[str], time_ns: np.ndarray, values: np.ndarray) -> None:

@@ -22,7 +22,19 @@ import pyarrow.csv as pa_csv
 from .files import check_file
 from .formats.csv import CsvOptions
 from .recording import SourceError
-from .stamps import DATE, DAY, IN_A_SECOND, NUMBER, TIME_OF_DAY, ZONE, is_unit, split_unit
+from .stamps import (
+    DATE,
+    DAY,
+    IN_A_SECOND,
+    NUMBER,
+    TIME_OF_DAY,
+    ZONE,
+    counts_rows,
+    find_clock,
+    is_unit,
+    says_time,
+    split_unit,
+)
 
 _DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
 _VALUE = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{_DECIMAL_COMMA}"
@@ -62,6 +74,7 @@ class Begin:
     separator: between cells.
     units: whether a line of units follows the header; the clock's is then part of its name.
     lost: lines with other numbers of cells than the first, and how many; None: they are refused.
+    why: why the clock's column is the clock, where neither its name nor the user says it.
     block: the first rows, columns by number since a header may name two alike.
     """
 
@@ -74,6 +87,7 @@ class Begin:
     units: bool = False
     lost: dict[int, str] | None = None
     fraction: str = ""
+    why: str = ""
     block: pa.RecordBatch = field(init=False)
 
     @property
@@ -146,6 +160,10 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
             f"{file}: line {number}: expected UTF-8, got {got!r:.60}; `iconv -t UTF-8 -f ...` converts a file"
         )
     names = [cells[0].lstrip("#% "), *cells[1:]]
+    why = ""
+    if time_column is None:
+        below = _split(rows[1][1], separator) if len(rows) == 2 and rows[1][0] > number else []
+        time_column, why = _find_column(file, names, below, options)
     clocks = [i for i in range(len(names)) if time_column in (i, names[i], cells[i])]
     if not clocks:
         raise SourceError(f"{file}: no column {time_column!r} for the clock among {', '.join(names)}")
@@ -158,15 +176,35 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     if units:
         names[clocks[0]] += f" [{below[clocks[0]].strip('[]()')}]"
     skipped = number - 1 + header + units
-    begin = Begin(file, names, clocks[:1], header, skipped, separator, units, None if lost is None else {})
+    begin = Begin(file, names, clocks[:1], header, skipped, separator, units, None if lost is None else {}, why=why)
     convert = pa_csv.ConvertOptions(column_types={begin.numbers[clocks[0]]: pa.string()})
     with pa_csv.open_csv(file, *begin.options(), convert) as blocks:
         begin.block = blocks.read_next_batch()
     if _has_day_and_time(begin.block, clocks[0]):
         begin.clock = [clocks[0], clocks[0] + 1]
     elif header and options.time_unit in (None, "s"):
-        _find_pair(begin, asked=time_column != 0)
+        _find_pair(begin, asked=options.time_column is not None)
     return begin
+
+
+def _find_column(file: Path, names: list[str], below: list[str], options: CsvOptions) -> tuple[int, str]:
+    """The number of the clock's column where the user does not say it, and why it is this one, where its name does not say it.
+
+    Raises:
+        SourceError: the first column counts rows by its name, and not one other is named a time.
+    """
+    if re.fullmatch(_VALUE, names[0]) or says_time(names[0], below[0] if below else ""):
+        return 0, ""
+    named = find_clock(names)
+    if len(named) == 1:
+        return named[0], f"the column that is named a time; the first, {names[0]!r}, is not"
+    if counts_rows(names[0]) and options.time_unit is None:
+        others = f"{', '.join(names[i] for i in named)} are all" if named else "no other one is"
+        raise SourceError(
+            f"{file}: the first column, {names[0]!r}, counts rows by its name, and {others} named a time; say which column is the "
+            "clock with time_column (--time-column), or with time_unit (--time-unit) what the numbers of the first are"
+        )
+    return 0, "the first column, by default"
 
 
 def _find_pair(begin: Begin, asked: bool) -> None:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from .recording import Notes, Ragged, Rows, Samples
 
 Block = list[Any]  # [start, stop, method]
@@ -130,6 +132,14 @@ class Ids:
         self.seen: Counter[str] = Counter()
         self.changes = 0
         self._last: str | None = None
+
+    @classmethod
+    def of(cls, codes: np.ndarray) -> Ids:
+        """The same of all rows, by the numbers of their values."""
+        ids = cls()
+        ids.seen = Counter({str(code): int(count) for code, count in enumerate(np.bincount(codes))})
+        ids.changes = int(np.count_nonzero(np.diff(codes)))
+        return ids
 
     def add(self, values: Sequence[str]) -> None:
         self.seen.update(values)

@@ -18,7 +18,7 @@ from .formats import RateOptions
 from .formats.npz import PERIODS, RATES, is_npz
 from .images import store_pixels
 from .npz import Entry, Npz, open_npz
-from .rate import find_rate, nominal_time_ns
+from .rate import STEPS, find_rate, nominal_time_ns, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, as_utf8, naming
 
 # What is not one a step becomes columns of the episodes table up to so many values.
@@ -50,12 +50,12 @@ def _read_streams(
         for name, error in archive.lost.items():
             with notes.reading(f"{what}: {name}", path):
                 raise error
-        for name in (*RATES, *PERIODS):
+        for name in (*RATES, *PERIODS, *STEPS):
             if f"{name}.npy" in archive.lost and options.rate_hz is None:
                 raise SourceError(f"{path}: {name}: damaged, and it says the rate")
         said = _read_rates(archive)
         rate_hz, _ = find_rate(
-            options.rate_hz, path, f"it has no array {' or '.join((RATES[0], PERIODS[0]))}", said, notes
+            options.rate_hz, path, f"it has no array {RATES[0]} or {PERIODS[0]} (in seconds, at most 1)", said, notes
         )
         rows = _count_rows(path, archive.entries)
         streams = {}
@@ -72,15 +72,13 @@ def _read_streams(
 
 def _read_rates(archive: Npz) -> dict[str, float]:
     """Rows a second, by what says so."""
-    said = {}
-    for name in (*RATES, *PERIODS):
-        entry = archive.entries.get(name)
-        if entry is not None and entry.shape in ((), (1,)) and entry.dtype.kind in "iuf":
-            value = float(archive.read(name).reshape(-1)[0])
-            if not 0 < value < 1e9:
+    facts = {}
+    for name, entry in archive.entries.items():
+        if entry.shape in ((), (1,)) and entry.dtype.kind in "iuf":
+            value = facts[name] = float(archive.read(name).reshape(-1)[0])
+            if name in (*RATES, *PERIODS) and not 0 < value < 1e9:
                 raise SourceError(f"{name}: expected a number above 0, got {value:g}")
-            said[name] = value if name in RATES else 1 / value
-    return said
+    return dict(said_rates(facts, ""))
 
 
 def _count_rows(path: Path, entries: Mapping[str, Entry]) -> int:

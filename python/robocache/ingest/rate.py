@@ -17,12 +17,35 @@ from .recording import Notes, SourceError
 # What says it: layouts have no common name for it.
 _RATES = (
     "control_freq", "control_frequency", "control_hz", "control_rate", "control_fps", "frequency", "freq", "fps", "hz", "rate_hz",
-    "frame_rate", "framerate", "sample_rate", "sampling_rate", "record_frequency", "recording_frequency", "record_fps",
+    "frame_rate", "framerate", "mocap_framerate", "mocap_frame_rate", "sample_rate", "sampling_rate", "record_frequency",
+    "recording_frequency", "record_fps",
 )  # fmt: skip
-# Seconds from one row to the next; beside "decimation" they are a simulation's steps, of which a row has so many.
+# These may also be a sensor's own, as a microphone's 16,000. No robot's rows come so often.
+_OF_ANYTHING = ("frequency", "freq", "hz", "sample_rate", "sampling_rate")
+_MOST_OF_ROWS_HZ = 1000
+# What is described under such a word has a rate of its own.
+_SENSORS = {
+    "mic",
+    "mics",
+    "microphone",
+    "microphones",
+    "audio",
+    "sound",
+    "speech",
+    "imu",
+    "lidar",
+    "tactile",
+    "sensor",
+    "sensors",
+}
+# Seconds from one row to the next.
 _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")
+# These are a simulation's steps where one of STEPS is beside them: so many are a row.
+_OF_SIMULATION = ("dt", "timestep", "sim_dt", "physics_dt", "sim_timestep", "physics_timestep")
+STEPS = ("decimation", "frame_skip", "frameskip", "action_repeat", "control_decimation")
 # Robots are not recorded more slowly: a longer period counts milliseconds, or something else.
 _LONGEST_PERIOD_S = 1
+_LONGEST_STEP_S = 10.0
 # Objects in objects of a description.
 _DEEPEST = 8
 _WITH_UNIT = re.compile(r"\s*(.*?)\s*(?:hz|fps)\s*", re.IGNORECASE)
@@ -68,6 +91,16 @@ def nominal_time_ns(start: int, stop: int, rate_hz: float) -> np.ndarray:
     return stamps
 
 
+def refuse_no_seconds(stamps: np.ndarray, where: object) -> None:
+    """Raises where stamps that a format has in seconds would be more than 10 s apart: they count milliseconds, or something else."""
+    steps = np.diff(stamps)
+    steps = steps[steps > 0]
+    if len(steps) and (step := float(np.median(steps))) > _LONGEST_STEP_S:
+        raise SourceError(
+            f"{where}: expected seconds, got steps of {step:g}; rate_hz (--rate-hz) takes rows at a rate instead"
+        )
+
+
 def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> Iterator[tuple[str, float]]:
     """Rows a second, by what says so. A text that is a JSON object says what its own keys say.
 
@@ -82,14 +115,20 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
         if number is None:
             continue
         if name in _RATES:
-            yield f"{where}{path}", number
-        elif name in _PERIODS:
-            decimation = _number(facts.get(f"{path[: -len(name)]}decimation")) if name == "dt" else None
+            above = set(re.split(r"[^a-z]+", f"{where.rpartition(': ')[2]}{path[: -len(name)]}".lower()))
+            if name.startswith("control") or (
+                _SENSORS.isdisjoint(above) and (name not in _OF_ANYTHING or number <= _MOST_OF_ROWS_HZ)
+            ):
+                yield f"{where}{path}", number
+            continue
+        beside = path[: len(path) - len(name)]
+        steps = {word: count for word in STEPS if (count := _number(facts.get(f"{beside}{word}")))}
+        if name in _OF_SIMULATION and steps:
             # Steps of the simulation are given as decimals: 0.005 * 4 is 50 Hz, not 49.99999999999999.
-            if decimation is not None:
-                yield f"{where}{path} and decimation", float(f"{1 / (number * decimation):.12g}")
-            elif periods and number <= _LONGEST_PERIOD_S:
-                yield f"{where}{path}", float(f"{1 / number:.12g}")
+            for word, count in steps.items():
+                yield f"{where}{path} and {word}", float(f"{1 / (number * count):.12g}")
+        elif name in _PERIODS and periods and number <= _LONGEST_PERIOD_S:
+            yield f"{where}{path}", float(f"{1 / number:.12g}")
 
 
 def described_rates(described: Mapping[str, Any], where: str) -> dict[str, float]:
@@ -104,7 +143,7 @@ def described_rates(described: Mapping[str, Any], where: str) -> dict[str, float
                 is_control = depth < 2 or by.rpartition(".")[2].startswith("control")
                 (said if is_control else others)[by] = rate_hz
         level = [
-            (f"{place}{key}.", {name: part[name] for name in ("decimation",) if name in part} | inner)
+            (f"{place}{key}.", {name: part[name] for name in STEPS if name in part} | inner)
             for place, part in level
             for key, inner in part.items()
             if isinstance(inner, dict)

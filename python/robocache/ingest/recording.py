@@ -43,7 +43,7 @@ ATTRIBUTES = {
     "frame_id": "the frame of reference",
     "clock_source": "where the stamps come from, as header.stamp or log_time",
     "schema": "the type that the source gives its messages",
-    "subjects": "the column of a CSV log whose ids say that its rows, which are held, are of several subjects",
+    "subjects": "the column of a CSV log, of numbers or text, which says that its rows are of several subjects: they are held",
     "task": "true: its text is the task that holds from each row's stamp on",
     "labels": "of a camera: whether its pixels are labels, where its name does not say so",
     "texts": "of whole numbers: the table in the provenance that has their texts, as lerobot.tasks",

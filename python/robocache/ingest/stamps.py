@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from pathlib import Path
 
@@ -38,6 +39,7 @@ _TIME_AND_UNIT = re.compile(r"(?:time|timestamp|stamp|ts?|elapsed|uptime|clock)(
 _LONG_UNIT = re.compile(r"minutes?|hours?|hrs|days?|weeks?|years?|ticks?|pico\w*|jiffies")
 # The rows of a clock whose unit only its name says are 10 kHz to 1 Hz, or, as decimal numbers, at least one in 10 s.
 _SHORTEST_STEP_S, _LONGEST_STEP_S, _LONGEST_DECIMAL_STEP_S = 0.9e-4, 1.5, 10.0
+_SINCE_2001_NS = 10**18
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
 # Five digits of exponent are more than a decimal number of this context can have.
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,5})?"
@@ -94,20 +96,24 @@ def read_stamps(
 
 
 _TIMES = {"t", "time", "timestamp", "stamp", "ts"}
-_NO_CLOCK = {
-    "cpu",
-    "user",
-    "sys",
-    "system",
-    "flight",
-    "compute",
-    "processing",
-    "exec",
-    "execution",
-    "step",
-    "offset",
-    "delta",
-}
+_STAMPS = {"timestamp", "timestamps", "stamp", "stamps", "ts", "datetime"}
+_NO_CLOCK = re.compile(
+    "cpu|user|sys|system|flight|compute|processing|exec|execution|step|offset|delta|duration|exposure|integration"
+    "|shutter|moving|running|active|idle|lap|goal|target|left|remaining|total|elapsed|latency|delay|lag|period"
+    "|travel|response|settling"
+)
+# A word with one of these ends says a time, as "rostime" and "unixtime".
+_TIME_WORD = re.compile(r".*(time|stamps?)|ts?|times|dates?|clock|epoch|utc|elapsed|uptime|tow|since|zeit")
+# Words beside a time that say which clock it is, and nothing else.
+_WHICH_TIME = re.compile(
+    "the|unix|ros|log|host|utc|epoch|sim|wall|gps|boot|mono|monotonic|rel|relative|abs|absolute|header|rec|recv"
+)
+# Words of columns that count rows.
+_COUNTERS = re.compile(
+    "frame|frames|index|idx|step|steps|sample|samples|row|rows|count|counter|cnt|tick|seq|sequence|number|num|no"
+    "|nr|iteration|iter|id|line|record|packet|scan|cycle|loop|episode|unnamed"
+)
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _BRACKETS = re.compile(r"[\[(].*[\])]")
 
 
@@ -143,6 +149,8 @@ def why_unit(name: str, unit: str, time_ns: np.ndarray) -> str:
     word = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}[unit]
     if unit_in_name(name):
         return f"{word}, by its name"
+    if _SINCE_2001_NS <= int(time_ns[0]) < 5 * _SINCE_2001_NS:
+        return f"{word}, as they are dates"
     steps = np.diff(time_ns)
     period = float(np.median(steps[steps > 0])) / 10 ** UNITS[unit] if (steps > 0).any() else 0.0
     return f"{word}, by its steps of {period:.4g}"
@@ -160,15 +168,62 @@ def _words(name: str) -> list[str]:
     return _TWO_WORDS.sub(lambda two: two[1] + "sec", " ".join(words)).split(" ")
 
 
+def _words_without_unit(name: str) -> list[str]:
+    return [word for word in _words(_BRACKETS.sub("", name)) if word and not _UNIT_WORD.fullmatch(word)]
+
+
 def names_a_time(name: str) -> bool:
     """Whether a column's name says that it holds times: t_acc, time_gyro [s], pose.timestamp. t_x to t_w are translations."""
-    stem, unit = split_unit(name)
+    stem, unit = split_unit(_CAMEL.sub("_", name))
     if not unit and _BRACKETS.search(stem):  # another unit
         return False
     words = re.split(r"[^a-z0-9]+", _BRACKETS.sub("", stem).strip(" _.-"))
-    if not _NO_CLOCK.isdisjoint(words):
+    if any(map(_NO_CLOCK.fullmatch, words)):
         return False
     return (words[0] in _TIMES and words[1:] not in ([letter] for letter in "xyzw")) or words[-1] in _TIMES - {"t"}
+
+
+def says_time(name: str, cell: str) -> bool:
+    """Whether a column is one of times by its name, or by its first cell, which is a date or seconds and their parts since 2001."""
+    try:
+        number = float(cell)
+    except ValueError:
+        number = 1e9 if re.match(DAY, cell) else 0.0
+    words = _words(_BRACKETS.sub("", name))
+    return number >= 1e9 or any(map(_TIME_WORD.fullmatch, words)) or any(map(_UNIT_WORD.fullmatch, words))
+
+
+def counts_rows(name: str) -> bool:
+    """Whether a column counts rows by its name: frame_id, index, sampleNumber. It is none if :func:`says_time`."""
+    return any(map(_COUNTERS.fullmatch, _words(name)))
+
+
+def find_clock(names: list[str]) -> list[int]:
+    """The columns that are named as the clock of their rows; of a stamp in two columns the seconds."""
+    exact: dict[str, list[int]] = {}
+    stamps: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        stem, unit = split_unit(name)
+        if _BRACKETS.search(stem) and not unit:
+            continue
+        words = set(_words_without_unit(name))
+        which = {word for word in words if not _WHICH_TIME.fullmatch(word)}
+        if which <= _TIMES | _STAMPS and (which or (unit and not words)):
+            exact.setdefault(stem, []).append(number)
+        elif words & _STAMPS and not any(map(_NO_CLOCK.fullmatch, words)):
+            stamps.setdefault(stem, []).append(number)
+    groups = [*exact.values()] or [*stamps.values()]
+    return [next((i for i in group if split_unit(names[i])[1] == "s"), group[0]) for group in groups]
+
+
+def names_a_sensor_s_clock(name: str, columns: Sequence[str]) -> bool:
+    """Whether a column is named as the clock of a sensor (t_acc, imu.timestamp) after which one of `columns` is named (acc_x)."""
+    words = _words_without_unit(name)
+    if not words or (words[0] not in _TIMES and words[-1] not in _STAMPS):
+        return False
+    sensor = [word for word in words if word not in _TIMES | _STAMPS and len(word) > 1]
+    found = [word for column in columns for word in _words(column) if len(word) > 1]
+    return any(a.startswith(b) or b.startswith(a) for a in sensor for b in found)
 
 
 def is_unit(cell: str) -> bool:

@@ -18,7 +18,7 @@ from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import store_pixels
 from .methods import VECTOR_POSE
-from .rate import find_rate, nominal_time_ns, said_rates
+from .rate import find_rate, nominal_time_ns, refuse_no_seconds, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
 from .zarr_store import Array, Contents, Store, Zip, find_contents, open_array, open_store, parts, read_json
 
@@ -189,6 +189,7 @@ class _Clock:
         bad = np.flatnonzero(~(np.abs(seconds) < _LARGEST_S))
         if len(bad):
             raise SourceError(f"{self.stamps.where}: row {start + bad[0]} is {seconds[bad[0]]}, expected seconds")
+        refuse_no_seconds(seconds, self.stamps.where)
         whole = np.floor(seconds)  # the product alone would be rounded to 256 ns
         time_ns: np.ndarray = whole.astype(np.int64) * 10**9 + np.rint((seconds - whole) * 1e9).astype(np.int64)
         return time_ns
@@ -201,6 +202,7 @@ def _find_clock(
     if options.rate_hz is None:
         for array in arrays:
             if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
+                notes.assume("clock 'data/timestamp'", "seconds, by its name")
                 return _Clock(array, None)
     why = "no data/timestamp (float64, seconds) is its clock, and no attribute of the root says a rate"
     try:

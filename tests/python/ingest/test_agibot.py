@@ -112,6 +112,9 @@ def test_simulated_episodes_have_seconds(rng, tmp_path):
     [(_, streams)], _ = read_all(tmp_path / "a", video=False)
     assert streams["state/joint/position"][0].tolist() == [k * 31_250_000 for k in range(8)]
     with h5py.File(tmp_path / "a/proprio_stats/1/2/proprio_stats.h5", "a") as file:
+        file["timestamp"][:] = np.arange(8) * 33.3
+    refused(tmp_path / "a", "expected seconds, got steps of 33.3", "rate_hz", video=False)
+    with h5py.File(tmp_path / "a/proprio_stats/1/2/proprio_stats.h5", "a") as file:
         del file["timestamp"]
     refused(tmp_path / "a", "no timestamp", "rate_hz", video=False)
     [(_, streams)], _ = read_all(tmp_path / "a", video=False, rate_hz=20)

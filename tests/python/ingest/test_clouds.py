@@ -313,7 +313,14 @@ def test_a_rate_is_given_or_asked_for(rng, tmp_path):
     assert "say how many a second with rate_hz" in outcome("clouds", tmp_path / "run")
     assert times(tmp_path / "run", rate_hz=3.0) == ([0, 333333333, 3000000000], "nominal", "rate_hz")
     (tmp_path / "run/a_1.ply").unlink()
-    assert times(tmp_path / "run", rate_hz=10.0)[0] == [0, 100000000]  # steps of 8 are no numbers of clouds
+    assert times(tmp_path / "run", rate_hz=10.0)[0] == [0, 800000000]
+    for number in (20, 30, 60, 1000):
+        folder(tmp_path / "run", [f"a_{number}.ply"], rng)
+    assert times(tmp_path / "run", rate_hz=10.0)[0] == [(k - 2) * 10**8 for k in (2, 10, 20, 30, 60, 1000)]
+    report = robocache.ingest(tmp_path / "run", tmp_path / "cache", rate_hz=10.0)
+    assert [one.reason for one in report.assumed] == [
+        "the numbers in their names / rate_hz: 6 of 999 numbers are there"
+    ]
 
 
 def test_folders_are_episodes_in_natural_order(rng, tmp_path):

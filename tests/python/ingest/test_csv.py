@@ -1085,6 +1085,101 @@ def test_other_columns_beside_the_clock_stay_columns(name, second, tmp_path):
     assert stream.names == ["a", name, "b"]
 
 
+@pytest.mark.parametrize("name", ["moving_time_s", "sailing_time_s", "gyroTime", "t_home", "exposureTime"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_duration_is_a_value_and_no_clock(name, sparse, tmp_path):
+    """Of another rate than the clock, in all rows or in every third."""
+    lines = [f"{k / 10},{k},{'' if sparse and k % 3 else k * 0.07},{k / 100}" for k in range(60)]
+    source = write(tmp_path / "imu.csv", f"t,a,{name},gain", *lines)
+    report = robocache.ingest(source, tmp_path / "cache")
+    (stream,) = robocache.open(tmp_path / "cache").streams.values()
+    assert stream.names == ["a", name, "gain"] and stream.time_ns.tolist() == [k * 10**8 for k in range(60)]
+    if name not in ("moving_time_s", "exposureTime"):  # whose words name no clock
+        assert (f"column {name!r}", "a value, not a clock of the columns behind it") in [
+            (one.what, one.reason) for one in report.assumed
+        ]
+
+
+def test_a_sparse_stamp_that_is_the_clock_s_but_for_a_delay_is_a_clock_and_said(tmp_path):
+    lines = [f"{k / 10},{k},{'' if k % 3 else k / 10 - 0.03},{'' if k % 3 else k}" for k in range(60)]
+    source = write(tmp_path / "run.csv", "t,a,gps_timestamp,height", *lines)
+    report = robocache.ingest(source, tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["run.gps_timestamp"]
+    assert stream.names == ["height"] and stream.time_ns.tolist() == [k * 10**8 - 30_000_000 for k in range(0, 60, 3)]
+    (told,) = [one.reason for one in report.assumed if one.what == "clock 'gps_timestamp'"]
+    assert told == "of the columns behind it, by its name and its times, in s"
+
+
+@pytest.mark.parametrize("counter", ["frame_id", "frame", "sampleIndex", "Unnamed: 0", "", "row", "x"])
+@pytest.mark.parametrize("cell", ["{}.0", "{:.18e}", "{}000"])
+def test_a_column_that_is_named_a_time_is_the_clock_before_one_that_is_not(counter, cell, tmp_path):
+    rows = [f"{cell.format(k)},{1_700_000_000 + k / 20:.2f},{5 + k / 100},{k / 10}" for k in range(40)]
+    source = write(tmp_path / "imu.csv", f"{counter},timestamp,exposure_time,gain", *rows)
+    report = robocache.ingest(source, tmp_path / "cache")
+    (stream,) = robocache.open(tmp_path / "cache").streams.values()
+    assert stream.names == [counter or "0", "exposure_time", "gain"]
+    assert stream.time_ns.tolist() == [1_700_000_000 * 10**9 + k * 50_000_000 for k in range(40)]
+    assert [one.what for one in report.assumed] == ["clock 'timestamp'"] * 2
+    assert "is named a time" in report.assumed[0].reason
+
+
+@pytest.mark.parametrize(
+    ("header", "cell"),
+    [("frame", "{}.0"), ("index", "{:.18e}"), ("step", "{}000"), ("sample_no", "{}000000"), ("frameNumber", "0.{}")],
+)
+@pytest.mark.parametrize("others", ["x", "x,cam_timestamp,imu_timestamp"])
+def test_a_counter_of_rows_alone_is_asked_about(header, cell, others, tmp_path):
+    behind = ",".join(["1"] * (1 + others.count(",")))
+    source = write(tmp_path / "imu.csv", f"{header},{others}", *(f"{cell.format(k)},{behind}" for k in range(9)))
+    refused(source, tmp_path / "cache", "imu.csv", repr(header), "counts rows", "time_column", "time_unit")
+    robocache.ingest(source, tmp_path / "cache", time_unit="ms")
+    expected = [round(Fraction(cell.format(k)) * 10**6) for k in range(9)]
+    assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("header", "subjects"),
+    [
+        ("drone_id", ["cf0", "cf1"]),
+        ("anchor", ["A0", "A1", "A2"]),
+        ("Name", ["arm/pos", "arm/volt", "gyro/yaw"]),
+        ("anchor", [0, 1, 2]),
+        ("robot", [7, 3]),
+    ],
+)
+def test_rows_that_take_turns_by_any_column_are_held_where_their_numbers_jump(header, subjects, tmp_path):
+    levels = (1.5, 20.0, 7.0)
+    values = [levels[k % len(subjects)] + k / 1000 for k in range(60)]
+    lines = [f"{k / 100},{subjects[k % len(subjects)]},{value}" for k, value in enumerate(values)]
+    report = robocache.ingest(write(tmp_path / "log/a.csv", f"t,{header},range", *lines), tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    np.testing.assert_array_equal(between(dataset, "a", 0.005)[:, -1], values)
+    (told,) = [omission for omission in report.left_out if omission.what == "a: values between rows"]
+    assert (
+        told.reason.startswith(f"{header} says that rows are of several subjects") and "a file a subject" in told.reason
+    )
+    assert any(one.what == f"column {header!r}" and one.streams == ["a"] for one in report.assumed)
+
+
+@pytest.mark.parametrize(
+    ("header", "cells", "value"),
+    [
+        ("event", ["left", "right"], lambda k: 10.0 * (k % 2)),  # what happens, not who
+        ("phase", ["a", "b", "c"], lambda k: k * 1.0),  # the numbers go on
+        ("note", ["x"] * 30 + ["y"] * 30, lambda k: 5.0 * (k > 29)),  # no turns
+        ("contact", [0] * 9 + [1] * 11, lambda k: 10.0 * (k % 20 > 8)),
+        ("count", range(60), lambda k: (-1.0) ** k),
+    ],
+)
+def test_rows_of_one_subject_stay_interpolated(header, cells, value, tmp_path):
+    cells = [cells[k % len(cells)] for k in range(60)]
+    values = np.array([value(k) for k in range(60)])
+    source = write(tmp_path / "log/a.csv", f"t,{header},x", *(f"{k / 100},{cells[k]},{values[k]}" for k in range(60)))
+    robocache.ingest(source, tmp_path / "cache")
+    found = between(robocache.open(tmp_path / "cache"), "a", 0.005)[:-1, -1]
+    np.testing.assert_allclose(found, (values[1:] + values[:-1]) / 2)
+
+
 def test_rows_of_ids_that_take_turns_are_held(tmp_path):
     lines = [
         "timestamp,range,from_id,to_id",

@@ -108,10 +108,16 @@ def test_the_rate_is_said_or_asked_for(rng, tmp_path):
         == [0, 250_000_000, 500_000_000, 750_000_000]
     )
     assert read({"rate_hz": 4}, mocap_framerate=4.0)[1] == 250_000_000
+    assert read(dt=0.005, decimation=4) == read(sim_dt=np.array([0.001]), control_decimation=20) == read(dt=0.02)
+    assert read(timestep=0.002, frame_skip=np.int64(5))[1] == read(control_freq=100)[1] == 10_000_000
     for options, arrays, words in (
-        ({}, {}, r"a.npz: it has no array fps or dt; .*--rate-hz"),
+        ({}, {}, r"a.npz: it has no array fps or dt .*--rate-hz"),
         ({"rate_hz": 5}, {"fps": 4}, "they contradict each other"),
         ({}, {"fps": 4, "dt": 0.5}, "they contradict each other"),
+        ({}, {"dt": 20}, "in seconds, at most 1"),
+        ({}, {"sim_dt": 0.005}, "no array fps"),
+        ({}, {"sample_rate": 16000}, "no array fps"),
+        ({}, {"dt": 0.005, "decimation": 4, "frame_skip": 5}, "they contradict each other"),
         ({}, {"fps": 0}, "fps: expected a number above 0, got 0"),
         ({}, {"fps": np.nan}, "fps: expected a number above 0, got nan"),
     ):

@@ -121,6 +121,9 @@ def test_the_rate_is_declared_anywhere(name, value, rate_hz, where, rng, tmp_pat
         ("dt", "0.05"),
         ("config", json.dumps({"control_freq": "20 Hz", "dt": 0.002})),
         ("config", json.dumps({"env": {"kwargs": {"control_freq": 20}}})),
+        ("config", json.dumps({"timestep": 0.01, "frame_skip": 5, "mic": {"sample_rate": 16000}})),
+        ("config", json.dumps({"decimation": 10, "sim": {"dt": 0.005}})),
+        ("sample_rate", 20),
     ],
 )
 def test_the_rate_is_declared_in_any_words(name, value, where, rng, tmp_path):
@@ -142,7 +145,24 @@ def test_a_dataset_of_one_number_declares_the_rate(value, rng, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("dt", 5), ("dt", "50"), ("hz", "fast"), ("config", '{"fps": 1'), ("fps", 0)]
+    ("name", "value"),
+    [
+        ("dt", 5),
+        ("dt", "50"),
+        ("hz", "fast"),
+        ("config", '{"fps": 1'),
+        ("fps", 0),
+        ("sample_rate", 16000),
+        ("sampling_rate", "44100 Hz"),
+        ("frequency", 2.4e5),
+        ("mic/sample_rate", 800),
+        ("config", '{"mic": {"sample_rate": 16000}}'),
+        ("config", '{"audio": {"fps": 100}}'),
+        ("config", '{"sensors": {"imu": {"hz": 200}}}'),
+        ("config", '{"audio": {"mic": {"sampling_rate": 500}}}'),
+        ("sim_dt", 0.005),
+        ("config", '{"sim": {"dt": 0.005}}'),
+    ],
 )
 def test_what_is_no_rate_is_not_taken_for_one(name, value, rng, tmp_path):
     path = write_robomimic(tmp_path / "a.hdf5", {"demo_0": make_demo(rng, 3)}, control_freq=None)

@@ -185,6 +185,8 @@ def test_timestamps_are_the_clock(tmp_path):
     assert set(found.clocks.values()) == {"nominal"} and found[0]["timestamp"][1].tolist() == stamps[:3].tolist()
     stamps[5] = np.nan
     refused(write_store(tmp_path / "t", {"timestamp": stamps}), "data/timestamp: row 5 is nan", rate_hz=None)
+    milliseconds = np.arange(17) * 33.3
+    refused(write_store(tmp_path / "u", {"timestamp": milliseconds}), "steps of 33.3", "--rate-hz", rate_hz=None)
 
 
 @pytest.mark.parametrize("stamps", [np.arange(17), np.arange(17, dtype=np.float32), np.zeros((17, 2))])

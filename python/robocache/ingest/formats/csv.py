@@ -17,7 +17,9 @@ class CsvOptions(CameraOptions):
 
     title: ClassVar[str] = "folder of CSV logs"
 
-    time_column: str | int = option(0, help="the clock's column, by name or number from 0 (default 0)")
+    time_column: str | int | None = option(
+        None, help="the clock's column, by name or number from 0 (default: the first, or the one that is named a time)"
+    )
     time_unit: Literal["s", "ms", "us", "ns"] | None = option(None, help="default: found from header and values")
 
 

@@ -22,7 +22,7 @@ from ..files import check_file, list_files, natural
 from ..formats.agibot import AgibotOptions
 from ..formats.hdf5 import PROPRIO
 from ..images import Images, Kinds
-from ..rate import find_rate, nominal_time_ns, said_rates
+from ..rate import find_rate, nominal_time_ns, refuse_no_seconds, said_rates
 from ..recording import Frames, Notes, Recording, Samples, SourceError, Texts, as_utf8
 from .beside import read_json
 from .columns import Clock, Column, count_rows, take_constants
@@ -190,11 +190,13 @@ def _find_clock(
             whole = np.floor(seconds)
             time_ns = whole.astype(np.int64) * 10**9 + np.rint((seconds - whole) * 1e9).astype(np.int64)
             unit = "s"
+            refuse_no_seconds(seconds, where)
         else:
             raise SourceError(
                 f"{where}: expected nanoseconds since 1970 or seconds, got {values[:1].tolist()} of {values.dtype}; "
                 "rate_hz takes rows at a rate instead"
             )
+        notes.assume("clock 'timestamp'", f"{'nanoseconds since 1970' if unit == 'ns' else 'seconds'}, by its numbers")
         return Clock(rows, lambda start, stop: time_ns[start:stop], "recorded", {"clock_source": f"timestamp, {unit}"})
     why = "it has no timestamp, and names no rate"
     rate_hz, _ = find_rate(options.rate_hz, path, why, dict(said_rates(facts, "")), notes)
