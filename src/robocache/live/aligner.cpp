@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "robocache/actions/convert.hpp"
 #include "robocache/align/window_batch.hpp"
 #include "robocache/align/window_plan.hpp"
 #include "robocache/core/arguments.hpp"
@@ -61,11 +62,17 @@ struct Aligner::Impl {
     int64_t age_offset = -1;
     int64_t feature_pad_offset = -1;
 
-    // The base of a key that is put out: these features of the row in scratch memory come to base_offset.
+    // Of a base, which is a row in scratch memory: where the key is put out, `taken` of its features come to base_offset.
+    bool is_base = false;
     std::vector<int64_t> taken;
     int64_t base_offset = -1;
 
-    bool is_base() const { return base_offset >= 0; }
+    // Conversions of a key that is not put out: from its window in scratch memory to out_offset and pad_offset.
+    std::optional<ConvertActionsParams> conversion;
+    std::vector<ActionOp> ops;
+    std::optional<size_t> base;  // the index of the base in `keys`
+
+    bool is_settled(int64_t moment) const { return ring == nullptr || moment + last_offset_ns <= settled_ns; }
 
     // Frames.
     std::optional<ImageTransform> transform;
@@ -90,12 +97,13 @@ struct Aligner::Impl {
         refuse("rings['", name, "']: expected a key of the spec, which has ", names_of_keys());
       }
     }
-    keys.reserve(spec.keys.size());
+    keys.reserve(2 * spec.keys.size());  // of each key itself and its base
     for (const KeySpec& of : spec.keys) {
       if (std::ranges::find(outputs, of.key) == outputs.end()) {
         add(of, rings);
       } else if (of.convert && !of.convert->base.empty()) {
-        add_base(of, rings);
+        Key& base = add_base(of, rings);
+        base.base_offset = reserve_base(of, std::ssize(base.taken));
       }
     }
     time_offset = layout.add("time_ns", DType::kInt64, {}, "the moment");
@@ -110,22 +118,24 @@ struct Aligner::Impl {
   }
 
   void add(const KeySpec& of, const Rings& rings) {
-    if (of.convert) refuse("spec: key '", of.key, "' has conversions, which an Aligner does not do but for outputs=");
     Key& key = keys.emplace_back();
     key.spec = &of;
-    key.dtype = of.dtype;
+    key.dtype = of.convert ? of.convert->dtype : of.dtype;
     key.offsets_ns = of.stamp_offsets_ns();
     read(key, rings);
     reserve(key);
+    if (of.convert) add_conversion(key, rings);
   }
 
-  // The state that a key which is put out is converted back by: the base key's row at the moment, as it was recorded.
-  void add_base(const KeySpec& of, const Rings& rings) {
+  // The state that a key's conversions compare with: the base key's row at the moment, as it was recorded.
+  Key& add_base(const KeySpec& of, const Rings& rings) {
     const KeySpec& base = *std::ranges::find(spec.keys, of.convert->base, &KeySpec::key);
-    if (!base.offsets_rows.empty())
-      refuse("outputs: key '", of.key, "' has a base in rows, which an Aligner does not do");
+    if (!base.offsets_rows.empty()) {
+      refuse("spec: key '", of.key, "' has a base in rows, which an Aligner does not do");
+    }
     Key& key = keys.emplace_back();
     key.spec = &base;
+    key.is_base = true;
     key.dtype = of.convert->dtype;
     key.offsets_ns = {base.offset_ns};
     read(key, rings);
@@ -135,10 +145,61 @@ struct Aligner::Impl {
       key.taken.resize(static_cast<size_t>(features_of(base.rows ? base.rows->shape : base.shape)));
       std::iota(key.taken.begin(), key.taken.end(), int64_t{0});
     }
-    key.base_offset = layout.add(of.key + "_base", key.dtype, {std::ssize(key.taken)}, "the base of '" + of.key + "'");
     key.out_offset = layout.add_scratch(features_of(base.rows ? base.rows->shape : base.shape) * dtype_size(key.dtype));
     key.pad_offset = layout.add_scratch(1);
     key.age_offset = layout.add_scratch(8);
+    return key;
+  }
+
+  int64_t reserve_base(const KeySpec& of, int64_t features) {
+    return layout.add(of.key + "_base", of.convert->dtype, {features}, "the base of '" + of.key + "'");
+  }
+
+  // As the Loader's key of conversions (batch/converted_key), of one source and without flips.
+  void add_conversion(Key& key, const Rings& rings) {
+    const KeySpec& of = *key.spec;
+    if (!of.rows) refuse("spec: key '", of.key, "' has conversions and no stream, which an Aligner does not do");
+    const int64_t features = features_of(of.rows->shape);
+    const ActionOps made = action_ops(of.convert->steps, features, "spec");
+    key.ops = made.ops;
+    ConvertActionsParams& params = key.conversion.emplace();
+    params.ops = constants.put(key.ops);
+    params.op_count = static_cast<int32_t>(key.ops.size());
+    params.features = static_cast<int32_t>(features);
+    params.out_features = static_cast<int32_t>(made.out_features);
+    params.by_feature = std::ranges::none_of(
+        key.ops, [](const ActionOp& op) { return is_of_poses(op.step) || op.step == ActionStep::kRotate; });
+    params.wide = of.convert->dtype == DType::kFloat64;
+    params.out_dtype = of.dtype;
+    params.steps = static_cast<int32_t>(of.steps());
+    params.tolerance = of.convert->tolerance;
+    const bool reads_before = key.ops[0].step == ActionStep::kStepDelta;  // the step before as it was
+    params.out_offset = key.out_offset;
+    params.out_pad_offset = key.pad_offset;
+    params.x_offset = layout.add_scratch(of.steps() * features * dtype_size(key.dtype));
+    params.pad_offset = reads_before ? layout.add_scratch(of.steps()) : key.pad_offset;
+    params.age_offset = key.age_offset >= 0 ? key.age_offset : layout.add_scratch(of.steps() * 8);
+
+    // Its normalisation is of the results.
+    params.clip = of.rows->clip;
+    params.scale_per_step = std::ssize(of.rows->affine) > params.out_features;
+    params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
+    std::vector<Affine> affine;
+    for (int row = 0; row < (params.scale_per_step ? 1 : kTileRows); ++row) {
+      affine.insert(affine.end(), of.rows->affine.begin(), of.rows->affine.end());
+    }
+    const AffineTables scaled = affine_tables(affine, key.dtype, constants);
+    params.scale = scaled.scale;
+    params.shift = scaled.shift;
+    if (of.convert->base.empty()) return;
+    key.base = keys.size();
+    const Key& base = add_base(of, rings);
+    params.base_offset = reserve_base(of, features);
+    params.base_row_offset = base.out_offset;
+    params.base_pad_offset = base.pad_offset;
+    params.base_age_offset = base.age_offset;
+    params.base_row = static_cast<int32_t>(features_of(base.spec->rows ? base.spec->rows->shape : base.spec->shape));
+    params.base_features = constants.put(std::vector<int32_t>(base.taken.begin(), base.taken.end()));
   }
 
   // Finds the ring of a key, and what of it is settled.
@@ -166,7 +227,7 @@ struct Aligner::Impl {
         key.before = std::max<int64_t>(0, -earliest) + 1;
         if (latest > 0) key.beyond = static_cast<int>(latest) + 2;  // the anchor's row may be one that is snapped to
       }
-      if (!of.images) key.affine = affine_tables(of.rows->affine, of.rows->dtype, constants);
+      if (!of.images && !of.convert) key.affine = affine_tables(of.rows->affine, of.rows->dtype, constants);
     } else if (found != rings.end()) {
       refuse("rings['", of.key, "']: expected none, since the spec's source has no such stream");
     }
@@ -238,15 +299,18 @@ struct Aligner::Impl {
                                       .every = 1},
                           .streams = {},
                           .constants = {}};
+    std::vector<ConvertActionsParams> conversions;
     for (Key& key : keys) {
       const KeySpec& of = *key.spec;
       WindowStream& window = windows.streams.emplace_back();
-      const int64_t features = of.images ? 1 : features_of(key.is_base() && of.rows ? of.rows->shape : of.shape);
+      const bool is_raw = key.is_base || key.conversion;
+      const int64_t features = of.images ? 1 : features_of(is_raw && of.rows ? of.rows->shape : of.shape);
       window.out_features = features;
       window.out_dtype = of.images ? DType::kInt64 : key.dtype;
-      window.out_offset = of.images ? key.number_offset : key.out_offset;
-      window.pad_offset = key.pad_offset;
-      window.age_offset = key.age_offset;
+      window.out_offset = of.images ? key.number_offset : key.conversion ? key.conversion->x_offset : key.out_offset;
+      window.pad_offset = key.conversion ? key.conversion->pad_offset : key.pad_offset;
+      window.age_offset = key.conversion ? key.conversion->age_offset : key.age_offset;
+      if (key.conversion) conversions.push_back(*key.conversion);
       window.delta_rows = of.offsets_rows;
       if (window.counts_rows()) {
         window.offset_ns = of.offset_ns;
@@ -268,15 +332,16 @@ struct Aligner::Impl {
       window.methods = of.rows->methods;
       window.scale = key.affine.scale;
       window.shift = key.affine.shift;
-      window.scale_per_step = std::ssize(of.rows->affine) > window.rows.features;
-      window.clip = of.rows->clip;
+      window.scale_per_step = !is_raw && std::ssize(of.rows->affine) > window.rows.features;
+      window.clip = !is_raw && of.rows->clip;
     }
     plan = window_plan(std::span(&windows, 1), *tables);
+    plan.conversions = tables->put(conversions);
+    plan.conversion_count = static_cast<int32_t>(conversions.size());
     plan.snap_ns = spec.snap_ns;
     plan.time_offset = time_offset;
     plan.episode_offset = -1;
     plan.source_offset = -1;
-    plan.anchor_offset = -1;
     plan.anchor_offset = -1;
   }
 
@@ -357,25 +422,28 @@ struct Aligner::Impl {
 
     int64_t unsettled = 0;
     for (Key& key : keys) {
-      if (key.is_base()) {
+      if (key.is_base) {
         const int64_t size = dtype_size(key.dtype);
-        for (size_t i = 0; i < key.taken.size(); ++i) {
+        for (size_t i = 0; i < key.taken.size() && key.base_offset >= 0; ++i) {
           std::memcpy(memory + key.base_offset + static_cast<int64_t>(i) * size,
                       memory + key.out_offset + key.taken[i] * size, static_cast<size_t>(size));
         }
-        unsettled += key.ring != nullptr && time_ns + key.last_offset_ns > key.settled_ns;
+        unsettled += !key.is_settled(time_ns);
         continue;
       }
       auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
+      const bool has_base = !key.base || keys[*key.base].is_settled(time_ns);
       for (int64_t step = 0; key.ring != nullptr && step < key.spec->steps(); ++step) {
         const int64_t offset_ns = key.offsets_ns[key.offsets_ns.size() > 1 ? static_cast<size_t>(step) : 0];
-        if (time_ns + offset_ns <= key.settled_ns) continue;
+        if (has_base && time_ns + offset_ns <= key.settled_ns) continue;
         is_pad[step] = true;
         ++unsettled;
       }
       if (key.spec->images) write_frames(key, memory);
       if (key.feature_pad_offset >= 0) {
-        const int64_t own = key.ring == nullptr ? 0 : key.spec->rows->shape[0];
+        const int64_t own = key.ring == nullptr ? 0
+                            : key.conversion    ? key.conversion->out_features
+                                                : key.spec->rows->shape[0];
         for (int64_t i = 0; i < key.spec->shape[0]; ++i) memory[key.feature_pad_offset + i] = i >= own;
       }
     }

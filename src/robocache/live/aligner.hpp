@@ -33,8 +33,8 @@ using Rings = std::map<std::string, std::shared_ptr<const Ring>>;  // by the spe
 class Aligner {
  public:
   // `outputs`: the keys that the policy puts out; they need no ring. Throws ArgumentError that names the key: another key without a
-  // ring, a ring without a key, rows of another shape, dtype or codec than the spec's, a span that is shorter than the window,
-  // conversions of a key that is no output.
+  // ring, a ring without a key, rows of another shape, dtype or codec than the spec's, a span that is shorter than the window, a
+  // base in rows.
   Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs = {});
   ~Aligner();
 
