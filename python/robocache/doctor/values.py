@@ -488,13 +488,15 @@ def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
         wrong: dict[str, tuple[float, float]] = {}
         if n != int(saved[9]):
             wrong["count"] = (int(saved[9]), int(n))
-        if n and math.isfinite(total):
+        if n:
+            sums = math.isfinite(total) and math.isfinite(squares)  # else the numbers' squares are beyond float64
             offset = total / n
             std = math.sqrt(max(squares / n - offset * offset, 0.0)) if low < high else 0.0
             tolerance = STATS_TOLERANCE * (std + 1e-6 * max(abs(low), abs(high)))
             expected = {"mean": centre + offset, "std": std, "min": low, "max": high}
             for (name, value), stored in zip(expected.items(), saved[:4], strict=True):
-                if stored != value and not (name in ("mean", "std") and abs(stored - value) <= tolerance):
+                of_sums = name in ("mean", "std")
+                if stored != value and not (of_sums and (not sums or abs(stored - value) <= tolerance)):
                     wrong[name] = (stored, value)
             for (name, share), quantile, below, at in zip(QUANTILES.items(), saved[4:9], *ranks, strict=True):
                 # It is between the k-th of the sorted values and the next; (n - 1) * share may be rounded across a whole number.

@@ -389,6 +389,14 @@ def test_statistics_that_are_not_of_the_values(field, clean, tmp_path):
     assert f"stored {name} of feature 3 are not" in report.findings[0].message
 
 
+@pytest.mark.parametrize("scale", [1e154, 1e200, 1e300, 1.7e308])
+@pytest.mark.filterwarnings("error")
+def test_numbers_whose_squares_overflow_have_the_statistics_of_the_values(scale, rng, tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("far", np.arange(500) * 10**7, rng.uniform(-1, 1, (500, 2)) * scale)
+    assert "statistics" not in [finding.code for finding in robocache.doctor(tmp_path / "cache").findings]
+
+
 def test_how_long_gaps_and_bursts_are(clean, tmp_path):
     shift("imu", 1, 200, 25e6)(clean)
     shift("imu", 1, 600, 15e6)(clean)
