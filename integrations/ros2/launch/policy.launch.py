@@ -3,9 +3,13 @@
 ros2 launch robocache_ros2 policy.launch.py policy:=/path/to/policy.py params:=/path/to/arm.yaml
 """
 
+from pathlib import Path
+
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, ExecuteProcess
 from launch.substitutions import FindExecutable, LaunchConfiguration
+
+CONFIG = Path(__file__).resolve().parent.parent / "config"
 
 
 def generate_launch_description():
@@ -26,8 +30,7 @@ def generate_launch_description():
                     "--params-file",
                     LaunchConfiguration("params"),
                 ],
-                # Fast DDS loses images in its default segment of shared memory, which has 512 kB.
-                additional_env={"FASTDDS_BUILTIN_TRANSPORTS": "LARGE_DATA"},
+                additional_env={"FASTRTPS_DEFAULT_PROFILES_FILE": str(CONFIG / "fastdds.xml")},
                 output="screen",
             ),
         ]

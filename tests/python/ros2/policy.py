@@ -5,6 +5,7 @@
 
 import json
 import sys
+import threading
 
 import numpy as np
 import robocache_ros2
@@ -13,12 +14,21 @@ import robocache
 from robocache.live import Aligner
 
 
+def count():
+    """Keeps Python busy, as a policy without a GPU does."""
+    number = 0
+    while True:
+        number += 1
+
+
 def main():
     asked = json.loads(sys.argv[1])
     streams = asked["streams"] and {key: robocache_ros2.Stream(**of) for key, of in asked["streams"].items()}
     node = robocache_ros2.Node(asked.get("spec"), streams, args=sys.argv[1:], diagnostics_s=0.2)
     assert "rclpy" not in sys.modules
     aligner = Aligner(node.spec, node.rings, framework="numpy")
+    if asked.get("busy"):
+        threading.Thread(target=count, daemon=True).start()
     print(json.dumps({"parameters": node.parameters}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

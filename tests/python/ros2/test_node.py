@@ -3,18 +3,16 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import HERE, Ros, ask, is_there
 
 import robocache
 from robocache import Window
 
-HERE = Path(__file__).parent
 JOINTS, IMAGE = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image"
 KEY = "/joint_states/position"
 NAMES = ["a", "b", "c", "d", "e", "f", "g"]
@@ -24,77 +22,18 @@ NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 def folder():
     """What environment.sh made; ROBOCACHE_ROS2 says where."""
     made = os.environ.get("ROBOCACHE_ROS2")
-    if not made or not (Path(made) / "robocache_ros2" / "lib" / "librobocache_ros2.so").exists():
+    if not made or not is_there(Path(made)):
         reason = f"ROS 2 is not there: {HERE / 'environment.sh'} FOLDER makes it, and ROBOCACHE_ROS2=FOLDER names it"
         warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
         pytest.skip(reason)
     return Path(made).resolve()
 
 
-class Ros:
-    """Starts processes of one test, and ends them."""
-
-    def __init__(self, folder, domain):
-        ros, node = folder / "ros", folder / "robocache_ros2"
-        libraries = [ros / "lib", *sorted((ros / "lib/python3.12/site-packages").glob("*.libs"))]
-        package = Path(robocache.__file__).parent.parent
-        self.env = os.environ | {
-            "AMENT_PREFIX_PATH": f"{node}:{ros}",
-            "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
-            "RMW_IMPLEMENTATION": "rmw_fastrtps_cpp",
-            "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-            "ROS_DOMAIN_ID": str(domain),
-            "ROS_DISTRO": "jazzy",
-            "FASTDDS_BUILTIN_TRANSPORTS": "LARGE_DATA",
-        }
-        self.ours = self.env | {"PYTHONPATH": f"{package}:{node / 'lib/python3.12/site-packages'}"}
-        self.theirs = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
-        self.python = str(ros / "bin" / "python")
-        self.children = []
-
-    def start(self, command, env, **options):
-        child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, **options)
-        self.children.append(child)
-        return child
-
-    def publish(self, out, topics, **more):
-        asked = json.dumps({"topics": topics, "out": str(out), **more})
-        return self.start([self.python, str(HERE / "publisher.py"), asked], self.theirs)
-
-    def listen(self):
-        return self.start([self.python, str(HERE / "listener.py")], self.theirs)
-
-    def policy(self, spec, streams, *args):
-        asked = json.dumps({"spec": spec and str(spec), "streams": streams})
-        child = self.start(
-            [sys.executable, str(HERE / "policy.py"), asked, *args],
-            self.ours,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        line = child.stdout.readline()
-        if not line:
-            child.wait()
-            return child, child.stderr.read()
-        return child, json.loads(line)
-
-
-def ask(child, **command):
-    child.stdin.write(json.dumps(command) + "\n")
-    child.stdin.flush()
-    line = child.stdout.readline()
-    assert line, child.stderr.read()
-    return json.loads(line)
-
-
 @pytest.fixture
 def ros(folder):
     ros = Ros(folder, 1 + os.getpid() % 100)
     yield ros
-    for child in ros.children:
-        if child.poll() is None:
-            child.kill()
-        child.wait()
+    ros.end()
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +99,28 @@ def test_every_loss_is_counted(ros, spec, tmp_path):
     report = ask(policy, report=True)["report"]["/joint_states"]
     assert report["received"] + report["lost"] == count, report
     assert report["lost"] > 0 and report["taken"] == report["received"]
+
+
+# On the loopback alone, as ROS_AUTOMATIC_DISCOVERY_RANGE keeps the node.
+ON_LOOPBACK = """<General><Interfaces><NetworkInterface name="lo"/></Interfaces><AllowMulticast>false</AllowMulticast></General>
+<Discovery><ParticipantIndex>auto</ParticipantIndex><Peers><Peer address="127.0.0.1"/></Peers></Discovery>"""
+
+
+def test_cyclone_dds_publishes_to_the_node(ros, folder, spec, tmp_path):
+    policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream()})
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"CYCLONEDDS_URI": ON_LOOPBACK}
+    python = str(folder / "cyclone" / "bin" / "python")
+    child = ros.start(
+        [python, str(HERE / "cyclone.py"), "500", ros.env["ROS_DOMAIN_ID"], str(tmp_path / "sent.npy")], env
+    )
+    assert child.wait(90) == 0
+    stamps = np.load(tmp_path / "sent.npy")
+    np.save(tmp_path / "stamps.npy", stamps[:-1])
+    answer = ask(policy, rows={KEY: str(tmp_path / "stamps.npy")}, out=str(tmp_path / "rows.npz"))
+    report = answer["report"]["/joint_states"]
+    assert (report["taken"], report["refused"], report["lost"]) == (500, 0, 0), report
+    rows = np.load(tmp_path / "rows.npz")[KEY].reshape(-1, 7)
+    np.testing.assert_array_equal(rows, np.arange(499)[:, None] + np.arange(7)[::-1])  # names came in the other order
 
 
 @pytest.mark.parametrize(

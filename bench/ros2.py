@@ -1,0 +1,109 @@
+"""ROS 2: from a message's stamp to its row, of 500 Hz joints beside 30 Hz images of 640x480.
+
+    ROBOCACHE_ROS2=FOLDER python bench/ros2.py --json
+
+FOLDER is what tests/python/ros2/environment.sh made. Another process publishes with rclpy. `robocache` is integrations/ros2; `rclpy`
+takes the messages with rclpy's executor and copies them into arrays in a callback. `--json` prints the cases, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from record import Report, arguments
+
+import robocache
+from robocache import Window
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "python" / "ros2"))
+from processes import HERE, Ros, ask, is_there
+
+KEY, NAMES = "/joint_states/position", list("abcdefg")
+DEPTH = 100
+CASES = {"quiet": False, "beside a busy Python thread": True}
+# Written before the first measurement: us from stamp to row of a joint.
+PREDICTED = {
+    "quiet": {"p50_us": 200.0, "p99_us": 600.0},
+    "beside a busy Python thread": {"p50_us": 200.0, "p99_us": 1000.0},
+}
+AIMS = {"quiet": {"p50_us": 250.0, "p99_us": 600.0}, "beside a busy Python thread": {"p50_us": 250.0}}
+
+
+def make_spec(folder: Path) -> Path:
+    with robocache.Writer(folder / "cache") as writer:
+        writer.stream(KEY, names=NAMES)
+        with writer.episode() as episode:
+            stamps = np.arange(1, 10) * 10**9
+            episode.append(KEY, stamps, np.zeros((9, 7)))
+            episode.append("/camera", stamps, np.zeros((9, 480, 640, 3), np.uint8), codec="raw")
+    windows = {KEY: Window(), "/camera": Window()}
+    loader = robocache.Loader(folder / "cache", batch_size=1, delta_timestamps=windows, device="cpu")
+    loader.save_spec(folder / "spec.json")
+    return folder / "spec.json"
+
+
+def begin(ros: Ros, contender: str, spec: Path, busy: bool):
+    if contender == "robocache":
+        qos = {"reliability": "reliable", "depth": DEPTH}
+        joints = {"topic": "/joint_states", "type": "sensor_msgs/msg/JointState", "field": "position"}
+        camera = {"topic": "/camera", "type": "sensor_msgs/msg/Image"}
+        return ros.policy(spec, {KEY: joints | qos, "/camera": camera | qos}, busy=busy)[0]
+    asked = json.dumps({"names": NAMES, "depth": DEPTH, "busy": busy})
+    child = ros.begin([ros.python, str(HERE / "rclpy_policy.py"), asked], ros.theirs)
+    child.stdout.readline()
+    return child
+
+
+def run_case(made: Path, folder: Path, spec: Path, busy: bool, seconds: int, case: dict) -> None:
+    case["contenders"] = {}
+    for contender in ("robocache", "rclpy"):
+        ros = Ros(made, 1 + os.getpid() % 100)
+        try:
+            policy = begin(ros, contender, spec, busy)
+            topics = {
+                "/joint_states": {"kind": "joints", "hz": 500, "count": 500 * seconds, "names": NAMES},
+                "/camera": {"kind": "image", "hz": 30, "count": 30 * seconds, "size": [480, 640]},
+            }
+            ros.publish(folder / "sent.npz", topics).wait(120 + 2 * seconds)
+            report = ask(policy, report=True)["report"]
+        finally:
+            ros.end()
+        joints, camera = report["/joint_states"], report["/camera"]
+        case["contenders"][contender] = {
+            "p50_us": 1e3 * joints["latency_p50_ms"],
+            "p99_us": 1e3 * joints["latency_p99_ms"],
+            "camera_p50_us": 1e3 * camera["latency_p50_ms"],
+            "camera_p99_us": 1e3 * camera["latency_p99_ms"],
+            "not_received": 1 - joints["received"] / (500 * seconds),
+            "images_not_received": 1 - camera["received"] / (30 * seconds),
+        }
+
+
+def main() -> int:
+    parser = arguments(__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print the cases as JSON at the end")
+    options = parser.parse_args()
+    made = Path(os.environ.get("ROBOCACHE_ROS2", ""))
+    if not is_there(made):
+        print("ROBOCACHE_ROS2 names no folder that tests/python/ros2/environment.sh made", file=sys.stderr)
+        return 1
+    report = Report("ros2", options, PREDICTED, AIMS)
+    with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+        spec = make_spec(Path(folder))
+        seconds = 2 if options.quick else 20
+        for name, busy in CASES.items():
+            parameters = {"joints_hz": 500, "camera_hz": 30, "depth": DEPTH, "seconds": seconds, "busy": busy}
+            report.run(name, parameters, partial(run_case, made.resolve(), Path(folder), spec, busy, seconds))
+    if options.json:
+        print(json.dumps(report.content["cases"], indent=1))
+    return int(report.failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,76 @@
+"""The processes of a test with ROS 2: what environment.sh made, and how they are started."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import robocache
+
+HERE = Path(__file__).parent
+
+
+def is_there(folder):
+    return (folder / "robocache_ros2" / "lib" / "librobocache_ros2.so").exists()
+
+
+class Ros:
+    """Starts processes of one test, and ends them."""
+
+    def __init__(self, folder, domain):
+        ros, node = folder / "ros", folder / "robocache_ros2"
+        libraries = [ros / "lib", *sorted((ros / "lib/python3.12/site-packages").glob("*.libs"))]
+        package = Path(robocache.__file__).parent.parent
+        self.env = os.environ | {
+            "AMENT_PREFIX_PATH": f"{node}:{ros}",
+            "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
+            "RMW_IMPLEMENTATION": "rmw_fastrtps_cpp",
+            "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+            "ROS_DOMAIN_ID": str(domain),
+            "ROS_DISTRO": "jazzy",
+            "FASTRTPS_DEFAULT_PROFILES_FILE": str(node / "share" / "robocache_ros2" / "config" / "fastdds.xml"),
+        }
+        self.ours = self.env | {"PYTHONPATH": f"{package}:{node / 'lib/python3.12/site-packages'}"}
+        self.theirs = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
+        self.python = str(ros / "bin" / "python")
+        self.children = []
+
+    def start(self, command, env, **options):
+        child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, **options)
+        self.children.append(child)
+        return child
+
+    def publish(self, out, topics, **more):
+        asked = json.dumps({"topics": topics, "out": str(out), **more})
+        return self.start([self.python, str(HERE / "publisher.py"), asked], self.theirs)
+
+    def listen(self):
+        return self.start([self.python, str(HERE / "listener.py")], self.theirs)
+
+    def begin(self, command, env):
+        """A process that takes commands."""
+        return self.start(command, env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def end(self):
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+
+    def policy(self, spec, streams, *args, busy=False):
+        asked = json.dumps({"spec": spec and str(spec), "streams": streams, "busy": busy})
+        child = self.begin([sys.executable, str(HERE / "policy.py"), asked, *args], self.ours)
+        line = child.stdout.readline()
+        if not line:
+            child.wait()
+            return child, child.stderr.read()
+        return child, json.loads(line)
+
+
+def ask(child, **command):
+    child.stdin.write(json.dumps(command) + "\n")
+    child.stdin.flush()
+    line = child.stdout.readline()
+    assert line, child.stderr.read()
+    return json.loads(line)
