@@ -169,8 +169,9 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
         if isinstance(samples, Rows | Ragged) and samples.values.dtype.kind not in "biu":
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
             if key not in known:
-                vectors = _rotation_vectors(*key)
-                known[key] = with_others(_by_schema(notes.format, stream, key[2]), [*rotations_of(*key), *vectors])
+                by_names = [*rotations_of(*key), *_rotation_vectors(*key)]
+                known[key] = with_others(_by_schema(notes.format, stream, key[2]), by_names)
+                _say_assumed(stream, samples, [block for block in by_names if block in known[key]], notes)
                 if any(method == "previous" for _, _, method in known[key]):
                     notes.leave_out(f"{stream}: values between rows", HELD)
                 for four in scattered(samples.names or ()):
@@ -181,6 +182,22 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
                 methods = with_others(samples.attributes.get("methods", []), known[key])
                 samples = replace(samples, attributes={**samples.attributes, "methods": methods})
         yield stream, samples
+
+
+def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], notes: Notes) -> None:
+    """Reports the rotations and angles that only names declare; types of ROS and schemas of formats declare the others."""
+    attributes = samples.attributes
+    given = attributes.get("methods", [])
+    found = [block for block in by_names if block in with_others(given, by_names) and block not in given]
+    if notes.format == "ulog" or str(attributes.get("schema")).startswith("px4_msgs/"):
+        found += [block for block in given if block[2] == "angle"]
+    names = samples.names or []
+    for start, stop, method in found:
+        what = stream
+        if len(names) >= stop:
+            what = names[start] if stop - start == 1 else f"{names[start]} to {names[stop - 1]}"
+        meaning = {"slerp": "a quaternion", "angle": "an angle in radians", "previous": "a rotation vector"}[method]
+        notes.assume(what, f"{meaning}, by name", stream)
 
 
 def _by_schema(format: str, stream: str, shape: Sequence[int]) -> list[Block]:

@@ -31,6 +31,7 @@ _OTHER_UNIT = re.compile(
 _DECLARED = re.compile(r"[\[(][^\])]*[\])]$")
 # Words: of "timeMs" and "TimeMS" they are time and ms; of "bootTimeuS" and "time_mSec", where the prefix is a small letter, too.
 _PREFIXED = re.compile(r"(?<=[a-z])(?=[num]S(?:ecs?)?(?![a-zA-Z]))")
+_CAMEL = re.compile(r"(?<=[a-z])(?<!(?<![A-Za-z])[nmu])(?=[A-Z])")
 _WORD = re.compile(r"[num]S(?:ecs?)?(?![a-zA-Z])|[A-Z]?[a-zμ]+|[A-Z]+(?![a-zμ])")
 _TWO_WORDS = re.compile(r"(milli|micro|nano|[mnuμ])[ _-]?(secs?|seconds?)")
 # Without anything between them: "timems", "timestampus".
@@ -113,13 +114,12 @@ _COUNTERS = re.compile(
     "frame|frames|index|idx|step|steps|sample|samples|row|rows|count|counter|cnt|tick|seq|sequence|number|num|no"
     "|nr|iteration|iter|id|line|record|packet|scan|cycle|loop|episode|unnamed"
 )
-_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _BRACKETS = re.compile(r"[\[(].*[\])]")
 
 
 def split_unit(name: str) -> tuple[str, str]:
     """Splits the name of a column into the name in lower case and the unit at its end; "" if there is no unit."""
-    name = _plain(name)
+    name = _plain(_CAMEL.sub("_", _PREFIXED.sub("_", name)))
     found = _UNIT_IN_NAME.search(name)
     return (name, "") if found is None else (name[: found.start()], str(found.lastgroup))
 
@@ -174,7 +174,7 @@ def _words_without_unit(name: str) -> list[str]:
 
 def names_a_time(name: str) -> bool:
     """Whether a column's name says that it holds times: t_acc, time_gyro [s], pose.timestamp. t_x to t_w are translations."""
-    stem, unit = split_unit(_CAMEL.sub("_", name))
+    stem, unit = split_unit(name)
     if not unit and _BRACKETS.search(stem):  # another unit
         return False
     words = re.split(r"[^a-z0-9]+", _BRACKETS.sub("", stem).strip(" _.-"))

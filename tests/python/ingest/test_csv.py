@@ -725,6 +725,9 @@ def test_a_file_that_ends_as_its_lines_do_is_whole(tmp_path):
         ("seconds", "nanoseconds", 10**9),
         ("%secs", "nsecs", 10**9),
         ("tv_sec", "tv_usec", 10**6),
+        ("stampSec", "stampNsec", 10**9),
+        ("headerStampSecs", "headerStampNanosecs", 10**9),
+        ("bootTimeS", "bootTimeuS", 10**6),
         ("stamp [s]", "stamp [ms]", 10**3),
     ],
 )

@@ -520,6 +520,26 @@ def test_actions_without_a_pose_beside_them_are_numbers(rng, tmp_path):
     assert "methods" not in ingested(tmp_path / "store.zarr", tmp_path).streams["action"].attributes
 
 
+def test_rotations_that_only_names_declare_are_said():
+    def assumed(stream, names, width, **attributes):
+        notes = Notes("csv", {}, "stop")
+        rows = Rows(np.arange(2), np.zeros((2, width)), names, attributes=attributes)
+        list(with_rotations([(stream, rows), (f"{stream}/b", rows)], notes))
+        return [(one.what, one.reason, one.streams) for one in notes.assumed]
+
+    both = ["pose", "pose/b"]
+    names = ["x", "qx", "qy", "qz", "qw"]
+    assert assumed("pose", names, 5) == [("qx to qw", "a quaternion, by name", both)]
+    assert assumed("pose", names, 5, methods=[[1, 5, "slerp"]]) == []
+    assert assumed("imu_quat", None, 4)[0] == ("imu_quat", "a quaternion, by name", ["imu_quat"])
+    assert assumed("pose", ["rotvec_x", "rotvec_y", "rotvec_z"], 3) == [
+        ("rotvec_x to rotvec_z", "a rotation vector, by name", both)
+    ]
+    px4 = {"methods": [[0, 1, "angle"]], "schema": "px4_msgs/msg/VehicleLocalPosition"}
+    assert assumed("pose", ["heading", "x"], 2, **px4) == [("heading", "an angle in radians, by name", both)]
+    assert assumed("pose", ["theta", "x"], 2, methods=[[0, 1, "angle"]], schema="turtlesim/msg/Pose") == []
+
+
 def test_angles_in_px4_logs(tmp_path):
     angles = turning()
     messages = [
