@@ -54,6 +54,7 @@ class Recorder:
             were taken, because its `span_s` is too short or its clock was set back; frames that are not the ring's, left out.
 
     A ring whose clock is set back (``on_rewind="segment"``) ends the episode; the next one, with the same metadata, begins there.
+    Clocks that are set back one after another begin an episode each.
 
     Raises:
         FileError: as of :class:`Writer`. One in the thread is a warning at once, and raised by the next call.

@@ -245,6 +245,9 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
       to.set_word(at, i, word);
     }
   }
+  if (end == segment_.load(std::memory_order_acquire) || time_ns < oldest_ns_.load(std::memory_order_acquire)) {
+    oldest_ns_.store(time_ns, std::memory_order_release);
+  }
   begin_.store(begin, std::memory_order_release);
   end_.store(end + 1, std::memory_order_release);
   arrival_ns_.store(arrival_ns, std::memory_order_release);
@@ -345,7 +348,8 @@ bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) con
           ++last;
       }
       copy_rows(view, first, std::max<int64_t>(0, last - first), to);
-      to.forgotten = first == view.begin && view.begin > segment_.load(std::memory_order_acquire);
+      to.forgotten = first == view.begin && view.begin > segment_.load(std::memory_order_acquire) &&
+                     last_ns >= oldest_ns_.load(std::memory_order_acquire);
       return true;
     });
   } while (options_.codec && !pin_frames(to));

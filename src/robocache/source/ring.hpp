@@ -97,8 +97,9 @@ class RingFrame {
 
 // A copy of some rows. A reader keeps one and uses it again: it allocates only when more rows are asked for than ever before.
 struct RingRows {
-  int64_t rows = 0;        // the vectors may be longer
-  bool forgotten = false;  // of copy() alone: they begin with the oldest row that is left, and there were older ones
+  int64_t rows = 0;  // the vectors may be longer
+  // Of copy() alone: they begin with the oldest row that is left, and the segment began before, at or before last_ns.
+  bool forgotten = false;
   std::vector<int64_t> time_ns;
   std::vector<int64_t> arrival_ns;  // of take() alone
   std::vector<char> values;         // of numbers, row after row
@@ -157,7 +158,8 @@ class Ring {
   std::vector<std::unique_ptr<Rows>> all_rows_;  // smaller ones too, at which readers may still look
   std::atomic<int64_t> begin_{0};                // rows [begin, end), counted since the ring began
   std::atomic<int64_t> end_{0};
-  std::atomic<int64_t> segment_{0};  // the first row of the segment
+  std::atomic<int64_t> segment_{0};    // the first row of the segment
+  std::atomic<int64_t> oldest_ns_{0};  // and the smallest stamp in it, forgotten or not
   std::atomic<int64_t> arrival_ns_{0};
   std::array<std::atomic<int64_t>, 5> counts_{};  // of each Pushed
   std::atomic<int64_t> duplicates_{0};

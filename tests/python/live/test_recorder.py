@@ -13,7 +13,7 @@ import PIL.Image
 import pytest
 
 import robocache
-from robocache import live
+from robocache import Anchors, Window, live
 
 NS = 1_000_000_000
 
@@ -111,7 +111,7 @@ def test_frames_are_kept_and_bad_ones_are_left_out(tmp_path, codec):
 KILLED = """
 import sys, time, numpy as np
 import robocache
-from robocache import live
+from robocache import Anchors, Window, live
 ring = live.Ring((2,), "float32", span_s=5, lateness_s=0.01)
 camera = live.Ring((8, 8, 1), "uint8", span_s=5, codec="png")
 file = robocache.frames.encode(np.zeros((1, 8, 8), np.uint8), "png").data.tobytes()
@@ -271,3 +271,74 @@ def test_arguments_of_a_recorder(tmp_path):
     assert not (tmp_path / "none").exists()
     with live.Recorder({"a": ring}, tmp_path / "cache"), pytest.raises(robocache.FileError):
         live.Recorder({"a": ring}, tmp_path / "cache")
+
+
+def test_what_an_aligner_gave_is_what_a_loader_gives_of_the_recording(tmp_path):
+    """Rows come with jitter, late, twice, lost, too late and set back; whatever was kept, both have the same bytes."""
+    rng = np.random.default_rng(5)
+    pixels = rng.integers(0, 255, (120, 8, 8, 3)).astype(np.uint8)
+    files = [file_of(frame, "png") for frame in pixels]
+
+    def loader_of(path):
+        windows = {
+            "joint": Window([-0.03, -0.0101, 0.0]),
+            "force": Window([-0.02, 0.0], method="previous"),
+            "camera": Window([-0.05, 0.0], images=robocache.ImageOptions(size=(4, 4))),
+        }
+        return robocache.Loader(
+            robocache.open(path), batch_size=1, delta_timestamps=windows, anchors=Anchors(stream="joint"),
+            return_age=True, framework="numpy", device="cpu", shuffle=False,
+        )  # fmt: skip
+
+    stamps = NS + np.arange(1, 50) * 10_000_000
+    with robocache.Writer(tmp_path / "training") as writer, writer.episode() as episode:
+        episode.append("joint", stamps, np.zeros((49, 2), np.float32))
+        episode.append("force", stamps, np.zeros((49, 3), np.float64))
+        episode.append("camera", stamps, files[:49])
+    spec = loader_of(tmp_path / "training").spec
+    rings = {
+        "joint": live.Ring((2,), "float32", span_s=20, lateness_s=0.004, on_rewind="segment"),
+        "force": live.Ring((3,), "float64", span_s=20, lateness_s=0.002, on_rewind="segment"),
+        "camera": live.Ring((8, 8, 3), "uint8", span_s=20, lateness_s=0.01, codec="png", on_rewind="segment"),
+    }
+    aligner = live.Aligner(spec, rings, framework="numpy")
+    gave = {}
+    path = tmp_path / "recorded"
+    with live.Recorder(rings, path, episode={"number": 0}, commit_s=0.05) as recorder:
+        for begin in (40 * NS, 2 * NS):  # every clock is set back
+            events = []
+            for name, hz, late_s in (("joint", 200, 0.006), ("force", 90, 0.0015), ("camera", 40, 0.02)):
+                at = begin + (1e9 * np.arange(1, 3 * hz) / hz + rng.uniform(0, 2e6, 3 * hz - 1)).astype(np.int64)
+                at = at[rng.random(len(at)) > 0.1]
+                at = np.concatenate([at, at[rng.random(len(at)) < 0.05]])
+                events += [(int(t + 1e9 * rng.uniform(0, late_s)), name, int(t)) for t in at]
+            for n, (came, name, stamp) in enumerate(sorted(events)):
+                row = files[n % len(files)] if name == "camera" else rng.standard_normal(rings[name].shape)
+                row = row if name == "camera" else row.astype(rings[name].dtype)
+                rings[name].push(stamp, row, arrival_ns=came)
+                frontier = aligner.frontier()
+                if len({ring.counts["segments"] for ring in rings.values()}) > 1:
+                    continue  # not all are set back yet
+                if name == "joint" and frontier is not None and stamp <= frontier + 30_000_000:
+                    moments = [m for _, key, m in events if key == "joint" and frontier - 8_000_000 < m <= frontier]
+                    for moment in moments:
+                        batch = aligner.at(moment, settled=True)
+                        gave[moment] = {key: array.tobytes() for key, array in batch.items() if key != "anchor_age_ns"}
+                if n % 50 == 0:
+                    time.sleep(0.01)
+            recorder.stop()
+            if begin == 40 * NS:
+                recorder.start(number=1)
+    loader = loader_of(path)
+    assert loader.spec == spec and recorder.counts["joint"]["lost"] == 0
+    assert rings["joint"].counts["too_late"] > 5 and rings["joint"].counts["duplicates"] > 5
+    compared = [0, 0]  # of each episode
+    for i in range(loader.num_anchors):
+        expected = loader.gather([i])
+        for_it = gave.get(int(expected["time_ns"][0]))
+        if for_it is None:
+            continue
+        compared[int(expected["episode_index"][0])] += 1
+        for key, given in for_it.items():
+            assert given == expected[key].tobytes(), (key, i)
+    assert min(compared) > 80
