@@ -406,17 +406,16 @@ def _methods(
             for (name, column), no_number in zip(columns.items(), is_bool, strict=False)
             if not no_number
         }
-    candidates = [
-        (name, codes)
-        for name, codes in found.items()
-        if len(codes) and not any(map(NO_SUBJECT.fullmatch, words_of(name)))
-    ]
-    for name, codes in sorted(candidates, key=lambda one: words_of(one[0]).isdisjoint(WORDS_OF_IDS)):
-        ids = Ids.of(codes)
-        takes_turns = ids.take_turns if name in texts else ids.is_few and 10 * ids.changes >= 9 * len(codes)
-        if (ids.return_ and not words_of(name).isdisjoint(WORDS_OF_IDS)) or (
-            takes_turns and any(_jumps(column, codes) for other, column in columns.items() if other != name)
-        ):
+    for name, codes in sorted(found.items(), key=lambda one: words_of(one[0]).isdisjoint(WORDS_OF_IDS)):
+        ids, words = Ids.of(codes), words_of(name)
+        share = 0.0 if not ids.is_few else ids.changes / len(codes)
+        if any(map(NO_SUBJECT.fullmatch, words)):
+            takes_turns = name in texts and share > 0.9  # no state changes with every row
+        else:
+            takes_turns = share > (0.1 if name in texts else 0.4)
+            if ids.return_ and not words.isdisjoint(WORDS_OF_IDS):
+                return {"methods": [[0, len(names), "previous"]], "subjects": name}
+        if takes_turns and any(_jumps(column, codes) for other, column in columns.items() if other != name):
             return {"methods": [[0, len(names), "previous"]], "subjects": name}
     methods = with_held([], is_bool)
     return {"methods": methods} if methods else {}
@@ -485,7 +484,7 @@ def _find_further_clocks(
             if not np.array_equal(rows, filled[first]):
                 is_clock = _has_own_rows(begin, table, rows, filled[first], time_ns, options)
             elif _is_of_another_rate(time_ns, _read_clock(begin, table, options)[0]):
-                is_clock = names_a_sensor_s_clock(name, behind)
+                is_clock = names_a_sensor_s_clock(name, begin.names[int(first)], behind)
             else:
                 continue
             if is_clock:

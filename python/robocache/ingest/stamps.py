@@ -35,7 +35,9 @@ _CAMEL = re.compile(r"(?<=[a-z])(?<!(?<![A-Za-z])[nmu])(?=[A-Z])")
 _WORD = re.compile(r"[num]S(?:ecs?)?(?![a-zA-Z])|[A-Z]?[a-zμ]+|[A-Z]+(?![a-zμ])")
 _TWO_WORDS = re.compile(r"(milli|micro|nano|[mnuμ])[ _-]?(secs?|seconds?)")
 # Without anything between them: "timems", "timestampus".
-_TIME_AND_UNIT = re.compile(r"(?:time|timestamp|stamp|ts?|elapsed|uptime|clock)([nmuμ]s|[nmuμ]?secs?)")
+_TIME_AND_UNIT = re.compile(
+    r"(?:time|timestamp|stamp|ts?|elapsed|uptime|clock)([nmuμ]s|[nmuμ]?secs?)|([nmuμ]s|[nmuμ]?secs?)(?:time|timestamp|stamp|elapsed)"
+)
 # Words for other units that are such anywhere in a name.
 _LONG_UNIT = re.compile(r"minutes?|hours?|hrs|days?|weeks?|years?|ticks?|pico\w*|jiffies")
 # The rows of a clock whose unit only its name says are 10 kHz to 1 Hz, or, as decimal numbers, at least one in 10 s.
@@ -136,7 +138,7 @@ def unit_in_name(name: str) -> str:
     found: dict[str, str] = {}
     for number, word in enumerate(words):
         said = _TIME_AND_UNIT.fullmatch(word)
-        match = _UNIT_WORD.fullmatch(said[1] if said else word)
+        match = _UNIT_WORD.fullmatch(said[1] or said[2] if said else word)
         if match and (match.lastgroup != "s" or len(word) > 1 or number == len(words) - 1):
             found[str(match.lastgroup)] = word
     if len(found) > 1:
@@ -190,7 +192,9 @@ def says_time(name: str, cell: str) -> bool:
     except ValueError:
         number = 1e9 if re.match(DAY, cell) else 0.0
     words = _words(_BRACKETS.sub("", name))
-    return number >= 1e9 or any(map(_TIME_WORD.fullmatch, words)) or any(map(_UNIT_WORD.fullmatch, words))
+    return number >= 1e9 or any(
+        said.fullmatch(word) for word in words for said in (_TIME_WORD, _UNIT_WORD, _TIME_AND_UNIT)
+    )
 
 
 def counts_rows(name: str) -> bool:
@@ -216,12 +220,16 @@ def find_clock(names: list[str]) -> list[int]:
     return [next((i for i in group if split_unit(names[i])[1] == "s"), group[0]) for group in groups]
 
 
-def names_a_sensor_s_clock(name: str, columns: Sequence[str]) -> bool:
-    """Whether a column is named as the clock of a sensor (t_acc, imu.timestamp) after which one of `columns` is named (acc_x)."""
+def names_a_sensor_s_clock(name: str, main: str, columns: Sequence[str]) -> bool:
+    """Whether a column is named as the clock of a sensor: t_acc or imu.timestamp, where one of `columns` is named acc_x or imu_x, or
+    the main clock t_gyro."""
     words = _words_without_unit(name)
     if not words or (words[0] not in _TIMES and words[-1] not in _STAMPS):
         return False
     sensor = [word for word in words if word not in _TIMES | _STAMPS and len(word) > 1]
+    first, *others = _words_without_unit(main) or [""]
+    if sensor and others and first == words[0]:
+        return True
     found = [word for column in columns for word in _words(column) if len(word) > 1]
     return any(a.startswith(b) or b.startswith(a) for a in sensor for b in found)
 
@@ -321,6 +329,7 @@ def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
     """Returns the unit that the column's name says, or else the only unit that the values can have."""
     steps = np.diff(stamps)
     period = float(np.median(steps[steps > 0])) if np.any(steps > 0) else 0.0
+    whole = whole or (period > 0 and bool((stamps == np.floor(stamps)).all()))  # 5.0 as 5
     seconds = {unit: 10.0 ** (digits - 9) for unit, digits in UNITS.items()}
     by_epoch = next((unit for unit in UNITS if 1e9 <= stamps[0] * seconds[unit] < 5e9), None)  # years 2001 to 2128
     ask = "say which with time_unit (--time-unit): s, ms, us or ns"

@@ -194,6 +194,8 @@ def test_a_fraction_of_a_nanosecond_is_rounded_half_to_even(tmp_path):
         ("microSecondsSinceBoot", ["1000", "2000"], "us", 1_000_000),
         ("bootTimeuS", ["1000", "2000"], "us", 1_000_000),
         ("timestampus", ["1000", "2000"], "us", 1_000_000),
+        ("mstime", ["5.5", "15.5"], "ms", 5_500_000),
+        ("TIMESTAMPMS", ["5.0", "15.0"], "ms", 5_000_000),
         ("Log Time(mSec)", ["5.25", "6.25"], "ms", 5_250_000),
         (
             "wallclock_sec_utc",
@@ -218,6 +220,8 @@ def test_the_unit_is_found(header, stamps, unit, first_ns, tmp_path):
         ["0", "1", "2"],  # seconds or milliseconds
         ["0", "33", "66"],
         ["0.0", "33.3", "66.7"],
+        ["0.0", "1.0", "2.0"],
+        ["0.000000e+00", "5.000000e+00", "1.000000e+01"],
         ["739000.00000012", "739000.00000024", "739000.00000036"],  # days of MATLAB's datenum at 100 Hz
         ["45123.5", "45123.500001157", "45123.500002315"],  # days of Excel at 10 Hz
         ["0.0", "0.00001157", "0.00002315"],  # days since the first row, at 1 Hz
@@ -1148,11 +1152,16 @@ def test_a_counter_of_rows_alone_is_asked_about(header, cell, others, tmp_path):
         ("Name", ["arm/pos", "arm/volt", "gyro/yaw"]),
         ("anchor", [0, 1, 2]),
         ("robot", [7, 3]),
+        ("topic", ["/imu", "/odom"]),
+        ("frame_id", ["cam", "lidar", "base"]),
+        ("tag", ["a", "a", "a", "b", "b", "b"]),
+        ("sensor", [1, 1, 2, 2]),
     ],
 )
 def test_rows_that_take_turns_by_any_column_are_held_where_their_numbers_jump(header, subjects, tmp_path):
     levels = (1.5, 20.0, 7.0)
-    values = [levels[k % len(subjects)] + k / 1000 for k in range(60)]
+    distinct = list(dict.fromkeys(subjects))
+    values = [levels[distinct.index(subjects[k % len(subjects)])] + k / 1000 for k in range(60)]
     lines = [f"{k / 100},{subjects[k % len(subjects)]},{value}" for k, value in enumerate(values)]
     report = robocache.ingest(write(tmp_path / "log/a.csv", f"t,{header},range", *lines), tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
@@ -1167,7 +1176,7 @@ def test_rows_that_take_turns_by_any_column_are_held_where_their_numbers_jump(he
 @pytest.mark.parametrize(
     ("header", "cells", "value"),
     [
-        ("event", ["left", "right"], lambda k: 10.0 * (k % 2)),  # what happens, not who
+        ("event", ["left", "left", "right"], lambda k: 10.0 * (k % 3 > 1)),  # what happens, not who
         ("phase", ["a", "b", "c"], lambda k: k * 1.0),  # the numbers go on
         ("note", ["x"] * 30 + ["y"] * 30, lambda k: 5.0 * (k > 29)),  # no turns
         ("contact", [0] * 9 + [1] * 11, lambda k: 10.0 * (k % 20 > 8)),
