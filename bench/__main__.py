@@ -1,9 +1,9 @@
 """Every benchmark in turn, or those named, and then the pages. Unless named the sweep and the shapes run with a GPU alone,
-and lerobot_batches and lerobot_train, which want LeRobot's environment, do not.
+and lerobot_batches, lerobot_train and ros2, which want environments of their own, do not.
 
 python -m bench [resample] [fuse] [voxelize] [tsdf] [images] [lerobot_batches] [videos] [sweep] [shapes] [loader]
-                [loader_one_clock] [lerobot_train] [residency] [ranks] [episodes] [actions] [live] [statistics_of_windows]
-                [ingest] [options of the benchmarks]
+                [loader_one_clock] [lerobot_train] [residency] [ranks] [episodes] [actions] [live] [ros2]
+                [statistics_of_windows] [ingest] [options of the benchmarks]
 """
 
 import runpy
@@ -31,6 +31,7 @@ BENCHES = [
     "episodes",
     "actions",
     "live",
+    "ros2",
     "statistics_of_windows",
     "ingest",
 ]
@@ -40,7 +41,12 @@ def main() -> int:
     sys.path.insert(0, str(HERE))
     names = [argument for argument in sys.argv[1:] if argument in BENCHES]
     if not names:
-        left_out = {"lerobot_batches", "lerobot_train", *([] if torch.cuda.is_available() else ["sweep", "shapes"])}
+        left_out = {
+            "lerobot_batches",
+            "lerobot_train",
+            "ros2",
+            *([] if torch.cuda.is_available() else ["sweep", "shapes"]),
+        }
         names = [name for name in BENCHES if name not in left_out]
     options = [argument for argument in sys.argv[1:] if argument not in BENCHES]
     if "--help" in options or "-h" in options:
