@@ -26,7 +26,6 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
                           .first_number = numbers_ + 1,
                           .again = false,
                           .resized = {},
-                          .resize = {},
                           .of_resized = {}});
     resize_when_decoded(*source, options);
     for (const std::optional<Source>& earlier : std::span(sources_).first(sources_.size() - 1)) {
@@ -67,34 +66,18 @@ void Camera::resize_when_decoded(Source& source, const ImageOptions& options) co
   const auto [height, width] = *options.size;
   if (height * width > stored.height * stored.width || (height == stored.height && width == stored.width)) return;
   source.resized = {{height, width}, options.fit, options.interpolation};
-  source.resize.emplace(stored,
-                        ImageOptions{.size = options.size,
-                                     .fit = options.fit,
-                                     .interpolation = options.interpolation,
-                                     .dtype = DType::kUInt8,
-                                     .layout = ImageLayout::kHwc},
-                        key_);
   ImageOptions left = options;
   left.size = {};
   left.fit = ImageFit::kStretch;
   source.of_resized.emplace(FrameShape{height, width, stored.channels}, left, key_);
 }
 
-const uint8_t* Camera::pixels_of(const Source& source, int64_t row, Memory& memory) const {
-  const Codec codec = source.stream().frames->codec;
-  const auto decode = [&](uint8_t* to) {
-    decode_frame(codec, frame_file(*source.frames.files, row, memory.file), source.shape, to);
-  };
-  const auto make = [&](int64_t, uint8_t* to) {
-    if (!source.resize) return decode(to);
-    memory.stored.resize(static_cast<size_t>(source.shape.bytes()));
-    decode(memory.stored.data());
-    source.resize->run(memory.stored.data(), {}, 0, to);
-  };
+const uint8_t* Camera::pixels_of(const Source& source, int64_t row, FrameMemory& memory) const {
   try {
-    if (source.resident != nullptr) return source.resident->at(row, make, memory.frame);
+    if (source.resident != nullptr) return source.resident->at(row, memory);
     memory.frame.resize(static_cast<size_t>(source.shape.bytes()));
-    decode(memory.frame.data());
+    decode_frame(source.stream().frames->codec, frame_file(*source.frames.files, row, memory.file), source.shape,
+                 memory.frame.data());
     return memory.frame.data();
   } catch (const FrameError& error) {
     if (!pad_bad_frames_) throw bad_frame(source, row, error.what());

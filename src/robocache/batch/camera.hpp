@@ -45,19 +45,15 @@ class Camera {
     FrameShape shape;          // as they are stored
     int64_t first_number;      // the number of the stream's first row
     bool again;                // an earlier source draws from the same rows: their numbers are the same
-    // Decoded frames are kept at this size where it is smaller; `resize` leads to it, and `of_resized` on to the batch.
+    // Decoded frames are kept at this size where it is smaller; `of_resized` leads from there to the batch.
     std::optional<FrameResize> resized;
-    std::optional<ImageTransform> resize, of_resized;
+    std::optional<ImageTransform> of_resized;
     std::shared_ptr<const ResidentFrames> resident = nullptr;  // as load() left them; null before
 
     const Stream& stream() const { return frames.dataset->streams()[static_cast<size_t>(frames.stream)]; }
     const ImageTransform& to_batch() const {
       return resized && resident != nullptr && resident->is_decoded() ? *of_resized : transform;
     }
-  };
-
-  struct Memory {  // scratch memory of a thread
-    std::vector<uint8_t> file, stored, frame;
   };
 
   // With `pad_bad_frames` a frame that does not decode is black and padding; else it throws.
@@ -84,7 +80,7 @@ class Camera {
 
   // The pixels of a row, in `memory` or in a decoded copy; null where they do not decode and may be padding. Throws
   // FrameError and FileError that name stream, episode and row.
-  const uint8_t* pixels_of(const Source& source, int64_t row, Memory& memory) const;
+  const uint8_t* pixels_of(const Source& source, int64_t row, FrameMemory& memory) const;
   FrameError bad_frame(const Source& source, int64_t row, const std::string& what) const;
 
   // The matrix [3, 3] of a frame; 0 for no source and where the source's camera has none.

@@ -17,7 +17,7 @@ bool is_before(const BatchPosition& a, const BatchPosition& b) {
 
 }  // namespace
 
-Draws::Draws(const LoaderOptions& options, const LoaderStreams& streams, const EpisodesOfRanks& of_ranks)
+Draws::Draws(const LoaderOptions& options, const LoaderStreams& streams)
     : options_(options),
       streams_(streams),
       device_tables_(options.device),
@@ -39,7 +39,7 @@ Draws::Draws(const LoaderOptions& options, const LoaderStreams& streams, const E
     add_parts(i);
     if (has_goals) source.moments = moment_ticks_of(i);
   }
-  mix(of_ranks);
+  mix();
   if (has_goals) add_moments(on_host_, host_tables_, false);
   if (has_goals && options.device.is_cuda()) add_moments(on_device_, device_tables_, true);
 }
@@ -115,12 +115,13 @@ MomentTicks Draws::moment_ticks_of(size_t source) const {
 
 // Returns the anchors of the rank that has the fewest. Every rank refuses what one rank cannot draw, and has the fingerprint of all
 // ranks.
-int64_t Draws::fewest_anchors(const EpisodesOfRanks& of_ranks) {
+int64_t Draws::fewest_anchors() {
   int64_t fewest = INT64_MAX;
   for (size_t rank = 0; rank < static_cast<size_t>(options_.world_size); ++rank) {
     int64_t anchors = 0;
     for (size_t source = 0; source < sources_.size(); ++source) {
-      const Anchors own = filtered(source, ticks_of(source, of_ranks[source][rank], edges_of(source)));
+      const std::vector<int64_t>& episodes = options_.sources[source].episodes_of_ranks[rank];
+      const Anchors own = filtered(source, ticks_of(source, episodes, edges_of(source)));
       if (own.table().empty()) refuse_without_anchors(source, static_cast<int64_t>(rank));
       fingerprint_.add_anchors(*options_.sources[source].dataset, own.index());
       anchors += own.index().anchors;
@@ -130,7 +131,7 @@ int64_t Draws::fewest_anchors(const EpisodesOfRanks& of_ranks) {
   return fewest;
 }
 
-void Draws::mix(const EpisodesOfRanks& of_ranks) {
+void Draws::mix() {
   MixtureOptions mixing{.weights = {},
                         .temperature = options_.temperature,
                         .samples_per_epoch = options_.samples_per_epoch,
@@ -143,7 +144,7 @@ void Draws::mix(const EpisodesOfRanks& of_ranks) {
   const MixtureTables mixed(anchors_of_parts(), mixing);
   Mixture& mixture = on_host_.mixture = mixed.mixture();
   if (options_.shard_episodes) {
-    const int64_t fewest = fewest_anchors(of_ranks);
+    const int64_t fewest = fewest_anchors();
     if (!mixing.samples_per_epoch) mixture.samples = fewest;  // every rank makes as many steps
   }
   add_order(mixed, mixing);

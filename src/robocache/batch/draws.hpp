@@ -1,7 +1,7 @@
 // The samples that a loader draws: the anchors of its sources, the mixture that draws them, and the moments beside them at which
 // goals are taken.
 //
-//   const Draws draws(options, streams, episodes_of_ranks);
+//   const Draws draws(options, streams);
 //   const Mixture mixture = draws.mixture_at(position, Device{});
 //   const Draw draw = mixture.at(position.samples);  // of anchor draw.anchor of draws.parts()[draw.source]
 #pragma once
@@ -64,9 +64,9 @@ class Draws {
     Anchors anchors;
   };
 
-  // The complete options and the streams must outlive this; with shard_episodes `of_ranks` has the episodes of all ranks. Throws
-  // ArgumentError for a source without anchors, for weights, and for a batch_size that drop_last leaves no batch of.
-  Draws(const LoaderOptions& options, const LoaderStreams& streams, const EpisodesOfRanks& of_ranks);
+  // The complete options and the streams must outlive this. Throws ArgumentError for a source without anchors, for weights, and for
+  // a batch_size that drop_last leaves no batch of.
+  Draws(const LoaderOptions& options, const LoaderStreams& streams);
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;
 
@@ -112,8 +112,8 @@ class Draws {
   Anchors ticks_of(size_t source, const std::vector<int64_t>& episodes, const AnchorEdges& edges) const;
   Anchors filtered(size_t source, const Anchors& every) const;
   MomentTicks moment_ticks_of(size_t source) const;
-  int64_t fewest_anchors(const EpisodesOfRanks& of_ranks);
-  void mix(const EpisodesOfRanks& of_ranks);
+  int64_t fewest_anchors();
+  void mix();
   void add_order(const MixtureTables& mixed, const MixtureOptions& mixing);
   void add_moments(DrawTables& to, DeviceTables& tables, bool on_device) const;
   [[noreturn]] void refuse_without_anchors(size_t source, int64_t rank) const;

@@ -90,7 +90,7 @@ class HostFramesKey final : public FramesKey {
     const int64_t count = frames(batch);
     const int64_t grain = std::clamp<int64_t>(count / (int64_t{4} * num_threads()), 1, 16);
     parallel_for(count, grain, [&](int64_t begin, int64_t end) {
-      Camera::Memory memory;
+      FrameMemory memory;
       for (int64_t i = begin; i < end; ++i) {
         const int64_t sample = i / steps();
         const int64_t step = i % steps();

@@ -84,7 +84,13 @@ void read(const std::string& name, const Json& json, Normalize& value) {
 void read(const std::string& name, const Json& json, Device& value) { value = device_from_name(text_of(name, json)); }
 
 void read(const std::string& name, const Json& json, std::optional<Tier>& value) {
-  value = tier_from_name(text_of(name, json), name);
+  const std::string text = text_of(name, json);
+  value.reset();
+  if (text == "auto") return;
+  for (const Tier tier : {Tier::kDecoded, Tier::kDevice, Tier::kPinned, Tier::kMapped}) {
+    if (name_of(tier) == text) return void(value = tier);
+  }
+  refuse(name, ": expected 'auto', 'decoded', 'device', 'pinned' or 'mapped', got '", text, "'");
 }
 
 void read(const std::string& name, const Json& json, MemoryShare& value) {
@@ -101,14 +107,6 @@ void read(const std::string& name, const Json& json, MemoryBudget& value) {
   if (!json.is_object()) refuse_as(name, "an object", json);
   for (const auto& [of, share] : json.items()) {
     if (!share.is_null()) read(name, share, of == "device" ? value.device : value.host);
-  }
-}
-
-void read(const std::string& name, const Json& json, Codec& value) {
-  try {
-    value = codec_from_name(text_of(name, json));
-  } catch (const ArgumentError& error) {
-    refuse(name, ": ", error.what());
   }
 }
 
@@ -229,8 +227,6 @@ Json json_of(Enum value) {
 }
 Json json_of(const FeatureBlock& value) { return {value.begin, value.end, name_of(value.method)}; }
 
-Json json_of(Codec value) { return codec_name(value); }
-
 Json json_of(const std::vector<Affine>& value) {
   if (value.empty()) return {};
   Json object = Json::object();
@@ -264,12 +260,18 @@ Json json_of(const Struct& value) {
 
 // The type of a field, for callers that convert values by it; "" for one that they write themselves.
 template <class T>
-constexpr const char* kType = std::is_same_v<T, bool>                                                         ? "bool"
-                              : std::is_same_v<T, int64_t>                                                    ? "int"
-                              : std::is_same_v<T, double>                                                     ? "float"
-                              : std::is_same_v<T, DType>                                                      ? "dtype"
-                              : HasNames<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Normalize> ? "text"
-                                                                                                              : "";
+constexpr const char* kType =
+    HasNames<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Normalize> ? "text" : "";
+template <>
+constexpr const char* kType<bool> = "bool";
+template <>
+constexpr const char* kType<int64_t> = "int";
+template <>
+constexpr const char* kType<double> = "float";
+template <>
+constexpr const char* kType<DType> = "dtype";
+template <>
+constexpr const char* kType<Tier> = "";  // one for all keys, or one a key
 template <class T>
 constexpr const char* kType<std::optional<T>> = kType<T>;
 

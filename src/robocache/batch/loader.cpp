@@ -65,11 +65,10 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, LoaderOptions options)
 
 Loader::Loader(LoaderOptions options)
     : options_(complete_options(std::move(options))),
-      episodes_of_ranks_(options_.shard_episodes ? cut_episodes(options_) : EpisodesOfRanks{}),
       streams_(options_),
       keys_(keys_of(streams_)),
       layout_(options_.batch_size),
-      draws_(options_, streams_, episodes_of_ranks_) {
+      draws_(options_, streams_) {
   check_stored_rotations(options_);
   make_plans();
   add_notes();

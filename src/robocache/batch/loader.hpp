@@ -171,7 +171,6 @@ class Loader {
   void synchronize(CudaStream stream, const char* what) const;
 
   LoaderOptions options_;
-  const EpisodesOfRanks episodes_of_ranks_;  // with shard_episodes
   LoaderStreams streams_;
   BatchKeys keys_;  // one for each request that batches hold
   BatchLayout layout_;

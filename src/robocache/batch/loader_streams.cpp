@@ -12,36 +12,19 @@
 #include "robocache/core/arguments.hpp"
 
 namespace robocache {
+namespace {
 
-EpisodesOfRanks cut_episodes(LoaderOptions& options) {
-  EpisodesOfRanks episodes_of_ranks;
-  const auto ranks = static_cast<size_t>(options.world_size);
-  for (SourceRequest& source : options.sources) {
-    std::vector<std::vector<int64_t>>& of_ranks = episodes_of_ranks.emplace_back(ranks);
-    const auto bytes_of = [&](int64_t episode) {
-      int64_t bytes = 0;
-      for (const std::optional<int64_t>& stream : source.streams) {
-        if (!stream) continue;
-        const Stream& from = source.dataset->streams()[static_cast<size_t>(*stream)];
-        const auto e = static_cast<size_t>(episode);
-        bytes += ResidentStream::bytes(*source.dataset, *stream, RowSpan{from.row_offsets[e], from.row_offsets[e + 1]});
-      }
-      return static_cast<double>(bytes);
-    };
-    double whole = 0;
-    for (const int64_t episode : *source.episodes) whole += bytes_of(episode);
-    double before = 0;
-    for (const int64_t episode : *source.episodes) {
-      const double bytes = bytes_of(episode);
-      const double middle = (before + bytes / 2) / std::max(whole, 1.0);
-      of_ranks[std::min(ranks - 1, static_cast<size_t>(middle * static_cast<double>(ranks)))].push_back(episode);
-      before += bytes;
-    }
-    source.episodes_of_all_ranks = std::move(source.episodes);
-    source.episodes = of_ranks[static_cast<size_t>(options.rank)];
+MomentRule rule_of(const MomentRequest& asked) {
+  MomentRule rule{.kind = asked.kind};
+  if (asked.kind == MomentKind::kFuture) {
+    rule.low_ns = checked_ns(asked.low_s, "low_s");
+    rule.high_ns = std::isinf(asked.high_s) ? INT64_MAX : checked_ns(asked.high_s, "high_s");
   }
-  return episodes_of_ranks;
+  if (asked.kind == MomentKind::kGeometric) rule.discount = asked.discount;
+  return rule;
 }
+
+}  // namespace
 
 LoaderStreams::LoaderStreams(const LoaderOptions& options) : options_(options), tables_(options_.device) {
   make_cameras();
@@ -103,15 +86,7 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
                                                   .causal = *asked.causal,
                                                   .max_gap_ns = duration(asked.max_gap_s, "max_gap_s"),
                                                   .tolerance_ns = duration(asked.tolerance_s, "tolerance_s")});
-    if (asked.moment) {
-      const auto& [kind, low_s, high_s, discount] = *asked.moment;
-      key.moment = MomentRule{.kind = kind};
-      if (kind == MomentKind::kFuture) {
-        key.moment->low_ns = checked_ns(low_s, "low_s");
-        key.moment->high_ns = std::isinf(high_s) ? INT64_MAX : checked_ns(high_s, "high_s");
-      }
-      if (kind == MomentKind::kGeometric) key.moment->discount = discount;
-    }
+    if (asked.moment) key.moment = rule_of(*asked.moment);
     key.shape = camera != nullptr ? camera->shape() : key_shape(options_, request);
     for (const double delta : asked.delta_timestamps) {
       if (asked.rows) {
@@ -128,15 +103,14 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
       key.images = without_augmentation(*asked.images);
       key.has_intrinsics = camera->has_intrinsics();
     }
-    const std::optional<int64_t> stream = options_.sources[source].streams[request];
-    if (!stream) continue;
-    const Stream& from = dataset(source).streams()[static_cast<size_t>(*stream)];
-    RowsSpec& rows = key.rows.emplace(RowsSpec{.dtype = from.dtype, .shape = from.shape, .names = from.names});
-    rows.methods = feature_blocks(camera != nullptr ? 1 : from.features, *asked.method, asked.methods);
-    if (!from.frames) continue;
-    rows.codec = from.frames->codec;
-    rows.unit_m = from.frames->unit_m;
-    rows.intrinsics = from.frames->intrinsics;
+    const Stream* const from = options_.sources[source].stream_of(request);
+    if (from == nullptr) continue;
+    RowsSpec& rows = key.rows.emplace(RowsSpec{.dtype = from->dtype, .shape = from->shape, .names = from->names});
+    rows.methods = feature_blocks(camera != nullptr ? 1 : from->features, *asked.method, asked.methods);
+    if (!from->frames) continue;
+    rows.codec = from->frames->codec;
+    rows.unit_m = from->frames->unit_m;
+    rows.intrinsics = from->frames->intrinsics;
   }
   for (size_t request = 0; request < spec.keys.size(); ++request) {
     auto& rows = spec.keys[request].rows;
@@ -156,64 +130,89 @@ std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) con
   return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
 }
 
+// The tier that is asked for a key, and the bytes that it needs, without streams that are `counted` already.
+ResidencyRequest LoaderStreams::residency_of(size_t request, std::set<std::pair<const Dataset*, int64_t>>& counted) {
+  ResidencyRequest asked{
+      .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};
+  if (const Camera* const camera = cameras_[request].get()) {
+    const std::string why = options_.device.is_cuda() ? camera->not_for_device() : "";
+    if (!why.empty() && (asked.tier == Tier::kDevice || asked.tier == Tier::kPinned)) {
+      refuse("memory.residency['", asked.key, "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ", why,
+             ", got '", name_of(*asked.tier), "'");
+    }
+    asked.stays_in_files = !why.empty();
+    asked.decoded_bytes = camera->bytes(options_.device, Tier::kDecoded);
+  }
+  // Frames that need no decoding are pixels already.
+  if (asked.tier == Tier::kDecoded && !asked.decoded_bytes) asked.tier = Tier::kDevice;
+  int64_t whole = 0;
+  for (size_t source = 0; source < options_.sources.size(); ++source) {
+    const std::optional<int64_t> stream = options_.sources[source].streams[request];
+    if (!stream) continue;
+    const int64_t bytes = ResidentStream::bytes(dataset(source), *stream, part_of(source, *stream));
+    whole += bytes;
+    if (counted.emplace(&dataset(source), *stream).second) asked.bytes += bytes;
+  }
+  placements_.push_back({asked.key, Tier::kDevice, whole, ""});
+  return asked;
+}
+
+// The bytes of the streams' clocks, and with `present` those that are in memory.
+MemoryBytes LoaderStreams::clock_bytes(bool present) const {
+  MemoryBytes sum;
+  std::set<std::pair<const Dataset*, uint64_t>> counted;
+  for (size_t source = 0; source < options_.sources.size(); ++source) {
+    for (const std::optional<int64_t> stream : options_.sources[source].streams) {
+      if (!stream) continue;
+      const Stream& on = dataset(source).streams()[static_cast<size_t>(*stream)];
+      if (!counted.emplace(&dataset(source), on.clock_checksum).second) continue;
+      const auto bytes = [&](Device device) {
+        return present ? ResidentClock::bytes_present(dataset(source), *stream, device)
+                       : ResidentClock::bytes(dataset(source), *stream);
+      };
+      sum.host += bytes({});
+      if (options_.device.is_cuda()) sum.device += bytes(options_.device);
+    }
+  }
+  return sum;
+}
+
+// The bytes of values that are asked for and are in memory already.
+MemoryBytes LoaderStreams::bytes_present() const {
+  const Device device = options_.device;
+  MemoryBytes sum = clock_bytes(true);
+  std::set<std::pair<const Dataset*, int64_t>> counted;
+  for (size_t request = 0; request < options_.streams.size(); ++request) {
+    const Camera* const camera = cameras_[request].get();
+    if (camera != nullptr && device.is_cuda()) {
+      sum.host += camera->bytes_present(device, Tier::kPinned);
+      for (const Tier tier : {Tier::kDevice, Tier::kDecoded}) sum.device += camera->bytes_present(device, tier);
+    } else if (camera != nullptr) {
+      sum.host += camera->bytes_present({}, Tier::kDecoded);
+    }
+    for (size_t source = 0; source < options_.sources.size(); ++source) {
+      const std::optional<int64_t> stream = options_.sources[source].streams[request];
+      if (!stream || !counted.emplace(&dataset(source), *stream).second) continue;
+      if (camera != nullptr && device.is_cuda()) continue;
+      const auto in_memory = [&](Tier tier) {
+        return ResidentStream::bytes_present(dataset(source), *stream, device, tier, part_of(source, *stream));
+      };
+      sum.host += in_memory(Tier::kPinned);
+      if (device.is_cuda()) sum.device += in_memory(Tier::kDevice);
+    }
+  }
+  sum.host -= ResidentFrames::bytes_promised();
+  return sum;
+}
+
 std::vector<Residency> LoaderStreams::decide() {
   std::vector<ResidencyRequest> requests;
   std::set<std::pair<const Dataset*, int64_t>> counted;
-  std::set<std::pair<const Dataset*, uint64_t>> clocks;
-  MemoryBytes taken;
-  MemoryBytes present;
-  const bool cuda = options_.device.is_cuda();
-  const auto take_clock = [&](size_t source, int64_t stream) {
-    const Stream& on = dataset(source).streams()[static_cast<size_t>(stream)];
-    if (!clocks.emplace(&dataset(source), on.clock_checksum).second) return;
-    const int64_t bytes = ResidentClock::bytes(dataset(source), stream);
-    taken.host += bytes;
-    present.host += ResidentClock::bytes_present(dataset(source), stream, {});
-    if (!cuda) return;
-    taken.device += bytes;
-    present.device += ResidentClock::bytes_present(dataset(source), stream, options_.device);
-  };
   for (size_t request = 0; request < options_.streams.size(); ++request) {
-    ResidencyRequest asked{
-        .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};
-    const Camera* const camera = cameras_[request].get();
-    if (camera != nullptr) {
-      const std::string why = cuda ? camera->not_for_device() : "";
-      if (!why.empty() && (asked.tier == Tier::kDevice || asked.tier == Tier::kPinned)) {
-        refuse("memory.residency['", asked.key, "']: expected 'decoded', 'mapped' or 'auto' for this camera, since ",
-               why, ", got '", tier_name(*asked.tier), "'");
-      }
-      asked.stays_in_files = !why.empty();
-      asked.decoded_bytes = camera->bytes(options_.device, Tier::kDecoded);
-      present.host += options_.device.is_cuda() ? camera->bytes_present(options_.device, Tier::kPinned)
-                                                : camera->bytes_present({}, Tier::kDecoded);
-      for (const Tier tier : {Tier::kDevice, Tier::kDecoded}) {
-        if (cuda) present.device += camera->bytes_present(options_.device, tier);
-      }
-    }
-    // Frames that need no decoding are pixels already.
-    if (asked.tier == Tier::kDecoded && !asked.decoded_bytes) asked.tier = Tier::kDevice;
-    int64_t whole = 0;
-    for (size_t source = 0; source < options_.sources.size(); ++source) {
-      const std::optional<int64_t> stream = options_.sources[source].streams[request];
-      if (!stream) continue;
-      const int64_t bytes = ResidentStream::bytes(dataset(source), *stream, part_of(source, *stream));
-      whole += bytes;
-      take_clock(source, *stream);
-      if (!counted.emplace(&dataset(source), *stream).second) continue;
-      asked.bytes += bytes;
-      if (camera != nullptr && cuda) continue;
-      const auto in_memory = [&](Tier tier) {
-        return ResidentStream::bytes_present(dataset(source), *stream, options_.device, tier, part_of(source, *stream));
-      };
-      present.host += in_memory(Tier::kPinned);
-      if (cuda) present.device += in_memory(Tier::kDevice);
-    }
-    requests.push_back(asked);
-    placements_.push_back({asked.key, Tier::kDevice, whole, ""});
+    requests.push_back(residency_of(request, counted));
   }
-  present.host -= ResidentFrames::bytes_promised();
-  const MemoryBytes budget = budget_bytes(options_.memory_budget, options_.device, present);
+  const MemoryBytes taken = clock_bytes(false);
+  const MemoryBytes budget = budget_bytes(options_.memory_budget, options_.device, bytes_present());
   std::vector<Residency> decided = decide_residency(requests, options_.device, budget, taken);
   device_bytes_left_ = budget.device - taken.device;
   for (size_t request = 0; request < decided.size(); ++request) {

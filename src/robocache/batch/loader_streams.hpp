@@ -5,8 +5,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "robocache/batch/camera.hpp"
@@ -31,13 +33,6 @@ struct Placement {
   int64_t bytes;    // the sum over all sources; decoded frames count as pixels
   std::string why;  // for people
 };
-
-// The episodes of each source and rank.
-using EpisodesOfRanks = std::vector<std::vector<std::vector<int64_t>>>;
-
-// Shares the episodes of every source between the ranks: a rank has neighbouring episodes, and about as many bytes as any other.
-// The complete options keep this rank's episodes.
-EpisodesOfRanks cut_episodes(LoaderOptions& options);
 
 // Immutable. Sources and requests have the indices that they have in the options.
 class LoaderStreams {
@@ -83,6 +78,9 @@ class LoaderStreams {
   void make_cameras();
   BatchSpec spec_of(size_t source) const;
   std::vector<Residency> decide();
+  ResidencyRequest residency_of(size_t request, std::set<std::pair<const Dataset*, int64_t>>& counted);
+  MemoryBytes clock_bytes(bool present) const;
+  MemoryBytes bytes_present() const;
   void load(size_t request, Residency& residency);
   void load_frames(size_t request, Residency& residency);
   int64_t frames_of_batch(size_t request) const {

@@ -111,11 +111,25 @@ struct SourceRequest {
   // the same.
   std::optional<std::vector<int64_t>> selection = {};
 
-  // With shard_episodes, once `episodes` are those of this rank: those of all ranks.
-  std::optional<std::vector<int64_t>> episodes_of_all_ranks = {};
+  // Of complete options with shard_episodes: the episodes of each rank; `episodes` are those of this rank.
+  std::vector<std::vector<int64_t>> episodes_of_ranks = {};
+
+  // Of complete options: the episodes that all ranks together draw from.
+  std::vector<int64_t> episodes_of_all_ranks() const {
+    if (episodes_of_ranks.empty()) return *episodes;
+    std::vector<int64_t> all;
+    for (const auto& own : episodes_of_ranks) all.insert(all.end(), own.begin(), own.end());
+    return all;
+  }
 
   // Of complete options: the index of each request's stream, where it is there.
   std::vector<std::optional<int64_t>> streams = {};
+
+  // Of complete options: the stream that fills a request, or null.
+  const Stream* stream_of(size_t request) const {
+    const auto& stream = streams[request];
+    return stream ? &dataset->streams()[static_cast<size_t>(*stream)] : nullptr;
+  }
 
   // What is text: datasets, episodes and statistics are the caller's, renames are names of their own.
   static constexpr auto fields() {
@@ -255,6 +269,9 @@ std::string loader_fields_json();
 
 // Whether a key is a camera's: its rows are frames. Of complete options.
 bool is_camera(const StreamRequest& request);
+
+// The streams that fill a request, of the sources that have one. Of complete options.
+std::vector<const Stream*> streams_of(const LoaderOptions& options, size_t request);
 
 // The shape of a key's row in the batch: the widest of the sources' streams, or what conversions make of it; not of a camera.
 // Of complete options.

@@ -111,7 +111,7 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
     const int64_t bytes = *request.tier == Tier::kDecoded ? *request.decoded_bytes : request.bytes;
     if (Room* room = rooms.of(*request.tier)) {
       if (bytes > room->left) {
-        throw DeviceError("memory.residency: '" + request.key + "' as '" + std::string(tier_name(*request.tier)) +
+        throw DeviceError("memory.residency: '" + request.key + "' as '" + std::string(name_of(*request.tier)) +
                           "' needs " + std::to_string(bytes) + " bytes of " + room->name + ", the memory budget of " +
                           std::to_string(room->budget) + " has " + std::to_string(room->left) +
                           " left; a larger memory.budget or residency='auto' may do");

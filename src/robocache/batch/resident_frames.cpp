@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -199,7 +200,7 @@ std::shared_ptr<const ResidentFrames> ResidentFrames::get(const FramesWanted& wa
       return std::shared_ptr<const ResidentFrames>(new ResidentFrames(wanted));
     } catch (const OutOfMemory& refusal) {
       throw OutOfMemory("stream '" + stream_of(wanted).name + "': needs " + std::to_string(bytes(wanted)) +
-                        " bytes as '" + std::string(tier_name(wanted.tier)) + "': " + refusal.what());
+                        " bytes as '" + std::string(name_of(wanted.tier)) + "': " + refusal.what());
     }
   });
 }
@@ -229,7 +230,9 @@ ResidentFrames::ResidentFrames(FramesWanted wanted)
   const auto get_stream = [&](Device device, Tier tier, std::optional<RowSpan> part) {
     return ResidentStream::get(wanted_.dataset, wanted_.stream, device, tier, part);
   };
+  if (wanted_.resized) resize_ = resize_of(wanted_);
   if (is_lazy(wanted_)) {
+    files_ = get_stream({}, Tier::kMapped, wanted_.part);
     make_room();
   } else if (is_of_stream(wanted_)) {
     stream_ = get_stream(wanted_.device, wanted_.tier, wanted_.part);
@@ -311,8 +314,7 @@ void ResidentFrames::decode(const ResidentStream& files) {
       continue;
     }
     decoder.decode(begin, count, static_cast<uint8_t*>(whole.data()));
-    resize_of(wanted_).run_on_device({.pixels = whole.data(), .frames = count}, {}, count, 1, to, nullptr,
-                                     wanted_.device, {});
+    resize_->run_on_device({.pixels = whole.data(), .frames = count}, {}, count, 1, to, nullptr, wanted_.device, {});
     check_cuda(cuda_backend().synchronize(wanted_.device.index, nullptr), "resizing frames");
   }
 }
@@ -329,8 +331,17 @@ void ResidentFrames::make_room() {
   promised() += of_pixels;
 }
 
-const uint8_t* ResidentFrames::at(int64_t row, const std::function<void(int64_t row, uint8_t* to)>& make,
-                                  std::vector<uint8_t>& meanwhile) const {
+void ResidentFrames::decode_row(int64_t row, uint8_t* to, FrameMemory& memory) const {
+  const Codec codec = stream().frames->codec;
+  const FrameShape stored = stored_shape(stream());
+  const std::span<const uint8_t> file = frame_file(*files_, row, memory.file);
+  if (!resize_) return decode_frame(codec, file, stored, to);
+  memory.stored.resize(static_cast<size_t>(stored.bytes()));
+  decode_frame(codec, file, stored, memory.stored.data());
+  resize_->run(memory.stored.data(), {}, 0, to);
+}
+
+const uint8_t* ResidentFrames::at(int64_t row, FrameMemory& memory) const {
   const int64_t of_frame = shape_.bytes();
   auto* const all = static_cast<uint8_t*>(host_memory_.data());
   uint8_t* const frame = all + (row - rows_.begin) * of_frame;
@@ -338,7 +349,7 @@ const uint8_t* ResidentFrames::at(int64_t row, const std::function<void(int64_t 
   uint8_t seen = state.load(std::memory_order_acquire);
   if (seen == kMissing && state.compare_exchange_strong(seen, kBeingMade)) {
     try {
-      make(row, frame);
+      decode_row(row, frame, memory);
     } catch (...) {
       state.store(kMissing);
       throw;
@@ -351,9 +362,9 @@ const uint8_t* ResidentFrames::at(int64_t row, const std::function<void(int64_t 
     return frame;
   }
   if (seen == kThere) return frame;
-  meanwhile.resize(static_cast<size_t>(of_frame));
-  make(row, meanwhile.data());
-  return meanwhile.data();
+  memory.frame.resize(static_cast<size_t>(of_frame));
+  decode_row(row, memory.frame.data(), memory);
+  return memory.frame.data();
 }
 
 }  // namespace robocache

@@ -2,12 +2,11 @@
 // ranks of a host share copies in host memory.
 //
 //   const auto frames = ResidentFrames::get({.dataset = dataset, .stream = 3, .device = {}, .tier = Tier::kDecoded});
-//   const uint8_t* pixels = frames->at(row, decode, meanwhile);
+//   const uint8_t* pixels = frames->at(row, memory);
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -54,6 +53,11 @@ std::span<const uint8_t> frame_file(const ResidentStream& files, int64_t row, st
 // The shape of frames as they are stored.
 FrameShape stored_shape(const Stream& stream);
 
+// Scratch memory of a thread that decodes frames.
+struct FrameMemory {
+  std::vector<uint8_t> file, stored, frame;
+};
+
 // Any number of threads may use one.
 class ResidentFrames {
  public:
@@ -81,10 +85,9 @@ class ResidentFrames {
   const ResidentJpegs* jpegs() const { return jpegs_ ? &*jpegs_ : nullptr; }
   const void* pixels() const { return pixels_; }
 
-  // On the CPU: the pixels of a row. If they are missing, make(row, to) writes them into this memory, or into `meanwhile` while
-  // another thread writes them. An exception of `make` leaves them missing.
-  const uint8_t* at(int64_t row, const std::function<void(int64_t row, uint8_t* to)>& make,
-                    std::vector<uint8_t>& meanwhile) const;
+  // On the CPU: the pixels of a row. If they are missing, they are decoded: into this memory, or while another thread decodes them
+  // there, into memory.frame. Throws FrameError, FileError, and leaves them missing.
+  const uint8_t* at(int64_t row, FrameMemory& memory) const;
 
   // Returns a note for people, as ResidentStream::note() does.
   const std::string& note() const { return stream_ != nullptr ? stream_->note() : host_memory_.note(); }
@@ -95,11 +98,14 @@ class ResidentFrames {
   void load_jpegs(const ResidentStream& files);
   void decode(const ResidentStream& files);
   void make_room();
+  void decode_row(int64_t row, uint8_t* to, FrameMemory& memory) const;
 
   FramesWanted wanted_;
   RowSpan rows_;
   FrameShape shape_;
   std::shared_ptr<const ResidentStream> stream_;  // raw frames as they are stored
+  std::shared_ptr<const ResidentStream> files_;   // on the CPU
+  std::optional<ImageTransform> resize_;          // with wanted_.resized
   std::optional<ResidentJpegs> jpegs_;
   DeviceBuffer device_memory_;
   HostCopy host_memory_;

@@ -121,8 +121,9 @@ void check_stored_rotations(const LoaderOptions& options) {
     if (asked.convert.empty()) continue;
     const KeyConversion conversion = key_conversion(options, request);
     for (const SourceRequest& source : options.sources) {
-      if (!source.streams[request]) continue;
-      const int64_t features = source.dataset->streams()[static_cast<size_t>(*source.streams[request])].features;
+      const Stream* const stream = source.stream_of(request);
+      if (stream == nullptr) continue;
+      const int64_t features = stream->features;
       check(options, request, source, request, stored_rotations(conversion, features, nullptr));
       if (!conversion.base) continue;
       check(options, request, source, *conversion.base, stored_rotations(conversion, features, &asked.base_features));

@@ -131,7 +131,7 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     const StreamRequest& asked = options.streams[request];
     const auto& resident = streams.of(source, request);
     if (!resident) continue;
-    const Stream& stream = from.dataset->streams()[static_cast<size_t>(*from.streams[request])];
+    const Stream& stream = *from.stream_of(request);
     const BatchSpec& spec = streams.spec(source);
     const Found found =
         look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));

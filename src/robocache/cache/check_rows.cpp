@@ -12,7 +12,7 @@ namespace {
 std::string kind_text(const std::optional<FrameFormat>& frames, const std::optional<Ragged>& ragged) {
   if (ragged) return *ragged == Ragged::kText ? "text" : "ragged rows";
   if (!frames) return "numbers";
-  return std::string(codec_name(frames->codec)) + " frames of " + std::string(color_space_name(frames->color_space));
+  return std::string(name_of(frames->codec)) + " frames of " + std::string(name_of(frames->color_space));
 }
 
 // Returns text like "[n, 3]".

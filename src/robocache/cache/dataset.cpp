@@ -161,46 +161,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-std::string_view clock_name(Clock clock) { return clock == Clock::kRecorded ? "recorded" : "nominal"; }
-
-Clock clock_from_name(std::string_view name) {
-  for (const Clock clock : {Clock::kRecorded, Clock::kNominal}) {
-    if (clock_name(clock) == name) return clock;
-  }
-  throw ArgumentError("clock: expected 'recorded' or 'nominal', got '" + std::string(name) + "'");
-}
-
-std::string_view codec_name(Codec codec) {
-  return codec == Codec::kRaw ? "raw" : codec == Codec::kJpeg ? "jpeg" : "png";
-}
-
-Codec codec_from_name(std::string_view name) {
-  for (const Codec codec : {Codec::kRaw, Codec::kJpeg, Codec::kPng}) {
-    if (codec_name(codec) == name) return codec;
-  }
-  throw ArgumentError("codec: expected 'raw', 'jpeg' or 'png', got '" + std::string(name) + "'");
-}
-
-std::string_view color_space_name(ColorSpace color_space) {
-  return color_space == ColorSpace::kRgb ? "rgb" : color_space == ColorSpace::kGray ? "gray" : "depth";
-}
-
-ColorSpace color_space_from_name(std::string_view name) {
-  for (const ColorSpace color_space : {ColorSpace::kRgb, ColorSpace::kGray, ColorSpace::kDepth}) {
-    if (color_space_name(color_space) == name) return color_space;
-  }
-  throw ArgumentError("color_space: expected 'rgb', 'gray' or 'depth', got '" + std::string(name) + "'");
-}
-
-std::string_view ragged_name(Ragged ragged) { return ragged == Ragged::kArray ? "array" : "text"; }
-
-Ragged ragged_from_name(std::string_view name) {
-  for (const Ragged ragged : {Ragged::kArray, Ragged::kText}) {
-    if (ragged_name(ragged) == name) return ragged;
-  }
-  throw ArgumentError("ragged: expected 'array' or 'text', got '" + std::string(name) + "'");
-}
-
 bool same_clock(const Stream& a, const Stream& b) {
   return a.clock_checksum == b.clock_checksum && std::ranges::equal(a.row_offsets, b.row_offsets) &&
          std::equal(a.time_ns, a.time_ns + a.rows, b.time_ns);

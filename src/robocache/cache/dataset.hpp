@@ -20,6 +20,7 @@
 
 #include "robocache/cache/file.hpp"
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/enum_names.hpp"
 
 namespace robocache {
 
@@ -29,11 +30,10 @@ enum class Clock : uint8_t {
   kNominal,   // computed as index / rate: the recording's own clock is lost
 };
 
-// Returns "recorded" or "nominal".
-std::string_view clock_name(Clock clock);
-
-// The inverse of clock_name. Throws ArgumentError.
-Clock clock_from_name(std::string_view name);
+template <>
+struct EnumNames<Clock> {
+  static constexpr std::string_view names[] = {"recorded", "nominal"};
+};
 
 // The storage of a camera's rows.
 enum class Codec : uint8_t {
@@ -42,11 +42,10 @@ enum class Codec : uint8_t {
   kPng,   // one PNG file each
 };
 
-// Returns "raw", "jpeg" or "png".
-std::string_view codec_name(Codec codec);
-
-// The inverse of codec_name. Throws ArgumentError.
-Codec codec_from_name(std::string_view name);
+template <>
+struct EnumNames<Codec> {
+  static constexpr std::string_view names[] = {"raw", "jpeg", "png"};
+};
 
 // The meaning of a frame's channels.
 enum class ColorSpace : uint8_t {
@@ -55,11 +54,10 @@ enum class ColorSpace : uint8_t {
   kDepth,  // 1 channel, a distance; 0 and non-finite values mean no measurement
 };
 
-// Returns "rgb", "gray" or "depth".
-std::string_view color_space_name(ColorSpace color_space);
-
-// The inverse of color_space_name. Throws ArgumentError.
-ColorSpace color_space_from_name(std::string_view name);
+template <>
+struct EnumNames<ColorSpace> {
+  static constexpr std::string_view names[] = {"rgb", "gray", "depth"};
+};
 
 // The frame format of a camera's stream, besides dtype and shape.
 struct FrameFormat {
@@ -76,11 +74,10 @@ enum class Ragged : uint8_t {
   kText,   // UTF-8; each element is a byte, a uint8 scalar
 };
 
-// Returns "array" or "text".
-std::string_view ragged_name(Ragged ragged);
-
-// The inverse of ragged_name. Throws ArgumentError.
-Ragged ragged_from_name(std::string_view name);
+template <>
+struct EnumNames<Ragged> {
+  static constexpr std::string_view names[] = {"array", "text"};
+};
 
 // The writer's findings about a stream. A period is the time between two neighbouring rows of one episode.
 struct StreamFindings {

@@ -111,8 +111,8 @@ Json columns_json(const std::vector<EpisodeColumn>& columns) {
 }
 
 Json frames_json(const FrameFormat& frames) {
-  return {{"codec", std::string(codec_name(frames.codec))},
-          {"color_space", std::string(color_space_name(frames.color_space))},
+  return {{"codec", std::string(name_of(frames.codec))},
+          {"color_space", std::string(name_of(frames.color_space))},
           {"unit_m", frames.unit_m ? Json(*frames.unit_m) : Json()},
           {"intrinsics", frames.intrinsics.empty() ? Json() : Json(frames.intrinsics)},
           {"resized", frames.resized_json.empty() ? Json() : Json::parse(frames.resized_json)}};
@@ -223,8 +223,8 @@ double rate_of(double period_ns) {
 
 FrameFormat read_frames(const Node& node) {
   FrameFormat frames;
-  frames.codec = codec_from_name(node["codec"].string());
-  frames.color_space = color_space_from_name(node["color_space"].string());
+  frames.codec = value_of<Codec>(node["codec"].string(), "codec");
+  frames.color_space = value_of<ColorSpace>(node["color_space"].string(), "color_space");
   if (const Node unit = node["unit_m"]; !unit.is_null()) frames.unit_m = unit.number();
   if (const Node matrix = node["intrinsics"]; !matrix.is_null()) {
     frames.intrinsics = matrix.list([](const Node& item) { return item.number(); });
@@ -238,9 +238,9 @@ Stream read_stream(const std::string& path, const Node& node, int64_t version) {
   stream.name = node["name"].string();
   try {
     stream.dtype = dtype_from_name(node["dtype"].string());
-    stream.clock = clock_from_name(node["clock"].string());
+    stream.clock = value_of<Clock>(node["clock"].string(), "clock");
     if (version > 1 && !node["frames"].is_null()) stream.frames = read_frames(node["frames"]);
-    if (version > 2 && !node["ragged"].is_null()) stream.ragged = ragged_from_name(node["ragged"].string());
+    if (version > 2 && !node["ragged"].is_null()) stream.ragged = value_of<Ragged>(node["ragged"].string(), "ragged");
   } catch (const ArgumentError& error) {
     throw FileError(path + ": in stream '" + stream.name + "': " + error.what());
   }
@@ -425,10 +425,10 @@ std::string manifest_text(const Manifest& manifest) {
                        {"dtype", std::string(dtype_name(stream.dtype))},
                        {"shape", stream.shape},
                        {"rows", stream.rows},
-                       {"clock", std::string(clock_name(stream.clock))},
+                       {"clock", std::string(name_of(stream.clock))},
                        {"names", stream.names},
                        {"frames", stream.frames ? frames_json(*stream.frames) : Json()},
-                       {"ragged", stream.ragged ? Json(std::string(ragged_name(*stream.ragged))) : Json()},
+                       {"ragged", stream.ragged ? Json(std::string(name_of(*stream.ragged))) : Json()},
                        {"attributes", Json::parse(stream.attributes_json)},
                        {"findings", findings_json(stream.findings)}});
   }
@@ -530,14 +530,14 @@ std::string check_object(std::string_view argument, std::string_view json) {
 }
 
 std::string frame_mistake(const FrameFormat& frames, DType dtype, std::span<const int64_t> shape) {
-  const std::string color_space(color_space_name(frames.color_space));
+  const std::string color_space(name_of(frames.color_space));
   std::vector<DType> dtypes{DType::kUInt8};
   if (frames.codec != Codec::kJpeg) dtypes.push_back(DType::kUInt16);
   if (frames.codec == Codec::kRaw) dtypes.push_back(DType::kFloat32);
   if (std::ranges::find(dtypes, dtype) == dtypes.end()) {
     std::string expected;
     for (const DType known : dtypes) expected += (expected.empty() ? "" : " or ") + std::string(dtype_name(known));
-    return "expected " + std::string(codec_name(frames.codec)) + " frames of " + expected + ", got " +
+    return "expected " + std::string(name_of(frames.codec)) + " frames of " + expected + ", got " +
            std::string(dtype_name(dtype));
   }
   const int64_t channels = frames.color_space == ColorSpace::kRgb ? 3 : 1;

@@ -27,9 +27,12 @@
 namespace robocache {
 
 template <class Struct, class T>
+using MemberOf = T Struct::*;
+
+template <class Struct, class T>
 struct Field {
   const char* name;
-  T Struct::* member;
+  MemberOf<Struct, T> member;
 };
 
 template <class T>

@@ -35,8 +35,8 @@ const Dataset& dataset_of(const Args& args) { return *args.object<DatasetHandle>
 json frames_json(const Stream& stream) {
   if (!stream.frames) return nullptr;
   const FrameFormat& frames = *stream.frames;
-  return {{"codec", std::string(codec_name(frames.codec))},
-          {"color_space", std::string(color_space_name(frames.color_space))},
+  return {{"codec", std::string(name_of(frames.codec))},
+          {"color_space", std::string(name_of(frames.color_space))},
           {"unit_m", frames.unit_m ? json(*frames.unit_m) : json()},
           {"intrinsics", frames.intrinsics},
           {"resized", frames.resized_json.empty() ? json() : json::parse(frames.resized_json)}};
@@ -90,7 +90,7 @@ ROBOCACHE_FFI(writer_open, args, result) {
 }
 
 ROBOCACHE_FFI(writer_describe_stream, args, result) {
-  writer_of(args).describe_stream(args.string(1, "stream"), clock_from_name(args.string(2, "clock")),
+  writer_of(args).describe_stream(args.string(1, "stream"), value_of<Clock>(args.string(2, "clock"), "clock"),
                                   json::parse(args.string(3, "names")).get<std::vector<std::string>>(),
                                   args.string(4, "attributes"));
 }
@@ -111,7 +111,7 @@ ROBOCACHE_FFI(writer_append, args, result) {
 // (writer, stream, times, values, offsets, "array" or "text")
 ROBOCACHE_FFI(writer_append_ragged, args, result) {
   writer_of(args).append_ragged(args.string(1, "stream"), args.tensor(2, "times"), args.tensor(3, "values"),
-                                args.tensor(4, "offsets"), ragged_from_name(args.string(5, "ragged")));
+                                args.tensor(4, "offsets"), value_of<Ragged>(args.string(5, "ragged"), "ragged"));
 }
 
 // (writer, stream, times, codec, color_space, dtype, shape as a JSON list, uint8 [bytes], int64 [n + 1] or [0])
@@ -120,9 +120,9 @@ ROBOCACHE_FFI(writer_append_frames, args, result) {
   const TensorView bytes = args.tensor(7, "data");
   const TensorView offsets = args.tensor(8, "offsets");
   writer_of(args).append_frames(
-      args.string(1, "stream"), args.tensor(2, "times"), codec_from_name(args.string(3, "codec")),
-      color_space_from_name(args.string(4, "color_space")), dtype_from_name(args.string(5, "dtype")), shape,
-      {static_cast<const uint8_t*>(bytes.data), static_cast<size_t>(bytes.numel())},
+      args.string(1, "stream"), args.tensor(2, "times"), value_of<Codec>(args.string(3, "codec"), "codec"),
+      value_of<ColorSpace>(args.string(4, "color_space"), "color_space"), dtype_from_name(args.string(5, "dtype")),
+      shape, {static_cast<const uint8_t*>(bytes.data), static_cast<size_t>(bytes.numel())},
       {static_cast<const int64_t*>(offsets.data), static_cast<size_t>(offsets.numel())});
 }
 
@@ -178,10 +178,10 @@ ROBOCACHE_FFI(dataset_describe, args, result) {
                        {"shape", stream.shape},
                        {"rows", stream.rows},
                        {"rate_hz", stream.rate_hz},
-                       {"clock", std::string(clock_name(stream.clock))},
+                       {"clock", std::string(name_of(stream.clock))},
                        {"names", stream.names},
                        {"frames", frames_json(stream)},
-                       {"ragged", stream.ragged ? json(std::string(ragged_name(*stream.ragged))) : json()},
+                       {"ragged", stream.ragged ? json(std::string(name_of(*stream.ragged))) : json()},
                        {"attributes", json::parse(stream.attributes_json)},
                        {"findings", json::parse(dataset.findings_json(static_cast<int64_t>(streams.size())))},
                        {"time_ns", address(stream.time_ns)},

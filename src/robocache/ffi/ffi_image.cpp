@@ -43,7 +43,7 @@ std::span<const int64_t> integers_of(const Args& args, int i, const char* name) 
 
 // -> Arrays: bytes, offsets, and what they are as the bytes of a JSON object
 void set_encoded(EncodedFrames made, Result* result) {
-  const nlohmann::json described = {{"codec", codec_name(made.codec)},
+  const nlohmann::json described = {{"codec", name_of(made.codec)},
                                     {"shape", {made.shape.height, made.shape.width, made.shape.channels}},
                                     {"dtype", dtype_name(made.shape.dtype)},
                                     {"reencoded", made.reencoded}};
@@ -72,9 +72,11 @@ ROBOCACHE_FFI(encode_frames, args, result) {
   check_device(frames, "frames", Device{});
   check_dense(frames, "frames");
   const FrameShape shape{frames.shape[1], frames.shape[2], frames.shape[3], frames.dtype};
-  const EncodeOptions options{args.integer(2, "quality"), subsampling_from_name(args.string(3, "subsampling"))};
-  set_encoded(encode_frames(codec_from_name(args.string(1, "codec")), frames.data, frames.shape[0], shape, options),
-              &result);
+  const EncodeOptions options{args.integer(2, "quality"),
+                              value_of<Subsampling>(args.string(3, "subsampling"), "subsampling")};
+  set_encoded(
+      encode_frames(value_of<Codec>(args.string(1, "codec"), "codec"), frames.data, frames.shape[0], shape, options),
+      &result);
 }
 
 // (bytes, offsets) -> as set_encoded says
@@ -89,8 +91,8 @@ ROBOCACHE_FFI(decode_frames, args, result) {
   if (out.ndim != 4 || out.shape[0] != static_cast<int64_t>(rows.size()) || !out.is_contiguous()) {
     refuse("out: expected [rows, height, width, channels], dense, got ", out.describe());
   }
-  decode_frames(codec_from_name(args.string(0, "codec")), bytes_of(args, 1, "data"), integers_of(args, 2, "offsets"),
-                {out.shape[1], out.shape[2], out.shape[3], out.dtype}, rows, out.data);
+  decode_frames(value_of<Codec>(args.string(0, "codec"), "codec"), bytes_of(args, 1, "data"),
+                integers_of(args, 2, "offsets"), {out.shape[1], out.shape[2], out.shape[3], out.dtype}, rows, out.data);
 }
 
 // (blobs, offsets, out) -> an array, or nothing where out is given
@@ -109,13 +111,13 @@ ROBOCACHE_FFI(resident_jpegs, args, result) {
   const auto offsets = integers_of(args, 1, "offsets");
   if (offsets.size() < 2) refuse("offsets: expected [N + 1] of at least one frame, got ", args.description(1));
   const Device device = device_from_name(args.string(2, "device"));
-  const auto tier = tier_from_name(args.string(3, "tier"), "tier");
+  const auto tier = value_of<Tier>(args.string(3, "tier"), "tier");
   if (!device.is_cuda()) refuse("device: expected a CUDA device, got ", device_name(device));
-  if (!tier || *tier == Tier::kMapped) refuse("tier: expected device or pinned, got ", args.string(3, "tier"));
+  if (tier == Tier::kDecoded || tier == Tier::kMapped) refuse("tier: expected device or pinned, got ", name_of(tier));
   std::vector<int64_t> rows(offsets.size() - 1);
   std::iota(rows.begin(), rows.end(), 0);
   const auto name = [](int64_t i) { return "frames[" + std::to_string(i) + "]"; };
-  result.set_object(ResidentJpegsHandle{ResidentJpegs(prepare_jpeg_frames(bytes, offsets, rows, name), device, *tier)});
+  result.set_object(ResidentJpegsHandle{ResidentJpegs(prepare_jpeg_frames(bytes, offsets, rows, name), device, tier)});
 }
 
 // (frames, place) -> frames, height, width, channels

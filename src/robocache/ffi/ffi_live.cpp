@@ -61,7 +61,7 @@ void set(Result& result, const std::optional<int64_t>& value) {
 // (dtype, codec or None, span_ns, lateness_ns, most_ahead_ns, on_rewind, the extents of a row) -> ring
 ROBOCACHE_FFI(ring_open, args, result) {
   RingOptions options{.dtype = dtype_from_name(args.string(0, "dtype"), "dtype")};
-  if (!args.is_none(1)) options.codec = codec_from_name(args.string(1, "codec"));
+  if (!args.is_none(1)) options.codec = value_of<Codec>(args.string(1, "codec"), "codec");
   options.span_ns = args.integer(2, "span_s");
   options.lateness_ns = args.integer(3, "lateness_s");
   options.most_ahead_ns = args.integer(4, "most_ahead_s");

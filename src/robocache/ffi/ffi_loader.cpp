@@ -167,7 +167,7 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   auto placements = nlohmann::json::array();
   for (const Placement& placement : loader.placements()) {
     placements.push_back({{"key", placement.key},
-                          {"tier", std::string(tier_name(placement.tier))},
+                          {"tier", std::string(name_of(placement.tier))},
                           {"bytes", placement.bytes},
                           {"why", placement.why}});
   }
@@ -291,8 +291,7 @@ ROBOCACHE_FFI(loader_statistics, args, result) {
                                .quantiles = numbers<double>(args, 4, "quantiles")};
   const SourceRequest& from = options.sources[source];
   const auto table = std::make_shared<std::vector<double>>(
-      *window_statistics(options, source, request, options.shard_episodes ? from.episodes_of_all_ranks : from.episodes,
-                         asked, check_signals));
+      *window_statistics(options, source, request, from.episodes_of_all_ranks(), asked, check_signals));
   const auto fields = static_cast<int64_t>(5 + asked.quantiles.size());
   result.set(OwnedTensor::share(
       TensorView::contiguous(table->data(), DType::kFloat64, {fields, std::ssize(*table) / fields}), table));

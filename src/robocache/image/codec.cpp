@@ -22,7 +22,7 @@ void check_encodable(Codec codec, const FrameShape& shape, const EncodeOptions& 
   }
   const bool is_jpeg = codec == Codec::kJpeg;
   if (shape.dtype != DType::kUInt8 && (is_jpeg || shape.dtype != DType::kUInt16)) {
-    refuse_type("frames: expected uint8", is_jpeg ? "" : " or uint16", " for ", codec_name(codec), ", got ",
+    refuse_type("frames: expected uint8", is_jpeg ? "" : " or uint16", " for ", name_of(codec), ", got ",
                 dtype_name(shape.dtype));
   }
   if (is_jpeg && (options.quality < 1 || options.quality > 100)) {
@@ -76,12 +76,6 @@ void decode_frame(Codec codec, std::span<const uint8_t> blob, const FrameShape& 
       std::memcpy(out, blob.data(), blob.size());
       return;
   }
-}
-
-Subsampling subsampling_from_name(std::string_view name) {
-  if (name == "4:2:0") return Subsampling::k420;
-  if (name == "4:4:4") return Subsampling::k444;
-  refuse("subsampling: expected '4:2:0' or '4:4:4', got '", name, "'");
 }
 
 std::vector<uint8_t> encode_frame(Codec codec, const void* pixels, const FrameShape& shape,

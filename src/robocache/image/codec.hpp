@@ -39,9 +39,10 @@ enum class Subsampling : uint8_t {
   k420,  // one colour sample per 2 x 2 pixels
   k444,  // one colour sample per pixel
 };
-
-// Reads "4:2:0" or "4:4:4". Throws ArgumentError naming `subsampling`.
-Subsampling subsampling_from_name(std::string_view name);
+template <>
+struct EnumNames<Subsampling> {
+  static constexpr std::string_view names[] = {"4:2:0", "4:4:4"};
+};
 
 // Options of JPEG. PNG and raw frames are exact and have none.
 struct EncodeOptions {

@@ -86,8 +86,8 @@ EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_
       [&](int64_t i) {
         const auto blob = blob_at(bytes, offsets, i);
         if (const Codec codec = codec_of(blob); codec != result.codec) {
-          throw FrameError("expected " + std::string(codec_name(result.codec)) + " like frames[0], got " +
-                           std::string(codec_name(codec)));
+          throw FrameError("expected " + std::string(name_of(result.codec)) + " like frames[0], got " +
+                           std::string(name_of(codec)));
         }
         if (const FrameShape shape = frame_shape(result.codec, blob); shape != result.shape) {
           throw FrameError("expected " + result.shape.describe() + " like frames[0], got " + shape.describe());
@@ -115,7 +115,7 @@ void decode_frames(Codec codec, std::span<const uint8_t> bytes, std::span<const 
   const int64_t frame_bytes = shape.bytes();
   const bool has_one_size = offsets.empty();
   if (has_one_size && (codec != Codec::kRaw || frame_bytes < 1)) {
-    refuse("offsets: expected [n + 1] for ", codec_name(codec), " frames of ", shape.describe(), ", got none");
+    refuse("offsets: expected [n + 1] for ", name_of(codec), " frames of ", shape.describe(), ", got none");
   }
   const int64_t count =
       has_one_size ? static_cast<int64_t>(bytes.size()) / frame_bytes : static_cast<int64_t>(offsets.size()) - 1;

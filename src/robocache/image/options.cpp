@@ -1,11 +1,13 @@
 #include "robocache/image/options.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
-#include <span>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "robocache/core/arguments.hpp"
 
@@ -14,83 +16,96 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kFits[] = {"stretch", "pad", "crop"};
-constexpr std::string_view kInterpolations[] = {"bilinear", "nearest", "bicubic", "area"};
-constexpr std::string_view kCropAts[] = {"random", "center"};
-constexpr std::string_view kLayouts[] = {"chw", "hwc"};
-
-// One of the options; null if the caller left it out.
-struct Option {
-  std::string name;
-  const Json& value;
-
-  explicit operator bool() const { return !value.is_null(); }
+// Reads one option, whose name in errors is `name`.
+struct Read {
+  const std::string name;
+  const Json& json;
 
   [[noreturn]] void refuse_as(const char* expected) const {
-    refuse_type(name, ": expected ", expected, ", got ", value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    refuse_type(name, ": expected ", expected, ", got ", json.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  double number(const char* expected) const {
-    if (!value.is_number()) refuse_as(expected);
-    return value.get<double>();
+
+  void to(bool& value) const {
+    if (!json.is_boolean()) refuse_as("True or False");
+    value = json.get<bool>();
   }
-  int64_t whole(const char* expected) const {
-    if (!value.is_number_integer()) refuse_as(expected);
-    return value.get<int64_t>();
+  void to(int64_t& value, const char* expected = "a whole number") const {
+    if (!json.is_number_integer()) refuse_as(expected);
+    value = json.get<int64_t>();
   }
-  bool boolean() const {
-    if (!value.is_boolean()) refuse_as("True or False");
-    return value.get<bool>();
+  void to(double& value, const char* expected = "a number") const {
+    if (!json.is_number()) refuse_as(expected);
+    value = json.get<double>();
   }
-  std::string text(const char* expected) const {
-    if (!value.is_string()) refuse_as(expected);
-    return value.get<std::string>();
+  void to(std::string& value, const char* expected = "text") const {
+    if (!json.is_string()) refuse_as(expected);
+    value = json.get<std::string>();
   }
-  std::vector<double> numbers(const char* expected) const {
-    if (!value.is_array()) refuse_as(expected);
-    std::vector<double> result;
-    for (const Json& entry : value) {
-      if (!entry.is_number()) refuse_as(expected);
-      result.push_back(entry.get<double>());
+  template <HasNames Enum>
+  void to(Enum& value) const {
+    std::string text;
+    to(text);
+    value = value_of<Enum>(text, name);
+  }
+  void to(DType& value) const {
+    std::string text;
+    to(text, "the name of a dtype");
+    value = dtype_from_name(text, name);
+  }
+  template <class T>
+  void to(std::vector<T>& value, const char* expected) const {
+    if (!json.is_array()) refuse_as(expected);
+    for (const Json& entry : json) Read{name, entry}.to(value.emplace_back(), expected);
+  }
+  void to(std::vector<std::string>& value) const { to(value, "a list of cameras' keys"); }
+  void to(std::optional<ImageSize>& value) const {
+    std::vector<int64_t> sides;
+    to(sides, "(height, width) in pixels");
+    if (sides.size() != 2) refuse_as("(height, width) in pixels");
+    value = {sides[0], sides[1]};
+  }
+  // A single number x is a range around the value that changes nothing, or [x, x].
+  void to(std::optional<ImageRange>& value) const {
+    constexpr const char* kExpected = "a number or (low, high)";
+    if (json.is_array()) {
+      std::vector<double> ends;
+      to(ends, kExpected);
+      if (ends.size() != 2) refuse_as(kExpected);
+      value = {ends[0], ends[1]};
+      return;
     }
-    return result;
+    double x = 0;
+    to(x, kExpected);
+    const std::string_view option = std::string_view(name).substr(name.rfind('.') + 1);
+    if (option == "brightness" || option == "contrast" || option == "saturation") {
+      value = {std::max(0.0, 1 - x), 1 + x};
+    } else if (option == "hue" || option == "rotation") {
+      value = {-x, x};
+    } else {
+      value = {x, x};
+    }
   }
-  // Returns the index of the text among the names, which `expected` lists.
-  size_t one_of(std::span<const std::string_view> names, const char* expected) const {
-    const std::string got = text(expected);
-    const auto found = std::find(names.begin(), names.end(), got);
-    if (found == names.end()) refuse(name, ": expected ", expected, ", got '", got, "'");
-    return static_cast<size_t>(found - names.begin());
+  // Of channels.
+  void to(std::vector<double>& value) const {
+    constexpr const char* kExpected = "a number, one a channel, or 'imagenet'";
+    if (json.is_array()) return to(value, kExpected);
+    if (!json.is_string()) return to(value.emplace_back(), kExpected);
+    if (json != "imagenet") refuse(name, ": expected ", kExpected, ", got '", json.get<std::string>(), "'");
+    value = name.ends_with("std") ? std::vector{0.229, 0.224, 0.225} : std::vector{0.485, 0.456, 0.406};
   }
 };
 
-std::optional<ImageSize> size_of(const Option& option) {
-  if (!option) return {};
-  constexpr const char* kExpected = "(height, width) in pixels";
-  if (!option.value.is_array() || option.value.size() != 2) option.refuse_as(kExpected);
-  const auto side = [&](size_t i) { return Option{option.name, option.value[i]}.whole(kExpected); };
-  return ImageSize{side(0), side(1)};
-}
-
-// Reads a range. `of_number` converts a single number to a range.
-template <class OfNumber>
-std::optional<ImageRange> range_of(const Option& option, const OfNumber& of_number) {
-  if (!option) return {};
-  constexpr const char* kExpected = "a number or (low, high)";
-  if (!option.value.is_array()) return of_number(option.number(kExpected));
-  const std::vector<double> ends = option.numbers(kExpected);
-  if (ends.size() != 2) option.refuse_as(kExpected);
-  return ImageRange{ends[0], ends[1]};
-}
-
-std::vector<double> channels_of(const Option& option, const std::vector<double>& imagenet) {
-  if (!option) return {};
-  constexpr const char* kExpected = "a number, one a channel, or 'imagenet'";
-  if (option.value.is_string()) {
-    option.one_of(std::array{std::string_view("imagenet")}, kExpected);
-    return imagenet;
+Json json_of(const std::optional<ImageRange>& range) { return range ? Json{range->low, range->high} : Json(); }
+Json json_of(const std::optional<ImageSize>& size) { return size ? Json{size->height, size->width} : Json(); }
+Json json_of(const std::vector<double>& channels) { return channels.empty() ? Json() : Json(channels); }
+Json json_of(DType dtype) { return dtype_name(dtype); }
+template <class T>
+Json json_of(const T& value) {
+  if constexpr (HasNames<T>) {
+    return name_of(value);
+  } else {
+    return value;
   }
-  if (!option.value.is_array()) return {option.number(kExpected)};
-  return option.numbers(kExpected);
 }
 
 void check_range(const std::optional<ImageRange>& range, const std::string& name, double least, double most) {
@@ -110,111 +125,25 @@ void check_size(const std::optional<ImageSize>& size, const std::string& name) {
 }  // namespace
 
 ImageOptions image_options_from_json(std::string_view json, std::string_view of) {
-  static const char* const known[] = {"size",    "fit",         "interpolation",   "crop_scale",    "crop",
-                                      "crop_at", "shift",       "flip_horizontal", "flip_vertical", "rotation",
-                                      "blur",    "blur_kernel", "brightness",      "contrast",      "saturation",
-                                      "hue",     "erase",       "erase_scale",     "erase_ratio",   "erase_value",
-                                      "mean",    "std",         "dtype",           "layout",        "per_frame",
-                                      "together"};
   const Json object = Json::parse(json, nullptr, false);
   if (!object.is_object()) refuse_type(of, "options: expected a JSON object, got ", json);
-  for (const auto& [name, value] : object.items()) {
-    if (std::find(std::begin(known), std::end(known), name) == std::end(known)) {
-      refuse_type(of, name, ": no such option of images");
-    }
-  }
-  const Json none;
-  const auto option = [&](const char* name) {
-    const auto found = object.find(name);
-    return Option{std::string(of) + name, found == object.end() ? none : *found};
-  };
-  const auto about_one = [](double x) { return ImageRange{std::max(0.0, 1 - x), 1 + x}; };
-
   ImageOptions result;
-  const auto fixed = [](double x) { return ImageRange{x, x}; };
-  const auto both_ways = [](double x) { return ImageRange{-x, x}; };
-  const auto probability = [&](const char* name) {
-    const Option asked = option(name);
-    return asked ? asked.number("a probability from 0 to 1") : 0.0;
-  };
-  result.crop_scale = range_of(option("crop_scale"), fixed);
-  result.size = size_of(option("size"));
-  if (const Option fit = option("fit")) {
-    result.fit = static_cast<ImageFit>(fit.one_of(kFits, "'stretch', 'pad' or 'crop'"));
-  }
-  if (const Option interpolation = option("interpolation")) {
-    constexpr const char* kExpected = "'bilinear', 'nearest', 'bicubic' or 'area'";
-    result.interpolation = static_cast<ImageInterpolation>(interpolation.one_of(kInterpolations, kExpected));
-  }
-  result.crop = size_of(option("crop"));
-  if (const Option crop_at = option("crop_at")) {
-    result.crop_at = static_cast<CropAt>(crop_at.one_of(kCropAts, "'random' or 'center'"));
-  }
-  if (const Option shift = option("shift")) result.shift = shift.whole("a whole number of pixels");
-  result.flip_horizontal = probability("flip_horizontal");
-  result.flip_vertical = probability("flip_vertical");
-  result.rotation = range_of(option("rotation"), both_ways);
-  result.blur = range_of(option("blur"), fixed);
-  if (const Option kernel = option("blur_kernel")) result.blur_kernel = kernel.whole("an odd number of pixels");
-  result.brightness = range_of(option("brightness"), about_one);
-  result.contrast = range_of(option("contrast"), about_one);
-  result.saturation = range_of(option("saturation"), about_one);
-  result.hue = range_of(option("hue"), both_ways);
-  result.erase = probability("erase");
-  result.erase_scale = range_of(option("erase_scale"), fixed);
-  result.erase_ratio = range_of(option("erase_ratio"), fixed);
-  result.erase_value = channels_of(option("erase_value"), {0.485, 0.456, 0.406});
-  result.mean = channels_of(option("mean"), {0.485, 0.456, 0.406});
-  result.stddev = channels_of(option("std"), {0.229, 0.224, 0.225});
-  if (const Option dtype = option("dtype"))
-    result.dtype = dtype_from_name(dtype.text("the name of a dtype"), dtype.name);
-  if (const Option layout = option("layout")) {
-    result.layout = static_cast<ImageLayout>(layout.one_of(kLayouts, "'chw' or 'hwc'"));
-  }
-  if (const Option per_frame = option("per_frame")) result.per_frame = per_frame.boolean();
-  if (const Option together = option("together")) {
-    constexpr const char* kExpected = "a list of cameras' keys";
-    if (!together.value.is_array()) together.refuse_as(kExpected);
-    for (const Json& key : together.value) result.together.push_back(Option{together.name, key}.text(kExpected));
+  for (const auto& [option, value] : object.items()) {
+    bool is_known = false;
+    for_each_field(result, [&](const char* field, auto& member) {
+      if (option != field) return;
+      is_known = true;
+      if (!value.is_null()) Read{std::string(of) + field, value}.to(member);
+    });
+    if (!is_known) refuse_type(of, option, ": no such option of images");
   }
   check_image_options(result, of);
   return result;
 }
 
 std::string image_options_to_json(const ImageOptions& options) {
-  const auto range = [](const std::optional<ImageRange>& ends) { return ends ? Json{ends->low, ends->high} : Json(); };
-  const auto size = [](const std::optional<ImageSize>& sides) {
-    return sides ? Json{sides->height, sides->width} : Json();
-  };
-  const auto numbers = [](const std::vector<double>& of_channels) {
-    return of_channels.empty() ? Json() : Json(of_channels);
-  };
-  const Json object = {{"crop_scale", range(options.crop_scale)},
-                       {"size", size(options.size)},
-                       {"fit", kFits[static_cast<size_t>(options.fit)]},
-                       {"interpolation", kInterpolations[static_cast<size_t>(options.interpolation)]},
-                       {"crop", size(options.crop)},
-                       {"crop_at", kCropAts[static_cast<size_t>(options.crop_at)]},
-                       {"shift", options.shift},
-                       {"flip_horizontal", options.flip_horizontal},
-                       {"flip_vertical", options.flip_vertical},
-                       {"rotation", range(options.rotation)},
-                       {"blur", range(options.blur)},
-                       {"blur_kernel", options.blur_kernel},
-                       {"brightness", range(options.brightness)},
-                       {"contrast", range(options.contrast)},
-                       {"saturation", range(options.saturation)},
-                       {"hue", range(options.hue)},
-                       {"erase", options.erase},
-                       {"erase_scale", range(options.erase_scale)},
-                       {"erase_ratio", range(options.erase_ratio)},
-                       {"erase_value", numbers(options.erase_value)},
-                       {"mean", numbers(options.mean)},
-                       {"std", numbers(options.stddev)},
-                       {"dtype", dtype_name(options.dtype)},
-                       {"layout", kLayouts[static_cast<size_t>(options.layout)]},
-                       {"per_frame", options.per_frame},
-                       {"together", options.together}};
+  Json object;
+  for_each_field(options, [&](const char* name, const auto& value) { object[name] = json_of(value); });
   return object.dump();
 }
 

@@ -5,9 +5,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "robocache/core/dtype.hpp"
+#include "robocache/core/enum_names.hpp"
+#include "robocache/core/fields.hpp"
 
 namespace robocache {
 
@@ -15,6 +18,10 @@ enum class ImageFit : uint8_t {
   kStretch,  // each side is scaled by its own factor
   kPad,      // the whole frame with black bars: a letterbox
   kCrop,     // the largest centred part of the frame that has the proportions of `size`
+};
+template <>
+struct EnumNames<ImageFit> {
+  static constexpr std::string_view names[] = {"stretch", "pad", "crop"};
 };
 
 // How a resize weighs pixels. All but kNearest are antialiased: they widen where a side shrinks.
@@ -24,10 +31,22 @@ enum class ImageInterpolation : uint8_t {
   kBicubic,  // Keys' cubic with a = -1/2, as PIL and torch with antialias have it
   kArea,     // the mean over the area of the result's pixel
 };
+template <>
+struct EnumNames<ImageInterpolation> {
+  static constexpr std::string_view names[] = {"bilinear", "nearest", "bicubic", "area"};
+};
 
 enum class CropAt : uint8_t { kRandom, kCenter };
+template <>
+struct EnumNames<CropAt> {
+  static constexpr std::string_view names[] = {"random", "center"};
+};
 
 enum class ImageLayout : uint8_t { kChw, kHwc };
+template <>
+struct EnumNames<ImageLayout> {
+  static constexpr std::string_view names[] = {"chw", "hwc"};
+};
 
 struct ImageSize {
   int64_t height, width;
@@ -65,6 +84,21 @@ struct ImageOptions {
   ImageLayout layout = ImageLayout::kChw;
   bool per_frame = false;                  // each frame of a window has its own draws
   std::vector<std::string> together = {};  // other cameras that share this one's draws
+
+  static constexpr auto fields() {
+    using Self = ImageOptions;
+    return std::tuple(
+        Field{"crop_scale", &Self::crop_scale}, Field{"size", &Self::size}, Field{"fit", &Self::fit},
+        Field{"interpolation", &Self::interpolation}, Field{"crop", &Self::crop}, Field{"crop_at", &Self::crop_at},
+        Field{"shift", &Self::shift}, Field{"flip_horizontal", &Self::flip_horizontal},
+        Field{"flip_vertical", &Self::flip_vertical}, Field{"rotation", &Self::rotation}, Field{"blur", &Self::blur},
+        Field{"blur_kernel", &Self::blur_kernel}, Field{"brightness", &Self::brightness},
+        Field{"contrast", &Self::contrast}, Field{"saturation", &Self::saturation}, Field{"hue", &Self::hue},
+        Field{"erase", &Self::erase}, Field{"erase_scale", &Self::erase_scale},
+        Field{"erase_ratio", &Self::erase_ratio}, Field{"erase_value", &Self::erase_value}, Field{"mean", &Self::mean},
+        Field{"std", &Self::stddev}, Field{"dtype", &Self::dtype}, Field{"layout", &Self::layout},
+        Field{"per_frame", &Self::per_frame}, Field{"together", &Self::together});
+  }
 };
 
 // Reads a JSON object with Python's names (`std` for stddev), all of them optional. A range may be one number x: for

@@ -72,7 +72,7 @@ ResidentJpegs::ResidentJpegs(const JpegFrames& frames, Device device, Tier tier)
     : ResidentJpegs(frames, nullptr, device) {
   if (!device.is_cuda() || (tier != Tier::kDevice && tier != Tier::kPinned)) {
     throw ArgumentError("resident JPEGs: expected a CUDA device and tier device or pinned, got " + device_name(device) +
-                        " and " + std::string(tier_name(tier)));
+                        " and " + std::string(name_of(tier)));
   }
   if (tier == Tier::kPinned) {
     pinned_words_ = PinnedBuffer(device, static_cast<size_t>(bytes(frames)));

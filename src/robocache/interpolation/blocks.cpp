@@ -17,7 +17,7 @@ void check_width(const char* argument, const FeatureBlock& block) {
   if (!slerp && block.method != InterpolationMethod::kPose) return;
   const int64_t width = slerp ? 4 : 7;
   if (block.end - block.begin == width) return;
-  throw ArgumentError(std::string(argument) + ": '" + std::string(method_name(block.method)) + "' expects " +
+  throw ArgumentError(std::string(argument) + ": '" + std::string(name_of(block.method)) + "' expects " +
                       std::to_string(width) + " features, got " + std::to_string(block.end - block.begin) +
                       (slerp ? "; name each quaternion by its slice" : "; name each pose by its slice"));
 }

@@ -57,8 +57,6 @@ ROBOCACHE_HD constexpr bool is_step(InterpolationMethod method) {
          method == InterpolationMethod::kNext;
 }
 
-inline std::string_view method_name(InterpolationMethod method) { return name_of(method); }
-
 // In the unit of the clock: seconds, or whole nanoseconds for int64 clocks.
 using Duration = std::variant<int64_t, double>;
 

@@ -82,7 +82,7 @@ std::string duration_text(const Duration& duration) {
 void check_method(InterpolationMethod method, DType values, const InterpolationOptions& options,
                   const ArgumentsOf& of) {
   const bool step = is_step(method);
-  const auto name = [&] { return "'" + std::string(method_name(method)) + "'"; };
+  const auto name = [&] { return "'" + std::string(name_of(method)) + "'"; };
   if (!step && !is_floating(values)) {
     refuse_type(of("values"), ": method ", name(), " expects float64, float32, float16 or bfloat16, got ",
                 dtype_name(values), "; use 'nearest', 'previous' or 'next'");
@@ -121,8 +121,8 @@ void check_methods(int64_t features, DType values, const InterpolationOptions& o
     for (const FeatureBlock& run : runs) {
       check_method(run.method, values, options, of);
       if (options.tolerance && run.method != runs[0].method) {
-        refuse(of("tolerance"), ": expected one method for all features, got '", method_name(runs[0].method), "' and '",
-               method_name(run.method), "'");  // a target would be valid by one and not by the other
+        refuse(of("tolerance"), ": expected one method for all features, got '", name_of(runs[0].method), "' and '",
+               name_of(run.method), "'");  // a target would be valid by one and not by the other
       }
     }
   }
@@ -242,7 +242,7 @@ void check_boundary(const InterpolationOptions& options, std::span<const Segment
   };
   if (std::any_of(segments.begin(), segments.end(), takes_it)) return;
   refuse(of("bc_type"), ": goes with 'cubic', got '", name_of(options.boundary), "' with '",
-         method_name(options.method), "'");
+         name_of(options.method), "'");
 }
 
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch) {

@@ -239,7 +239,7 @@ struct Aligner::Impl {
     const RingOptions& ring = key.ring->options();
     const auto text = [](DType dtype, const std::vector<int64_t>& shape, const std::optional<Codec>& codec) {
       return shape_string(shape.data(), static_cast<int>(shape.size())) + " " + std::string(dtype_name(dtype)) +
-             (codec ? " " + std::string(codec_name(*codec)) : "");
+             (codec ? " " + std::string(name_of(*codec)) : "");
     };
     if (ring.dtype != rows.dtype || ring.shape != rows.shape || ring.codec != rows.codec) {
       refuse("rings['", key.spec->key, "']: expected rows of ", text(rows.dtype, rows.shape, rows.codec),

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
+
+#include "robocache/core/enum_names.hpp"
 
 namespace robocache {
 
@@ -15,10 +16,9 @@ enum class Tier : uint8_t {
   kMapped,   // the cache's files, which threads of the host read ahead of time
 };
 
-// "decoded", "device", "pinned", "mapped".
-std::string_view tier_name(Tier tier);
-
-// The inverse of tier_name; nullopt for "auto". Throws ArgumentError, which names `argument`.
-std::optional<Tier> tier_from_name(std::string_view name, std::string_view argument = "residency");
+template <>
+struct EnumNames<Tier> {
+  static constexpr std::string_view names[] = {"decoded", "device", "pinned", "mapped"};
+};
 
 }  // namespace robocache

@@ -154,7 +154,7 @@ TEST(WindowSamplesBuilds, GiveTheSameBitsForEveryConversionAndMethod) {
     EXPECT_NE(expected, batch.filled(baseline::window_samples, {0, 0}));
     for (const Build& build : vector_builds()) {
       EXPECT_EQ(batch.filled(build.samples, {0, batch.count()}), expected)
-          << build.name << " by " << method_name(method);
+          << build.name << " by " << name_of(method);
     }
   }
 }
@@ -291,11 +291,11 @@ void expect_what_scalar_rules_take(const std::vector<int64_t>& deltas) {
                                                                 : lerp(left, right, static_cast<float>(picked.weight));
         const auto at = static_cast<size_t>(i);
         ASSERT_EQ(reinterpret_cast<const float*>(memory.data() + stream.out_offset)[at], expected)
-            << build.name << ", " << method_name(asked.method) << ", step " << i;
+            << build.name << ", " << name_of(asked.method) << ", step " << i;
         ASSERT_EQ(memory[static_cast<size_t>(stream.pad_offset) + at] != 0, !picked.valid)
             << build.name << ", step " << i;
         ASSERT_EQ(reinterpret_cast<const int64_t*>(memory.data())[at], age_of(row, picked, target))
-            << build.name << ", " << method_name(asked.method) << ", step " << i;
+            << build.name << ", " << name_of(asked.method) << ", step " << i;
       }
     }
   }

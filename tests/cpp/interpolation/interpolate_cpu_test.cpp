@@ -170,7 +170,7 @@ TEST(InterpolateEntries, BuildsGiveTheSameBitsForCurvesAnglesAndRotations) {
           for (const Build& build : vector_builds()) {
             expect_same(filled<T>(build.entries, row, 0, 30), expected,
                         build.name + ", " + std::string(dtype_name(E::kDType)) + ", " +
-                            std::string(method_name(method)) + ", features " + std::to_string(features));
+                            std::string(name_of(method)) + ", features " + std::to_string(features));
           }
         }
       }

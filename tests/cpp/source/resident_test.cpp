@@ -88,7 +88,7 @@ TEST_P(Resident, LongStreamsAreCopiedWhole) {
   for (const Tier tier : kTiers) {
     const auto stream = ResidentStream::get(dataset, 0, device(), tier);
     const std::vector<float> got = values_of(*stream, values.size(), device());
-    EXPECT_EQ(std::memcmp(got.data(), values.data(), values.size() * sizeof(float)), 0) << tier_name(tier);
+    EXPECT_EQ(std::memcmp(got.data(), values.data(), values.size() * sizeof(float)), 0) << name_of(tier);
   }
 }
 
@@ -121,12 +121,12 @@ TEST_P(Resident, WhatIsPresentIsWhatALoaderHolds) {
     return ResidentClock::bytes_present(*dataset, stream, where);
   };
   for (const Tier tier : kTiers) {
-    EXPECT_EQ(there(tier), 0) << tier_name(tier);
+    EXPECT_EQ(there(tier), 0) << name_of(tier);
     EXPECT_EQ(clock_there(0, device()), 0);
     auto held = ResidentStream::get(dataset, 0, device(), tier);
     for (const Tier other : kTiers) {
       const bool same = other == tier || (!device().is_cuda() && tier != Tier::kMapped && other != Tier::kMapped);
-      EXPECT_EQ(there(other), same && tier != Tier::kMapped ? 12 : 0) << tier_name(tier) << ' ' << tier_name(other);
+      EXPECT_EQ(there(other), same && tier != Tier::kMapped ? 12 : 0) << name_of(tier) << ' ' << name_of(other);
     }
     EXPECT_EQ(ResidentStream::bytes_present(*dataset, 1, device(), tier), 0);
     const int64_t clock = ResidentClock::bytes(*dataset, 0);

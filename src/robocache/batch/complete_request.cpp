@@ -1,0 +1,257 @@
+// Completes and checks what is asked for one key.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "robocache/align/window_params.hpp"
+#include "robocache/batch/option_checks.hpp"
+#include "robocache/core/arguments.hpp"
+#include "robocache/core/tensor_view.hpp"
+#include "robocache/core/time.hpp"
+
+namespace robocache {
+namespace {
+
+void check_methods(const StreamRequest& request, const Stream& stream) {
+  const std::string name = of_stream(request, "method");
+  const auto check = [&](InterpolationMethod method) {
+    if (method == InterpolationMethod::kCubic) {
+      refuse(name, ": 'cubic' looks at a whole recording, not at a window: expected another method, such as 'akima'");
+    }
+    if (!is_floating(stream.dtype) && !is_step(method)) {
+      refuse_type(name, ": '", name_of(method), "' expects a floating stream, got ", dtype_name(stream.dtype),
+                  "; use 'previous', 'nearest' or 'next'");
+    }
+    if (*request.causal && method == InterpolationMethod::kNext) {
+      refuse(of_stream(request, "causal"), ": 'next' looks at a later sample; expected another method");
+    }
+    if (request.tolerance_s && !is_step(method)) {
+      refuse(of_stream(request, "tolerance_s"), ": goes with 'previous', 'nearest' or 'next', got '", name_of(method),
+             "'; max_gap_s is for what lies between two samples");
+    }
+  };
+  try {
+    for (const FeatureBlock& block : feature_blocks(stream.features, *request.method, request.methods)) {
+      check(block.method);
+    }
+  } catch (const ArgumentError& error) {
+    const std::string_view text = error.what();
+    if (text.starts_with("methods:") || text.starts_with("method:")) refuse(name, text.substr(text.find(':')));
+    throw;
+  }
+}
+
+// A camera's rows are chosen, nothing is made of two of them.
+void complete_camera(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
+  for (const Stream* const other : streams) {
+    if (other->frames) continue;
+    refuse(of_stream(request), ": expected frames in all sources, got numbers in one");
+  }
+  const auto chooses = [](std::optional<InterpolationMethod> method) {
+    return method == InterpolationMethod::kPrevious || method == InterpolationMethod::kNearest;
+  };
+  if (!request.method) request.method = chooses(options.method) ? options.method : InterpolationMethod::kPrevious;
+  if (!chooses(request.method) || !request.methods.empty()) {
+    refuse(of_stream(request, "method"), ": expected 'previous' or 'nearest' for a camera, got ",
+           request.methods.empty() ? "'" + std::string(name_of(*request.method)) + "'" : "methods of slices");
+  }
+  if (request.normalize && *request.normalize != Normalize::kNone) {
+    refuse(of_stream(request, "normalize"), ": expected none for a camera, whose mean and std stand in images=");
+  }
+  request.normalize = Normalize::kNone;
+  if (!request.images) {
+    const DType of_all = options.dtype == DType::kFloat64 ? DType::kFloat32 : options.dtype;
+    request.images.emplace().dtype = request.dtype.value_or(of_all);
+  }
+  request.dtype = request.images->dtype;
+}
+
+// A window in rows takes recorded rows: nothing is made between them.
+void check_rows(const StreamRequest& request) {
+  for (const double rows : request.delta_timestamps) {
+    if (rows == std::nearbyint(rows) && std::abs(rows) <= static_cast<double>(kMostRowOffset)) continue;
+    refuse(of_stream(request), ": expected whole numbers of rows, at most 2^30, since rows=True, got ",
+           number_text(rows));
+  }
+  const bool mixes = request.method && request.method != InterpolationMethod::kPrevious;
+  if (mixes || (request.method_asked && !request.methods.empty())) {
+    refuse(of_stream(request, "method"), ": expected none with rows=True, since a step is a recorded row, got ",
+           request.methods.empty() ? "'" + std::string(name_of(*request.method)) + "'" : "methods of slices");
+  }
+  if (request.max_gap_s) {
+    refuse(of_stream(request, "max_gap_s"), ": expected none with rows=True, since nothing lies between rows, got ",
+           number_text(*request.max_gap_s), "; tolerance_s limits the age of the anchor's row");
+  }
+}
+
+// them differently.
+
+void check_moment(const StreamRequest& request) {
+  const MomentRequest& moment = *request.moment;
+  const std::string name = of_stream(request, "moment");
+  if (moment.kind == MomentKind::kFuture) {
+    if (!(0 <= moment.low_s && moment.low_s < moment.high_s)) {
+      refuse(name, ": expected 0 <= low_s < high_s, got ", number_text(moment.low_s), " and ",
+             number_text(moment.high_s));
+    }
+    checked_ns(moment.low_s, name + ".low_s");
+    if (std::isfinite(moment.high_s)) checked_ns(moment.high_s, name + ".high_s");
+  }
+  if (moment.kind == MomentKind::kGeometric && !(0 < moment.discount && moment.discount < 1)) {
+    refuse(name, ": expected a discount between 0 and 1, got ", number_text(moment.discount));
+  }
+}
+
+// Refuses sources whose rows of a key one array cannot hold.
+void check_alike(const LoaderOptions& options, const std::vector<const Stream*>& streams,
+                 const StreamRequest& request) {
+  const Stream& stream = *streams[0];
+  const bool camera = stream.frames.has_value();
+  const bool floating = is_floating(stream.dtype);
+  for (const Stream* const other : streams) {
+    if (other->ragged) {
+      refuse(of_stream(request), ": expected rows of one size, which a batch is made of, got ",
+             *other->ragged == Ragged::kText
+                 ? "text; task_text='" + request.stream + "' gives the text at each anchor"
+                 : "ragged rows; 'Clouds beside a batch' in docs/loader.md gathers a batch's from Dataset.streams");
+    }
+    if (camera) continue;
+    if (other->frames) {
+      refuse(of_stream(request), ": expected numbers in all sources, got frames in one");
+    }
+    if (other->dtype != stream.dtype && !(floating && is_floating(other->dtype))) {
+      refuse_type(of_stream(request), ": expected one dtype in all sources, got ", dtype_name(stream.dtype), " and ",
+                  dtype_name(other->dtype));
+    }
+    if (other->shape == stream.shape) continue;
+    const std::string got = ", got " + shape_string(stream.shape.data(), static_cast<int>(stream.shape.size())) +
+                            " and " + shape_string(other->shape.data(), static_cast<int>(other->shape.size()));
+    if (!options.pad_features) {
+      refuse(of_stream(request), ": expected rows of one shape in all sources, or pad_features=True", got);
+    }
+    if (other->shape.size() != 1 || stream.shape.size() != 1) {
+      refuse(of_stream(request), ": pad_features expects rows of one axis", got);
+    }
+  }
+  if (stream.shape.size() + 2 > static_cast<size_t>(kMaxDims)) {
+    refuse(of_stream(request), ": expected rows of at most ", std::to_string(kMaxDims - 2), " dimensions, got ",
+           std::to_string(stream.shape.size()));
+  }
+}
+
+// Completes and checks the request's durations.
+void complete_durations(const LoaderOptions& options, StreamRequest& request) {
+  if (!request.max_gap_s && !request.rows) request.max_gap_s = options.max_gap_s;
+  if (request.max_gap_s && !(*request.max_gap_s >= 0)) {
+    refuse(of_stream(request, "max_gap_s"), ": expected 0 or more, got ", number_text(*request.max_gap_s));
+  }
+  if (!request.tolerance_s) request.tolerance_s = options.tolerance_s;
+  if (request.tolerance_s && !(*request.tolerance_s >= 0)) {
+    refuse(of_stream(request, "tolerance_s"), ": expected 0 or more, got ", number_text(*request.tolerance_s));
+  }
+  if (!request.offset_s) request.offset_s = options.offset_s;
+  const int64_t offset_ns = checked_ns(*request.offset_s, of_stream(request, "offset_s"));
+  for (const double delta : request.delta_timestamps) {
+    const int64_t delta_ns = request.rows ? 0 : checked_ns(delta, of_stream(request));
+    if (std::abs(delta_ns) > INT64_MAX / 2 - std::abs(offset_ns)) {
+      refuse(of_stream(request, "offset_s"), ": expected less than 146 years together with delta_timestamps, got ",
+             number_text(*request.offset_s));
+    }
+  }
+}
+
+void complete_numbers(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
+  const Stream& stream = *streams[0];
+  const bool floating = is_floating(stream.dtype);
+  if (request.images) refuse(of_stream(request, "images"), ": expected a camera's key, got one of numbers");
+  if (!request.method) request.method = options.method;
+  if (!request.method) request.method = floating ? InterpolationMethod::kLinear : InterpolationMethod::kPrevious;
+  for (const Stream* const other : streams) check_methods(request, *other);
+
+  if (!request.normalize) request.normalize = floating ? options.normalize : Normalize::kNone;
+  if (!floating && *request.normalize != Normalize::kNone) {
+    refuse_type(of_stream(request, "normalize"), ": expected a floating stream, got ", dtype_name(stream.dtype));
+  }
+  request.dtype_asked = request.dtype.has_value();
+  if (!request.dtype) request.dtype = floating ? options.dtype : stream.dtype;
+  if (*request.dtype != stream.dtype && !(floating && is_floating(*request.dtype))) {
+    refuse_type(of_stream(request, "dtype"), ": expected ", floating ? "a floating dtype" : dtype_name(stream.dtype),
+                ", got ", dtype_name(*request.dtype));
+  }
+}
+
+}  // namespace
+
+std::string of_stream(const StreamRequest& request, std::string_view field) {
+  return "delta_timestamps['" + request.stream + "']" + (field.empty() ? "" : "." + std::string(field));
+}
+
+void complete_request(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
+  if (request.delta_timestamps.empty()) {
+    refuse(of_stream(request), ": expected at least one offset, got none");
+  }
+  check_alike(options, streams, request);
+  if (request.moment) check_moment(request);
+  if (request.rows) {
+    check_rows(request);
+    request.method = InterpolationMethod::kPrevious;
+    request.methods.clear();
+  }
+  complete_durations(options, request);
+  if (!request.causal) request.causal = options.causal;
+  if (!request.residency) request.residency = options.residency;
+  if (streams[0]->frames) return complete_camera(options, streams, request);
+  complete_numbers(options, streams, request);
+}
+
+void check_grid(const LoaderOptions& options, const StreamRequest& request, const Stream& stream,
+                const Stream& anchor) {
+  const double period_ns = stream.findings.period_ns;
+  if (request.rows || stream.clock != Clock::kNominal || !(period_ns > 0) || !same_clock(stream, anchor)) return;
+  // A latency makes no values of streams whose steps are rows in any case.
+  const bool mixes = is_floating(stream.dtype) && !stream.frames && !request.causal.value_or(options.causal);
+  const double latency = mixes ? request.offset_s.value_or(options.offset_s) : 0;
+  for (const double delta : request.delta_timestamps) {
+    const double ns = (delta + latency) * kNsPerSecond;
+    if (std::abs(ns - std::nearbyint(ns / period_ns) * period_ns) <= kOffGridNs) continue;
+    refuse(of_stream(request), ": ", number_text(delta), " s",
+           latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is no multiple of the stream's ",
+           number_text(period_ns / kNsPerSecond),
+           " s, and its clock is nominal: nothing was recorded there; expected offsets "
+           "that are, or method=, such as ",
+           method_proposal(request), ", to make values between rows");
+  }
+}
+
+std::string first_difference(const std::vector<std::string>& names, const std::vector<std::string>& others) {
+  if (names.empty() || others.empty()) return "";
+  for (size_t f = 0; f < std::min(names.size(), others.size()); ++f) {
+    if (names[f] != others[f]) return "feature " + std::to_string(f) + " is '" + names[f] + "' and '" + others[f] + "'";
+  }
+  return "";
+}
+
+bool are_reordered(std::vector<std::string> names, std::vector<std::string> others) {
+  std::ranges::sort(names);
+  std::ranges::sort(others);
+  return names == others;
+}
+
+// Refuses a key whose sources have the same features in different orders, which its rows would mix, and notes one whose sources name
+
+void check_names(const StreamRequest& request, const std::vector<const Stream*>& streams, std::string& note) {
+  for (const Stream* const other : streams) {
+    const std::string difference = first_difference(streams[0]->names, other->names);
+    if (difference.empty()) continue;
+    if (are_reordered(streams[0]->names, other->names)) {
+      refuse(of_stream(request), ": expected features in one order in all sources, got ", difference,
+             "; ingest one source with a mapping whose slices give each part of the row a stream of its own");
+    }
+    add_to_note(note, of_stream(request) + ": sources name features differently: " + difference +
+                          "; if they mean other things, Source(rename=) gives each source a key of its own");
+    return;
+  }
+}
+
+}  // namespace robocache

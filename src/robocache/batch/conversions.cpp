@@ -1,0 +1,173 @@
+// The conversions of keys, and what flipped images mirror of them.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "robocache/batch/option_checks.hpp"
+#include "robocache/core/arguments.hpp"
+
+namespace robocache {
+namespace {
+
+// The names of a flip of rows and of one of columns.
+constexpr const char* kFlips[] = {"flip_vertical", "flip_horizontal"};
+
+double flip_of(const StreamRequest& camera, size_t axis) {
+  return axis == 0 ? camera.images->flip_vertical : camera.images->flip_horizontal;
+}
+
+const std::optional<std::vector<int64_t>>& mirror_of(const StreamRequest& request, size_t axis) {
+  return axis == 0 ? request.mirror_vertical : request.mirror_horizontal;
+}
+
+// A camera that flips its images along an axis, or null.
+const StreamRequest* flipped_camera(const LoaderOptions& options, size_t axis) {
+  for (const StreamRequest& request : options.streams) {
+    if (is_camera(request) && flip_of(request, axis) > 0) return &request;
+  }
+  return nullptr;
+}
+
+// A flipped image shows a mirrored world: each key of floats says what changes its sign. What does so changes it for all
+// cameras.
+void check_mirror(const LoaderOptions& options, size_t request, size_t axis) {
+  const StreamRequest& asked = options.streams[request];
+  const StreamRequest* const flipped = flipped_camera(options, axis);
+  if (is_camera(asked) || flipped == nullptr) return;
+  int64_t features = 0;
+  bool floats = true;
+  bool rows = true;
+  for (const Stream* const stream : streams_of(options, request)) {
+    floats = floats && is_floating(stream->dtype);
+    rows = rows && stream->shape.size() == 1;
+    features = stream->features;
+  }
+  const std::string name = of_stream(asked, "mirror");
+  const auto& mirrored = mirror_of(asked, axis);
+  if (!mirrored) {
+    if (!floats) return;
+    refuse(name, ": expected the features whose signs change with ", kFlips[axis], " of '", flipped->stream,
+           "', which mirrors the world ([]: none do), got none");
+  }
+  if (mirrored->empty()) return;
+  if (!floats || !rows) refuse(name, ": expected [] for a key that is not of floats with rows of one axis");
+  for (size_t i = 0; i < mirrored->size(); ++i) {
+    const int64_t feature = (*mirrored)[i];
+    if (feature >= (i == 0 ? 0 : (*mirrored)[i - 1] + 1) && feature < features) continue;
+    refuse(name, ": expected ascending features below ", std::to_string(features), ", got ", std::to_string(feature));
+  }
+  for (const StreamRequest& camera : options.streams) {
+    if (!is_camera(camera) || flip_of(camera, axis) == flip_of(*flipped, axis)) continue;
+    refuse(of_stream(camera, "images"), ".", kFlips[axis], ": expected ", number_text(flip_of(*flipped, axis)),
+           " as for '", flipped->stream, "', since '", asked.stream, "' is mirrored with all cameras, got ",
+           number_text(flip_of(camera, axis)));
+  }
+  key_conversion(options, request);
+}
+
+// How far from 1 a quaternion's length may be, with the rounding of its type.
+double length_tolerance(DType dtype) {
+  constexpr double kTolerance = 1e-3;
+  return kTolerance + (dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24);
+}
+
+// Refuses a state whose features are the key's in another order, since a conversion compares them one by one.
+void check_base_names(const LoaderOptions& options, size_t request, size_t base) {
+  const StreamRequest& asked = options.streams[request];
+  for (const SourceRequest& source : options.sources) {
+    if (!source.streams[request] || !source.streams[base]) continue;
+    const std::vector<std::string>& names = source.stream_of(request)->names;
+    const std::vector<std::string>& recorded = source.stream_of(base)->names;
+    std::vector<std::string> taken;
+    if (!recorded.empty()) {
+      for (const int64_t feature : asked.base_features) taken.push_back(recorded[static_cast<size_t>(feature)]);
+    }
+    if (asked.base_features.empty()) taken = recorded;
+    const std::string difference = first_difference(names, taken);
+    if (difference.empty() || !are_reordered(names, taken)) continue;
+    refuse(of_stream(asked, "base"), ": expected features of '", asked.base, "' in the order of this key's, got ",
+           difference, "; base=(key, [indices]) gives their order");
+  }
+}
+
+}  // namespace
+
+KeyMirror key_mirror(const LoaderOptions& options, size_t request) {
+  KeyMirror made{};
+  for (size_t axis = 0; axis < 2; ++axis) {
+    const StreamRequest* const flipped = flipped_camera(options, axis);
+    const auto& mirrored = mirror_of(options.streams[request], axis);
+    if (flipped == nullptr || !mirrored || mirrored->empty()) continue;
+    made.flip[axis] = flip_of(*flipped, axis);
+    made.axes.resize(std::max(made.axes.size(), static_cast<size_t>(mirrored->back()) + 1));
+    for (const int64_t feature : *mirrored) made.axes[static_cast<size_t>(feature)] |= static_cast<uint8_t>(1 << axis);
+  }
+  return made;
+}
+
+std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request) {
+  if (!options.streams[request].convert.empty()) return {key_conversion(options, request).ops.out_features};
+  const std::vector<const Stream*> streams = streams_of(options, request);
+  return (*std::ranges::max_element(streams, {}, &Stream::features))->shape;
+}
+
+KeyConversion key_conversion(const LoaderOptions& options, size_t request) {
+  const StreamRequest& asked = options.streams[request];
+  const std::string name = of_stream(asked, "convert");
+  KeyConversion made{.ops = {}, .base = {}, .work = DType::kFloat32, .tolerance = 0};
+  int64_t features = 0;
+  const auto look_at = [&](size_t key, const std::string& argument, int64_t& width) {
+    const std::string& of = options.streams[key].stream;
+    for (const Stream* const stream : streams_of(options, key)) {
+      if (stream->frames || !is_floating(stream->dtype) || stream->shape.size() != 1) {
+        refuse(argument, ": expected a key of floats with rows of one axis, got '", of, "'");
+      }
+      if (width != 0 && stream->features != width) {
+        refuse(argument, ": expected '", of, "' as wide in all sources, got ", std::to_string(width), " and ",
+               std::to_string(stream->features));
+      }
+      width = stream->features;
+      if (stream->dtype == DType::kFloat64) made.work = DType::kFloat64;
+      made.tolerance = std::max(made.tolerance, length_tolerance(stream->dtype));
+    }
+  };
+  look_at(request, name, features);
+  made.ops = action_ops(asked.convert, features, name);
+  if (!made.ops.has_base) {
+    if (!asked.base.empty())
+      refuse(of_stream(asked, "base"), ": goes with a conversion that compares with it, got none");
+    return made;
+  }
+  for (size_t key = 0; key < options.streams.size(); ++key) {
+    if (options.streams[key].stream == asked.base) made.base = key;
+  }
+  if (!made.base) {
+    refuse(of_stream(asked, "base"), ": expected the key of the state, one of the batch's, got '", asked.base, "'");
+  }
+  int64_t base_row = 0;
+  look_at(*made.base, of_stream(asked, "base"), base_row);
+  const auto taken = static_cast<int64_t>(asked.base_features.size());
+  if ((taken == 0 ? base_row : taken) != features) {
+    refuse(of_stream(asked, "base"), ": expected ", std::to_string(features), " features of '", asked.base,
+           "', in the order of this key's, got ", std::to_string(taken == 0 ? base_row : taken));
+  }
+  for (const int64_t feature : asked.base_features) {
+    if (0 <= feature && feature < base_row) continue;
+    refuse(of_stream(asked, "base"), ": expected features of '", asked.base, "' in [0, ", std::to_string(base_row),
+           "), got ", std::to_string(feature));
+  }
+  check_base_names(options, request, *made.base);
+  return made;
+}
+
+void check_conversion(const LoaderOptions& options, size_t request) {
+  const StreamRequest& asked = options.streams[request];
+  if (!asked.convert.empty()) {
+    key_conversion(options, request);
+  } else if (!asked.base.empty()) {
+    refuse(of_stream(asked, "base"), ": goes with convert, got none");
+  }
+  for (size_t axis = 0; axis < 2; ++axis) check_mirror(options, request, axis);
+}
+
+}  // namespace robocache

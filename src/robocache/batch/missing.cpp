@@ -1,0 +1,142 @@
+// Episodes without any row of a stream that the batch takes.
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "robocache/batch/option_checks.hpp"
+#include "robocache/core/arguments.hpp"
+
+namespace robocache {
+namespace {
+
+// A stream that the drawn episodes need, and how many of them lack it.
+struct Need {
+  const Stream* stream;
+  std::string key;
+  bool is_anchor = false;
+  int64_t lacking = 0;
+  int64_t first = -1;  // of the episodes that lack it
+
+  bool in(int64_t episode) const {
+    const auto e = static_cast<size_t>(episode);
+    return stream->row_offsets[e] < stream->row_offsets[e + 1];
+  }
+};
+
+// Those that some episode of the cache lacks.
+std::vector<Need> needs_of(const LoaderOptions& options, size_t place) {
+  const SourceRequest& source = options.sources[place];
+  std::vector<Need> needs;
+  for (size_t request = 0; request < options.streams.size(); ++request) {
+    const Stream* const stream = source.stream_of(request);
+    if (stream != nullptr) needs.push_back({stream, options.streams[request].stream, stream->name == source.anchor});
+  }
+  const auto is_anchor = [](const Need& need) { return need.is_anchor; };
+  if (!options.anchor_hz && std::none_of(needs.begin(), needs.end(), is_anchor)) {
+    needs.push_back({&source.dataset->stream(source.anchor), key_of(source, source.anchor), true});
+  }
+  std::erase_if(needs, [](const Need& need) { return need.stream->findings.empty_episodes == 0; });
+  return needs;
+}
+
+// "3 of 10 episodes have no row of 'camera', 1 none of 'lidar'".
+std::string counted(const std::vector<Need>& needs, int64_t episodes) {
+  std::string text;
+  for (const Need& need : needs) {
+    text += text.empty()
+                ? std::to_string(need.lacking) + " of " + std::to_string(episodes) + " episodes have no row of '"
+                : ", " + std::to_string(need.lacking) + " none of '";
+    text += need.key + "'";
+  }
+  return text;
+}
+
+// What `where` says of episodes that have rows of all these streams.
+std::string where_there(const std::vector<Need>& needs) {
+  std::string text;
+  for (const Need& need : needs) {
+    text += (text.empty() ? "(pc.field('rows." : " & (pc.field('rows.") + need.stream->name + "') > 0)";
+  }
+  return text;
+}
+
+// Whether an episode has a row of any stream that the batch takes.
+bool has_rows(const SourceRequest& source, int64_t episode) {
+  return std::any_of(source.streams.begin(), source.streams.end(), [&](const std::optional<int64_t>& stream) {
+    if (!stream) return false;
+    const auto offsets = source.dataset->streams()[static_cast<size_t>(*stream)].row_offsets;
+    return offsets[static_cast<size_t>(episode)] < offsets[static_cast<size_t>(episode) + 1];
+  });
+}
+
+// Notes the keys that no stream of a source fills.
+void note_absent(const LoaderOptions& options, size_t place, std::string& note) {
+  const SourceRequest& source = options.sources[place];
+  std::string keys;
+  for (size_t request = 0; request < options.streams.size(); ++request) {
+    if (!source.streams[request]) keys += (keys.empty() ? "'" : ", '") + options.streams[request].stream + "'";
+  }
+  if (keys.empty()) return;
+  add_to_note(note, source_name(options, place) + "missing: no stream for " + keys + ": in all of its " +
+                        std::to_string(source.episodes->size()) +
+                        " episodes the values are 0 and is_pad is true; rename= names the stream that fills a key");
+}
+
+}  // namespace
+
+void judge_missing(LoaderOptions& options, size_t place, std::string& note) {
+  note_absent(options, place, note);
+  std::vector<Need> needs = needs_of(options, place);
+  if (needs.empty()) return;
+  const std::string name = source_name(options, place);
+  std::vector<int64_t>& episodes = *options.sources[place].episodes;
+  const auto asked = static_cast<int64_t>(episodes.size());
+  std::vector<int64_t> whole;
+  for (const int64_t episode : episodes) {
+    bool all = true;
+    // What has no anchors is not drawn, so that what else it lacks does not matter.
+    const auto lacks = [&](const Need& need) { return !need.in(episode); };
+    const bool drawn =
+        std::none_of(needs.begin(), needs.end(), [&](const Need& x) { return x.is_anchor && lacks(x); }) &&
+        (!options.anchor_hz || has_rows(options.sources[place], episode));
+    for (Need& need : needs) {
+      if (!lacks(need)) continue;
+      all = false;
+      if (need.is_anchor != drawn) {
+        ++need.lacking;
+        if (need.first < 0) need.first = episode;
+      }
+    }
+    if (all) whole.push_back(episode);
+  }
+  std::erase_if(needs, [](const Need& need) { return need.lacking == 0; });
+  if (needs.empty()) return;
+  const std::string text = name + "missing: " + counted(needs, asked);
+  if (options.missing == Missing::kError) {
+    refuse(text, "; the first is episode ", std::to_string(needs[0].first),
+           "; expected rows of every key in every episode that is drawn from, or missing='pad' or 'drop'");
+  }
+  if (options.missing == Missing::kDrop) {
+    if (whole.empty()) refuse(text, "; expected an episode that has rows of all keys, got none to draw from");
+    const auto left_out = asked - static_cast<int64_t>(whole.size());
+    add_to_note(options.dropped, text + ": " + std::to_string(left_out) + " episodes are not drawn");
+    episodes = std::move(whole);
+    return;
+  }
+  if (options.edges == Edges::kDrop) return;  // which leaves them out
+  std::vector<Need> anchors;
+  std::copy_if(needs.begin(), needs.end(), std::back_inserter(anchors),
+               [](const Need& need) { return need.is_anchor; });
+  std::erase_if(needs, [](const Need& need) { return need.is_anchor; });
+  if (!needs.empty()) {
+    add_to_note(note, name + "missing: " + counted(needs, asked) +
+                          ": the values are 0 there and is_pad is true; missing='drop' or episodes=" +
+                          where_there(needs) + " leaves these episodes out");
+  }
+  if (!anchors.empty()) {
+    add_to_note(note, name + "anchors: " + counted(anchors, asked) +
+                          ", whose rows are the anchors: these episodes are not drawn; anchors= names another stream");
+  }
+}
+
+}  // namespace robocache
