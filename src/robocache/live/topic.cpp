@@ -521,7 +521,7 @@ struct Topic::Plan {
     const EncodedFrames taken = take_frames(said.data, offsets);
     const Codec codec = *row.ring->options().codec;
     if (taken.codec != codec || taken.shape != shape) {
-      unfit("expected ", codec_name(codec), " of ", shape.describe(), ", got ", codec_name(taken.codec), " of ",
+      unfit("expected ", name_of(codec), " of ", shape.describe(), ", got ", name_of(taken.codec), " of ",
             taken.shape.describe());
     }
     push(row, taken.bytes, time_ns, arrival_ns);
