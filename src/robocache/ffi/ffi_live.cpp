@@ -48,7 +48,7 @@ void check_frame(const RingOptions& ring, std::span<const uint8_t> file) {
   }
   const FrameShape expected{ring.shape[0], ring.shape[1], ring.shape[2], ring.dtype};
   if (codec == *ring.codec && found == expected) return;
-  refuse("row: expected ", codec_name(*ring.codec), " of ", expected.describe(), ", got ", codec_name(codec), " of ",
+  refuse("row: expected ", name_of(*ring.codec), " of ", expected.describe(), ", got ", name_of(codec), " of ",
          found.describe());
 }
 
