@@ -224,6 +224,44 @@ TEST_F(WriterTest, AnEpisodeWhoseLineCannotBeWrittenLeavesNothingOfIt) {
   EXPECT_TRUE(contains(lines, "\"first\"") && contains(lines, "\"last\""));
 }
 
+TEST_F(WriterTest, CommitsMakeTheOpenEpisodeLonger) {
+  Writer writer(path());
+  writer.begin_episode(R"({"task": "one"})");
+  append(writer, "x", {1, 2}, {1, 2});
+  append_png(writer, "top", {0}, {7});
+  writer.commit(R"({"source": "test"})");
+  EXPECT_FALSE(fs::exists(partial()));
+  const auto first = Dataset::open(path(), true);
+  for (int64_t time = 3; time < 40; ++time) {
+    append(writer, "x", {time}, {float(time)});
+    if (time % 4 == 0) append_cloud(writer, {time}, {time});
+    if (time % 7 == 0) writer.commit();
+  }
+  writer.end_episode(R"({"task": "one", "success": true})");
+  writer.commit();
+  writer.begin_episode(R"({"task": "two"})");
+  append(writer, "x", {1}, {1});
+  append(writer, "y", {1}, {1});
+  writer.abort_episode();
+  writer.begin_episode(R"({"task": "three"})");
+  append(writer, "x", {5}, {5});
+  writer.commit();
+  append(writer, "x", {6}, {6});
+  append(writer, "z", {6}, {6});
+  EXPECT_EQ(Dataset::open(path(), true)->stream("x").rows, 40);
+  writer.abort();
+  const auto dataset = Dataset::open(path(), true);
+  EXPECT_EQ(dataset->num_episodes(), 2);
+  EXPECT_EQ(dataset->streams().size(), 3u);
+  const Stream& x = dataset->stream("x");
+  EXPECT_EQ(std::vector<int64_t>(x.row_offsets.begin(), x.row_offsets.end()), (std::vector<int64_t>{0, 39, 40}));
+  const std::string lines(dataset->episodes_jsonl());
+  EXPECT_TRUE(contains(lines, R"("end_ns": 39, "task": "one", "success": true)")) << lines;
+  EXPECT_FALSE(contains(lines, "two"));
+  EXPECT_EQ(first->stream("x").rows, 2);  // who had it open keeps that
+  EXPECT_EQ(first->num_episodes(), 1);
+}
+
 TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
   constexpr int64_t kRows = 20000;
   {
