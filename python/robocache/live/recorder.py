@@ -34,7 +34,7 @@ class Recorder:
 
     A row is taken once it is final (older than the ring's newest by more than its `lateness_s`), so a stream's rows are in the
     order of their stamps. The end of an episode takes the others too. Each ring is a stream of its name; files of cameras are kept
-    without loss. ``<name>.arrival_ns`` has the arrival of each row at its stamp.
+    without loss, each decoded once to check it. ``<name>.arrival_ns`` has the arrival of each row at its stamp.
 
     The cache at `path` is there from the begin. Every `commit_s` it grows by what was taken since, the open episode too; a
     process that is killed leaves everything up to the last commit. Readers keep what they opened.
