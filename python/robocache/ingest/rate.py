@@ -20,24 +20,13 @@ _RATES = (
     "frame_rate", "framerate", "mocap_framerate", "mocap_frame_rate", "sample_rate", "sampling_rate", "record_frequency",
     "recording_frequency", "record_fps",
 )  # fmt: skip
-# These may also be a sensor's own, as a microphone's 16,000. No robot's rows come so often.
+# These may also be a sensor's own, as a microphone's 16,000. No robot's rows come so often, and by no name more often than the other.
 _OF_ANYTHING = ("frequency", "freq", "hz", "sample_rate", "sampling_rate")
-_MOST_OF_ROWS_HZ = 1000
+_MOST_OF_ANYTHING_HZ, _MOST_OF_ROWS_HZ = 1000, 10_000
 # What is described under such a word has a rate of its own.
-_SENSORS = {
-    "mic",
-    "mics",
-    "microphone",
-    "microphones",
-    "audio",
-    "sound",
-    "speech",
-    "imu",
-    "lidar",
-    "tactile",
-    "sensor",
-    "sensors",
-}
+_SENSORS = re.compile(
+    "mics?|microphones?|audio|sound|speech|imu|lidar|radar|gps|tactile|ft|wrench|sensors?|cams?|cameras?|images?|rgb|depth|video|gripper"
+)
 # Seconds from one row to the next.
 _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")
 # These are a simulation's steps where one of STEPS is beside them: so many are a row.
@@ -115,10 +104,9 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
         if number is None:
             continue
         if name in _RATES:
-            above = set(re.split(r"[^a-z]+", f"{where.rpartition(': ')[2]}{path[: -len(name)]}".lower()))
-            if name.startswith("control") or (
-                _SENSORS.isdisjoint(above) and (name not in _OF_ANYTHING or number <= _MOST_OF_ROWS_HZ)
-            ):
+            above = re.split(r"[^a-z]+", f"{where.rpartition(': ')[2]}{path[: -len(name)]}".lower())
+            most = _MOST_OF_ANYTHING_HZ if name in _OF_ANYTHING else _MOST_OF_ROWS_HZ
+            if number <= most and (name.startswith("control") or not any(map(_SENSORS.fullmatch, above))):
                 yield f"{where}{path}", number
             continue
         beside = path[: len(path) - len(name)]
@@ -127,6 +115,8 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
             # Steps of the simulation are given as decimals: 0.005 * 4 is 50 Hz, not 49.99999999999999.
             for word, count in steps.items():
                 yield f"{where}{path} and {word}", float(f"{1 / (number * count):.12g}")
+        elif name in _OF_SIMULATION and any(other.lower().endswith("substeps") for other in facts):
+            pass  # one simulator divides the period by these, another one multiplies it
         elif name in _PERIODS and periods and number <= _LONGEST_PERIOD_S:
             yield f"{where}{path}", float(f"{1 / number:.12g}")
 

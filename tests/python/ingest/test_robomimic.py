@@ -161,6 +161,10 @@ def test_a_dataset_of_one_number_declares_the_rate(value, rng, tmp_path):
         ("config", '{"sensors": {"imu": {"hz": 200}}}'),
         ("config", '{"audio": {"mic": {"sampling_rate": 500}}}'),
         ("sim_dt", 0.005),
+        ("fps", 16000),
+        ("config", '{"camera": {"fps": 30}}'),
+        ("config", '{"cameras": {"front": {"fps": 30}}}'),
+        ("config", '{"control": {"timestep": 0.002, "n_substeps": 25}}'),
         ("config", '{"sim": {"dt": 0.005}}'),
     ],
 )
