@@ -118,7 +118,22 @@ def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
     """
     if attributes and "labels" in attributes:
         return bool(attributes["labels"])
-    return not _LABELS.isdisjoint(word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", camera))
+    return not _LABELS.isdisjoint(_words(camera))
+
+
+# Words of a name that say that a pixel's numbers are a measurement.
+_MEASURED = set(
+    "depth disparity normal normals xyz flow tactile taxel taxels pressure force heightmap elevation thermal temperature".split()
+)
+
+
+def is_measured(camera: str) -> bool:
+    """Whether a camera's pixels measure something, as its name says: "front_depth", "normals". They are stored without loss."""
+    return not _MEASURED.isdisjoint(_words(camera))
+
+
+def _words(camera: str) -> list[str]:
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", camera)]
 
 
 def _raw(pixels: npt.NDArray[Any]) -> Encoded:

@@ -49,7 +49,8 @@ class Storage:
     @classmethod
     def of(cls, options: CameraOptions, camera: str) -> Storage:
         labels = frames.is_labels(camera)
-        codec, _, quality = (options.image_codec or ("png" if labels else "jpeg")).partition(":")
+        exact = labels or frames.is_measured(camera)
+        codec, _, quality = (options.image_codec or ("png" if exact else "jpeg")).partition(":")
         size = None
         if options.image_size != "keep":
             width, height = map(int, options.image_size.split("x"))

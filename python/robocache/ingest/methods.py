@@ -27,7 +27,10 @@ PX4_WORDS = _QUATERNION | {"q"}
 _OTHER = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
 # PX4's words for angles. Its unit is the radian, where a name does not end with another one.
 _PX4_ANGLE = {"yaw", "heading", "cog", "course", "bearing", "azimuth", "roll", "pitch", "euler"}
-_PX4_OTHER = _OTHER | {"deg", "degrees", "speed", "delta", "accuracy", "acc", "scale", "torque", "thrust", "body_rate"}
+_PX4_OTHER = _OTHER | set(
+    "deg degrees speed delta accuracy acc scale torque thrust body_rate ratio ratios variances innov innovation innovations test integ "
+    "integral gain weight count flag flags error quality confidence trim offset control input stick".split()
+)
 # PX4's topics whose rows are of several subjects in turn, which a key, an index or an address tells apart.
 _PX4_OF_SEVERAL = {
     "collisionreport",
@@ -114,8 +117,12 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 # More values than this name no subjects: counters, as some drivers write them there.
 MOST_SUBJECTS = 32
-# Words of a field that is an id, and words of those that are ids of something else than a row's subject.
+# Words of a field that is an id; words of one that may be, where its values take turns; and words of those that are ids of something
+# else than a row's subject.
 WORDS_OF_IDS = {"id", "index", "idx"}
+WORDS_OF_SUBJECTS = set(
+    "address addr anchor beacon channel chan node sensor device motor tag slot key marker tracker drone robot vehicle leg wheel port".split()
+)
 NO_SUBJECT = re.compile(
     "seq|sequence|frame|msg|message|packet|request|goal|trace|span|session|event|sample|scan|cycle|row|step|lap|mode|status|state|type"
     "|error|fault|class|category|command|cmd|version|vendor|product|firmware|header|file|topic|function|task|map|array"
@@ -154,6 +161,12 @@ class Ids:
     @property
     def take_turns(self) -> bool:
         return self.is_few and 4 * self.changes >= self.seen.total()
+
+    @property
+    def take_strict_turns(self) -> bool:
+        """Whether nearly every row has another one than the row before, and all are as frequent: no text of a state does so."""
+        counts = self.seen.values()
+        return self.take_turns and 10 * self.changes >= 9 * self.seen.total() and 10 * min(counts) >= 9 * max(counts)
 
     @property
     def return_(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, Ids, words_of
+from ..methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, WORDS_OF_SUBJECTS, Ids, words_of
 from ..recording import Samples
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
@@ -200,8 +200,13 @@ class Subjects:
         another."""
         if not self._ids or self._together:
             return
-        held = [path for path, ids in self._ids.items() if ids.return_ and not ids.take_turns]
-        self._keep_ids([path for path, ids in self._ids.items() if ids.take_turns])
+        held = [path for path, ids in self._ids.items() if _is_id(path) and ids.return_ and not ids.take_turns]
+        kept = [
+            path for path, ids in self._ids.items() if (ids.take_turns if _is_known(path) else ids.take_strict_turns)
+        ]
+        self._keep_ids(kept)
+        for path in kept:
+            self._origin.notes.assume(f"a stream for each {path}", "its values take turns", self._origin.topic)
         for topic in self._topics.values():
             topic.origin.is_held = bool(held)
         if held:
@@ -255,12 +260,22 @@ def _candidates(leaves: Mapping[str, Leaf]) -> list[str]:
             and leaf.count is None
             and leaf.dtype is not None
             and leaf.is_whole
-            and words & WORDS_OF_IDS
+            and _is_known(path)
         ):
             found += [path] if leaf.dtype.kind != "b" and len(numbers) > 1 else []
-        elif leaf.kind == "text" and words & {"id", "name"} and has_floats:
+        elif leaf.kind == "text" and has_floats:
             found.append(path)
     return found
+
+
+def _is_id(path: str) -> bool:
+    """Whether a field's name says that it is an id."""
+    return bool(words_of(path.rpartition(".")[2]) & (WORDS_OF_IDS | {"name"}))
+
+
+def _is_known(path: str) -> bool:
+    """Whether a field's name says that it may tell subjects apart."""
+    return _is_id(path) or bool(words_of(path.rpartition(".")[2]) & WORDS_OF_SUBJECTS)
 
 
 def _id_values(batch: Batch, leaf: Leaf) -> list[str]:
