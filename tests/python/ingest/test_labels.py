@@ -81,6 +81,18 @@ def test_words_of_names():
         assert not is_labels(name)
 
 
+@pytest.mark.parametrize("name", ["front_depth", "normals", "tactile_left", "opticalFlow", "thermal"])
+def test_pictures_that_measure_are_stored_without_loss(name, rng, tmp_path):
+    pixels = rng.integers(0, 256, (ROWS, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", fps=10, **{name: pixels, "top": pixels, "joints": np.zeros((ROWS, 2))})
+    robocache.ingest(tmp_path / "a.npz", tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").streams
+    np.testing.assert_array_equal(streams[name].values[:], pixels)
+    assert np.any(streams["top"].values[:] != pixels)  # a photograph is a JPEG
+    robocache.ingest(tmp_path / "a.npz", tmp_path / "asked", image_codec="jpeg")
+    assert np.any(robocache.open(tmp_path / "asked").streams[name].values[:] != pixels)
+
+
 def test_what_a_name_does_not_say_an_attribute_says(masks, tmp_path):
     np.savez(tmp_path / "a.npz", fps=10, mask=masks, ids=masks, joints=np.zeros((ROWS, 2)))
     mapping = {"streams": {name: {"attributes": {"labels": name == "ids"}} for name in ("mask", "ids")}}

@@ -93,7 +93,7 @@ def mixed(k, words=("x", "yy"), many=(1.0, 2.0), foos=2, d=3):
     ]
     return store.types["pkg/msg/Mixed"](
         wide=2**62 + k, real=0.5 * k, small=k % 256, flag=k % 2 == 1, wider=2**63 + k, fixed=np.arange(3, dtype=np.int32) - k,
-        word="w" * (k % 4), words=list(words), many=np.array(many, np.float64), foos=foo[:foos], pair=foo[:2],
+        word="w" * (k // 2), words=list(words), many=np.array(many, np.float64), foos=foo[:foos], pair=foo[:2],
     )  # fmt: skip
 
 
@@ -583,11 +583,40 @@ def test_ids_that_take_turns_are_streams_of_each(tmp_path):
     assert len(found) == 3
 
 
-@pytest.mark.parametrize("field", ["string sensor_name", "string id", "uint32 motorId", "int16 idA", "uint8 index"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "string sensor_name",
+        "string id",
+        "uint32 motorId",
+        "int16 idA",
+        "uint8 index",
+        "uint8 address_beacon",
+        "uint8 channel",
+    ],
+)
 def test_ids_by_other_names(field, tmp_path):
     values = ["left", "right"] if "string" in field else [4, 9]
     found, _ = between(ranges(tmp_path / "a.mcap", [values[k // 2 % 2] for k in range(40)], field), tmp_path)
     assert sorted(found) == [f"data/{field.split()[1]}_{value}" for value in values]
+
+
+@pytest.mark.parametrize("field", ["string anchor", "string key", "string kind"])
+def test_texts_of_any_name_that_take_strict_turns_are_subjects_and_it_is_said(field, tmp_path):
+    name = field.split()[1]
+    found, report = between(ranges(tmp_path / "a.mcap", ["pos", "volt"] * 20, field), tmp_path)
+    for number, text in enumerate(["pos", "volt"]):
+        np.testing.assert_allclose(found[f"data/{name}_{text}"], 10.0 * np.arange(number, 40, 2)[:-1] + 2.5)
+    (said,) = [one for one in report.assumed if name in one.what]
+    assert said.streams == ["data"]
+    assert "take turns" in said.reason
+
+
+@pytest.mark.parametrize("texts", [["go", "go", "stop", "stop"], ["go", "go", "stop"], ["go"] * 9 + ["stop"]])
+def test_texts_of_a_state_are_no_subjects(texts, tmp_path):
+    found, report = between(ranges(tmp_path / "a.mcap", (texts * 20)[:40], "string kind"), tmp_path)
+    np.testing.assert_allclose(found["data"], 10.0 * np.arange(39) + 2.5)
+    assert report.assumed == []
 
 
 @pytest.mark.parametrize(

@@ -559,6 +559,26 @@ def test_angles_in_px4_logs(tmp_path):
     assert "methods" not in dataset.streams["vehicle_rates_setpoint"].attributes  # rad/s, beyond pi
 
 
+@pytest.mark.parametrize(
+    ("topic", "field"),
+    [
+        ("estimator_innovation_test_ratios", "heading"),
+        ("estimator_innovation_variances", "heading"),
+        ("estimator_innovations", "heading"),
+        ("tecs_status", "pitch_integ"),
+        ("rate_ctrl_status", "yaw_weight"),
+        ("manual_control_setpoint", "yaw"),
+    ],
+)
+def test_px4_s_ratios_integrals_and_sticks_are_no_angles(topic, field, tmp_path):
+    values = 4.0 + np.arange(20) % 2
+    messages = [ulog.form(f"{topic}:uint64_t timestamp;float {field};"), ulog.announce(0, topic)]
+    messages += [ulog.data(0, 1000 + k * 100_000, "f", value) for k, value in enumerate(values)]
+    dataset = ingested(ulog.write(tmp_path, *messages), tmp_path)
+    assert "methods" not in (dataset.streams[topic].attributes or {})
+    np.testing.assert_allclose(between(dataset, topic, 0.05, 0, 20), 4.5)
+
+
 def test_px4_topics_of_several_subjects_are_held(tmp_path):
     messages = [
         ulog.form("debug_key_value:uint64_t timestamp;char[10] key;float value;"),
