@@ -241,8 +241,8 @@ void check_boundary(const InterpolationOptions& options, std::span<const Segment
     return s.method == InterpolationMethod::kCubic && s.boundary == options.boundary;
   };
   if (std::any_of(segments.begin(), segments.end(), takes_it)) return;
-  refuse(of("bc_type"), ": goes with 'cubic', got '", name_of(options.boundary), "' with '",
-         name_of(options.method), "'");
+  refuse(of("bc_type"), ": goes with 'cubic', got '", name_of(options.boundary), "' with '", name_of(options.method),
+         "'");
 }
 
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch) {

@@ -153,8 +153,7 @@ TEST(WindowSamplesBuilds, GiveTheSameBitsForEveryConversionAndMethod) {
     const std::vector<unsigned char> expected = batch.filled(baseline::window_samples, {0, batch.count()});
     EXPECT_NE(expected, batch.filled(baseline::window_samples, {0, 0}));
     for (const Build& build : vector_builds()) {
-      EXPECT_EQ(batch.filled(build.samples, {0, batch.count()}), expected)
-          << build.name << " by " << name_of(method);
+      EXPECT_EQ(batch.filled(build.samples, {0, batch.count()}), expected) << build.name << " by " << name_of(method);
     }
   }
 }

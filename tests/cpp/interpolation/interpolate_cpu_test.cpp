@@ -169,8 +169,8 @@ TEST(InterpolateEntries, BuildsGiveTheSameBitsForCurvesAnglesAndRotations) {
           const std::vector<T> expected = filled<T>(baseline::interpolate_entries, row, 0, 30);
           for (const Build& build : vector_builds()) {
             expect_same(filled<T>(build.entries, row, 0, 30), expected,
-                        build.name + ", " + std::string(dtype_name(E::kDType)) + ", " +
-                            std::string(name_of(method)) + ", features " + std::to_string(features));
+                        build.name + ", " + std::string(dtype_name(E::kDType)) + ", " + std::string(name_of(method)) +
+                            ", features " + std::to_string(features));
           }
         }
       }
