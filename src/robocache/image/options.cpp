@@ -122,6 +122,31 @@ void check_size(const std::optional<ImageSize>& size, const std::string& name) {
          std::to_string(size->height), " and ", std::to_string(size->width));
 }
 
+// Checks the type of the values and how they are normalised.
+void check_values(const ImageOptions& options, std::string_view of) {
+  for (const double mean : options.mean) {
+    if (!std::isfinite(static_cast<float>(mean))) refuse(of, "mean: expected finite numbers, got ", number_text(mean));
+  }
+  for (const double stddev : options.stddev) {
+    if (stddev > 0 && std::isnormal(static_cast<float>(1 / (255 * stddev)))) continue;
+    refuse(of, "std: expected numbers above 0 within float32, got ", number_text(stddev));
+  }
+  switch (options.dtype) {
+    case DType::kUInt8:
+      if (!options.mean.empty() || !options.stddev.empty()) {
+        refuse(of, options.mean.empty() ? "std" : "mean",
+               ": goes with a floating dtype, got uint8, which is not normalised");
+      }
+      break;
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kFloat32:
+      break;
+    default:
+      refuse(of, "dtype: expected uint8, float16, bfloat16 or float32, got ", dtype_name(options.dtype));
+  }
+}
+
 }  // namespace
 
 ImageOptions image_options_from_json(std::string_view json, std::string_view of) {
@@ -209,27 +234,7 @@ void check_image_options(const ImageOptions& options, std::string_view of) {
       refuse(of, "erase_value: expected values from 0, black, to 1, got ", number_text(value));
     }
   }
-  for (const double mean : options.mean) {
-    if (!std::isfinite(static_cast<float>(mean))) refuse(of, "mean: expected finite numbers, got ", number_text(mean));
-  }
-  for (const double stddev : options.stddev) {
-    if (stddev > 0 && std::isnormal(static_cast<float>(1 / (255 * stddev)))) continue;
-    refuse(of, "std: expected numbers above 0 within float32, got ", number_text(stddev));
-  }
-  switch (options.dtype) {
-    case DType::kUInt8:
-      if (!options.mean.empty() || !options.stddev.empty()) {
-        refuse(of, options.mean.empty() ? "std" : "mean",
-               ": goes with a floating dtype, got uint8, which is not normalised");
-      }
-      break;
-    case DType::kFloat16:
-    case DType::kBFloat16:
-    case DType::kFloat32:
-      break;
-    default:
-      refuse(of, "dtype: expected uint8, float16, bfloat16 or float32, got ", dtype_name(options.dtype));
-  }
+  check_values(options, of);
 }
 
 }  // namespace robocache
