@@ -12,6 +12,7 @@ rclpy is not in the process.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import re
@@ -75,8 +76,32 @@ class Stream:
 
     @property
     def _subscription(self) -> tuple[Any, ...]:
-        """What the streams of one topic have in common."""
-        return self.type, self.reliability, self.durability, self.depth, self.stamp, self.quality
+        """What the streams of one subscription have in common."""
+        return self.topic, self.type, self.reliability, self.durability, self.depth, self.stamp, self.quality
+
+
+@dataclass
+class _Group:
+    """The streams of one subscription.
+
+    asked: what was asked of each ring: its stream and its rows in the spec.
+    """
+
+    name: str
+    stream: Stream
+    rings: dict[str, Ring]
+    names: dict[str, list[str]]
+    asked: dict[str, tuple[Stream, Any]]
+
+    def takes(self, name: str, stream: Stream, row: Any) -> bool:
+        """Whether a ring of these rows is here, or can come here."""
+        if self.stream._subscription != stream._subscription:
+            return False
+        if name not in self.asked:
+            return True
+        known, rows = self.asked[name]
+        same = all(rows[field] == row[field] for field in ("shape", "dtype", "codec", "names"))
+        return known == stream and same
 
 
 class Node:
@@ -93,7 +118,7 @@ class Node:
     Attributes:
         spec: the spec.
         rings: ``{key: Ring}``, for an :class:`robocache.live.Aligner`.
-        topics: ``{name: robocache.live.Topic}``.
+        topics: ``{name: robocache.live.Topic}``; a second subscription of a topic is ``"<topic> (<key>)"``.
         parameters: those that the command line and its files have for this node.
 
     Raises:
@@ -122,6 +147,7 @@ class Node:
         )
         if not self._node:
             raise Error(f"node {name!r}: {error.value.decode(errors='replace')}")
+        atexit.register(self.close)  # its thread ends before the process does
         try:
             self.parameters = self._read_parameters()
             spec = self.parameters.get("spec") if spec is None else spec
@@ -130,8 +156,6 @@ class Node:
             self.spec = spec if isinstance(spec, robocache.Spec) else robocache.Spec.load(spec)
             self._streams = _from_parameters(self.parameters) if streams is None else dict(streams)
             self._make()
-            for topic, of in self._topics.items():
-                self._subscribe(topic, of)
             if diagnostics_s:
                 self._call("advertise", b"/diagnostics", _DIAGNOSTICS.encode())
             self._call("start")
@@ -173,6 +197,7 @@ class Node:
 
     def close(self) -> None:
         """Ends the node. The rings keep their rows."""
+        atexit.unregister(self.close)
         self._closed.set()
         for thread in self._threads:
             thread.join()
@@ -185,10 +210,6 @@ class Node:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_node", None):
-            self.close()
 
     # ---- making it ----
 
@@ -209,28 +230,28 @@ class Node:
         return found | lists
 
     def _make(self) -> None:
-        """The rings and the topics. Keys of one stream have one ring."""
+        """The rings and the topics. Keys with the same rows of one stream have one ring. Those with other rows of it, as the joints
+        of two arms, have a subscription each."""
         rows = {key: of["rows"] for key, of in self.spec.keys.items() if of["rows"] is not None}
-        for key in self._streams:
+        self.rings: dict[str, Ring] = {}
+        self.topics: dict[str, Topic] = {}
+        groups: list[_Group] = []
+        self._group_of: dict[str, str] = {}
+        for key, stream in self._streams.items():
             if key not in rows:
                 raise ArgumentError(
                     f"streams: expected keys of the spec, which are {', '.join(map(repr, rows))}, got {key!r}"
                 )
-        self.rings: dict[str, Ring] = {}
-        self._topics: dict[str, Stream] = {}
-        self.topics: dict[str, Topic] = {}
-        of_topic: dict[str, dict[str, Ring]] = {}
-        names: dict[str, dict[str, list[str]]] = {}
-        for key, stream in self._streams.items():
-            known = self._topics.setdefault(stream.topic, stream)
-            if known._subscription != stream._subscription:
-                raise ArgumentError(
-                    f"streams[{key!r}]: expected type, QoS, stamp and quality as in the other streams of {stream.topic}, got {stream}"
-                )
             row, of = rows[key], f"{stream.topic}/{stream.field}".rstrip("/")
-            rings = of_topic.setdefault(stream.topic, {})
-            if of not in rings:
-                rings[of] = Ring(
+            group = next((group for group in groups if group.takes(of, stream, row)), None)
+            if group is None:
+                name = stream.topic if stream.topic not in self._group_of.values() else f"{stream.topic} ({key})"
+                group = _Group(name, stream, {}, {}, {})
+                groups.append(group)
+            self._group_of[key] = group.name
+            if of not in group.rings:
+                group.asked[of] = stream, row
+                group.rings[of] = Ring(
                     row["shape"],
                     row["dtype"],
                     codec=row["codec"],
@@ -239,22 +260,24 @@ class Node:
                     on_rewind=stream.on_rewind,
                 )
                 if row["names"]:
-                    names.setdefault(stream.topic, {})[of] = row["names"]
-            self.rings[key] = rings[of]
-        for name, stream in self._topics.items():
-            self.topics[name] = Topic(
-                name,
+                    group.names[of] = row["names"]
+            self.rings[key] = group.rings[of]
+        for group in groups:
+            stream = group.stream
+            self.topics[group.name] = Topic(
+                stream.topic,
                 stream.type,
-                of_topic[name],
-                names=names.get(name),
+                group.rings,
+                names=group.names,
                 definition=_definition(stream.type),
                 stamp=stream.stamp,
                 quality=stream.quality,
             )
-
-    def _subscribe(self, name: str, stream: Stream) -> None:
-        qos = stream.reliability.encode(), stream.durability.encode(), stream.depth
-        self._call("subscribe", name.encode(), stream.type.encode(), *qos, *self.topics[name].sink)
+        for group in groups:
+            stream = group.stream
+            qos = stream.reliability.encode(), stream.durability.encode(), stream.depth
+            sink = self.topics[group.name].sink
+            self._call("subscribe", stream.topic.encode(), stream.type.encode(), *qos, *sink)
 
     def _call(self, function: str, *arguments: Any) -> None:
         error = ctypes.create_string_buffer(1024)
@@ -267,7 +290,7 @@ class Node:
         self._call("broken")
 
     def _why(self, key: str) -> str:
-        topic = self._streams[key].topic
+        topic = self._group_of[key]
         report = self.report()[topic]
         if report["refused"]:
             return (
@@ -278,7 +301,7 @@ class Node:
             return f"{topic}: {report['received']} messages, of whose rows the ring has {counts or 'none'}"
         if report["publishers"] > report["matched"]:
             return (
-                f"{topic}: {report['publishers']} publishers, none of which fits {self._topics[topic].type} and the QoS"
+                f"{topic}: {report['publishers']} publishers, none of which fits {self._streams[key].type} and the QoS"
             )
         return f"{topic}: no message of {report['publishers']} publishers"
 

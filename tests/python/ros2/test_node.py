@@ -91,6 +91,32 @@ def test_rows_are_what_was_published(ros, spec, tmp_path):
     assert policy.wait(20) == 0, policy.stderr.read()
 
 
+def test_two_keys_of_one_field_have_their_own_joints(ros, tmp_path):
+    arms = {"left": ["c", "a"], "right": ["d", "b"], "again": ["c", "a"]}
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for key, names in arms.items():
+            writer.stream(key, names=names)
+        with writer.episode() as episode:
+            for key in arms:
+                episode.append(key, np.arange(1, 10) * 10**9, np.zeros((9, 2)))
+    windows = {key: Window(method="previous", dtype="float64") for key in arms}
+    options = {"batch_size": 1, "device": "cpu", "framework": "numpy", "anchors": "left"}
+    robocache.Loader(tmp_path / "cache", delta_timestamps=windows, **options).save_spec(tmp_path / "spec.json")
+    policy, begun = ros.policy(tmp_path / "spec.json", dict.fromkeys(arms, joint_stream()))
+    assert isinstance(begun, dict), begun
+    ros.publish(
+        tmp_path / "sent.npz", {"/joint_states": {"kind": "joints", "hz": 200, "count": 100, "names": list("abcd")}}
+    ).wait(60)
+    sent = np.load(tmp_path / "sent.npz")
+    np.save(tmp_path / "stamps.npy", sent["/joint_states stamps"][:-1])
+    answer = ask(policy, rows=dict.fromkeys(arms, str(tmp_path / "stamps.npy")), out=str(tmp_path / "rows.npz"))
+    assert set(answer["report"]) == {"/joint_states", "/joint_states (right)"}
+    rows = np.load(tmp_path / "rows.npz")
+    for key, names in arms.items():
+        of = ["abcd".index(name) for name in names]
+        np.testing.assert_array_equal(rows[key].reshape(-1, 2), sent["/joint_states values"][:-1][:, of])
+
+
 def test_every_loss_is_counted(ros, spec, tmp_path):
     policy, _ = ros.policy(spec / "joints.json", {KEY: joint_stream(reliability="best_effort", depth=1)})
     count = 20_000
