@@ -213,7 +213,7 @@ def _convert(arguments: argparse.Namespace) -> int:
     shard, shards = arguments.shard
     if shards not in (None, planned.shards):
         raise ArgumentError(f"--shard {shard}/{shards}: {arguments.plan} is cut into {planned.shards} shards")
-    with view.ingest_progress() as progress:
+    with view.progress_bar() as progress:
         path = convert(planned, shard, progress=progress)
     if arguments.json:
         _print_json({"shard": shard, "path": str(path)})
@@ -226,7 +226,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     shards = arguments.shards[0] if len(arguments.shards) == 1 else arguments.shards
     if len(arguments.shards) == 1 and (Path(shards) / "manifest.json").exists():
         shards = arguments.shards  # one shard is all of them
-    with view.ingest_progress() as progress:
+    with view.progress_bar() as progress:
         report = merge(shards, arguments.cache, overwrite=arguments.overwrite, progress=progress)
     return _show_report(report, arguments)
 
@@ -242,7 +242,7 @@ def _export(arguments: argparse.Namespace) -> int:
         raise ArgumentError(f"rename: expected STREAM=FEATURE, got {bad[0]!r}")
     if len({stream for stream, _, _ in rename}) < len(rename):
         raise ArgumentError("rename: expected each stream once")
-    with view.ingest_progress() as progress:
+    with view.progress_bar() as progress:
         report = export(
             _open(arguments.cache),
             arguments.destination,
@@ -312,7 +312,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             raise FileError(f"{arguments.html}: expected a folder that exists, got {folder}")
         if Path(arguments.html).is_dir():
             raise FileError(f"{arguments.html}: expected a file to write, got a folder")
-    with view.ingest_progress() as progress:
+    with view.progress_bar() as progress:
         found = doctor(
             arguments.path,
             save=not arguments.no_save,

@@ -565,8 +565,8 @@ class Dataset:
 
         With a loader or a spec they are of the values that :class:`Normalization` normalises: after windows, methods and
         conversions, of every moment that can be drawn, each once, without padding, NaN and infinity, in float32 or float64
-        whatever the batch's dtype. Without one they are those that a cache of these episodes alone would have. Both are exact. They are
-        computed once and kept in the cache's folder ``statistics``, if that can be written.
+        whatever the batch's dtype, computed on the loader's device. Without one they are those that a cache of these episodes alone
+        would have. Both are exact. They are computed once and kept in the cache's folder ``statistics``, if that can be written.
 
         Args:
             of: a :class:`Loader` that draws from this dataset: its keys of numbers, its episodes and anchors. A :class:`Spec`:

@@ -69,7 +69,7 @@ def _frame_bytes(stream: Stream) -> int:
 
 
 @contextmanager
-def ingest_progress() -> Iterator[Callable[[int, int, str], None]]:
+def progress_bar() -> Iterator[Callable[[int, int, str], None]]:
     """Shows a progress bar on the terminal, if standard error is one, or below a notebook's cell. Yields the callback."""
     console = Console(stderr=True)
     if console.is_jupyter:
@@ -77,7 +77,7 @@ def ingest_progress() -> Iterator[Callable[[int, int, str], None]]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("ingesting", total=None)
+        task = bar.add_task("", total=None)
         yield lambda done, total, what: bar.update(
             task, completed=done, total=total, description=escape(printable(what))
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from .spec import Spec
 
 _statistics = _lib.function("loader_statistics")
 _values = _lib.function("loader_values")
+
+_SHOWN_AFTER_S = 2.0
 
 
 def window_statistics(
@@ -44,9 +48,9 @@ def window_statistics(
     for key, fields in loader.spec_of(source).keys.items():
         if fields["rows"] is None or fields["images"] is not None:
             continue
-        table = _lib.to_numpy(
-            _statistics(loader._handle, source, key, truth("per_step", per_step), _lib.from_numpy(asked))
-        )
+        with _progress(key) as shown:
+            words = (truth("per_step", per_step), _lib.from_numpy(asked), shown)
+            table = _lib.to_numpy(_statistics(loader._handle, source, key, *words))
         shape = fields["rows"]["shape"] if fields["convert"] is None else fields["shape"]
         steps = [len(fields["offsets_ns"] or fields["offsets_rows"])] if per_step else []
         arrays = table.reshape(len(names), *steps, *shape)
@@ -54,6 +58,26 @@ def window_statistics(
         recorded = fields["rows"]["names"] if fields["convert"] is None else None
         found[key] = Stats(**dict(zip(names, arrays, strict=True)), of=of, names=recorded)
     return found
+
+
+@contextmanager
+def _progress(key: str) -> Iterator[Callable[[int, int], bool]]:
+    """A callback that shows a bar, as :func:`ingest` does, for statistics that take longer than a moment."""
+    started = time.monotonic()
+    with ExitStack() as stack:
+        bar: Callable[[int, int, str], None] | None = None
+
+        def show(done: int, total: int) -> bool:
+            nonlocal bar
+            if bar is None and time.monotonic() - started > _SHOWN_AFTER_S:
+                from .view import progress_bar  # here, for it takes long to import
+
+                bar = stack.enter_context(progress_bar())
+            if bar is not None:
+                bar(done, total, f"statistics of {key!r}")
+            return True
+
+        yield show
 
 
 def _source_of(dataset: Dataset, loader: Loader) -> int:

@@ -81,7 +81,7 @@ def test_objects_are_small_and_escaped(logs, tmp_path):
 
 def test_a_bar_where_there_is_a_terminal_and_nowhere_else(logs, tmp_path, monkeypatch, capsys):
     shown = []
-    monkeypatch.setattr(view, "ingest_progress", lambda: shown.append(1) or pytest.fail("a bar was asked for"))
+    monkeypatch.setattr(view, "progress_bar", lambda: shown.append(1) or pytest.fail("a bar was asked for"))
     for number, off in enumerate((False, None, lambda *_: None)):
         robocache.ingest(logs, tmp_path / str(number), on_error="skip", progress=off)
     assert not shown

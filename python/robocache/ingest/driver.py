@@ -214,9 +214,9 @@ def ingest(
     if not (callable(progress) or progress is None or isinstance(progress, bool)):
         raise ArgumentTypeError(f"progress: expected a function, True, False or None, got {progress!r}")
     if progress is True:
-        from ..view import ingest_progress  # here, for it takes long to import
+        from ..view import progress_bar  # here, for it takes long to import
 
-        with ingest_progress() as bar:
+        with progress_bar() as bar:
             return ingest(
                 source,
                 cache,

@@ -9,15 +9,19 @@
 
 #include "robocache/batch/loader.hpp"
 #include "robocache/batch/spec.hpp"
+#include "robocache/cache/device_statistics.hpp"
 #include "robocache/cache/selection_statistics.hpp"
 #include "robocache/cache/statistics.hpp"
 #include "robocache/core/backend.hpp"
+#include "robocache/core/error.hpp"
 #include "robocache/core/with_type.hpp"
 
 namespace robocache {
 namespace {
 
-constexpr int64_t kBatchBytes = int64_t{2} << 20;  // of values, which a processor's caches hold
+// The bytes of a batch's values: what a processor's caches hold, and what occupies a GPU.
+constexpr int64_t kBatchBytes = int64_t{2} << 20;
+constexpr int64_t kDeviceBatchBytes = int64_t{128} << 20;
 
 // The options of a loader whose batches hold one key of one source alone, as it is before normalisation, anchor after anchor.
 // The source's other keys take part in the choice of anchors.
@@ -72,7 +76,7 @@ const BatchArray& array_of(const Loader& loader, const std::string& name) {
 
 // The key's values [rows, features] of one batch after another, as Real, where what is padding is NaN.
 template <class Real>
-void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, const std::function<void()>& check,
+void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, const WindowProgress& progress,
                   const std::function<void(const Real*, int64_t)>& take) {
   const BatchArray& values = array_of(loader, key.key);
   const BatchArray& marks = array_of(loader, key.key + "_is_pad");
@@ -82,7 +86,7 @@ void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, co
   std::vector<Real> converted;
   BatchPosition position;
   while (const int64_t samples = loader.samples_at(position)) {
-    check();
+    progress(position.samples, loader.samples());
     loader.fill(position, start, {});
     auto* numbers = reinterpret_cast<Real*>(start + values.offset);
     const int64_t rows = samples * steps;
@@ -104,13 +108,43 @@ void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, co
   }
 }
 
+// The table of the same values, made and reduced on the loader's device.
+std::vector<double> table_on_device(const Loader& loader, const KeySpec& key, bool per_step, int64_t features,
+                                    std::span<const double> quantiles, const WindowProgress& progress) {
+  const BatchArray& values = array_of(loader, key.key);
+  const BatchArray& marks = array_of(loader, key.key + "_is_pad");
+  const Device device = loader.options().device;
+  const int64_t rows_of_sample = per_step ? 1 : key.steps();
+  const OwnedCudaStream stream(device);
+  const DeviceBuffer memory(device, loader.batch_bytes());
+  auto* const start = static_cast<char*>(memory.data());
+  const auto make = [&](const std::function<void(const cache::DeviceRows&)>& take) {
+    BatchPosition position;
+    while (const int64_t samples = loader.samples_at(position)) {
+      progress(position.samples, loader.samples());
+      loader.fill(position, start, stream.get());
+      take({start + values.offset, reinterpret_cast<const bool*>(start + marks.offset), samples * rows_of_sample});
+      position = loader.after(position);
+    }
+  };
+  const cache::MadeOnDevice made{make,
+                                 loader.anchors() * rows_of_sample,
+                                 loader.options().batch_size * rows_of_sample,
+                                 per_step ? key.steps() * features : features,
+                                 features,
+                                 values.dtype};
+  std::vector<double> table = cache::device_statistics(made, quantiles, device, stream.get());
+  stream.wait();
+  return table;
+}
+
 }  // namespace
 
 std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions& options, size_t source,
                                                              size_t request,
                                                              const std::optional<std::vector<int64_t>>& episodes,
                                                              const WindowStatistics& asked,
-                                                             const std::function<void()>& check) {
+                                                             const WindowProgress& progress) {
   LoaderOptions own = options_of(options, source, request, episodes);
   const size_t index = own.filled[0];
   StreamRequest& window = own.streams[index];
@@ -148,7 +182,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
   if (asked.per_step) shape.insert(shape.begin(), steps);
 
   cache::StatisticsHash hash;
-  hash.add("window statistics 1");
+  hash.add("window statistics 2");
   hash.add(values_to_json(spec, index));
   hash.add(static_cast<uint64_t>(spec.snap_ns));
   hash.add(static_cast<uint64_t>(wide));
@@ -166,17 +200,35 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
     hash.add(bits);
   }
   return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read, [&] {
-    for (StreamRequest& asked_for : own.streams) {
-      if (&asked_for == &window || asked_for.stream == window.base) asked_for.residency.emplace();
+    // A base's rows are read too. On a device they lie where the loader that asks has them.
+    const auto begin = [&](Device device, int64_t batch_bytes) {
+      own.device = device;
+      for (size_t i = 0, at = 0; i < options.streams.size(); ++i) {
+        if (!options.sources[source].streams[i]) continue;
+        StreamRequest& reads = own.streams[at++];
+        if (&reads != &window && reads.stream != window.base) continue;
+        reads.residency.emplace();
+        if (device.is_cuda()) reads.residency = options.streams[i].residency;
+      }
+      const int64_t eights = batch_bytes / std::max<int64_t>(1, 8 * steps * features * (wide ? 8 : 4));
+      own.batch_size = 8 * std::clamp<int64_t>(eights, 1, int64_t{1} << 13);
+    };
+    const int64_t all_rows = in_files.anchors() * (asked.per_step ? 1 : steps);
+    if (options.device.is_cuda() && is_floating(stream.dtype) &&
+        cache::fits_device(all_rows, asked.per_step ? steps * features : features)) {
+      try {
+        begin(options.device, kDeviceBatchBytes);
+        return table_on_device(Loader(own), key, asked.per_step, features, asked.quantiles, progress);
+      } catch (const OutOfMemory&) {  // the host gives the same bits
+      }
     }
-    own.batch_size =
-        std::clamp<int64_t>(kBatchBytes / std::max<int64_t>(1, steps * features * (wide ? 8 : 4)), 1, int64_t{1} << 16);
+    begin(Device{}, kBatchBytes);
     const Loader loader(own);
     const int64_t rows_of_sample = asked.per_step ? 1 : steps;
     const int64_t width = asked.per_step ? steps * features : features;
     const auto made = [&]<class Real>(Real) {
       const auto pass = [&](const std::function<void(const Real*, int64_t)>& take) {
-        pass_batches<Real>(loader, key, features, check,
+        pass_batches<Real>(loader, key, features, progress,
                            [&](const Real* numbers, int64_t rows) { take(numbers, rows / steps * rows_of_sample); });
       };
       return cache::made_statistics<Real>(pass, loader.anchors() * rows_of_sample, width, asked.quantiles);

@@ -1,8 +1,9 @@
 // Statistics of what a key of a batch holds: after its window, methods and conversions, before normalisation and before the
-// rounding to the batch's dtype; of every anchor that a source draws, each once. Padding and NaN are left out.
+// rounding to the batch's dtype; of every anchor that a source draws, each once. Padding, NaN and infinity are left out.
 //
 // The values are those of a Loader's own batches, made anew in each of several passes, so memory does not grow with their number.
-// Sums are float64, in an order that depends on no number of threads; quantiles are exact.
+// Sums are float64, in an order that depends on no number of threads; quantiles are exact. Floating values of a CUDA loader are made and
+// reduced on its device, unless its memory does not suffice: the table has the same bits where the values have the same bits.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +18,9 @@
 
 namespace robocache {
 
+// Called between batches with the anchors that the pass has read, and all of them. It may throw.
+using WindowProgress = std::function<void(int64_t done, int64_t all)>;
+
 struct WindowStatistics {
   bool per_step = false;  // each step by itself, or all steps of a window together
   std::vector<double> quantiles = {0.01, 0.1, 0.5, 0.9, 0.99};  // in [0, 1]
@@ -27,6 +31,6 @@ struct WindowStatistics {
 // numbers that the source has. `episodes`: none: all of the dataset. `check` is called between batches, and may throw.
 std::shared_ptr<const std::vector<double>> window_statistics(
     const LoaderOptions& options, size_t source, size_t request, const std::optional<std::vector<int64_t>>& episodes,
-    const WindowStatistics& asked, const std::function<void()>& check = [] {});
+    const WindowStatistics& asked, const WindowProgress& progress = [](int64_t, int64_t) {});
 
 }  // namespace robocache

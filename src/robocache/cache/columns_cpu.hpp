@@ -19,12 +19,12 @@ struct ColumnKernels {
   // column begins `apart` numbers later.
   void (*copy_columns)(const Real* rows, int64_t row_size, int64_t count, int64_t width, Real* copies, int64_t apart);
 
-  bool (*all_finite)(const Real* numbers, int64_t count);
   int64_t (*count_infinite)(const Real* numbers, int64_t count);
 
-  // `sum` adds the numbers, `sum_squares` adds (number - mean)^2. Eight lanes are added up at the end.
-  double (*sum)(const Real* numbers, int64_t count);
-  double (*sum_squares)(const Real* numbers, int64_t count, double mean);
+  // `sum` adds each finite number i to lanes[i % 8], `sum_squares` adds its (number - mean)^2. Both return how many are finite. `count`
+  // is a multiple of 8.
+  int64_t (*sum)(const Real* numbers, int64_t count, double* lanes);
+  int64_t (*sum_squares)(const Real* numbers, int64_t count, double mean, double* lanes);
 
   // Writes the numbers' order keys. Widens `least` and `greatest` to include them.
   void (*make_keys)(const Real* numbers, int64_t count, Key* keys, Key& least, Key& greatest);

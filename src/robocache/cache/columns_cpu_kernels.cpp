@@ -14,13 +14,6 @@ template <class Real>
 using KeyOf = typename cache::ColumnKernels<Real>::Key;
 
 template <class Real>
-bool all_finite(const Real* numbers, int64_t count) {
-  int64_t found = 0;
-  for (int64_t i = 0; i < count; ++i) found += numbers[i] - numbers[i] != 0 ? 1 : 0;  // NaN for NaN and infinity
-  return found == 0;
-}
-
-template <class Real>
 int64_t count_infinite(const Real* numbers, int64_t count) {
   constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
   int64_t found = 0;
@@ -29,24 +22,39 @@ int64_t count_infinite(const Real* numbers, int64_t count) {
 }
 
 template <class Real, class Term>
-double sum_in_lanes(const Real* numbers, int64_t count, const Term& term) {
-  double lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(numbers[i + lane]);
+int64_t sum_in_lanes(const Real* __restrict numbers, int64_t count, double* __restrict lanes, const Term& term) {
+  constexpr int64_t kTogether = 512;
+  double sums[kLanes];
+  std::memcpy(sums, lanes, sizeof(sums));
+  int64_t finite = count;
+  for (int64_t begin = 0; begin < count; begin += kTogether) {
+    const int64_t end = count - begin < kTogether ? count : begin + kTogether;
+    KeyOf<Real> others = 0;
+    for (int64_t i = begin; i < end; ++i) others += numbers[i] - numbers[i] != 0 ? 1 : 0;  // NaN for NaN and infinity
+    finite -= static_cast<int64_t>(others);
+    for (int64_t i = begin; i < end; i += kLanes) {
+      if (others == 0) {
+        for (int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += term(numbers[i + lane]);
+      } else {
+        for (int64_t lane = 0; lane < kLanes; ++lane) {
+          const Real x = numbers[i + lane];
+          if (x - x == 0) sums[lane] += term(x);
+        }
+      }
+    }
   }
-  for (; i < count; ++i) lanes[0] += term(numbers[i]);
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  std::memcpy(lanes, sums, sizeof(sums));
+  return finite;
 }
 
 template <class Real>
-double sum(const Real* numbers, int64_t count) {
-  return sum_in_lanes(numbers, count, [](Real x) { return static_cast<double>(x); });
+int64_t sum(const Real* numbers, int64_t count, double* lanes) {
+  return sum_in_lanes(numbers, count, lanes, [](Real x) { return static_cast<double>(x); });
 }
 
 template <class Real>
-double sum_squares(const Real* numbers, int64_t count, double mean) {
-  return sum_in_lanes(numbers, count, [mean](Real x) {
+int64_t sum_squares(const Real* numbers, int64_t count, double mean, double* lanes) {
+  return sum_in_lanes(numbers, count, lanes, [mean](Real x) {
     const double d = static_cast<double>(x) - mean;
     return d * d;
   });
@@ -161,8 +169,8 @@ void copy_columns(const Real* rows, int64_t row_size, int64_t count, int64_t wid
 }
 
 template <class Real>
-constexpr cache::ColumnKernels<Real> kKernels{copy_columns<Real>, all_finite<Real>, count_infinite<Real>,    sum<Real>,
-                                              sum_squares<Real>,  make_keys<Real>,  keep_within<KeyOf<Real>>};
+constexpr cache::ColumnKernels<Real> kKernels{copy_columns<Real>, count_infinite<Real>, sum<Real>,
+                                              sum_squares<Real>,  make_keys<Real>,      keep_within<KeyOf<Real>>};
 
 }  // namespace
 

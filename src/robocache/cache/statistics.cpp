@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "robocache/cache/columns_cpu.hpp"
+#include "robocache/cache/device_statistics_params.hpp"
 #include "robocache/cache/order_statistics.hpp"
 #include "robocache/core/half.hpp"
 #include "robocache/core/thread_pool.hpp"
@@ -24,14 +25,11 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kGapPeriods = 1.5;
 
-// The numbers of a column that are processed together.
-constexpr int64_t kBlock = 8192;
-
 // The most memory for columns that are computed together, the memory of one column, and the rows' numbers that all
 // columns read before the next part.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
 constexpr int64_t kMostWideColumns = 100;
-constexpr int64_t kMadeColumnsBytes = int64_t{512} << 20;  // of rows that every pass makes anew
+constexpr int64_t kMadeColumnsBytes = int64_t{1} << 30;  // of rows that every pass makes anew
 constexpr int64_t kColumnBytes = int64_t{5} << 18;
 constexpr int64_t kPart = int64_t{1} << 20;
 
@@ -60,36 +58,6 @@ typename ColumnType<T>::type to_column(T x) {
   }
 }
 
-// Sums term(x) over a block in eight lanes, as column_kernels() does.
-template <class C, class Term>
-double sum_terms(std::span<const C> block, const Term& term) {
-  constexpr size_t kLanes = 8;
-  std::array<double, kLanes> lanes{};
-  size_t i = 0;
-  for (; i + kLanes <= block.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) lanes[lane] += term(block[i + lane]);
-  }
-  for (; i < block.size(); ++i) lanes[0] += term(block[i]);
-  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
-}
-
-template <class C>
-double sum(std::span<const C> block) {
-  if constexpr (std::is_floating_point_v<C>) return column_kernels<C>().sum(block.data(), std::ssize(block));
-  return sum_terms(block, [](C x) { return static_cast<double>(x); });
-}
-
-template <class C>
-double sum_squares(std::span<const C> block, double mean) {
-  if constexpr (std::is_floating_point_v<C>) {
-    return column_kernels<C>().sum_squares(block.data(), std::ssize(block), mean);
-  }
-  return sum_terms(block, [mean](C x) {
-    const double d = static_cast<double>(x) - mean;
-    return d * d;
-  });
-}
-
 // The rank below quantile q of n numbers, and the fraction to add towards the next rank, as defined by numpy.quantile's
 // method "linear".
 struct QuantileRank {
@@ -103,23 +71,13 @@ struct QuantileRank {
   double share;
 };
 
-std::vector<int64_t> ranks_of(int64_t n, std::span<const double> quantiles) {
-  std::set<int64_t> ranks;
-  for (const double q : quantiles) {
-    const QuantileRank rank(n, q);
-    ranks.insert(rank.below);
-    if (rank.share > 0) ranks.insert(rank.below + 1);
-  }
-  return {ranks.begin(), ranks.end()};
-}
-
-// Equals numpy.quantile(numbers.astype(float64), q).
-template <class C>
-double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
+// Equals numpy.quantile(numbers.astype(float64), q) of n numbers, of which at(rank) is in sorted order.
+template <class At>
+double quantile(const At& at, int64_t n, double q) {
   const QuantileRank rank(n, q);
-  const auto a = static_cast<double>(order.at(rank.below));
+  const double a = at(rank.below);
   if (rank.share == 0) return a;
-  const auto b = static_cast<double>(order.at(rank.below + 1));
+  const double b = at(rank.below + 1);
   if (a == b) return a;
   const double difference = b - a;
   return rank.share >= 0.5 ? b - difference * (1 - rank.share) : a + difference * rank.share;
@@ -128,7 +86,8 @@ double quantile(const OrderStatistics<C>& order, int64_t n, double q) {
 // The statistics of one column. All rows are passed to it in order, several times.
 //
 // Sums are computed block by block, so the rounding error grows with the sum of the length of a block and the number of
-// blocks, not with their product.
+// blocks, not with their product. Row r of a block is added to lane r % 8, and the last rows % 8 rows of all to lane 0. So the order
+// depends on the number of rows alone.
 template <class C>
 class Column {
  public:
@@ -138,30 +97,34 @@ class Column {
 
   // Takes the next rows. Moves finite numbers to the front.
   void add(std::span<C> rows) {
-    if constexpr (std::is_floating_point_v<C>) {
-      if ((pass_ == 0 || n_ < rows_) && !column_kernels<C>().all_finite(rows.data(), std::ssize(rows))) {
-        if (pass_ == 0) infinite_values_ += column_kernels<C>().count_infinite(rows.data(), std::ssize(rows));
-        rows = rows.first(rows.size() - std::ranges::remove_if(rows, [](C x) { return !std::isfinite(x); }).size());
-      }
-    }
-    if (block_.empty() && std::ssize(rows) == kBlock) return end_block(rows);
-    constexpr auto kWhole = static_cast<size_t>(kBlock);
     while (!rows.empty()) {
-      block_.reserve(kWhole);
-      const auto taken = rows.first(std::min(rows.size(), kWhole - block_.size()));
-      block_.insert(block_.end(), taken.begin(), taken.end());
-      rows = rows.subspan(taken.size());
-      if (block_.size() == kWhole) end_block(block_);
+      const auto some = rows.first(static_cast<size_t>(std::min(std::ssize(rows), kSumBlock - row_ % kSumBlock)));
+      rows = rows.subspan(some.size());
+      bool all_finite = pass_ > 0 && n_ == rows_;
+      if (pass_ < 2) all_finite = add_terms(some) == std::ssize(some);
+      row_ += std::ssize(some);
+      if (row_ % kSumBlock == 0) end_block();
+      auto finite = some;
+      if constexpr (std::is_floating_point_v<C>) {
+        if (!all_finite) {
+          if (pass_ == 0) infinite_values_ += column_kernels<C>().count_infinite(some.data(), std::ssize(some));
+          finite = some.first(some.size() - std::ranges::remove_if(some, [](C x) { return !std::isfinite(x); }).size());
+        }
+      }
+      if (!is_found_) add_to_order(finite);
     }
   }
 
   // Ends a pass. Returns whether another one is needed.
   bool end_pass() {
-    end_block(block_);
+    end_block();
+    row_ = 0;
+    order_.add(waiting_);
+    waiting_.clear();
     if (n_ == 0) return false;
     if (pass_++ == 0) {
       mean_ = sum_ / static_cast<double>(n_);
-      ranks_ = ranks_of(n_, quantiles_);
+      ranks_ = quantile_ranks(n_, quantiles_);
       is_found_ = order_.find(ranks_);
       return !is_constant();
     }
@@ -175,42 +138,66 @@ class Column {
 
   // mean, std, min, max, the quantiles, count.
   std::vector<double> values() const {
-    std::vector<double> result(5 + quantiles_.size(), kNan);
-    if (n_ > 0 && is_constant()) {
-      // A constant has exactly its value as mean and exactly 0 as std, so that no caller divides by a rounding error.
-      std::ranges::fill(result, static_cast<double>(order_.least()));
-      result[1] = 0;
-    } else if (n_ > 0) {
-      result[0] = mean_;
-      result[1] = std::sqrt(squares_ / static_cast<double>(n_));
-      result[2] = static_cast<double>(order_.least());
-      result[3] = static_cast<double>(order_.greatest());
-      for (size_t q = 0; q < quantiles_.size(); ++q) result[4 + q] = quantile(order_, n_, quantiles_[q]);
-    }
-    result.back() = static_cast<double>(n_);
-    // Makes all NaN equal, because processors differ in the sign of the NaN that sums beyond float64 give.
-    std::ranges::replace_if(result, [](double x) { return std::isnan(x); }, kNan);
-    return result;
+    return column_statistics(n_, mean_, squares_, quantiles_, [&](int64_t rank) {
+      const C number = rank == 0 ? order_.least() : rank == n_ - 1 ? order_.greatest() : order_.at(rank);
+      return static_cast<double>(number);
+    });
   }
 
  private:
-  void end_block(std::span<const C> block) {
-    if (pass_ == 0) {
-      n_ += std::ssize(block);
-      sum_ += sum(block);
-    } else if (pass_ == 1) {
-      squares_ += sum_squares(block, mean_);
+  // Adds the terms of rows of one block to its lanes. Returns how many rows are finite.
+  int64_t add_terms(std::span<const C> rows) {
+    const int64_t in_lanes = rows_ - rows_ % kSumLanes;  // the rows before the last ones
+    const auto count = std::ssize(rows);
+    int64_t finite = 0;
+    int64_t i = 0;
+    while (i < count) {
+      if constexpr (std::is_floating_point_v<C>) {
+        const int64_t whole = std::min(count - i, in_lanes - row_ - i) / kSumLanes * kSumLanes;
+        if ((row_ + i) % kSumLanes == 0 && whole > 0) {
+          const auto& kernels = column_kernels<C>();
+          finite += pass_ == 0 ? kernels.sum(rows.data() + i, whole, lanes_.data())
+                               : kernels.sum_squares(rows.data() + i, whole, mean_, lanes_.data());
+          i += whole;
+          continue;
+        }
+      }
+      const auto x = static_cast<double>(rows[static_cast<size_t>(i)]);
+      if (std::isfinite(x)) {
+        lanes_[static_cast<size_t>(row_ + i < in_lanes ? (row_ + i) % kSumLanes : 0)] +=
+            pass_ == 0 ? x : (x - mean_) * (x - mean_);
+        ++finite;
+      }
+      ++i;
     }
-    if (!is_found_) order_.add(block);
-    block_.clear();
+    if (pass_ == 0) n_ += finite;
+    return finite;
+  }
+
+  // Few numbers wait for others, since the counts of a column leave the processor's caches while other columns are added.
+  void add_to_order(std::span<const C> numbers) {
+    constexpr int64_t kFew = 2048;
+    if (waiting_.empty() && std::ssize(numbers) > kFew) return order_.add(numbers);
+    waiting_.insert(waiting_.end(), numbers.begin(), numbers.end());
+    if (std::ssize(waiting_) < kSumBlock) return;
+    order_.add(waiting_);
+    waiting_.clear();
+  }
+
+  void end_block() {
+    const auto& [a, b, c, d, e, f, g, h] = lanes_;
+    (pass_ == 0 ? sum_ : squares_) += ((a + b) + (c + d)) + ((e + f) + (g + h));
+    lanes_ = {};
   }
 
   int64_t rows_;
   std::span<const double> quantiles_;
   OrderStatistics<C> order_;
-  std::vector<C> block_;  // the next rows; less than a block
+  std::vector<C> waiting_;
+  std::array<double, kSumLanes> lanes_{};
   int pass_ = 0;
-  int64_t n_ = 0;  // count of finite numbers
+  int64_t row_ = 0;  // the next one of this pass
+  int64_t n_ = 0;    // count of finite numbers
   int64_t infinite_values_ = 0;
   double sum_ = 0;
   double mean_ = 0;
@@ -249,10 +236,10 @@ template <class T, class C>
 void add_rows(const T* rows, int64_t count, int64_t features, std::span<const int64_t> some,
               std::span<Column<C>> columns) {
   // This is not a power of two, which would map many columns to the same cache lines.
-  const int64_t apart = std::min(count, kBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
+  const int64_t apart = std::min(count, kSumBlock) + kCacheLine / static_cast<int64_t>(sizeof(C));
   const auto copies = std::make_unique_for_overwrite<C[]>(some.size() * static_cast<size_t>(apart));
-  for (int64_t row = 0; row < count; row += kBlock) {
-    const int64_t block = std::min(kBlock, count - row);
+  for (int64_t row = 0; row < count; row += kSumBlock) {
+    const int64_t block = std::min(kSumBlock, count - row);
     copy_columns(rows + row * features, block, features, some, copies.get(), apart);
     for (size_t c = 0; c < some.size(); ++c) {
       C* const copy = copies.get() + static_cast<int64_t>(c) * apart;
@@ -299,7 +286,7 @@ void pass_rows(const Pass& pass, int64_t features, int64_t begin, std::vector<Co
   while (!open.empty()) {
     const int64_t width = std::ssize(open);
     const int64_t group = std::clamp((width + num_threads() - 1) / num_threads(), int64_t{1}, kTogether<T>);
-    pass(std::max(kBlock, kPart / width / kBlock * kBlock), [&](std::span<const Run<T>> part) {
+    pass(std::max(kSumBlock, kPart / width / kSumBlock * kSumBlock), [&](std::span<const Run<T>> part) {
       parallel_for(width, group, [&](int64_t first, int64_t last) {
         const std::span<const int64_t> some(open.data() + first, static_cast<size_t>(last - first));
         for (const Run<T>& run : part) add_rows(run.first + begin, run.count, features, some, std::span(columns));
@@ -393,6 +380,37 @@ std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, in
 template std::vector<double> made_statistics(const MadeRows<float>&, int64_t, int64_t, std::span<const double>);
 template std::vector<double> made_statistics(const MadeRows<double>&, int64_t, int64_t, std::span<const double>);
 
+std::vector<int64_t> quantile_ranks(int64_t n, std::span<const double> quantiles) {
+  std::set<int64_t> ranks;
+  for (const double q : quantiles) {
+    const QuantileRank rank(n, q);
+    ranks.insert(rank.below);
+    if (rank.share > 0) ranks.insert(rank.below + 1);
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<double> column_statistics(int64_t n, double mean, double squares, std::span<const double> quantiles,
+                                      const std::function<double(int64_t rank)>& at) {
+  std::vector<double> result(5 + quantiles.size(), kNan);
+  result.back() = static_cast<double>(n);
+  if (n == 0) return result;
+  result[2] = at(0);
+  result[3] = at(n - 1);
+  if (result[2] == result[3]) {
+    // A constant has exactly its value as mean and exactly 0 as std, so that no caller divides by a rounding error.
+    std::fill(result.begin(), result.end() - 1, result[2]);
+    result[1] = 0;
+    return result;
+  }
+  result[0] = mean;
+  result[1] = std::sqrt(squares / static_cast<double>(n));
+  for (size_t q = 0; q < quantiles.size(); ++q) result[4 + q] = quantile(at, n, quantiles[q]);
+  // Makes all NaN equal, because processors differ in the sign of the NaN that sums beyond float64 give.
+  std::ranges::replace_if(result, [](double x) { return std::isnan(x); }, kNan);
+  return result;
+}
+
 FeatureStats feature_stats(const double* table, int64_t features) {
   FeatureStats stats;
   for (std::span<const double>* row : {&stats.mean, &stats.std, &stats.min, &stats.max, &stats.q01, &stats.q10,
@@ -432,14 +450,14 @@ StreamFindings clock_findings(const int64_t* time_ns, std::span<const int64_t> r
   };
 
   OrderStatistics<uint64_t> order(n);
-  const std::vector<int64_t> ranks = ranks_of(n, {{0.5}});
+  const std::vector<int64_t> ranks = quantile_ranks(n, {{0.5}});
   do {
     pass_periods([&](std::span<const uint64_t> periods) { order.add(periods); });
   } while (!order.find(ranks));
   constexpr auto kLongest = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   findings.min_period_ns = static_cast<int64_t>(std::min(order.least(), kLongest));
   findings.max_period_ns = static_cast<int64_t>(std::min(order.greatest(), kLongest));
-  findings.period_ns = quantile(order, n, 0.5);
+  findings.period_ns = quantile([&](int64_t rank) { return static_cast<double>(order.at(rank)); }, n, 0.5);
 
   const double gap =
       findings.period_ns > 0 ? kGapPeriods * findings.period_ns : std::numeric_limits<double>::infinity();

@@ -55,6 +55,14 @@ template <class Real>
 std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, int64_t features,
                                     std::span<const double> quantiles);
 
+// The ranks in sorted order of the numbers that the quantiles of n numbers are between, ascending, each once.
+std::vector<int64_t> quantile_ranks(int64_t n, std::span<const double> quantiles);
+
+// The table of one column with n numbers: mean, std, min, max, each quantile, count. `squares` is the sum of (number - mean)^2, and
+// at(rank) gives the number with one of quantile_ranks(), or rank 0 or n - 1.
+std::vector<double> column_statistics(int64_t n, double mean, double squares, std::span<const double> quantiles,
+                                      const std::function<double(int64_t rank)>& at);
+
 // Computes the findings from the stamps. `row_offsets` is [episodes + 1]; `end_part` as above.
 StreamFindings clock_findings(
     const int64_t* time_ns, std::span<const int64_t> row_offsets, const std::function<void()>& end_part = [] {});

@@ -279,8 +279,8 @@ ROBOCACHE_FFI(loader_spec, args, result) {
   result.set(std::string_view(spec_to_json(loader.spec(static_cast<size_t>(args.integer(1, "source"))))));
 }
 
-// (loader, source, key of numbers that the source has, whether each step has its own, float64 quantiles) ->
-// float64 [5 + quantiles, features of all such steps]: mean, std, min, max, the quantiles, count
+// (loader, source, key of numbers that the source has, whether each step has its own, float64 quantiles, a function
+// that is called with the anchors that were read and all of them) -> float64 [5 + quantiles, features of all such steps]: mean, std, min, max, the quantiles, count
 ROBOCACHE_FFI(loader_statistics, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   const LoaderOptions& options = loader.options();
@@ -291,7 +291,11 @@ ROBOCACHE_FFI(loader_statistics, args, result) {
                                .quantiles = numbers<double>(args, 4, "quantiles")};
   const SourceRequest& from = options.sources[source];
   const auto table = std::make_shared<std::vector<double>>(
-      *window_statistics(options, source, request, from.episodes_of_all_ranks(), asked, check_signals));
+      *window_statistics(options, source, request, from.episodes_of_all_ranks(), asked,
+                         [&, show = args.function(5, "progress")](int64_t done, int64_t all) {
+                           check_signals();
+                           show(std::array{done, all});
+                         }));
   const auto fields = static_cast<int64_t>(5 + asked.quantiles.size());
   result.set(OwnedTensor::share(
       TensorView::contiguous(table->data(), DType::kFloat64, {fields, std::ssize(*table) / fields}), table));

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from contextlib import contextmanager
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from reference.compare import to_numpy
 
 import robocache
-from robocache import Anchors, Mixture, Normalization, Source, Window, actions
+from robocache import Anchors, Mixture, Normalization, Source, Window, actions, view, window_statistics
 
 pytestmark = pytest.mark.filterwarnings("ignore::robocache.LoaderWarning")
 HZ = 50
@@ -91,12 +92,17 @@ def assert_statistics(stats, values):
             np.testing.assert_allclose(getattr(stats, name), np.where(unseen, np.nan, array), **exact, err_msg=name)
 
 
+# What is computed once is found again by its quantiles too: each device computes its own.
+ASKED = {"cpu": (0.02, 0.98), "cuda": (0.02, 0.3, 0.98)}
+
+
 def assert_both(dataset, loader, values):
     """Of one key `action`: pooled and a step each."""
-    pooled = dataset.statistics(loader, quantiles=(0.02, 0.98))["action"]
+    asked = ASKED[loader.device.split(":")[0]]
+    pooled = dataset.statistics(loader, quantiles=asked)["action"]
     assert pooled.q02.shape == values.shape[2:]
     assert_statistics(pooled, values.reshape(-1, values.shape[-1]))
-    each = dataset.statistics(loader, per_step=True, quantiles=(0.02, 0.98))["action"]
+    each = dataset.statistics(loader, per_step=True, quantiles=asked)["action"]
     assert each.mean.shape == values.shape[1:]
     assert_statistics(each, values)
     return pooled, each
@@ -197,10 +203,10 @@ def test_of_the_anchors_that_are_drawn(tmp_path, rng, options):
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     steps=st.lists(st.integers(-3, 60), min_size=1, max_size=5),
-    kind=st.sampled_from(["constant", "nan", "whole", "huge", "plain"]),
+    kind=st.sampled_from(["constant", "nan", "infinite", "whole", "huge", "plain"]),
     seed=st.integers(0, 9),
 )
-def test_of_any_sizes(tmp_path_factory, lengths, steps, kind, seed):
+def test_of_any_sizes(tmp_path_factory, device, lengths, steps, kind, seed):
     rng = np.random.default_rng(seed)
     episodes = [{name: rng.normal(size=(n, 3)).astype(np.float32) for name in ("action", "state")} for n in lengths]
     for rows in (rows for episode in episodes for rows in episode.values()):
@@ -208,20 +214,24 @@ def test_of_any_sizes(tmp_path_factory, lengths, steps, kind, seed):
             rows[:, 1:] = 0.1
         if kind == "nan":
             rows[rng.random(rows.shape) < 0.3] = np.nan
+        if kind == "infinite":
+            rows[rng.random(rows.shape) < 0.3] = np.inf
         if kind == "whole":
             rows[:] = rng.integers(-2, 3, rows.shape)
         if kind == "huge":
             rows *= np.float32(1e30) ** rng.uniform(-1, 1, rows.shape)
     dataset = write(tmp_path_factory.mktemp("c") / "c", episodes)
     windows = {"action": Window([step / HZ for step in steps], **RELATIVE), "state": Window()}
-    loader = robocache.Loader(dataset, batch_size=5, delta_timestamps=windows, device="cpu", framework="numpy")
-    values = relative_rows(episodes, steps) if min(steps) >= 0 else drawn(loader, "action")
+    loader = robocache.Loader(dataset, batch_size=5, delta_timestamps=windows, device=device, framework="torch")
+    with np.errstate(invalid="ignore"):
+        values = relative_rows(episodes, steps) if min(steps) >= 0 else drawn(loader, "action")
+    values[~np.isfinite(values)] = np.nan
     assert_both(dataset, loader, values)
 
 
 @pytest.mark.parametrize("kind", ["wanders", "in one bin", "steps", "of all sizes"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_of_many_values(tmp_path, rng, kind, dtype):
+def test_of_many_values(tmp_path, rng, device, kind, dtype):
     """More than are kept to be selected from: they are counted by their leading bits."""
     action = rng.normal(size=(6000, 3)).cumsum(0)
     if kind == "in one bin":
@@ -232,10 +242,58 @@ def test_of_many_values(tmp_path, rng, kind, dtype):
         action = rng.choice([-1, 1], (6000, 3)) * 10.0 ** rng.uniform(-30, 30, (6000, 3))
     dataset = write(tmp_path / "c", [{"action": action.astype(dtype), "state": np.zeros((6000, 3), dtype)}])
     window = Window([step / HZ for step in range(0, 100, 2)], dtype=dtype, **RELATIVE)
-    words = {"batch_size": 512, "device": "cpu", "framework": "numpy"}
+    words = {"batch_size": 512, "device": device, "framework": "torch"}
     loader = robocache.Loader(dataset, delta_timestamps={"action": window, "state": Window()}, **words)
     values = drawn(loader, "action")
-    assert_statistics(dataset.statistics(loader, quantiles=(0.02, 0.98))["action"], values.reshape(-1, 3))
+    assert_statistics(dataset.statistics(loader, quantiles=ASKED[device])["action"], values.reshape(-1, 3))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("features", "steps"), [(1, 3), (14, 50)])
+def test_a_device_gives_the_same_bits(tmp_path, cuda, rng, dtype, features, steps):
+    """Of rows in several parts, which end within the blocks that are summed, with padding, NaN and infinity."""
+    count = 150_000 // features + 60_000
+    streams = {}
+    for name in ("state", "action"):
+        streams[name] = rng.normal(size=(count, features)).astype(dtype)
+        streams[name][rng.random(count) < 0.01] = np.nan
+    streams["action"][rng.random(count) < 0.01] = np.inf
+    cut = count // 3
+    dataset = write(
+        tmp_path / "c", [{k: x[:cut] for k, x in streams.items()}, {k: x[cut:] for k, x in streams.items()}]
+    )
+    window = Window(range(steps), rows=True, convert=[actions.Relative("joints", mask=[True] * features)], base="state")
+    for per_step in (False, True):
+        found = {}
+        for name in ("cpu", cuda):
+            windows = {"action": window, "state": Window()}
+            loader = robocache.Loader(dataset, batch_size=64, delta_timestamps=windows, anchors="action", device=name)
+            found[name] = dataset.statistics(loader, per_step=per_step, quantiles=ASKED[name])["action"]
+        assert found["cpu"].count.max() > 0.9 * count
+        for field in ("mean", "std", "min", "max", "q02", "q98", "count"):
+            on_cpu, on_cuda = getattr(found["cpu"], field), getattr(found[cuda], field)
+            np.testing.assert_array_equal(on_cpu.view(np.int64), on_cuda.view(np.int64), err_msg=field)
+
+
+def test_a_bar_is_shown_if_it_takes_long(tmp_path, rng, monkeypatch):
+    told = []
+
+    @contextmanager
+    def bar():
+        told.append([])
+        yield lambda *now: told[-1].append(now)
+
+    monkeypatch.setattr(view, "progress_bar", bar)
+    dataset = write(tmp_path / "c", rows_of(rng, shortest=20_000, longest=30_000))
+    dataset.statistics(loader_of(dataset))
+    assert told == []
+    monkeypatch.setattr(window_statistics, "_SHOWN_AFTER_S", -1)
+    dataset.statistics(loader_of(dataset), per_step=True)
+    anchors = int(dataset.stats["action"].count[0])
+    of_action = next(calls for calls in told if "'action'" in calls[0][2])
+    assert len(of_action) > 2 and of_action[0][:2] == (0, anchors)
+    assert all(0 <= done < total == anchors for done, total, _ in of_action)
 
 
 def test_of_integers_and_of_what_is_not_converted(tmp_path, rng):

@@ -1,0 +1,39 @@
+// What the CUDA kernels of device_statistics.hpp read and write.
+#pragma once
+
+#include <cstdint>
+
+namespace robocache {
+
+// Sums are of blocks of rows, and in a block of lanes: row r is added to lane r % kSumLanes, and the last rows % kSumLanes rows of all
+// to lane 0. The CPU keeps the same order.
+inline constexpr int64_t kSumBlock = 8192;
+inline constexpr int64_t kSumLanes = 8;
+
+// A pass finds the next bits of the keys that have the wanted ranks.
+inline constexpr int kPassBits = 11;
+
+// A part of the rows in a pass over all of them. Arrays [ranks, width] have an entry for each wanted rank of each column, by rank.
+struct DeviceColumns {
+  const void* values;  // float or double [rows, width]
+  const bool* is_pad;  // [rows, width / features]
+  int64_t rows;        // a multiple of kSumLanes, except in the last part
+  int64_t first_row;   // of all
+  int64_t all_rows;    // below 2^32
+  int32_t width;
+  int32_t features;
+  int32_t ranks;
+  int32_t pass;         // 0: sums; 1: squares; all: bits of keys
+  bool is_wide;         // double
+  const double* means;  // [width], in pass 1
+  double* sums;         // [width], of this pass
+  double* lanes;        // [blocks of a part, kSumLanes, width]
+  double* open_lanes;   // [2, kSumLanes, width], of a block that goes on in the next part
+  int64_t* counts;      // [width]: the finite numbers
+  uint64_t* keys;       // [2, ranks, width]: the leading bits; a pass reads one half and writes the other
+  int64_t* inside;      // [ranks, width]: the rank among the numbers with these bits
+  uint32_t* bins;       // [ranks, width, 2^kPassBits]: how many numbers have which next bits
+  int32_t turn;         // the half of open_lanes to read, 0 or 1
+};
+
+}  // namespace robocache
