@@ -42,7 +42,7 @@ from .csv_begin import (
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
-from .methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, Ids, scattered, with_held, words_of
+from .methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, WORDS_OF_SUBJECTS, Ids, scattered, with_held, words_of
 from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8, naming
 from .stamps import (
     DATE,
@@ -408,15 +408,19 @@ def _methods(
         }
     for name, codes in sorted(found.items(), key=lambda one: words_of(one[0]).isdisjoint(WORDS_OF_IDS)):
         ids, words = Ids.of(codes), words_of(name)
-        share = 0.0 if not ids.is_few else ids.changes / len(codes)
-        if any(map(NO_SUBJECT.fullmatch, words)):
-            takes_turns = name in texts and share > 0.9  # no state changes with every row
-        else:
-            takes_turns = share > (0.1 if name in texts else 0.4)
-            if ids.return_ and not words.isdisjoint(WORDS_OF_IDS):
-                return {"methods": [[0, len(names), "previous"]], "subjects": name}
-        if takes_turns and any(_jumps(column, codes) for other, column in columns.items() if other != name):
+        is_other = any(map(NO_SUBJECT.fullmatch, words))
+        if ids.return_ and not is_other and not words.isdisjoint(WORDS_OF_IDS):
             return {"methods": [[0, len(names), "previous"]], "subjects": name}
+        if name in texts:
+            takes_turns = ids.take_strict_turns or (not is_other and ids.is_few and 10 * ids.changes >= len(codes))
+        else:  # a measurement may have a few whole values too
+            takes_turns = not is_other and (
+                ids.take_strict_turns or (ids.take_turns and bool(words) and words <= WORDS_OF_SUBJECTS)
+            )
+        if takes_turns:
+            others = [column for other, column in columns.items() if other != name and np.ptp(column) > 0]
+            if others and 2 * sum(_jumps(column, codes) for column in others) >= len(others):
+                return {"methods": [[0, len(names), "previous"]], "subjects": name}
     methods = with_held([], is_bool)
     return {"methods": methods} if methods else {}
 

@@ -1192,6 +1192,19 @@ def test_rows_of_one_subject_stay_interpolated(header, cells, value, tmp_path):
     np.testing.assert_allclose(found, (values[1:] + values[:-1]) / 2)
 
 
+@pytest.mark.parametrize("name", ["gripper_current", "tag"])
+def test_a_measurement_of_few_whole_values_is_no_subject(name, rng, tmp_path):
+    """Another one follows it, as a voltage a current; the arm moves on between them."""
+    current = rng.integers(0, 3, 200)
+    lines = [
+        f"{k / 100},{math.sin(k / 9)},{math.cos(k / 9)},{math.sin(k / 5)},{n},{12 - n}" for k, n in enumerate(current)
+    ]
+    source = write(tmp_path / "log/a.csv", f"t,q0,q1,q2,{name},voltage", *lines)
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert not report.left_out and [one.what for one in report.assumed] == ["clock 't'"]
+    assert "methods" not in robocache.open(tmp_path / "cache").streams["a"].attributes
+
+
 def test_rows_of_ids_that_take_turns_are_held(tmp_path):
     lines = [
         "timestamp,range,from_id,to_id",
