@@ -42,7 +42,7 @@ void check_methods(const StreamRequest& request, const Stream& stream) {
   }
 }
 
-// A camera's rows are chosen, nothing is made of two of them.
+// A camera takes whole rows: no method may mix two of them.
 void complete_camera(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request) {
   for (const Stream* const other : streams) {
     if (other->frames) continue;
@@ -67,7 +67,7 @@ void complete_camera(const LoaderOptions& options, const std::vector<const Strea
   request.dtype = request.images->dtype;
 }
 
-// A window in rows takes recorded rows: nothing is made between them.
+// A window in rows takes recorded rows, and no values between them.
 void check_rows(const StreamRequest& request) {
   for (const double rows : request.delta_timestamps) {
     if (rows == std::nearbyint(rows) && std::abs(rows) <= static_cast<double>(kMostRowOffset)) continue;
@@ -85,8 +85,6 @@ void check_rows(const StreamRequest& request) {
   }
 }
 
-// them differently.
-
 void check_moment(const StreamRequest& request) {
   const MomentRequest& moment = *request.moment;
   const std::string name = of_stream(request, "moment");
@@ -103,7 +101,7 @@ void check_moment(const StreamRequest& request) {
   }
 }
 
-// Refuses sources whose rows of a key one array cannot hold.
+// Refuses a key if one array cannot hold its rows of all sources.
 void check_alike(const LoaderOptions& options, const std::vector<const Stream*>& streams,
                  const StreamRequest& request) {
   const Stream& stream = *streams[0];
@@ -209,7 +207,7 @@ void check_grid(const LoaderOptions& options, const StreamRequest& request, cons
                 const Stream& anchor) {
   const double period_ns = stream.findings.period_ns;
   if (request.rows || stream.clock != Clock::kNominal || !(period_ns > 0) || !same_clock(stream, anchor)) return;
-  // A latency makes no values of streams whose steps are rows in any case.
+  // A latency matters only where a method mixes rows: all other steps are recorded rows.
   const bool mixes = is_floating(stream.dtype) && !stream.frames && !request.causal.value_or(options.causal);
   const double latency = mixes ? request.offset_s.value_or(options.offset_s) : 0;
   for (const double delta : request.delta_timestamps) {
@@ -237,8 +235,6 @@ bool are_reordered(std::vector<std::string> names, std::vector<std::string> othe
   std::ranges::sort(others);
   return names == others;
 }
-
-// Refuses a key whose sources have the same features in different orders, which its rows would mix, and notes one whose sources name
 
 void check_names(const StreamRequest& request, const std::vector<const Stream*>& streams, std::string& note) {
   for (const Stream* const other : streams) {

@@ -9,7 +9,7 @@
 namespace robocache {
 namespace {
 
-// The names of a flip of rows and of one of columns.
+// The options that flip the rows and the columns of an image.
 constexpr const char* kFlips[] = {"flip_vertical", "flip_horizontal"};
 
 double flip_of(const StreamRequest& camera, size_t axis) {
@@ -28,8 +28,8 @@ const StreamRequest* flipped_camera(const LoaderOptions& options, size_t axis) {
   return nullptr;
 }
 
-// A flipped image shows a mirrored world: each key of floats says what changes its sign. What does so changes it for all
-// cameras.
+// A flipped image shows a mirrored world, so each key of floats must say which features change their signs. All cameras must
+// then flip with the same probability, since a mirrored key is mirrored for all of them.
 void check_mirror(const LoaderOptions& options, size_t request, size_t axis) {
   const StreamRequest& asked = options.streams[request];
   const StreamRequest* const flipped = flipped_camera(options, axis);
@@ -71,7 +71,7 @@ double length_tolerance(DType dtype) {
   return kTolerance + (dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24);
 }
 
-// Refuses a state whose features are the key's in another order, since a conversion compares them one by one.
+// Refuses a base whose features are those of the key in another order, since a conversion compares them one by one.
 void check_base_names(const LoaderOptions& options, size_t request, size_t base) {
   const StreamRequest& asked = options.streams[request];
   for (const SourceRequest& source : options.sources) {

@@ -44,7 +44,7 @@ Draws::Draws(const LoaderOptions& options, const LoaderStreams& streams)
   if (has_goals && options.device.is_cuda()) add_moments(on_device_, device_tables_, true);
 }
 
-// A source whole, or by the classes of its weights.
+// Adds a source as one part, or as one part for each class of its weights.
 void Draws::add_parts(size_t i) {
   const SourceRequest& request = options_.sources[i];
   const Anchors& anchors = sources_[i].anchors;
@@ -113,8 +113,8 @@ MomentTicks Draws::moment_ticks_of(size_t source) const {
   return MomentTicks(ticks_of(source, episodes, {}), tasks);
 }
 
-// Returns the anchors of the rank that has the fewest. Every rank refuses what one rank cannot draw, and has the fingerprint of all
-// ranks.
+// Returns the number of anchors of the rank that has the fewest. Every rank checks and fingerprints the anchors of all ranks, so
+// that all ranks fail together and have the same fingerprint.
 int64_t Draws::fewest_anchors() {
   int64_t fewest = INT64_MAX;
   for (size_t rank = 0; rank < static_cast<size_t>(options_.world_size); ++rank) {
@@ -166,7 +166,7 @@ void Draws::mix() {
   }
 }
 
-// The index of each source by its name.
+// Returns the index of each source by its name.
 std::map<std::string, size_t> Draws::source_names() const {
   std::map<std::string, size_t> names;
   for (size_t i = 0; i < sources_.size(); ++i) {
@@ -230,7 +230,7 @@ Mixture Draws::mixture_at(const BatchPosition& position, Device device) const {
   return mixture;
 }
 
-// The order depends on weights by the share that they give a source.
+// Adds the shares, not the weights: the order depends on the weights only through each source's share.
 void Draws::add_order(const MixtureTables& mixed, const MixtureOptions& mixing) {
   const Mixture& mixture = on_host_.mixture;
   fingerprint_.add_order(options_.shuffle);

@@ -1,5 +1,5 @@
-// The samples that a loader draws: the anchors of its sources, the mixture that draws them, and the moments beside them at which
-// goals are taken.
+// Draws the samples of a loader: holds the anchors of its sources, the mixture that draws them, and the ticks from which the
+// moments of goals are drawn.
 //
 //   const Draws draws(options, streams);
 //   const Mixture mixture = draws.mixture_at(position, Device{});
@@ -33,29 +33,29 @@ struct WeightChange;
 struct BatchPosition {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t samples = 0;                    // drawn before by all ranks together, in this epoch
-  const WeightChange* weights = nullptr;  // the last of the loader's changes, for this seed; null: none
+  int64_t samples = 0;                    // how many samples all ranks together drew before, in this epoch
+  const WeightChange* weights = nullptr;  // the last change of weights, for this seed; null: none
 
   bool operator==(const BatchPosition&) const = default;
 };
 
-// Weights of the sources from a position on, until the next change.
+// New weights of the sources. They hold from a position on, until the next change.
 struct WeightChange {
-  BatchPosition from;  // whose `weights` is the change before
+  BatchPosition from;  // its `weights` is the previous change
   MixtureTables mixed;
-  const MixtureSource* on_device = nullptr;  // the table there
+  const MixtureSource* on_device = nullptr;  // the table of `mixed` on a CUDA device
 };
 
-// What plans read of the draws, in the memory of the host or of the loader's device.
+// The tables that plans read, in the memory of the host or of the loader's device.
 struct DrawTables {
   Mixture mixture{};                               // of the parts
   std::vector<AnchorIndex> parts;                  // the anchors of each part
-  Mixture moment_mixture{};                        // of the ticks of all sources; with goals
+  Mixture moment_mixture{};                        // over the ticks of all sources; with goals
   std::vector<MomentSource> moments;               // the ticks of each source; with goals
-  const MomentSource* moments_of_parts = nullptr;  // for each part those of its source
+  const MomentSource* moments_of_parts = nullptr;  // for each part the ticks of its source
 };
 
-// Immutable but for further changes of weights. Any number of threads may use one.
+// Immutable, except that weights can change. Any number of threads may use one.
 class Draws {
  public:
   // Anchors that the mixture draws as one source: all of a source, or a class of them with a weight of its own.
@@ -64,8 +64,8 @@ class Draws {
     Anchors anchors;
   };
 
-  // The complete options and the streams must outlive this. Throws ArgumentError for a source without anchors, for weights, and for
-  // a batch_size that drop_last leaves no batch of.
+  // The complete options and the streams must outlive this. Throws ArgumentError for a source without anchors, for invalid weights,
+  // and for a batch_size above the number of samples with drop_last.
   Draws(const LoaderOptions& options, const LoaderStreams& streams);
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;
@@ -73,8 +73,8 @@ class Draws {
   const DrawTables& on_host() const { return on_host_; }
   const DrawTables& on_device() const { return options_.device.is_cuda() ? on_device_ : on_host_; }
 
-  // The mixture of the parts with the weights that hold at a position, in the memory of the host or of the loader's device, at the
-  // position's epoch. Throws ArgumentError for another seed than that of the changes.
+  // The mixture at the position's epoch, with the weights that hold there. `device`: the host, or the loader's device. Throws
+  // ArgumentError if the position has another seed than its changes of weights.
   Mixture mixture_at(const BatchPosition& position, Device device) const;
 
   // Loader::change_weights().
@@ -91,7 +91,7 @@ class Draws {
   bool is_weighted() const { return on_host_.mixture.weighted; }
   int64_t samples() const;  // drawn by all ranks together in an epoch
 
-  // What the windows of a request are around in a source: its anchors, or with a moment every tick.
+  // The ticks that the windows of a request are around: the source's anchors, or with a moment every tick.
   AnchorIndex around(size_t source, const StreamRequest& request) const;
 
   std::string fingerprint() const { return fingerprint_.text(); }
@@ -127,7 +127,7 @@ class Draws {
   DrawTables on_host_;
   DrawTables on_device_;  // on a CUDA device
   OrderFingerprint fingerprint_;
-  mutable std::mutex changes_mutex_;  // held while what follows changes
+  mutable std::mutex changes_mutex_;  // guards the two members below
   mutable DeviceTables change_tables_;
   mutable std::vector<std::unique_ptr<const WeightChange>> changes_;
 };

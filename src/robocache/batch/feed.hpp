@@ -88,9 +88,10 @@ class Feed {
 
   // The batch at a position, or none at the epoch's end. Work that is queued on `stream` afterwards sees the whole batch. A
   // batch that follows the last one was made ahead, and then the batches behind it are begun, over the epoch's end into the
-  // next epoch. Calls `allocate` for memory on the device, on the CPU only if no dropped batch has left its memory, and `check` every 10 milliseconds while it waits. With reuse, several
-  // loops may use this feed: `loop` is the small number of the one that asks, and each keeps its last batch until it asks again.
-  // Throws what Loader::fill, `allocate` and `check` throw; the feed can go on afterwards.
+  // next epoch. Calls `allocate` for memory on the device, on the CPU only if no dropped batch has left its memory, and `check` every
+  // 10 milliseconds while it waits. With reuse, several loops may use this feed: `loop` is the small number of the one that asks, and
+  // each keeps its last batch until it asks again. Throws what Loader::fill, `allocate` and `check` throw; the feed can go on
+  // afterwards.
   std::optional<FedBatch> next(const BatchPosition& position, const Allocate& allocate, CudaStream stream,
                                const std::function<void()>& check = {}, int64_t loop = 0);
 

@@ -127,7 +127,8 @@ Found statistics_of(const LoaderOptions& options, size_t source, size_t request,
   return {stats_of_table(*table, quantiles, mode), "stream '" + key + "'"};
 }
 
-// Statistics of a key's values before normalisation: of all recorded ones, or of conversions where they were computed; else none.
+// Returns the statistics of a key's values before normalisation: of all recorded rows; for a converted key of the conversion's
+// results, or nothing if nobody computed them.
 NormStats known_of_values(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec) {
   if (options.streams[request].convert.empty()) {
     const auto table =
@@ -145,7 +146,7 @@ std::string short_text(double number) {
   return text;
 }
 
-// A feature's name in a note. `step`: for statistics of each step.
+// Returns a feature's name in a note. `step`: if each step has its own statistics.
 std::string feature_name(const LoaderOptions& options, size_t source, size_t request, size_t feature,
                          std::optional<size_t> step = {}) {
   const StreamRequest& asked = options.streams[request];
@@ -155,7 +156,7 @@ std::string feature_name(const LoaderOptions& options, size_t source, size_t req
          (asked.convert.empty() && feature < stream.names.size() ? " (" + stream.names[feature] + ")" : "");
 }
 
-// The least number that is infinite once it is rounded to `dtype`; 0 for integers, which nothing is rounded to.
+// Returns the smallest number that rounds to infinity in `dtype`. Returns 0 for integers: nothing is rounded to them.
 double least_infinite(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
@@ -171,7 +172,7 @@ double least_infinite(DType dtype) {
   }
 }
 
-// The features that a note names: all are counted, a few are in the text.
+// The features of a note. It counts all of them, and names the first 8.
 struct FeatureList {
   void add(const std::string& name) {
     constexpr int kMost = 8;

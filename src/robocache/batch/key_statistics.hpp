@@ -18,16 +18,16 @@ namespace robocache {
 // ArgumentError for statistics that do not fit or are of other values, FileError. `spec` is the source's, but for its affines.
 std::vector<Affine> affines_of(const LoaderOptions& options, size_t source, size_t request, const BatchSpec& spec);
 
-// Sentences on the features that are not scaled although they are not constant: by statistics that give no scale, and by
-// `min_spread`. `specs` are the sources'. Throws as affines_of.
+// Returns sentences on features that vary and are not scaled: one on those whose statistics give no scale, one on those with a
+// spread below `min_spread`. `specs` has one spec a source. Throws as affines_of.
 std::vector<std::string> unscaled_notes(const LoaderOptions& options, std::span<const BatchSpec> specs);
 
 // A sentence on the float64 keys that the batch's dtype rounds by a share of their std that matters, or "". Those that are normalised
 // or converted are rounded behind that, and a window's own dtype is what was asked for.
 std::string rounding_note(const LoaderOptions& options);
 
-// A sentence on the values that the batch's dtype makes infinite, as far as statistics of them are known, or "". `specs` are the
-// sources'.
+// Returns a sentence on the values that the batch's dtype makes infinite, or "". It sees only values with known statistics. `specs`
+// has one spec a source.
 std::string overflow_note(const LoaderOptions& options, std::span<const BatchSpec> specs);
 
 }  // namespace robocache

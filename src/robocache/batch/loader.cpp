@@ -25,7 +25,7 @@ BatchKeys keys_of(const LoaderStreams& streams) {
   return keys;
 }
 
-// The rules of the keys' goals, each once.
+// Returns each rule that keys have goals by, once.
 std::vector<MomentRule> rules_of(const BatchKeys& keys) {
   std::vector<MomentRule> rules;
   for (const auto& key : keys) {
@@ -42,7 +42,7 @@ std::vector<GoalArrays> add_goals(const std::vector<MomentRule>& rules, BatchLay
   return goals;
 }
 
-// Adds an array for each key of a rule, one behind the other. Returns the offset of the first.
+// Adds one array for each key of a rule, side by side. Returns the offset of the first.
 int64_t add_goal_arrays(const BatchKeys& keys, const MomentRule& rule, const char* suffix, BatchLayout& layout) {
   int64_t first = -1;
   for (const auto& key : keys) {
@@ -75,8 +75,8 @@ Loader::Loader(LoaderOptions options)
   plan_frames();
 }
 
-// The host's part comes last, as one piece, and behind it the files that it only sends along. One part also writes what the anchors
-// and the moments are: the device's if keys are aligned there.
+// A batch is laid out as the device's part, the host's part, and the frames' files that the host only copies. One part also writes
+// the arrays that describe the anchors and the moments: the device's part if it has keys, else the host's.
 void Loader::make_plans() {
   const auto reserve = [&](Part part) {
     for (const auto& key : keys_) key->reserve(part, layout_);
@@ -130,7 +130,7 @@ void Loader::add_notes() {
   }
 }
 
-// Memory and plans for frames that a device decodes.
+// Reserves memory and makes plans for frames that a device decodes.
 void Loader::plan_frames() {
   int64_t scratch_bytes = 0;  // the keys use it one after the other
   for (const auto& key : keys_) scratch_bytes = std::max(scratch_bytes, key->scratch_bytes());
@@ -195,7 +195,7 @@ bool Loader::is_small() const {
 
 // ---- how a batch is filled ---------------------------------------------------------------------------------------------
 
-// A batch whose plans have run. The random draws go by the order, or by the given numbers.
+// Describes a batch whose plans have run. A sample's random draws depend on its position in the order, or on its given number.
 BatchMemory Loader::filled_by(const Wanted& wanted, void* memory) const {
   const int64_t first = samples_of(options_, wanted, draws_.on_host().mixture).first_position;
   const ImageDraw draw{.seed = wanted.position.seed,
@@ -237,7 +237,7 @@ int64_t Loader::fill_device(const Wanted& wanted, const HostPart& part, void* me
   const bool uses_scratch = scratch_.bytes() > 0;
   std::unique_lock<std::mutex> lock(scratch_mutex_, std::defer_lock);
   const void* fetched = nullptr;
-  if (uses_scratch) {  // one batch after the other
+  if (uses_scratch) {  // one batch at a time uses it
     lock.lock();
     scratch_used_.make_wait(stream);
     if (ahead_ && wanted.anchors.empty()) fetched = ahead_->find(wanted.position, stream);

@@ -57,8 +57,8 @@ struct AnchoredEpisode {
   int64_t anchors;
 };
 
-// Immutable but for changes of weights; any number of threads may use one. It owns the anchors and tables of its plans, and shares streams with all loaders
-// of this process that read the same ones from the same tier. Memory for batches is the caller's.
+// Immutable, except that weights can change. Any number of threads may use one. It owns the anchors and tables of its plans, and
+// shares streams with all loaders of this process that read the same ones from the same tier. The caller owns the batches' memory.
 class Loader {
  public:
   // Loads the streams into their tiers. Throws ArgumentError, ArgumentTypeError, DeviceError, FileError, FrameError.
@@ -84,15 +84,15 @@ class Loader {
   // The position behind the batch at this one, in the same epoch.
   BatchPosition after(const BatchPosition& position) const;
 
-  // Whether the sources have weights, which may then change.
+  // Whether the sources have weights. Only then can they change.
   bool is_weighted() const { return draws_.is_weighted(); }
 
-  // Gives each source, by its name, another weight from a position on, for the `weights` of all positions that shall know of it:
+  // Gives each source, by its name, a new weight from a position on. Put the result into the `weights` of later positions:
   //   position.weights = loader.change_weights(position, {{"bridge", 2}, {"droid", 1}});
-  // A batch has the weights that hold at its first draw. Each source goes on through its anchors where it was; one of weight 0 is
-  // not drawn. The changes before are those of the position's own `weights`, which begin no later. The loader keeps the change.
-  // Throws ArgumentError for names that are not those of all sources, each once, for weights that are not finite and at least 0,
-  // all 0, or too small for a draw of a block, and where sources have no weights.
+  // A batch has the weights that hold at its first draw. Each source continues with its next anchor; a source of weight 0 is not
+  // drawn. Earlier changes stay: they are in the `weights` of `from`, which must not come before them. The loader owns the result.
+  // Throws ArgumentError unless each source is named once, with a weight that is finite and at least 0. Also if all weights are 0,
+  // if one is too small for a draw of a block, or if the sources had no weights at first.
   const WeightChange* change_weights(const BatchPosition& from,
                                      const std::vector<std::pair<std::string, double>>& weights) const;
 
@@ -174,8 +174,8 @@ class Loader {
   LoaderStreams streams_;
   BatchKeys keys_;  // one for each request that batches hold
   BatchLayout layout_;
-  int64_t host_offset_ = 0;    // the start of the host's part of a batch,
-  int64_t packed_offset_ = 0;  // and in it the start of the frames' files
+  int64_t host_offset_ = 0;    // where the host's part of a batch begins
+  int64_t packed_offset_ = 0;  // where the frames' files begin in it
   const Draws draws_;
   std::optional<PartPlans> on_device_, on_host_, on_device_ahead_;
   mutable std::mutex scratch_mutex_;  // held while a batch that uses scratch_ or ahead_ is queued

@@ -130,7 +130,7 @@ std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) con
   return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
 }
 
-// The tier that is asked for a key, and the bytes that it needs, without streams that are `counted` already.
+// Returns the tier that the caller wants for a key, and the bytes that it needs. Streams in `counted` cost nothing more.
 ResidencyRequest LoaderStreams::residency_of(size_t request, std::set<std::pair<const Dataset*, int64_t>>& counted) {
   ResidencyRequest asked{
       .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};
@@ -157,7 +157,7 @@ ResidencyRequest LoaderStreams::residency_of(size_t request, std::set<std::pair<
   return asked;
 }
 
-// The bytes of the streams' clocks, and with `present` those that are in memory.
+// Returns the bytes of the streams' clocks. `present`: only of those that are in memory already.
 MemoryBytes LoaderStreams::clock_bytes(bool present) const {
   MemoryBytes sum;
   std::set<std::pair<const Dataset*, uint64_t>> counted;
@@ -177,7 +177,7 @@ MemoryBytes LoaderStreams::clock_bytes(bool present) const {
   return sum;
 }
 
-// The bytes of values that are asked for and are in memory already.
+// Returns the bytes of this loader's streams that are in memory already.
 MemoryBytes LoaderStreams::bytes_present() const {
   const Device device = options_.device;
   MemoryBytes sum = clock_bytes(true);

@@ -1,4 +1,4 @@
-// Episodes without any row of a stream that the batch takes.
+// Judges the episodes that have no row of a stream of the batch.
 #include <algorithm>
 #include <iterator>
 #include <string>
@@ -23,9 +23,9 @@ struct Need {
   }
 };
 
-// Those that some episode of the cache lacks.
-std::vector<Need> needs_of(const LoaderOptions& options, size_t place) {
-  const SourceRequest& source = options.sources[place];
+// Returns the streams that at least one episode of the cache lacks.
+std::vector<Need> needs_of(const LoaderOptions& options, size_t index) {
+  const SourceRequest& source = options.sources[index];
   std::vector<Need> needs;
   for (size_t request = 0; request < options.streams.size(); ++request) {
     const Stream* const stream = source.stream_of(request);
@@ -51,7 +51,7 @@ std::string counted(const std::vector<Need>& needs, int64_t episodes) {
   return text;
 }
 
-// What `where` says of episodes that have rows of all these streams.
+// Returns the condition on episodes that have rows of all these streams, as a user writes it.
 std::string where_there(const std::vector<Need>& needs) {
   std::string text;
   for (const Need& need : needs) {
@@ -70,35 +70,35 @@ bool has_rows(const SourceRequest& source, int64_t episode) {
 }
 
 // Notes the keys that no stream of a source fills.
-void note_absent(const LoaderOptions& options, size_t place, std::string& note) {
-  const SourceRequest& source = options.sources[place];
+void note_absent(const LoaderOptions& options, size_t index, std::string& note) {
+  const SourceRequest& source = options.sources[index];
   std::string keys;
   for (size_t request = 0; request < options.streams.size(); ++request) {
     if (!source.streams[request]) keys += (keys.empty() ? "'" : ", '") + options.streams[request].stream + "'";
   }
   if (keys.empty()) return;
-  add_to_note(note, source_name(options, place) + "missing: no stream for " + keys + ": in all of its " +
+  add_to_note(note, source_name(options, index) + "missing: no stream for " + keys + ": in all of its " +
                         std::to_string(source.episodes->size()) +
                         " episodes the values are 0 and is_pad is true; rename= names the stream that fills a key");
 }
 
 }  // namespace
 
-void judge_missing(LoaderOptions& options, size_t place, std::string& note) {
-  note_absent(options, place, note);
-  std::vector<Need> needs = needs_of(options, place);
+void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
+  note_absent(options, index, note);
+  std::vector<Need> needs = needs_of(options, index);
   if (needs.empty()) return;
-  const std::string name = source_name(options, place);
-  std::vector<int64_t>& episodes = *options.sources[place].episodes;
+  const std::string name = source_name(options, index);
+  std::vector<int64_t>& episodes = *options.sources[index].episodes;
   const auto asked = static_cast<int64_t>(episodes.size());
   std::vector<int64_t> whole;
   for (const int64_t episode : episodes) {
     bool all = true;
-    // What has no anchors is not drawn, so that what else it lacks does not matter.
+    // An episode without anchors is not drawn, so its other missing streams do not matter.
     const auto lacks = [&](const Need& need) { return !need.in(episode); };
     const bool drawn =
         std::none_of(needs.begin(), needs.end(), [&](const Need& x) { return x.is_anchor && lacks(x); }) &&
-        (!options.anchor_hz || has_rows(options.sources[place], episode));
+        (!options.anchor_hz || has_rows(options.sources[index], episode));
     for (Need& need : needs) {
       if (!lacks(need)) continue;
       all = false;
@@ -123,7 +123,7 @@ void judge_missing(LoaderOptions& options, size_t place, std::string& note) {
     episodes = std::move(whole);
     return;
   }
-  if (options.edges == Edges::kDrop) return;  // which leaves them out
+  if (options.edges == Edges::kDrop) return;  // edges='drop' leaves these episodes out
   std::vector<Need> anchors;
   std::copy_if(needs.begin(), needs.end(), std::back_inserter(anchors),
                [](const Need& need) { return need.is_anchor; });

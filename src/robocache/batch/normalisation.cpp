@@ -47,7 +47,7 @@ struct Ends {
   bool flat = false;    // without spread
 };
 
-// The affine of a feature, and whether it is the one that the statistics ask for.
+// The affine of a feature. as_asked: whether it scales as the statistics ask.
 struct Scaled {
   Affine affine;
   bool as_asked = true;

@@ -15,7 +15,7 @@
 namespace robocache {
 namespace {
 
-// The index of the stream that fills a key, or none.
+// Returns the index of the stream that fills a key, or none.
 std::optional<int64_t> index_of(const SourceRequest& source, std::string_view key) {
   const auto streams = source.dataset->streams();
   for (size_t i = 0; i < streams.size(); ++i) {
@@ -153,7 +153,7 @@ void select_statistics(SourceRequest& source) {
   if (std::find(is_drawn.begin(), is_drawn.end(), false) != is_drawn.end()) source.selection = source.episodes;
 }
 
-// Shares the episodes of a source between the ranks: a rank has neighbouring episodes, and about as many bytes as any other.
+// Shares the episodes of a source between the ranks. Each rank gets neighbouring episodes, and about the same number of bytes.
 void cut_episodes(const LoaderOptions& options, SourceRequest& source) {
   const auto bytes_of = [&](int64_t episode) {
     int64_t bytes = 0;

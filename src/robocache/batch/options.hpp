@@ -89,7 +89,7 @@ struct StreamRequest {
 // What is drawn from: episodes of a dataset.
 struct SourceRequest {
   std::shared_ptr<const Dataset> dataset;
-  std::string name = {};                                         // by default that of the dataset's folder
+  std::string name = {};                                         // default: the name of the dataset's folder
   std::optional<double> weight = {};                             // its share of the draws; all sources or none
   std::optional<std::vector<int64_t>> episodes = {};             // to draw from; default all
   std::vector<std::pair<std::string, std::string>> rename = {};  // a stream, and the key that it fills
@@ -111,10 +111,10 @@ struct SourceRequest {
   // the same.
   std::optional<std::vector<int64_t>> selection = {};
 
-  // Of complete options with shard_episodes: the episodes of each rank; `episodes` are those of this rank.
+  // In complete options with shard_episodes: the episodes of each rank; `episodes` are those of this rank.
   std::vector<std::vector<int64_t>> episodes_of_ranks = {};
 
-  // Of complete options: the episodes that all ranks together draw from.
+  // In complete options: the episodes that all ranks together draw from.
   std::vector<int64_t> episodes_of_all_ranks() const {
     if (episodes_of_ranks.empty()) return *episodes;
     std::vector<int64_t> all;
@@ -125,7 +125,7 @@ struct SourceRequest {
   // Of complete options: the index of each request's stream, where it is there.
   std::vector<std::optional<int64_t>> streams = {};
 
-  // Of complete options: the stream that fills a request, or null.
+  // In complete options: the stream that fills a request, or null.
   const Stream* stream_of(size_t request) const {
     const auto& stream = streams[request];
     return stream ? &dataset->streams()[static_cast<size_t>(*stream)] : nullptr;
@@ -270,7 +270,7 @@ std::string loader_fields_json();
 // Whether a key is a camera's: its rows are frames. Of complete options.
 bool is_camera(const StreamRequest& request);
 
-// The streams that fill a request, of the sources that have one. Of complete options.
+// Returns the stream that fills a request, for each source that has one. The options must be complete.
 std::vector<const Stream*> streams_of(const LoaderOptions& options, size_t request);
 
 // The shape of a key's row in the batch: the widest of the sources' streams, or what conversions make of it; not of a camera.

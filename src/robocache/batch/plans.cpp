@@ -50,7 +50,7 @@ bool PartPlans::converts_at(const BatchKey& key, const Moment& moment) const {
 
 PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& writes) {
   std::vector<WindowStreams> windows;
-  std::vector<size_t> sources;  // the source of each of these
+  std::vector<size_t> sources;  // the source of each window
   const auto add = [&](size_t source, const AnchorIndex& anchors) {
     WindowStreams& own = windows.emplace_back(WindowStreams{anchors, {}, {}});
     sources.push_back(source);
@@ -76,7 +76,7 @@ PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& wri
   }
   plan.conversions = tables_.put(conversions);
   plan.conversion_count = static_cast<int32_t>(conversions.size());
-  // Converting a number takes as long as copying so many bytes.
+  // Converting one number takes as long as copying 4 or 16 bytes.
   for (const ConvertActionsParams& key : conversions) {
     plan.sample_bytes += int64_t{key.steps} * key.out_features * (key.by_feature ? 4 : 16);
   }

@@ -1,7 +1,7 @@
-// The plans that fill the numbers of a batch and choose the rows of its frames: one around the anchors, and one around the moments
-// of each rule that keys have goals at.
+// The plans that fill the numbers of a batch and choose the rows of its frames: one plan around the anchors, and one around the
+// moments of each rule of goals.
 //
-//   const PartPlans plans(Part::kDevice, keys, draws, arrays, tables);
+//   const PartPlans plans(Part::kDevice, keys, streams, draws, anchors, goals);
 //   plans.run({position, samples}, memory, stream);
 #pragma once
 
@@ -23,20 +23,20 @@ namespace robocache {
 
 using BatchKeys = std::vector<std::unique_ptr<BatchKey>>;
 
-// A batch that is asked for: the samples at a position, or given anchors. The position's seed and epoch seed the random draws.
+// The batch that a caller asks for: the samples at a position, or given anchors. The position's seed and epoch seed the random draws.
 struct Wanted {
   BatchPosition position;
   int64_t count;
-  std::span<const int64_t> anchors = {};       // on the host; if empty, those of the position
-  std::span<const int64_t> draws = {};         // of given anchors: the numbers that random draws go by
+  std::span<const int64_t> anchors = {};       // given anchors, on the host; empty: those of the position
+  std::span<const int64_t> draws = {};         // for given anchors: the numbers that seed their random draws
   const int64_t* anchors_on_device = nullptr;  // the same on the loader's device
   const int64_t* draws_on_device = nullptr;
 };
 
-// The samples of a batch that `mixture` draws, at the position's epoch, without a plan and memory.
+// Returns the samples that `mixture` draws for a batch, at the position's epoch. The caller adds the plan and the memory.
 WindowBatch samples_of(const LoaderOptions& options, const Wanted& wanted, const Mixture& mixture);
 
-// The offsets of the arrays that say what a sample's anchor is; below 0: not written.
+// The offsets of the arrays that describe a sample's anchor; below 0: not written.
 struct AnchorArrays {
   int64_t time = -1;
   int64_t episode = -1;
@@ -44,12 +44,12 @@ struct AnchorArrays {
   int64_t source = -1;
 };
 
-// The same of the moments of a rule.
+// The offsets of the arrays that describe the moments of a rule; below 0: not written.
 struct GoalArrays {
   MomentRule rule;
-  int64_t moments;       // memory of the part for the drawn moments
-  int64_t offset = -1;   // the first of the arrays of the rule's keys
-  int64_t episode = -1;  // the same
+  int64_t moments;       // scratch memory for the drawn moments
+  int64_t offset = -1;   // the first of the rule's "<key>_offset_ns" arrays
+  int64_t episode = -1;  // the first of its "<key>_episode_index" arrays
 };
 
 // Immutable. Any number of threads may use one. Keys, streams and draws must outlive it.
@@ -62,13 +62,13 @@ class PartPlans {
   // Fills the part's arrays; offsets count from `memory`. On CUDA this queues kernels on `stream`, and does not wait.
   void run(const Wanted& wanted, void* memory, CudaStream stream) const;
 
-  // The bytes that are written for a sample. A number that is converted counts as the bytes that are copied in its time.
+  // The bytes that are written for a sample. A converted number counts as the bytes that a copy writes in the same time.
   int64_t sample_bytes() const;
 
  private:
   struct Plan {
     WindowPlan windows;
-    bool runs;  // it has windows, or writes what the anchors are
+    bool runs;  // false: it has nothing to write
   };
   struct GoalPlan {
     GoalArrays arrays;
@@ -78,7 +78,7 @@ class PartPlans {
   using Moment = std::optional<MomentRule>;
 
   Plan plan_of(const Moment& moment, const AnchorArrays& writes);
-  // Whether the plan of a moment is the last that fills what a key is converted from.
+  // Whether the plan of this moment is the last that fills the inputs of a key's conversion.
   bool converts_at(const BatchKey& key, const Moment& moment) const;
   WindowBatch batch_of(const Wanted& wanted, const Plan& plan, const Mixture& mixture, void* memory) const;
 

@@ -53,7 +53,7 @@ std::span<const uint8_t> frame_file(const ResidentStream& files, int64_t row, st
 // The shape of frames as they are stored.
 FrameShape stored_shape(const Stream& stream);
 
-// Scratch memory of a thread that decodes frames.
+// Scratch memory for one thread that decodes frames.
 struct FrameMemory {
   std::vector<uint8_t> file, stored, frame;
 };

@@ -19,7 +19,7 @@
 namespace robocache {
 namespace {
 
-// The bytes of a batch's values: what a processor's caches hold, and what occupies a GPU.
+// The bytes of a batch's values: few enough for a processor's caches, and enough to keep a GPU busy.
 constexpr int64_t kBatchBytes = int64_t{2} << 20;
 constexpr int64_t kDeviceBatchBytes = int64_t{128} << 20;
 
@@ -108,7 +108,7 @@ void pass_batches(const Loader& loader, const KeySpec& key, int64_t features, co
   }
 }
 
-// The table of the same values, made and reduced on the loader's device.
+// Returns the table of the same values, computed on the loader's device.
 std::vector<double> table_on_device(const Loader& loader, const KeySpec& key, bool per_step, int64_t features,
                                     std::span<const double> quantiles, const WindowProgress& progress) {
   const BatchArray& values = array_of(loader, key.key);
@@ -200,7 +200,7 @@ std::shared_ptr<const std::vector<double>> window_statistics(const LoaderOptions
     hash.add(bits);
   }
   return cache::kept_statistics(dataset, hash.text(), rows_of_table, shape, read, [&] {
-    // A base's rows are read too. On a device they lie where the loader that asks has them.
+    // A pass reads the rows of the key and of its base. On a device it reads them from the tier of the loader that asks.
     const auto begin = [&](Device device, int64_t batch_bytes) {
       own.device = device;
       for (size_t i = 0, at = 0; i < options.streams.size(); ++i) {

@@ -18,7 +18,7 @@
 
 namespace robocache {
 
-// Called between batches with the anchors that the pass has read, and all of them. It may throw.
+// Called between batches: `done` of `all` anchors have been read in this pass. It may throw.
 using WindowProgress = std::function<void(int64_t done, int64_t all)>;
 
 struct WindowStatistics {

@@ -1,4 +1,4 @@
-// Statistics of rows that lie on a CUDA device: the same bits as made_statistics() of the same rows on the CPU.
+// Statistics of rows on a CUDA device. They have the same bits as made_statistics() of the same rows on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@ namespace robocache::cache {
 struct DeviceRows {
   const void* values;  // float or double [rows, width] on the device
   const bool* is_pad;  // [rows, width / features]: values to leave out
-  int64_t rows;        // of one part: a multiple of 8, except in the last part
+  int64_t rows;        // a multiple of 8, except in the last part
 };
 
-// Calls take(part) for one part after another, in the same order each time. The part's values are there in the order of `stream`, and
-// stay until the next call. Parts have at most `most_rows` rows.
+// make(take) calls take(part) for one part after another, in the same order each time. Work queued on the CUDA stream sees the part's
+// values until take is called again. A part has at most `most_rows` rows.
 struct MadeOnDevice {
   std::function<void(const std::function<void(const DeviceRows&)>& take)> make;
   int64_t rows;  // of all parts
@@ -28,10 +28,11 @@ struct MadeOnDevice {
   DType dtype;  // float32 or float64
 };
 
-// Whether device_statistics takes so many rows and columns.
+// Whether device_statistics can take this many rows and columns.
 bool fits_device(int64_t rows, int64_t width);
 
-// Returns the table of made_statistics(). Each pass makes the rows: 3 for float32, 6 for float64. Throws DeviceError, OutOfMemory.
+// Returns the table of made_statistics(). It makes all rows in each pass: 3 passes for float32, 6 for float64. Throws DeviceError,
+// OutOfMemory.
 std::vector<double> device_statistics(const MadeOnDevice& of, std::span<const double> quantiles, Device device,
                                       CudaStream stream);
 

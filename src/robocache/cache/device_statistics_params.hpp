@@ -1,12 +1,12 @@
-// What the CUDA kernels of device_statistics.hpp read and write.
+// The arguments of the CUDA kernels of device_statistics.hpp.
 #pragma once
 
 #include <cstdint>
 
 namespace robocache {
 
-// Sums are of blocks of rows, and in a block of lanes: row r is added to lane r % kSumLanes, and the last rows % kSumLanes rows of all
-// to lane 0. The CPU keeps the same order.
+// Rows are summed in blocks, and a block in lanes: row r is added to lane r % kSumLanes. Of all n rows, the last n % kSumLanes are
+// added to lane 0. The CPU keeps the same order.
 inline constexpr int64_t kSumBlock = 8192;
 inline constexpr int64_t kSumLanes = 8;
 
@@ -18,8 +18,8 @@ struct DeviceColumns {
   const void* values;  // float or double [rows, width]
   const bool* is_pad;  // [rows, width / features]
   int64_t rows;        // a multiple of kSumLanes, except in the last part
-  int64_t first_row;   // of all
-  int64_t all_rows;    // below 2^32
+  int64_t first_row;   // the index of the part's first row among all rows
+  int64_t all_rows;    // the number of all rows, below 2^32
   int32_t width;
   int32_t features;
   int32_t ranks;
@@ -28,11 +28,11 @@ struct DeviceColumns {
   const double* means;  // [width], in pass 1
   double* sums;         // [width], of this pass
   double* lanes;        // [blocks of a part, kSumLanes, width]
-  double* open_lanes;   // [2, kSumLanes, width], of a block that goes on in the next part
+  double* open_lanes;   // [2, kSumLanes, width], of a block that continues in the next part
   int64_t* counts;      // [width]: the finite numbers
   uint64_t* keys;       // [2, ranks, width]: the leading bits; a pass reads one half and writes the other
   int64_t* inside;      // [ranks, width]: the rank among the numbers with these bits
-  uint32_t* bins;       // [ranks, width, 2^kPassBits]: how many numbers have which next bits
+  uint32_t* bins;       // [ranks, width, 2^kPassBits]: the count of numbers for each value of the next bits
   int32_t turn;         // the half of open_lanes to read, 0 or 1
 };
 

@@ -74,7 +74,7 @@ std::string file_of(const Table& table, int64_t rows, const std::vector<int64_t>
   return bytes.append(reinterpret_cast<const char*>(&crc), sizeof crc);
 }
 
-// Whether an older version made this table, which counted infinities: only there a minimum or a maximum is infinite.
+// Whether an older version wrote this table. It counted infinities, so only its minimum or maximum can be infinite.
 bool counts_infinity(std::span<const double> table, size_t numbers) {
   return std::ranges::any_of(table.subspan(2 * numbers, 2 * numbers), [](double x) { return std::isinf(x); });
 }

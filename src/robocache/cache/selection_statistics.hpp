@@ -24,7 +24,8 @@ std::shared_ptr<const std::vector<double>> selection_statistics(const Dataset& d
                                                                 std::span<const int64_t> episodes,
                                                                 std::span<const double> quantiles = kQuantiles);
 
-// Returns those of all rows: stats.npy, or computed ones for other quantiles and where an older version counted infinities.
+// Returns the statistics of all rows: those of stats.npy, if it has the quantiles and no older version counted infinities in it;
+// else computed ones.
 std::shared_ptr<const std::vector<double>> stream_statistics(const Dataset& dataset, int64_t stream,
                                                              std::span<const double> quantiles = kQuantiles);
 

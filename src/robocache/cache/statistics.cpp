@@ -29,7 +29,7 @@ constexpr double kGapPeriods = 1.5;
 // columns read before the next part.
 constexpr int64_t kColumnsBytes = int64_t{128} << 20;
 constexpr int64_t kMostWideColumns = 100;
-constexpr int64_t kMadeColumnsBytes = int64_t{1} << 30;  // of rows that every pass makes anew
+constexpr int64_t kMadeColumnsBytes = int64_t{1} << 30;  // for rows that are computed again in every pass
 constexpr int64_t kColumnBytes = int64_t{5} << 18;
 constexpr int64_t kPart = int64_t{1} << 20;
 
@@ -71,7 +71,7 @@ struct QuantileRank {
   double share;
 };
 
-// Equals numpy.quantile(numbers.astype(float64), q) of n numbers, of which at(rank) is in sorted order.
+// Equals numpy.quantile(numbers.astype(float64), q) of n numbers. at(rank) is the number with this rank in sorted order.
 template <class At>
 double quantile(const At& at, int64_t n, double q) {
   const QuantileRank rank(n, q);
@@ -174,7 +174,7 @@ class Column {
     return finite;
   }
 
-  // Few numbers wait for others, since the counts of a column leave the processor's caches while other columns are added.
+  // Small groups of numbers wait for more: the counts of a column leave the processor's caches while other columns are added.
   void add_to_order(std::span<const C> numbers) {
     constexpr int64_t kFew = 2048;
     if (waiting_.empty() && std::ssize(numbers) > kFew) return order_.add(numbers);

@@ -55,11 +55,12 @@ template <class Real>
 std::vector<double> made_statistics(const MadeRows<Real>& make, int64_t rows, int64_t features,
                                     std::span<const double> quantiles);
 
-// The ranks in sorted order of the numbers that the quantiles of n numbers are between, ascending, each once.
+// Returns the ranks, in sorted order, that the quantiles of n numbers need: each quantile is a number or lies between two. The ranks
+// ascend, and each is there once.
 std::vector<int64_t> quantile_ranks(int64_t n, std::span<const double> quantiles);
 
-// The table of one column with n numbers: mean, std, min, max, each quantile, count. `squares` is the sum of (number - mean)^2, and
-// at(rank) gives the number with one of quantile_ranks(), or rank 0 or n - 1.
+// Returns the table of one column with n numbers: mean, std, min, max, each quantile, count. `squares` is the sum of
+// (number - mean)^2. at(rank) returns the number with that rank; it is called for quantile_ranks(), 0 and n - 1.
 std::vector<double> column_statistics(int64_t n, double mean, double squares, std::span<const double> quantiles,
                                       const std::function<double(int64_t rank)>& at);
 

@@ -52,7 +52,7 @@ struct StreamFiles {
 
   void end_episode();
 
-  // Opens the last episode again, whose first and last stamp these are.
+  // Opens the last episode again. `first` and `last` are the stamps of its first and last row.
   void reopen_episode(int64_t first, int64_t last);
 
   // Writes the numbers of rows into the headers and finishes the files. Calls `add` with the name and record of each

@@ -110,7 +110,7 @@ struct Writer::Impl {
   std::optional<cache::EpisodeMetadata> episode;  // the open one
   size_t streams_before_episode = 0;
   int64_t lines_before_episode = 0;  // bytes
-  bool episode_committed = false;    // a part of the open episode is in the cache
+  bool episode_committed = false;    // whether a part of the open episode is in the cache
   bool write_failed = false;         // the files may end with a part of the last write
   bool sync_failed = false;          // the disk lost data, which no later call would report
 };
@@ -151,7 +151,7 @@ void Writer::Impl::restore_state(bool verify) {
   episodes = before->episodes;
   episode_columns = before->episode_columns;
   const auto dataset = Dataset::open(home);
-  if (verify) dataset->verify_for_append();  // new statistics of all rows would hide damage
+  if (verify) dataset->verify_for_append();  // else new statistics of all rows would hide damage
   for (const Stream& stream : dataset->streams()) {
     streams.push_back(std::make_unique<cache::StreamFiles>(stream, home, before->files, behind.get()));
     by_name.emplace(stream.name, streams.back().get());
@@ -474,14 +474,14 @@ void Writer::commit(std::optional<std::string_view> provenance_json) {
   const auto guard = impl_->locked();
   impl_->check_usable();
   std::optional<cache::EpisodeMetadata> open = impl_->episode;
-  std::vector<std::pair<int64_t, int64_t>> spans_ns;  // of the open episode's rows, a stream each
+  std::vector<std::pair<int64_t, int64_t>> spans_ns;  // for each stream, the first and last stamp in the open episode
   if (open) {
     impl_->check_writable();
     for (const auto& stream : impl_->streams) spans_ns.emplace_back(stream->first_ns, stream->last_ns);
     impl_->end_episode();
   }
   impl_->publish_all(provenance_json);
-  // From here on the writer is one that appends to that cache.
+  // From now on the writer appends to that cache.
   impl_->mode = WriteMode::kAppend;
   impl_->home = impl_->path;
   impl_->by_name.clear();
@@ -498,7 +498,7 @@ void Writer::commit(std::optional<std::string_view> provenance_json) {
   }
 }
 
-// Makes all files durable and gives them the cache's name. The lock stays.
+// Makes all files durable and publishes the cache under its name. Keeps the lock.
 void Writer::Impl::publish_all(std::optional<std::string_view> provenance_json) {
   cache::Manifest manifest;
   manifest.provenance_json = cache::check_object("provenance", provenance_json.value_or(provenance));

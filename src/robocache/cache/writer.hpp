@@ -10,7 +10,7 @@
 // and renames the directory, so PATH always names a complete cache. If the process is killed, PATH stays as it was, and
 // the next writer replaces PATH.partial.
 //
-// commit() does the same and goes on as a writer that appends.
+// commit() does the same, and then the writer appends to the cache.
 //
 // A writer that appends extends a finished cache in place and locks it while it lives. Programs that have the cache
 // open keep the episodes they have; programs that open it after close() get all of them. If the process is killed, the
@@ -94,11 +94,11 @@ class Writer {
   void append_frames(std::string_view stream, const TensorView& times, Codec codec, ColorSpace color_space, DType dtype,
                      std::span<const int64_t> shape, std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
 
-  // With metadata, as of begin_episode, that replaces it.
+  // Ends the episode. Metadata given here replaces that of begin_episode.
   void end_episode(std::optional<std::string_view> metadata_json = {});
 
-  // Removes all rows of the open episode, and the streams that began in it. The writer stays usable. An episode of which
-  // a part is committed ends with the rows that it has.
+  // Removes all rows of the open episode, and the streams that began in it. The writer stays usable. If a part of the
+  // episode is committed, the episode ends and keeps its rows.
   void abort_episode();
 
   // Computes statistics and findings, makes all files durable and renames PATH.partial to PATH. `provenance_json`
@@ -107,12 +107,12 @@ class Writer {
   // durable: then only abort() is possible. After a success, another call does nothing.
   void close(std::optional<std::string_view> provenance_json = {});
 
-  // As close(), and the writer stays open: it appends to the cache from now on. An open episode is committed with the
-  // rows that it has, and goes on; a later commit() or close() makes it longer. If it throws, the episode has ended, and
-  // the writer can only be closed or aborted.
+  // Publishes the cache as close() does, and keeps the writer open: from now on it appends. An open episode is published
+  // with its rows so far and stays open; the next commit() or close() publishes the rest. If commit() throws, the episode
+  // has ended, and the writer can only be closed or aborted.
   void commit(std::optional<std::string_view> provenance_json = {});
 
-  // Removes PATH.partial, or what was appended since the last commit(). Does nothing after close() or abort(), or in a forked child.
+  // Removes PATH.partial, or the rows since the last commit(). Does nothing after close() or abort(), or in a forked child.
   void abort() noexcept;
 
   // Returns the number of ended episodes, including those of the existing cache when appending.

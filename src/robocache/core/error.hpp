@@ -37,7 +37,7 @@ class FrameError : public Error {
   using Error::Error;
 };
 
-// A live stream is too far behind, or has forgotten rows, for the batch that was asked for (Python: also a RuntimeError).
+// A live stream is too far behind for the batch, or has forgotten rows that the batch needs (Python: also a RuntimeError).
 class StaleError : public Error {
  public:
   using Error::Error;

@@ -35,7 +35,7 @@ Ring& ring_of(const Args& args) { return *args.object<RingHandle>(0, "ring").rin
 Topic& topic_of(const Args& args) { return *args.object<TopicHandle>(0, "topic").topic; }
 Aligner& aligner_of(const Args& args) { return *args.object<AlignerHandle>(0, "aligner").aligner; }
 
-// Refuses a file of another codec or shape than the ring's. A file whose header is damaged passes: its frame will be padding.
+// Refuses a file whose codec or shape is not the ring's. A file with a damaged header passes: its frame becomes padding.
 void check_frame(const RingOptions& ring, std::span<const uint8_t> file) {
   if (ring.codec.value_or(Codec::kRaw) == Codec::kRaw) return;
   Codec codec{};
@@ -91,8 +91,8 @@ ROBOCACHE_FFI(ring_counts, args, result) {
   result.set(std::string_view(described.dump()));
 }
 
-// (ring, from, most, whether rows that are not final come too) -> int64 [1] the first row's number, stamps and arrivals int64 [n],
-// values uint8 [bytes], and of a camera offsets int64 [n + 1]
+// (ring, from, most, whether to include rows that are not final) -> int64 [1] the first row's number; stamps and arrivals, int64 [n];
+// values, uint8 [bytes]; for a camera also offsets, int64 [n + 1]
 ROBOCACHE_FFI(ring_take, args, result) {
   const Ring& ring = ring_of(args);
   RingRows rows;
@@ -150,7 +150,7 @@ ROBOCACHE_FFI(topic_counts, args, result) {
   result.set(std::string_view(described.dump()));
 }
 
-// (topic) -> why it refused a message last
+// (topic) -> why it refused the last message that it refused
 ROBOCACHE_FFI(topic_refusal, args, result) { result.set(std::string_view(topic_of(args).refusal())); }
 
 // (topic) -> JSON of its latencies

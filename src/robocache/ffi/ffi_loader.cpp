@@ -50,7 +50,7 @@ struct BatchHandle {
   int64_t samples;
 };
 
-// Weights of the sources from a position on.
+// The weights of the sources from a position on.
 struct WeightsHandle {
   static constexpr const char* kTypeKey = "robocache.Weights";
   std::shared_ptr<const Loader> loader;
@@ -185,9 +185,10 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   result.set(std::string_view(described.dump()));
 }
 
-// (loader, a tensor of the framework and device to allocate in, or None, seed, epoch, samples, with reuse_buffers which of
-// several loops asks, the sources' weights or None, CUDA stream, or None for the current one, address of the framework's DLPackExchangeAPI, or None, that of
-// a list) -> a batch, or true where its arrays are in the list; with reuse_buffers which of the memories it lies in; None at the epoch's end
+// (loader; a tensor of the framework and device to allocate in, or None; seed, epoch, samples; with reuse_buffers the number of the
+// loop that asks; the sources' weights or None; CUDA stream, or None for the current one; the address of the framework's
+// DLPackExchangeAPI, or None; the address of a list) -> a batch, or true if its arrays are in the list; with reuse_buffers the number
+// of its memory; None at the epoch's end
 ROBOCACHE_FFI(loader_next, args, result) {
   const auto& handle = args.object<LoaderHandle>(0, "loader");
   const auto& loader = handle.loader;
@@ -243,8 +244,8 @@ ROBOCACHE_FFI(loader_change_weights, args, result) {
   result.set_object(WeightsHandle{loader, loader->change_weights(from, weights)});
 }
 
-// (loader, seed, epoch, samples, the sources' weights or None, int64 indices or None) -> the source, episode, time and number of each sample of the batch at this
-// position, or of these anchors, int64 [samples, 4] on the CPU
+// (loader, seed, epoch, samples, the sources' weights or None, int64 indices or None) -> int64 [samples, 4] on the CPU: the source,
+// episode, time and number of each sample of the batch at this position, or of these anchors
 ROBOCACHE_FFI(loader_anchors, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(1, "seed")),
@@ -279,8 +280,9 @@ ROBOCACHE_FFI(loader_spec, args, result) {
   result.set(std::string_view(spec_to_json(loader.spec(static_cast<size_t>(args.integer(1, "source"))))));
 }
 
-// (loader, source, key of numbers that the source has, whether each step has its own, float64 quantiles, a function
-// that is called with the anchors that were read and all of them) -> float64 [5 + quantiles, features of all such steps]: mean, std, min, max, the quantiles, count
+// (loader, source, key of numbers that the source has, whether each step has its own statistics, float64 quantiles, a function that
+// is called with the number of anchors read and of all anchors) -> float64 [5 + quantiles, features of all such steps]: mean, std,
+// min, max, the quantiles, count
 ROBOCACHE_FFI(loader_statistics, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   const LoaderOptions& options = loader.options();

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads one option, whose name in errors is `name`.
+// Reads one option. Errors begin with `name`.
 struct Read {
   const std::string name;
   const Json& json;
@@ -64,7 +64,7 @@ struct Read {
     if (sides.size() != 2) refuse_as("(height, width) in pixels");
     value = {sides[0], sides[1]};
   }
-  // A single number x is a range around the value that changes nothing, or [x, x].
+  // A single number x means a range of x around the neutral value, or [x, x] for an option that has none.
   void to(std::optional<ImageRange>& value) const {
     constexpr const char* kExpected = "a number or (low, high)";
     if (json.is_array()) {
@@ -85,7 +85,7 @@ struct Read {
       value = {x, x};
     }
   }
-  // Of channels.
+  // Reads a number for each channel.
   void to(std::vector<double>& value) const {
     constexpr const char* kExpected = "a number, one a channel, or 'imagenet'";
     if (json.is_array()) return to(value, kExpected);

@@ -28,7 +28,7 @@ BatchSpec without_goals(BatchSpec spec) {
   return spec;
 }
 
-// The rows at or before a target, in distinct stamps, that a method reads.
+// Returns how many rows at or before a target a method reads. Rows with equal stamps count once.
 int rows_before(InterpolationMethod method, bool causal) {
   if (causal || method == InterpolationMethod::kPrevious) return 1;
   return rows_beyond(method, causal);
@@ -48,7 +48,7 @@ struct Aligner::Impl {
     int64_t first_offset_ns = 0;
     int64_t last_offset_ns = 0;
     int beyond = 0;        // Ring::settled_ns
-    int64_t before = 1;    // rows at or before the first target that the window needs, in distinct stamps
+    int64_t before = 1;    // how many rows with distinct stamps the window needs at or before its first target
     int margin = kMargin;  // Ring::copy
     int64_t settled_ns = INT64_MIN;
 
@@ -62,12 +62,12 @@ struct Aligner::Impl {
     int64_t age_offset = -1;
     int64_t feature_pad_offset = -1;
 
-    // Of a base, which is a row in scratch memory: where the key is put out, `taken` of its features come to base_offset.
+    // For a base: its row is scratch memory. If the batch has the key, its features `taken` are copied to base_offset.
     bool is_base = false;
     std::vector<int64_t> taken;
     int64_t base_offset = -1;
 
-    // Conversions of a key that is not put out: from its window in scratch memory to out_offset and pad_offset.
+    // The conversions of a key: they read its window in scratch memory and write to out_offset and pad_offset.
     std::optional<ConvertActionsParams> conversion;
     std::vector<ActionOp> ops;
     std::optional<size_t> base;  // the index of the base in `keys`
@@ -127,7 +127,7 @@ struct Aligner::Impl {
     if (of.convert) add_conversion(key, rings);
   }
 
-  // The state that a key's conversions compare with: the base key's row at the moment, as it was recorded.
+  // Adds the base of a key's conversions: the recorded row of the base key at the moment.
   Key& add_base(const KeySpec& of, const Rings& rings) {
     const KeySpec& base = *std::ranges::find(spec.keys, of.convert->base, &KeySpec::key);
     if (!base.offsets_rows.empty()) {
@@ -155,7 +155,7 @@ struct Aligner::Impl {
     return layout.add(of.key + "_base", of.convert->dtype, {features}, "the base of '" + of.key + "'");
   }
 
-  // As the Loader's key of conversions (batch/converted_key), of one source and without flips.
+  // Does what the Loader's batch/converted_key does, for one source and without flips.
   void add_conversion(Key& key, const Rings& rings) {
     const KeySpec& of = *key.spec;
     if (!of.rows) refuse("spec: key '", of.key, "' has conversions and no stream, which an Aligner does not do");
@@ -173,14 +173,14 @@ struct Aligner::Impl {
     params.out_dtype = of.dtype;
     params.steps = static_cast<int32_t>(of.steps());
     params.tolerance = of.convert->tolerance;
-    const bool reads_before = key.ops[0].step == ActionStep::kStepDelta;  // the step before as it was
+    const bool reads_before = key.ops[0].step == ActionStep::kStepDelta;  // it reads the previous step unconverted
     params.out_offset = key.out_offset;
     params.out_pad_offset = key.pad_offset;
     params.x_offset = layout.add_scratch(of.steps() * features * dtype_size(key.dtype));
     params.pad_offset = reads_before ? layout.add_scratch(of.steps()) : key.pad_offset;
     params.age_offset = key.age_offset >= 0 ? key.age_offset : layout.add_scratch(of.steps() * 8);
 
-    // Its normalisation is of the results.
+    // The key's normalisation applies to the results.
     params.clip = of.rows->clip;
     params.scale_per_step = std::ssize(of.rows->affine) > params.out_features;
     params.scale_rows = params.scale_per_step ? params.steps : kTileRows;
@@ -376,7 +376,7 @@ struct Aligner::Impl {
         "rings['" + key.spec->key + "'].span_s: expected rows as old as the window's first step, got " +
         seconds(key.ring->options().span_ns) + " while the moment is " +
         seconds(key.ring->newest_ns().value_or(time_ns) - time_ns) +
-        " s behind the newest row: older rows are forgotten; make it longer, or look which stream is behind");
+        " s behind the newest row: older rows are forgotten; make span_s longer, or find the stream that is behind");
   }
 
   int64_t at(int64_t time_ns, void* to) {

@@ -46,8 +46,8 @@ class Aligner {
   std::optional<int64_t> frontier() const;
 
   // Fills `memory` (batch_bytes(), 64-byte aligned) with the batch at a moment. Never waits for rows. Allocates only while rings
-  // grow. Returns the number of targets that are not settled. Throws ArgumentError for a moment beyond +-2^62 ns, and StaleError
-  // where a ring has forgotten rows that the window needs: padding in their place would be no batch of a Loader.
+  // grow. Returns the number of targets that are not settled. Throws ArgumentError for a moment beyond +-2^62 ns. Throws StaleError
+  // if a ring has forgotten rows that the window needs: with padding instead, the batch would differ from a Loader's.
   int64_t at(int64_t time_ns, void* memory);
 
   // The batch at the frontier; false where there is none.

@@ -93,7 +93,7 @@ std::string list_of(const std::vector<std::string_view>& names) {
   return text + "]";
 }
 
-// The way through one message. Every read is checked against its end.
+// Reads one message from its start to its end. Every read is checked against the end.
 class Walk {
  public:
   explicit Walk(std::span<const uint8_t> message) : bytes_(message) {
@@ -114,7 +114,7 @@ class Walk {
     return skip(static_cast<size_t>(count) * wide);
   }
 
-  // A length, of elements that take at least `smallest` bytes each.
+  // Reads the length of a sequence whose elements take at least `smallest` bytes each.
   int64_t count(size_t smallest) {
     const auto length = load<uint32_t>(numbers(1, 4).data());
     if (length > (bytes_.size() - at_) / smallest) {
@@ -130,7 +130,7 @@ class Walk {
     return {reinterpret_cast<const char*>(bytes.data()), length == 0 ? 0 : length - 1};  // without its NUL
   }
 
-  // CDR may be padded.
+  // Refuses bytes after the last field. CDR may pad up to 3.
   void end() const {
     if (bytes_.size() - at_ > 3) {
       unfit(std::to_string(bytes_.size()), " bytes, but its type ends at ", std::to_string(at_));
@@ -145,7 +145,7 @@ class Walk {
     return std::bit_cast<T>(bytes);
   }
 
-  // A number of up to 32 bits, or a float, which float64 holds; of 64 bits the nearest.
+  // Returns a number as float64: the nearest one for integers of 64 bits, the same for all others.
   double load(const uint8_t* from, DType dtype) const {
     switch (dtype) {
       case DType::kBool:
@@ -173,7 +173,7 @@ class Walk {
     }
   }
 
-  // Writes a number of one dtype as one of another that holds it.
+  // Writes a number in another dtype, which must hold it.
   void convert(const uint8_t* from, DType dtype, uint8_t* to, DType as) const {
     if (dtype == as && dtype != DType::kBool) {
       const auto size = static_cast<size_t>(dtype_size(dtype));
@@ -227,7 +227,7 @@ class Walk {
   bool is_swapped_ = false;
 };
 
-// What a message said of itself, beside its numbers.
+// The parts of a message that describe its rows: its stamp, and the size and format of its image.
 struct Said {
   std::optional<int64_t> seconds, nanoseconds;
   int64_t height = 0, width = 0, step = 0;
@@ -238,10 +238,10 @@ struct Said {
 
 struct Row {
   std::shared_ptr<Ring> ring;
-  std::vector<std::string> names;  // of the joints, if it is of theirs
+  std::vector<std::string> names;  // of the row's joints, or empty
   std::vector<uint8_t> bytes;
   bool is_there = false;
-  std::vector<int64_t> order;  // of each of its joints the index among the message's
+  std::vector<int64_t> order;  // for each joint of the row, its index among the message's joints
 
   DType dtype() const { return ring->options().dtype; }
   int64_t features() const { return ring->row_bytes() / dtype_size(dtype()); }
@@ -256,15 +256,15 @@ struct Topic::Plan {
   std::map<std::string, Encoding, std::less<>> encodings;
   EncodeOptions encode;
 
-  std::vector<uint8_t> joints_as_they_were;  // the bytes of the names of the last message
+  std::vector<uint8_t> joints_as_they_were;  // the bytes of the joints' names in the last message
   size_t joints_at = 0;
   int64_t joints = 0;
-  std::vector<std::string> frames;  // those of the first message
+  std::vector<std::string> frames;  // the frames of reference in the first message
   bool has_frames = false;
 
   Said said;
-  size_t frame = 0;             // of the message's frames the next
-  std::vector<Target> missing;  // what the message says that it does not have
+  size_t frame = 0;             // the index of the message's next frame of reference
+  std::vector<Target> missing;  // the features that the message marks as absent
   std::vector<uint8_t> pixels;
 
   // ---- the plan ----
@@ -425,7 +425,7 @@ struct Topic::Plan {
     }
   }
 
-  // Finds the joints of every row among the message's. Most messages have the names of the one before.
+  // Finds the joints of every row among the message's. Most messages have the same names as the last one, so it compares bytes first.
   void read_joints(Walk& walk) {
     const size_t start = walk.at();
     joints = walk.count(4);
@@ -482,7 +482,7 @@ struct Topic::Plan {
     const int64_t size = dtype_size(encoding.dtype);
     const int64_t used = said.width * encoding.channels * size;
     const int64_t got = std::ssize(said.data);
-    // Nothing lies behind the pixels of rows that fill the data, whatever the step says; nor behind the last row's.
+    // If the pixels alone fill the data, rows have no padding, whatever the step says. The last row never needs padding.
     const int64_t step = got == said.height * used || said.height == 1 ? used : said.step;
     if (said.height < 1 || used < 1 || step < used || got < (said.height - 1) * step + used) {
       unfit("expected ", std::to_string(said.width), "x", std::to_string(said.height), " ", said.encoding,
@@ -509,7 +509,7 @@ struct Topic::Plan {
     push(row, encode_frame(*ring.codec, pixels.data(), shape, encode), time_ns, arrival_ns);
   }
 
-  // Files become what a cache has of them.
+  // Pushes an image that is a file, in the form that a cache stores.
   void push_file(Row& row, const FrameShape& shape, int64_t time_ns, int64_t arrival_ns) {
     // compressed_image_transport exchanges red and blue of such files.
     const bool is_rgb = said.format.starts_with("rgb") || said.format.starts_with("bgr");
@@ -544,7 +544,8 @@ struct Topic::Plan {
     return time_ns;
   }
 
-  // The message's own stamp; 0, which a ring refuses, where int64 nanoseconds do not hold it. None: the plan takes no stamp.
+  // Returns the message's own stamp, or none if the plan takes no stamp. Returns 0, which a ring refuses, for a stamp that int64
+  // nanoseconds cannot hold.
   std::optional<int64_t> stamp_ns() const {
     constexpr int64_t kSecond = 1'000'000'000;
     if (!said.seconds || !said.nanoseconds) return std::nullopt;
@@ -572,7 +573,7 @@ Topic::Topic(std::string_view plan, std::vector<std::shared_ptr<Ring>> rings)
 Topic::~Topic() = default;
 
 void Topic::take(std::span<const uint8_t> message, const Received& received) noexcept {
-  // What a message says may be no text: printable ASCII is kept, and not too much.
+  // A message may hold any bytes, so the reason keeps 500 of them, and only printable ASCII.
   const auto refused = [this](const char* why) {
     counts_[kRefused].fetch_add(1, std::memory_order_relaxed);
     std::string text(why, strnlen(why, 500));
@@ -593,7 +594,7 @@ void Topic::take(std::span<const uint8_t> message, const Received& received) noe
   }
 }
 
-// Publishers number their messages by ones. A number that is smaller than the one before begins anew.
+// A publisher counts its messages by ones. A smaller number than the last starts a new count.
 void Topic::count_lost(const Received& received) {
   if (!received.sequence) return;
   const auto found = std::ranges::find(publishers_, received.publisher, &Publisher::id);

@@ -1,21 +1,21 @@
-// Serialised messages of one topic become rows of rings, by a plan that is made from the type's definition before the first message.
+// Turns the serialised messages of one topic into rows of rings. A plan, written from the type's definition, says how.
 //
 //   Topic topic(plan_json, {position_ring, velocity_ring});
-//   topic.take(bytes, {.arrival_ns = now, .publisher = id, .sequence = number});  // of the thread that writes the rings
+//   topic.take(bytes, {.arrival_ns = now, .publisher = id, .sequence = number});  // on the one thread that writes the rings
 //
-// The plan is JSON, and has the fields of the type in their order:
+// The plan is JSON. It lists the fields of the type in their order:
 //   {"fields": [{"kind": "number" | "numbers" | "text" | "texts" | "records",
 //                "dtype": of numbers, "count": of an array, "fields": of records,
-//                "use": what else the field is for: "seconds", "nanoseconds" (the stamp), "joints" (their names), "frame" (the frame of
-//                       reference), or of an image "height", "width", "step", "is_bigendian", "encoding", "format", "data",
-//                "to": [[row, feature], ...] the row that has it, and its index there; of an array the first number's; -1: one
-//                       number a joint,
-//                "absent": [[row, feature], ...] NaN where the field's first number is -1}],
-//    "rows": [{"names": of the joints, or []} ...] one a ring,
-//    "encodings": {"rgb8": {"dtype": "uint8", "channels": 3, "kept": [0, 1, 2]}, ...} of images that are pixels,
-//    "quality": of JPEGs that pixels become}
-// Messages are CDR, in either byte order. A message that does not fit is refused and counted, and none of its rows is kept. Nothing
-// outside its bytes is read.
+//                "use": another use of the field: "seconds" or "nanoseconds" of the stamp, "joints" (their names), "frame" (of
+//                       reference); for an image "height", "width", "step", "is_bigendian", "encoding", "format" or "data",
+//                "to": [[row, feature], ...] the rows that get the field, and the index of its first number there; -1: one number
+//                       for each joint,
+//                "absent": [[row, feature], ...] the features that are NaN if the field's first number is -1}],
+//    "rows": [{"names": of the joints, or []} ...] one for each ring,
+//    "encodings": {"rgb8": {"dtype": "uint8", "channels": 3, "kept": [0, 1, 2]}, ...} the encodings of raw images that it takes,
+//    "quality": of the JPEGs that raw images become}
+// Messages are CDR, in either byte order. A message that does not fit is refused and counted, and none of its rows is kept. No byte
+// outside the message is read.
 #pragma once
 
 #include <array>
@@ -35,11 +35,11 @@ namespace robocache {
 
 struct Received {
   int64_t arrival_ns = 0;
-  uint64_t publisher = 0;                 // numbers its messages by itself
-  std::optional<uint64_t> sequence = {};  // the message's number, where the transport has one
+  uint64_t publisher = 0;                 // each publisher counts its own messages
+  std::optional<uint64_t> sequence = {};  // the message's number, if the transport gives one
 };
 
-// received = taken + refused. lost: numbers that are missing between messages of one publisher.
+// received = taken + refused. lost: how many sequence numbers are missing between the messages of a publisher.
 struct TopicCounts {
   int64_t received = 0;
   int64_t taken = 0;
@@ -55,19 +55,19 @@ class Topic {
   Topic(const Topic&) = delete;
   Topic& operator=(const Topic&) = delete;
 
-  // Takes a message: a row for each ring whose field it has. One thread calls it. Never throws.
+  // Takes a message: pushes a row to each ring whose field the message has. One thread calls it. Never throws.
   void take(std::span<const uint8_t> message, const Received& received) noexcept;
 
-  // Those below are for any thread.
+  // Any thread may call the functions below.
   TopicCounts counts() const;
   std::string refusal() const;  // why the last message was refused; "" before the first
 
-  // From the stamp to the moment at which a reader finds the row: of the last messages, up to kLatencies, the oldest first.
+  // Returns the time from a message's stamp until its rows could be read, for the last kLatencies messages, the oldest first.
   static constexpr int64_t kLatencies = 4096;
   std::vector<int64_t> latencies_ns() const;
 
-  // What a transport that knows no C++ calls for each message: topic, bytes, their number, and what Received has; sequence: the
-  // largest uint64 where there is none.
+  // The C function that a transport calls for each message: the topic, the bytes and their count, and the fields of Received.
+  // `sequence` is the largest uint64 if there is none.
   using Sink = void (*)(void* topic, const uint8_t* bytes, size_t size, int64_t arrival_ns, uint64_t publisher,
                         uint64_t sequence);
   static Sink sink();

@@ -4,8 +4,8 @@
 // Without weights, one keyed permutation an epoch draws the anchors of all sources, which lie one source after the other.
 // With weights, draws come in blocks of kMixtureBlock that run on across epochs. Every block has the same whole number of draws
 // of each source. A keyed permutation of the block's slots decides which source a draw belongs to (`MixtureTurns`), and a
-// source's draws, in their order, run through its own anchors, one permutation after the other. Weights that change at a draw
-// leave the blocks as they are: the offset of each source makes its draws go on where they were.
+// source's draws, in their order, run through its own anchors, one permutation after the other. When weights change at a draw,
+// the blocks stay, and the offset of each source lets it continue with its next anchor.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +79,8 @@ struct MixtureSource {
   int64_t first_slot;    // in a block; with weights
   uint64_t reciprocal;   // (2^64 - 1) / order.n, rounded down; with weights
   Order order;           // the order of its own anchors, without a key; with weights
-  uint64_t offset = 0;   // what the source drew by earlier weights, less what it would have drawn by these; modulo 2^64
+  uint64_t offset =
+      0;  // draws of the source by earlier weights, minus the draws that these weights would give; modulo 2^64
 
   // The permutation of the source's anchors that a draw belongs to, and its index there.
   struct Round {
@@ -147,7 +148,7 @@ struct Mixture {
     return {source, own.order.keyed(seed_of(source), round.number).at(round.index)};
   }
 
-  // How many draws of a source come before a draw, with its offset; with weights.
+  // Returns how many draws of a source come before `draw`, plus the source's offset. For weighted mixtures.
   uint64_t drawn(int32_t source, uint64_t draw) const { return drawn(source, draw, slot_of(draw)); }
 
   // The seed of a source's own permutations.
@@ -199,7 +200,8 @@ struct MixtureOptions {
   std::optional<double> temperature;            // weights proportional to anchors^(1 / temperature)
   std::optional<int64_t> samples_per_epoch;     // with weights; else all anchors' number
   bool shuffle = true;
-  std::vector<std::string> changed = {};  // the names in errors of weights that change later; those may be 0
+  std::vector<std::string> changed =
+      {};  // for weights that change later: their names in errors; such a weight may be 0
 };
 
 // The tables of a Mixture in host memory; mixture() points into this object.
@@ -208,10 +210,10 @@ class MixtureTables {
   // For sources, or where they have parts for these, with so many anchors, at least one each. A part is drawn as a source is; the
   // share of its source is divided among them, at least one draw of a block each. Where a source has parts and none has a weight,
   // sources weigh as their anchors. Throws ArgumentError for weights that are not finite and above 0, that only some sources have,
-  // or that give a source no draw of a block, or fewer than its parts. A changed weight of 0 gives no draw, but not all are 0.
+  // or that give a source no draw of a block, or fewer than its parts. A changed weight may be 0, but not all of them.
   MixtureTables(std::span<const int64_t> anchors, const MixtureOptions& options);
 
-  // From a draw on each source goes on where `before`, at an epoch of any number, leaves it.
+  // Sets the offsets so that from `draw` on each source continues where the mixture `before` leaves it. Any epoch will do.
   void go_on(const Mixture& before, uint64_t draw);
 
   Mixture mixture() const;

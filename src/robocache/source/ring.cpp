@@ -311,7 +311,7 @@ void Ring::copy_rows(const View& view, int64_t first, int64_t count, RingRows& t
   }
 }
 
-// False: the row of a frame is gone by now, and its memory is another's: the rows must be read again.
+// Returns false if the ring has overwritten a frame meanwhile: the caller must read the rows again.
 bool Ring::pin_frames(RingRows& to) const {
   const auto count = static_cast<size_t>(to.rows);
   if (to.frames.size() < count) to.frames.resize(std::bit_ceil(count));

@@ -98,10 +98,10 @@ class RingFrame {
 // A copy of some rows. A reader keeps one and uses it again: it allocates only when more rows are asked for than ever before.
 struct RingRows {
   int64_t rows = 0;  // the vectors may be longer
-  // Of copy() alone: they begin with the oldest row that is left, and the segment began before, at or before last_ns.
+  // Set by copy(): the ring has forgotten rows of this segment at or before last_ns, so the rows begin with its oldest one.
   bool forgotten = false;
   std::vector<int64_t> time_ns;
-  std::vector<int64_t> arrival_ns;  // of take() alone
+  std::vector<int64_t> arrival_ns;  // set by take()
   std::vector<char> values;         // of numbers, row after row
   std::vector<RingFrame> frames;    // of a camera
 };
@@ -131,9 +131,9 @@ class Ring {
   // Copies the rows with stamps in [first_ns, last_ns] and `margin` distinct stamps more on each side. False: there are no rows.
   bool copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) const;
 
-  // Copies final rows, `most` at most, in the order of their stamps, from the row that has the number `from` on. A row's number is
-  // how many rows are before it since the ring began; that of a final row stays. With `all` rows that are not final come too.
-  // Returns the first row's number: above `from` where the ring has forgotten rows before it.
+  // Copies up to `most` final rows, in the order of their stamps, from the row with the number `from` on. A row's number counts the
+  // rows before it since the ring began, and a final row keeps its number. `all`: also copies rows that are not final. Returns the
+  // first row's number, which is above `from` if the ring has forgotten rows.
   int64_t take(int64_t from, int64_t most, bool all, RingRows& to) const;
 
  private:
@@ -159,7 +159,7 @@ class Ring {
   std::atomic<int64_t> begin_{0};                // rows [begin, end), counted since the ring began
   std::atomic<int64_t> end_{0};
   std::atomic<int64_t> segment_{0};    // the first row of the segment
-  std::atomic<int64_t> oldest_ns_{0};  // and the smallest stamp in it, forgotten or not
+  std::atomic<int64_t> oldest_ns_{0};  // the smallest stamp of the segment, forgotten rows included
   std::atomic<int64_t> arrival_ns_{0};
   std::array<std::atomic<int64_t>, 5> counts_{};  // of each Pushed
   std::atomic<int64_t> duplicates_{0};
