@@ -248,17 +248,17 @@ def make_parser() -> argparse.ArgumentParser:
 
     made = command(
         "skew",
-        "compare what a policy saw on the robot with what it was trained on: which windows differ, where and why",
+        "compare what a policy saw on the robot with training: which windows differ, where and why",
         "robocache skew recorded spec.json",
         "robocache skew recorded spec.json --json",
     )
-    made.add_argument("recorded", help="what robocache.live.Recorder wrote")
-    made.add_argument("spec", help="what Loader.save_spec wrote")
+    made.add_argument("recorded", help="a cache that robocache.live.Recorder wrote")
+    made.add_argument("spec", help="a file that Loader.save_spec wrote")
     made.add_argument(
         "--moments",
         type=_positive(int),
         default=1000,
-        help="where the recording has no moments of a policy: how many of one that asks for now (default 1000)",
+        help="how many moments to draw if the recording has none of a policy (default 1000)",
     )
     json_option(made)
 

@@ -368,7 +368,7 @@ class Stream:
     @cached_property
     def _stats(self) -> Stats:
         table = self._stored_stats
-        if np.isinf(table[2:4]).any():  # an older version counted infinities; the library computes these anew, once
+        if np.isinf(table[2:4]).any():  # an older version counted infinities, so the library computes these again, once
             asked, _ = quantile_fields(())
             found = _dataset_statistics(
                 self._dataset,

@@ -47,4 +47,4 @@ class DeviceError(Error, RuntimeError):
 
 @register_error("robocache.StaleError")
 class StaleError(Error, RuntimeError):
-    """A live stream is too far behind, or has forgotten rows, for the batch that was asked for."""
+    """A live stream is too far behind for the batch, or has forgotten rows that the batch needs."""

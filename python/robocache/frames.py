@@ -121,14 +121,15 @@ def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
     return not _LABELS.isdisjoint(_words(camera))
 
 
-# Words of a name that say that a pixel's numbers are a measurement.
-_MEASURED = set(
-    "depth disparity normal normals xyz flow tactile taxel taxels pressure force heightmap elevation thermal temperature".split()
-)
+# A camera with one of these words in its name measures something.
+_MEASURED = {
+    *("depth", "disparity", "normal", "normals", "xyz", "flow", "tactile", "taxel", "taxels", "pressure", "force"),
+    *("heightmap", "elevation", "thermal", "temperature"),
+}
 
 
 def is_measured(camera: str) -> bool:
-    """Whether a camera's pixels measure something, as its name says: "front_depth", "normals". They are stored without loss."""
+    """Whether a camera measures something, by its name: "front_depth", "normals". Its frames are stored without loss."""
     return not _MEASURED.isdisjoint(_words(camera))
 
 

@@ -35,7 +35,7 @@ class BatchesInOrder(abc.ABC):
     num_samples: int
     _fingerprint: str
     _shards = False  # whether ranks have samples of their own
-    _weights: Any = None  # which weights the order has at which place
+    _weights: Any = None  # the weights of the order's places, as the subclass keeps them
 
     def _begin(self, seed: int, drop_last: bool) -> None:
         """Goes to the beginning of the order, when all of it is known."""
@@ -58,7 +58,7 @@ class BatchesInOrder(abc.ABC):
         return batch
 
     def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
-        """What places take of the weights that a state tells of. If it raises, nothing has changed."""
+        """Returns the weights of a state, for the places of the order. If it raises, nothing has changed."""
         return None
 
     @abc.abstractmethod

@@ -82,7 +82,11 @@ def _of_environment(name: str) -> int:
 
 
 class _Change(NamedTuple):
-    """Other weights of the sources, for a seed: the epoch and samples before them, the weights, and what places take."""
+    """A change of the sources' weights, for one seed.
+
+    said: the epoch, the samples drawn in it before the change, and the weights.
+    made: the library's handle of the weights, for the places from then on.
+    """
 
     seed: int
     said: tuple[int, int, dict[str, float]]
@@ -178,7 +182,7 @@ class Loader(BatchesInOrder):
         LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; values of a nominal clock are made
             between its rows, around anchors of a recorded one; features are not scaled, by `min_spread` or because their statistics
             give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a source has no texts, or an
-            episode several of which nothing says when each holds.
+            episode has several and nothing says when each holds.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -527,20 +531,20 @@ class Loader(BatchesInOrder):
         return self._completed(self._as_dict(made, len(anchors)), (seed, epoch, 0, 0, None), anchors, draws)
 
     def set_weights(self, weights: Mapping[str, float], *, epoch: int | None = None) -> None:
-        """Gives the sources of a mixture other weights, from the next batch on, or from the beginning of a later epoch.
+        """Changes the weights of a mixture's sources, from the next batch on, or from the start of a later epoch.
 
-        Each source goes on through its own anchors where it was, so that none is skipped or repeated. States hold the weights
-        of the past and of epochs to come. With several ranks each must set the same weights between the same two batches:
-        no rank knows the others' weights, and they would draw other samples than these expect.
+        Each source continues with its next anchor: none is skipped or repeated. A state holds all changes, also of later epochs.
+        All ranks must set the same weights between the same two batches, since no rank sees the weights of the others. Otherwise
+        some samples may be drawn twice and others never.
 
         Args:
-            weights: ``{name: weight}`` of every source, by its :attr:`Source.name`; with 0 it is not drawn, until it has another.
-            epoch: the epoch that begins with these weights, which hold until the next epoch that has some; one not begun yet.
-                None: from the next batch on, at the place that :meth:`state_dict` says.
+            weights: ``{name: weight}``, every source by its :attr:`Source.name`. A source of weight 0 is not drawn.
+            epoch: the epoch from which these weights hold, until the next change; it must not have begun. None: from the next
+                batch on, as :meth:`state_dict` gives it.
 
         Raises:
-            ArgumentError, ArgumentTypeError: naming the argument; the sources have no weights, a name is missing or unknown, or
-                a weight is negative, not finite, or too small for a draw of 65,536.
+            ArgumentError, ArgumentTypeError: naming the argument; the sources had no weights at first, a name is missing or unknown,
+                or a weight is negative, not finite, or too small for one draw of 65,536.
 
         Example:
             >>> sources = [robocache.Source(kitchen, 1, name="kitchen"), robocache.Source(garage, 1, name="garage")]
@@ -564,7 +568,7 @@ class Loader(BatchesInOrder):
     def _changed_weights(
         self, seed: int, changes: list[_Change], more: Sequence[tuple[int, int, dict[str, float]]]
     ) -> Any:
-        """Takes these changes of the weights, and then more, in place of all others. Returns what places take."""
+        """Replaces all changes of the weights by `changes` and then `more`. Returns the handle of the last one."""
         for epoch, samples, weights in more:
             last = changes[-1].made if changes else None
             pairs = (x for pair in weights.items() for x in pair)
@@ -591,7 +595,7 @@ class Loader(BatchesInOrder):
         return self._changed_weights(seed, changes, wanted[len(changes) :])
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any order; with weights of the sources also how :meth:`set_weights` changed them, and will."""
+        """Returns the position in the order. If sources have weights, it also holds all changes by :meth:`set_weights`."""
         with self._lock:
             state = super().state_dict()
             if self._is_weighted:
@@ -741,7 +745,7 @@ class Loader(BatchesInOrder):
         if not order:
             ways.append("shuffle, weights, weight_by, balance, temperature, samples_per_epoch, shard_episodes")
         if not order and self._is_weighted:
-            ways.append("or keep the weights of before and call set_weights once the state is loaded")
+            ways.append("or use the earlier weights and call set_weights after the state is loaded")
         raise errors.ArgumentError(
             f"state: expected one of this dataset, selection and order, got one {what}"
             + (f"; compare {', '.join(ways)}" if ways else "")

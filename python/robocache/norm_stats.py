@@ -221,7 +221,7 @@ def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, floa
         knots = {_percent(field): numbers for field, numbers in parts.items() if _percent(field) is not None}
         evenly = _Evenly(dict(sorted(knots.items())), parts["count"])
         for field in wanted:
-            finite = np.isfinite(parts[field]).all()  # else another part's rows would seem to be all that there is
+            finite = np.isfinite(parts[field]).all()  # else the quantile would come from the other parts' rows alone
             merged[field] = evenly.quantile(_percent(field)) if finite else math.nan
     return merged
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LINES, _STREAMS_LEAST = 20, 2
 _SKIPPED_SHOWN, _LEFT_OUT_SHOWN, _ODD_SHOWN = 3, 3, 4
 _ASSUMED_LINES = 10  # with their heading
-_ASSUMED = "assumed, since the files do not say it (options and a mapping say it):"
+_ASSUMED = "assumed, since the files do not say it (options or a mapping can):"
 
 
 class Line(NamedTuple):

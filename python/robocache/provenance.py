@@ -14,7 +14,7 @@ class Ingested(NamedTuple):
 
     source: what was read; empty where it is not said.
     left_out, skipped: (what, reason) of each.
-    assumed: the assumptions, of one kind in one line.
+    assumed: the assumptions, one line for each kind.
     repaired: how many rows or steps of which stream `repair` changed, by kind; policy: which one it was.
     """
 
@@ -75,7 +75,8 @@ def alike(omissions: Iterable[tuple[str, str]]) -> list[list[tuple[str, str]]]:
 
 
 def assumed_lines(assumed: Iterable[tuple[str, str, Sequence[str]]]) -> list[str]:
-    """Assumptions (what, reason, streams) as lines, one for each reason without its numbers: "yaw (3 streams): an angle, by its name"."""
+    """Returns assumptions (what, reason, streams) as lines: "yaw (3 streams): an angle, by its name". Reasons that differ only in
+    numbers share a line."""
     groups: dict[str, list[tuple[str, str, Sequence[str]]]] = {}
     for what, reason, streams in assumed:
         groups.setdefault(re.sub(r"\d+", "#", reason), []).append((what, reason, streams))

@@ -34,7 +34,7 @@ class Source:
             is drawn in proportion to its value, 0 not at all. Up to 512 different weights have their exact shares; above, those
             that lie closest are drawn equally often, together in their exact share. Shares are whole 65,536ths.
         balance: a column, such as ``"task"``: all anchors with one value together have the same share as those with any other.
-        name: by which :meth:`Loader.set_weights` knows it. None: the name of the dataset's folder.
+        name: the source's name for :meth:`Loader.set_weights`. None: the name of the dataset's folder.
     """
 
     dataset: Dataset

@@ -62,7 +62,7 @@ def window_statistics(
 
 @contextmanager
 def _progress(key: str) -> Iterator[Callable[[int, int], bool]]:
-    """A callback that shows a bar, as :func:`ingest` does, for statistics that take longer than a moment."""
+    """Yields a callback. If the statistics take longer than 2 seconds, it shows a bar, as :func:`ingest` does."""
     started = time.monotonic()
     with ExitStack() as stack:
         bar: Callable[[int, int, str], None] | None = None

@@ -164,11 +164,10 @@ class Writer:
         _writer_close(self._handle, _json_text("provenance", self._provenance.data))
 
     def commit(self) -> None:
-        """Makes the cache hold everything so far, as :meth:`close` does, and stays open: a writer that appends.
+        """Publishes everything so far, as :meth:`close` does, and keeps the writer open. From then on it appends.
 
-        An open episode is in the cache with the rows that it has; the next commit, or the end, makes it longer. From then on
-        an exception inside it does not drop it. The time that it takes grows with all numbers in the cache, whose statistics
-        are computed anew.
+        An open episode is published with its rows so far; the next commit, or its end, publishes the rest. An exception inside
+        the episode then no longer drops it. A commit computes the statistics of the whole cache, so its time grows with the cache.
 
         Raises:
             FileError: a write failed. The open episode has ended; only close or abort is possible.
@@ -281,7 +280,7 @@ class EpisodeWriter:
         """Ends the episode before the ``with`` block does.
 
         Args:
-            metadata: more columns, or other values, than at its begin: ``success=True``.
+            metadata: further columns, or new values for columns that it has: ``success=True``.
 
         Raises:
             ArgumentError, ArgumentTypeError: naming the column; or the episode is not open.

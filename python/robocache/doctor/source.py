@@ -79,11 +79,11 @@ def _findings_of_ingest(record: Ingested) -> Iterator[Finding]:
         yield Finding(
             "note",
             "assumed",
-            f"the files do not say, and ingest assumed: {'; '.join(record.assumed)}",
+            f"ingest assumed what the files do not say: {'; '.join(record.assumed)}",
             count=len(record.assumed),
             file=record.source or None,
-            advice="Compare it with the robot. Ingest's --time-unit, --time-column and --rate-hz, or a mapping with units and methods, say "
-            "otherwise.",
+            advice="Compare it with the robot. If it is wrong, ingest again with --time-unit, --time-column or --rate-hz, or with a "
+            "mapping that has units and methods.",
         )
 
 

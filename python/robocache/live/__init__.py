@@ -1,5 +1,5 @@
-"""The windows of training while the robot runs: rows into rings, batches out of an aligner, a policy's chunks into actions, and
-all of it into a recording."""
+"""The windows of training while the robot runs: rings take rows, an aligner makes batches, chunks give actions, and a recorder
+writes the rows to a cache."""
 
 from .aligner import Aligner, Ring
 from .chunks import Chunks

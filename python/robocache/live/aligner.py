@@ -34,7 +34,7 @@ _aligner_bad_frames = _lib.function("aligner_bad_frames")
 class TakenRows(NamedTuple):
     """Rows of a ring, in the order of their stamps."""
 
-    start: int  # the number of the first: above what was asked for where the ring has forgotten rows
+    start: int  # the number of the first row; above the wanted one if the ring has forgotten rows
     time_ns: np.ndarray  # int64 [n]
     arrival_ns: np.ndarray  # int64 [n]
     rows: Any  # [n, *shape], or a list of n files
@@ -108,8 +108,8 @@ class Ring:
             what became of it: ``"kept"``, ``"reordered"``, ``"too_late"``, ``"refused"`` or ``"segment"``.
 
         Raises:
-            ArgumentError, ArgumentTypeError: the row has another shape or dtype, of a file also another codec. A damaged file is
-                taken, and is padding.
+            ArgumentError, ArgumentTypeError: the row has another shape or dtype, or a file another codec. A file with a damaged
+                header is no error: its frame is padding.
         """
         if self.codec in (None, "raw"):
             array = np.asarray(row)
@@ -131,12 +131,12 @@ class Ring:
         return became
 
     def take(self, start: int, *, most: int, unsettled: bool = False) -> TakenRows:
-        """Rows that are final, by their numbers: how many rows are before each since the ring began.
+        """Returns final rows by their numbers. A row's number counts the rows before it since the ring began.
 
         Args:
-            start: the number of the first.
-            most: rows.
-            unsettled: take rows that are not final too; their numbers change where a row comes late.
+            start: the number of the first row.
+            most: the most rows to return.
+            unsettled: also return rows that are not final. Their numbers change if a late row comes.
         """
         taken = _ring_take(self._handle, start, most, unsettled)
         first, time_ns, arrival_ns, values, *offsets = (
@@ -182,8 +182,8 @@ class Aligner:
             their conversions compare with a state: :meth:`Spec.to_absolute` needs it.
         device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
-        max_age_s: a ring that got no row for longer, in seconds, or whose newest row is older than another's by more, is an error
-            of :meth:`latest`. None: no limit.
+        max_age_s: in seconds. :meth:`latest` raises StaleError if a ring got no row for longer, or if its newest row is older
+            than another ring's by more. None: no limit.
 
     A batch has the Loader's keys, except for goals, which the caller gives, of one sample: ``<key>`` ``[1, T, ...]``,
     ``<key>_is_pad`` ``[1, T]``, with `return_age` ``<key>_age``; ``time_ns`` ``[1]``, the moment; and ``anchor_age_ns`` ``[1]`` int64, the newest stamp of all rings less the moment. The next
@@ -255,11 +255,11 @@ class Aligner:
         """The batch at the frontier; None before anything is settled.
 
         Args:
-            now_ns: for `max_age_s`, the time by the clock of the arrivals; replays give it. None: now.
+            now_ns: the time for `max_age_s`, by the clock of the arrivals. None: now. Replays give it.
 
         Raises:
             StaleError: a ring is older than `max_age_s`; or it has forgotten rows that the window needs, because its `span_s` is
-                shorter than the window and what the slowest stream is behind. The error names the ring.
+                shorter than the window plus the delay of the slowest stream. The error names the ring.
         """
         if self._max_age_ns is not None:
             self._check_age(self._max_age_ns, time.time_ns() if now_ns is None else whole("now_ns", now_ns))
@@ -305,7 +305,7 @@ class Aligner:
             silent_ns = now_ns - (self._opened_ns if arrival_ns is None else arrival_ns)
             if silent_ns > limit:
                 raise errors.StaleError(
-                    f"rings[{key!r}]: expected a row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; look whether the "
+                    f"rings[{key!r}]: expected a row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; check that the "
                     "sensor still sends"
                 )
         told = _aligner_stalest(self._handle)
@@ -315,7 +315,7 @@ class Aligner:
         if stalest["behind_ns"] > limit:
             raise errors.StaleError(
                 f"rings[{stalest['key']!r}]: expected a row within {limit / 1e9} s of the newest of all rings, got one that is "
-                f"{stalest['behind_ns'] / 1e9} s behind; look whether the sensor still sends"
+                f"{stalest['behind_ns'] / 1e9} s behind; check that the sensor still sends"
             )
 
 

@@ -1,4 +1,4 @@
-"""Records what rings get into a cache while the robot runs."""
+"""Records the rows of rings in a cache while the robot runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .._printable import warn
 from ..writer import EpisodeWriter, Writer
 from .aligner import Ring
 
-ARRIVAL = ".arrival_ns"  # behind a ring's name: the stream of its rows' arrivals
+ARRIVAL = ".arrival_ns"  # follows a ring's name: the stream of its rows' arrivals
 MOMENTS = "policy.moment_ns"
 _LONGEST_WAIT_S = 0.1
 _BYTES_AT_ONCE = 16 << 20
@@ -26,42 +26,45 @@ _COMMIT_SHARE = 10  # a commit that takes 1 s is not repeated within 10 s
 
 
 class LostRowsWarning(UserWarning):
-    """A ring has forgotten rows before the recorder took them, so the recording does not have them."""
+    """A ring forgot rows before the recorder took them, so the recording lacks them."""
 
 
 class Recorder:
     """Writes the rows of rings to a cache, in a thread of its own, while sensors push and a policy reads.
 
-    A row is taken once it is final (older than the ring's newest by more than its `lateness_s`), so a stream's rows are in the
-    order of their stamps. The end of an episode takes the others too. Each ring is a stream of its name; files of cameras are kept
-    without loss, each decoded once to check it. ``<name>.arrival_ns`` has the arrival of each row at its stamp.
+    The thread takes a row once it is final (older than the ring's newest by more than its `lateness_s`), so a stream's rows are
+    in the order of their stamps. At the end of an episode it takes all rows. Each ring becomes a stream of the same name, and
+    ``<name>.arrival_ns`` has the arrival of each row at its stamp. Files of cameras are kept without loss, and each is decoded
+    once to check it.
 
-    The cache at `path` is there from the begin. Every `commit_s` it grows by what was taken since, the open episode too; a
-    process that is killed leaves everything up to the last commit. Readers keep what they opened.
+    The cache at `path` can be opened from the start. Every `commit_s` it gets the new rows, also of the open episode. If the
+    process is killed, everything up to the last commit is there. A reader does not see later commits until it opens the cache
+    again.
 
     Args:
-        rings: ``{name: Ring}``: what is recorded.
+        rings: ``{name: Ring}``: the rings to record.
         path: the cache to create.
         episode: metadata of an episode that begins at once: ``{"task": "pick the cup"}``. None: :meth:`start` begins one.
-        streams: ``{name: {...}}``: what :meth:`Writer.stream` is told of a stream, such as ``{"names": [...]}``, or of a depth
-            camera ``{"unit_m": 0.001}``.
+        streams: ``{name: {...}}``: arguments of :meth:`Writer.stream` for a stream, such as ``{"names": [...]}``, or
+            ``{"unit_m": 0.001}`` for a depth camera.
         append: add episodes to the cache at `path`.
-        commit_s: seconds between commits. They are farther apart where a commit, which computes statistics of the whole cache,
-            takes more than a tenth of that.
+        commit_s: seconds between commits. A commit computes statistics of the whole cache; if it takes more than a tenth of
+            `commit_s`, commits are farther apart.
 
     Attributes:
-        counts: ``{name: {"kept", "lost", "bad_frames"}}``: rows in the recording; rows that the ring had forgotten before they
-            were taken, because its `span_s` is too short or its clock was set back; frames that are not the ring's, left out.
+        counts: ``{name: {"kept", "lost", "bad_frames"}}``: rows in the recording; rows that the ring forgot before they were
+            taken, because its `span_s` is too short or its clock was set back; frames that do not decode or do not fit the ring,
+            which are left out.
 
-    A ring whose clock is set back (``on_rewind="segment"``) ends the episode; the next one, with the same metadata, begins there.
-    Clocks that are set back one after another begin an episode each.
+    If a ring's clock is set back (``on_rewind="segment"``), the episode ends and the next one begins, with the same metadata.
+    If several clocks are set back one after another, each begins an episode.
 
     Raises:
-        FileError: as of :class:`Writer`. One in the thread is a warning at once, and raised by the next call.
+        FileError: as :class:`Writer` does. If the thread gets it, it warns at once, and the next call raises the error.
         ArgumentError, ArgumentTypeError: naming the argument.
 
     Warns:
-        LostRowsWarning: once a ring, when it first loses rows; and at the end, with the numbers.
+        LostRowsWarning: when a ring first loses rows; and at the end, with the counts.
 
     Example:
         >>> with robocache.live.Recorder(rings, "recorded", episode={"task": "pick the cup"}) as recorder:
@@ -86,17 +89,17 @@ class Recorder:
         self._rings = {_lib.text("rings", name): ring for name, ring in rings.items()}
         made = [name + ARRIVAL for name in rings] + [MOMENTS]
         if taken := [name for name in made if name in rings]:
-            raise errors.ArgumentError(f"rings: expected names that the recorder does not use itself, got {taken[0]!r}")
+            raise errors.ArgumentError(f"rings: expected no name of the recorder's own streams, got {taken[0]!r}")
         if unknown := [name for name in streams or () if name not in rings]:
             raise errors.ArgumentError(f"streams: expected names of rings, {', '.join(rings)}, got {unknown[0]!r}")
         self._commit_s = float(number("commit_s", commit_s))
         if not self._commit_s > 0:
             raise errors.ArgumentError(f"commit_s: expected above 0, got {commit_s!r}")
         self._counts = {name: {"kept": 0, "lost": 0, "bad_frames": 0} for name in rings}
-        self._lock = threading.Lock()  # of all below
-        self._numbers: dict[str, int] = {}  # of the next row, a ring each
-        self._begins_ns: dict[str, int | None] = {}  # the newest stamp when the episode began
-        self._last_ns: dict[str, int] = {}  # the last stamp in the episode, a stream each
+        self._lock = threading.Lock()  # guards the members below
+        self._numbers: dict[str, int] = {}  # for each ring, the number of the next row
+        self._begins_ns: dict[str, int | None] = {}  # for each ring, the newest stamp when the episode began
+        self._last_ns: dict[str, int] = {}  # for each stream, the last stamp in the episode
         self._moments: deque[tuple[int, int]] = deque()
         self._metadata: dict[str, Any] = {}
         self._episode: EpisodeWriter | None = None
@@ -118,7 +121,7 @@ class Recorder:
         self._thread.start()
 
     def start(self, **metadata: Any) -> None:
-        """Begins an episode: it has the rows that come from now on.
+        """Begins an episode. It gets the rows that come from now on.
 
         Args:
             metadata: columns of the episodes table, as of :meth:`Writer.episode`.
@@ -133,10 +136,10 @@ class Recorder:
             self._begin(metadata)
 
     def stop(self, **metadata: Any) -> None:
-        """Ends the episode, and returns when it is in the cache. Rows that came until now are in it, final or not.
+        """Ends the episode with all rows that came until now, final or not. Returns when it is in the cache.
 
         Args:
-            metadata: more columns than at its start, such as ``success=True``.
+            metadata: further columns, such as ``success=True``.
 
         Raises:
             ArgumentError: no episode is open, or the recorder is closed.
@@ -147,17 +150,17 @@ class Recorder:
             self._commit()
 
     def saw(self, time_ns: int, now_ns: int | None = None) -> None:
-        """Records the moment whose batch the policy got, in the stream ``policy.moment_ns``. ``robocache skew`` reads it.
+        """Records the moment of a batch that the policy got, in the stream ``policy.moment_ns``. ``robocache skew`` reads it.
 
         Args:
-            time_ns: the moment: ``batch["time_ns"][0]``.
+            time_ns: the batch's moment, ``batch["time_ns"][0]``.
             now_ns: when the policy got it, by the clock of the arrivals. None: now.
         """
         moment = whole("time_ns", time_ns)
         self._moments.append((time.time_ns() if now_ns is None else whole("now_ns", now_ns), moment))
 
     def close(self) -> None:
-        """Ends the open episode, if there is one, and the recording. A second call does nothing."""
+        """Ends the recording, and the episode if one is open. A second call does nothing."""
         with self._lock:
             if self._closed:
                 return
@@ -227,7 +230,7 @@ class Recorder:
 
     def _begin(self, metadata: dict[str, Any]) -> None:
         for name, ring in self._rings.items():
-            self._numbers[name] = ring.take(2**62, most=0).start  # behind all
+            self._numbers[name] = ring.take(2**62, most=0).start  # the number after the ring's last row
             self._begins_ns[name] = ring.newest_ns
         self._moments.clear()
         self._open(metadata)
@@ -277,7 +280,7 @@ class Recorder:
             self._append(MOMENTS, stamps, np.ascontiguousarray(moments[:, 1]))
 
     def _take_rows(self, name: str, ring: Ring, most: int, unsettled: bool) -> int:
-        """Takes some rows. Returns how many."""
+        """Takes up to `most` rows of a ring. Returns how many."""
         taken = ring.take(self._numbers[name], most=most, unsettled=unsettled)
         if taken.start > self._numbers[name]:
             self._lose(name, taken.start - self._numbers[name])
@@ -287,7 +290,7 @@ class Recorder:
             return 0
         begins_ns = self._begins_ns[name]
         kept = np.ones(count, bool)
-        if begins_ns is not None:  # a row before the episode that came late takes a later one's number
+        if begins_ns is not None:  # a late row from before the episode shifts the numbers, so stamps decide
             kept = (taken.time_ns > begins_ns) | (taken.time_ns < begins_ns - round(1e9 * ring.lateness_s))
         chosen = np.flatnonzero(kept)
         time_ns, arrival_ns, rows = taken.time_ns[chosen], taken.arrival_ns[chosen], taken.rows
@@ -339,7 +342,7 @@ class Recorder:
         if not counts["lost"]:
             warn(
                 f"recorder: ring '{name}' has forgotten {rows} rows before they were taken; "
-                "give it a longer span_s, or look whether the disk is too slow; counts has the numbers",
+                "give it a longer span_s, or check that the disk is fast enough; counts has the numbers",
                 LostRowsWarning,
                 stacklevel=1,
             )

@@ -1,4 +1,4 @@
-"""Compares what a policy saw while the robot ran with what a Loader gives of the same recording."""
+"""Compares the windows that a policy saw on the robot with the windows of a Loader on the same recording."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class SkewSpan:
 
 @dataclass
 class KeySkew:
-    """What became of one key.
+    """The result for one key.
 
     Attributes:
         camera: whether its rows are frames.
-        windows: compared.
-        differ: windows with another value than training's, where training has one.
-        older_ms: by how much the newest row that the policy had for the last step is older than training's: the mean.
-        oldest_ms: the same, the largest.
-        not_settled: windows with steps that the aligner masks, because their rows had not come.
-        delay_ms: a row's arrival less its stamp: the median.
-        longest_delay_ms: the same, at 99 %.
+        windows: the number of compared windows.
+        differ: the number of windows that differ from training's in a step that training has.
+        older_ms: how much older the policy's newest row for the last step was than training's; the mean.
+        oldest_ms: the same; the maximum.
+        not_settled: the number of windows with steps that the aligner masks, because their rows had not come.
+        delay_ms: a row's arrival minus its stamp; the median.
+        longest_delay_ms: the same; the quantile 0.99.
         too_late: rows that the ring dropped because they came later than its `lateness_s`, by the recording's provenance.
-        spans: where windows differ, the longest first.
+        spans: the spans of time in which windows differ, the one with the most windows first.
     """
 
     camera: bool
@@ -66,12 +66,12 @@ class Skew:
 
     Attributes:
         recorded: the recording's path.
-        moments: ``"recorded"``: those that the policy got; ``"now"``: drawn, as of a policy that asks for now.
-        compared: their number.
-        left_out: more moments, whose windows reach behind the last row of a stream.
-        behind_ms: how far the moments lie behind the time at which the policy got them: the median.
-        keys: ``{key: KeySkew}``, the one that is older by most first, then by delay.
-        outputs: keys that are not compared: without a recording, or with steps in the future, which no policy sees.
+        moments: ``"recorded"``: the moments that the policy got; ``"now"``: drawn, as for a policy that asks for now.
+        compared: the number of compared moments.
+        left_out: the number of other moments: their windows reach behind the last row of a stream.
+        behind_ms: the time at which the policy got a moment, minus the moment; the median.
+        keys: ``{key: KeySkew}``, in descending order of `older_ms`, then of `delay_ms`.
+        outputs: keys that are not compared: they are not recorded, or have steps in the future, which no policy sees.
     """
 
     recorded: str
@@ -83,7 +83,7 @@ class Skew:
     outputs: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Returns the report as a dict for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class Skew:
 
 
 class _Rows(NamedTuple):
-    """A stream's rows in an episode, by stamp."""
+    """A stream's rows in an episode, in the order of their stamps."""
 
     time_ns: np.ndarray
     arrival_ns: np.ndarray
@@ -143,18 +143,19 @@ def skew(
 ) -> Skew:
     """Compares the windows that a policy saw with those of a Loader on the recording, moment by moment.
 
-    Rows are replayed by their arrivals. At each moment the windows are made of the rows that had come by then, and again of all
-    rows: those are training's, bit for bit. Frames are compared by which one it is.
+    Rows are replayed by their arrivals. For each moment two windows are made: of the rows that had come by then, and of all rows.
+    The second has the bits of training. Frames are compared by their indices, not by their pixels.
 
     Args:
-        recorded: what a :class:`Recorder` wrote, or its path. Streams are found by the spec's keys, or else by its streams.
+        recorded: a cache that a :class:`Recorder` wrote, or its path. A key's stream has the name of the key, or else of the
+            spec's stream.
         spec: ``loader.spec``, or the path of a file that :meth:`Loader.save_spec` wrote.
-        moments: where the recording has none of a policy (:meth:`Recorder.saw`), so many are drawn of a policy that asks for now.
+        moments: how many moments to draw if the recording has none of a policy (:meth:`Recorder.saw`). They are those of a
+            policy that asks for now.
 
     Raises:
-        ArgumentError: no key of the spec is recorded, or one has no stream of arrivals; rows of another shape or dtype than the
-            spec's.
-        FileError: no cache or no spec is there.
+        ArgumentError: no key of the spec is recorded, a stream has no arrivals, or rows have another shape or dtype than the spec's.
+        FileError: the cache or the spec does not exist.
 
     Example:
         >>> print(robocache.live.skew("recorded", "spec.json"))
@@ -218,7 +219,7 @@ def skew(
 
 
 def _streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], list[str]]:
-    """The recorded stream of each key that a policy sees, and the other keys."""
+    """Returns the recorded stream of each key that a policy sees, and the keys that are not compared."""
     streams, outputs = {}, []
     for key, fields in spec.keys.items():
         if fields["moment"] is not None or fields["rows"] is None:
@@ -240,7 +241,7 @@ def _streams(opened: dataset.Dataset, spec: Spec) -> tuple[dict[str, str], list[
 
 
 def _picking_spec(spec: Spec, outputs: list[str]) -> tuple[Spec, set[str]]:
-    """The spec whose cameras are numbers of frames, without what only changes values that are picked; and its cameras."""
+    """Returns a spec that only picks rows, and its cameras. A camera gives the index of a frame; conversions are left out."""
     described = json.loads(spec.to_json()) | {"pad_features": False, "dataset_index": None, "return_age": False}
     described["keys"] = [
         key
@@ -286,7 +287,7 @@ def _length_ns(opened: dataset.Dataset, streams: Mapping[str, str], episode: int
 
 
 class _Compared(NamedTuple):
-    """A moment, and the keys whose windows differ or are not settled."""
+    """One compared moment: the keys whose windows differ or are not settled, and how much older each key is."""
 
     episode: int
     since_begin_ns: int
@@ -300,7 +301,7 @@ def _rings(rows: Mapping[str, _Rows], *, late: bool) -> dict[str, Ring]:
     rings = {}
     for key, of in rows.items():
         lateness_s = of.lateness_s
-        if late:  # no row that was recorded came too late
+        if late:  # the recording has no row that came too late, so the ring must drop none
             by_arrival = of.time_ns[np.argsort(of.arrival_ns, kind="stable")]
             lateness_s = max(lateness_s, int((np.maximum.accumulate(by_arrival) - by_arrival).max()) / 1e9)
         rings[key] = Ring(
@@ -316,7 +317,7 @@ def _rings(rows: Mapping[str, _Rows], *, late: bool) -> dict[str, Ring]:
 def _compare(
     episode: int, spec: Spec, rows: Mapping[str, _Rows], got_ns: np.ndarray, moment_ns: np.ndarray
 ) -> tuple[list[_Compared], int]:
-    """Compares an episode's moments. Returns them, and how many were left out."""
+    """Compares the windows of an episode's moments. Returns the results, and how many moments were left out."""
     there, had = _rings(rows, late=False), _rings(rows, late=True)
     training = Aligner(spec, there, framework="numpy")
     policy = Aligner(spec, had, framework="numpy")
@@ -358,7 +359,7 @@ def _compare(
 
 
 def _spans(moments: list[tuple[int, int, bool]]) -> list[SkewSpan]:
-    """Runs of moments that differ, the longest first."""
+    """Returns the runs of moments that differ, the longest first."""
     spans: list[SkewSpan] = []
     before: tuple[int, bool] | None = None
     for episode, since_ns, differs in moments:

@@ -1,4 +1,4 @@
-"""Serialised ROS 2 messages become rows of rings, whatever transport brings them."""
+"""Turns serialised ROS 2 messages into rows of rings, for any transport."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _topic_sink = _lib.function("topic_sink")
 class Topic:
     """Turns the serialised messages of a ROS 2 topic into rows of rings, by the rules of ingest.
 
-    Rows have the numbers that ingest gives the same messages: joints by their names, whatever their order in a message; NaN where an
-    ``Imu`` says that it has no orientation; images as RGB. A message that does not fit is refused and counted.
+    Rows have the same numbers as after ingest: joints are found by name, in any order; an ``Imu`` without an orientation gives
+    NaN; images are RGB. A message that does not fit is refused and counted.
 
     Args:
-        topic: its name, ``"/joint_states"``.
-        schema: its type, ``"sensor_msgs/msg/JointState"``.
+        topic: the topic's name, ``"/joint_states"``.
+        schema: the topic's type, ``"sensor_msgs/msg/JointState"``.
         rings: ``{stream: Ring}``, by the streams' names in a cache: ``"/joint_states/position"``. Only this topic pushes to them.
-        names: ``{stream: names}``: of the features of a ring's row, as a spec's ``rows`` has them. Joints need them. A vector without
-            them has all its fields.
-        definition: of the type, in the form that a bag holds. None: that of the ROS distribution in ``ROS_DISTRO``, or the newest.
-        stamp: ``"auto"``: the message's own, where its type has one; ``"log"``: when it came.
-        quality: of JPEGs, where images that are pixels come into a ring of them: the one that ingest had.
+        names: ``{stream: names}``: the names of a row's features, as in a spec's ``rows``. Joints need them. Without names a
+            vector has all its fields.
+        definition: the type's definition, in the form that a bag holds. None: that of the ROS distribution in ``ROS_DISTRO``, or
+            the newest.
+        stamp: ``"auto"``: the message's own stamp, if its type has one; ``"log"``: the arrival.
+        quality: the quality of JPEGs, if the topic sends pixels and a ring takes JPEGs. Use ingest's.
 
     Attributes:
-        counts: ``{"received", "taken", "refused", "lost"}``: messages that came, are taken and were refused; and numbers that are
-            missing between the messages of one publisher.
-        refusal: why the last message was refused; ``""`` before the first.
-        latencies_ns: int64, of the last 4,096 messages: from the stamp to the moment when the row was in its ring.
+        counts: ``{"received", "taken", "refused", "lost"}``: the numbers of messages; `lost` counts the sequence numbers that are
+            missing between the messages of a publisher.
+        refusal: why the last refused message was refused; ``""`` before the first.
+        latencies_ns: int64, for the last 4,096 messages: the time from the stamp until the row was in its ring.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument: a stream that the topic does not have, or rings whose rows differ from
@@ -94,10 +95,10 @@ class Topic:
         """Takes a message. One thread calls it.
 
         Args:
-            message: its bytes, CDR.
-            arrival_ns: when it came. None: now.
-            publisher: a number that tells publishers apart, each of which numbers its messages by itself.
-            sequence: the message's number. None: the transport has none, and nothing lost is counted.
+            message: the serialised bytes (CDR).
+            arrival_ns: when the message came. None: now.
+            publisher: a number for each publisher. Each publisher counts its own messages.
+            sequence: the message's sequence number. None: the transport gives none, and `lost` does not count.
         """
         came = time.time_ns() if arrival_ns is None else arrival_ns
         array = np.frombuffer(message, np.uint8)
@@ -118,8 +119,8 @@ class Topic:
 
     @property
     def sink(self) -> tuple[int, int]:
-        """The addresses of a C function that takes messages without Python, and of its first argument (``live/topic.hpp``). They
-        hold as long as this object."""
+        """The address of a C function that takes messages without Python, and of its first argument (``live/topic.hpp``). They are
+        valid as long as this object lives."""
         function, context = json.loads(_topic_sink(self._handle))
         return function, context
 

@@ -260,7 +260,7 @@ def test_arguments_of_a_recorder(tmp_path):
     for wrong, words in (
         ({"rings": {}}, "rings: expected"),
         ({"rings": [ring]}, "rings: expected"),
-        ({"rings": {"a": ring, "a.arrival_ns": ring}}, "does not use itself, got 'a.arrival_ns'"),
+        ({"rings": {"a": ring, "a.arrival_ns": ring}}, "no name of the recorder.s own streams, got 'a.arrival_ns'"),
         ({"streams": {"arm": {}}}, "streams: expected names of rings, a, got 'arm'"),
         ({"commit_s": 0}, "commit_s: expected above 0"),
         ({"episode": {"task": object()}}, "task"),
