@@ -1,5 +1,7 @@
 // Conversions of actions in a batch: a key's window relative to a state of the same sample, in another representation of
-// rotations, rescaled. window_batch does them to each sample whose windows it has filled. The formulas are those of the functions of python/robocache/actions, and docs/actions.md has them.
+// rotations, rescaled. window_batch does them to each sample whose windows it has filled, or, where they only subtract the state
+// in float32, while it fills the window. The formulas are those of the functions of python/robocache/actions, and docs/actions.md
+// has them.
 //
 // The contract of a converted key:
 //   - The window and its base are aligned and interpolated as without conversions, in the work type: float64 where the stream of

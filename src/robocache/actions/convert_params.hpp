@@ -61,6 +61,8 @@ struct FlippedAxes {
 struct ConvertActionsParams {
   const ActionOp* ops;
   const int32_t* base_features;  // of the base's row, [features]; null where no conversion has a base
+  const int32_t*
+      subtracted;     // where the only conversion subtracts the base in float32: as WindowSegment has it; else null
   const void* scale;  // of the work type, or null: y = fma(x, scale, shift). Each source has scale_rows rows of
   const void* shift;  // out_features numbers: with scale_per_step one a step, else kTileRows that are all the same
   ActionMirror mirror, base_mirror;  // of x, and of the base's row
@@ -79,7 +81,8 @@ struct ConvertActionsParams {
   bool wide;        // the work type is float64, else float32
   bool by_feature;  // no conversion mixes features
   bool scale_per_step;
-  bool clip;  // scaled values are held in [-1, 1]
+  bool shows_ages;  // the batch has those of x
+  bool clip;        // scaled values are held in [-1, 1]
   DType out_dtype;
 };
 

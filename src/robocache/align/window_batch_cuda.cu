@@ -20,6 +20,9 @@ constexpr unsigned kWarp = 0xffffffff;  // all lanes
 template <bool kCurves>
 constexpr int kBlocks = kCurves ? 4 : 8;  // on a multiprocessor
 
+// What a kernel does to keys with conversions: no plan of it has any; segments subtract bases; any other conversion too.
+enum class Converts { kNothing, kBases, kAll };
+
 // Tables, rows and batches are in global memory. The compiler cannot know this for addresses that it loads from them.
 template <class T>
 __device__ T* in_global(T* at) {
@@ -36,6 +39,7 @@ struct alignas(16) PlainEntry {
     float single_weight;
     double double_weight;
   };
+  bool padded;  // only where the kernel subtracts bases
 };
 constexpr int kOneRow = -1;
 constexpr int kNoRow = -2;
@@ -107,9 +111,17 @@ __device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& result
   }
 }
 
+// What a lane subtracts from its vector of each step.
+struct Base {
+  float x[4];
+  bool some;
+  bool absent;  // no step has a value
+};
+
 // Copies integers and bool. A lane loads the float32 values of several steps before it needs the first.
 template <bool kSpecial, class In, class Out, int kVector, class Entry>
-__device__ void write_steps(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
+__device__ void write_steps(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, const Base* base,
+                            char* out) {
   constexpr bool kCopy = std::is_void_v<WorkType<In>>;
   constexpr int kTogether = !std::is_same_v<In, float> ? 1 : kVector == 4 ? 2 : 4;
   using Work = std::conditional_t<kCopy, In, WorkType<In>>;
@@ -158,9 +170,10 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
         for (int e = 0; e < kVector; ++e) {
           y[e] = to_work<Work>(a[i].x[e]);
           if (weight >= 0) y[e] = lerp(y[e], to_work<Work>(b[i].x[e]), weight);
+          if (base != nullptr && base->some) y[e] = y[e] - static_cast<Work>(base->x[e]);
           if (affine) y[e] = multiply_add(y[e], scale.x[e], shift.x[e]);
           if (kSpecial && s.clip) y[e] = clipped(y[e]);
-          if (weight == kNoRow) y[e] = 0;
+          if (weight == kNoRow || (base != nullptr && base->absent)) y[e] = 0;
         }
         round_all<Out>(y, result);
       }
@@ -171,35 +184,37 @@ __device__ void write_steps(const WindowSegment& s, const Entry* entries, const 
 }
 
 template <bool kSpecial, class In, class Out, class Entry>
-__device__ void write_vectors(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
+__device__ void write_vectors(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, const Base* base,
+                              char* out) {
   if (s.vector == 4) {
-    write_steps<kSpecial, In, Out, 4>(s, entries, steps, out);
+    write_steps<kSpecial, In, Out, 4>(s, entries, steps, base, out);
   } else if (s.vector == 2) {
-    write_steps<kSpecial, In, Out, 2>(s, entries, steps, out);
+    write_steps<kSpecial, In, Out, 2>(s, entries, steps, base, out);
   } else {
-    write_steps<kSpecial, In, Out, 1>(s, entries, steps, out);
+    write_steps<kSpecial, In, Out, 1>(s, entries, steps, base, out);
   }
 }
 
 template <bool kSpecial, class Entry>
-__device__ void write_plain(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, char* out) {
+__device__ void write_plain(const WindowSegment& s, const Entry* entries, const LaneSteps& steps, const Base* base,
+                            char* out) {
   if (is_floating(s.value_dtype)) {
     with_floating(s.value_dtype, [&](auto in) {
       with_floating(s.out_dtype, [&](auto result) {
-        write_vectors<kSpecial, decltype(in), decltype(result)>(s, entries, steps, out);
+        write_vectors<kSpecial, decltype(in), decltype(result)>(s, entries, steps, base, out);
       });
     });
     return;
   }
   switch (dtype_size(s.value_dtype)) {
     case 1:
-      return write_steps<false, uint8_t, uint8_t, 1>(s, entries, steps, out);
+      return write_steps<false, uint8_t, uint8_t, 1>(s, entries, steps, nullptr, out);
     case 2:
-      return write_steps<false, uint16_t, uint16_t, 1>(s, entries, steps, out);
+      return write_steps<false, uint16_t, uint16_t, 1>(s, entries, steps, nullptr, out);
     case 4:
-      return write_steps<false, uint32_t, uint32_t, 1>(s, entries, steps, out);
+      return write_steps<false, uint32_t, uint32_t, 1>(s, entries, steps, nullptr, out);
     default:
-      return write_steps<false, uint64_t, uint64_t, 1>(s, entries, steps, out);
+      return write_steps<false, uint64_t, uint64_t, 1>(s, entries, steps, nullptr, out);
   }
 }
 
@@ -262,6 +277,34 @@ __device__ void write_curve(const WindowSegment& s, const CurveEntry& entry, int
       for (int e = 0; e < kFeatures; ++e) store(s, step, d + e, y[e], row);
     }
   });
+}
+
+// Loads the base of a lane's vector. The lanes of a strip's first steps show it in the batch.
+__device__ Base base_at(const WindowSegment& s, const PlainEntry& entry, const LaneSteps& steps, char* shown) {
+  Base base{.x = {}, .some = true, .absent = entry.left == nullptr};
+  const char* const left = in_global(entry.left);
+  const float weight = entry.single_weight;
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if (e >= s.vector) break;
+    const int32_t asked = in_global(s.subtracted)[steps.v * s.vector + e];
+    const int32_t f = asked < 0 ? ~asked : asked;
+    const auto number = [&](const char* row) {
+      return with_floating(s.base_dtype, [&](auto element) {
+        using Element = decltype(element);
+        return to_work<float>(reinterpret_cast<const Element*>(row)[f]);
+      });
+    };
+    float x = 0;
+    if (!base.absent) x = number(left);
+    if (!base.absent && entry.apart != 0) {
+      const float right = number(left + entry.apart);
+      if (weight >= 0) x = lerp(x, right, weight);
+    }
+    if (steps.first < s.tile_steps) reinterpret_cast<float*>(shown)[steps.v * s.vector + e] = x;
+    base.x[e] = asked < 0 ? 0.0F : x;
+  }
+  return base;
 }
 
 // Does what write_steps does, for curves.
@@ -452,7 +495,7 @@ __device__ Sample drawn_together(const WindowBatch& batch, int64_t index) {
 }
 
 // Searches a clock for a moment, and finds the rows of the steps with that moment as their target.
-template <bool kCurves, bool kSpecial>
+template <bool kCurves, bool kSpecial, Converts kConverts>
 __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int nth_group, int moment_index,
                             int64_t sample_index, Entry<kCurves>* entries) {
   const WindowGroup group = in_global(sample.group)[nth_group];
@@ -477,6 +520,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
     // Most moments serve one step, so the compiler must not compute values for rare rows before the loop.
     asm volatile("" : "+r"(at.rows), "+r"(at.target.before));
     const Pick<double, int> picked = enter<kCurves, kSpecial>(s, at, rows, times, delta_rows, entries[step.pick]);
+    if constexpr (kConverts != Converts::kNothing) entries[step.pick].padded = !picked.valid;
     const int64_t mask = sample_index * s.mask_steps + step.step;
     if (s.pad_offset >= 0) reinterpret_cast<bool*>(memory + s.pad_offset)[mask] = !picked.valid;
     if (s.age_offset >= 0) {
@@ -486,7 +530,7 @@ __device__ void find_moment(const WindowBatch& batch, const Sample& sample, int 
 }
 
 // Writes a strip of a sample; a warp calls it.
-template <bool kCurves, bool kSpecial>
+template <bool kCurves, bool kSpecial, Converts kConverts>
 __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, int strip, int64_t sample_index,
                             const Entry<kCurves>* entries) {
   static_assert(kMaxGroupSegments <= kTileVectors);
@@ -504,12 +548,25 @@ __device__ void write_strip(const WindowBatch& batch, const WindowGroup& group, 
   const LaneSteps steps{row * s.tile_steps * kStripTiles + down, s.tile_steps,
                         column * kTileVectors + lane - down * s.lanes};
   if (down >= s.tile_steps || steps.v >= s.vectors) return;
-  char* const out = in_global(static_cast<char*>(batch.memory)) + s.out_offset + sample_index * s.out_sample;
-  entries += s.pick_begin;
+  char* const memory = in_global(static_cast<char*>(batch.memory));
+  char* const out = memory + s.out_offset + sample_index * s.out_sample;
   if constexpr (kCurves) {
-    if (is_curved(s.method)) return write_curved(s, entries, steps, out);
+    if (is_curved(s.method)) return write_curved(s, entries + s.pick_begin, steps, out);
   }
-  write_plain<kSpecial>(s, entries, steps, out);
+  if constexpr (!kCurves && kConverts != Converts::kNothing) {
+    Base base{};
+    if (s.subtracted != nullptr) {
+      const PlainEntry& of_base = entries[s.base_pick];
+      base = base_at(s, of_base, steps, memory + s.base_offset + sample_index * s.base_sample);
+      for (int tile = 0; tile < kStripTiles && of_base.padded && steps.v == 0 && s.pad_offset >= 0; ++tile) {
+        const int step = steps.first + tile * steps.stride;
+        if (step < s.steps) reinterpret_cast<bool*>(memory + s.pad_offset)[sample_index * s.mask_steps + step] = true;
+      }
+    }
+    write_plain<kSpecial>(s, entries + s.pick_begin, steps, &base, out);
+  } else {
+    write_plain<kSpecial>(s, entries + s.pick_begin, steps, nullptr, out);
+  }
 }
 
 // Writes the constants of samples, their times, episodes, sources and anchors; a warp calls it.
@@ -593,7 +650,7 @@ __device__ void convert_samples(const WindowBatch& batch, const Sample* found, i
 // write strips. Everything that the kernel reads existed before the loader, except for given anchors, so only its writing
 // waits for earlier work on the stream. A plan that is not special has kernels of its own, since what it lacks would cost it a
 // tenth.
-template <bool kCurves, bool kSpecial, bool kConverts>
+template <bool kCurves, bool kSpecial, Converts kConverts>
 __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
     window_kernel(const __grid_constant__ WindowBatch batch, const int doublings, const unsigned moment_share) {
   extern __shared__ uint4 shared[];  // an entry for each pick of each sample
@@ -604,7 +661,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
   const WindowPlan& plan = batch.plan;
   auto* const entries = reinterpret_cast<Entry<kCurves>*>(shared);
   const int samples = 1 << doublings;
-  const int groups = kConverts ? max(1, plan.group_count) : 1;
+  constexpr bool kAll = kConverts == Converts::kAll;
+  const int groups = kAll ? max(1, plan.group_count) : 1;
   const int warp = static_cast<int>(threadIdx.x) / kTileVectors;
   const int lane = static_cast<int>(threadIdx.x) % kTileVectors;
   // The first sample of a turn. Turns count from kTurns - 1.
@@ -640,8 +698,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
           // It goes sample by sample, so that a warp's threads read the tables and clocks of only one or two samples.
           const unsigned nth = i * moment_share / kShareOne;
           if (group >= found[nth].groups) continue;
-          find_moment<kCurves, kSpecial>(batch, found[nth], group, static_cast<int>(i - nth * moments), now + nth,
-                                         entries + nth * plan.most_picks);
+          find_moment<kCurves, kSpecial, kConverts>(batch, found[nth], group, static_cast<int>(i - nth * moments),
+                                                    now + nth, entries + nth * plan.most_picks);
         }
         wait_for_work_before();
         if (group == 0 && blockIdx.y == 0 && warp == kWarps - 2) write_rest(batch, found, samples, now);
@@ -653,15 +711,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kCurves>)
       if (group < found[nth].groups) {
         const WindowGroup own = in_global(found[nth].group)[group];
         for (int strip = warp >> doublings; strip < own.strips; strip += kWarps >> doublings) {
-          write_strip<kCurves, kSpecial>(batch, own, strip, now + nth, entries + nth * plan.most_picks);
+          write_strip<kCurves, kSpecial, kConverts>(batch, own, strip, now + nth, entries + nth * plan.most_picks);
         }
       }
-      if (kConverts) __syncthreads();
+      if (kAll) __syncthreads();
     }
     if (begun) {
-      if constexpr (kConverts) convert_samples(batch, found, samples, now);
+      if constexpr (kAll) convert_samples(batch, found, samples, now);
       if (first_of(turn) >= batch.count) return;
-      if (!kConverts) __syncthreads();
+      if (!kAll) __syncthreads();
     }
   }
 }
@@ -693,13 +751,23 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_window_batc
     return launch_overlapped(kernel, grid, kThreads, shared << doublings, static_cast<cudaStream_t>(stream), *batch,
                              doublings, moment_share);
   };
-  const auto launch_any = [&](auto special, auto converts) {
-    constexpr bool kSpecial = special.value;
-    constexpr bool kConverts = converts.value;
-    return plan.curved ? launch(window_kernel<true, kSpecial, kConverts>, sizeof(CurveEntry), kBlocks<true>)
-                       : launch(window_kernel<false, kSpecial, kConverts>, sizeof(PlainEntry), kBlocks<false>);
-  };
-  if (plan.conversion_count > 0) return launch_any(std::true_type{}, std::true_type{});
-  return plan.special ? launch_any(std::true_type{}, std::false_type{})
-                      : launch_any(std::false_type{}, std::false_type{});
+  const auto launch_plain = [&](auto* kernel) { return launch(kernel, sizeof(PlainEntry), kBlocks<false>); };
+  const auto launch_curved = [&](auto* kernel) { return launch(kernel, sizeof(CurveEntry), kBlocks<true>); };
+  constexpr auto kNothing = Converts::kNothing;
+  constexpr auto kBases = Converts::kBases;
+  constexpr auto kAll = Converts::kAll;
+  if (plan.conversion_count > 0) {
+    return plan.curved ? launch_curved(window_kernel<true, true, kAll>)
+                       : launch_plain(window_kernel<false, true, kAll>);
+  }
+  if (plan.curved) {
+    return plan.special ? launch_curved(window_kernel<true, true, kNothing>)
+                        : launch_curved(window_kernel<true, false, kNothing>);
+  }
+  if (plan.subtracts) {
+    return plan.special ? launch_plain(window_kernel<false, true, kBases>)
+                        : launch_plain(window_kernel<false, false, kBases>);
+  }
+  return plan.special ? launch_plain(window_kernel<false, true, kNothing>)
+                      : launch_plain(window_kernel<false, false, kNothing>);
 }

@@ -79,7 +79,9 @@ inline const char* values_of(const WindowSegment& s, const EpisodeRows& rows) {
 }
 
 // Whether a step that uses one row copies it.
-inline bool copies_rows(const WindowSegment& s) { return s.value_dtype == s.out_dtype && s.scale == nullptr; }
+inline bool copies_rows(const WindowSegment& s) {
+  return s.value_dtype == s.out_dtype && s.scale == nullptr && s.subtracted == nullptr;
+}
 
 // A group and its tables.
 struct Group : WindowTables {

@@ -35,6 +35,10 @@ struct WindowSegment {
   int64_t age_offset;  // the same for ages, int64; below 0: none
   int64_t mask_steps;
   FileRows file;  // for the CPU alone; its offset is that of the segment's first feature
+  // A segment whose values become relative to a base, an earlier segment of its group with one step.
+  const int32_t* subtracted;  // of each feature the base's feature f, or ~f where it stays as it is; null: no base
+  int64_t base_offset;        // as out_offset, of the base that the batch shows, float32
+  int64_t base_sample;
   int32_t steps;
   int32_t vector;       // elements handled at once: 1, 2 or 4; divides features
   int32_t vectors;      // in a step
@@ -44,11 +48,14 @@ struct WindowSegment {
   int32_t columns;      // tiles across the features
   int32_t pick_begin;   // index of the first step among its group's picks
   int32_t strip_begin;  // index of the first strip among its group's; the strips end where the next segment's begin
+  int32_t base_pick;    // index of the base among the group's picks
+  int16_t base;         // and among its segments
   int16_t clock;        // index among its group's clocks
   int16_t
       first_moment;  // index of the first step's moment in the group, if the steps have consecutive moments; else -1
   DType value_dtype;
   DType out_dtype;
+  DType base_dtype;
   InterpolationMethod method;
   bool causal;
   bool clip;  // scaled values are held in [-1, 1]
@@ -148,6 +155,7 @@ struct WindowPlan {
   int32_t most_moments;
   int64_t sample_bytes;    // the most bytes of a sample's windows in any source
   bool curved;             // whether a segment is_curved()
+  bool subtracts;          // whether a segment has a base
   bool special;            // whether a step is a row by its number, has a scale of its own, or is clipped
   bool has_constants;      // whether a source has any
   int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it

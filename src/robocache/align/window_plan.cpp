@@ -23,6 +23,10 @@ struct Draft {
   struct Steps {
     WindowClock clock;            // without its moments
     std::vector<int64_t> deltas;  // a copy, since the stream of missing features ends before the draft
+    int64_t array;                // the out_offset of the stream
+    int64_t step;                 // the segment's first
+    int64_t feature;
+    int32_t strips;
   };
 
   std::vector<WindowSegment> segments;
@@ -44,6 +48,11 @@ bool is_same(const WindowClock& a, const WindowClock& b) {
 
 // Completes a group: the clocks of its segments, each once, and the targets of their steps, each once per clock.
 WindowGroup finished(Draft& draft, DeviceTables& tables) {
+  draft.strips = 0;
+  for (size_t at = 0; at < draft.segments.size(); ++at) {
+    draft.segments[at].strip_begin = draft.strips;
+    draft.strips += draft.steps[at].strips;
+  }
   std::vector<WindowClock> clocks;
   std::vector<std::map<int64_t, std::vector<WindowSlot>>> aims;  // one for each clock
   for (size_t at = 0; at < draft.segments.size(); ++at) {
@@ -164,9 +173,9 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
     segment.pad_offset = first && stream.pad_offset >= 0 ? stream.pad_offset + step : -1;
     segment.age_offset = first && stream.age_offset >= 0 ? stream.age_offset + 8 * step : -1;
     segment.pick_begin = draft.picks;
-    segment.strip_begin = draft.strips;
     draft.picks += static_cast<int32_t>(take);
-    draft.strips += static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * whole.columns;
+    const int32_t strips = static_cast<int32_t>((take + strip_steps - 1) / strip_steps) * whole.columns;
+    draft.strips += strips;
     draft.segments.push_back(segment);
     const auto asked = deltas.begin() + step;
     const WindowClock clock{.rows = stream.rows.clock,
@@ -175,7 +184,7 @@ void add(const WindowStream& stream, const FeatureBlock& block, int32_t most_pic
                             .moment_end = 0,
                             .counts_rows = stream.counts_rows(),
                             .in_order = true};
-    draft.steps.push_back({clock, {asked, asked + take}});
+    draft.steps.push_back({clock, {asked, asked + take}, stream.out_offset, step, block.begin, strips});
     step += take;
   }
 }
@@ -190,9 +199,69 @@ void add(const WindowStream& stream, int32_t most_picks, std::vector<Draft>& dra
   add(nothing, {stream.rows.features, stream.out_features, InterpolationMethod::kPrevious}, most_picks, drafts);
 }
 
+// Returns the only segment of an array in a draft, or null.
+WindowSegment* only_segment(Draft& draft, int64_t array) {
+  WindowSegment* found = nullptr;
+  for (size_t at = 0; at < draft.segments.size(); ++at) {
+    if (draft.steps[at].array != array) continue;
+    if (found != nullptr) return nullptr;
+    found = &draft.segments[at];
+  }
+  return found;
+}
+
+bool has_array(const Draft& draft, int64_t array) {
+  return std::ranges::any_of(draft.steps, [&](const Draft::Steps& steps) { return steps.array == array; });
+}
+
+// Whether each group with segments of a key has its base in one segment.
+bool has_bases(std::vector<std::vector<Draft>>& sources, const ConvertActionsParams& key) {
+  for (std::vector<Draft>& drafts : sources) {
+    bool found = false;
+    for (Draft& draft : drafts) {
+      if (!has_array(draft, key.x_offset)) continue;
+      const WindowSegment* const base = only_segment(draft, key.base_row_offset);
+      if (base == nullptr || base->features != key.base_row || !is_floating(base->value_dtype)) return false;
+      found = true;
+    }
+    if (!found) return false;
+  }
+  return true;
+}
+
+// Lets the segments of a key subtract its base, normalise, and write the results. The base has no strips of its own.
+void subtract_base(Draft& draft, const ConvertActionsParams& key, int64_t source) {
+  WindowSegment& base = *only_segment(draft, key.base_row_offset);
+  for (size_t at = 0; at < draft.segments.size(); ++at) {
+    WindowSegment& segment = draft.segments[at];
+    Draft::Steps& steps = draft.steps[at];
+    if (&segment == &base) steps.strips = 0;
+    if (steps.array != key.x_offset) continue;
+    const int64_t out_bytes = dtype_size(key.out_dtype);
+    segment.out_dtype = key.out_dtype;
+    segment.step_bytes = key.features * out_bytes;
+    segment.out_sample = key.steps * segment.step_bytes;
+    segment.out_offset = key.out_offset + steps.step * segment.step_bytes + steps.feature * out_bytes;
+    if (!key.shows_ages) segment.age_offset = -1;
+    segment.subtracted = key.subtracted + steps.feature;
+    segment.base_offset = key.base_offset + steps.feature * int64_t{sizeof(float)};
+    segment.base_sample = key.features * int64_t{sizeof(float)};
+    segment.base_pick = base.pick_begin;
+    segment.base = static_cast<int16_t>(&base - draft.segments.data());
+    segment.base_dtype = base.value_dtype;
+    if (key.scale == nullptr) continue;
+    const int64_t row = source * key.scale_rows + (key.scale_per_step ? steps.step : 0);
+    segment.scale = static_cast<const float*>(key.scale) + row * key.features + steps.feature;
+    segment.shift = static_cast<const float*>(key.shift) + row * key.features + steps.feature;
+    segment.scale_step = key.scale_per_step ? key.features : 0;
+    segment.clip = key.clip;
+  }
+}
+
 }  // namespace
 
-WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables) {
+WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables,
+                       std::vector<ConvertActionsParams>* conversions) {
   WindowPlan plan{};
   for (const WindowStreams& source : sources) {
     for (const WindowStream& stream : source.streams) {
@@ -200,15 +269,31 @@ WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tab
       for (const FeatureBlock& block : stream.methods) plan.curved = plan.curved || is_curved(block.method);
     }
   }
-  std::vector<WindowSource> planned;
-  for (const WindowStreams& source : sources) {
-    std::vector<Draft> drafts;
-    for (const WindowStream& stream : source.streams) {
-      add(stream, plan.curved ? kMaxGroupCurvePicks : kMaxGroupPicks, drafts);
+  std::vector<std::vector<Draft>> drafts_of(sources.size());
+  for (size_t at = 0; at < sources.size(); ++at) {
+    for (const WindowStream& stream : sources[at].streams) {
+      add(stream, plan.curved ? kMaxGroupCurvePicks : kMaxGroupPicks, drafts_of[at]);
     }
+  }
+  if (conversions != nullptr && !plan.curved) {
+    std::erase_if(*conversions, [&](const ConvertActionsParams& key) {
+      if (key.subtracted == nullptr || !has_bases(drafts_of, key)) return false;
+      for (size_t at = 0; at < sources.size(); ++at) {
+        for (Draft& draft : drafts_of[at]) {
+          if (has_array(draft, key.x_offset)) subtract_base(draft, key, static_cast<int64_t>(at));
+        }
+      }
+      plan.subtracts = true;
+      plan.special = plan.special || key.scale_per_step || key.clip;
+      return true;
+    });
+  }
+  std::vector<WindowSource> planned;
+  for (size_t at = 0; at < sources.size(); ++at) {
+    const WindowStreams& source = sources[at];
     std::vector<WindowGroup> groups;
     int64_t sample_bytes = 0;
-    for (Draft& draft : drafts) {
+    for (Draft& draft : drafts_of[at]) {
       for (const WindowSegment& segment : draft.segments) {
         sample_bytes += segment.steps * segment.features * dtype_size(segment.out_dtype);
       }

@@ -47,7 +47,9 @@ struct WindowStreams {
 };
 
 // Returns the plan of these sources, without its snap_ns and the offsets of arrays that belong to no stream. It points
-// into `tables`, which must outlive it. Steps on one clock with one target share a search. Throws DeviceError.
-WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables);
+// into `tables`, which must outlive it. Steps on one clock with one target share a search. The segments themselves do those of
+// the conversions that only subtract a base of their group, and these are erased. Throws DeviceError.
+WindowPlan window_plan(std::span<const WindowStreams> sources, DeviceTables& tables,
+                       std::vector<ConvertActionsParams>* conversions = nullptr);
 
 }  // namespace robocache

@@ -18,9 +18,9 @@ namespace {
 // Computes the features [begin, begin + kColumns * kCount) of the steps, or the first `part` features of a column. No
 // step is curved, and each has a row. `first` is the first step's index in the segment. It goes step by step, so that scale and
 // shift are loaded once where all steps have the same.
-template <int kColumns, int kCount, bool kScaled, class In, class Out, class Part>
+template <int kColumns, int kCount, bool kScaled, bool kRelative, class In, class Out, class Part>
 void write_column(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
-                  int64_t begin, Part part, char* out, Wanted& asked) {
+                  int64_t begin, Part part, const float* base, char* out, Wanted& asked) {
   using Work = WorkType<In>;
   using Column = Lanes<Work, kCount>;
   Column scale[kColumns];
@@ -33,6 +33,12 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
     }
   };
   if constexpr (kScaled) load_affine(first);
+  Column subtracted[kColumns];
+  if constexpr (kRelative) {
+    for (int c = 0; c < kColumns; ++c) {
+      part.template load<kCount, Work>(base + begin + int64_t{c} * kCount, subtracted[c]);
+    }
+  }
   const char* const column = values + begin * static_cast<int64_t>(sizeof(In));
   auto* to = reinterpret_cast<Out*>(out) + begin;
   const auto after = [&](Out* step) { return reinterpret_cast<Out*>(reinterpret_cast<char*>(step) + s.step_bytes); };
@@ -50,7 +56,7 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
         part.template load<kCount, Work>(b + c * kCount, right);
         lerp_lanes(left, right, weight, y[c]);
       }
-    } else if constexpr (std::is_same_v<In, Out> && !kScaled) {
+    } else if constexpr (std::is_same_v<In, Out> && !kScaled && !kRelative) {
       for (int c = 0; c < kColumns; ++c) {
         part.template copy<kCount>(a + c * kCount, to + c * kCount);  // keeps every bit
       }
@@ -58,6 +64,9 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
       continue;
     } else {
       for (int c = 0; c < kColumns; ++c) part.template load<kCount, Work>(a + c * kCount, y[c]);
+    }
+    if constexpr (kRelative) {
+      for (int c = 0; c < kColumns; ++c) y[c] = y[c] - subtracted[c];
     }
     if constexpr (kScaled) {
       if (s.scale_step != 0) load_affine(first + k);
@@ -77,16 +86,17 @@ void write_column(const WindowSegment& s, const char* values, const Picks& picks
 
 // Goes through columns of kCount features, four at once while there are four. The last column may be partial. If the
 // processor has no partial loads and stores, that column overlaps values that are already written.
-template <int kCount, bool kScaled, class In, class Out>
+template <int kCount, bool kScaled, bool kRelative, class In, class Out>
 void write_columns(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
-                   char* out, Wanted& asked) {
+                   const float* base, char* out, Wanted& asked) {
   constexpr int64_t kFour = int64_t{4} * kCount;
   int64_t d = 0;
   for (; d + kFour <= s.features; d += kFour) {
-    write_column<4, kCount, kScaled, In, Out>(s, values, picks, first, count, d, AllLanes{}, out, asked);
+    write_column<4, kCount, kScaled, kRelative, In, Out>(s, values, picks, first, count, d, AllLanes{}, base, out,
+                                                         asked);
   }
   const auto write = [&](int64_t begin, auto part) {
-    write_column<1, kCount, kScaled, In, Out>(s, values, picks, first, count, begin, part, out, asked);
+    write_column<1, kCount, kScaled, kRelative, In, Out>(s, values, picks, first, count, begin, part, base, out, asked);
   };
   for (; d + kCount <= s.features; d += kCount) write(d, AllLanes{});
   if (d == s.features) return;
@@ -94,20 +104,28 @@ void write_columns(const WindowSegment& s, const char* values, const Picks& pick
     write(d, FirstLanes(s.features - d));
   } else if constexpr (kCount > 1) {
     if (d > 0) return write(s.features - kCount, AllLanes{});
-    write_columns<kCount / 2, kScaled, In, Out>(s, values, picks, first, count, out, asked);
+    write_columns<kCount / 2, kScaled, kRelative, In, Out>(s, values, picks, first, count, base, out, asked);
   }
 }
 
-// Writes steps of floats that copy a row or mix two.
-void write_rows(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count, char* out,
-                Wanted& asked) {
+// Writes steps of floats that copy a row or mix two, less the base of each feature if there is one.
+void write_rows(const WindowSegment& s, const char* values, const Picks& picks, int64_t first, int64_t count,
+                const float* base, char* out, Wanted& asked) {
   with_floating(s.value_dtype, [&](auto in) {
     with_floating(s.out_dtype, [&](auto element) {
       using In = decltype(in);
       using Out = decltype(element);
       constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(WorkType<In>));
-      s.scale == nullptr ? write_columns<kCount, false, In, Out>(s, values, picks, first, count, out, asked)
-                         : write_columns<kCount, true, In, Out>(s, values, picks, first, count, out, asked);
+      const auto write = [&](auto scaled, auto relative) {
+        write_columns<kCount, scaled.value, relative.value, In, Out>(s, values, picks, first, count, base, out, asked);
+      };
+      const auto write_any = [&](auto relative) {
+        s.scale == nullptr ? write(std::false_type{}, relative) : write(std::true_type{}, relative);
+      };
+      if constexpr (std::is_same_v<WorkType<In>, float>) {
+        if (base != nullptr) return write_any(std::true_type{});
+      }
+      write_any(std::false_type{});
     });
   });
 }
@@ -190,7 +208,7 @@ bool is_straight(const Picks& picks, int64_t step, bool curved) {
 
 // Writes steps; `picks` and `out` belong to the first of them, the segment's step `first`.
 void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* values, const int64_t* times,
-                 const Picks& picks, int64_t first, int64_t count, char* out, Wanted& asked) {
+                 const Picks& picks, int64_t first, int64_t count, const float* base, char* out, Wanted& asked) {
   const bool curved = is_curved(s.method);
   for (int64_t k = 0; k < count;) {
     char* const to = out + k * s.step_bytes;
@@ -204,7 +222,7 @@ void write_steps(const WindowSegment& s, const EpisodeRows& rows, const char* va
     } else if (is_straight(picks, k, curved)) {
       int64_t end = k + 1;
       while (end < count && is_straight(picks, end, curved)) ++end;
-      write_rows(s, values, picks.from(k), first + k, end - k, to, asked);
+      write_rows(s, values, picks.from(k), first + k, end - k, base, to, asked);
       k = end;
     } else {
       write_curve(s, rows, values, times, picks[k], first + k, to);
@@ -230,7 +248,7 @@ RowRange rows_of(const WindowSegment& s, const EpisodeRows& rows, const int64_t*
 
 // Writes steps whose rows are in a file, which is read in runs of neighbouring rows.
 void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int64_t* times, const Picks& picks,
-                     char* out, Wanted& asked) {
+                     const float* base, char* out, Wanted& asked) {
   for (int32_t k = 0; k < s.steps;) {
     RowRange run = rows_of(s, rows, times, picks[k]);
     int32_t end = k + 1;
@@ -252,9 +270,25 @@ void write_from_file(const WindowSegment& s, const EpisodeRows& rows, const int6
     char* const scratch = window_scratch(static_cast<size_t>(bytes));
     read_rows(s.file, (rows.begin + run.begin) * s.row_bytes, static_cast<size_t>(bytes), scratch);
     const char* const values = scratch - run.begin * s.row_bytes;
-    write_steps(s, rows, values, times, picks.from(k), k, end - k, out + k * s.step_bytes, asked);
+    write_steps(s, rows, values, times, picks.from(k), k, end - k, base, out + k * s.step_bytes, asked);
     k = end;
   }
+}
+
+// Loads what a segment subtracts, and shows its base in the batch. Where the base is padding, all steps are. Returns whether
+// the base has a value.
+bool load_base(const WindowSegment& s, const WindowSegment& of_base, int64_t sample, char* memory, float* subtracted) {
+  const auto* const state = reinterpret_cast<const float*>(memory + of_base.out_offset + sample * of_base.out_sample);
+  auto* const shown = reinterpret_cast<float*>(memory + s.base_offset + sample * s.base_sample);
+  for (int64_t f = 0; f < s.features; ++f) {
+    const int32_t asked = s.subtracted[f];
+    shown[f] = state[asked < 0 ? ~asked : asked];
+    subtracted[f] = asked < 0 ? 0.0F : shown[f];
+  }
+  if (s.pad_offset >= 0 && memory[of_base.pad_offset + sample] != 0) {
+    __builtin_memset(memory + s.pad_offset + sample * s.mask_steps, 1, static_cast<size_t>(s.steps));
+  }
+  return reinterpret_cast<const int64_t*>(memory + of_base.age_offset)[sample] != INT64_MIN;
 }
 
 }  // namespace
@@ -268,8 +302,18 @@ void write_values(Item& item, char* memory, Wanted& asked) {
     const int64_t* const times = clock.time_ns + rows.begin;
     const Picks own = item.picks().from(s.pick_begin);
     char* const out = memory + s.out_offset + item.sample * s.out_sample;
+    float subtracted[kMostActionFeatures];
+    const float* base = nullptr;
+    if (s.subtracted != nullptr) {
+      base = subtracted;
+      if (!load_base(s, group.segments[s.base], item.sample, memory, subtracted)) {
+        const auto bytes = static_cast<size_t>(s.features * dtype_size(s.out_dtype));
+        for (int32_t k = 0; k < s.steps; ++k) __builtin_memset(out + k * s.step_bytes, 0, bytes);
+        continue;
+      }
+    }
     if (s.file.descriptor >= 0) {
-      write_from_file(s, rows, times, own, out, asked);
+      write_from_file(s, rows, times, own, base, out, asked);
       continue;
     }
     const char* const values = values_of(s, rows);
@@ -277,7 +321,7 @@ void write_values(Item& item, char* memory, Wanted& asked) {
       copy_run(s, values + item.runs[at] * s.row_bytes, out);
       continue;
     }
-    write_steps(s, rows, values, times, own, 0, s.steps, out, asked);
+    write_steps(s, rows, values, times, own, 0, s.steps, base, out, asked);
   }
 }
 

@@ -43,7 +43,8 @@ class ConvertedKey final : public BatchKey {
         params_.base_offset = add(layout, "_base", conversion_.work, {params_.features}, "the base of ");
       params_.x_offset = in_place_ ? params_.out_offset : layout.add_scratch(steps() * params_.features * value);
       params_.pad_offset = reads_before_ ? layout.add_scratch(steps()) : params_.out_pad_offset;
-      params_.age_offset = age_offset() >= 0 ? age_offset() : layout.add_scratch(steps() * 8);
+      params_.shows_ages = age_offset() >= 0;
+      params_.age_offset = params_.shows_ages ? age_offset() : layout.add_scratch(steps() * 8);
     }
     if (conversion_.base && part == base_part_) {
       params_.base_row_offset = layout.add_scratch(params_.base_row * value);
@@ -54,10 +55,6 @@ class ConvertedKey final : public BatchKey {
 
   void add_window(Part part, const Moment& moment, size_t source, WindowStreams& windows,
                   DeviceTables&) const override {
-    if (part == aligned() && moment == spec().moment) {
-      windows.streams.push_back(
-          window_at(request_, source, params_.features, params_.x_offset, params_.pad_offset, params_.age_offset));
-    }
     if (conversion_.base && part == base_part_ && moment == streams_.spec(source).keys[*conversion_.base].moment) {
       WindowStream& base =
           windows.streams.emplace_back(window_at(*conversion_.base, source, params_.base_row, params_.base_row_offset,
@@ -67,6 +64,10 @@ class ConvertedKey final : public BatchKey {
       } else {
         base.delta_ns = {streams_.spec(source).keys[*conversion_.base].offset_ns};
       }
+    }
+    if (part == aligned() && moment == spec().moment) {  // after its base
+      windows.streams.push_back(
+          window_at(request_, source, params_.features, params_.x_offset, params_.pad_offset, params_.age_offset));
     }
   }
 
@@ -92,6 +93,15 @@ class ConvertedKey final : public BatchKey {
       std::iota(taken.begin(), taken.end(), 0);
     }
     params.base_features = tables.put(taken);
+    const ActionOp& op = ops_[0];
+    if (!params.wide && ops_.size() == 1 && op.step == ActionStep::kJoints && !op.has_angles &&
+        key_mirror(options(), request_).axes.empty() && key_mirror(options(), *conversion_.base).axes.empty()) {
+      std::vector<int32_t> subtracted = taken;
+      for (size_t f = 0; f < subtracted.size(); ++f) {
+        if (op.is_taken[f] == 0) subtracted[f] = ~subtracted[f];
+      }
+      params.subtracted = tables.put(subtracted);
+    }
     put_mirror(*conversion_.base, params.base_row, params.base_mirror, tables);
   }
 

@@ -69,11 +69,11 @@ PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& wri
       windows.back().constants.push_back({value, std::ssize(number), writes.source});
     }
   }
-  WindowPlan plan = window_plan(windows, tables_);
   std::vector<ConvertActionsParams> conversions;
   for (const auto& key : keys_) {
     if (converts_at(*key, moment)) key->add_conversion(part_, sources, conversions, tables_);
   }
+  WindowPlan plan = window_plan(windows, tables_, &conversions);
   plan.conversions = tables_.put(conversions);
   plan.conversion_count = static_cast<int32_t>(conversions.size());
   // Converting one number takes as long as copying 4 or 16 bytes.

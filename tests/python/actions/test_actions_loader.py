@@ -450,6 +450,59 @@ def test_windows_of_any_length(tmp_path, rng, device, name, steps):
     assert torch.equal(batch["action_is_pad"], pad | plain["state_is_pad"][:, None])
 
 
+@pytest.mark.parametrize("width", [1, 7, 14, 125])
+@pytest.mark.parametrize(("size", "steps"), [(1, 1), (1, 33), (64, 16), (33, 33)])
+def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps):
+    """The state begins later than the action, ends earlier, and is missing in one episode: its padding is the action's."""
+    with robocache.Writer(tmp_path / "c") as writer:
+        for number in range(4):
+            with writer.episode() as episode:
+                episode.append("tick", np.arange(60) * 20_000_000, np.zeros((60, 1), np.float32))
+                episode.append("action", np.arange(60) * 20_000_000, rng.standard_normal((60, width), np.float32))
+                if number != 2:
+                    time_ns = 200_000_000 + np.arange(20) * 30_000_000
+                    episode.append("state", time_ns, rng.standard_normal((20, width), np.float32))
+    dataset = robocache.open(tmp_path / "c")
+    mask = [f % 3 != 1 for f in range(width)]
+    stats = {"action": {"mean": rng.standard_normal(width), "std": rng.uniform(0.5, 2, width)}}
+    windows = {
+        "action": Window(
+            np.arange(steps) * 0.02 - 0.05,
+            method="linear",
+            convert=[Relative("joints", mask=mask)],
+            base="state",
+            normalize="mean_std",
+        ),
+        "state": Window(method="linear"),
+    }
+    options = {"batch_size": size, "anchors": "tick", "findings": None, "seed": 3}
+    made, here = (
+        robocache.Loader(
+            dataset,
+            delta_timestamps=windows,
+            normalization=Normalization(norm_stats=stats),
+            device=one,
+            **options,
+        )
+        for one in (device, "cpu")
+    )
+    as_recorded = {"action": Window(windows["action"].offsets, method="linear"), "state": windows["state"]}
+    raw = robocache.Loader(dataset, delta_timestamps=as_recorded, **options)
+    for _ in range(3):
+        batch, own, plain = next(made), next(here), next(raw)
+        for key, value in own.items():
+            assert torch.equal(batch[key].cpu(), value), key
+        is_pad = plain["action_is_pad"] | plain["state_is_pad"][:, None]
+        assert torch.equal(own["action_is_pad"], is_pad)
+        base = numbers(plain["state"])
+        assert torch.equal(own["action_base"], plain["state"])
+        want = numbers(plain["action"]) - np.where(mask, base, 0)[:, None]
+        want = (want - stats["action"]["mean"]) / stats["action"]["std"]
+        known = np.array([episode != 2 for episode in plain["episode_index"]])
+        np.testing.assert_allclose(numbers(own["action"])[known], want[known], rtol=1e-5, atol=1e-5)
+        assert not own["action"][~known].any()
+
+
 def test_a_plan_of_many_groups_converts_every_key(tmp_path, rng, device):
     names = [f"action.{i}" for i in range(14)]  # each of three segments, of which a group has at most 32
     with robocache.Writer(tmp_path / "c") as writer:
