@@ -274,7 +274,7 @@ def _check_blank_lines(file: Path, rows: list[int], clouds: list[Path]) -> None:
 
 
 def _rows(clouds: list[Path], notes: Notes) -> list[int]:
-    """The numbers in the names, from 0, where they rise from cloud to cloud, so that a cloud that is missing leaves a gap."""
+    """Returns a row number for each cloud, from 0. If the numbers in the names rise, those count, so a missing cloud leaves a gap."""
     found = [_NUMBER.search(cloud.name.split(".")[0]) for cloud in clouds]
     numbers = [int(number[0]) for number in found if number]
     if len(numbers) < len(clouds) or any(later <= earlier for earlier, later in pairwise(numbers)):

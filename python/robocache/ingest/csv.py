@@ -66,9 +66,9 @@ _STAMP = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{TIME_OF_DAY}{ZONE}?"
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
 # The number of rows whose columns are copied side by side at once: the processor's cache holds them.
 _ROWS_AT_ONCE = 2048
-# Rows of several subjects differ by so many times what the next row of one differs by.
+# Between two subjects a column must jump by so many times its step within one subject.
 _JUMP = 5
-# So many rows show that a column has too many values to be one of subjects.
+# The rows that are looked at first, to rule out columns with too many values for subjects.
 _FIRST_ROWS = 4096
 
 
@@ -148,7 +148,10 @@ def _read_folder(
             }.items():
                 if isinstance(one, Rows) and "subjects" in one.attributes:
                     subjects = one.attributes["subjects"]
-                    why = f"{subjects} says that rows are of several subjects: they are held; a file a subject makes streams of them"
+                    why = (
+                        f"{subjects} says that rows are of several subjects, so values are held between rows; write a file for "
+                        "each subject to get a stream for each"
+                    )
                     notes.leave_out(f"{name}: values between rows", why)
                     notes.assume(f"column {subjects!r}", "the subject of each row, by its name and its turns", name)
             if rows is not None:
@@ -227,7 +230,7 @@ class _Layout:
 
 # A row's image, or what is wrong with its name.
 Image = Path | SourceError
-# Beside rows and images what was assumed of the file: things and reasons.
+# The last is what was assumed of the file: things and reasons.
 _Log = tuple[_Layout, Rows | None, np.ndarray, list[Image], dict[str, Texts | Rows], list[tuple[str, str]]]
 
 
@@ -395,8 +398,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
 def _methods(
     values: np.ndarray, names: list[str], types: list[Any], texts: Mapping[str, pa.ChunkedArray]
 ) -> dict[str, Any]:
-    """Returns the methods that hold values: of bools, and of all columns if one of them, or of the texts, says that rows are of
-    several subjects."""
+    """Returns the methods that hold values: for bools, and for all columns if a column or a text tells several subjects apart."""
     columns = dict(zip(names, values.T, strict=True))
     is_bool = [pa.types.is_boolean(type) for type in types]
     found: dict[str, np.ndarray] = {name: _codes_of_text(column) for name, column in texts.items()}
@@ -426,7 +428,7 @@ def _methods(
 
 
 def _codes_of_text(column: pa.ChunkedArray) -> np.ndarray:
-    """Of each row the number of its text among those of the column; empty if they are more than subjects."""
+    """Returns the number of each row's text among the column's texts; empty if there are too many for subjects."""
     if len(pc.unique(column.slice(0, _FIRST_ROWS))) > MOST_SUBJECTS:
         return np.empty(0, np.int64)
     encoded = column.combine_chunks().dictionary_encode()
@@ -435,7 +437,7 @@ def _codes_of_text(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _codes_of_whole(column: np.ndarray) -> np.ndarray:
-    """The same of a column of whole numbers; empty if it is none."""
+    """Returns the same for a column of whole numbers; empty for other numbers."""
     for part in (column[:_FIRST_ROWS], column):
         if not (np.isfinite(part).all() and (part == np.floor(part)).all()):
             return np.empty(0, np.int64)
@@ -446,7 +448,7 @@ def _codes_of_whole(column: np.ndarray) -> np.ndarray:
 
 
 def _jumps(column: np.ndarray, subjects: np.ndarray) -> bool:
-    """Whether a column differs far more between neighbours of two subjects than from one row of a subject to its next."""
+    """Whether a column jumps between rows of different subjects, compared with its steps from row to row of one subject."""
     order = np.argsort(subjects, kind="stable")
     same = np.diff(subjects[order]) == 0
     within = np.abs(np.diff(column[order]))[same]
@@ -461,10 +463,12 @@ def _jumps(column: np.ndarray, subjects: np.ndarray) -> bool:
 def _find_further_clocks(
     begin: Begin, table: pa.Table, numbers: list[str], options: CsvOptions, assumed: list[tuple[str, str]]
 ) -> dict[str, tuple[pa.Array, np.ndarray, str]]:
-    """Columns that are clocks of their own, each with which rows it stamps, and with the stamps and their unit: named as times, rising,
-    and filled in rows of their own or, where a column behind them is named as they are, of another rate.
+    """Returns the further clocks by column: the rows that each stamps, the stamps and their unit.
 
-    assumed: takes in which columns are clocks, and which could be.
+    A further clock is named as a time and rises. It fills rows of its own; or it has another rate and a column behind it has its
+    name.
+
+    assumed: gets a note for each column that is such a clock, or could be one.
     """
     named = [number for number in numbers if begin.header and names_a_time(begin.names[int(number)])]
     if not named:
@@ -475,7 +479,7 @@ def _find_further_clocks(
         number: ~np.isin(pc.utf8_trim_whitespace(cells[number]).to_numpy(), ABSENT) for number in cells.column_names
     }
     found = {}
-    for place, number in enumerate(named):
+    for index, number in enumerate(named):
         rows, name = filled[number], begin.names[int(number)]
         if len(cells) != len(table) or rows.sum() < 2:
             continue
@@ -483,7 +487,7 @@ def _find_further_clocks(
             time_ns, unit = _stamps_of(begin, cells, number, rows, options)
             if (np.diff(time_ns) < 0).any() or time_ns[-1] == time_ns[0]:
                 continue
-            end = named[place + 1] if place + 1 < len(named) else begin.numbers[-1]
+            end = named[index + 1] if index + 1 < len(named) else begin.numbers[-1]
             behind = [begin.names[int(other)] for other in numbers if int(number) < int(other) <= int(end)]
             if not np.array_equal(rows, filled[first]):
                 is_clock = _has_own_rows(begin, table, rows, filled[first], time_ns, options)
@@ -502,8 +506,8 @@ def _find_further_clocks(
 def _has_own_rows(
     begin: Begin, table: pa.Table, rows: np.ndarray, main: np.ndarray, time_ns: np.ndarray, options: CsvOptions
 ) -> bool:
-    """Whether a column of times is a clock by the rows that it fills: such as the first clock does not, the first rows alone, or
-    others at which it differs from the first clock by a delay."""
+    """Whether a column of times is a clock, by the rows that it fills: some that the main clock does not fill; the first rows only;
+    or any others, if it differs from the main clock by a constant delay there."""
     if (rows & ~main).any() or not rows[: int(rows.sum())].sum() < rows.sum():
         return True
     main_ns, _ = _read_clock(begin, table.filter(pa.array(rows)), options)
@@ -586,7 +590,7 @@ def _read_clock(begin: Begin, table: pa.Table, options: CsvOptions) -> tuple[np.
 
 
 def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: CsvOptions) -> Iterator[tuple[str, str]]:
-    """Yields what the file does not declare of its clock: which column it is, and the unit of its numbers."""
+    """Yields what was assumed of the clock, if the file does not declare it: its column, its unit, its zone."""
     name = begin.names[begin.clock[0]] if begin.header else ""
     what = f"clock {' and '.join(repr(begin.label(begin.numbers[number])) for number in begin.clock)}"
     if begin.why:

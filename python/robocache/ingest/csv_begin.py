@@ -74,7 +74,7 @@ class Begin:
     separator: between cells.
     units: whether a line of units follows the header; the clock's is then part of its name.
     lost: lines with other numbers of cells than the first, and how many; None: they are refused.
-    why: why the clock's column is the clock, where neither its name nor the user says it.
+    why: why this column is the clock, if neither its name nor the user says so.
     block: the first rows, columns by number since a header may name two alike.
     """
 
@@ -188,10 +188,10 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
 
 
 def _find_column(file: Path, names: list[str], below: list[str], options: CsvOptions) -> tuple[int, str]:
-    """The number of the clock's column where the user does not say it, and why it is this one, where its name does not say it.
+    """Returns the number of the clock's column, and why it is this one; "" if its name says so.
 
     Raises:
-        SourceError: the first column counts rows by its name, and not one other is named a time.
+        SourceError: the first column counts rows by its name, and no single other column is named a time.
     """
     if re.fullmatch(_VALUE, names[0]) or says_time(names[0], below[0] if below else ""):
         return 0, ""
@@ -201,8 +201,8 @@ def _find_column(file: Path, names: list[str], below: list[str], options: CsvOpt
     if counts_rows(names[0]) and options.time_unit is None:
         others = f"{', '.join(names[i] for i in named)} are all" if named else "no other one is"
         raise SourceError(
-            f"{file}: the first column, {names[0]!r}, counts rows by its name, and {others} named a time; say which column is the "
-            "clock with time_column (--time-column), or with time_unit (--time-unit) what the numbers of the first are"
+            f"{file}: the first column, {names[0]!r}, counts rows by its name, and {others} named a time; name the clock's column "
+            "with time_column (--time-column), or give the unit of the first column with time_unit (--time-unit)"
         )
     return 0, "the first column, by default"
 

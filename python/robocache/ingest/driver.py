@@ -64,7 +64,7 @@ class IngestReport:
     `rows` counts each stream's rows in the cache. `cameras` has for each camera ``frames``, ``width``, ``height``, ``color_space``,
     ``codec``, ``bytes_per_frame``, and this ingest's ``frames_per_second``. `left_out` names what such a cache does not hold by
     design, `skipped` what ``on_error="skip"`` passed over. `assumed` names what the files do not declare, such as a clock's unit, and
-    what it was taken for. `repaired` counts per stream what ``repair`` did: ``backward_steps``, and
+    the assumption. `repaired` counts per stream what ``repair`` did: ``backward_steps``, and
     ``rows_moved``, ``rows_dropped`` (of these ``stamps_unset`` had no time), or the resulting ``episodes``.
     """
 

@@ -27,10 +27,12 @@ PX4_WORDS = _QUATERNION | {"q"}
 _OTHER = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
 # PX4's words for angles. Its unit is the radian, where a name does not end with another one.
 _PX4_ANGLE = {"yaw", "heading", "cog", "course", "bearing", "azimuth", "roll", "pitch", "euler"}
-_PX4_OTHER = _OTHER | set(
-    "deg degrees speed delta accuracy acc scale torque thrust body_rate ratio ratios variances innov innovation innovations test integ "
-    "integral gain weight count flag flags error quality confidence trim offset control input stick".split()
-)
+_PX4_OTHER = {
+    *_OTHER,
+    *("deg", "degrees", "speed", "delta", "accuracy", "acc", "scale", "torque", "thrust", "body_rate", "ratio"),
+    *("ratios", "variances", "innov", "innovation", "innovations", "test", "integ", "integral", "gain", "weight"),
+    *("count", "flag", "flags", "error", "quality", "confidence", "trim", "offset", "control", "input", "stick"),
+}
 # PX4's topics whose rows are of several subjects in turn, which a key, an index or an address tells apart.
 _PX4_OF_SEVERAL = {
     "collisionreport",
@@ -117,12 +119,13 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 # More values than this name no subjects: counters, as some drivers write them there.
 MOST_SUBJECTS = 32
-# Words of a field that is an id; words of one that may be, where its values take turns; and words of those that are ids of something
-# else than a row's subject.
+# A field with one of WORDS_OF_IDS in its name is an id. One with WORDS_OF_SUBJECTS may be one, if its values take turns. NO_SUBJECT
+# matches words of ids that do not name a row's subject.
 WORDS_OF_IDS = {"id", "index", "idx"}
-WORDS_OF_SUBJECTS = set(
-    "address addr anchor beacon channel chan node sensor device motor tag slot key marker tracker drone robot vehicle leg wheel port".split()
-)
+WORDS_OF_SUBJECTS = {
+    *("address", "addr", "anchor", "beacon", "channel", "chan", "node", "sensor", "device", "motor", "tag", "slot"),
+    *("key", "marker", "tracker", "drone", "robot", "vehicle", "leg", "wheel", "port"),
+}
 NO_SUBJECT = re.compile(
     "seq|sequence|frame|msg|message|packet|request|goal|trace|span|session|event|sample|scan|cycle|row|step|lap|mode|status|state|type"
     "|error|fault|class|category|command|cmd|version|vendor|product|firmware|header|file|topic|function|task|map|array"
@@ -142,7 +145,7 @@ class Ids:
 
     @classmethod
     def of(cls, codes: np.ndarray) -> Ids:
-        """The same of all rows, by the numbers of their values."""
+        """Returns the ids of all rows at once. `codes` has the number of each row's value."""
         ids = cls()
         ids.seen = Counter({str(code): int(count) for code, count in enumerate(np.bincount(codes))})
         ids.changes = int(np.count_nonzero(np.diff(codes)))
@@ -164,7 +167,7 @@ class Ids:
 
     @property
     def take_strict_turns(self) -> bool:
-        """Whether nearly every row has another one than the row before, and all are as frequent: no text of a state does so."""
+        """Whether nearly every row differs from the one before and all values are equally frequent. A state's text is not like that."""
         counts = self.seen.values()
         return self.take_turns and 10 * self.changes >= 9 * self.seen.total() and 10 * min(counts) >= 9 * max(counts)
 
@@ -198,7 +201,7 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
 
 
 def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], notes: Notes) -> None:
-    """Reports the rotations and angles that only names declare; types of ROS and schemas of formats declare the others."""
+    """Reports rotations and angles that only a name declares, not a ROS type or a format's schema."""
     attributes = samples.attributes
     given = attributes.get("methods", [])
     found = [block for block in by_names if block in with_others(given, by_names) and block not in given]

@@ -20,16 +20,16 @@ _RATES = (
     "frame_rate", "framerate", "mocap_framerate", "mocap_frame_rate", "sample_rate", "sampling_rate", "record_frequency",
     "recording_frequency", "record_fps",
 )  # fmt: skip
-# These may also be a sensor's own, as a microphone's 16,000. No robot's rows come so often, and by no name more often than the other.
+# These may also be a sensor's own rate, such as a microphone's 16,000. Rows of a robot do not come faster than the two limits.
 _OF_ANYTHING = ("frequency", "freq", "hz", "sample_rate", "sampling_rate")
 _MOST_OF_ANYTHING_HZ, _MOST_OF_ROWS_HZ = 1000, 10_000
-# What is described under such a word has a rate of its own.
+# A rate below one of these words is that sensor's own.
 _SENSORS = re.compile(
     "mics?|microphones?|audio|sound|speech|imu|lidar|radar|gps|tactile|ft|wrench|sensors?|cams?|cameras?|images?|rgb|depth|video|gripper"
 )
 # Seconds from one row to the next.
 _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")
-# These are a simulation's steps where one of STEPS is beside them: so many are a row.
+# These are a simulation's steps if one of STEPS is beside them: a row is that many steps.
 _OF_SIMULATION = ("dt", "timestep", "sim_dt", "physics_dt", "sim_timestep", "physics_timestep")
 STEPS = ("decimation", "frame_skip", "frameskip", "action_repeat", "control_decimation")
 # Robots are not recorded more slowly: a longer period counts milliseconds, or something else.
@@ -47,7 +47,7 @@ def find_rate(
 
     why: what is missing, where nothing says a rate.
     said: the rates that the source says, by where it says them.
-    notes: are told of a rate that only the name of an attribute says.
+    notes: gets the assumption if only the name of an attribute says the rate.
 
     Raises:
         FileError: nothing says a rate.
@@ -81,7 +81,7 @@ def nominal_time_ns(start: int, stop: int, rate_hz: float) -> np.ndarray:
 
 
 def refuse_no_seconds(stamps: np.ndarray, where: object) -> None:
-    """Raises where stamps that a format has in seconds would be more than 10 s apart: they count milliseconds, or something else."""
+    """Raises if stamps in seconds would be more than 10 s apart: then they are milliseconds, or something else."""
     steps = np.diff(stamps)
     steps = steps[steps > 0]
     if len(steps) and (step := float(np.median(steps))) > _LONGEST_STEP_S:
@@ -116,7 +116,7 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
             for word, count in steps.items():
                 yield f"{where}{path} and {word}", float(f"{1 / (number * count):.12g}")
         elif name in _OF_SIMULATION and any(other.lower().endswith("substeps") for other in facts):
-            pass  # one simulator divides the period by these, another one multiplies it
+            pass  # some simulators divide the period by the substeps, others multiply it
         elif name in _PERIODS and periods and number <= _LONGEST_PERIOD_S:
             yield f"{where}{path}", float(f"{1 / number:.12g}")
 

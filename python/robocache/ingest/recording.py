@@ -43,7 +43,7 @@ ATTRIBUTES = {
     "frame_id": "the frame of reference",
     "clock_source": "where the stamps come from, as header.stamp or log_time",
     "schema": "the type that the source gives its messages",
-    "subjects": "the column of a CSV log, of numbers or text, which says that its rows are of several subjects: they are held",
+    "subjects": "the column of a CSV log that tells its several subjects apart; values are held between rows",
     "task": "true: its text is the task that holds from each row's stamp on",
     "labels": "of a camera: whether its pixels are labels, where its name does not say so",
     "texts": "of whole numbers: the table in the provenance that has their texts, as lerobot.tasks",
@@ -203,9 +203,9 @@ class Omission:
 class Assumption:
     """A fact that the source does not declare.
 
-    what: the thing and its name in the source, as "clock 'timeMs'".
-    reason: what it was taken for, and why: "milliseconds, by its name".
-    streams: the names that its streams have in the source; none where it is about all of them.
+    what: the thing and its name in the source, such as "clock 'timeMs'".
+    reason: the assumption, and why: "milliseconds, by its name".
+    streams: the names of its streams in the source; empty if it concerns all of them.
     """
 
     what: str
@@ -290,7 +290,7 @@ class Notes:
     def assume(self, what: str, reason: str, *streams: str) -> None:
         """Reports a fact that the source does not declare: see :class:`Assumption`.
 
-        Reasons that differ only in their numbers, as in the steps of a clock, are one; the first stays.
+        Reasons that differ only in numbers, such as a clock's steps, are reported once, with the first one's numbers.
         """
         what, reason = as_utf8(shortened(what)), as_utf8(shortened(reason))
         key = what, re.sub(r"\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)

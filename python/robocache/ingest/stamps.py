@@ -29,7 +29,7 @@ _OTHER_UNIT = re.compile(
 )
 # A unit in brackets at the end of a name declares it.
 _DECLARED = re.compile(r"[\[(][^\])]*[\])]$")
-# Words: of "timeMs" and "TimeMS" they are time and ms; of "bootTimeuS" and "time_mSec", where the prefix is a small letter, too.
+# These split names into words: "timeMs" and "TimeMS" into time and ms, "bootTimeuS" and "time_mSec" with their units, too.
 _PREFIXED = re.compile(r"(?<=[a-z])(?=[num]S(?:ecs?)?(?![a-zA-Z]))")
 _CAMEL = re.compile(r"(?<=[a-z])(?<!(?<![A-Za-z])[nmu])(?=[A-Z])")
 _WORD = re.compile(r"[num]S(?:ecs?)?(?![a-zA-Z])|[A-Z]?[a-zμ]+|[A-Z]+(?![a-zμ])")
@@ -38,9 +38,9 @@ _TWO_WORDS = re.compile(r"(milli|micro|nano|[mnuμ])[ _-]?(secs?|seconds?)")
 _TIME_AND_UNIT = re.compile(
     r"(?:time|timestamp|stamp|ts?|elapsed|uptime|clock)([nmuμ]s|[nmuμ]?secs?)|([nmuμ]s|[nmuμ]?secs?)(?:time|timestamp|stamp|elapsed)"
 )
-# Words for other units that are such anywhere in a name.
+# Words for other units. They count anywhere in a name.
 _LONG_UNIT = re.compile(r"minutes?|hours?|hrs|days?|weeks?|years?|ticks?|pico\w*|jiffies")
-# The rows of a clock whose unit only its name says are 10 kHz to 1 Hz, or, as decimal numbers, at least one in 10 s.
+# If only a name says the unit, steps must be 10 kHz to 1 Hz; of decimal numbers up to 10 s.
 _SHORTEST_STEP_S, _LONGEST_STEP_S, _LONGEST_DECIMAL_STEP_S = 0.9e-4, 1.5, 10.0
 _SINCE_2001_NS = 10**18
 _EXACT = Context(prec=1000, rounding=ROUND_HALF_EVEN)
@@ -105,9 +105,9 @@ _NO_CLOCK = re.compile(
     "|shutter|moving|running|active|idle|lap|goal|target|left|remaining|total|elapsed|latency|delay|lag|period"
     "|travel|response|settling"
 )
-# A word with one of these ends says a time, as "rostime" and "unixtime".
+# A word with such an end names a time: "rostime", "unixtime".
 _TIME_WORD = re.compile(r".*(time|stamps?)|ts?|times|dates?|clock|epoch|utc|elapsed|uptime|tow|since|zeit")
-# Words beside a time that say which clock it is, and nothing else.
+# Words beside a time that only say which clock it is.
 _WHICH_TIME = re.compile(
     "the|unix|ros|log|host|utc|epoch|sim|wall|gps|boot|mono|monotonic|rel|relative|abs|absolute|header|rec|recv"
 )
@@ -127,10 +127,10 @@ def split_unit(name: str) -> tuple[str, str]:
 
 
 def unit_in_name(name: str) -> str:
-    """The unit that the words of a clock's name say, wherever it stands: "timeMs", "ms_since_boot", "millis()"; "" without one.
+    """Returns the unit in a clock's name, anywhere in it: "timeMs", "ms_since_boot", "millis()"; "" without one.
 
     Raises:
-        Error: they say several.
+        Error: the name has several units.
     """
     if declares_unit(name):
         return split_unit(name)[1]
@@ -147,7 +147,7 @@ def unit_in_name(name: str) -> str:
 
 
 def why_unit(name: str, unit: str, time_ns: np.ndarray) -> str:
-    """Returns the unit that stamps were read in without an option, and what says it: the column's name, or the numbers."""
+    """Returns the unit in which stamps were read without an option, and its evidence: the column's name, or the numbers."""
     word = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}[unit]
     if unit_in_name(name):
         return f"{word}, by its name"
@@ -159,7 +159,7 @@ def why_unit(name: str, unit: str, time_ns: np.ndarray) -> str:
 
 
 def declares_unit(name: str) -> bool:
-    """Whether the unit stands in brackets behind a column's name, as in "timestamp [ns]"."""
+    """Whether a column's name ends with its unit in brackets: "timestamp [ns]"."""
     return bool(split_unit(name)[1]) and bool(_DECLARED.search(name))
 
 
@@ -186,7 +186,7 @@ def names_a_time(name: str) -> bool:
 
 
 def says_time(name: str, cell: str) -> bool:
-    """Whether a column is one of times by its name, or by its first cell, which is a date or seconds and their parts since 2001."""
+    """Whether a column has times: by its name, or because its first cell is a date, or a number that can be a stamp since 2001."""
     try:
         number = float(cell)
     except ValueError:
@@ -198,12 +198,12 @@ def says_time(name: str, cell: str) -> bool:
 
 
 def counts_rows(name: str) -> bool:
-    """Whether a column counts rows by its name: frame_id, index, sampleNumber. It is none if :func:`says_time`."""
+    """Whether a column's name says that it counts rows: frame_id, index, sampleNumber. Check :func:`says_time` first."""
     return any(map(_COUNTERS.fullmatch, _words(name)))
 
 
 def find_clock(names: list[str]) -> list[int]:
-    """The columns that are named as the clock of their rows; of a stamp in two columns the seconds."""
+    """Returns the columns that are named as the rows' clock; for a stamp in two columns, the one of seconds."""
     exact: dict[str, list[int]] = {}
     stamps: dict[str, list[int]] = {}
     for number, name in enumerate(names):
@@ -221,8 +221,8 @@ def find_clock(names: list[str]) -> list[int]:
 
 
 def names_a_sensor_s_clock(name: str, main: str, columns: Sequence[str]) -> bool:
-    """Whether a column is named as the clock of a sensor: t_acc or imu.timestamp, where one of `columns` is named acc_x or imu_x, or
-    the main clock t_gyro."""
+    """Whether a column is named as a sensor's clock: t_acc or imu.timestamp, if one of `columns` is named acc_x or imu_x, or the
+    main clock t_gyro."""
     words = _words_without_unit(name)
     if not words or (words[0] not in _TIMES and words[-1] not in _STAMPS):
         return False
@@ -367,7 +367,7 @@ def _find_unit(name: str, stamps: np.ndarray, whole: bool, file: Path) -> str:
 
 
 def _other_unit(name: str, named: str) -> str:
-    """The unit in a name that no clock has here, as "min" of "time [min]"; "" without one."""
+    """Returns a unit in a name that is not supported, such as "min" in "time [min]"; "" without one."""
     if found := _OTHER_UNIT.search(_plain(name)):
         return _plain(name)[found.start() :].rstrip("])")
     if named:

@@ -1168,7 +1168,8 @@ def test_rows_that_take_turns_by_any_column_are_held_where_their_numbers_jump(he
     np.testing.assert_array_equal(between(dataset, "a", 0.005)[:, -1], values)
     (told,) = [omission for omission in report.left_out if omission.what == "a: values between rows"]
     assert (
-        told.reason.startswith(f"{header} says that rows are of several subjects") and "a file a subject" in told.reason
+        told.reason.startswith(f"{header} says that rows are of several subjects")
+        and "a file for each subject" in told.reason
     )
     assert any(one.what == f"column {header!r}" and one.streams == ["a"] for one in report.assumed)
 

@@ -1,7 +1,7 @@
-"""What becomes of a topic's messages while a robot runs: the rules of :mod:`.streams`, as a plan that C++ executes.
+"""Writes the plan by which C++ turns a topic's messages into rows while a robot runs. It follows the rules of :mod:`.streams`.
 
-A plan is made of the type's definition alone. So it has the streams whose rows the definition decides: numbers, arrays, sequences
-of one length, joints by their names, and images.
+A plan depends on the type's definition only. So it can fill streams whose rows the definition decides: numbers, arrays, sequences
+of one length, joints by name, and images.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _READ_LIVE = "numbers, arrays, sequences of one length, joints and images are re
 class LiveStream:
     """A stream that a plan can fill.
 
-    kind: "vector": a feature a field; "array" and "sequence": the numbers of one field; "joints": a number a joint; "image".
-    paths: of its fields.
-    dtype: of its rows; None of an image, which says it itself.
-    width: the numbers of a row; None where the ring decides.
+    kind: "vector": one feature for each field; "array", "sequence": the numbers of one field; "joints": one number for each joint;
+        "image".
+    paths: the paths of its fields.
+    dtype: the dtype of its rows; None for an image, whose messages say it.
+    width: how many numbers a row has; None if the ring decides.
     """
 
     kind: Literal["vector", "array", "sequence", "joints", "image"]
@@ -53,17 +54,17 @@ def make_plan(
     stamp: str,
     quality: int,
 ) -> dict[str, Any]:
-    """The plan of a topic.
+    """Returns the plan of a topic (``live/topic.hpp``).
 
     Args:
         rings: shape, dtype and codec of a row, by the streams' names.
-        names: of the features of a row, by the streams' names.
-        definition: of the type and of those in it, as a bag holds it. None: ROS's own.
-        stamp: "auto": the message's own, where the type has one; "log": when it came.
-        quality: of JPEGs that pixels become.
+        names: the names of a row's features, by the streams' names.
+        definition: the definitions of the type and of those in it, as a bag holds them. None: ROS's own.
+        stamp: "auto": the message's own stamp, if the type has one; "log": the arrival.
+        quality: the quality of JPEGs that are made of pixels.
 
     Raises:
-        ArgumentError: a stream that the topic does not have, or rows that differ from the stream's.
+        ArgumentError: the topic does not have the stream, or its rows differ from the ring's.
     """
     try:
         leaves = _leaves(schema, definition)
@@ -106,7 +107,7 @@ def make_plan(
 
 
 def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[tuple[str, LiveStream]]:
-    """The streams that a plan can fill, as ingest names them."""
+    """Yields the streams that a plan can fill, as ingest names them."""
     if rules.form in ("image", "compressed"):
         yield topic, LiveStream("image", ["data"])
     elif rules.form == "joints":
@@ -119,7 +120,7 @@ def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[t
         for name, leaf in rules.others():
             if leaf.kind == "number" and leaf.count:
                 yield name, LiveStream("array", [leaf.path], leaf.dtype, leaf.count)
-            elif leaf.kind == "numbers" and leaf.dtype != np.uint8:  # bytes are of any number
+            elif leaf.kind == "numbers" and leaf.dtype != np.uint8:  # the number of bytes varies
                 yield name, LiveStream("joints" if has_joints else "sequence", [leaf.path], leaf.dtype)
 
 
@@ -135,7 +136,7 @@ def _leaves(schema: str, definition: str | None) -> tuple[Leaf, ...]:
 def _features(
     name: str, stream: LiveStream, shape: Sequence[int], dtype: str, codec: str | None, names: Sequence[str] | None
 ) -> list[str]:
-    """The fields or joints that a ring's row has.
+    """Returns the fields or joints of a ring's row.
 
     Raises:
         ArgumentError: they do not fit the stream.
@@ -177,7 +178,7 @@ def _field(leaf: Leaf) -> dict[str, Any]:
 
 
 def _uses(rules: Topic, leaves: Sequence[Leaf], stamp: str) -> dict[str, dict[str, str]]:
-    """What fields are for that are no numbers of a row."""
+    """Returns the uses of fields that are not numbers of a row: the stamp, the joints' names, an image's size and the like."""
     uses: dict[str, str] = {}
     stamps = next(filter(None, (stamp_leaves(leaves, path) for path in ("header.stamp", "stamp", "timestamp"))), None)
     if stamps is not None and stamp == "auto":

@@ -37,7 +37,7 @@ class Topic:
     """One topic of one recording.
 
     Attributes:
-        form: what the fields of its type say it is: "image", "cloud", "compressed", "joints", "dynamic joints", "transforms",
+        form: the form of its type, by its fields: "image", "cloud", "compressed", "joints", "dynamic joints", "transforms",
             "array" or "other".
         intrinsics: what its messages say, where it is a CameraInfo.
         depth_unit: a sensor and metres of a unit of its depth, where the topic says so.
@@ -288,21 +288,21 @@ class Topic:
                 yield f"{self._name}/{path}", Texts(time_ns, batch.texts(leaf), attributes=attributes)
 
     def _own_leaves(self) -> list[Leaf]:
-        """The fields that are no stamps, frames or layouts."""
+        """Returns the fields that are not stamps, frames or layouts."""
         spent = {"header.seq", *FRAMES} | self._clock.spent()
         if self.form == "array":
             spent |= {leaf.path for leaf in self._decoder.leaves if leaf.path.startswith("layout.")}
         return [leaf for leaf in self._decoder.leaves if leaf.path not in spent]
 
     def vectors(self) -> Iterator[tuple[str, list[Leaf], np.dtype[Any]]]:
-        """The streams of numbers that stand alone together: name, fields and dtype."""
+        """Yields the streams whose rows are made of single numbers: name, fields and dtype."""
         leaves = self._own_leaves()
         scalars = [leaf for leaf in leaves if leaf.kind == "number" and leaf.count is None]
         for group, dtype in _vectors(scalars):
             yield self._stream(group, scalars, len(leaves) == 1), group, dtype
 
     def others(self) -> Iterator[tuple[str, Leaf]]:
-        """The streams of the other fields: name and field."""
+        """Yields the streams of the other fields: name and field."""
         leaves = self._own_leaves()
         for leaf in leaves:
             if leaf.kind != "number" or leaf.count is not None:
@@ -343,7 +343,7 @@ class Topic:
                 yield from self._records(stream, leaf, batch, time_ns, attributes)
 
     def _absent(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Finds what messages say they do not provide: of each beginning of fields' paths whether a row lacks them."""
+        """Finds the fields that messages do not provide: for each beginning of their paths, which rows lack them."""
         absent: dict[str, np.ndarray] = {}
         for path, (what, fields) in says_absent(self._by_path).items():
             values, starts = _first_numbers(batch, self._by_path[path])
@@ -627,8 +627,8 @@ class Topic:
 
 
 def says_absent(leaves: Mapping[str, Leaf]) -> dict[str, tuple[str, list[str]]]:
-    """Finds the fields whose first number -1 says that a message does not provide something: its name, and how the paths of its
-    fields begin. ROS says so in an Imu's covariances, and in the status of a NavSatFix."""
+    """Finds the fields whose first number is -1 if a message lacks something: by path, the name of that thing and the beginnings of
+    its fields' paths. In ROS these are an Imu's covariances and the status of a NavSatFix."""
     found: dict[str, tuple[str, list[str]]] = {}
     for path, leaf in leaves.items():
         stem = path.partition("_covariance")[0]

@@ -269,12 +269,12 @@ def _candidates(leaves: Mapping[str, Leaf]) -> list[str]:
 
 
 def _is_id(path: str) -> bool:
-    """Whether a field's name says that it is an id."""
+    """Whether a field is an id, by its name."""
     return bool(words_of(path.rpartition(".")[2]) & (WORDS_OF_IDS | {"name"}))
 
 
 def _is_known(path: str) -> bool:
-    """Whether a field's name says that it may tell subjects apart."""
+    """Whether a field may tell subjects apart, by its name."""
     return _is_id(path) or bool(words_of(path.rpartition(".")[2]) & WORDS_OF_SUBJECTS)
 
 
