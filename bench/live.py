@@ -62,7 +62,7 @@ def percentiles(seconds: list[float]) -> dict:
 
 
 def recorded(folder: Path, frames: tuple[int, int] | None) -> tuple[dict, robocache.Loader]:
-    """Half a second of rows by stream, and a loader on them."""
+    """Writes half a second of rows. Returns them by stream, and a loader on them."""
     rng = np.random.default_rng(0)
     start, streams = 10**18, {}
     for number in range(3):
@@ -115,7 +115,7 @@ def compare(streams: dict, loader: robocache.Loader, device: str) -> None:
 
 
 class Pusher(threading.Thread):
-    """Pushes the next row of each ring every `period_s`, by its stamp, and keeps the time that it worked."""
+    """Pushes a row to each ring every `period_s`, and measures the processor time that this takes."""
 
     def __init__(self, rings: list[Ring], rows: list[np.ndarray], period_s: float, stop: threading.Event) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def run_case(folder: Path, device: str, frames: tuple[int, int] | None, asked: i
 
 
 def copied() -> float:
-    """A copy out of pinned memory, waited for: what a batch on the device costs at least."""
+    """Returns the time of one small copy from pinned memory: the least that a batch on the device costs."""
     source = torch.zeros(400, dtype=torch.uint8, pin_memory=True)
     into = torch.empty(400, dtype=torch.uint8, device="cuda")
     torch.cuda.current_stream().synchronize()

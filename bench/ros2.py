@@ -1,8 +1,8 @@
-"""ROS 2: from a message's stamp to its row, of 500 Hz joints beside 30 Hz images of 640x480.
+"""ROS 2: the time from a message's stamp to its row, for joints at 500 Hz beside images of 640x480 at 30 Hz.
 
     ROBOCACHE_ROS2=FOLDER python bench/ros2.py --json
 
-FOLDER is what tests/python/ros2/environment.sh made. Another process publishes with rclpy. `robocache` is integrations/ros2; `rclpy`
+tests/python/ros2/environment.sh makes FOLDER. Another process publishes with rclpy. `robocache` is integrations/ros2; `rclpy`
 takes the messages with rclpy's executor and copies them into arrays in a callback. `--json` prints the cases, too.
 """
 

@@ -1,4 +1,4 @@
-"""Statistics of what the policy sees: mean, std, min, max and five quantiles of relative actions, over every anchor of a dataset.
+"""Statistics of windows: mean, std, min, max and five quantiles of relative actions, over every anchor of a dataset.
 
     python bench/statistics_of_windows.py --device cpu --threads 2
 

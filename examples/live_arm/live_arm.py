@@ -1,8 +1,8 @@
-"""A simulated arm follows a ball by a policy that is driven through robocache.live, and by one that takes the latest of everything.
+"""A simulated arm follows a ball, twice: the policy gets its windows from robocache.live, or the latest row of every sensor.
 
-The arm runs in a process of its own: MuJoCo at 500 Hz, joints at once, a camera at 30 Hz whose frames come late. The policy was
-trained through a Loader on demonstrations, where a frame stands beside the joints of the same moment. Driven through an
-aligner it gets such windows on the robot too. Its chunks have stamps, so the action at a moment is the one for that moment.
+The arm runs in its own process: MuJoCo at 500 Hz, joints without delay, a camera at 30 Hz whose frames come late. A Loader trained
+the policy on demonstrations, where a frame stands beside the joints of the same moment. Through an aligner it gets the same windows
+on the robot. Its chunks have stamps, so each action is applied at its own moment.
 
     python examples/live_arm/live_arm.py            # about a minute; writes live_arm/ages.png, and prints what skew says
     python examples/live_arm/live_arm.py --short
@@ -41,29 +41,29 @@ ARM = """
 """
 STEP_NS = 2_000_000
 FRAME_STEPS, ACTION_STEPS = 17, 5  # a frame every 34 ms, a command every 10 ms
-LEAD_S = 0.06  # by which the arm is behind its command
-PIXELS, VIEW_M = 24, 1.1  # the side of a frame, and of what it shows
-NEAR_M = 0.03  # the tip is at the ball
+LEAD_S = 0.06  # the arm's delay behind its command
+PIXELS, VIEW_M = 24, 1.1  # the side of a frame, in pixels and in meters
+NEAR_M = 0.03  # a tip this close is at the ball
 FRAMES_S = [-0.204, -0.102, 0.0]
 ACTIONS_S = [k / 50 for k in range(15)]
 
 
 def ball_path(rng):
-    """A ball on a circle: where it is at a moment in seconds."""
+    """Returns the path of a ball on a circle: its position at a moment in seconds."""
     center = np.array([0.38, 0.0]) + rng.uniform(-0.04, 0.04, 2)
     radius, speed, phase = rng.uniform(0.08, 0.14), rng.choice([-1, 1]) * rng.uniform(2.5, 4), rng.uniform(0, 6.28)
     return lambda t: center + radius * np.array([np.cos(speed * t + phase), np.sin(speed * t + phase)])
 
 
 def joints_of(point):
-    """The joints whose tip is there."""
+    """Returns the joint angles that put the tip at a point."""
     distance = np.hypot(*point)
     elbow = np.arccos(np.clip((distance**2 - 0.18) / 0.18, -1, 1))
     return np.array([np.arctan2(point[1], point[0]) - elbow / 2, elbow])
 
 
 def frame_of(ball):
-    """What a camera above the table sees: a bright spot, uint8 [PIXELS, PIXELS, 1]."""
+    """Returns the image of a camera above the table, a bright spot: uint8 [PIXELS, PIXELS, 1]."""
     x, y = (np.arange(PIXELS) + 0.5) / PIXELS * VIEW_M - [[VIEW_M / 2 - 0.3], [VIEW_M / 2]]
     return (255 * np.exp(-((x[None] - ball[0]) ** 2 + (y[:, None] - ball[1]) ** 2) / 0.08**2)).astype(np.uint8)[
         ..., None
@@ -109,7 +109,7 @@ def record_demonstrations(path, episodes, seconds, seed):
 
 
 class Policy(torch.nn.Module):
-    """Where the spot is in each frame, and the joints, to a chunk of commands."""
+    """Computes a chunk of commands from the spot's position in each frame and the joints."""
 
     def __init__(self):
         super().__init__()
@@ -127,7 +127,7 @@ class Policy(torch.nn.Module):
 
 
 def train(path, steps, seed):
-    """Returns the policy, the loader's spec, and the ages that its newest frames had."""
+    """Returns the policy, the loader's spec, and the ages of the newest frames in ms."""
     loader = robocache.Loader(
         path,
         batch_size=128,
@@ -165,7 +165,8 @@ def train(path, steps, seed):
 
 
 def robot(pipe, seed, seconds, delay_s):
-    """The arm's process: sends ("joint" or "front", stamp, row) as they come, takes commands, and sends how far the tip was off."""
+    """The arm's process: sends each row as ("joint" or "front", stamp, row), takes commands, and at the end sends the tip's distances
+    from the ball."""
     rng = np.random.default_rng(seed)
     ball = ball_path(rng)
     arm = Arm(ball)
@@ -193,7 +194,7 @@ def robot(pipe, seed, seconds, delay_s):
 
 
 def latest_of_everything(rows, now):
-    """What most deployments do: the newest joints, and the newest frames by their number."""
+    """Returns the newest joints, and the newest frames by their count, as most deployments do."""
     if len(rows["front"]) < 7 or not rows["joint"]:
         return None
     frames = np.stack([rows["front"][i][1] for i in (-7, -4, -1)]).transpose(0, 3, 1, 2)
@@ -206,7 +207,7 @@ def latest_of_everything(rows, now):
 
 
 def drive(policy, spec, recorded, *, aligned, seconds, delay_s, seed):
-    """Lets the arm follow a ball. Returns how far its tip was from it, a step each, and the ages of the frames that the policy saw."""
+    """Lets the arm follow a ball. Returns the tip's distance from it at each step, and the ages of the frames that the policy saw."""
     rings = {
         "joint": live.Ring((2,), "float32", span_s=5.0),
         "front": live.Ring((PIXELS, PIXELS, 1), "uint8", span_s=5.0, codec="raw"),

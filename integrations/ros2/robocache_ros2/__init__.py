@@ -1,4 +1,4 @@
-"""ROS 2 topics become the batches that a policy was trained on.
+"""Turns ROS 2 topics into the batches that a policy was trained on.
 
     node = robocache_ros2.Node("spec.json", {"joint": robocache_ros2.Stream(
         "/joint_states", "sensor_msgs/msg/JointState", "position", span_s=5.0, lateness_s=0.006)})
@@ -6,8 +6,8 @@
     node.wait(10.0)
     batch = aligner.latest()
 
-Messages come by rcl, serialised, on a thread that needs no Python; a plan of their type makes rows of them (:class:`robocache.live.Topic`).
-rclpy is not in the process.
+A thread takes serialised messages from rcl without Python, and a plan of their type turns them into rows
+(:class:`robocache.live.Topic`). The process does not use rclpy.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = ["Node", "Stream"]
 _DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"
 _RELIABILITY, _DURABILITY = ("best_effort", "reliable"), ("volatile", "transient_local")
 _TAKE_VALUE = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char, ctypes.c_char_p)
-_LATEST = 1000  # of the latencies that a report is about
+_LATEST = 1000  # a report covers so many latencies
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Where a key's rows come from. The parameters of a node have the same fields.
+    """The source of a key's rows. The parameters of a node have the same fields.
 
     Args:
         topic, type: ``"/joint_states"``, ``"sensor_msgs/msg/JointState"``.
-        field: of the message, which ingest makes a stream of its own: ``"position"`` of ``/joint_states/position``. ``""``: the stream
-            that has the topic's name.
-        span_s, lateness_s, on_rewind: as of a :class:`robocache.live.Ring`.
-        reliability: ``"best_effort"`` takes messages of every publisher; ``"reliable"`` those of reliable publishers alone, which
-            send again what was lost.
-        durability: ``"volatile"``, or ``"transient_local"``: what was published before, too.
-        depth: messages that wait for the thread; of more the oldest are lost.
-        stamp, quality: as of a :class:`robocache.live.Topic`.
+        field: the message's field, if ingest makes a stream of it: ``"position"`` for ``/joint_states/position``. ``""``: the stream
+            with the topic's name.
+        span_s, lateness_s, on_rewind: as in :class:`robocache.live.Ring`.
+        reliability: ``"best_effort"`` takes messages from every publisher; ``"reliable"`` only from reliable ones, which send lost
+            messages again.
+        durability: ``"volatile"``; or ``"transient_local"``, which also takes earlier messages that the publisher keeps.
+        depth: how many messages may wait for the thread; beyond that the oldest are lost.
+        stamp, quality: as in :class:`robocache.live.Topic`.
     """
 
     topic: str
@@ -76,7 +76,7 @@ class Stream:
 
     @property
     def _subscription(self) -> tuple[Any, ...]:
-        """What the streams of one subscription have in common."""
+        """The fields that all streams of a subscription share."""
         return self.topic, self.type, self.reliability, self.durability, self.depth, self.stamp, self.quality
 
 
@@ -84,7 +84,7 @@ class Stream:
 class _Group:
     """The streams of one subscription.
 
-    asked: what was asked of each ring: its stream and its rows in the spec.
+    asked: for each ring, its Stream and its rows in the spec.
     """
 
     name: str
@@ -94,7 +94,7 @@ class _Group:
     asked: dict[str, tuple[Stream, Any]]
 
     def takes(self, name: str, stream: Stream, row: Any) -> bool:
-        """Whether a ring of these rows is here, or can come here."""
+        """Whether the group has a ring of these rows, or can get one."""
         if self.stream._subscription != stream._subscription:
             return False
         if name not in self.asked:
@@ -111,20 +111,20 @@ class Node:
         spec: a :class:`robocache.Spec`, or the path of its file. None: the parameter ``spec``.
         streams: ``{key: Stream}``, by the spec's keys. None: the parameters: ``streams`` lists the keys, and ``<key>.topic`` and
             so on are the fields of each.
-        name, namespace: the node's.
-        args: a command line; what is behind ``--ros-args`` counts (remappings, ``--params-file``). None: that of the process.
+        name, namespace: the node's name and namespace.
+        args: a command line; the part after ``--ros-args`` counts (remappings, ``--params-file``). None: that of the process.
         diagnostics_s: how often ``/diagnostics`` is published. 0: never.
 
     Attributes:
         spec: the spec.
         rings: ``{key: Ring}``, for an :class:`robocache.live.Aligner`.
         topics: ``{name: robocache.live.Topic}``; a second subscription of a topic is ``"<topic> (<key>)"``.
-        parameters: those that the command line and its files have for this node.
+        parameters: this node's parameters, from the command line and its files.
 
     Raises:
         ArgumentError: naming the argument or the parameter: a key that the spec does not have, a topic that does not have the
             stream, rows of another shape or dtype.
-        Error: ROS is not there, or refuses.
+        Error: ROS is not installed, or reports an error.
     """
 
     def __init__(
@@ -168,11 +168,11 @@ class Node:
             thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Returns when every ring has a row.
+        """Waits until every ring has a row.
 
         Raises:
-            StaleError: a ring has none after `timeout_s`; the error says why of each: no publisher, one of another QoS or type,
-                messages that are refused, such as those without a joint.
+            StaleError: a ring has none after `timeout_s`. The error gives the reason for each ring: no publisher, a publisher of
+                another QoS or type, or refused messages, such as those without a joint.
         """
         end = time.monotonic() + timeout_s
         while lacking := [key for key, ring in self.rings.items() if ring.newest_ns is None]:
@@ -183,8 +183,8 @@ class Node:
             time.sleep(0.005)
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """What became of each topic's messages: its counts and refusal, ``publishers`` that there are, those ``matched``,
-        and ``latency_p50_ms``, ``latency_p99_ms`` from stamp to row of the last 1,000."""
+        """Returns for each topic its counts and refusal, the number of ``publishers`` and of those that are ``matched``, and
+        ``latency_p50_ms`` and ``latency_p99_ms``, from stamp to row, of the last 1,000 messages."""
         found: dict[str, dict[str, Any]] = {}
         for number, (name, topic) in enumerate(self.topics.items()):
             counts = (ctypes.c_int64 * 2)()
@@ -211,7 +211,7 @@ class Node:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- making it ----
+    # ---- construction ----
 
     def _read_parameters(self) -> dict[str, Any]:
         read = {"b": "true".__eq__, "i": int, "d": float, "s": str}
@@ -230,8 +230,8 @@ class Node:
         return found | lists
 
     def _make(self) -> None:
-        """The rings and the topics. Keys with the same rows of one stream have one ring. Those with other rows of it, as the joints
-        of two arms, have a subscription each."""
+        """Makes the rings and the topics. Keys with the same rows of a stream share a ring. Keys with other rows of it, such as the
+        joints of another arm, have their own subscription."""
         rows = {key: of["rows"] for key, of in self.spec.keys.items() if of["rows"] is not None}
         self.rings: dict[str, Ring] = {}
         self.topics: dict[str, Topic] = {}
@@ -284,7 +284,7 @@ class Node:
         if getattr(self._library, f"robocache_ros2_{function}")(self._node, *arguments, error, len(error)):
             raise Error(error.value.decode(errors="replace"))
 
-    # ---- what it says ----
+    # ---- reports ----
 
     def _check(self) -> None:
         self._call("broken")
@@ -323,8 +323,8 @@ class Node:
 def diagnostics(
     store: Any, name: str, report: Mapping[str, Mapping[str, Any]], before: Mapping[str, Mapping[str, Any]], broken: str
 ) -> bytes:
-    """A DiagnosticArray, a status a topic: an error where its thread has ended or every message since the last report was refused; stale
-    where none came; a warning where some were refused or lost."""
+    """Returns a DiagnosticArray with a status for each topic: an error if the thread has ended, or if every message since the last
+    report was refused; stale if none came; a warning if some were refused or lost."""
     types = store.types
     statuses = []
     for topic, of in report.items():
@@ -395,7 +395,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _definition(name: str) -> str | None:
-    """The type as this ROS installation has it, and those in it. None: not all are there as .msg files."""
+    """Returns the definition of a type and of the types in it, from this ROS installation. None: a .msg file is missing."""
     found: dict[str, str] = {}
     wanted = [name]
     while wanted:

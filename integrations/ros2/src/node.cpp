@@ -1,7 +1,7 @@
-// A node on rcl that hands serialised messages to a C function, on a thread of its own. It knows no type when it is compiled: type
-// support is loaded by the type's name. Python calls it through this C interface, by ctypes.
+// A node on rcl. Its own thread hands serialised messages to a C function. It is compiled without any message type and loads type
+// support by the type's name. Python calls this C interface through ctypes.
 //
-// Every function that can fail returns 0, or writes why into `error` and returns another number (or null).
+// A function that fails writes the reason into `error` and returns a number other than 0 (or null).
 
 #include <dlfcn.h>
 #include <rcl/error_handling.h>
@@ -25,7 +25,7 @@
 
 namespace {
 
-// As Topic::Sink of robocache/live/topic.hpp.
+// The same type as Topic::Sink in robocache/live/topic.hpp.
 using Sink = void (*)(void* topic, const uint8_t* bytes, size_t size, int64_t arrival_ns, uint64_t publisher,
                       uint64_t sequence);
 
@@ -39,7 +39,7 @@ void check(rcl_ret_t returned, const std::string& what) {
   if (returned != RCL_RET_OK) fail(what);
 }
 
-// Where nothing more can be done about it.
+// For errors during cleanup, which nobody can handle.
 void ignore(rcl_ret_t) {}
 
 int64_t now_ns() {
@@ -47,7 +47,7 @@ int64_t now_ns() {
       .count();
 }
 
-// Of "sensor_msgs/msg/JointState".
+// Loads the type support of a type such as "sensor_msgs/msg/JointState".
 const rosidl_message_type_support_t* type_support(const std::string& type) {
   const size_t first = type.find('/');
   const size_t last = type.rfind('/');
@@ -72,7 +72,7 @@ const rosidl_message_type_support_t* type_support(const std::string& type) {
   return get();
 }
 
-// The publisher's number, of its global id (FNV-1a).
+// Returns a number for a publisher: the FNV-1a hash of its global id.
 uint64_t number_of(const rmw_gid_t& gid) {
   uint64_t number = 14695981039346656037U;
   for (const uint8_t byte : gid.data) number = (number ^ byte) * 1099511628211U;
@@ -151,7 +151,7 @@ class Node {
     thread_ = std::thread([this] { run(); });
   }
 
-  // Publishers that there are, and those whose QoS and type fit.
+  // Counts the topic's publishers, and those whose QoS and type match.
   void publishers(size_t subscription, int64_t counts[2]) const {
     const Subscription& of = *subscriptions_.at(subscription);
     size_t there = 0;
@@ -196,7 +196,7 @@ class Node {
       const rcl_ret_t taken = rcl_take_serialized_message(&from.handle, &message_, &info, nullptr);
       if (taken == RCL_RET_SUBSCRIPTION_TAKE_FAILED) return;
       check(taken, "topic " + from.topic);
-      // RMW_MESSAGE_INFO_SEQUENCE_NUMBER_UNSUPPORTED is the largest number, as the sink has it.
+      // RMW_MESSAGE_INFO_SEQUENCE_NUMBER_UNSUPPORTED is the largest uint64, which the sink takes for "none".
       from.sink(from.context, message_.buffer, message_.buffer_length, now_ns(), number_of(info.publisher_gid),
                 info.publication_sequence_number);
     }
@@ -231,15 +231,16 @@ class Node {
   std::thread thread_;
   std::atomic<bool> is_stopped_{false};
   std::string broken_;
-  std::atomic<bool> is_broken_{false};  // after broken_ is written
+  std::atomic<bool> is_broken_{false};  // set after broken_ is written
 };
 
 // ---- parameters ----
 
-// Takes a value of a parameter: its name, its kind ('b', 'i', 'd', 's'; of arrays 'B', 'I', 'D', 'S', an element each) and its text.
+// Takes a parameter's value: its name, its kind ('b', 'i', 'd', 's') and its text. An array comes as one call for each element, with
+// the kind 'B', 'I', 'D' or 'S'.
 using TakeValue = void (*)(const char* name, char kind, const char* text);
 
-// Whether a section of a parameters file is about a node: it has its name, or "/**", or "/*" of the root namespace.
+// Whether a section of a parameters file applies to a node: its name is the node's, "/**", or "/*" for the root namespace.
 bool is_about(std::string section, const std::string& node) {
   if (section.rfind('/', 0) != 0) section = "/" + section;
   return section == node || section == "/**" || (section == "/*" && node.rfind('/') == 0);
@@ -338,7 +339,7 @@ ROBOCACHE_ROS2 int robocache_ros2_parameters(void* node, TakeValue take, char* e
   return guarded(error, error_size, [&] { give_parameters(*static_cast<Node*>(node), take); });
 }
 
-// 1, and why, where the thread has ended by an error.
+// Returns 1 and the reason if the thread has ended by an error.
 ROBOCACHE_ROS2 int robocache_ros2_broken(void* node, char* error, size_t error_size) {
   return guarded(error, error_size, [&] {
     const std::string why = static_cast<Node*>(node)->broken();
