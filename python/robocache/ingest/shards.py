@@ -408,7 +408,7 @@ class _Merger:
             notes.tell(shard.path, **{fact: value})
         for omission in said["left_out"]:
             notes.leave_out(**omission)
-        for one in said["assumed"]:
+        for one in said.get("assumed", ()):  # a part of an earlier version has none
             notes.assume(one["what"], one["reason"], *one["streams"])
         notes.skipped += [Omission(**omission) for omission in said["skipped"]]
         for table, counts in said["counts"].items():
