@@ -39,7 +39,7 @@ _INDICES = {
     "index": "int64",
     "task_index": "int64",
 }
-# A text already applies to rows that are earlier than its stamp by less than this, as in a Loader.
+# A row and a sample that are less than this apart have one stamp, as in a Loader: grids that are rounded differ by a nanosecond.
 _SNAP_NS = 1000
 _STEPS = ("previous", "next", "nearest")
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -348,6 +348,7 @@ def _methods_of(stream: Stream) -> tuple[str, ...]:
 
 def _is_on(clock: np.ndarray, targets: np.ndarray) -> bool:
     """Whether each target is a stamp of the clock."""
+    targets = _snapped(clock, targets)
     return np.array_equal(clock[np.searchsorted(clock, targets, side="right") - 1], targets)
 
 
@@ -389,7 +390,7 @@ def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: b
         return next(iter(clocks.values()))
     if end < start:
         raise FileError(f"{what}: no time at which all streams have begun and none has ended")
-    count = (end - start) * fps // 10**9 + 1
+    count = (end - start + _SNAP_NS - 1) * fps // 10**9 + 1
     recorded = max(len(clock) for clock in clocks.values())
     if count > _MOST_ROWS * recorded:
         raise FileError(
@@ -399,8 +400,18 @@ def _targets(what: str, clocks: Mapping[str, np.ndarray], fps: int, resampled: b
     return start + _nominal(count, fps)
 
 
+def _snapped(clock: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Returns the targets, on the nearest of the clock's stamps where that is less than `_SNAP_NS` away."""
+    after = np.minimum(np.searchsorted(clock, targets), len(clock) - 1)
+    before = np.maximum(after - 1, 0)
+    nearest = clock[np.where(np.abs(clock[after] - targets) < np.abs(clock[before] - targets), after, before)]
+    snapped: np.ndarray = np.where(np.abs(nearest - targets) < _SNAP_NS, nearest, targets)
+    return snapped
+
+
 def _target_rows(clock: np.ndarray, targets: np.ndarray, method: str | None) -> np.ndarray:
     """Returns the row of each target by "previous" or "nearest". Without a method, rows have the targets' stamps."""
+    targets = _snapped(clock, targets)
     before = np.searchsorted(clock, targets, side="right") - 1
     if method != "nearest" or np.array_equal(clock[before], targets):
         return before
@@ -414,7 +425,7 @@ def _values(
 ) -> np.ndarray:
     """Returns a stream's values at the targets, ``[n, *shape]``."""
     clock, values = rows
-    values = np.asarray(values)
+    values, targets = np.asarray(values), _snapped(clock, targets)
     if method is None or np.array_equal(clock, targets):
         recorded: np.ndarray = values[_target_rows(clock, targets, None)]
         return recorded

@@ -217,6 +217,28 @@ def test_clocks_that_differ_are_refused_or_brought_together(rng, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.parametrize("method", ["previous", "next", "nearest"])
+@pytest.mark.parametrize(("late", "end"), [(1, 20), (2, 24), (0, 20)])
+def test_a_grid_that_is_rounded_otherwise_has_the_rows_themselves(method, late, end, tmp_path):
+    """Stamps of rows k + late at 30 and 120 Hz are up to 1 ns off the k-th of the exported grid."""
+    stamps = np.array([round(k * 1e9 / 30) for k in range(late, end)])
+    fast = np.array([round(k * 1e9 / 120) for k in range(4 * end)])
+    shades = np.repeat(np.arange(late, end, dtype=np.uint8), 32 * 32).reshape(-1, 32, 32, 1)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("action", stamps, np.arange(late, end, dtype=np.float32))
+        episode.append("done", stamps, np.arange(late, end) == end - 1)
+        episode.append("state", fast, (np.arange(len(fast)) / 4).astype(np.float32))
+        episode.append("camera", stamps, shades, codec="png")
+    methods = dict.fromkeys(("state", "action", "done"), method) | {"camera": "nearest" if method == "next" else method}
+    report = robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", fps=30, methods=methods)
+    written = table(tmp_path / "out")
+    for key in ("action", "state"):
+        assert values(written[key]).tolist() == list(range(late, end)), key
+    assert np.flatnonzero(values(written["done"])).tolist() == [end - late - 1]
+    shown = [Image.open(io.BytesIO(image["bytes"])).getpixel((0, 0)) for image in written["camera"].to_pylist()]
+    assert shown == list(range(late, end)) and report.rows["camera"] == end - late
+
+
 def test_every_stream_that_lacks_rows_is_in_the_error_once(tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         for number in range(6):
