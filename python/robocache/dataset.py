@@ -611,8 +611,8 @@ class Dataset:
         return chosen
 
     def _statistics_of(self, stream: Stream, episodes: np.ndarray, quantiles: np.ndarray, fields: list[str]) -> Stats:
-        place = _dataset_index_of(self._handle, stream.name)
-        found = _dataset_statistics(self._handle, place, _lib.from_numpy(episodes), _lib.from_numpy(quantiles))
+        index = _dataset_index_of(self._handle, stream.name)
+        found = _dataset_statistics(self._handle, index, _lib.from_numpy(episodes), _lib.from_numpy(quantiles))
         arrays = _lib.to_numpy(found).reshape(-1, *stream.shape)
         return Stats(**dict(zip(fields, arrays, strict=True)), of=RECORDED, names=stream.names)
 

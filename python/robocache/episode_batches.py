@@ -15,7 +15,7 @@ from . import _lib, errors
 from ._check import truth, whole
 from ._printable import warn
 from .dataset import Dataset
-from .iteration import BatchesInOrder, Place
+from .iteration import BatchesInOrder, Position
 from .loader import Loader, LoaderWarning
 from .loader_options import as_window
 from .options import Memory, Ranks, Window, copied
@@ -215,8 +215,8 @@ class EpisodeLoader(BatchesInOrder):
         together = self.batch_size * self.world_size
         return self.num_samples // together if self._drop_last else -(-self.num_samples // together)
 
-    def _batch_at(self, place: Place) -> dict[str, Any] | None:
-        seed, epoch, samples, *_ = place
+    def _batch_at(self, position: Position) -> dict[str, Any] | None:
+        seed, epoch, samples, *_ = position
         left, together = self.num_samples - samples, self.batch_size * self.world_size
         if left <= 0 or (left < together and self._drop_last):
             return None

@@ -1,4 +1,4 @@
-"""Gives batches in the order of their epochs: loops, also several at once, and the place in the order as a state."""
+"""Gives batches in the order of their epochs: loops, also several at once, and the position in the order as a state."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from . import errors
 from ._check import whole
 from .meter import Meter
 
-Place = tuple[int, int, int, int, Any]  # seed, epoch, samples, memory, weights
+Position = tuple[int, int, int, int, Any]  # seed, epoch, samples, memory, weights
 
 
 class BatchesInOrder(abc.ABC):
-    """What iterates over batches of a drawn order. A subclass makes the batch at a place, and checks fingerprints.
+    """What iterates over batches of a drawn order. A subclass makes the batch at a position, and checks fingerprints.
 
     Attributes:
         batch_size: samples a batch, of each rank.
         rank, world_size: this process among those that share each global batch.
         num_samples: samples an epoch, of all ranks together.
-        seed, epoch, samples: the place in the order: `samples` of the epoch's have been given, by all ranks together;
+        seed, epoch, samples: the position in the order: `samples` of the epoch's have been given, by all ranks together;
             :meth:`load_state_dict` moves it.
         meter: measures how long loops wait.
     """
@@ -35,7 +35,7 @@ class BatchesInOrder(abc.ABC):
     num_samples: int
     _fingerprint: str
     _shards = False  # whether ranks have samples of their own
-    _weights: Any = None  # the weights of the order's places, as the subclass keeps them
+    _weights: Any = None  # the weights of the order's positions, as the subclass keeps them
 
     def _begin(self, seed: int, drop_last: bool) -> None:
         """Goes to the beginning of the order, when all of it is known."""
@@ -50,15 +50,15 @@ class BatchesInOrder(abc.ABC):
         self.load_state_dict({"seed": seed, "epoch": 0, "samples": 0})
 
     @abc.abstractmethod
-    def _batch_at(self, place: Place) -> dict[str, Any] | None:
-        """The batch at a place; None at the epoch's end."""
+    def _batch_at(self, position: Position) -> dict[str, Any] | None:
+        """The batch at a position; None at the epoch's end."""
 
-    def _completed(self, batch: dict[str, Any], place: Place) -> dict[str, Any]:
+    def _completed(self, batch: dict[str, Any], position: Position) -> dict[str, Any]:
         """The batch with what other threads need not wait for."""
         return batch
 
     def _weights_of(self, seed: int, state: Mapping[str, Any]) -> Any:
-        """Returns the weights of a state, for the places of the order. If it raises, nothing has changed."""
+        """Returns the weights of a state, for the positions of the order. If it raises, nothing has changed."""
         return None
 
     @abc.abstractmethod
@@ -107,8 +107,8 @@ class BatchesInOrder(abc.ABC):
             if of.over:
                 raise StopIteration
             began = time.perf_counter()
-            place = of.seed, of.epoch, of.samples, of.memory, self._weights
-            batch = self._batch_at(place)
+            position = of.seed, of.epoch, of.samples, of.memory, self._weights
+            batch = self._batch_at(position)
             if batch is None:
                 of.over = True
                 # What the last loop leaves behind is the beginning of the epoch that the next one takes.
@@ -119,7 +119,7 @@ class BatchesInOrder(abc.ABC):
             of.begun = of.begun or iteration is not None
             of.loaded = False
             self.meter._add(began, time.perf_counter())
-        return self._completed(batch, place)
+        return self._completed(batch, position)
 
     def _after(self, samples: int) -> int:
         return min(samples + self.batch_size * self.world_size, self.num_samples)
@@ -143,7 +143,7 @@ class BatchesInOrder(abc.ABC):
 
     def set_epoch(self, epoch: int) -> None:
         """Goes to the beginning of an epoch, as a DistributedSampler of torch does; where a state was loaded whose epoch it is,
-        its place stays."""
+        its position stays."""
         at = self._stands_at()
         if not (epoch == at.epoch and at.loaded):
             self.load_state_dict({"seed": at.seed, "epoch": epoch, "samples": 0})
@@ -154,11 +154,11 @@ class BatchesInOrder(abc.ABC):
         their end nor let go of, the oldest's; without one the newest's. `fingerprint` is of what the order is made of."""
         with self._lock:
             at = self._stands_at()
-            place = {"seed": at.seed, "epoch": at.epoch, "samples": at.samples}
-        return {**place, "fingerprint": self._fingerprint}
+            position = {"seed": at.seed, "epoch": at.epoch, "samples": at.samples}
+        return {**position, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to that place at once, whatever its distance. The next loop is what is left of its epoch.
+        """Goes to that position at once, whatever its distance. The next loop is what is left of its epoch.
 
         Raises:
             ArgumentError: the state is of another dataset, selection or order, or is none. One without a fingerprint is not
@@ -172,21 +172,21 @@ class BatchesInOrder(abc.ABC):
         if "samples" not in state and "step" in state:  # as it was before batches were shared between ranks
             done = whole("step", state["step"]) * self.batch_size * self.world_size
             state["samples"] = min(done, self.num_samples) if done >= 0 else done
-        place = {}
+        position = {}
         for key, largest in {"seed": 2**63 - 1, "epoch": 2**63 - 1, "samples": self.num_samples}.items():
-            place[key] = whole(key, state.get(key))
-            if not 0 <= place[key] <= largest:
-                raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {place[key]}")
-        if self._shards and place["samples"] % self.world_size:
+            position[key] = whole(key, state.get(key))
+            if not 0 <= position[key] <= largest:
+                raise errors.ArgumentError(f"{key}: expected an int in [0, {largest}], got {position[key]}")
+        if self._shards and position["samples"] % self.world_size:
             raise errors.ArgumentError(
                 f"samples: expected a multiple of the {self.world_size} ranks that have episodes of their own, "
-                f"got {place['samples']}"
+                f"got {position['samples']}"
             )
         with self._lock:
-            self._weights = self._weights_of(place["seed"], state)
+            self._weights = self._weights_of(position["seed"], state)
             for loop in self._alive():
                 loop.iteration.over = True
-            self._newest = Iteration(**place, memory=0, loaded=True)
+            self._newest = Iteration(**position, memory=0, loaded=True)
 
 
 _living: weakref.WeakSet[BatchesInOrder] = weakref.WeakSet()
@@ -204,7 +204,7 @@ class Iteration:
     """One pass over an epoch, of all the loops that share it.
 
     Attributes:
-        seed, epoch, samples: the place in the order behind the last batch given.
+        seed, epoch, samples: the position in the order behind the last batch given.
         memory: with reuse_buffers a number that no other living iteration has: batches of one number take each other's memory.
         begun: whether a loop has had a batch.
         loaded: whether a state says that it begins here, and no batch was given since.

@@ -26,7 +26,7 @@ from .dataset import Dataset
 from .explanation import Explanation, Placement
 from .findings import enforce
 from .former_options import takes_former_options
-from .iteration import BatchesInOrder, Place
+from .iteration import BatchesInOrder, Position
 from .loader_options import as_window, chosen_by, of_type, open_loader
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
 from .sources import Mixture, Source, as_sources
@@ -85,7 +85,7 @@ class _Change(NamedTuple):
     """A change of the sources' weights, for one seed.
 
     said: the epoch, the samples drawn in it before the change, and the weights.
-    made: the library's handle of the weights, for the places from then on.
+    made: the library's handle of the weights, for the positions from then on.
     """
 
     seed: int
@@ -151,7 +151,7 @@ class Loader(BatchesInOrder):
     less the stamp of the sample used, of two the earlier; the least int64 where there is none), ``time_ns`` ``[B]`` int64
     (the anchor), ``episode_index`` ``[B]`` int64 in its dataset, ``anchor_index`` ``[B]`` int64 (the anchor's number, which
     :meth:`gather` takes; batches of :meth:`from_lerobot` lack it, as LeRobot's do). Of a list of sources ``dataset_index`` ``[B]`` int64 too, the
-    place in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool. Outside the recording a value is
+    index in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool. Outside the recording a value is
     the edge sample's; where an episode or a source lacks the stream it is 0. A camera's ``<key>`` is ``[B, T, C, H, W]``, or
     as its `images` say, 0 becoming what black becomes; where its frames have a matrix there is ``<key>_intrinsics``
     ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), which follows crops and resizing. A key of texts is a
@@ -165,8 +165,8 @@ class Loader(BatchesInOrder):
     batch by ``next(iter(loader))`` or an evaluation: each ``iter()`` is a whole epoch of its own, and the outer loop goes on
     where it was. ``next(loader)`` takes from the newest. Several threads may loop over one loader: each batch of the epoch
     goes to one of them, and all their loops end with it. A loader pickles as its datasets' paths, its
-    arguments and its place, so the copy goes on with the batch that would have come next; a device, rank and world size
-    left to the default are chosen anew where it is unpickled, and `stream` is left behind. Where a cache was appended to
+    arguments and its position, so the copy goes on with the batch that would have come next; a device, rank and world size
+    left to the default are chosen again where it is unpickled, and `stream` is left behind. Where a cache was appended to
     or replaced since, that is a FileError.
 
     Attributes:
@@ -175,7 +175,7 @@ class Loader(BatchesInOrder):
         num_samples: samples an epoch, of all ranks together.
         anchor: the stream whose ticks are the anchors, or None with a rate or several sources.
         batch_size, dataset, rank, world_size: as they were given or found.
-        seed, epoch, samples: the place in the order: `samples` of the epoch's have been given, by all ranks together;
+        seed, epoch, samples: the position in the order: `samples` of the epoch's have been given, by all ranks together;
             :meth:`load_state_dict` moves it.
 
     Warns:
@@ -393,14 +393,14 @@ class Loader(BatchesInOrder):
     def _completed(
         self,
         batch: dict[str, Any],
-        place: Place,
+        position: Position,
         indices: np.ndarray | None = None,
         draws: np.ndarray | None = None,
     ) -> dict[str, Any]:
-        """The batch at a place, or of these anchors, with its texts, and with images by their `transform`. The host knows the
+        """The batch at a position, or of these anchors, with its texts, and with images by their `transform`. The host knows the
         anchors, so this waits for no device."""
         if self._texts or self._transforms:
-            seed, epoch, samples, _, weights = place
+            seed, epoch, samples, _, weights = position
             given = None if indices is None else _lib.from_numpy(indices)
             anchors = SampleAnchors(*_lib.to_numpy(_anchors(self._handle, seed, epoch, samples, weights, given)).T)
             if draws is not None:
@@ -432,18 +432,18 @@ class Loader(BatchesInOrder):
         made = self._torch.from_numpy(array)
         return made if self.device == "cpu" else made.pin_memory().to(self.device, non_blocking=True)
 
-    def _batch_at(self, place: Place) -> dict[str, Any] | None:
-        return self._made(place) if self._stream is None else self._made_ahead(place)
+    def _batch_at(self, position: Position) -> dict[str, Any] | None:
+        return self._made(position) if self._stream is None else self._made_ahead(position)
 
-    def _made(self, place: Place, stream: int | None = None) -> dict[str, Any] | None:
-        """The batch at a place, on a CUDA stream or the current one; None at the epoch's end."""
+    def _made(self, position: Position, stream: int | None = None) -> dict[str, Any] | None:
+        """The batch at a position, on a CUDA stream or the current one; None at the epoch's end."""
         arrays = [None] * len(self._names)
-        batch = _next(self._handle, self._like, *place, stream, self._exchange, id(arrays))
+        batch = _next(self._handle, self._like, *position, stream, self._exchange, id(arrays))
         if batch is None:
             return None
         if batch is True:
             return dict(zip(self._names, arrays, strict=True))
-        samples = min(-(-(self.num_samples - place[2]) // self.world_size), self.batch_size)
+        samples = min(-(-(self.num_samples - position[2]) // self.world_size), self.batch_size)
         if self._reused is None:
             return self._as_dict(batch, samples)
         of_slot = batch, samples
@@ -451,25 +451,25 @@ class Loader(BatchesInOrder):
             self._reused[of_slot] = self._as_dict(_slot(self._handle, *of_slot), samples)
         return dict(self._reused[of_slot])
 
-    def _made_ahead(self, place: Place) -> dict[str, Any] | None:
+    def _made_ahead(self, position: Position) -> dict[str, Any] | None:
         """The same on the loader's own stream, begun one batch before. Memory is the current stream's: what it has queued so far
         may still read what was there."""
         current = self._torch.cuda.current_stream(self.device)  # type: ignore[union-attr]
 
-        def queued(place: Place) -> tuple[Any, ...]:
+        def queued(position: Position) -> tuple[Any, ...]:
             self._stream.wait_stream(current)
-            return place, self._made(place, self._stream.cuda_stream), self._stream.record_event()
+            return position, self._made(position, self._stream.cuda_stream), self._stream.record_event()
 
-        if self._ahead is not None and self._ahead[0] != place:
+        if self._ahead is not None and self._ahead[0] != position:
             current.wait_event(self._ahead[2])  # it is still written to, and its memory goes back to this stream
             self._ahead = None
         if self._ahead is None:
-            self._ahead = queued(place)
+            self._ahead = queued(position)
         batch: dict[str, Any] | None
         _, batch, made = self._ahead
         if batch is None:
             return None
-        seed, epoch, samples, *rest = place
+        seed, epoch, samples, *rest = position
         samples = self._after(samples)
         try:
             self._ahead = queued(
@@ -510,7 +510,7 @@ class Loader(BatchesInOrder):
 
     def gather(self, indices: Sequence[int] | np.ndarray | torch.Tensor) -> dict[str, Any]:
         """The batch of these anchors, in this order: at most `batch_size` of them, counted over all sources from 0 to
-        `num_anchors`. The place in the order stays; random crops and colours of frames are those of its seed and epoch, and of
+        `num_anchors`. The position in the order stays; random crops and colours of frames are those of its seed and epoch, and of
         the anchor. On CUDA it waits for the batch.
 
         Args:

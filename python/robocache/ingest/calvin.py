@@ -200,8 +200,8 @@ def _count_steps(folder: Path, spans: np.ndarray, notes: Notes) -> int:
     if not steps:
         raise SourceError(f"{folder}: expected a file a step (episode_0000000.npz), found none")
     found = np.array(steps)
-    place = np.searchsorted(spans[:, 0], found, side="right") - 1
-    orphans = int(np.count_nonzero((place < 0) | (found > spans[np.maximum(place, 0), 1])))
+    index = np.searchsorted(spans[:, 0], found, side="right") - 1
+    orphans = int(np.count_nonzero((index < 0) | (found > spans[np.maximum(index, 0), 1])))
     if orphans:
         notes.leave_out(f"{_name(folder)}: {orphans} steps", f"in no episode of {EPISODES}")
     return min(digits)
@@ -230,8 +230,8 @@ def _read_language(file: Path) -> _Language:
     return _Language(
         spans[order, 0],
         spans[order, 1] + 1,
-        [texts[place] for place in order],
-        [tasks[place] for place in order],
+        [texts[index] for index in order],
+        [tasks[index] for index in order],
         embeddings[order],
     )
 

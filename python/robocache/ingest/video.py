@@ -192,8 +192,8 @@ class Cut:
 class Decoded:
     """What came of a cut.
 
-    parts: the places in the cut, int64 ``[m]``, of frames that were decoded, and these.
-    lost: the places of frames that were not, each with the reason.
+    parts: the indices in the cut, int64 ``[m]``, of frames that were decoded, and these.
+    lost: the indices of frames that were not, each with the reason.
     """
 
     parts: list[tuple[np.ndarray, Encoded]] = field(default_factory=list)
@@ -245,26 +245,26 @@ class _Video:
         self._container.close()
 
     def pick(self, cut: Cut) -> Iterator[tuple[int, VideoFrame | str]]:
-        """Each place of the cut with its frame, or with why there is none."""
+        """Each index of the cut with its frame, or with why there is none."""
         first = int(cut.pts[0])
         size = cut.width, cut.height
         if cut.turn is not None and cut.turn.exchanged:
             size = cut.height, cut.width
         if self._frame is None or not cut.start <= self._frame.pts <= first:
             self._seek(cut.start, first)
-        for place, pts in enumerate(cut.pts.tolist()):
+        for index, pts in enumerate(cut.pts.tolist()):
             while self._frame is not None and self._frame.pts < pts:
                 self._advance()
             frame = self._frame
             damage = self._damage_of(pts)
             if frame is None or frame.pts != pts:
-                yield place, damage or "no frame came of it"
+                yield index, damage or "no frame came of it"
             elif damage is not None:
-                yield place, damage
+                yield index, damage
             elif (frame.width, frame.height) != size:
-                yield place, f"it is {frame.width}x{frame.height}, the file {size[0]}x{size[1]}"
+                yield index, f"it is {frame.width}x{frame.height}, the file {size[0]}x{size[1]}"
             else:
-                yield place, frame
+                yield index, frame
 
     def _seek(self, start: int, first: int) -> None:
         """Goes to the keyframe of decoding stamp `start`; to the beginning where a file's index leads behind `first`."""
@@ -324,10 +324,10 @@ class _Video:
     def _damage_of(self, pts: int) -> str | None:
         """Why a frame is not what was recorded: it, or one that it may build on, did not decode."""
         number, first = self._built_on.get(pts, (-1, 0))
-        place = bisect_left(self._damages, (first, ""))
-        if place == len(self._damages) or self._damages[place][0] > number:
+        index = bisect_left(self._damages, (first, ""))
+        if index == len(self._damages) or self._damages[index][0] > number:
             return None
-        damaged, reason = self._damages[place]
+        damaged, reason = self._damages[index]
         return reason if damaged == number else f"one that it builds on does not: {reason}"
 
 
@@ -342,34 +342,34 @@ class _Decoder:
         try:
             self._decode(cut, decoded)
         except Exception as error:  # whatever it is, it is told of these frames and not of all behind them
-            done = {*decoded.lost, *(place for places, _ in decoded.parts for place in places.tolist())}
+            done = {*decoded.lost, *(index for indices, _ in decoded.parts for index in indices.tolist())}
             reason = f"{type(error).__name__}: {error}"
-            decoded.lost.update((place, reason) for place in range(len(cut.pts)) if place not in done)
+            decoded.lost.update((index, reason) for index in range(len(cut.pts)) if index not in done)
         return decoded
 
     def _decode(self, cut: Cut, decoded: Decoded) -> None:
         at_once = max(1, _BYTES_AT_ONCE // (cut.height * cut.width * 3))
         shape = (min(at_once, len(cut.pts)), cut.height, cut.width, 3 if cut.depth is None else 1)
-        frames, places = np.empty(shape, np.uint8 if cut.depth is None else np.uint16), list[int]()
+        frames, indices = np.empty(shape, np.uint8 if cut.depth is None else np.uint16), list[int]()
         millimetres = None if cut.depth is None else cut.depth.millimetres()
 
         def encode_them() -> None:
             nonlocal frames
-            decoded.parts.append((np.array(places), encode(frames[: len(places)], cut.storage)))
+            decoded.parts.append((np.array(indices), encode(frames[: len(indices)], cut.storage)))
             if cut.storage.codec == "raw":
                 frames = np.empty_like(frames)  # the others may be what was appended
-            places.clear()
+            indices.clear()
 
-        for place, frame in self._video(cut.path).pick(cut):
+        for index, frame in self._video(cut.path).pick(cut):
             if isinstance(frame, str):
-                decoded.lost[place] = frame
+                decoded.lost[index] = frame
                 continue
             pixels = to_rgb(frame) if millimetres is None else _to_depth(frame, millimetres)
-            frames[len(places)] = pixels if cut.turn is None else cut.turn.apply(pixels)
-            places.append(place)
-            if len(places) == len(frames):
+            frames[len(indices)] = pixels if cut.turn is None else cut.turn.apply(pixels)
+            indices.append(index)
+            if len(indices) == len(frames):
                 encode_them()
-        if places:
+        if indices:
             encode_them()
 
     def _video(self, path: str) -> _Video:
@@ -573,8 +573,8 @@ class VideoFrames:
             decoded = self._decoders.take(ticket)
             times = time_ns[first : first + len(ticket.cut.frames)]
             first += len(times)
-            for places, frames in decoded.parts:
-                yield times[places], frames
+            for indices, frames in decoded.parts:
+                yield times[indices], frames
             if decoded.lost:
                 lost = ticket.cut.frames[sorted(decoded.lost)].tolist()
                 reason = f"frame {lost[0]} does not decode: {decoded.lost[min(decoded.lost)]}"

@@ -100,9 +100,9 @@ class Videos(VideoFrames):
 
 
 def _find(received_ns: np.ndarray, stamps_ms: list[int]) -> np.ndarray:
-    """The place of each row's stamp in the list, -1 where it is not in it; frames do not go back."""
-    places = {stamp * 1_000_000: place for place, stamp in reversed(list(enumerate(stamps_ms)))}
-    found = np.array([places.get(stamp, -1) for stamp in received_ns.tolist()], np.int64)
+    """Returns the index of each row's stamp in the list, -1 if it is not there. Frames do not go back."""
+    indices = {stamp * 1_000_000: index for index, stamp in reversed(list(enumerate(stamps_ms)))}
+    found = np.array([indices.get(stamp, -1) for stamp in received_ns.tolist()], np.int64)
     behind = np.maximum.accumulate(found)
     return np.where(found == behind, found, -1)
 
