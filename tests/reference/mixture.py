@@ -92,7 +92,7 @@ def draw(position, anchors, *, seed=0, epoch=0, weights=None, samples=None, shuf
 
 
 def changed_draws(count, anchors, changes, *, seed=0, shuffle=True):
-    """(source, anchor) of the first draws, counted one by one, where weights change: [(first draw, weights)]."""
+    """Returns (source, anchor) of the first draws, counted one by one, for weights that change: [(first draw, weights)]."""
     found, drawn, changes = [], [0] * len(anchors), [(first, tuple(shares(weights))) for first, weights in changes]
     for number in range(count):
         share = [share for first, share in changes if first <= number][-1]

@@ -483,7 +483,7 @@ def test_close_may_be_tried_again(path):
 
 
 def add_in_parts(writer, e, between):
-    """The episode of add_episode, row by row of its streams, with a call in between."""
+    """Writes the episode of add_episode in parts, and calls a function between them."""
     rng = np.random.default_rng(e)
     rows = 4000
     times, values = np.arange(rows + e) * 10 + rng.integers(0, 5, rows + e), rng.normal(size=(rows + e, 40))

@@ -1,4 +1,4 @@
-"""Serialised messages while a robot runs: the same rows as ingest's, read by a plan in C++."""
+"""Live topics: a plan in C++ makes the same rows of serialised messages as ingest."""
 
 import ctypes
 import io
@@ -82,7 +82,7 @@ def at(made, path):
 
 
 def recorded(tmp_path, topic, name, messages, big=False, **options):
-    """A cache of the messages, a loader of all its numbers, and a ring and the names of each stream."""
+    """Writes a cache of the messages. Returns a loader of all its numbers, and a ring and the names for each stream."""
     write_mcap(tmp_path / "bags" / "run.mcap", {topic: (name, messages)}, big=big)
     robocache.ingest(tmp_path / "bags", tmp_path / "cache", **options)
     dataset = robocache.open(tmp_path / "cache")
@@ -102,7 +102,7 @@ def recorded(tmp_path, topic, name, messages, big=False, **options):
 
 
 def dtype_of(stream):
-    """Numbers come as they are; frames as a loader gives them."""
+    """Returns numbers unchanged, and frames as a loader gives them."""
     return None if stream.kind == "frames" or stream.dtype == "bool" else stream.dtype
 
 
@@ -154,7 +154,7 @@ def test_rows_are_those_of_ingest(tmp_path, name, big):
 
 
 def lacking(made, paths):
-    """Which fields an Imu or a NavSatFix says that it does not have."""
+    """The fields that an Imu or a NavSatFix declares absent."""
     found = np.zeros(1 if len(paths) == 1 else len(paths), bool)
     for i, path in enumerate(paths if len(paths) > 1 else ()):
         covariance = getattr(made, f"{path.split('.')[0]}_covariance", None)
@@ -302,7 +302,7 @@ def test_damaged_and_exchanged_files_are_refused():
 
 @pytest.fixture(scope="module")
 def at_the_end():
-    """Copies bytes to the end of a page, behind which nothing can be read."""
+    """Copies bytes to the end of a page that no readable page follows."""
     size = 1 << 16
     memory = mmap.mmap(-1, size + mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -359,7 +359,7 @@ def test_truncated_and_damaged_messages_are_refused(name, at_the_end):
 
 
 def first_ring(name):
-    """A ring of a stream that the type has, of the shape that its error asks for."""
+    """Returns a ring of one of the type's streams, of the shape that the error asks for."""
     try:
         Topic("/t", name, {"?": Ring((1,), "bool", **SPAN)}, definition=definition(name))
     except robocache.errors.ArgumentError as error:

@@ -1,4 +1,4 @@
-"""The example of a simulated arm runs, and shows what it says."""
+"""Runs the example of a simulated arm, and checks its numbers."""
 
 import json
 import subprocess

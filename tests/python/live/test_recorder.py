@@ -1,4 +1,4 @@
-"""Recordings of rings: what was pushed is in the cache, whatever ends the process."""
+"""Recordings of rings: the cache has what was pushed, however the process ends."""
 
 import io
 import os
@@ -19,7 +19,7 @@ NS = 1_000_000_000
 
 
 def pushed(rng, ring, seconds, hz, late_s):
-    """Pushes rows that come in another order than their stamps. Returns stamps, arrivals and rows in the order of arrival."""
+    """Pushes rows out of the order of their stamps. Returns stamps, arrivals and rows in the order of arrival."""
     stamps = NS + (1e9 * np.arange(1, int(seconds * hz)) / hz).astype(np.int64)
     came = stamps + (1e9 * rng.uniform(0, late_s, len(stamps))).astype(np.int64)
     order = np.argsort(came, kind="stable")
@@ -157,7 +157,7 @@ def test_a_killed_process_leaves_what_was_committed(tmp_path):
     stored = dataset["joint"].values
     assert len(rows) + 50 < len(stored) <= len(seen)
     np.testing.assert_array_equal(stored[:, 0], np.arange(1, len(stored) + 1))
-    np.testing.assert_array_equal(before["joint"].values, rows)  # who had it open keeps that
+    np.testing.assert_array_equal(before["joint"].values, rows)  # an open dataset does not change
     episodes = dataset.episodes.to_pydict()
     assert episodes["task"] == ["first", "second"] and episodes["success"] == [True, None]
     assert episodes["end_ns"][1] == dataset["joint"].time_ns[-1]

@@ -1,4 +1,4 @@
-"""What a policy saw against training, on recordings with a planted delay."""
+"""Compares what a policy saw with training, on recordings with a planted delay."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def spec(tmp_path_factory):
 
 
 def run(path, spec, ask, *, delay_ms, joint_late_ms=1.0, lateness_ms=3.0, episodes=1, saw=True):
-    """A robot whose camera's frames come so much after their stamps, and whose policy asks by `ask(aligner, now)`."""
+    """Records a robot whose frames come late by a delay, and whose policy asks with `ask(aligner, now)`."""
     rng = np.random.default_rng(0)
     for name in range(episodes):
         rings = {

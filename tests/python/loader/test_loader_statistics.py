@@ -368,7 +368,7 @@ def test_rule_38_a_min_spread_that_is_none_is_refused(rng, tmp_path, wrong):
 @pytest.mark.parametrize("beam", [[np.inf], [-np.inf], [np.inf, -np.inf]])
 @pytest.mark.parametrize("mode", MODES)
 def test_infinities_are_left_out(tmp_path, rng, dtype, beam, mode):
-    """In the statistics of the dataset, of a selection and of a window, by numpy's of the finite numbers."""
+    """The statistics of a dataset, a selection and a window are numpy's of the finite numbers."""
     times = np.arange(200) * 10**7
     episodes = []
     for _ in range(3):
@@ -412,7 +412,7 @@ def test_a_feature_of_infinities_alone_has_no_statistics(tmp_path):
 
 
 def count_infinities(file, rows):
-    """Writes statistics as versions did that left out NaN alone, into a file with a checksum behind it or without."""
+    """Writes statistics as an older version did, which left out NaN only, into a file with or without a checksum."""
     content = file.read_bytes()
     head = content[: content.index(b"\n") + 1]
     with np.errstate(all="ignore"):
@@ -541,7 +541,7 @@ def test_numbers_near_the_end_of_float32_are_normalised(tmp_path, rng):
     [("float16", 65519.0, 65520.0), ("bfloat16", 3.3895e38, 3.39618e38), ("float32", 3.40282e38, 3.4028236e38)],
 )
 def test_numbers_beyond_the_dtype_are_named(tmp_path, rng, dtype, largest, beyond):
-    """As a cast by numpy or ml_dtypes makes them infinite."""
+    """Numbers become infinite where a cast by numpy or ml_dtypes makes them infinite."""
     for name, number in (("fits", largest), ("beyond", beyond)):
         values = np.array([[1.0, np.inf], [-number, 2.0]])
         with np.errstate(over="ignore"):

@@ -1,5 +1,5 @@
-"""Loader: how often anchors are drawn: by a column of weights, each value of a column as often as any other, and by weights of
-sources that change."""
+"""Loader: how often anchors are drawn: by a column of weights, by balance between a column's values, and by sources' weights that
+change."""
 
 import collections
 import itertools
@@ -250,7 +250,7 @@ def test_rule_35_3_changed_weights_draw_what_counting_one_by_one_draws(dataset, 
 
 @pytest.mark.parametrize("start", [65_536, 98_304, 150_000])
 def test_changes_across_blocks_keep_exact_shares_and_each_sources_own_sequence(dataset, device, start):
-    """A block after the change has the new shares, and each source alone gives what it would have given without a change."""
+    """A block after the change has the new shares, and each source gives the same anchors as without a change."""
     batch, new = 2**15 if start % 2**15 == 0 else 50_000, [1.0, 0.0, 2.0]
     options = {"samples": 5 * BLOCK, "batch_size": batch, "delta_timestamps": {"arm": None}, "device": device}
     loader = three(dataset, **options)
@@ -327,7 +327,7 @@ def test_weights_set_now_hold_until_the_next_epoch_that_has_some(dataset, device
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_ranks_of_any_number_draw_the_same_and_a_state_goes_on_anywhere(dataset, device, world_size):
-    """144 samples a global batch; the state of each of its places goes on with other ranks and batch sizes."""
+    """With 144 samples a global batch, the state after each batch resumes with other ranks and batch sizes."""
     changes = [(144, [3, 0, 1]), (432, [1, 1, 1]), (1000, [0, 2, 5]), (1288, [1, 0, 0])]
     now, later = {144: [3, 0, 1], 432: [1, 1, 1], 1288: [1, 0, 0]}, [0, 2, 5]
     wanted = expected(2000, changes)
@@ -392,7 +392,7 @@ def test_a_state_without_weights_leaves_them_and_one_of_before_takes_them_back(d
 
 
 def test_what_was_made_ahead_is_made_again_with_texts_and_in_each_loop(dataset, device):
-    """Of each loop, the texts too are those of the samples."""
+    """In each loop, the texts belong to the samples."""
     memory = robocache.Memory(prefetch=2, reuse_buffers=device == "cpu")
     loader = three(dataset, task_text=True, memory=memory, device=device)
     seen = 0

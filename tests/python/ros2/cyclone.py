@@ -1,4 +1,4 @@
-"""Publishes joint states with Cyclone DDS, which knows no ROS: cyclone.py COUNT DOMAIN OUT. The k-th message has positions k, k + 1,
+"""Publishes joint states with Cyclone DDS, without ROS: cyclone.py COUNT DOMAIN OUT. The k-th message has positions k, k + 1,
 ... `OUT` gets the stamps."""
 
 import sys

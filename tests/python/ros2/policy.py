@@ -1,4 +1,4 @@
-"""A policy's process: makes a node as its first argument says, as JSON, and answers commands, a line of JSON each, with a line.
+"""A policy's process. Its first argument, JSON, describes the node. It answers each command, a line of JSON, with a line.
 
 {"wait": seconds}, {"report": true}, {"rows": {key: file of stamps, .npy}, "out": file}: the aligner's values at these stamps.
 """

@@ -1,4 +1,4 @@
-"""The processes of a test with ROS 2: what environment.sh made, and how they are started."""
+"""Starts and ends the processes of a test with ROS 2, in the folder that environment.sh made."""
 
 import json
 import os
@@ -49,7 +49,7 @@ class Ros:
         return self.start([self.python, str(HERE / "listener.py")], self.theirs)
 
     def begin(self, command, env):
-        """A process that takes commands."""
+        """Starts a process that takes commands."""
         return self.start(command, env, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def end(self):

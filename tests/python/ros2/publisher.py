@@ -1,4 +1,4 @@
-"""Publishes what its argument says, as JSON, with rclpy: {"topics": {name: {"kind": "joints" or "image", "hz", "count", ...}}, "out": file}.
+"""Publishes the topics of its argument, JSON, with rclpy: {"topics": {name: {"kind": "joints" or "image", "hz", "count", ...}}, "out": file}.
 
 It waits until each topic has a subscription. `out` gets the stamps and values, by topics.
 """

@@ -1,4 +1,4 @@
-"""What a benchmark compares with: rclpy takes the messages, and a callback copies them into arrays. Takes the commands of policy.py."""
+"""The peer of a benchmark: rclpy takes the messages, and a callback copies them into arrays. It answers the commands of policy.py."""
 
 import json
 import sys

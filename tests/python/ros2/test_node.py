@@ -20,7 +20,7 @@ NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 
 @pytest.fixture(scope="module")
 def folder():
-    """What environment.sh made; ROBOCACHE_ROS2 says where."""
+    """The folder that environment.sh made, named by ROBOCACHE_ROS2."""
     made = os.environ.get("ROBOCACHE_ROS2")
     if not made or not is_there(Path(made)):
         reason = f"ROS 2 is not there: {HERE / 'environment.sh'} FOLDER makes it, and ROBOCACHE_ROS2=FOLDER names it"
@@ -38,7 +38,7 @@ def ros(folder):
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory):
-    """Of seven joints and a camera."""
+    """Writes a spec with seven joints and a camera."""
     path = tmp_path_factory.mktemp("spec")
     with robocache.Writer(path / "cache") as writer:
         writer.stream(KEY, names=NAMES)
