@@ -1,4 +1,4 @@
-"""What the command ``robocache`` takes: its commands, their arguments, and the help of each."""
+"""The arguments of the command ``robocache``: its commands, their options, and the help of each."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
         "robocache append today cache --on-error skip    # exit code 3: some skipped",
     )
     made.add_argument("source", help="as of robocache ingest")
-    made.add_argument("cache", help="what to add to; whoever has it open keeps what was opened")
+    made.add_argument("cache", help="the cache to add to; open readers do not change")
     ingest_options(made)
     json_option(made)
     made.set_defaults(append=True, dry_run=False, overwrite=False, workers=None)

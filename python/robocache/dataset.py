@@ -730,7 +730,7 @@ def _open_again(path: str, episodes: int, fingerprint: int) -> Dataset:
     if dataset._fingerprint != fingerprint:
         raise errors.FileError(
             f"{path}: expected the cache that was pickled, of {episodes} episodes, got one of {len(dataset)} that was appended "
-            f"to or written since; open it anew (of one appended to, episodes=range({episodes}) are those that there were)"
+            f"to or written since; open it again (of one appended to, episodes=range({episodes}) are those that there were)"
         )
     return dataset
 

@@ -217,7 +217,7 @@ def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Gener
 
 
 class NumpyWindows:
-    """What people write: a map-style dataset that aligns one window with numpy."""
+    """A usual map-style dataset, which aligns one window with numpy."""
 
     def __init__(self, dataset: Dataset, anchor: str) -> None:
         anchors = dataset.streams[anchor]

@@ -288,7 +288,7 @@ def _above_0(name: str, value: Any) -> int:
 
 
 def _without_weights(dataset: Any) -> Dataset | Mixture:
-    """What the loaders open, opened once."""
+    """Opens the sources once, for all loaders. Refuses options that weigh anchors."""
     sources, mixture = as_sources(dataset)
     asked = {
         f"sources[{index}].{name}": getattr(source, name)

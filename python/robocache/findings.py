@@ -1,4 +1,4 @@
-"""What a doctor found: :class:`Finding`, :class:`Report`, and ``doctor.json``, by which a cache remembers it."""
+"""The results of a doctor: :class:`Finding`, :class:`Report`, and ``doctor.json``, by which a cache remembers it."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def feature_mask(name: str, mask: Any, features: int) -> list[bool]:
 
 
 def where_features(xp: Any, mask: list[bool], yes: Any, no: Any) -> Any:
-    """Of features that `mask` names `yes`, of the others `no`."""
+    """Returns `yes` for features in `mask`, and `no` for the others."""
     if all(mask):
         return yes
     chosen = np.array(mask) if xp is np else xp.tensor(mask, device=yes.device)

@@ -221,7 +221,7 @@ def from_a_batch(asked: Sequence[Mapping[str, Any]], features: int) -> list[Conv
 def as_recorded(
     key: str, x: Any, batch: Mapping[str, Any], conversions: Sequence[Conversion], *, one_step: bool, has_base: bool
 ) -> Any:
-    """What :func:`revert` makes of a key of a batch, which lacks the axis of steps with `one_step`."""
+    """Returns the result of :func:`revert` for a key of a batch. With `one_step` it lacks the axis of steps."""
     base = None
     if has_base:
         base = batch.get(f"{key}_base")

@@ -1,4 +1,4 @@
-"""What other code does with actions, as lists of conversions. Facts of their public code, tested against their formulas."""
+"""The conversions of other codebases as lists. They follow their public code and are tested against its formulas."""
 
 from __future__ import annotations
 

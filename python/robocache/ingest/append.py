@@ -1,4 +1,4 @@
-"""What a cache tells of sources that were appended to it, and when one does not go behind what is there."""
+"""The provenance of appended sources, and the check that a source fits behind the rows of a cache."""
 
 from __future__ import annotations
 

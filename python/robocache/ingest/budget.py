@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .recording import SourceError
 
-# What an item may take at once, where the user sets no limit.
+# The most bytes that an item may take at once, if the user sets no limit.
 AT_ONCE = 256 << 20
 # What a file may make in all, where the user sets none: so many bytes, and so many more for each of its own.
 IN_ALL, EACH = 128 << 20, 100
@@ -33,7 +33,7 @@ def limited(limit: int | None) -> Iterator[None]:
 
 
 def at_once() -> int:
-    """What an item may take."""
+    """Returns the most bytes that an item may take."""
     limit = _limit.get()
     return AT_ONCE if limit is None else limit
 
@@ -89,7 +89,7 @@ class Budget:
 
 
 def _bytes_of(place: Path) -> int:
-    """Of the file, or of all files below the folder."""
+    """Returns the bytes of the file, or of all files below the folder."""
     if not place.is_dir():
         return place.stat().st_size if place.exists() else 0
     total = 0

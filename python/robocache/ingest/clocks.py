@@ -121,7 +121,7 @@ def _take_images(images: Any, rows: np.ndarray) -> Any:
 
 
 def _gather(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the elements of these rows lie, and the offsets that they have then."""
+    """Returns the indices of these rows' elements, and the rows' new offsets."""
     lengths = np.diff(offsets)[rows]
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     elements = np.arange(ends[-1]) + np.repeat(np.asarray(offsets)[rows] - ends[:-1], lengths)
@@ -174,7 +174,7 @@ def _join_offsets(offsets: list[np.ndarray]) -> np.ndarray:
 
 
 def _kind(samples: Samples) -> tuple[Any, ...]:
-    """What all parts of a stream have in common where they can be joined."""
+    """The properties that all parts of a stream share, if they can be joined."""
     match samples:
         case Rows(values=values) | Ragged(values=values):
             return type(samples).__name__, values.dtype, values.shape[1:]

@@ -78,7 +78,7 @@ def read_cloud(file: Path, bin_columns: int, notes: Notes) -> Columns:
 
 
 def _size(opened: BinaryIO) -> int:
-    """What is left of a file."""
+    """Returns how many bytes of a file are left to read."""
     return os.fstat(opened.fileno()).st_size - opened.tell()
 
 

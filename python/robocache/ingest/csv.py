@@ -191,7 +191,7 @@ def read_image(images: list[Image], row: int) -> bytes:
 
 @dataclass(frozen=True)
 class _Layout:
-    """What the files of one stream have in common.
+    """The properties that all files of a stream share.
 
     columns: those of numbers: their names, or their numbers where there is no header.
     texts: those of text.

@@ -101,12 +101,12 @@ class Begin:
 
     @property
     def keys(self) -> list[str]:
-        """What columns are called in all files of a stream: names, or numbers where names do not tell them apart."""
+        """Returns the columns' names in all files of a stream; their numbers if names are not unique."""
         apart = self.header and len({*self.names}) == len(self.names)
         return self.names if apart else self.numbers
 
     def label(self, number: str) -> str:
-        """What messages call a column."""
+        """Returns a column's name in messages."""
         return self.names[int(number)] if self.header else f"column {number}"
 
     def read(self, convert: pa_csv.ConvertOptions, *, use_threads: bool = False) -> pa.Table:

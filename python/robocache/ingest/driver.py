@@ -278,7 +278,7 @@ def ingest(
 
 @dataclass
 class Preview:
-    """What an ingest would find.
+    """The result of a preview: what an ingest would find.
 
     recordings: their number.
     streams: those of the first recording with any, by their names after the given mapping; rows are its own, for a camera those of
@@ -432,7 +432,7 @@ def report(
 
 
 def _camera(stream: dataset.Stream, frames: int, seconds: float) -> dict[str, Any]:
-    """What the report says of a camera, of whose frames these were written."""
+    """Returns the facts of a camera and its written frames, for the report."""
     assert stream.frames is not None
     values = stream.values
     size = int(values.offsets[-1]) if isinstance(values, dataset.EncodedFrames) else values.nbytes

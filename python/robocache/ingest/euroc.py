@@ -145,7 +145,7 @@ def _describe(rows: Rows, attributes: dict[str, Any]) -> Rows:
 
 
 def _read_calibration(file: Path) -> dict[str, Any]:
-    """What sensor.yaml says, JSON-able; matrices are lists of rows."""
+    """Returns the contents of sensor.yaml for JSON; matrices are lists of rows."""
     with naming(file):
         return {str(key): _plain(value) for key, value in read_yaml(file).items()}
 

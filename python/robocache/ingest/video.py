@@ -190,10 +190,10 @@ class Cut:
 
 @dataclass
 class Decoded:
-    """What came of a cut.
+    """The result for a cut.
 
-    parts: the indices in the cut, int64 ``[m]``, of frames that were decoded, and these.
-    lost: the indices of frames that were not, each with the reason.
+    parts: the indices in the cut, int64 ``[m]``, of decoded frames, and the frames.
+    lost: the indices of frames that did not decode, each with the reason.
     """
 
     parts: list[tuple[np.ndarray, Encoded]] = field(default_factory=list)
@@ -245,7 +245,7 @@ class _Video:
         self._container.close()
 
     def pick(self, cut: Cut) -> Iterator[tuple[int, VideoFrame | str]]:
-        """Each index of the cut with its frame, or with why there is none."""
+        """Yields each index in the cut with its frame, or with the reason why there is none."""
         first = int(cut.pts[0])
         size = cut.width, cut.height
         if cut.turn is not None and cut.turn.exchanged:

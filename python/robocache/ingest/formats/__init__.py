@@ -74,7 +74,7 @@ class CameraOptions:
 
     title: ClassVar[str] = "cameras"
 
-    image_size: str = option("keep", help="WIDTHxHEIGHT to which frames are brought, as 224x224, or keep (default)")
+    image_size: str = option("keep", help="resize frames to WIDTHxHEIGHT, such as 224x224, or keep (default)")
     image_fit: Literal["stretch", "pad", "crop"] = option(
         "stretch", help="how: all of it, black beside it, or cut from its middle (default stretch)"
     )

@@ -18,7 +18,7 @@ _ARRAYS = (".bin", ".npy", ".npz")
 
 @dataclass(frozen=True)
 class CloudOptions(RateOptions):
-    """What a cloud may not say of itself."""
+    """Options for facts that clouds do not declare."""
 
     title: ClassVar[str] = "point clouds"
 

@@ -14,7 +14,7 @@ from . import CameraOptions, Format
 
 @dataclass(frozen=True)
 class MessageOptions(CameraOptions):
-    """Of recorded messages."""
+    """Options of recorded messages."""
 
     title: ClassVar[str] = "recorded messages (MCAP, rosbag2, rosbag1)"
 

@@ -1,4 +1,4 @@
-"""What lies beside HDF5 files: JSON and the videos of cameras."""
+"""Reads the files beside HDF5 files: JSON and the videos of cameras."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_JSON = 1 << 28
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says; NaN and infinities, which JSON does not have, are None.
+    """Returns the contents of a JSON file; NaN and infinities, which JSON does not have, are None.
 
     Raises:
         SourceError: no such file, or not JSON.
@@ -30,5 +30,5 @@ def read_json(path: Path) -> Any:
 
 
 def find_stamps(video: Path) -> Path:
-    """Where a camera's list of stamps is, if it has one."""
+    """Returns the path of a camera's list of stamps, if it has one."""
     return video.with_name(video.stem.removesuffix("-stereo") + "_timestamps.json")

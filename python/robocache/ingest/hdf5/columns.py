@@ -29,7 +29,7 @@ _ROWS_AT_ONCE = 64
 # HDF5 decodes whole chunks: the largest that is taken, where the file is small; and of any file.
 _CHUNK_BYTES = 64 << 20
 _MOST_CHUNK_BYTES = 512 << 20
-# What a row of numbers may have at most: a cache keeps statistics of each.
+# The most numbers of a row: a cache keeps statistics of each.
 _MOST_FEATURES = 1 << 14
 # What is said once of a recording is a column of the episodes table up to so many values.
 _MOST_VALUES = 64

@@ -98,7 +98,7 @@ def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOS
 
 
 def describe(group: h5py.Group) -> str:
-    """What lies in a group, in words: for messages that say what was found instead."""
+    """Describes the contents of a group, for messages that say what was found instead."""
     names = [escaped(name) for name in list(group)[:12]]
     more = len(group) - len(names)
     return (", ".join(names) or "nothing") + (f" and {more} more" if more > 0 else "")
@@ -151,7 +151,7 @@ Link = tuple[int, int]
 
 
 def child(group: h5py.Group, name: str, link: Link | None = None) -> h5py.Group | Dataset | h5py.Datatype:
-    """What a link leads to, within this file.
+    """Returns the object that a link leads to, within this file.
 
     link: as of :func:`links`, where it is known.
 
@@ -250,7 +250,7 @@ def _follow(group: h5py.Group, name: bytes, hops: list[int], link: Link | None =
 
 @dataclass
 class Tree:
-    """What lies below a group.
+    """The objects below a group.
 
     base: begins the message of what is wrong with anything in it.
     datasets: by their paths below it, in order.

@@ -52,7 +52,7 @@ class Videos(VideoFrames):
         return _Camera(stream, what, path, index.height, index.width, rows, clock, tickets)
 
     def streams(self, cameras: list[_Camera]) -> Iterator[tuple[str, Frames]]:
-        """What was begun; frames that are not taken are dropped."""
+        """Yields the streams of begun cameras. At the end, drops the frames that nobody took."""
         try:
             for camera in cameras:
                 resized = self._storage(camera.stream).resized(camera.height, camera.width)

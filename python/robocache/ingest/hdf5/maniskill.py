@@ -122,7 +122,7 @@ def _describe(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
         if not isinstance(episode, dict) or not isinstance(episode.get("episode_id"), int):
             continue
         inner = episode.get("info")
-        # What an environment says at its end: success and fail, if it has them.
+        # The environment's success and fail at its end, if it has them.
         facts = {
             f"info_{key}" if key not in ("success", "fail") else key: value for key, value in _scalars(inner).items()
         }
@@ -131,7 +131,7 @@ def _describe(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
 
 
 def _scalars(value: Any) -> dict[str, Any]:
-    """What columns can hold."""
+    """Returns the values that columns can hold."""
     found: dict[str, Any] = {}
     for key, item in value.items() if isinstance(value, dict) else ():
         if isinstance(item, list) and len(item) == 1:  # of one environment

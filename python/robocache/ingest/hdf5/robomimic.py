@@ -152,7 +152,7 @@ def _told_rate(
 
 
 def _said_rates(path: Path, file: h5py.File, facts: Mapping[str, Any], notes: Notes) -> dict[str, float]:
-    """What the file says for all its demos."""
+    """Returns the rates that the file gives for all its demos."""
     own = {key: value for key, value in facts.items() if key != "env_args"}
     said = dict(said_rates(attributes(file, notes), "attribute "))
     said |= said_rates(own, "data: attribute ")
@@ -206,7 +206,7 @@ def _model_hash(group: h5py.Group) -> dict[str, str]:
 
 
 def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None:
-    """What the robot was told, in the JSON of RoboCasa's demos and of LIBERO's data; None where nothing says it."""
+    """Returns the instruction in the JSON of RoboCasa's demos or of LIBERO's data; None without one."""
     if not h5py.h5a.exists(group.id, attribute.encode()):
         return None
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute {attribute}"):
