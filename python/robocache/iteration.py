@@ -18,7 +18,7 @@ Position = tuple[int, int, int, int, Any]  # seed, epoch, samples, memory, weigh
 
 
 class BatchesInOrder(abc.ABC):
-    """What iterates over batches of a drawn order. A subclass makes the batch at a position, and checks fingerprints.
+    """Iterates over batches of a drawn order. A subclass makes the batch at a position, and checks fingerprints.
 
     Attributes:
         batch_size: samples a batch, of each rank.
@@ -149,8 +149,8 @@ class BatchesInOrder(abc.ABC):
             self.load_state_dict({"seed": at.seed, "epoch": epoch, "samples": 0})
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`load_state_dict` needs to go on behind the last batch given, with any batch size and any number of
-        ranks; JSON-able. Where loops are inside each other it is the outermost's: of the iterators that are alive, neither at
+        """Returns the state with which :meth:`load_state_dict` continues behind the last batch given, with any batch size
+        and any number of ranks; JSON-able. Where loops are inside each other it is the outermost's: of the iterators that are alive, neither at
         their end nor let go of, the oldest's; without one the newest's. `fingerprint` is of what the order is made of."""
         with self._lock:
             at = self._stands_at()
@@ -217,7 +217,7 @@ class Iteration:
 
 
 class _Loop(Iterator[dict[str, Any]]):
-    """What a loop over a loader draws from: it ends with its iteration, in every thread that is in it."""
+    """The iterator of a loop over a loader. It ends with its iteration, in every thread that is in it."""
 
     def __init__(self, batches: BatchesInOrder, iteration: Iteration, thread: int) -> None:
         self._batches = batches

@@ -225,7 +225,7 @@ def _on_frames(seconds: Any, fps: float) -> Any:
 
 
 def _places(dataset: Dataset, episodes: Sequence[int]) -> list[int]:
-    """Which episodes of the cache have these numbers in LeRobot."""
+    """Returns the episodes of the cache with these numbers in LeRobot."""
     place = {number: at for at, number in enumerate(episode_numbers(dataset).tolist())}
     asked = wholes("episodes", episodes).tolist()
     for number in asked:
@@ -362,7 +362,7 @@ def _check_index(dataset: Dataset, numbers: np.ndarray) -> None:
 
 
 class LeRobotMetadata:
-    """What LeRobot's trainer and policies ask of a dataset's ``meta``, of what a batch has: no text columns.
+    """The part of a dataset's ``meta`` that LeRobot's trainer and policies use, for a batch's keys: no text columns.
 
     Attributes:
         root, repo_id, revision: the folder; its name and the format's version where they were not given.

@@ -100,7 +100,7 @@ def _given_weights(weights: Any) -> dict[str, float]:
 
 
 class LoaderWarning(UserWarning):
-    """What the batches of a loader hold may not be what was meant: the numbers, and what to do about it."""
+    """A loader's batches may not hold what you mean. The text gives the numbers and a way out."""
 
 
 class Loader(BatchesInOrder):
@@ -502,7 +502,7 @@ class Loader(BatchesInOrder):
         return self._steps
 
     def __getitem__(self, index: Any) -> NoReturn:
-        """What torch's DataLoader asks of a dataset; a loader has no items."""
+        """Refuses torch's DataLoader, which asks for this; a loader has no items."""
         raise errors.ArgumentTypeError(
             "a Loader gives whole batches and needs no DataLoader: `for batch in loader`, or loader.gather(indices) for samples by "
             "number; LeRobotDataset is the dataset that a DataLoader takes"
@@ -606,7 +606,7 @@ class Loader(BatchesInOrder):
         return state
 
     def normalize(self, key: str, x: Array, dataset_index: Any = None) -> Array:
-        """What the batch does to a key's recorded values, done to any array of them, such as a policy's input.
+        """Does to an array what the batch does to a key's recorded values, such as for a policy's input.
 
         Args:
             key: one of the batch's floating keys; what is not normalised stays as it is.
@@ -670,7 +670,7 @@ class Loader(BatchesInOrder):
         return f"robocache.Loader({of}, {self.num_samples} samples in batches of {self.batch_size} on {self.device}: {arrays})"
 
     def explain(self) -> Explanation:
-        """Where each key's rows lie, how large they are, and why: prints as a table, with what chose the anchors. Keys of texts are
+        """Says where each key's rows lie, how large they are, and why: prints as a table, with what chose the anchors. Keys of texts are
         no part of it: their rows stay in the cache's files."""
         return Explanation(self._placements, self._chosen_by)
 
@@ -682,7 +682,7 @@ class Loader(BatchesInOrder):
 
     @property
     def spec(self) -> Spec:
-        """What the batches hold, as one value. Where the batches lie, their order and the tasks' texts are no part of it.
+        """The description of the batches as one value, without their memory, their order and the tasks' texts.
 
         Raises:
             ArgumentError: there are several sources, each with a spec of its own: :meth:`spec_of`.

@@ -31,7 +31,7 @@ def copied(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Moment:
-    """What takes the anchor's part for a goal: see :meth:`Window.future` and the ones after it."""
+    """The moment that replaces the anchor for a goal: see :meth:`Window.future` and the ones after it."""
 
     kind: str
     low_s: float = 0.0
@@ -200,7 +200,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Anchors:
-    """Which moments can be drawn.
+    """The moments that can be drawn.
 
     Args:
         stream: the stream or key whose ticks they are. None: the slowest of the batch's that has more than one row an episode.
@@ -278,7 +278,7 @@ class Normalization:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Where the rows lie that batches are made of, and how far ahead batches are made. The batches are the same.
+    """The memory for rows, and how far ahead batches are made. The batches are the same.
 
     Args:
         residency: ``"device"``: in the device's memory; ``"pinned"``: in the host's, which the same kernel reads across the

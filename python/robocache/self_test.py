@@ -38,7 +38,7 @@ _ANSWERS = Path(__file__).with_suffix(
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What a case gave on a device: its hash and the stored one, or why there is none."""
+    """The result of a case on a device: its hash and the stored one, or why there is none."""
 
     device: str
     case: str
@@ -138,7 +138,7 @@ def _put(device: str, array: npt.NDArray[Any]) -> Any:
 
 
 def _hash(result: Any) -> str:
-    """Of arrays in any nesting: their dtypes, shapes and bytes."""
+    """Hashes arrays in any nesting: their dtypes, shapes and bytes."""
     digest = hashlib.sha256()
 
     def add(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a loader draws from: datasets, their episodes, and the keys that their streams fill."""
+"""The sources of a loader: datasets, their episodes, and the keys that their streams fill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """What a mixture draws from: episodes of a dataset.
+    """A source of a mixture: episodes of a dataset.
 
     Args:
         dataset: from :func:`robocache.open`, or the path that it opens. Several sources may be of one.
@@ -193,7 +193,7 @@ class Keys(dict[str, int]):
                 (kind.add if stream in before else kind.discard)(key)
 
     def missing(self, argument: str, key: Any) -> errors.ArgumentError:
-        """What is raised where an argument names a stream that there is not."""
+        """Returns the error for an argument that names an unknown stream."""
         names = ", ".join(self) or "none"
         return errors.ArgumentError(f"{argument}: no stream {key!r} in {self._where}; there are {names}")
 

@@ -1,4 +1,4 @@
-"""What the batches of a Loader hold, as one value that is written to a file and read back."""
+"""The description of a Loader's batches, as one value that is written to a file and read back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _spec_json = _lib.function("spec_json")
 
 
 class Spec:
-    """What the batches of a :class:`Loader` hold: what becomes of rows around a moment on their way into a batch.
+    """The description of a :class:`Loader`'s batches: what becomes of rows around a moment on their way into a batch.
 
     It names no dataset and no file. :attr:`Loader.spec` gives it, and two specs are equal if batches of the same rows are. What
     is random in `images` is off: crops are in the centre, and colours stay.

@@ -124,7 +124,7 @@ def _read_stream(
 
 
 def _add_column(name: str, entry: Entry, rows: int, archive: Npz, metadata: dict[str, Any], notes: Notes) -> None:
-    """What is said once, of the whole episode."""
+    """Adds an array that holds for the whole episode as a column of the episodes table, if it is small enough."""
     if name in (*RATES, *PERIODS) or name in metadata:
         return
     size = int(np.prod(entry.shape))

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..frames import Encoded
 
 
-# What readers say in a stream's attributes, beside what only their format knows.
+# The attributes of streams that several formats share.
 ATTRIBUTES = {
     "units": "of the features: one str for all, or a list of one each",
     "methods": "how features are brought to other times: [[start, stop, method], ...]",
@@ -214,7 +214,7 @@ class Assumption:
 
 
 class Notes:
-    """What a reader reports beside its recordings.
+    """A reader's reports beside its recordings.
 
     Args:
         format, provenance: the format's name, and the dict into which :meth:`tell` writes under that name.

@@ -281,7 +281,7 @@ def convert(made: Plan, shard: int, *, progress: Progress | None = None, jobs: i
 
 
 def _check_shard(opened: dataset.Dataset, described: Mapping[str, Any] | None, number: int | None) -> dict[str, Any]:
-    """What a shard's provenance says."""
+    """Checks that a cache is the wanted shard, and returns its provenance."""
     said: dict[str, Any] | None = opened.provenance.get("shard")
     if said is None:
         raise FileError(f"{opened.path}: expected a shard of an ingest, got another cache")
@@ -457,7 +457,7 @@ class _Merger:
 
 
 def _facts(stream: dataset.Stream) -> dict[str, Any]:
-    """What a cache says of a stream, in the words of ``Writer.stream``."""
+    """Returns a cache's description of a stream, as arguments of ``Writer.stream``."""
     facts: dict[str, Any] = {"names": stream.names or None, "attributes": stream.attributes or None}
     if stream.frames is not None:
         matrix = stream.frames.intrinsics

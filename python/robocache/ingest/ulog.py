@@ -387,7 +387,7 @@ class _Log:
             self.told["information"][key] = value
 
     def _take(self, buffer: bytes) -> Iterator[tuple[str, Rows | Texts]]:
-        """What the messages that were walked hold, stream by stream."""
+        """Yields the contents of the walked messages, stream by stream."""
         raw = np.frombuffer(buffer, np.uint8)
         met = [(np.zeros(1, np.int64), np.array([self._last_us], np.uint64))]
         for topic in self._topics.values():

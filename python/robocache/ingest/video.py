@@ -485,7 +485,7 @@ class Decoders:
         return ticket
 
     def take(self, ticket: Ticket) -> Decoded:
-        """What came of a cut, when it is there; once."""
+        """Waits for a cut's result and returns it. Each ticket is taken once."""
         if self._jobs == 1:
             self._asked.remove(ticket)
             return self._here.decode(ticket.cut)

@@ -150,7 +150,7 @@ class Chunks:
         return np.array(found[-1])
 
     def leftover(self, time_ns: int) -> tuple[np.ndarray, np.ndarray]:
-        """What is left of the newest chunk behind a moment: stamps ``[n]`` and actions ``[n, D]``, which real-time chunking
+        """Returns the rest of the newest chunk behind a moment: stamps ``[n]`` and actions ``[n, D]``, which real-time chunking
         begins its next chunk with."""
         if not self._chunks:
             return np.zeros(0, np.int64), np.zeros((0, 0))

@@ -100,7 +100,7 @@ def bytes_of(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray, dict[int
 
 
 def offsets_of(counts: np.ndarray) -> np.ndarray:
-    """Where each begins: int64 ``[n + 1]``."""
+    """Returns the offset of each: int64 ``[n + 1]``."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets

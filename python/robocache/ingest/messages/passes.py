@@ -1,4 +1,4 @@
-"""What bags of recorded messages have in common: two passes over each.
+"""The part that all bags of recorded messages share: two passes over each.
 
 The first pass counts, and looks at stamps, lengths and names, so that what is said of a topic holds for all of it; the second
 gives the rows, a few tens of MB at a time. A bag that is small when it is decompressed is read once.
@@ -180,7 +180,7 @@ def _of_run(run: int, streams: Iterator[tuple[str, Samples]]) -> Iterator[tuple[
 
 
 def _choose(bag: Bag, channel: Channel, decoders: _Decoders, notes: Notes) -> _Choice | None:
-    """What decodes the messages of a channel, or None where nothing can."""
+    """Returns the decoder of a channel's messages, or None if there is none."""
     try:
         return decoders.of(channel, bag.metadata)
     except Error as error:
@@ -190,7 +190,7 @@ def _choose(bag: Bag, channel: Channel, decoders: _Decoders, notes: Notes) -> _C
 
 
 class _Choice:
-    """What decodes the messages of a channel.
+    """Returns the decoder of a channel's messages.
 
     A type may have changed between ROS's distributions, and a bag may not bring its definition: it is then that of the
     distribution which the bag names, or else the one that more of its messages fit than any other. Messages that fit several

@@ -1,4 +1,4 @@
-"""What becomes of a topic's messages: one stream of the numbers that stand alone, one each of what else there is.
+"""Turns a topic's messages into streams: one of all single numbers, and one for each other field.
 
 The rules are in docs/ingest-ros.md. What a topic is, an image or a cloud, follows from the fields of its type, not from the type's
 name, so that ROS 1, ROS 2, protobuf and JSON are read alike.
