@@ -487,7 +487,7 @@ def test_joints_of_any_width_and_mask(tmp_path, rng, device, width, size, steps)
         for one in (device, "cpu")
     )
     as_recorded = {"action": Window(windows["action"].offsets, method="linear"), "state": windows["state"]}
-    raw = robocache.Loader(dataset, delta_timestamps=as_recorded, **options)
+    raw = robocache.Loader(dataset, delta_timestamps=as_recorded, device="cpu", **options)
     for _ in range(3):
         batch, own, plain = next(made), next(here), next(raw)
         for key, value in own.items():
