@@ -104,7 +104,7 @@ COLUMNS = {
 }
 
 # Shown on pages of their own: docs/images.md and docs/formats.md.
-ELSEWHERE = ("images", "lerobot_batches", "videos", "statistics_of_windows", "ingest")
+ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest")
 
 # Shares of which less is better.
 ADDED = ("grown_by", "doctor_adds")
@@ -326,6 +326,8 @@ WORDS = {
     "copied_p99_us": "of it: 99th percentile",
     "anchor_age_us": "age of the moment",
     "writer_share": "the writer's share of a core",
+    "statistics_s": "statistics",
+    "processor_s": "processor time",
     "open_s": "opens in",
     "open_bytes": "memory of that",
     "start_s": "a loader starts in",

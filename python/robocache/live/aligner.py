@@ -240,6 +240,7 @@ class Aligner:
         self._memory = self._torch.zeros(described["bytes"] + 63, dtype=self._torch.uint8, pin_memory=on_cuda)
         self._memory = self._memory[-self._memory.data_ptr() % 64 :]
         self._on_device = self._torch.empty_like(self._memory, device=device) if on_cuda else None
+        self._copied = self._torch.cuda.Event() if on_cuda else None
         from_here = self._memory if self._on_device is None else self._on_device
         for name, dtype, shape, offset in arrays:
             kind = getattr(self._torch, dtype)
@@ -295,8 +296,7 @@ class Aligner:
         unsettled: int = _aligner_at(self._handle, time_ns, self._memory)
         if self._torch is not None and self._on_device is not None:
             self._on_device.copy_(self._memory, non_blocking=True)
-            self._copied = self._torch.cuda.Event()
-            self._copied.record()
+            self._copied.record(self._torch.cuda.current_stream(self._on_device.device))
         return dict(self._batch), unsettled
 
     def _check_age(self, limit: int, now_ns: int) -> None:

@@ -35,7 +35,7 @@ def run(*command):
     "bench",
     [
         *("resample", "fuse", "voxelize", "tsdf", "loader", "loader_one_clock", "images", "residency", "ranks"),
-        *("episodes", "actions", "live", "ingest", "sweep", "shapes"),
+        *("episodes", "actions", "live", "statistics_of_windows", "ingest", "sweep", "shapes"),
     ],
 )
 def test_a_benchmark_runs_and_verifies_its_peers(bench, device, tmp_path):
