@@ -15,6 +15,7 @@ from .streams import Clock, Survey, ranges
 # P is the stream's median period. src/robocache/cache/scan_clock.hpp defines gaps and bursts.
 RATE_WARNING, RATE_ERROR = 0.01, 0.10  # relative difference between the true rate and the declared one
 RATE_CHANGE = 0.05  # relative difference of an episode's rate from the stream's, in episodes of at least 20 periods
+OWN_SHARE = 0.8  # an episode has its own rate if this share of its periods is within half of its own median
 JITTER_NOTE, JITTER_WARNING = 0.10, 0.30  # root mean square of (period - P) without gaps, in P
 GAP_PERIODS, LONG_GAP_PERIODS = 1.5, 10
 STALL_PERIODS = 3  # a stream's gap may exceed the recorder's stall by this many P
@@ -100,9 +101,18 @@ def check_own_stamps(survey: Survey) -> Iterator[Finding]:
 def check_rate_of_episodes(survey: Survey) -> Iterator[Finding]:
     """Finds episodes whose rate differs from the stream's."""
     for name, clock in survey.distinct.items():
-        if not clock.steady:
+        # A nominal clock has a rate in each episode, even where the stream has no steady one.
+        if not (clock.steady or clock.stream.clock == "nominal"):
             continue
-        number, total = clock.periods.regular
+        number, total = (array.copy() for array in clock.periods.regular)
+        for episode in np.flatnonzero((clock.rows > 20) & (number < OWN_SHARE * (clock.rows - 1))).tolist():
+            time = clock.stream.time_ns[slice(*clock.stream.row_offsets[episode : episode + 2])]
+            steps = np.diff(time).astype(np.float64)
+            median = np.median(steps)
+            own = steps[np.abs(steps - median) <= median / 2]
+            # Bursts have a small median too, but they cover little of the time.
+            if len(own) >= OWN_SHARE * len(steps) and own.sum() >= clock.span_ns[episode] / 2:
+                number[episode], total[episode] = len(own), own.sum()
         usable = np.flatnonzero((number >= 20) & (total > 0))
         if len(usable) < 2:
             continue

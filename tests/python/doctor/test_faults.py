@@ -161,6 +161,44 @@ def test_one_fault_one_finding(fault, clean, tmp_path):
     assert all(finding.advice and finding.message for finding in report.findings)
 
 
+def of_rates(path, rates, clock, change=lambda time: time):
+    rng = np.random.default_rng(0)
+    with robocache.Writer(path) as writer:
+        for rate in rates:
+            time = np.round(np.arange(100) * 1e9 / rate).astype(np.int64)
+            with writer.episode() as episode:
+                episode.append("imu", change(time) if rate == rates[-1] else time, rng.normal(size=(100, 3)))
+        writer.stream("imu", clock=clock)
+    return [f for f in robocache.doctor(path).findings if f.code == "rate-of-episode"]
+
+
+@pytest.mark.parametrize("clock", ["nominal", "recorded"])
+@pytest.mark.parametrize("rate", [5, 10, 15, 20, 25, 60, 90, 300])
+def test_an_episode_of_any_other_rate_is_a_warning(tmp_path, clock, rate):
+    (found,) = of_rates(tmp_path / "cache", [30] * 19 + [rate], clock)
+    assert (found.severity, found.episode) == ("warning", 19)
+    assert (found.value, found.expected) == pytest.approx((rate, 30), rel=1e-6)
+
+
+def test_many_episodes_of_another_rate_are_warnings_on_a_nominal_clock(tmp_path):
+    found = of_rates(tmp_path / "cache", [30] * 6 + [10] * 3, "nominal")
+    assert [(f.episode, round(f.value), round(f.expected)) for f in found] == [(e, 10, 30) for e in (6, 7, 8)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda time: time // (10 * (time[1] - time[0])) * 10 * (time[1] - time[0]) + np.arange(len(time)) % 10 * 1000,
+        lambda time: time + np.arange(len(time)) // 50 * 60 * SECOND,
+        lambda time: np.repeat(time[::2], 2),
+    ],
+    ids=["bursts", "stall", "repeated stamps"],
+)
+def test_bursts_stalls_and_repeated_stamps_are_not_another_rate(tmp_path, change):
+    odd = of_rates(tmp_path / "cache", [30] * 19 + [30.0001], "recorded", change)
+    assert odd == []
+
+
 FAULT_EPISODES = {"early": 0, "slow episode": 2}
 
 
