@@ -19,7 +19,7 @@ from .dataset import Dataset, Stream
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
-from .sources import Keys, Mixture, Source, own_methods, resolved
+from .sources import Keys, Mixture, Source, check_units, own_methods, resolved
 from .tasks import episode_tasks
 from .text_keys import TextKey, task_key, text_keys, without_missing
 
@@ -304,6 +304,7 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         blocks, window = window.method, replace(window, method=None)
     elif window.method is None and default.method is None and key in keys.numbers:
         blocks, asked = own_methods(key, keys.numbers[key]), False
+    check_units(key, keys.numbers.get(key, ()))
     fields = _converted("window", {"": replace(window, base=None)}, f"{name}.")
     images = window.images or (default.images if key in keys.cameras else None)
     if window.mirror is not None and key in keys.cameras:

@@ -159,6 +159,10 @@ def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
     return found
 
 
+# Other words for units, without a plural's s.
+_SHORT_UNITS = {"radian": "rad", "degree": "deg", "°": "deg", "meter": "m", "metre": "m", "second": "s"}
+
+
 class Keys(dict[str, int]):
     """What a batch may hold: the features of a row, by key; which keys are cameras', which of these hold labels, and which
     are ragged or text; and the streams of numbers that fill a key."""
@@ -196,6 +200,32 @@ class Keys(dict[str, int]):
         """Returns the error for an argument that names an unknown stream."""
         names = ", ".join(self) or "none"
         return errors.ArgumentError(f"{argument}: no stream {key!r} in {self._where}; there are {names}")
+
+
+def check_units(key: str, streams: Sequence[Stream]) -> None:
+    """Checks that the streams that fill a key have one unit a feature, where they name it.
+
+    Raises:
+        ArgumentError: their units differ.
+    """
+    first: dict[int, str] = {}
+    for stream in streams:
+        units = stream.attributes.get("units")
+        of_each = units if isinstance(units, list) else [units] * math.prod(stream.shape)
+        for feature, unit in enumerate(of_each):
+            if not isinstance(unit, str) or not unit.strip():
+                continue
+            other = first.setdefault(feature, unit)
+            if _unit(other) != _unit(unit):
+                raise errors.ArgumentError(
+                    f"delta_timestamps['{key}']: expected sources of one unit, got {other!r} and {unit!r} of feature {feature}, as the "
+                    "attributes of their streams say; convert one, or rename= gives it a key of its own"
+                )
+
+
+def _unit(unit: str) -> str:
+    unit = unit.strip()
+    return _SHORT_UNITS.get(unit.lower().removesuffix("s"), unit)
 
 
 def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:

@@ -327,7 +327,7 @@ def _streams(
             for part in range(parts):
                 of_it = images[..., part * channels : (part + 1) * channels]
                 camera = f"{name}/{part}" if parts > 1 else name
-                yield camera, store_pixels(camera, time_ns, of_it, options, "nominal")
+                yield camera, store_pixels(camera, time_ns, of_it, options, "nominal", notes)
             return
     if rows.dtype.kind not in "biuf":
         notes.leave_out(name, f"not numeric: {rows.dtype}")

@@ -26,6 +26,8 @@ from .turns import turn_file, turn_of_file
 
 # Images are read, checked and written in chunks of this many.
 _AT_ONCE = 64
+# Pictures with a smaller side are rather a sensor's numbers.
+_SMALL = 32
 # A chunk ends earlier when its decoded images exceed this many bytes.
 _PIXELS_AT_ONCE = 128 << 20
 
@@ -56,6 +58,17 @@ class Storage:
             width, height = map(int, options.image_size.split("x"))
             size = height, width
         return cls(cast(Any, codec), int(quality or 95), size, options.image_fit, labels)
+
+    @classmethod
+    def of_pixels(cls, options: CameraOptions, camera: str, height: int, width: int, notes: Notes) -> Storage:
+        """The storage of uint8 frames that the source has as arrays: exact where they are small; else a loss by default is said."""
+        storage = cls.of(options, camera)
+        if options.image_codec is None and storage.codec == "jpeg":
+            if min(height, width) < _SMALL:
+                return replace(storage, codec="png")
+            why = f"stored as JPEG of quality {storage.quality}; --image-codec png keeps them exact"
+            notes.assume("pixels", why, camera)
+        return storage
 
     @property
     def of_depth(self) -> Storage:
@@ -310,14 +323,17 @@ def store_pixels(
     pixels: np.ndarray,
     options: CameraOptions,
     clock: Literal["recorded", "nominal"],
+    notes: Notes,
 ) -> Frames:
     """Encodes frames that the source has as arrays ``[n, H, W]`` or ``[n, H, W, C]``.
 
     uint8 follows the options. uint16 and float32 are depth, which is never resized: uint16 becomes PNG, float32 stays raw.
     """
-    storage = Storage.of(options, camera)
-    if pixels.dtype != np.uint8:
-        storage = replace(storage, codec="png" if pixels.dtype == np.uint16 else "raw", size=None)
+    if pixels.dtype == np.uint8:
+        storage = Storage.of_pixels(options, camera, *pixels.shape[1:3], notes)
+    else:
+        codec = "png" if pixels.dtype == np.uint16 else "raw"
+        storage = replace(Storage.of(options, camera), codec=codec, size=None)
     images = pixels[..., None] if pixels.ndim == 3 else pixels
     resized = storage.resized(*images.shape[1:3])
     return Frames([(time_ns, encode(images, storage))], resized=resized, clock=clock)

@@ -118,7 +118,8 @@ def _read_stream(
         if entry.dtype.kind in "US":
             yield name, Texts(time_ns, _texts(values), "nominal")
         elif is_camera:
-            yield name, store_pixels(name, time_ns, values.astype(values.dtype.newbyteorder("=")), options, "nominal")
+            pixels = values.astype(values.dtype.newbyteorder("="))
+            yield name, store_pixels(name, time_ns, pixels, options, "nominal", notes)
         else:
             yield name, Rows(time_ns, values.astype(values.dtype.newbyteorder("="), copy=False), None, "nominal")
 

@@ -234,7 +234,7 @@ def _read_episode(
         for first, last in parts(start, stop, array.row_bytes, _AT_ONCE):
             with notes.reading(f"{what}: {_name(array)}: rows {first - start}-{last - 1 - start}", array.where):
                 rows, time_ns = array.rows(first, last), clock.time_ns(first, last, start)
-                samples = _samples(array, rows, first, time_ns, clock.kind, cameras, options)
+                samples = _samples(array, rows, first, time_ns, clock.kind, cameras, options, notes)
                 yield _name(array), replace(samples, attributes={"methods": VECTOR_POSE}) if is_pose else samples
 
 
@@ -246,6 +246,7 @@ def _samples(
     clock: Literal["recorded", "nominal"],
     cameras: list[str],
     options: ZarrOptions,
+    notes: Notes,
 ) -> Samples:
     if rows.dtype.kind in "US":
         return Texts(time_ns, _texts(rows.reshape(-1)), clock)
@@ -258,7 +259,7 @@ def _samples(
             )
         rows = pixels
     if rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1)):
-        return store_pixels(_name(array), time_ns, rows, options, clock)
+        return store_pixels(_name(array), time_ns, rows, options, clock, notes)
     return Rows(time_ns, rows, None, clock)
 
 

@@ -7,6 +7,7 @@ from rlds_files import example, group, image, sequence, tensor, write_rlds
 from robocache.frames import is_labels
 from ros_files import START, header, message, write_mcap
 from ros_files import image as ros_image
+from test_zarr import write_store
 
 import robocache
 
@@ -91,6 +92,43 @@ def test_pictures_that_measure_are_stored_without_loss(name, rng, tmp_path):
     assert np.any(streams["top"].values[:] != pixels)  # a photograph is a JPEG
     robocache.ingest(tmp_path / "a.npz", tmp_path / "asked", image_codec="jpeg")
     assert np.any(robocache.open(tmp_path / "asked").streams[name].values[:] != pixels)
+
+
+def of_hdf5(folder, name, pixels):
+    write_robomimic(folder / "a.hdf5", {"demo_0": {"actions": np.zeros((ROWS, 2)), f"obs/{name}": pixels}})
+    return folder / "a.hdf5", f"obs/{name}"
+
+
+def of_hdf5_channels_first(folder, name, pixels):
+    return of_hdf5(folder, name, np.moveaxis(pixels, -1, 1))
+
+
+def of_npz(folder, name, pixels):
+    np.savez(folder / "a.npz", fps=10, **{name: pixels, "joints": np.zeros((ROWS, 2))})
+    return folder / "a.npz", name
+
+
+def of_zarr(folder, name, pixels):
+    others = {"action": np.zeros((ROWS, 2)), "state": np.zeros(ROWS)}
+    return write_store(folder / "a.zarr", others | {name: pixels}, [ROWS]), name
+
+
+@pytest.mark.parametrize("write", [of_hdf5, of_hdf5_channels_first, of_npz, of_zarr])
+@pytest.mark.parametrize("side", [16, 31, 32, 40])
+def test_pixels_of_arrays_are_exact_where_small_and_else_their_loss_is_said(write, side, rng, tmp_path):
+    pixels = rng.integers(0, 256, (ROWS, 36, side, 3), dtype=np.uint8)
+    source, name = write(tmp_path, "top", pixels)
+    told = {}
+    options = {} if "hdf5" in write.__name__ else {"rate_hz": 10}
+    for codec in (None, "png", "jpeg:80"):
+        report = robocache.ingest(source, tmp_path / f"{codec}", image_codec=codec, **options)
+        told[codec] = [one for one in report.assumed if one.what == "pixels"]
+    assert told["png"] == told["jpeg:80"] == []
+    found = robocache.open(tmp_path / "None").streams[name].values[:]
+    assert np.array_equal(found, pixels) == (side < 32)
+    assert [one.streams for one in told[None]] == [[name]] * (side >= 32)
+    if side >= 32:
+        assert "--image-codec png" in told[None][0].reason and "quality 95" in told[None][0].reason
 
 
 def test_what_a_name_does_not_say_an_attribute_says(masks, tmp_path):

@@ -528,3 +528,36 @@ def test_a_state_in_another_order_is_refused(tmp_path):
         relative("state")
     batch = next(iter(relative(("state", [2, 3, 0, 1]))))
     np.testing.assert_array_equal(batch["action_base"][0], [2, 3, 0, 1])
+
+
+def of_unit(path, units, width=2):
+    with robocache.Writer(path) as writer:
+        with writer.episode() as episode:
+            episode.append("q", np.arange(4) * 10**8, np.ones((4, width), np.float32))
+        if units is not None:
+            writer.stream("q", attributes={"units": units})
+    return robocache.Source(robocache.open(path))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("rad", "deg", "got 'rad' and 'deg' of feature 0"),
+        (["m", "rad"], ["m", "deg"], "got 'rad' and 'deg' of feature 1"),
+        ("rad", ["rad", "Nm"], "got 'rad' and 'Nm' of feature 1"),
+        ("m", "mm", "got 'm' and 'mm' of feature 0"),
+        ("rad", "radians", ""),
+        (["rad", "m"], ["Radian", "metres"], ""),
+        ("rad", None, ""),
+        (None, ["rad", ""], ""),
+    ],
+)
+def test_sources_of_several_units_fill_no_key_together(one, other, words, tmp_path):
+    sources = [of_unit(tmp_path / "one", one), of_unit(tmp_path / "other", other)]
+    if not words:
+        assert len(next(robocache.Loader(sources, batch_size=8, shuffle=False))["q"]) == 8
+        return
+    with pytest.raises(robocache.ArgumentError, match=rf"delta_timestamps\['q'\].*{words}.*rename="):
+        robocache.Loader(sources, batch_size=8)
+    apart = [sources[0], robocache.Source(sources[1].dataset, rename={"q": "other"})]
+    robocache.Loader(apart, batch_size=4)

@@ -291,10 +291,12 @@ class Column:
         if channels_first:
             channels, height, width = height, width, channels
         kinds.check(self.stream, f"{width}x{height} {channels} {self._dtype}", self.where)
-        storage = Storage.of(options, self.stream)
         # Masks and depth are what they are in every pixel.
         if depth or (channels == 1 and options.image_codec is None):
-            storage = replace(storage, codec="raw" if self._dtype == np.float32 else "png")
+            codec = "raw" if self._dtype == np.float32 else "png"
+            storage = replace(Storage.of(options, self.stream), codec=codec)
+        else:
+            storage = Storage.of_pixels(options, self.stream, height, width, self.notes)
         if depth and storage.size is not None:
             self.notes.leave_out(f"{self.stream}: image_size", "depth keeps its size")
             storage = replace(storage, size=None)

@@ -389,7 +389,7 @@ class _Dataset:
             return
         rows = numbers.reshape(steps, *(size or 0 for size in feature.shape))
         if feature.dtype == np.uint8 and rows.ndim == 4 and rows.shape[3] == 3:
-            yield feature.name, store_pixels(feature.name, time_ns, rows, self._options, "nominal")
+            yield feature.name, store_pixels(feature.name, time_ns, rows, self._options, "nominal", self._notes)
         else:
             yield feature.name, Rows(time_ns, rows, None, "nominal", attributes)
 
@@ -411,7 +411,10 @@ class _Dataset:
                 elements = np.concatenate(tensors)
                 yield feature.name, Ragged(part, elements, offsets, None, "nominal", _attributes(feature))
             elif picture:
-                yield feature.name, store_pixels(feature.name, part, np.stack(tensors), self._options, "nominal")
+                yield (
+                    feature.name,
+                    store_pixels(feature.name, part, np.stack(tensors), self._options, "nominal", self._notes),
+                )
             else:
                 yield feature.name, Rows(part, np.stack(tensors), None, "nominal", _attributes(feature))
             tensors, start, size = [], row, 0
