@@ -330,9 +330,9 @@ def store_pixels(
     uint8 follows the options. uint16 and float32 are depth, which is never resized: uint16 becomes PNG, float32 stays raw.
     """
     if pixels.dtype == np.uint8:
-        storage = Storage.of_pixels(options, camera, *pixels.shape[1:3], notes)
+        storage = Storage.of_pixels(options, camera, pixels.shape[1], pixels.shape[2], notes)
     else:
-        codec = "png" if pixels.dtype == np.uint16 else "raw"
+        codec: Literal["png", "raw"] = "png" if pixels.dtype == np.uint16 else "raw"
         storage = replace(Storage.of(options, camera), codec=codec, size=None)
     images = pixels[..., None] if pixels.ndim == 3 else pixels
     resized = storage.resized(*images.shape[1:3])

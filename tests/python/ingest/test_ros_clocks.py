@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from robocache.ingest import convert, load_plan, merge, plan
 from robocache.ingest.recording import SourceError
 from ros_files import (
+    MS,
     START,
+    header,
     image,
     imu,
     imus,
@@ -159,3 +161,32 @@ def test_messages_come_in_the_order_of_log_time(order, tmp_path):
     streams = read(path).only
     assert streams["/a"].rows == streams["/b"].rows == list(map(str, range(20)))
     assert streams["/a"].time_ns == [START + k for k in range(20)]
+
+
+def delayed(path, delays):
+    """Points whose headers' stamps are so many seconds before their log times, a topic each."""
+    kind, topics = "geometry_msgs/msg/PointStamped", {}
+    for topic, (delay, count) in delays.items():
+        times = [START + k * 50 * MS for k in range(count)]
+        topics[topic] = (kind, [(t, message(kind, header=header(t - int(delay * 1e9)))) for t in times])
+    return write_mcap(path, topics)
+
+
+@pytest.mark.parametrize(
+    ("delays", "told"),
+    [
+        ({"/a": (0.001, 20), "/b": (4.0, 20), "/c": (0.002, 20)}, ["/b"]),
+        ({"/a": (0.001, 20), "/b": (-0.6, 20), "/c": (0.002, 20)}, ["/b"]),
+        ({"/a": (0.001, 20), "/b": (0.4, 20)}, []),
+        ({"/a": (0.001, 20), "/b": (4.0, 2)}, []),  # latched
+        ({"/a": (4.0, 20), "/b": (4.0, 20)}, []),
+    ],
+)
+def test_headers_of_another_machine_s_clock_are_named(delays, told, tmp_path):
+    source = delayed(tmp_path / "a.mcap", delays)
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert [one.streams for one in report.assumed] == [[name] for name in told]
+    for one in report.assumed:
+        (name,) = one.streams
+        assert f"{delays[name][0]:.3f} s" in one.reason and "--stamp log" in one.reason and name in one.what
+    assert robocache.ingest(source, tmp_path / "logged", stamp="log").assumed == []

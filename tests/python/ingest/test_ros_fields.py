@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcap.writer import Writer
 from robocache.ingest.recording import Ragged, SourceError
 from ros_files import (
     MS,
@@ -24,6 +25,7 @@ from ros_files import (
     write_channel,
     write_mcap,
 )
+from rosbags.rosbag1 import Writer as Bag1
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 import robocache
@@ -731,3 +733,55 @@ def test_transforms_of_a_trajectory_s_points_are_features_side_by_side(tmp_path)
     made[1].points[0].transforms = made[1].points[0].transforms[:1]
     path = write_mcap(tmp_path / "b.mcap", {"/plan": (name, [(START + k, one) for k, one in enumerate(made)])})
     assert read(path).left_out["/plan/points.transforms"] == "records in records, of several numbers"
+
+
+# ---- several publishers ----
+
+
+def two_of_mcap(path, publishers, said):
+    text = b"float64 x\nfloat64 y\nfloat64 z\n"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start("ros2")
+        schema = writer.register_schema("geometry_msgs/msg/Vector3", "ros2msg", text)
+        about = [{"callerid": f"/n{k}"} if said else {} for k in range(2)]
+        channels = [writer.register_channel("/cmd", "cdr", schema, one) for one in about]
+        for k, publisher in enumerate(publishers):
+            made = message("geometry_msgs/msg/Vector3", x=float(publisher))
+            data = bytes(ROS2.serialize_cdr(made, "geometry_msgs/msg/Vector3"))
+            writer.add_message(channels[publisher], START + k * STEP, data, START + k * STEP)
+        writer.finish()
+
+
+def two_of_bag(path, publishers, said):
+    kind = "geometry_msgs/msg/Vector3"
+    with Bag1(path) as bag:
+        ids = [f"/n{k}" if said else "/n" for k in range(2)]
+        connections = [bag.add_connection("/cmd", kind, typestore=ROS1, callerid=one) for one in ids]
+        for k, publisher in enumerate(publishers):
+            data = ROS1.serialize_ros1(message(kind, ROS1, x=float(publisher)), kind)
+            bag.write(connections[publisher], START + k * STEP, data)
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "publishers", "said", "held"),
+    [
+        (two_of_mcap, "a.mcap", [0, 1] * 10, True, True),
+        (two_of_mcap, "a.mcap", [0, 1] * 10, False, True),
+        (two_of_mcap, "a.mcap", [0] * 10 + [1] * 10, True, False),  # a node that was started anew
+        (two_of_bag, "a.bag", [0, 1, 1] * 7, True, True),
+        (two_of_bag, "a.bag", [0] * 10 + [1] * 10, True, False),
+    ],
+)
+def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, publishers, said, held, tmp_path):
+    write(tmp_path / name, publishers, said)
+    report = robocache.ingest(tmp_path / name, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    window = robocache.Window([STEP / 4e9])
+    options = {"anchors": "/cmd", "batch_size": 100, "shuffle": False}
+    found = np.asarray(next(iter(robocache.Loader(dataset, delta_timestamps={"/cmd": window}, **options)))["/cmd"])
+    x = np.array(publishers, float)
+    expected = x[:-1] if held else x[:-1] + 0.25 * np.diff(x)
+    np.testing.assert_allclose(found[: len(x) - 1, 0, 0], expected, atol=1e-6)
+    assert [one.streams for one in report.assumed] == [["/cmd"]] * held
+    assert not held or "2 publishers" in report.assumed[0].reason

@@ -555,9 +555,9 @@ def of_unit(path, units, width=2):
 def test_sources_of_several_units_fill_no_key_together(one, other, words, tmp_path):
     sources = [of_unit(tmp_path / "one", one), of_unit(tmp_path / "other", other)]
     if not words:
-        assert len(next(robocache.Loader(sources, batch_size=8, shuffle=False))["q"]) == 8
+        assert len(next(robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8, shuffle=False))["q"]) == 8
         return
     with pytest.raises(robocache.ArgumentError, match=rf"delta_timestamps\['q'\].*{words}.*rename="):
-        robocache.Loader(sources, batch_size=8)
-    apart = [sources[0], robocache.Source(sources[1].dataset, rename={"q": "other"})]
-    robocache.Loader(apart, batch_size=4)
+        robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8)
+    apart = [sources[0], robocache.Source(sources[1].dataset, rename={"q": "other"}, anchor="other")]
+    robocache.Loader(apart, delta_timestamps={"q": None, "other": None}, batch_size=4, missing="pad")

@@ -293,7 +293,7 @@ class Column:
         kinds.check(self.stream, f"{width}x{height} {channels} {self._dtype}", self.where)
         # Masks and depth are what they are in every pixel.
         if depth or (channels == 1 and options.image_codec is None):
-            codec = "raw" if self._dtype == np.float32 else "png"
+            codec: Literal["png", "raw"] = "raw" if self._dtype == np.float32 else "png"
             storage = replace(Storage.of(options, self.stream), codec=codec)
         else:
             storage = Storage.of_pixels(options, self.stream, height, width, self.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
@@ -185,6 +185,7 @@ class Bag(ABC):
     texts: the texts of numbers by table name, if the bag was exported from a cache.
     metadata: the bag's own metadata.
     out_of_order: for each channel, the messages slightly out of order; one pass counts them.
+    spans: for each channel that a file declares several publishers of, their first and last log times.
     """
 
     def __init__(self, path: Path) -> None:
@@ -196,6 +197,7 @@ class Bag(ABC):
         self.numbers: dict[Channel, int] = {}
         self.left_out: dict[str, str] = {}
         self.out_of_order: OutOfOrder = {}
+        self.spans: dict[int, dict[str, tuple[int, int]]] = {}
 
     @abstractmethod
     def open(self, faults: Faults) -> None:
@@ -207,6 +209,26 @@ class Bag(ABC):
 
     def close(self) -> None:  # noqa: B027  most bags have nothing to close
         """Closes the bag after it was read."""
+
+    def note_publishers(
+        self, logs: Sequence[int], numbers: Sequence[int], channels: Mapping[int, int], publishers: Mapping[int, str]
+    ) -> None:
+        """Takes in messages by their log times and their file's numbers, each of which has a channel and a publisher."""
+        names: dict[int, set[str]] = {}
+        for number, channel in channels.items():
+            names.setdefault(channel, set()).add(publishers[number])
+        several = {number for number, channel in channels.items() if len(names[channel]) > 1}
+        for log, number in zip(logs, numbers, strict=True) if several.intersection(numbers) else ():
+            if number in several:
+                spans = self.spans.setdefault(channels[number], {})
+                first, last = spans.get(publishers[number], (log, log))
+                spans[publishers[number]] = min(first, log), max(last, log)
+
+    def publishers_at_once(self, channel: int) -> list[str]:
+        """Returns a channel's publishers, if some published at the same time: one that was started anew did not."""
+        spans = sorted(self.spans.get(channel, {}).items(), key=lambda item: item[1])
+        at_once = any(following[0] < last for (_, (_, last)), (_, following) in pairwise(spans))
+        return [publisher for publisher, _ in spans] if at_once else []
 
     def number(self, channel: Channel) -> int:
         """Returns the number of a channel, a new one for a new channel. Overlong names are shortened and get a hash."""

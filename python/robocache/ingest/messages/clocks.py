@@ -13,6 +13,8 @@ from .known import Origin, Span
 
 # A header's stamp farther than this from the log time is of another clock, or of none.
 _SANE_NS = 10_000_000_000
+# The median delay of fewer messages says little: latched ones are older.
+_LEAST_DELAYS = 10
 # What int64 nanoseconds hold, and their difference from a log time too.
 _EARLIEST_S, _LATEST_S = -4_600_000_000, 9_000_000_000
 # Where a message's own time may stand.
@@ -37,6 +39,7 @@ class TopicClock:
         self._leaves: Sequence[Leaf] = ()
         self._stamps, self._distance = Span(), Span()
         self._insane = 0
+        self._delays: list[np.ndarray] = []  # of some of the messages
 
     def look(self, leaves: Sequence[Leaf], of_transforms: bool) -> None:
         """Takes in the fields of the type."""
@@ -56,12 +59,14 @@ class TopicClock:
             return
         self._stamps.add(stamps)
         self._distance.add(stamps - log_ns)
+        self._delays.append((log_ns - stamps)[:: max(1, len(stamps) // 64)])
         self._insane += int((np.abs(stamps - log_ns) > _SANE_NS).sum())
 
     def absorb(self, other: TopicClock) -> None:
         """Takes over what another one of the same type has seen."""
         self._stamps.join(other._stamps)
         self._distance.join(other._distance)
+        self._delays += other._delays
         self._insane += other._insane
 
     def settle(self, seen: int) -> None:
@@ -103,6 +108,13 @@ class TopicClock:
         notes.see("clocks", name, before)
         if before in (path, OF_TRANSFORMS):
             notes.leave_out("log and publish times", f"of topics whose clock is {_STAMPS[0]} or the like")
+
+    @property
+    def delay_s(self) -> float | None:
+        """The median time from a message's own stamp, which is the clock, to its log; None of few messages."""
+        if self.source != self.path or sum(map(len, self._delays)) < _LEAST_DELAYS:
+            return None
+        return float(np.median(np.concatenate(self._delays))) / 1e9
 
     def stamps(self, batch: Batch) -> np.ndarray | None:
         """The messages' own, int64 nanoseconds."""

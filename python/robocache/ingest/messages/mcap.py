@@ -76,6 +76,7 @@ class _File:
     segments: list[_Segment] = field(default_factory=list)
     schemas: dict[int, tuple[str, str, bytes]] = field(default_factory=dict)
     channels: dict[int, int] = field(default_factory=dict)  # the source's number of each
+    publishers: dict[int, str] = field(default_factory=dict)
     counts: Counter[int] = field(default_factory=Counter)
     expected: dict[int, int] | None = None
 
@@ -243,9 +244,13 @@ class McapBag(Bag):
             encoding, at = _text(body, at)
             if number not in of_file.channels:
                 name, definition_encoding, definition = of_file.schemas.get(schema, ("", "", b""))
-                exported = Exported.of(_texts(body, at)) if b"robocache." in body else None
+                said = _texts(body, at)
+                exported = Exported.of(said) if b"robocache." in body else None
                 channel = Channel(topic, name, encoding, definition_encoding, definition, exported)
-                of_file.channels[number] = self.number(channel)
+                found = self.number(channel)
+                of_its_topic = list(of_file.channels.values()).count(found)
+                of_file.channels[number] = found
+                of_file.publishers[number] = said.get("callerid") or f"channel {of_its_topic + 1}"
         elif opcode == _STATISTICS:
             (size,) = struct.unpack_from("<I", body, 42)
             pairs = struct.iter_unpack("<HQ", body[46 : 46 + size - size % 10])
@@ -360,6 +365,7 @@ class McapBag(Bag):
                 return None
         channels = [of_file.channels[number] for number in numbers]
         of_file.counts.update(numbers)
+        self.note_publishers(logs, numbers, of_file.channels, of_file.publishers)
         return logs, channels, publishes, payloads
 
 

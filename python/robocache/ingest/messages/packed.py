@@ -110,6 +110,7 @@ class UnpackedBag(Bag):
         with self._unpacked.naming():
             inner.open(faults.through(self._unpacked.rename))
         self._inner, self.channels, self.numbers = inner, inner.channels, inner.numbers
+        self.spans = inner.spans
         self.out_of_order = inner.out_of_order
         self.columns, self.texts = inner.columns, inner.texts
         self.metadata = self.metadata.or_else(inner.metadata)

@@ -26,10 +26,13 @@ from .metadata import BagMetadata
 from .packed import messages_of
 from .protobuf import ProtobufDecoder
 from .ros import RosDecoder, known_definitions, leaves_of, parse_definition, read_definitions
+from .streams import Topic
 from .subjects import Subjects
 
 # Messages that become rows together.
 _AT_ONCE = 16 << 20
+# Log times of topics lie behind their stamps by differences up to this: slow detectors and networks take as long.
+_MOST_DELAY_S = 0.5
 # A bag of no more than this is held between the passes.
 _SMALL = 96 << 20
 
@@ -127,7 +130,11 @@ def _streams(
     for number, channel in enumerate(bag.channels):
         if number not in choices:
             notes.leave_out(f"{what}: {channel.topic}", "no messages")
+    for number, topic in topics.items():
+        if topic is not None:
+            topic.publishers = bag.publishers_at_once(number)
     read = {number: topic for number, topic in topics.items() if topic is not None and topic.settle()}
+    _say_delays([one for topic in read.values() for one in topic.topics], notes)
     subjects = [subject for topic in read.values() for subject in topic.topics]
     intrinsics = [subject.intrinsics for subject in subjects if subject.intrinsics is not None]
     units = dict(subject.depth_unit for subject in subjects if subject.depth_unit is not None)
@@ -160,6 +167,22 @@ def _streams(
     yield from _samples(pending, read)
     for topic in read.values():
         yield from _of_run(pending.run, topic.rest())
+
+
+def _say_delays(topics: Sequence[Topic], notes: Notes) -> None:
+    """Says it where messages were logged at very different times behind their own stamps, as those of several machines are."""
+    delays = {topic.name: delay for topic in topics if (delay := topic.delay_s) is not None}
+    if not delays:
+        return
+    usual = sorted(delays.values())[(len(delays) - 1) // 2]
+    for name, delay in delays.items():
+        if abs(delay - usual) > _MOST_DELAY_S:
+            notes.assume(
+                f"clock of {name}",
+                f"its header's stamps, though logged {delay:.3f} s behind them (median), and the other topics {usual:.3f} s: the clocks "
+                "of two machines may differ; --stamp log takes the log times",
+                name,
+            )
 
 
 def _drain(parts: deque[Part]) -> Iterator[Part]:

@@ -61,6 +61,7 @@ class RosBag1(Bag):
         super().__init__(path)
         self._chunks: list[_Chunk] = []
         self._connections: dict[int, int] = {}
+        self._publishers: dict[int, str] = {}
         self._expected: Counter[int] | None = None
         self._budget = Budget(path)
         self._counts: Counter[int] = Counter()
@@ -127,6 +128,7 @@ class RosBag1(Bag):
         if number not in self._connections:
             said = _fields(data)
             topic, kind = (text.decode(errors="backslashreplace") for text in (header["topic"], said["type"]))
+            self._publishers[number] = said.get("callerid", b"").decode(errors="backslashreplace")
             self._connections[number] = self.number(
                 Channel(topic, kind, "ros1", "ros1msg", said.get("message_definition", b""))
             )
@@ -207,6 +209,7 @@ class RosBag1(Bag):
             channels = [self._connections[number] for number in numbers]
         except KeyError as error:
             raise SourceError(f"{where}: a message of connection {error}, of which there is no record") from error
+        self.note_publishers(logs, numbers, self._connections, self._publishers)
         return logs, channels, logs, payloads
 
 

@@ -114,6 +114,16 @@ class Topic:
 
     # ---- the first pass ----
 
+    @property
+    def name(self) -> str:
+        """The name of its stream, or the beginning of its streams' names."""
+        return self._origin.name
+
+    @property
+    def delay_s(self) -> float | None:
+        """As of :class:`TopicClock`."""
+        return self._clock.delay_s
+
     def survey(self, messages: Messages, batch: Batch, bad: Mapping[int, str]) -> None:
         """Looks at messages, which were decoded but for the `bad` ones."""
         self._look()

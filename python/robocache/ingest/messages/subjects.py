@@ -43,6 +43,7 @@ class Subjects:
         self._joints = False
         self._ids: dict[str, Ids] | None = None  # by the paths of fields; None before the first messages
         self._together = origin.exported is not None
+        self.publishers: list[str] = []  # of the topic, where the bag declares several that published at the same time
 
     # ---- the first pass ----
 
@@ -56,6 +57,7 @@ class Subjects:
         gave it, else that of most messages."""
         facts, topic = self._origin.known.facts, self._origin.topic
         self._settle_ids()
+        self._settle_publishers()
         named: dict[_Key | None, str] = facts.setdefault((topic, "subjects"), {})
         main = facts.get((topic, "main subject"))
         if not self._joints and main not in self._topics:
@@ -214,6 +216,19 @@ class Subjects:
             self._origin.notes.leave_out(
                 what, f"{', '.join(held)} says that rows are of several subjects: they are held"
             )
+
+    def _settle_publishers(self) -> None:
+        """Holds the rows of a subject that several publishers tell of: nothing lies between two of theirs."""
+        if len(self.publishers) < 2 or len(self._topics) != 1:
+            return
+        (topic,) = self._topics.values()
+        topic.origin.is_held = True
+        said = ", ".join(self.publishers[:4]) + ", ..." * (len(self.publishers) > 4)
+        self._origin.notes.assume(
+            f"one stream of {self._origin.topic}",
+            f"{len(self.publishers)} publishers ({said}) wrote to it at the same time, and its messages do not say which: rows are held",
+            self._origin.topic,
+        )
 
     def _keep_ids(self, kept: list[str]) -> None:
         """Takes subjects as one that only other ids tell apart."""
