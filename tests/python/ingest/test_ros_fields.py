@@ -256,6 +256,29 @@ def test_joints_without_a_name_of_their_own_cost_no_numbers(names, tmp_path):
     assert ("/joints: names of joints" in [omission.what for omission in report.left_out]) == (not all(names))
 
 
+def test_a_joint_state_without_names_is_a_vector(tmp_path):
+    kind = "sensor_msgs/msg/JointState"
+    states = [(START + k, message(kind, header=header(START + k), position=[k, 2.5, -k])) for k in range(4)]
+    streams = read(write_mcap(tmp_path / "run.mcap", {"/joints": (kind, states)})).only
+    np.testing.assert_array_equal(streams["/joints/position"].rows, [[k, 2.5, -k] for k in range(4)])
+    assert streams["/joints/position"].names is None
+
+
+def test_floats_that_json_has_no_numbers_for_are_floats(tmp_path):
+    things = [
+        {"a": 1.5, "b": "NaN", "c": ["NaN", 2, "-Infinity"], "word": "NaN", "whole": 3},
+        {"a": "Infinity", "b": "NaN", "c": [1, 2, 3], "word": "go", "whole": 4},
+        {"a": "-Infinity", "b": 0.5, "c": [1, "NaN", 3], "word": "NaN", "whole": "NaN"},
+    ]
+    payloads = [(START + k, json.dumps(thing).encode()) for k, thing in enumerate(things)]
+    streams = read(write_channel(tmp_path / "a.mcap", "json", ("own", "jsonschema", b"{}"), payloads)).only
+    inf, nan = np.inf, np.nan
+    assert streams["data"].names == ["a", "b", "whole"]
+    np.testing.assert_array_equal(streams["data"].rows, [[1.5, nan, 3], [inf, nan, 4], [-inf, 0.5, nan]])
+    np.testing.assert_array_equal(streams["data/c"].rows, [[nan, 2, -inf], [1, 2, 3], [1, nan, 3]])
+    assert streams["data/word"].rows == ["NaN", "go", "NaN"]
+
+
 def test_transforms_are_a_stream_a_pair_of_frames(tmp_path):
     def transform(time_ns, parent, child, x):
         name = "geometry_msgs/msg/TransformStamped"

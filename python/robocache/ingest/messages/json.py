@@ -15,16 +15,20 @@ from .bags import Payload
 from .batches import MAX_LEAVES, Leaf, Trees
 
 _NAN = float("nan")
+# Floats as texts, which JSON has no numbers for: protobuf's JSON mapping.
+_SPECIAL = frozenset({"NaN", "Infinity", "-Infinity"})
 # Objects nested deeper than this are left out.
 _DEPTH = 16
 # The most memory of one value, that of an empty list.
 _VALUE_BYTES = 100
 _COMPONENTS = frozenset("xyzw")
-_OF_NUMBERS = frozenset({"int", "ints", "float", "floats"})
+_OF_NUMBERS = frozenset({"int", "ints", "float", "floats", "special"})
 
 
 class JsonDecoder:
     """Decodes messages of one topic, which are objects. A field that first appears later is read from then on.
+
+    The texts "NaN", "Infinity" and "-Infinity" are floats, unless their field has other texts.
 
     A missing number or null becomes NaN, a missing text becomes empty. A field is therefore float64 if it is a whole number in
     some messages and missing in others. It is float64 too if it has a fraction in some, or is a number in the schema.
@@ -151,8 +155,12 @@ class _Fields:
             value = tree.get(leaf.path)
             if value is None:
                 value = {"number": _NAN, "text": ""}.get(leaf.kind, ())
+            elif leaf.kind == "number" and isinstance(value, str):
+                value = float(value)
             elif leaf.kind == "numbers":
-                value = [_NAN if number is None else number for number in value]
+                value = [
+                    _NAN if number is None else float(number) if isinstance(number, str) else number for number in value
+                ]
             elif leaf.kind == "text":  # a single surrogate is not UTF-8
                 value = as_utf8(value)
             elif leaf.kind == "texts":
@@ -228,20 +236,20 @@ def _kind(value: Any) -> str:
     if isinstance(value, float):
         return "float"
     if isinstance(value, str):
-        return "text"
+        return "special" if value in _SPECIAL else "text"
     if isinstance(value, list):
         kinds = {"records" if isinstance(item, dict) else _kind(item) for item in value}
         if not kinds or kinds == {"records"}:
             return "records" if kinds else "list"
-        if kinds <= {"int", "float", "bool", "none"}:
+        if kinds <= {"int", "float", "bool", "none", "special"}:
             return "ints" if kinds == {"int"} else "bools" if kinds == {"bool"} else "floats"
-        if kinds == {"text"}:
+        if kinds <= {"text", "special"}:
             return "texts"
     return "mixed"
 
 
 def _has_number(value: Any) -> bool:
-    return any(type(number) in (int, float) for number in (value if isinstance(value, list) else [value]))
+    return any(type(number) in (int, float, str) for number in (value if isinstance(value, list) else [value]))
 
 
 def _is_beyond(value: Any) -> bool:
@@ -255,6 +263,9 @@ def _join(one: str, other: str) -> str:
     both = {one, other}
     if both <= {"int", "float", "bool"}:
         return "int" if "float" not in both else "float"
+    if "special" in both:
+        (kind,) = both - {"special"}
+        return "float" if kind in ("int", "float", "bool") else "text" if kind == "text" else "mixed"
     if "list" in both:
         (kind,) = both - {"list"}
         return kind if kind in ("ints", "floats", "bools", "texts", "records") else "mixed"
@@ -264,7 +275,7 @@ def _join(one: str, other: str) -> str:
 
 
 def _leaf(path: str, kind: str, is_whole: bool) -> Leaf:
-    dtypes = {"int": np.int64, "float": np.float64, "bool": np.bool_}
+    dtypes = {"int": np.int64, "float": np.float64, "special": np.float64, "bool": np.bool_}
     if kind in dtypes:
         return Leaf(path, "number", np.dtype(dtypes[kind]), whole=is_whole)
     if kind in ("text", "texts"):

@@ -565,10 +565,8 @@ class Topic:
     def _joint_states(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
         """Features in the order of the first message's names, whatever the order in others."""
         batch, time_ns = messages.batch, messages.time_ns
-        leaf = self._leaf("name")
-        joints = self._joints
-        assert leaf is not None and joints is not None
-        lists = batch.text_lists(leaf)
+        lists, joints = joint_lists(self._by_path, batch), self._joints
+        assert lists is not None and joints is not None
         orders: dict[tuple[str, ...], np.ndarray] = {joints: np.arange(len(joints))}
         lost: dict[int, str] = {}  # by rows of the batch
         for row, names in enumerate(lists):
@@ -664,6 +662,9 @@ def joint_lists(leaves: Mapping[str, Leaf], batch: Batch) -> list[tuple[str, ...
     if not of or leaves[of].kind != "texts":
         return None
     lists = batch.text_lists(leaves[of])
+    if of == "name":  # a vector whose numbers have no names
+        counts = np.max([batch.counts(leaves[path]) for path in ("position", "velocity", "effort")], axis=0)
+        return [names or ("",) * count for names, count in zip(lists, counts.tolist(), strict=True)]
     if not _is_dynamic(leaves):
         return lists
     records, offsets = batch.records(leaves["interface_values"])
