@@ -481,7 +481,7 @@ def test_stamps_of_absurd_exponents(stamp, tmp_path):
     write(tmp_path / "logs/imu.csv", "t_s,a", "0.0,1", f"{stamp},2")
     refused(tmp_path / "logs", tmp_path / "cache", "logs/imu.csv", "line 3", stamp)
     write(tmp_path / "logs/imu.csv", "t_s,a", "0.0,1", "1e-99999,2", "1e-9,3")
-    robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    robocache.ingest(tmp_path / "logs", tmp_path / "cache", time_unit="s")
     assert robocache.open(tmp_path / "cache").streams["imu"].time_ns.tolist() == [0, 0, 1]
 
 
