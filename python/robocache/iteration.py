@@ -158,7 +158,7 @@ class BatchesInOrder(abc.ABC):
         return {**position, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes to that position at once, whatever its distance. The next loop is what is left of its epoch.
+        """Goes to that position at once, however far it is. The next loop gives the rest of its epoch.
 
         Raises:
             ArgumentError: the state is of another dataset, selection or order, or is none. One without a fingerprint is not

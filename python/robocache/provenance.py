@@ -29,14 +29,14 @@ class Ingested(NamedTuple):
 def ingests(provenance: Any) -> Iterator[Ingested]:
     """The ingests into a cache, the first one first."""
     first = _table(provenance)
-    for told in (first, *_items(first.get("appended"))):
-        repair = _table(told.get("repair"))
+    for ingest in (first, *_items(first.get("appended"))):
+        repair = _table(ingest.get("repair"))
         repaired = {name: _counts(counts) for name, counts in _table(repair.get("streams")).items()}
         yield Ingested(
-            str(told.get("source") or ""),
-            _omissions(told.get("left_out")),
-            _omissions(told.get("skipped")),
-            _assumptions(told.get("assumed")),
+            str(ingest.get("source") or ""),
+            _omissions(ingest.get("left_out")),
+            _omissions(ingest.get("skipped")),
+            _assumptions(ingest.get("assumed")),
             {name: counts for name, counts in repaired.items() if counts},
             str(repair.get("policy")),
         )

@@ -166,7 +166,7 @@ def skew(
         raise errors.ArgumentError(f"moments: expected at least 1, got {moments}")
     streams, outputs = _streams(opened, spec)
     picking, cameras = _picking_spec(spec, outputs)
-    told = opened.provenance.get("live", {})
+    recorders = opened.provenance.get("live", {})
     has_moments = MOMENTS in opened.streams
     found: list[_Compared] = []
     left_out = 0
@@ -191,7 +191,7 @@ def skew(
         arrivals = opened[stream + ARRIVAL]
         delays = arrivals.values - arrivals.time_ns
         older = np.array([one.older_ns[key] for one in found if key in one.older_ns], np.int64)
-        ring = told.get(stream, {}).get("ring", {})
+        ring = recorders.get(stream, {}).get("ring", {})
         keys[key] = KeySkew(
             camera=key in cameras,
             windows=len(found),

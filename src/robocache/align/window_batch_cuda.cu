@@ -20,7 +20,7 @@ constexpr unsigned kWarp = 0xffffffff;  // all lanes
 template <bool kCurves>
 constexpr int kBlocks = kCurves ? 4 : 8;  // on a multiprocessor
 
-// What a kernel does to keys with conversions: no plan of it has any; segments subtract bases; any other conversion too.
+// The conversions that a kernel can do: none; the subtraction of a base by segments; or all.
 enum class Converts { kNothing, kBases, kAll };
 
 // Tables, rows and batches are in global memory. The compiler cannot know this for addresses that it loads from them.
@@ -111,7 +111,7 @@ __device__ void round_all(const Work (&y)[kVector], Vector<Out, kVector>& result
   }
 }
 
-// What a lane subtracts from its vector of each step.
+// The base that a lane subtracts from its vector at each step.
 struct Base {
   float x[4];
   bool some;

@@ -259,7 +259,7 @@ def test_a_name_whose_unit_the_steps_contradict_is_asked_about(header, stamps, w
 
 
 @pytest.mark.parametrize(
-    ("header", "stamps", "told"),
+    ("header", "stamps", "expected"),
     [
         ("timeMs", ["0", "20", "40"], [("clock 'timeMs'", "milliseconds, by its name")]),
         ("t", ["0.0", "0.005", "0.01"], [("clock 't'", "seconds, by its steps of 0.005")]),
@@ -270,10 +270,10 @@ def test_a_name_whose_unit_the_steps_contradict_is_asked_about(header, stamps, w
         ("t", ["2024-05-31T13:45:00", "2024-05-31T13:45:01"], [("clock 't'", "UTC, since it says no zone")]),
     ],
 )
-def test_what_was_assumed_of_a_clock_is_said(header, stamps, told, tmp_path):
+def test_what_was_assumed_of_a_clock_is_said(header, stamps, expected, tmp_path):
     source = write(tmp_path / "imu.csv", *([f"{header},x"] if header else []), *(f"{t},1" for t in stamps))
     report = robocache.ingest(source, tmp_path / "cache")
-    assert [(one.what, one.reason, one.streams) for one in report.assumed] == [(*one, ["imu"]) for one in told]
+    assert [(one.what, one.reason, one.streams) for one in report.assumed] == [(*one, ["imu"]) for one in expected]
 
 
 ISO_NS = 1_704_067_200_123_456_789  # 2024-01-01T00:00:00.123456789Z
@@ -1113,8 +1113,8 @@ def test_a_sparse_stamp_that_is_the_clock_s_but_for_a_delay_is_a_clock_and_said(
     report = robocache.ingest(source, tmp_path / "cache")
     stream = robocache.open(tmp_path / "cache").streams["run.gps_timestamp"]
     assert stream.names == ["height"] and stream.time_ns.tolist() == [k * 10**8 - 30_000_000 for k in range(0, 60, 3)]
-    (told,) = [one.reason for one in report.assumed if one.what == "clock 'gps_timestamp'"]
-    assert told == "of the columns behind it, by its name and its times, in s"
+    (reason,) = [one.reason for one in report.assumed if one.what == "clock 'gps_timestamp'"]
+    assert reason == "of the columns behind it, by its name and its times, in s"
 
 
 @pytest.mark.parametrize("counter", ["frame_id", "frame", "sampleIndex", "Unnamed: 0", "", "row", "x"])
@@ -1166,10 +1166,10 @@ def test_rows_that_take_turns_by_any_column_are_held_where_their_numbers_jump(he
     report = robocache.ingest(write(tmp_path / "log/a.csv", f"t,{header},range", *lines), tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     np.testing.assert_array_equal(between(dataset, "a", 0.005)[:, -1], values)
-    (told,) = [omission for omission in report.left_out if omission.what == "a: values between rows"]
+    (omission,) = [one for one in report.left_out if one.what == "a: values between rows"]
     assert (
-        told.reason.startswith(f"{header} says that rows are of several subjects")
-        and "a file for each subject" in told.reason
+        omission.reason.startswith(f"{header} says that rows are of several subjects")
+        and "a file for each subject" in omission.reason
     )
     assert any(one.what == f"column {header!r}" and one.streams == ["a"] for one in report.assumed)
 
@@ -1215,8 +1215,8 @@ def test_rows_of_ids_that_take_turns_are_held(tmp_path):
     report = robocache.ingest(tmp_path / "log", tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
     np.testing.assert_array_equal(between(dataset, "uwb", 0.005)[:, 0], [(2, 8, 5)[k % 3] for k in range(30)])
-    (told,) = [omission for omission in report.left_out if omission.what == "uwb: values between rows"]
-    assert told.reason.startswith("to_id says that rows are of several subjects")
+    (omission,) = [one for one in report.left_out if one.what == "uwb: values between rows"]
+    assert omission.reason.startswith("to_id says that rows are of several subjects")
 
 
 @pytest.mark.parametrize(
