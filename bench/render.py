@@ -114,8 +114,8 @@ VARIANTS = ["int64 clocks", "float32 values", "D7", "D14", "quantum"]
 
 
 def results(folder: Path) -> Results:
-    """The result files, in the order of TITLES, the GPU's before the CPU's."""
-    paths = [path for path in sorted(folder.glob("*.json")) if path.name != TRAINING.name]
+    """The benchmarks' result files, in the order of TITLES, the GPU's before the CPU's."""
+    paths = [path for path in sorted(folder.glob("*.json")) if "training" not in path.stem]
     found = {path.stem: json.loads(path.read_text()) for path in paths}
     order = list(TITLES)
     return dict(

@@ -1,0 +1,231 @@
+"""Result files of the examples that train policies, the intervals of their numbers, and a progress line.
+
+A result is a file ``bench/results/training-<example>-<what>.json``; docs/training.py renders docs/training.md from these files.
+"""
+
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import robocache
+
+Z = 1.959963984540054  # both sides of 95 %
+FIELDS = ("machine", "commit", "versions", "command", "seeds", "expert", "arms", "predictions")
+ARM_FIELDS = ("name", "seed", "successes", "rollouts", "interval", "outcomes", "curve", "wait_share")
+
+
+def wilson(successes: int, rollouts: int) -> list[float]:
+    """Returns Wilson's 95 % interval of a share of successes: [low, high]."""
+    if not 0 <= successes <= rollouts or rollouts == 0:
+        raise ValueError(
+            f"successes, rollouts: expected 0 <= successes <= rollouts > 0, got {successes} and {rollouts}"
+        )
+    share = successes / rollouts
+    scale = 1 + Z**2 / rollouts
+    centre = (share + Z**2 / (2 * rollouts)) / scale
+    half = Z * math.sqrt(share * (1 - share) / rollouts + Z**2 / (4 * rollouts**2)) / scale
+    return [max(0.0, centre - half), min(1.0, centre + half)]
+
+
+def paired_difference(first: Sequence[bool], second: Sequence[bool]) -> tuple[float, list[float]]:
+    """Returns by how much `first` succeeds more often than `second` on the same starts, and its 95 % interval.
+
+    The interval is method 10 of Newcombe, "Improved confidence intervals for the difference between binomial proportions based
+    on paired data", 1998. It holds for these two policies: other seeds of training differ by more.
+    """
+    if len(first) != len(second) or not len(first):
+        raise ValueError(f"first, second: expected the same starts, got {len(first)} and {len(second)} outcomes")
+    count = len(first)
+    both = sum(bool(a and b) for a, b in zip(first, second, strict=True))
+    neither = sum(not (a or b) for a, b in zip(first, second, strict=True))
+    wins, losses = sum(map(bool, first)), sum(map(bool, second))
+    only_first, only_second = wins - both, losses - both
+    p, q = wins / count, losses / count
+    (p_low, p_high), (q_low, q_high) = wilson(wins, count), wilson(losses, count)
+    covariance = both * neither - only_first * only_second
+    if covariance > 0:
+        covariance = max(0.0, covariance - count / 2)
+    spread = math.sqrt(wins * (count - wins) * losses * (count - losses))
+    phi = covariance / spread if spread else 0.0
+
+    def half(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+    return p - q, [max(-1.0, p - q - half(p - p_low, q_high - q)), min(1.0, p - q + half(p_high - p, q - q_low))]
+
+
+def arm(
+    name: str, seed: int, outcomes: Sequence[bool], *, curve: Sequence[dict] = (), wait_share: float | None = None
+) -> dict:
+    """Returns what a result file holds of one training run.
+
+    Args:
+        outcomes: the rollouts of the last checkpoint, in the order of their starts, so that arms can be compared start by start.
+        curve: a dict for each checkpoint that was evaluated: step, wall_s of training so far, successes, rollouts and loss.
+        wait_share: the share of training's time that waited for data, 0 to 1.
+    """
+    successes = sum(map(bool, outcomes))
+    return {
+        "name": name,
+        "seed": seed,
+        "successes": successes,
+        "rollouts": len(outcomes),
+        "interval": wilson(successes, len(outcomes)),
+        "outcomes": "".join("01"[bool(outcome)] for outcome in outcomes),
+        "curve": list(curve),
+        "wait_share": wait_share,
+    }
+
+
+def outcomes_of(arm: dict) -> list[bool]:
+    return [outcome == "1" for outcome in arm["outcomes"]]
+
+
+def write(
+    path: str | os.PathLike,
+    *,
+    command: str,
+    seeds: Sequence[int],
+    expert: dict,
+    arms: Sequence[dict],
+    predictions: str,
+    packages: Sequence[str] = (),
+    commit: str | None = None,
+    **more: object,
+) -> None:
+    """Writes a result file. It appears only when it is complete.
+
+    Args:
+        command: the command line that gives these numbers again.
+        expert: {"successes", "episodes"} of the demonstrations.
+        arms: what :func:`arm` returns.
+        predictions: what was expected before the runs.
+        packages: distributions whose versions matter, beside numpy, torch and robocache.
+        commit: where the checkout has no git, such as on a machine that got a copy.
+        more: further fields of this example.
+    """
+    content = {
+        "machine": machine(),
+        "commit": commit or checkout_commit(),
+        "versions": versions(["numpy", "torch", *packages]),
+        "command": command,
+        "seeds": list(seeds),
+        "expert": expert,
+        "arms": list(arms),
+        "predictions": predictions,
+        **more,
+    }
+    check(content, path)
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(content, indent=1) + "\n")
+    partial.replace(file)
+
+
+def read(path: str | os.PathLike) -> dict:
+    """Returns what a result file holds.
+
+    Raises:
+        ValueError: a field is missing, or numbers contradict each other; the error names file and field.
+    """
+    content = json.loads(Path(path).read_text())
+    check(content, path)
+    return content
+
+
+def check(content: dict, path: str | os.PathLike) -> None:
+    for field in FIELDS:
+        if field not in content:
+            raise ValueError(f"{path}: expected the field {field!r}")
+    if not content["expert"].keys() >= {"successes", "episodes"}:
+        raise ValueError(f"{path}: expert: expected successes and episodes, got {content['expert']}")
+    for number, one in enumerate(content["arms"]):
+        if missing := [field for field in ARM_FIELDS if field not in one]:
+            raise ValueError(f"{path}: arms[{number}]: expected the field {missing[0]!r}")
+        if one["seed"] not in content["seeds"]:
+            raise ValueError(f"{path}: arms[{number}].seed: expected one of {content['seeds']}, got {one['seed']}")
+        counted = (one["outcomes"].count("1"), len(one["outcomes"]))
+        if counted != (one["successes"], one["rollouts"]):
+            raise ValueError(
+                f"{path}: arms[{number}]: outcomes have {counted[0]} of {counted[1]}, successes and rollouts say otherwise"
+            )
+        if [round(x, 9) for x in one["interval"]] != [round(x, 9) for x in wilson(*counted)]:
+            raise ValueError(f"{path}: arms[{number}].interval: expected {wilson(*counted)}, got {one['interval']}")
+        for point in one["curve"]:
+            if not point.keys() >= {"step", "wall_s", "successes", "rollouts", "loss"}:
+                raise ValueError(f"{path}: arms[{number}].curve: expected step, wall_s, successes, rollouts, loss")
+
+
+def machine() -> str:
+    """Returns the processor and its cores, and the GPU that torch sees."""
+    info = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    words = f"{named.group(1) if named else platform.machine()}, {os.cpu_count()} cores"
+    torch = sys.modules.get("torch")
+    return f"{words}, {torch.cuda.get_device_name()}" if torch is not None and torch.cuda.is_available() else words
+
+
+def checkout_commit() -> str:
+    def git(*command: str) -> str:
+        done = subprocess.run(["git", *command], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    found = {
+        "python": platform.python_version(),
+        "robocache": robocache.check_installation()["versions"]["robocache"],
+    }
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+class Progress:
+    """A line on stderr: what is done, how much of it, and the time left. A terminal gets it anew, a file every ten seconds.
+
+    Example:
+        >>> progress = Progress("training", 4000)
+        >>> progress.show(400, "loss 0.031")
+        >>> progress.end("loss 0.002")
+    """
+
+    def __init__(self, doing: str, total: int, done: int = 0) -> None:
+        self.doing, self.total, self.done, self.before = doing, total, done, done
+        self.began = self.shown = time.monotonic()
+        self.live = sys.stderr.isatty()
+
+    def show(self, done: int, note: str = "") -> None:
+        self.done, now = done, time.monotonic()
+        if now - self.shown < (0.2 if self.live else 10):
+            return
+        self.shown = now
+        rate = (done - self.before) / (now - self.began)
+        left = f", {(self.total - done) / rate:.0f} s left" if rate else ""
+        self._write(
+            f"{self.doing}: {done} of {self.total}{left}{', ' if note else ''}{note}", end="" if self.live else "\n"
+        )
+
+    def end(self, note: str = "") -> None:
+        took = time.monotonic() - self.began
+        self._write(f"{self.doing}: {self.done} of {self.total} in {took:.1f} s{', ' if note else ''}{note}", end="\n")
+
+    def _write(self, line: str, end: str) -> None:
+        print(f"\r\x1b[K{line}" if self.live else line, end=end, file=sys.stderr, flush=True)
