@@ -194,6 +194,42 @@ def readme(found: Results) -> str:
     return table(["what", "on", "speed", "time over a copy", "times as fast as"], rows)
 
 
+def headline(found: Results, of: str, name: str) -> tuple[str, str, str]:
+    """The samples/s of a batch, the hardware, and how it compares with torch's DataLoader."""
+    case = next(case for case in found[of]["cases"] if case["name"] == name)
+    peer, ratio = next(reversed([item for item in case["faster_than"].items() if "DataLoader" in item[0]]))
+    speed = rate(case["contenders"][OURS]["samples_per_s"], " samples")
+    return speed, hardware(found[of]), f"{times(ratio)} a {peer.replace(', ', ' with ')}"
+
+
+def pitch(found: Results) -> str:
+    """What RoboCache does, in one sentence with the number of cameras."""
+    speed, on, peer = headline(found, "nvidia-h200-images", "batches of 256, 2 cameras, device")
+    text = (
+        f"RoboCache turns robot recordings into aligned training batches on the GPU: **{speed}** of state, 16 actions and two "
+        f"JPEG cameras of 224 x 224 on one {on}, {peer}."
+    )
+    return f"{textwrap.fill(text, 120)}\n"
+
+
+def three(found: Results) -> str:
+    """Three numbers: a batch on the GPU, the same on a CPU, and frames decoded."""
+    lines = []
+    for of, what in (
+        ("nvidia-h200-loader", "windows of three sensors"),
+        ("intel-xeon-2-cores-loader", "the same windows"),
+    ):
+        speed, on, peer = headline(found, of, "batch 1024")
+        lines.append(f"- **{speed}**: {what}, on {on}; {peer}\n")
+    case = next(case for case in found["nvidia-h200-images"]["cases"] if case["name"] == "decode, 1024 x 224x224")
+    peer, ratio = next(iter(case["faster_than"].items()))
+    speed = rate(case["contenders"][OURS]["frames_per_s"], " frames")
+    lines.append(
+        f"- **{speed}**: JPEGs of 224 x 224 to pixels, on {hardware(found['nvidia-h200-images'])}; {times(ratio)} {peer}\n"
+    )
+    return "".join(lines)
+
+
 # ---- docs/benchmarks.md ----
 
 
@@ -534,6 +570,8 @@ def replaced(path: Path, name: str, block: str) -> str:
 
 # Where each block stands: the page, the name in its markers, and what it is made by.
 BLOCKS = [
+    ("README.md", "pitch", pitch),
+    ("README.md", "three", three),
     ("README.md", "bench", readme),
     ("docs/benchmarks.md", "bench", page),
     ("docs/images.md", "bench", cameras),

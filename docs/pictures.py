@@ -355,7 +355,7 @@ def main() -> int:
         figure.savefig(path, dpi=90, metadata={"Description": digest(numbers)})
         plt.close(figure)
         print(f"{name} drawn")
-    for name in report_pictures.PAGES:
+    for name in report_pictures.NAMES:
         numbers = report_pictures.computed(name)
         path = HERE / name
         if numbers is None:
@@ -365,7 +365,7 @@ def main() -> int:
         elif report_pictures.draw(name, path, digest(numbers)):
             print(f"{name} drawn")
         else:
-            print(f"{name} is left as it is: chromium and Pillow draw it")
+            print(f"{name} is left as it is: chromium, Pillow and matplotlib draw it")
     return stale
 
 

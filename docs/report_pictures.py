@@ -1,10 +1,11 @@
-"""What docs/doctor-*.png show: pages of the doctor, of recordings in ROBOCACHE_TEST_DATA. docs/pictures.py draws them.
+"""docs/doctor-*.png and docs/inspect.png: pages of the doctor and a plot of inspect, of recordings in ROBOCACHE_TEST_DATA.
 
-A page is what chromium shows of it; without chromium, Pillow or the recordings the pictures stay as they are.
+docs/pictures.py draws them. Chromium shows the pages; without chromium, Pillow or the recordings the pictures stay as they are.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -23,19 +24,34 @@ MARGIN = 24  # what is below the last line
 
 @dataclass(frozen=True)
 class Page:
-    """A report of `source`, which goes by `name`; a file in it as `file`. The last `height` pixels, or the whole page."""
+    """A report of `source`, which goes by `name`; a file in it as `file`. The rows of its pixels from `top` to `bottom`."""
 
     source: str
     name: str
     file: str | None = None
     dark: bool = False
-    height: int | None = None
+    top: int | None = None
+    bottom: int | None = None
 
 
 PAGES = {
     "doctor-quadruped.png": Page("logs_csv/gtsam/quadraped_imu_data.csv", "quadruped", file="imu.csv"),
-    "doctor-unitree-go2.png": Page("rosbag2/unitree_go2", "unitree_go2", dark=True, height=1136),
+    "doctor-unitree-go2.png": Page("rosbag2/unitree_go2", "unitree_go2", dark=True, top=-1136),
+    "doctor-top.png": Page("logs_csv/gtsam/quadraped_imu_data.csv", "quadruped", file="imu.csv", bottom=620),
 }
+INSPECTED = "lerobot_v2/gr00t_gr1_pnp_sim"
+INSPECTED_STREAMS = ("observation.images.ego_view", "observation.state", "action")
+NAMES = (*PAGES, "inspect.png")
+
+
+def inspected(folder: Path) -> robocache.Dataset | None:
+    """The cache that docs/inspect.png plots, in `folder`; None where the recording is not here."""
+    root = os.environ.get("ROBOCACHE_TEST_DATA")
+    if not root or not (Path(root) / INSPECTED).exists() or importlib.util.find_spec("av") is None:
+        return None
+    mapping = {"include": list(INSPECTED_STREAMS)}
+    robocache.ingest(Path(root) / INSPECTED, folder / "cache", mapping=mapping, progress=None)
+    return robocache.open(folder / "cache")
 
 
 def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
@@ -67,6 +83,12 @@ def without(folder: str, text: str) -> str:
 def computed(name: str) -> list[np.ndarray] | None:
     """Every finding of it, so that another report is another picture."""
     with tempfile.TemporaryDirectory() as folder:
+        if name not in PAGES:
+            dataset = inspected(Path(folder))
+            if dataset is None:
+                return None
+            numbers = [dataset.episode(0)[stream][1] for stream in INSPECTED_STREAMS[1:]]
+            return [*numbers, dataset.episodes["end_ns"].to_numpy()]
         report = report_of(PAGES[name], Path(folder))
         if report is None:
             return None
@@ -84,6 +106,20 @@ def draw(name: str, path: Path, description: str) -> bool:
         return False
     if browser is None:
         return False
+    said = PngInfo()
+    said.add_text("Description", description)
+    if name not in PAGES:
+        from robocache.picture import plot
+
+        with tempfile.TemporaryDirectory() as folder:
+            dataset = inspected(Path(folder))
+            assert dataset is not None
+            dataset.path = "cache"  # the title, whatever the folder
+            plot(dataset, Path(folder) / path.name)
+            image = Image.open(Path(folder) / path.name).convert("RGB")
+        image = image.resize((1100, image.height * 1100 // image.width), Image.Resampling.LANCZOS)
+        image.quantize(256, method=Image.Quantize.MAXCOVERAGE).save(path, pnginfo=said, optimize=True)
+        return True
     page = PAGES[name]
     with tempfile.TemporaryDirectory() as folder:
         report = report_of(page, Path(folder))
@@ -99,9 +135,8 @@ def draw(name: str, path: Path, description: str) -> bool:
     pixels = np.asarray(image)
     drawn = np.flatnonzero((pixels != pixels[-1, 0]).any(axis=(1, 2)))
     bottom = min(int(drawn[-1]) + 1 + MARGIN, image.height)
-    top = 0 if page.height is None else max(0, bottom - page.height)
-    said = PngInfo()
-    said.add_text("Description", description)
+    image = image.crop((0, 0, image.width, bottom))
+    top, bottom, _ = slice(page.top, page.bottom).indices(image.height)
     image.crop((0, top, image.width, bottom)).quantize(256, method=Image.Quantize.MAXCOVERAGE).save(
         path, pnginfo=said, optimize=True
     )

@@ -23,9 +23,10 @@ torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+START = (ROOT / "docs/start.md").read_text()
 
 
-def snippets(language, text=README):
+def snippets(language, text=README + START):
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
@@ -47,7 +48,19 @@ def lerobot_files(monkeypatch):
     return importlib.import_module("lerobot_files")
 
 
-# ---- README ----
+# ---- README and docs/start.md ----
+
+
+def test_the_first_screen(rng, folder):
+    time_ns = np.arange(80) * 100_000_000
+    with robocache.Writer("cache") as writer, writer.episode() as episode:
+        for stream in ("observation.state", "action"):
+            episode.append(stream, time_ns, rng.normal(size=(80, 7)).astype(np.float32))
+        frames = rng.integers(0, 256, (80, 48, 64, 3), np.uint8)
+        episode.append("observation.images.top", time_ns, frames, codec="jpeg")
+    (example,) = snippets("python", README)
+    assert len([line for line in example.splitlines() if line.startswith((">>>", "..."))]) <= 8
+    run_examples(example, {})
 
 
 def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, device):
@@ -55,9 +68,7 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
     episodes = lerobot_files.make_episodes(rng, lengths)
     for episode in episodes:
         episode.columns["action"] = 50 * episode.columns["action"] + 700
-    download, *commands = [
-        shlex.split(line, comments=True) for line in snippet("bash", "robocache ingest").splitlines()
-    ]
+    download, *commands = [shlex.split(line, comments=True) for line in snippet("bash", "hf download").splitlines()]
     assert download[:2] == ["hf", "download"]
     lerobot_files.write_lerobot(download[download.index("--local-dir") + 1], episodes, version="v3.0", fps=10)
     for program, *arguments in commands:
@@ -171,7 +182,7 @@ def test_a_mixture_and_lerobots_batches(rng, folder, lerobot_files, monkeypatch)
 
 
 def test_every_python_snippet_of_the_readme_is_tried_here():
-    assert len(snippets("python")) == 4
+    assert len(snippets("python", README)) == 1
 
 
 # ---- docs ----

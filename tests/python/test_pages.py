@@ -47,6 +47,7 @@ RUN_HERE = {
         "loader.save_spec(",
     ],
     "live": ["loader.save_spec(", "chunks = live.Chunks(", "with live.Recorder(", 'key = "/joint_states'],
+    "start": ['windows = {"obs/robot0_eef_pos"', 'windows = {"/joint_states', "mask = [True] * 6"],
     "voxelize": ["time_ns, clouds = "],
 }
 
@@ -67,10 +68,12 @@ def test_every_snippet_is_run():
     elsewhere = {
         "ingest": "import ray",
         "live": "import robocache_ros2",
+        "start": ("import robocache", "with robocache.W", "robocache.resample", 'windows = {"action"'),
         "voxelize": "robocache.voxelize_pointcloud(points, features",
     }
     for page, begins in RUN_HERE.items():
-        here = [text for text in snippets(page) if not text.startswith((">>>", elsewhere.get(page, ">>>")))]
+        shown = [text for text in snippets(page) if not text.startswith(">>>")]
+        here = [text for text in shown if not text.startswith(elsewhere.get(page, ">>>"))]
         assert len(here) == len(begins), page
         assert all(any(text.startswith(begin) for begin in begins) for text in here), page
 
@@ -298,6 +301,23 @@ def test_format(names, monkeypatch):
     names["given"] = {"grid_min": (0, 0, 0), "voxel_size": 1.0, "grid_size": (16, 16, 16), "mode": "mean"}
     run("format", "points, offsets = (np.load(", names)
     assert len(names["begins"]) == 8
+
+
+def test_start(names, rng):
+    time_ns, frames = names["time_ns"], names["frames"]
+    streams = ("obs/robot0_eef_pos", "actions", "/joint_states/position", "observation.state", "action")
+    with robocache.Writer("cache", overwrite=True) as writer, writer.episode() as episode:
+        for stream in streams:
+            episode.append(stream, time_ns, rng.normal(size=(240, 7)).astype(np.float32))
+        episode.append("/camera/color/image_raw/compressed", time_ns, frames, codec="jpeg")
+    shapes = []
+    for begin in RUN_HERE["start"]:
+        batch = next(run("start", begin, names)["loader"])
+        shapes.append({key: tuple(batch[key].shape[:2]) for key in names["windows"]})
+    robomimic, ros, openpi = shapes
+    assert robomimic == {"obs/robot0_eef_pos": (64, 11), "actions": (64, 10)}
+    assert ros == {"/joint_states/position": (64, 2), "/camera/color/image_raw/compressed": (64, 1)}
+    assert openpi == {"observation.state": (64, 7), "action": (64, 50)}
 
 
 def test_clouds(names, monkeypatch):
