@@ -290,7 +290,15 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=0, help="another seed, other recordings (default 0)")
     json_option(made)
 
-    made = command("info", "show versions, libraries, devices and whether they work", "robocache info --json")
+    made = command(
+        "info",
+        "show versions, libraries, devices and whether they work",
+        "robocache info --json",
+        "robocache info --report",
+    )
+    made.add_argument(
+        "--report", action="store_true", help="print what a bug report needs, the self-test too, without user paths"
+    )
     json_option(made)
 
     made = command(

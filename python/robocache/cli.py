@@ -24,7 +24,7 @@ from .errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .export import export
 from .ingest import IngestReport, SourceError, convert, ingest, load_plan, merge, plan, preview
 from .ingest.registry import find_format, given_options
-from .installation import check_installation, memory_available
+from .installation import check_installation, memory_available, report_facts, without_user_paths
 from .loader import Loader
 from .options import Window
 from .self_test import self_test
@@ -419,12 +419,27 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    found = check_installation()
+    if arguments.report:
+        found = without_user_paths({**report_facts(), "self_test": self_test().to_json()})
+    else:
+        found = check_installation()
     if arguments.json:
         _print_json(found)
+    elif arguments.report:
+        for name, value in _flat(found):
+            _say(f"{name}: {value}")
     else:
         view.show_installation(found, Console())
     return _DONE if found["ok"] else _REFUSED
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of nested dicts and lists, by a name such as "cpu.threads"."""
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(inner, dict) for inner in value)):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, " ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _self_test(arguments: argparse.Namespace) -> int:
@@ -434,7 +449,7 @@ def _self_test(arguments: argparse.Namespace) -> int:
         return _REFUSED if found.failures else _DONE
     for failure in found.failures:
         _say(f"{failure.device}: {failure.case}: expected {failure.expected}, got {failure.got}")
-    devices = ", ".join(found.to_json()["devices"])
+    devices = ", ".join(found.devices)
     passed = len(found.results) - len(found.failures)
     _say(f"{passed} of {len(found.results)} results are as expected, on {devices}, in {found.seconds:.1f} s")
     return _REFUSED if found.failures else _DONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -73,8 +74,35 @@ def _failure(array: Any) -> str | None:
     return None if out == 2.0 else f"resample_trajectories gave {out}, expected 2.0"
 
 
+_OLDEST = 80  # compute capability 8.0
+
+
+def _device_failure(index: int, capability: int, torch: Any | None) -> str | None:
+    if capability < _OLDEST:
+        return 'it has no kernels here, which need compute capability 8.0 (Ampere) or later; use device="cpu"'
+    failure = _failure(partial(torch.tensor, device=f"cuda:{index}")) if torch else None
+    if failure and "no kernel image" in failure:  # cudaErrorNoKernelImageForDevice, of this package or of torch
+        failure += f"; build with ROBOCACHE_CUDA_ARCHITECTURES={capability}-real, and take a torch for this GPU"
+    return failure
+
+
 def _cuda_version(number: int) -> str | None:
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def _device(index: int, torch: Any | None) -> dict[str, Any]:
+    call = _lib.function
+    capability = call("cuda_device_compute_capability")(index)
+    failure = _device_failure(index, capability, torch)
+    return {
+        "index": index,
+        "name": call("cuda_device_name")(index),
+        "compute_capability": "{}.{}".format(*divmod(capability, 10)),
+        "memory_total": call("cuda_device_memory_total")(index),
+        "memory_free": call("cuda_device_memory_free")(index),
+        "works": False if failure else None if torch is None else True,
+        "failure": failure,
+    }
 
 
 def check_installation() -> dict[str, Any]:
@@ -82,35 +110,22 @@ def check_installation() -> dict[str, Any]:
 
     Returns:
         A JSON-able dict: ``versions``, ``library`` and ``cuda_library`` (paths), ``cpu`` (threads, memory in bytes,
-        ``works``), ``cuda`` (``plugin_loaded``, ``reason`` why CUDA cannot be used or None, ``runtime``, ``driver``,
-        ``devices`` with name, compute capability, memory in bytes, ``works``: None without torch, which makes the arrays, and
-        ``failure``: why it does not work, or None), ``ok``.
+        ``works``), ``cuda`` (``plugin_loaded``, ``reason`` why CUDA cannot be used and what to do, or None, ``runtime``,
+        ``driver``, ``devices`` with name, compute capability, memory in bytes, ``works``: None where torch, which makes the
+        arrays, cannot use CUDA, and ``failure``: why it does not work, or None), ``ok``.
     """
     call = _lib.function
-    plugin = _lib.path.with_name("librobocache_cuda.so")
+    plugin = _plugin()
+    count = call("cuda_device_count")()
+    torch = _torch() if count else None
     cuda: dict[str, Any] = {
         "plugin_loaded": call("cuda_plugin_loaded")(),
         "reason": call("cuda_unavailable_reason")() or None,
         "runtime": _cuda_version(call("cuda_runtime_version")()),
         "driver": _cuda_version(call("cuda_driver_version")()),
-        "devices": [
-            {
-                "index": index,
-                "name": call("cuda_device_name")(index),
-                "compute_capability": "{}.{}".format(*divmod(call("cuda_device_compute_capability")(index), 10)),
-                "memory_total": call("cuda_device_memory_total")(index),
-                "memory_free": call("cuda_device_memory_free")(index),
-            }
-            for index in range(call("cuda_device_count")())
-        ],
+        "devices": [_device(index, torch) for index in range(count)],
     }
     works = _failure(np.array) is None
-    torch = _torch() if cuda["devices"] else None
-    for device in cuda["devices"]:
-        device["works"], device["failure"] = None, None
-        if torch is not None:
-            device["failure"] = _failure(partial(torch.tensor, device=f"cuda:{device['index']}"))
-            device["works"] = device["failure"] is None
     return {
         "versions": {
             "robocache": _lib.function("version")(),
@@ -128,3 +143,54 @@ def check_installation() -> dict[str, Any]:
         "cuda": cuda,
         "ok": works and all(device["works"] is not False for device in cuda["devices"]),
     }
+
+
+def _plugin() -> Path:
+    return Path(os.environ.get("ROBOCACHE_CUDA_LIBRARY") or _lib.path.with_name("librobocache_cuda.so"))
+
+
+# ---- a bug report ----
+
+_OPTIONAL = ["rich", "av", "h5py", "imagecodecs", "jax", "lerobot", "mcap", "ml_dtypes", "numcodecs", "rosbags", "zarr"]
+_ENVIRONMENT = ("ROBOCACHE_", "CUDA_", "NVIDIA_", "LD_", "OMP_", "WORLD_SIZE", "SLURM_JOB_NUM_NODES")
+
+
+def report_facts() -> dict[str, Any]:
+    """Returns what :func:`check_installation` finds, and the facts on the machine that a bug report needs. JSON-able."""
+    found = check_installation()
+    with suppress(OSError):
+        found["versions"]["system"] = platform.freedesktop_os_release()["PRETTY_NAME"]
+    found["versions"]["libc"] = " ".join(platform.libc_ver())
+    found["versions"] |= {name: version for name in _OPTIONAL if (version := _version(name))}
+    about = dict.fromkeys(line.strip() for line in Path("/proc/cpuinfo").read_text().splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in about)}
+    instructions = [name for name in ("avx2", "fma", "f16c", "avx512f") if name in facts.get("flags", "").split()]
+    found["cpu"] |= {"model": facts.get("model name", platform.machine()), "instructions": instructions}
+    found["cpu"]["memory_available"] = memory_available("cpu")
+    with suppress(OSError):
+        found["cuda"]["kernel_module"] = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    found["environment"] = {
+        name: "a path" if "/" in value else value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_ENVIRONMENT)
+    }
+    return found
+
+
+def without_user_paths(value: Any) -> Any:
+    """Returns a JSON-able value with the folders of this user and this installation replaced in every text."""
+    folders = {
+        str(_plugin().parent): "PLUGIN",
+        str(_lib.path.parent): "LIBRARY",
+        str(Path(__file__).parent): "robocache",
+        sys.prefix: "PYTHON",
+        os.getcwd(): "CWD",
+        str(Path.home()): "~",
+    }
+    if isinstance(value, str):
+        for folder in sorted(folders.keys() - {"/", "."}, key=len, reverse=True):
+            value = value.replace(folder, folders[folder])
+        return value
+    if isinstance(value, dict):
+        return {key: without_user_paths(inner) for key, inner in value.items()}
+    return [without_user_paths(inner) for inner in value] if isinstance(value, list) else value

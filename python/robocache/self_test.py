@@ -61,13 +61,17 @@ class SelfTest:
     def failures(self) -> list[CaseResult]:
         return [result for result in self.results if not result.passed]
 
+    @property
+    def devices(self) -> list[str]:
+        return sorted({result.device for result in self.results})
+
     def to_json(self) -> dict[str, Any]:
         """``ok``, ``cases``, ``seconds``, ``devices`` and the ``failures`` as a JSON-able dict."""
         return {
             "ok": not self.failures,
             "cases": len(self.results),
             "seconds": round(self.seconds, 3),
-            "devices": sorted({result.device for result in self.results}),
+            "devices": self.devices,
             "failures": [asdict(result) for result in self.failures],
         }
 

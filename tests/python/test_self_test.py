@@ -1,9 +1,11 @@
 """The stored answers of `robocache self-test`: no change may alter a byte of them without a word."""
 
+import inspect
 import json
 
 import pytest
 
+import robocache
 from robocache import cli, self_test
 
 
@@ -11,6 +13,28 @@ def test_the_cpu_gives_the_stored_answers():
     found = self_test.self_test()
     assert len(found.results) >= 100
     assert [result for result in found.failures if result.device == "cpu"] == []
+    assert found.seconds < 10
+
+
+def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
+    offered = {
+        name
+        for name in robocache.__all__
+        if inspect.isfunction(getattr(robocache, name))
+        and getattr(robocache, name).__module__.startswith("robocache.ops.")
+    } - {"check_times"}  # it computes nothing
+    called = set()
+
+    def counted(name, function):
+        return lambda *arguments, **given: (called.add(name), function(*arguments, **given))[1]
+
+    for name in offered | {"Loader"}:
+        monkeypatch.setattr(self_test, name, counted(name, getattr(robocache, name)))
+    found = self_test.self_test()
+    assert called == offered | {"Loader"} and len(offered) >= 8
+    cases = {device: {result.case for result in found.results if result.device == device} for device in found.devices}
+    assert all(names == cases["cpu"] for names in cases.values())
+    assert cases["cpu"] == set(json.loads(self_test._ANSWERS.read_text()))
 
 
 def test_cuda_gives_the_stored_answers(cuda):

@@ -21,8 +21,13 @@ struct Plugin {
   std::string reason;
 };
 
-std::string plugin_path() {
-  if (const char* path = std::getenv("ROBOCACHE_CUDA_LIBRARY")) return path;
+// Returns the path that the environment gives; empty where it gives none.
+std::string named_path() {
+  const char* const path = std::getenv("ROBOCACHE_CUDA_LIBRARY");
+  return path != nullptr ? path : "";
+}
+
+std::string installed_path() {
   Dl_info info;
   // The address of a variable of this library tells which file it was loaded from.
   static const int anchor = 0;
@@ -35,39 +40,71 @@ std::string plugin_path() {
   return (folder / name).string();
 }
 
+std::string cuda_version(int32_t number) {
+  return "CUDA " + std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+// Returns "535.104.05 (CUDA 12.2)", or "for CUDA 12.2" if NVML does not say the first.
+std::string driver_text(int32_t cuda) {
+  char release[80] = "";  // NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+  if (void* const nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)) {
+    const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
+    const auto version = reinterpret_cast<int (*)(char*, unsigned)>(dlsym(nvml, "nvmlSystemGetDriverVersion"));
+    if (init == nullptr || version == nullptr || init() != 0 || version(release, sizeof release) != 0) release[0] = 0;
+  }
+  return release[0] != 0 ? std::string(release) + " (" + cuda_version(cuda) + ")" : "for " + cuda_version(cuda);
+}
+
+// Says why the plugin's runtime finds no device, and what to do.
+std::string no_device(const CudaBackend& backend, int code) {
+  int32_t driver = 0;
+  if (backend.driver_version(&driver) == 0) {
+    const std::string needed = "version 580 or later (" + cuda_version(backend.runtime_version) + ")";
+    if (driver == 0) return "no NVIDIA driver; install " + needed + ", or start the container with --gpus all";
+    if (driver / 1000 < backend.runtime_version / 1000)
+      return "the NVIDIA driver " + driver_text(driver) + " is too old; install " + needed;
+  }
+  std::string reason = "no CUDA device";
+  if (code != 0) reason += std::string(": ") + backend.error_text(code);
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES"))
+    return reason + "; CUDA_VISIBLE_DEVICES=" + visible + " hides those it does not name: unset it";
+  return reason + "; make nvidia-smi list one first";
+}
+
 Plugin open_plugin() {
   Plugin plugin;
-  const std::string path = plugin_path();
+  const bool named = !named_path().empty();
+  const std::string path = named ? named_path() : installed_path();
+  const std::string subject = named ? "ROBOCACHE_CUDA_LIBRARY: " + path : path;
+  const auto otherwise = [&](const char* remedy) {
+    return std::string("; ") + (named ? "unset it, or name the plugin that was built with this library" : remedy);
+  };
   if (path.find('/') != std::string::npos && !std::filesystem::exists(path)) {
-    plugin.reason = "no CUDA plugin: " + path + " does not exist (this build has no CUDA)";
+    plugin.reason = (named ? "" : "no CUDA plugin: ") + subject + " does not exist" +
+                    otherwise("install a build with CUDA, which pip makes where it finds nvcc");
     return plugin;
   }
   plugin.library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (plugin.library == nullptr) {
-    plugin.reason = std::string("the CUDA plugin does not open: ") + dlerror();
+    plugin.reason = subject + " does not open: " + dlerror() + otherwise("reinstall robocache");
     return plugin;
   }
   const auto abi = reinterpret_cast<const char* (*)()>(dlsym(plugin.library, "robocache_cuda_abi"));
   const auto table = reinterpret_cast<const CudaBackend* (*)()>(dlsym(plugin.library, "robocache_cuda_backend"));
   if (abi == nullptr || table == nullptr) {
-    plugin.reason = path + " is no CUDA plugin of this version of RoboCache: it exports no robocache_cuda_abi";
+    plugin.reason = subject + " is no CUDA plugin of this version of RoboCache: it exports no robocache_cuda_abi" +
+                    otherwise("reinstall robocache");
     return plugin;
   }
   if (std::strcmp(abi(), ROBOCACHE_BACKEND_ABI) != 0) {
-    plugin.reason = path + " belongs to another build of RoboCache: its interface is " + abi() +
-                    ", this library's is " ROBOCACHE_BACKEND_ABI "; build or install both together";
+    plugin.reason = subject + " belongs to another build of RoboCache: its interface is " + abi() +
+                    ", this library's is " ROBOCACHE_BACKEND_ABI + otherwise("build or install both together");
     return plugin;
   }
   plugin.backend = table();
   const int code = plugin.backend->device_count(&plugin.devices);
-  if (code != 0) {
-    plugin.devices = 0;
-    int32_t driver = 0;
-    const bool none = plugin.backend->driver_version(&driver) == 0 && driver == 0;
-    plugin.reason = none ? "no NVIDIA driver" : std::string("no CUDA device: ") + plugin.backend->error_text(code);
-  } else if (plugin.devices == 0) {
-    plugin.reason = "no CUDA device";
-  }
+  if (code != 0) plugin.devices = 0;
+  if (plugin.devices == 0) plugin.reason = no_device(*plugin.backend, code);
   return plugin;
 }
 

@@ -1,0 +1,212 @@
+"""`robocache info`: each reason why CUDA cannot be used has words and a remedy of its own.
+
+A plugin, an NVML and GPUs are compiled here that do what the environment says.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import robocache
+from robocache import cli, installation
+
+ROOT = Path(__file__).parents[2]
+PLUGIN = """
+#include <cstdlib>
+#include <cstring>
+#include "robocache/core/backend.hpp"
+static int number(const char* name) { return std::getenv(name) ? std::atoi(std::getenv(name)) : 0; }
+extern "C" const char* robocache_cuda_abi() { return std::getenv("FAKE_ABI"); }
+extern "C" const robocache::CudaBackend* robocache_cuda_backend() {
+  static robocache::CudaBackend table{};
+  table.runtime_version = 13000;
+  table.device_count = [](int32_t* count) { *count = number("FAKE_GPUS"); return number("FAKE_CODE"); };
+  table.driver_version = [](int32_t* version) { *version = number("FAKE_DRIVER"); return 0; };
+  table.error_text = [](int code) { return code == 100 ? "no CUDA-capable device is detected" : "as CUDA words it"; };
+  table.device_info = [](int32_t, robocache::CudaDeviceInfo* info) {
+    std::strcpy(info->name, "Fake T4");
+    info->compute_major = number("FAKE_CAPABILITY") / 10;
+    info->compute_minor = number("FAKE_CAPABILITY") % 10;
+    return 0;
+  };
+  return &table;
+}
+"""
+NVML = """
+#include <string.h>
+int nvmlInit_v2(void) { return 0; }
+int nvmlSystemGetDriverVersion(char* text, unsigned size) { return strncpy(text, "535.104.05", size) == 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def fakes(tmp_path_factory):
+    """The folder of the plugin and of libnvidia-ml.so.1."""
+    folder = tmp_path_factory.mktemp("fakes")
+    (folder / "plugin.cpp").write_text(PLUGIN)
+    (folder / "nvml.c").write_text(NVML)
+    for source, made in (("plugin.cpp", "librobocache_cuda.so"), ("nvml.c", "libnvidia-ml.so.1")):
+        standard = ["-std=c++20"] if source.endswith("cpp") else []
+        command = ["g++" if standard else "gcc", *standard, "-shared", "-fPIC", f"-I{ROOT / 'src'}"]
+        subprocess.run([*command, folder / source, "-o", folder / made], check=True)
+    return folder
+
+
+# The command without torch, whose import takes seconds.
+COMMAND = "import sys; sys.modules['torch'] = None; from robocache.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+def info(*arguments, **environment):
+    """The exit code and output of the command, in a process that has only this of CUDA's environment."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "ROBOCACHE_CUDA"))}
+    kept["PYTHONPATH"] = str(Path(robocache.__file__).parents[1])
+    command = [sys.executable, "-c", COMMAND, "info", *arguments]
+    done = subprocess.run(command, env={**kept, **environment}, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def reason(**environment):
+    code, out = info("--json", **environment)
+    found = json.loads(out)
+    assert code == 0 and found["ok"] and found["cuda"]["devices"] == []  # the CPU works
+    return found["cuda"]["reason"]
+
+
+@pytest.fixture(scope="module")
+def plugin(fakes):
+    """The environment of a plugin of this build."""
+    named = {"ROBOCACHE_CUDA_LIBRARY": str(fakes / "librobocache_cuda.so")}
+    abi = re.search("this library's is ([0-9a-f]{16})", reason(**named, FAKE_ABI="another")).group(1)
+    return {**named, "FAKE_ABI": abi}
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A library whose folder has no plugin yet."""
+    return Path(shutil.copy(robocache.check_installation()["library"], tmp_path / "librobocache.so"))
+
+
+def test_no_plugin(copied):
+    assert reason(ROBOCACHE_LIBRARY=str(copied)) == (
+        f"no CUDA plugin: {copied.parent}/librobocache_cuda.so does not exist; install a build with CUDA, which pip makes "
+        "where it finds nvcc"
+    )
+
+
+def test_a_plugin_of_another_build(copied, fakes):
+    shutil.copy(fakes / "librobocache_cuda.so", copied.parent)
+    found = reason(ROBOCACHE_LIBRARY=str(copied), FAKE_ABI="0123456789abcdef")
+    assert re.fullmatch(
+        re.escape(f"{copied.parent}/librobocache_cuda.so belongs to another build of RoboCache: its interface is ")
+        + "0123456789abcdef, this library's is [0-9a-f]{16}; build or install both together",
+        found,
+    )
+
+
+def test_a_plugin_that_is_damaged(copied):
+    (copied.parent / "librobocache_cuda.so").write_bytes(b"\x7fELF, and no more")
+    assert re.search("does not open: .*; reinstall robocache$", reason(ROBOCACHE_LIBRARY=str(copied)))
+
+
+@pytest.mark.parametrize(
+    "path, fault",
+    [
+        ("/nowhere/librobocache_cuda.so", "does not exist"),
+        ("/proc/self/status", "does not open: .*"),
+        ("libm.so.6", "is no CUDA plugin of this version of RoboCache: .*"),
+    ],
+)
+def test_a_wrong_path_in_the_environment(path, fault):
+    remedy = "unset it, or name the plugin that was built with this library"
+    assert re.fullmatch(f"ROBOCACHE_CUDA_LIBRARY: {path} {fault}; {remedy}", reason(ROBOCACHE_CUDA_LIBRARY=path))
+
+
+def test_an_empty_path_in_the_environment_is_none():
+    assert "ROBOCACHE_CUDA_LIBRARY" not in (reason(ROBOCACHE_CUDA_LIBRARY="") or "")
+
+
+def test_no_driver(plugin):
+    assert reason(**plugin, FAKE_CODE="35") == (
+        "no NVIDIA driver; install version 580 or later (CUDA 13.0), or start the container with --gpus all"
+    )
+
+
+def test_an_old_driver_is_named_with_the_one_that_is_needed(plugin, fakes):
+    old = {**plugin, "FAKE_CODE": "35", "FAKE_DRIVER": "12020"}
+    words = "the NVIDIA driver {} is too old; install version 580 or later (CUDA 13.0)"
+    assert reason(**old, LD_LIBRARY_PATH=str(fakes)) == words.format("535.104.05 (CUDA 12.2)")
+    if not Path("/proc/driver/nvidia").exists():  # else the machine's NVML answers
+        assert reason(**old) == words.format("for CUDA 12.2")
+
+
+@pytest.mark.parametrize("code", ["0", "100"])
+def test_no_device(plugin, code):
+    without = {**plugin, "FAKE_CODE": code, "FAKE_DRIVER": "13000"}
+    what = "no CUDA device" + ": no CUDA-capable device is detected" * (code == "100")
+    assert reason(**without) == f"{what}; make nvidia-smi list one first"
+    hidden = f"{what}; CUDA_VISIBLE_DEVICES=7 hides those it does not name: unset it"
+    assert reason(**without, CUDA_VISIBLE_DEVICES="7") == hidden
+
+
+def test_a_device_without_kernels(plugin):
+    turing = {**plugin, "FAKE_GPUS": "1", "FAKE_DRIVER": "13000", "FAKE_CAPABILITY": "75"}
+    code, out = info("--json", **turing)
+    device = json.loads(out)["cuda"]["devices"][0]
+    assert code == 1 and device["works"] is False and device["compute_capability"] == "7.5"
+    assert device["failure"] == (
+        'it has no kernels here, which need compute capability 8.0 (Ampere) or later; use device="cpu"'
+    )
+    code, out = info(**turing)
+    assert code == 1 and "Fake T4, sm 7.5" in out and "does not work: it has no kernels here" in out
+
+
+def test_a_device_that_the_plugin_was_not_built_for(monkeypatch):
+    class Torch:
+        @staticmethod
+        def tensor(values, device):
+            raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+    failure = installation._device_failure(0, 86, Torch)
+    assert failure.endswith("; build with ROBOCACHE_CUDA_ARCHITECTURES=86-real, and take a torch for this GPU")
+    assert installation._device_failure(0, 80, None) is None
+
+
+# ---- --report ----
+
+
+def test_a_report_has_the_facts_and_no_path_of_the_user(tmp_path):
+    home = tmp_path / "Jane Doe"
+    for folder in ("lib", "work"):
+        (home / folder).mkdir(parents=True)
+    copied = shutil.copy(robocache.check_installation()["library"], home / "lib/librobocache.so")
+    environment = {
+        "HOME": str(home),
+        "ROBOCACHE_LIBRARY": copied,
+        "ROBOCACHE_CUDA_LIBRARY": str(home / "work/nowhere.so"),
+        "ROBOCACHE_NUM_THREADS": "2",
+    }
+    for arguments in (["--report"], ["--report", "--json"]):
+        code, out = info(*arguments, **environment)
+        assert code == 0
+        assert "Jane" not in out and str(tmp_path) not in out and sys.prefix not in out
+        assert "ROBOCACHE_CUDA_LIBRARY: PLUGIN/nowhere.so does not exist" in out
+    found = json.loads(out)
+    assert found["library"] == "LIBRARY/librobocache.so"
+    assert found["environment"]["ROBOCACHE_NUM_THREADS"] == "2"
+    assert found["environment"]["ROBOCACHE_LIBRARY"] == "a path"
+    assert found["self_test"]["ok"] and found["versions"]["libc"].startswith("glibc ")
+    assert {"threads", "memory_available", "model", "instructions"} <= found["cpu"].keys()
+
+
+def test_a_report_in_lines(capsys):
+    assert cli.main(["info", "--report"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(": " in line for line in lines)
+    assert f"versions.robocache: {robocache.__version__}" in lines
+    assert "self_test.ok: True" in lines
