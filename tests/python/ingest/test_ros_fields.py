@@ -808,3 +808,224 @@ def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, pub
     np.testing.assert_allclose(found[: len(x) - 1, 0, 0], expected, atol=1e-6)
     assert [one.streams for one in report.assumed] == [["/cmd"]] * held
     assert not held or "2 publishers" in report.assumed[0].reason
+
+
+# ---- names beside arrays ----
+
+
+def write_named(path, name, fields, messages):
+    """An MCAP file of one type of `fields`; `messages` are their values."""
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(fields, name))
+    payloads = [
+        (START + k * MS, bytes(store.serialize_cdr(store.types[name](**made), name))) for k, made in enumerate(messages)
+    ]
+    return write_channel(path, "cdr", (name, "ros2msg", fields.encode()), payloads)
+
+
+@pytest.mark.parametrize(
+    "names", ["joint_names", "name", "names", "dof_names", "interface_names", "motor_name", "joints"]
+)
+def test_texts_name_the_elements_of_the_arrays_beside_them(names, tmp_path):
+    """The order changes in the middle; other names are another subject."""
+    orders = ["abc", "abc", "cab", "bca", "de", "ed"]
+    made = [
+        {
+            names: list(order),
+            "values": np.array([10.0 * k + ord(n) for n in order]),
+            "rates": np.array([k - ord(n) for n in order] if k % 2 else [], "float32"),
+        }
+        for k, order in enumerate(orders)
+    ]
+    path = write_named(
+        tmp_path / "a.mcap", "pkg/msg/Named", f"string[] {names}\nfloat64[] values\nfloat32[] rates\n", made
+    )
+    streams = read(path).only
+    for stream, elements, rows in (("data", "abc", range(4)), ("data/d,e", "de", (4, 5))):
+        values, rates = streams[f"{stream}/values"], streams[f"{stream}/rates"]
+        assert values.names == list(elements)
+        assert [json.loads(row) for row in streams[f"{stream}/{names}"].rows] == [list(elements)] * len(rows)
+        assert np.array(values.rows).tolist() == [[10.0 * k + ord(n) for n in elements] for k in rows]
+        assert [row.tolist() for row in rates.rows] == [
+            [float(k - ord(n)) for n in elements] if k % 2 else [] for k in rows
+        ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "last", "held"),
+    [
+        ("string[] names\nfloat64[] values\n", {"names": ["b"], "values": [4.0, 3.0]}, True),  # lengths differ
+        ("string[] names\nfloat64[] values\n", {"names": ["b", "b"], "values": [4.0, 3.0]}, True),  # one name twice
+        ("string[] names\nfloat64[2] values\n", {"names": ["b", "b"], "values": [4.0, 3.0]}, True),
+        ("string[2] names\nfloat64[2] values\n", {"names": ["b", "b"], "values": [4.0, 3.0]}, True),
+        ("string[] names\nfloat64[2] values\n", {"names": [], "values": [4.0, 3.0]}, False),  # in the first message only
+        ("string[] words\nfloat64[] values\n", {"words": ["b", "a"], "values": [4.0, 3.0]}, False),  # no word for names
+        ("string[] a_names\nstring[] b_names\nfloat64[] values\n",
+         {"a_names": ["b", "a"], "b_names": ["a", "b"], "values": [4.0, 3.0]}, True),  # which names the values?
+        ("int32[] ids\nfloat64[] values\n", {"ids": np.array([1, 3], "int32"), "values": [4.0, 3.0]}, True),  # other ids
+    ],
+)  # fmt: skip
+def test_texts_that_are_not_sure_to_be_names_hold_the_rows_and_it_is_said(fields, last, held, tmp_path):
+    start = {"values": [1.0, 2.0], "ids": np.array([1, 2], "int32")}
+    first = {field: start.get(field, ["a", "b"]) for field in last}
+    made = [one | {"values": np.array(one["values"])} for one in (first, last)]
+    got = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, made))
+    assert got.only["data/values"].names is None
+    assert np.array(got.only["data/values"].rows).tolist() == [[1.0, 2.0], [4.0, 3.0]]
+    assert got.only["data/values"].attributes.get("methods") == ([[0, 2, "previous"]] if held else None)
+    assert [one.streams for one in got.notes.assumed] == [["data"]] * held
+
+
+def test_more_than_32_lists_of_names_hold_the_rows_and_it_is_said(tmp_path):
+    made = [{"names": [f"n{k}", f"m{k}"], "values": np.array([1.0 * k, 2.0 * k])} for k in range(40)]
+    path = write_named(tmp_path / "a.mcap", "pkg/msg/Named", "string[] names\nfloat64[] values\n", made)
+    got = read(path)
+    assert np.array(got.only["data/values"].rows).tolist() == [[k, 2.0 * k] for k in range(40)]
+    assert got.only["data/values"].attributes["methods"] == [[0, 2, "previous"]]
+    assert "names changes" in got.notes.assumed[0].reason
+
+
+@pytest.mark.parametrize(
+    "names", ["string[2] joint_names", "string[] joint_names", "string[2] names", "int32[2] motor_ids"]
+)
+def test_names_tell_apart_the_elements_of_arrays_of_fixed_length(names, tmp_path):
+    field = names.split()[1]
+    ids = {"a": 7, "b": 9}
+    made = [
+        {
+            field: np.array([ids[n] for n in order], "int32") if "ids" in field else list(order),
+            "values": np.array([k + 100.0 * (n == "b") for n in order]),
+            "matrix": np.arange(9.0),
+        }
+        for k, order in enumerate(["ab", "ba", "ab", "ba"])
+    ]
+    path = write_named(tmp_path / "a.mcap", "pkg/msg/Fixed", f"{names}\nfloat64[2] values\nfloat64[9] matrix\n", made)
+    streams = read(path).only
+    assert np.array(streams["data/values"].rows).tolist() == [[k, k + 100.0] for k in range(4)]
+    assert streams["data/values"].names == (["motor_id_7", "motor_id_9"] if "ids" in field else ["a", "b"])
+    assert streams["data/matrix"].names is None
+
+
+def test_each_part_of_a_message_has_names_of_its_own(tmp_path):
+    """Other names in one of the parts are another subject."""
+    fields = (
+        "Side left\nSide right\n"
+        + "=" * 80
+        + "\nMSG: pkg/Side\nstring[] joint_names\nfloat64[] positions\nfloat64[] rates\n"
+    )
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(fields, "pkg/msg/Sides"))
+    side = lambda names, k: store.types["pkg/msg/Side"](  # noqa: E731
+        list(names), np.array([10.0 * k + ord(n) for n in names]), np.array([-1.0 * ord(n) for n in names])
+    )
+    orders = [("ab", "cd"), ("ba", "cd"), ("ab", "dc"), ("ba", "ed")]
+    payloads = [
+        (
+            START + k,
+            bytes(store.serialize_cdr(store.types["pkg/msg/Sides"](side(left, k), side(right, k)), "pkg/msg/Sides")),
+        )
+        for k, (left, right) in enumerate(orders)
+    ]
+    streams = read(
+        write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/Sides", "ros2msg", fields.encode()), payloads)
+    ).only
+    for part, elements in (("left", "ab"), ("right", "cd")):
+        stream = streams[f"data/{part}.positions"]
+        assert stream.names == list(elements)
+        assert np.array(stream.rows).tolist() == [[10.0 * k + ord(n) for n in elements] for k in range(3)]
+        assert np.array(streams[f"data/{part}.rates"].rows).tolist() == [[-1.0 * ord(n) for n in elements]] * 3
+    (other,) = {name.removesuffix("/right.positions") for name in streams if name.endswith("e/right.positions")} or {""}
+    assert (
+        np.array(streams["data/a,b/d,e/right.positions"].rows).tolist() == [[30.0 + ord("d"), 30.0 + ord("e")]] or other
+    )
+
+
+def test_frames_and_names_tell_subjects_apart_together(tmp_path):
+    """The frame alone is in a stream's name where all messages have the same names."""
+    fields = "string frame_id\nstring[] names\nfloat64[] values\n"
+    made = [
+        {"frame_id": frame, "names": list(order), "values": np.array([float(ord(n)) for n in order])}
+        for frame, order in (("left", "ab"), ("left", "ba"), ("right", "ba"))
+    ]
+    streams = read(write_named(tmp_path / "a.mcap", "pkg/msg/Named", fields, made)).only
+    assert np.array(streams["data/values"].rows).tolist() == [[97, 98]] * 2
+    assert np.array(streams["data/right/values"].rows).tolist() == [[98, 97]]
+    assert streams["data/right/values"].names == ["b", "a"]
+
+
+@pytest.mark.parametrize("name", ["string motor_name", "uint8 id", "std_msgs/Header header"])
+@pytest.mark.parametrize("sure", [True, False])
+def test_names_tell_apart_the_messages_of_an_array(name, sure, tmp_path):
+    """Where a message has a name twice, the rows are held."""
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    fields = "Motor[2] motors\n" + "=" * 80 + f"\nMSG: pkg/Motor\n{name}\nfloat32 q\nfloat64[2] gains\n"
+    if "Header" in name:
+        fields += "=" * 80 + "\nMSG: std_msgs/Header\nbuiltin_interfaces/Time stamp\nstring frame_id\n"
+        fields += "=" * 80 + "\nMSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec\n"
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(fields, "pkg/msg/Pair"))
+
+    def motor(n, k):
+        time = store.types["builtin_interfaces/msg/Time"](1, k) if "Header" in name else None
+        said = store.types["std_msgs/msg/Header"](time, n) if time else n if "string" in name else ord(n)
+        return store.types["pkg/msg/Motor"](said, float(k + ord(n)), np.array([ord(n), k], float))
+
+    payloads = []
+    orders = ["ab", "ab", "ba", "ab" if sure else "aa", "ba", "ab", "ba", "ba"]
+    for k, order in enumerate(orders):
+        made = store.types["pkg/msg/Pair"]([motor(n, k) for n in order])
+        payloads.append((START + k, bytes(store.serialize_cdr(made, "pkg/msg/Pair"))))
+    got = read(write_channel(tmp_path / "a.mcap", "cdr", ("pkg/msg/Pair", "ros2msg", fields.encode()), payloads))
+    order = ["ab"] * 8 if sure else orders
+    vector = got.only["data"]
+    for index in range(2):
+        column = vector.names.index(f"motors[{index}].q")
+        assert [row[column] for row in vector.rows] == [k + ord(names[index]) for k, names in enumerate(order)]
+        gains = np.array(got.only[f"data/motors[{index}].gains"].rows).tolist()
+        assert gains == [[ord(names[index]), k] for k, names in enumerate(order)]
+    held = {
+        feature
+        for start, stop, how in vector.attributes.get("methods", ())
+        if how == "previous"
+        for feature in range(start, stop)
+    }
+    assert ({vector.names.index(f"motors[{index}].q") for index in range(2)} <= held) != sure
+    assert len(got.notes.assumed) == (not sure)
+
+
+@pytest.mark.parametrize("form", ["ros1", "json"])
+def test_texts_name_elements_in_ros_1_and_json(form, tmp_path):
+    fields, name = "string[] dof_names\nfloat64[] values\n", "pkg/msg/Dofs"
+    made = [
+        {"dof_names": list(order), "values": [k + 100.0 * (n == "b") for n in order]}
+        for k, order in enumerate(["ab", "ab", "ba", "ba"])
+    ]
+    if form == "json":
+        described = {
+            "dof_names": {"type": "array", "items": {"type": "string"}},
+            "values": {"type": "array", "items": {"type": "number"}},
+        }
+        schema = json.dumps({"type": "object", "properties": described}).encode()
+        payloads = [(START + k, json.dumps(one).encode()) for k, one in enumerate(made)]
+        path = write_channel(tmp_path / "a.mcap", "json", ("Dofs", "jsonschema", schema), payloads)
+    else:
+        if name not in ROS1.types:
+            ROS1.register(get_types_from_msg(fields, name))
+        messages = [
+            (START + k, ROS1.types[name](one["dof_names"], np.array(one["values"]))) for k, one in enumerate(made)
+        ]
+        path = write_bag1(tmp_path / "a.bag", {"data": (name, messages)})
+    stream = read(path).only["data/values"]
+    assert stream.names == ["a", "b"]
+    assert np.array(stream.rows).tolist() == [[k, k + 100.0] for k in range(4)]
+
+
+def test_other_names_in_a_later_bag_are_another_subject(tmp_path):
+    fields = "string[] names\nfloat64[] values\n"
+    for bag, order in (("a", "ab"), ("b", "cd"), ("c", "ba")):
+        made = [{"names": list(order), "values": np.array([float(ord(n)) for n in order])}] * 2
+        write_named(tmp_path / f"bags/{bag}.mcap", "pkg/msg/Named", fields, made)
+    found = read(tmp_path / "bags").recordings
+    assert np.array(found["b.mcap"]["data/c,d/values"].rows).tolist() == [[99, 100]] * 2
+    for bag in "ac":
+        assert np.array(found[f"{bag}.mcap"]["data/values"].rows).tolist() == [[97, 98]] * 2

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from ros_files import MS, ROS2, START, definition, header, image, joints, message, serialize, write_mcap
 from rosbags.interfaces import Nodetype
+from rosbags.typesys import get_types_from_msg
 
 import robocache
 from robocache import Anchors, Window
@@ -193,6 +194,36 @@ def test_joints_are_found_by_name(tmp_path):
     for (_, made), batch in zip(messages, batches, strict=False):
         expected = [made.position[made.name.index(name)] for name in "abc"]
         np.testing.assert_array_equal(batch["/j/position"].reshape(-1), expected)
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_elements_are_found_by_the_names_beside_them(sure, tmp_path):
+    """Where one message has a name twice, neither ingest nor the live topic takes the texts as names."""
+    name = "pkg/msg/DofCommand"
+    if name not in ROS2.types:
+        ROS2.register(get_types_from_msg("std_msgs/Header header\nstring[] dof_names\nfloat64[] values\n", name))
+    messages = []
+    for k in range(12):
+        order = "ab" if k < 6 else "ba" if sure or k != 8 else "aa"
+        values = np.array([10.0 * k + 100 * (n == "b") for n in order])
+        made = message(name, header=header(START + k * MS), dof_names=list(order), values=values)
+        messages.append((START + k * MS, made))
+    loader, rings, names = recorded(tmp_path, "/t", name, messages)
+    assert names == ({"/t/values": ["a", "b"]} if sure else {})
+    topic = Topic("/t", name, rings, names=names, definition=definition(name))
+    for k, batch in enumerate(replayed(loader, rings, topic, name, messages)):
+        expected = [10.0 * k, 10.0 * k + 100] if sure else messages[k][1].values
+        np.testing.assert_array_equal(batch["/t/values"].reshape(-1), expected)
+
+
+def test_elements_that_are_taken_by_index_are_warned_of(tmp_path):
+    name = "pkg/msg/FixedCommand"
+    if name not in ROS2.types:
+        ROS2.register(get_types_from_msg("string[2] dof_names\nfloat64[2] values\n", name))
+    messages = [(START + k * MS, message(name, dof_names=["a", "b"], values=np.array([k, -k]))) for k in range(3)]
+    _, rings, names = recorded(tmp_path, "/t", name, messages)
+    with pytest.warns(UserWarning, match="values are taken by their indices: dof_names must be as"):
+        Topic("/t", name, rings, names=names, definition=definition(name))
 
 
 def test_other_joints_of_a_message_are_passed_over():

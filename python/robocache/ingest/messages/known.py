@@ -15,6 +15,7 @@ from ..images import Kinds
 from ..recording import Notes, SourceError
 from .batches import Batch, Leaf
 from .exported import Exported
+from .names import Named
 
 
 @dataclass
@@ -43,6 +44,8 @@ class Origin:
     what, where: the recording, and its file.
     subject: the subject's name; "" for the one whose streams have the topic's name alone.
     is_held: whether a row is held until the next row, because rows are of several subjects.
+    named: the arrays whose elements are taken by their names; all subjects of the topic share the list.
+    by_index: the paths of fields that are held, because names that are not sure to be theirs change.
     """
 
     topic: str
@@ -53,6 +56,8 @@ class Origin:
     exported: Exported | None = None
     subject: str = ""
     is_held: bool = False
+    named: list[Named] = field(default_factory=list)
+    by_index: set[str] = field(default_factory=set)
 
     @property
     def name(self) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from ..._printable import warn
 from ...errors import ArgumentError, Error
 from ..formats.mcap import MessageOptions
 from ..recording import Notes
@@ -21,6 +22,7 @@ from .batches import Leaf
 from .cameras import ENCODINGS
 from .clocks import stamp_leaves
 from .known import Known, Origin
+from .names import Named, named_arrays
 from .ros import RosDecoder, known_definitions, leaves_of, parse_definition
 from .streams import FRAMES, Topic, says_absent
 
@@ -83,6 +85,8 @@ def make_plan(
                 f"rings: expected streams of {topic} ({schema}), which are {', '.join(map(repr, there)) or 'none'}, "
                 f"got {name!r}; {_READ_LIVE}"
             )
+        if stream.kind == "joints" and "joint_names" not in targets and rules.form != "joints" and not names.get(name):
+            stream = replace(stream, kind="sequence")  # ingest was not sure that its elements have names
         features = _features(name, stream, shape, dtype, codec, names.get(name))
         rows.append({"names": features if stream.kind == "joints" else []})
         if stream.kind == "vector":
@@ -93,7 +97,8 @@ def make_plan(
                         targets[says].setdefault("absent", []).append([row, feature])
         elif stream.kind != "image":
             targets[stream.paths[0]].setdefault("to", []).append([row, -1 if stream.kind == "joints" else 0])
-    uses = _uses(rules, leaves, stamp)
+    uses = _uses(rules, leaves, stamp, any(row["names"] for row in rows))
+    _say_by_index(topic, leaves, {path for path, of in targets.items() if "to" in of})
     pixels = {name: of for name, of in ENCODINGS.items() if rules.form == "image" and not name.startswith("bayer_")}
     return {
         "fields": [_field(leaf) | uses.get(leaf.path, {}) | targets[leaf.path] for leaf in leaves],
@@ -116,12 +121,44 @@ def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[t
     elif rules.form in ("array", "other"):
         for name, group, dtype in rules.vectors():
             yield name, LiveStream("vector", [leaf.path for leaf in group], dtype, len(group))
-        has_joints = any(leaf.path == "joint_names" and leaf.kind == "texts" for leaf in leaves)
+        by_path = {leaf.path: leaf for leaf in leaves}
+        has_joints = "joint_names" in by_path and by_path["joint_names"].kind == "texts"
+        named = _read_by_name(leaves)
         for name, leaf in rules.others():
             if leaf.kind == "number" and leaf.count:
                 yield name, LiveStream("array", [leaf.path], leaf.dtype, leaf.count)
             elif leaf.kind == "numbers" and leaf.dtype != np.uint8:  # the number of bytes varies
-                yield name, LiveStream("joints" if has_joints else "sequence", [leaf.path], leaf.dtype)
+                yield (
+                    name,
+                    LiveStream(
+                        "joints" if has_joints or (named and named.has_array(leaf)) else "sequence",
+                        [leaf.path],
+                        leaf.dtype,
+                    ),
+                )
+
+
+def _read_by_name(leaves: Sequence[Leaf]) -> Named | None:
+    """Finds the one list of texts that names elements of sequences while a robot runs."""
+    found = [named for named in named_arrays(leaves) if named.names[0].kind == "texts" and named.arrays]
+    if len(found) != 1 or any(array[0].kind != "numbers" for array in found[0].arrays):
+        return None
+    return found[0]
+
+
+def _say_by_index(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None:
+    """Warns of elements that ingest takes by their names, and a plan by their indices."""
+    by_name = None if (one := _read_by_name(leaves)) is None else one.path
+    for named in named_arrays(leaves):
+        in_order = named.names[0].kind == "texts" and (named.path in ("name", "joint_names") or named.path == by_name)
+        arrays = [array for array in named.arrays if not (in_order and array[0].kind == "numbers")]
+        if some := [leaf.path for array in arrays for leaf in array if leaf.path in read]:
+            said = ", ".join(some[:4]) + ", ..." * (len(some) > 4)
+            warn(
+                f"{topic}: elements of {said} are taken by their indices: {named.path} must be as in the first message of the "
+                "recording, and in one order",
+                stacklevel=4,
+            )
 
 
 def _leaves(schema: str, definition: str | None) -> tuple[Leaf, ...]:
@@ -177,8 +214,11 @@ def _field(leaf: Leaf) -> dict[str, Any]:
     return field
 
 
-def _uses(rules: Topic, leaves: Sequence[Leaf], stamp: str) -> dict[str, dict[str, str]]:
-    """Returns the uses of fields that are not numbers of a row: the stamp, the joints' names, an image's size and the like."""
+def _uses(rules: Topic, leaves: Sequence[Leaf], stamp: str, has_names: bool) -> dict[str, dict[str, str]]:
+    """Returns the uses of fields that are not numbers of a row: the stamp, the joints' names, an image's size and the like.
+
+    has_names: whether elements of rows are found by their names.
+    """
     uses: dict[str, str] = {}
     stamps = next(filter(None, (stamp_leaves(leaves, path) for path in ("header.stamp", "stamp", "timestamp"))), None)
     if stamps is not None and stamp == "auto":
@@ -189,5 +229,7 @@ def _uses(rules: Topic, leaves: Sequence[Leaf], stamp: str) -> dict[str, dict[st
     if any(leaf.path == joints and leaf.kind == "texts" for leaf in leaves):
         uses[joints] = "joints"
     else:
+        named = _read_by_name(leaves)
+        uses |= {named.path: "joints"} if named is not None and has_names else {}
         uses |= {leaf.path: "frame" for leaf in leaves if leaf.path in FRAMES and leaf.kind == "text"}
     return {path: {"use": use} for path, use in uses.items()}

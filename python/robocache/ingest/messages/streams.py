@@ -22,6 +22,7 @@ from .batches import Batch, Decoder, Leaf
 from .cameras import Camera, Intrinsics, depth_unit
 from .clocks import OF_TRANSFORMS, TopicClock, stamps_of_transforms
 from .known import Decoded, Origin, Span
+from .names import in_order
 from .points import Clouds, is_cloud
 
 # Fields with an element a joint, of types with a list of joints.
@@ -58,6 +59,7 @@ class Topic:
         self._lengths: dict[str, Span] = {}
         self._constant: dict[str, str | None] = {}
         self._joints: tuple[str, ...] | None = None
+        self._firsts: dict[str, tuple[str, ...]] = {}  # the first message's names, by the paths of `origin.named`
         self._refused: set[str] = set()
         self._leaves: tuple[Leaf, ...] | None = None
         self._look()
@@ -151,6 +153,9 @@ class Topic:
             self._clouds.survey(self._by_path, batch)
         if self._joints is None:
             self._joints = next(iter(joint_lists(self._by_path, batch) or ()), None)
+        for named in self._origin.named:
+            if named.path not in self._firsts:
+                self._firsts[named.path] = named.lists(batch)[0]
         found = Intrinsics.of(self._name, self._by_path, batch)
         self.intrinsics = found if self.intrinsics is None else self.intrinsics.joined(found)
         self.depth_unit = self.depth_unit or depth_unit(self._name, self._by_path, batch)
@@ -193,6 +198,7 @@ class Topic:
         self._camera.settle()
         self._clouds.settle()
         try:
+            self._settle_names()
             self._clock.settle(self._seen)
             for path, span in self._lengths.items():
                 if not span.high or self.form == "joints" or self._leaf(path, "records"):
@@ -210,6 +216,21 @@ class Topic:
             notes.skip(f"{self._origin.what}: {name}", error)
             return False
         return True
+
+    def _settle_names(self) -> None:
+        """Takes the order of elements from the first recording.
+
+        Raises:
+            SourceError: it has elements with other names.
+        """
+        for named in self._origin.named:
+            first = self._firsts[named.path]
+            before = self._known.facts.setdefault((self._name, f"order of {named.path}"), first)
+            if sorted(before) != sorted(first):
+                raise SourceError(
+                    f"{self._origin.where}: {self._name}: {named.path} is {list(first)}, but {list(before)} before it"
+                )
+            self._firsts[named.path] = before
 
     def frame_ids(self) -> dict[str, str]:
         """The frames of reference that are the same in all its messages, by the streams that would have them otherwise; those of
@@ -237,6 +258,7 @@ class Topic:
         if not len(batch):
             return
         time_ns = self._clock.times(batch, messages, bad)
+        batch = in_order(batch, self._origin.named, self._firsts)
         decoded = Decoded(self._by_path, batch, time_ns, np.delete(numbers, list(bad)), self._attributes())
         yield from self._own(chain(self._beside(batch, time_ns), self._read(decoded)))
 
@@ -341,13 +363,18 @@ class Topic:
                     self._notes.leave_out(stream, "an array of no numbers")
                     continue
                 told = self._with_methods(attributes, cast("np.dtype[Any]", leaf.dtype), (leaf,), [leaf.count])
-                yield stream, Rows(time_ns, batch.numbers(leaf), attributes=told)
+                yield stream, Rows(time_ns, batch.numbers(leaf), self._element_names(leaf), attributes=told)
             elif leaf.kind == "numbers":
                 yield from self._sequence(stream, leaf, batch, time_ns, attributes)
             elif leaf.kind == "text":
                 yield stream, Texts(time_ns, batch.texts(leaf), attributes=attributes)
             elif leaf.kind == "texts":
-                texts = [json.dumps(texts, ensure_ascii=False) for texts in batch.text_lists(leaf)]
+                lists = batch.text_lists(leaf)
+                if leaf.path == "joint_names" and (orders := self._orders(batch)) is not None:  # as the values are
+                    lists = [
+                        tuple(names[of] for of in order) for names, order in zip(lists, orders.tolist(), strict=True)
+                    ]
+                texts = [json.dumps(texts, ensure_ascii=False) for texts in lists]
                 yield stream, Texts(time_ns, texts, attributes={**attributes, "encoding": "json"})
             elif leaf.kind == "records":
                 yield from self._records(stream, leaf, batch, time_ns, attributes)
@@ -386,8 +413,12 @@ class Topic:
         if dtype.kind in "biu":
             return attributes
         size = prod(shape) // len(leaves)
+        by_index = [leaf.path in self._origin.by_index for leaf in leaves for _ in range(size)]
+        rotations = [
+            block for block in rotations_of(field, names, shape, **words) if not any(by_index[slice(*block[:2])])
+        ]
         is_whole = [leaf.is_whole for leaf in leaves for _ in range(size)]
-        found = with_held(rotations_of(field, names, shape, **words), is_whole)
+        found = with_held(rotations, [held or whole for held, whole in zip(by_index, is_whole, strict=True)])
         angles = [i for i, leaf in enumerate(leaves) if ros_angles(leaf.of, leaf.path.rpartition(".")[2])]
         found = with_others(found, [[i * size, (i + 1) * size, "angle"] for i in angles])
         return {**attributes, "methods": found} if found else attributes
@@ -414,7 +445,7 @@ class Topic:
         if fixed is None:
             yield stream, Ragged(time_ns, values, offsets, attributes=attributes)
         else:
-            names = self._joint_names(fixed)
+            names = self._element_names(leaf) or self._joint_names(fixed)
             told = self._with_methods(attributes, values.dtype, (leaf,), [fixed])
             yield stream, Rows(time_ns, values.reshape(len(batch), fixed), names, attributes=told)
 
@@ -535,6 +566,13 @@ class Topic:
         index = np.arange(len(values))
         index[offsets[rows][:, None] + np.arange(orders.shape[1])] = offsets[rows][:, None] + orders[rows]
         return values[index]
+
+    def _element_names(self, leaf: Leaf) -> list[str] | None:
+        """Returns the names of an array's elements, where it has sure ones."""
+        for named in self._origin.named:
+            if named.has_array(leaf):
+                return list(self._firsts[named.path])
+        return None
 
     def _joint_names(self, width: int) -> list[str] | None:
         """The joints as names of so many features, where they can be."""

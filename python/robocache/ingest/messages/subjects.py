@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..recording import Samples
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
 from .known import Origin
+from .names import Named, named_arrays
 from .streams import FRAMES, Topic, joint_lists
 
 # So many messages that were read together need not be joined with more to become rows.
@@ -42,6 +43,9 @@ class Subjects:
         self._rows = 0
         self._joints = False
         self._ids: dict[str, Ids] | None = None  # by the paths of fields; None before the first messages
+        self._leaves: tuple[Leaf, ...] | None = None  # the type, as :meth:`_see_names` knows it
+        self._named: list[Named] = []
+        self._unsure: list[Named] = []
         self._together = origin.exported is not None
         self.publishers: list[str] = []  # of the topic, where the bag declares several that published at the same time
 
@@ -58,9 +62,14 @@ class Subjects:
         facts, topic = self._origin.known.facts, self._origin.topic
         self._settle_ids()
         self._settle_publishers()
+        self._settle_names()
         named: dict[_Key | None, str] = facts.setdefault((topic, "subjects"), {})
         main = facts.get((topic, "main subject"))
-        if not self._joints and main not in self._topics:
+        count = len(self._lists())
+        has_other_names = (
+            count > 0 and main is not None and main[:count] not in {key[:count] for key in self._topics if key}
+        )
+        if not self._joints and main not in self._topics and not has_other_names:
             main = None
         if self._ids:  # another recording's ids need not be the same
             main = None
@@ -69,7 +78,7 @@ class Subjects:
             facts.setdefault((topic, "main subject"), main)
         for key, one in self._topics.items():
             if key != main:
-                one.origin.subject = named.setdefault(key, self._label(key))
+                one.origin.subject = named.setdefault(key, self._label(key, [*self._topics, *named, main]))
         self._read = {key for key, one in self._topics.items() if one.settle()}
         return bool(self._read)
 
@@ -104,6 +113,7 @@ class Subjects:
         numbers = np.arange(self._rows, self._rows + len(messages.payloads))
         self._rows = 0 if first else self._rows + len(messages.payloads)
         if first and not self._together and len(batch):
+            self._see_names(batch)
             self._see_ids(batch)
         keys: list[_Key | None] = [] if self._together else list(self._keys(batch))
         if first:
@@ -143,6 +153,8 @@ class Subjects:
 
     def _join(self) -> None:
         """Takes all as one subject; rows of ids that take turns are held, since nothing lies between two of them."""
+        for named in list(self._named):
+            self._doubt(named)
         self._together = True
         self._origin.is_held = any(ids.return_ for ids in (self._ids or {}).values())
         next(iter(self._topics.values())).origin.is_held = self._origin.is_held
@@ -183,8 +195,73 @@ class Subjects:
             [f"{path.rpartition('.')[2]}_{value}" for value in _id_values(batch, leaves[path])]
             for path in self._ids or ()
         ]
+        named = [["\0".join(sorted(names)) for names in one.lists(batch)] for one in self._lists()]
         for number, texts in enumerate(zip(*frames, strict=True) if frames else [()] * len(batch)):
-            yield (*filter(None, texts), *(values[number] for values in ids))
+            own = (values[number] for values in named)
+            yield (*own, *filter(None, texts), *(values[number] for values in ids))
+
+    # ---- names of elements ----
+
+    def _lists(self) -> list[Named]:
+        """Returns the names of elements by which messages are of several subjects."""
+        return [] if self._joints else [named for named in self._named if named.splits]
+
+    def _see_names(self, batch: Batch) -> None:
+        """Looks which arrays have sure names of their elements."""
+        if self._leaves is not self._decoder.leaves:
+            self._find_names(batch, is_first=self._leaves is None)
+            self._leaves = self._decoder.leaves
+        for named in self._named + self._unsure:
+            named.add(batch)
+        for named in list(self._named):
+            if not named.is_sure or not named.arrays:
+                self._doubt(named)
+
+    def _find_names(self, batch: Batch, is_first: bool) -> None:
+        """Finds names of elements in the type, to which messages in JSON may have added since."""
+        joints = joint_lists({leaf.path: leaf for leaf in self._decoder.leaves}, batch)
+        before = {named.path: named for named in self._named + self._unsure}
+        sure = self._origin.known.facts.get((self._origin.topic, "named"))
+        for named in named_arrays(self._decoder.leaves):
+            if joints is not None and named.path in ("name", "joint_names"):  # the topic has their sequences in order
+                named.arrays = [array for array in named.arrays if array[0].kind == "number"]
+                named.of_subject = True
+            named.splits &= joints is None
+            if named.path in before:
+                known = before[named.path]
+                paths = {array[0].path for array in known.arrays + known.unfit}
+                known.arrays += [array for array in named.arrays if array[0].path not in paths]
+            elif named.arrays and is_first and (sure is None or named.path in sure):
+                self._named.append(named)
+                self._origin.named.append(named)
+            else:
+                named.is_sure = False
+                self._unsure.append(named)
+
+    def _doubt(self, named: Named) -> None:
+        """Takes elements by their indices, since their names are not sure."""
+        lists = self._lists()
+        named.is_sure = False
+        self._named.remove(named)
+        self._origin.named.remove(named)
+        self._unsure.append(named)
+        if named in lists:
+            index = lists.index(named)
+            self._regroup(lambda key: key[:index] + key[index + 1 :])
+
+    def _settle_names(self) -> None:
+        """Holds the rows of elements that are taken by their indices although their names change."""
+        self._origin.known.facts.setdefault((self._origin.topic, "named"), [named.path for named in self._named])
+        for named in self._named + self._unsure:
+            if leaves := named.by_index():
+                self._origin.by_index.update(leaf.path for leaf in leaves)
+                said = ", ".join([leaf.path for leaf in leaves][:4]) + ", ..." * (len(leaves) > 4)
+                self._origin.notes.assume(
+                    f"elements of {said} by their indices",
+                    f"{named.path} changes, but does not name each element once in every message, in at most {MOST_SUBJECTS} lists; "
+                    "rows are held",
+                    self._origin.topic,
+                )
 
     # ---- ids ----
 
@@ -192,7 +269,9 @@ class Subjects:
         """Counts the values of fields that may be ids; those of too many values are none."""
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
         if self._ids is None:
-            self._ids = {} if joint_lists(leaves, batch) is not None else {path: Ids() for path in _candidates(leaves)}
+            names = {leaf.path for named in self._named + self._unsure for leaf in named.names}
+            has_joints = joint_lists(leaves, batch) is not None
+            self._ids = {} if has_joints else {path: Ids() for path in _candidates(leaves) if path not in names}
         for path, ids in self._ids.items():
             ids.add(_id_values(batch, leaves[path]))
         self._keep_ids([path for path, ids in self._ids.items() if len(ids.seen) <= MOST_SUBJECTS])
@@ -237,10 +316,14 @@ class Subjects:
         count = len(self._ids)
         places = [number - count for number, path in enumerate(self._ids) if path in kept]
         self._ids = {path: self._ids[path] for path in kept}
+        self._regroup(lambda key: (*key[: len(key) - count], *(key[place] for place in places)))
+
+    def _regroup(self, shorten: Callable[[_Key], _Key]) -> None:
+        """Takes subjects as one whose keys are the same when they are shortened."""
         topics: dict[_Key | None, Topic] = {}
         seen: Counter[_Key | None] = Counter()
         for key, topic in self._topics.items():
-            short = None if key is None else (*key[: len(key) - count], *(key[place] for place in places))
+            short = None if key is None else shorten(key)
             seen[short] += self._seen[key]
             if short in topics:
                 topics[short].absorb(topic)
@@ -248,13 +331,20 @@ class Subjects:
                 topics[short] = topic
         self._topics, self._seen = topics, seen
 
-    def _label(self, key: _Key | None) -> str:
-        """What a subject's streams have behind the topic's name."""
+    def _label(self, key: _Key | None, keys: Sequence[_Key | None]) -> str:
+        """What a subject's streams have behind the topic's name; the other `keys` say which of its parts are needed."""
+        count = len(self._lists())
         if key and self._ids and len({other[: -len(self._ids)] for other in self._topics if other is not None}) == 1:
             key = key[-len(self._ids) :]
+        elif key and count:
+            others = [other for other in keys if other]
+            if len({other[:count] for other in others}) == 1:
+                key = key[count:]
+            elif len({other[count:] for other in others}) == 1:
+                key = key[:count]
         said = [text.strip("/") for text in key or () if text.strip("/")]
-        label = ("," if self._joints else "/").join(said)
-        if self._joints and len(label) > _MOST_LETTERS:
+        label = ("," if self._joints else "/").join(said).replace("\0", ",")
+        if (self._joints or count) and len(label) > _MOST_LETTERS:
             label = f"{said[0]}..{said[-1]}-{zlib.crc32(label.encode()):08x}"
         return label or "unnamed"
 
