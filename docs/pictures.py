@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import clocks_picture
 import frames_picture
 import numpy as np
 import report_pictures
@@ -311,6 +312,7 @@ PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "fuse.png": (draw_fusion, lambda: list(fused())),
     "voxelize.png": (draw_voxels, voxelized),
     "window.png": (draw_windows, windowed),
+    "clocks.png": (clocks_picture.draw, clocks_picture.computed),
     "tiers.png": (tiers_picture.draw, tiers_picture.computed),
     "frames.png": (frames_picture.draw, frames_picture.computed),
     "tsdf.png": (tsdf_picture.draw, tsdf_picture.computed),

@@ -583,14 +583,17 @@ class LeRobotDataset(_MapStyle):
 
     @property
     def fps(self) -> float:
+        """The rows a second."""
         return self.meta.fps  # type: ignore[no-any-return]
 
     @property
     def features(self) -> dict[str, dict[str, Any]]:
+        """The columns by name: dtype, shape and names, as in ``meta/info.json``."""
         return self.meta.features
 
     @property
     def hf_dataset(self) -> NoReturn:
+        """Always an AttributeError: a cache has no table of frames."""
         raise AttributeError(
             "hf_dataset: none, for the frames are in a cache; dataset[i] gives a frame, dataset.meta.episodes the episodes, and "
             f"robocache.open({self._dataset.path!r}).streams whole columns"

@@ -1,0 +1,43 @@
+"""docs/clocks.png: the stamps of a recorded and of a nominal clock, read from a cache. docs/pictures.py draws it."""
+
+from __future__ import annotations
+
+import tempfile
+
+import numpy as np
+
+import robocache
+
+RATE_HZ, ROWS = 20, 30
+
+
+def computed() -> list[np.ndarray]:
+    """The stamps of both streams, in seconds."""
+    rng = np.random.default_rng(6)
+    even = np.arange(ROWS) / RATE_HZ
+    recorded = (even + rng.normal(0, 0.007, ROWS).clip(-0.02, 0.02))[(even < 0.7) | (even > 0.9)]
+    with tempfile.TemporaryDirectory() as folder:
+        with robocache.Writer(f"{folder}/cache") as writer, writer.episode() as episode:
+            writer.stream("nominal", clock="nominal")
+            for name, seconds in (("recorded", recorded), ("nominal", even)):
+                time_ns = np.rint(seconds * 1e9).astype(np.int64)
+                episode.append(name, time_ns, np.zeros(len(time_ns)))
+        dataset = robocache.open(f"{folder}/cache")
+        return [np.asarray(dataset.streams[name].time_ns) / 1e9 for name in ("recorded", "nominal")]
+
+
+def draw(plt, numbers: list[np.ndarray]):
+    figure, axes = plt.subplots(2, 1, figsize=(11, 2.6), sharex=True, layout="constrained")
+    titles = ("recorded: the sensor's stamps, with jitter and a gap", "nominal: row number / rate")
+    for axis, title, seconds, colour in zip(axes, titles, numbers, ("C0", "C1"), strict=True):
+        for stamp in numbers[1]:
+            axis.axvline(stamp, color="0.9", linewidth=1, zorder=0)
+        axis.plot(seconds, np.zeros(len(seconds)), "|", markersize=26, color=colour, markeredgewidth=2)
+        wide = np.flatnonzero(np.diff(seconds) > 2 / RATE_HZ)
+        for row in wide:
+            axis.annotate("", (seconds[row], 0), (seconds[row + 1], 0), arrowprops={"arrowstyle": "<->", "color": "C3"})
+            axis.text(seconds[row : row + 2].mean(), 0.25, "a gap", color="C3", ha="center", fontsize=9)
+        axis.set_title(title, fontsize=10, loc="left")
+        axis.set(yticks=[], ylim=(-0.6, 0.7))
+    axes[1].set_xlabel("s")
+    return figure

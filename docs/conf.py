@@ -1,0 +1,59 @@
+"""Sphinx's configuration of the site. `./dev docs` builds it into build/docs."""
+
+import os
+import re
+from pathlib import Path
+
+import robocache
+
+project = "RoboCache"
+author = "the RoboCache authors"
+version = release = robocache.__version__
+html_title = f"RoboCache {version}"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+
+html_theme = "furo"
+html_static_path = ["site/static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+pygments_style, pygments_dark_style = "default", "github-dark"
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the signature has them
+autodoc_default_options = {"members": True}
+napoleon_use_rtype = napoleon_use_ivar = False
+default_role = "literal"  # one backtick in a docstring is code
+add_module_names = False
+
+# READMEs beside the code are pages of the site too: docs/site includes them, and links to them lead there.
+PAGES = {"../examples/README.md": "site/cpp.md", "../src/robocache/README.md": "site/library.md"}
+HERE = Path(__file__).resolve().parent
+
+
+def links_in_the_site(app, docname: str, source: list[str]) -> None:
+    """Links that leave docs lead to a page of the site; a file that is no page is shown by its path."""
+    page = f"{docname}.md"
+    origin = next((origin for origin, included in PAGES.items() if included == page), None)
+    folder = HERE if origin is None else (HERE / origin).parent
+    if origin is not None:
+        source[0] = (HERE / origin).read_text()
+    elif docname.startswith("site/"):
+        return
+
+    def link(found: re.Match[str]) -> str:
+        text, path, anchor = found[1], (folder / found[2]).resolve(), found[3] or ""
+        outside = os.path.relpath(path, HERE)
+        target = PAGES.get(outside, outside)
+        if target.startswith("../"):
+            return f"`{os.path.relpath(path, HERE.parent)}`"
+        return f"[{text}]({os.path.relpath(target, Path(page).parent)}{anchor})"
+
+    source[0] = re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)([^)#\s]+)(#[^)]*)?\)", link, source[0])
+
+
+def setup(app) -> None:
+    app.connect("source-read", links_in_the_site)
