@@ -8,39 +8,47 @@ Robot recordings go in once (:func:`ingest`, or a :class:`Writer`); aligned trai
 
 from __future__ import annotations
 
-from . import _lib, actions, live
-from .dataset import Dataset, open
-from .doctor import DoctorWarning, doctor
-from .episode_batches import EpisodeLoader
-from .errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DeviceError,
-    Error,
-    FileError,
-    FrameError,
-    MissingStreamError,
-    StaleError,
-)
-from .export import export
-from .image_options import ImageOptions
-from .ingest import ingest
-from .installation import check_installation, num_threads, set_num_threads
-from .lerobot import LeRobotDataset
-from .loader import Loader, LoaderWarning
-from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
-from .ops.decode_jpeg import decode_jpeg
-from .ops.fuse import fuse_multimodal
-from .ops.image_batch import image_batch
-from .ops.integrate_tsdf import integrate_tsdf
-from .ops.resample import check_times, resample_trajectories
-from .ops.voxel_downsample import voxel_downsample
-from .ops.voxelize import voxelize_pointcloud
-from .ops.voxelize_sparse import SparseVoxels, voxelize_sparse
-from .options import Anchors, Memory, Normalization, Ranks, Window
-from .sources import Mixture, Source
-from .spec import Spec
-from .writer import ReencodedWarning, Writer
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from . import _lib
+
+if TYPE_CHECKING:
+    from . import actions, live
+    from .dataset import Dataset, open
+    from .doctor import DoctorWarning, doctor
+    from .episode_batches import EpisodeLoader
+    from .errors import (
+        ArgumentError,
+        ArgumentTypeError,
+        DeviceError,
+        Error,
+        FileError,
+        FrameError,
+        MissingStreamError,
+        StaleError,
+    )
+    from .export import export
+    from .image_options import ImageOptions
+    from .ingest import ingest
+    from .installation import check_installation, num_threads, set_num_threads
+    from .lerobot import LeRobotDataset
+    from .loader import Loader, LoaderWarning
+    from .norm_stats import NormStatsWarning, load_norm_stats, merge_stats, save_norm_stats
+    from .ops.decode_jpeg import decode_jpeg
+    from .ops.fuse import fuse_multimodal
+    from .ops.image_batch import image_batch
+    from .ops.integrate_tsdf import integrate_tsdf
+    from .ops.resample import check_times, resample_trajectories
+    from .ops.voxel_downsample import voxel_downsample
+    from .ops.voxelize import voxelize_pointcloud
+    from .ops.voxelize_sparse import SparseVoxels, voxelize_sparse
+    from .options import Anchors, Memory, Normalization, Ranks, Window
+    from .sources import Mixture, Source
+    from .spec import Spec
+    from .writer import ReencodedWarning, Writer
 
 __all__ = [
     "Anchors",
@@ -94,3 +102,61 @@ __all__ = [
 ]
 
 __version__: str = _lib.function("version")()
+
+# A name is imported when it is first used, so that `import robocache` costs little. Each module has these names.
+_NAMES = {
+    "dataset": "Dataset open",
+    "doctor": "DoctorWarning doctor",
+    "episode_batches": "EpisodeLoader",
+    "errors": "ArgumentError ArgumentTypeError DeviceError Error FileError FrameError MissingStreamError StaleError",
+    "export": "export",
+    "image_options": "ImageOptions",
+    "ingest": "ingest",
+    "installation": "check_installation num_threads set_num_threads",
+    "lerobot": "LeRobotDataset",
+    "loader": "Loader LoaderWarning",
+    "norm_stats": "NormStatsWarning load_norm_stats merge_stats save_norm_stats",
+    "ops.decode_jpeg": "decode_jpeg",
+    "ops.fuse": "fuse_multimodal",
+    "ops.image_batch": "image_batch",
+    "ops.integrate_tsdf": "integrate_tsdf",
+    "ops.resample": "check_times resample_trajectories",
+    "ops.voxel_downsample": "voxel_downsample",
+    "ops.voxelize": "voxelize_pointcloud",
+    "ops.voxelize_sparse": "SparseVoxels voxelize_sparse",
+    "options": "Anchors Memory Normalization Ranks Window",
+    "sources": "Mixture Source",
+    "spec": "Spec",
+    "writer": "ReencodedWarning Writer",
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the package's
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULE_OF:
+            globals()[name] = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+            return globals()[name]
+        if not name.startswith("_"):
+            try:
+                return import_module(f"{__name__}.{name}")
+            except ModuleNotFoundError as error:
+                if error.name != f"{__name__}.{name}":
+                    raise
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """A package whose functions `doctor`, `export` and `ingest` keep their names when the subpackages are imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and name in _MODULE_OF:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,82 @@
+"""`import robocache` imports next to nothing; a name is imported when it is first used."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import robocache
+
+OWN = {"robocache", *(f"robocache.{name}" for name in ("_command", "_lib", "_printable", "_tvm_ffi", "errors"))}
+
+
+def python(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_modules_that_an_import_adds_to_numpy_and_tvm_ffi():
+    program = """
+import sys
+sys.modules["torch"] = None
+import numpy, tvm_ffi
+before = set(sys.modules)
+import robocache
+print(*sorted(set(sys.modules) - before))
+"""
+    assert set(python(program)) == OWN
+
+
+@pytest.mark.parametrize("use", ["Loader", "open", "Writer", "resample_trajectories", "actions", "live"])
+def test_what_only_people_and_files_need_stays_away(use):
+    away = ("rich", "pyarrow", "matplotlib", "jsonschema", "h5py", "av")
+    program = f"import sys, robocache; robocache.{use}; print(*(m for m in {away} if m in sys.modules))"
+    assert python("import sys; sys.modules['torch'] = None\n" + program) == []
+
+
+def test_each_public_name_is_listed_for_import_and_for_type_checkers():
+    listed = {*robocache._MODULE_OF, "actions", "live"}
+    assert listed == set(robocache.__all__) <= set(dir(robocache))
+    tree = ast.parse(Path(robocache.__file__).read_text())
+    typed = {
+        alias.name: statement.module
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for alias in statement.names
+    }
+    assert typed == {**robocache._MODULE_OF, "actions": None, "live": None}
+
+
+def test_a_function_keeps_its_name_beside_its_subpackage():
+    program = """
+import robocache.doctor.clocks, robocache.export.report, robocache.ingest.clocks, robocache.loader, types
+for name in robocache.__all__:
+    is_module = isinstance(getattr(robocache, name), types.ModuleType)
+    assert is_module == (name in ("actions", "live")), name
+assert robocache.loader.Loader is robocache.Loader
+"""
+    python(program)
+
+
+def test_a_module_is_there_by_its_name_and_a_misspelt_name_is_not():
+    python("import robocache; robocache.frames.encode; robocache.lerobot.make_dataset")
+    for name in ("Lodaer", "no_such_module", "_private", "__wrapped__"):
+        with pytest.raises(AttributeError, match=f"module 'robocache' has no attribute '{name}'"):
+            getattr(robocache, name)
+
+
+def test_torch_compile_takes_a_name_that_was_not_used_before():
+    pytest.importorskip("torch")
+    program = """
+import torch, robocache
+@torch.compile(fullgraph=True, backend="eager")
+def f(values, times, targets):
+    return robocache.resample_trajectories(values, times, targets) * 2
+times = torch.arange(8, dtype=torch.float64)[None]
+print(f(torch.ones(1, 8, 3), times, times).sum().item())
+"""
+    assert python(program) == ["48.0"]
