@@ -27,12 +27,13 @@ import pyarrow.csv as pa_csv
 from .._printable import ranges
 from ..errors import FileError
 from .csv_begin import (
-    ABSENT,
     LONGEST_LINE,
     Alike,
     Begin,
     find_alike,
     find_kinds,
+    is_absent,
+    is_empty,
     read_begin,
     read_cells,
     refuse_decimal_commas,
@@ -325,7 +326,8 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
             else:
                 types[number] = found
                 kept.append(number)
-        table = _read_table(begin, types) if lost is None else _read_good_rows(begin, types, lost)
+        assumed: list[tuple[str, str]] = []
+        table = _read_table(begin, types, assumed) if lost is None else _read_good_rows(begin, types, lost, assumed)
     except (pa.ArrowInvalid, StopIteration) as error:
         raise SourceError(f"{file}: {str(error) or 'no rows'}") from error
     if header:
@@ -335,7 +337,6 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
     if lost is None:
         _check_quotes(begin, len(table))
 
-    assumed: list[tuple[str, str]] = []
     further = _find_further_clocks(begin, table, [*kept, *texts], options, assumed)
     if further and lost is not None:
         raise SourceError(f"{file}: lines that cannot be read, in a file of several clocks")
@@ -475,9 +476,7 @@ def _find_further_clocks(
         return {}
     first = begin.numbers[min(begin.clock)]
     cells = read_cells(begin, [first, *named])
-    filled = {
-        number: ~np.isin(pc.utf8_trim_whitespace(cells[number]).to_numpy(), ABSENT) for number in cells.column_names
-    }
+    filled = {number: ~is_absent(pc.utf8_trim_whitespace(cells[number])).to_numpy() for number in cells.column_names}
     found = {}
     for index, number in enumerate(named):
         rows, name = filled[number], begin.names[int(number)]
@@ -629,16 +628,43 @@ def _read_texts(column: pa.ChunkedArray, time_ns: np.ndarray) -> Texts:
     return Texts(time_ns[filled.to_numpy()], column.filter(filled).to_pylist())
 
 
-def _read_table(begin: Begin, types: dict[str, Any]) -> pa.Table:
-    """Reads the whole file with all threads. If that fails, one thread reads it again, whose error names the row."""
+def _read_table(begin: Begin, types: dict[str, Any], assumed: list[tuple[str, str]]) -> pa.Table:
+    """Reads the whole file with all threads. If that fails, it is read again as texts, of which some may say that there is no value.
+    If that fails, too, one thread reads it, whose error names the row."""
     convert = pa_csv.ConvertOptions(column_types=types, include_columns=list(types))
-    try:
+    with suppress(pa.ArrowInvalid):
         return begin.read(convert, use_threads=True)
-    except pa.ArrowInvalid:
-        return begin.read(convert)
+    cells = read_cells(begin, list(types))
+    columns = {number: cells[number] for number in types}
+    notes: list[tuple[str, str]] = []
+    for number, kind in types.items():
+        if kind != pa.string():
+            trimmed = pc.utf8_trim_whitespace(cells[number])
+            absent = is_absent(trimmed)
+            notes += _absent_words(begin, number, trimmed.filter(absent))
+            convert.null_values += pc.unique(cells[number].filter(absent)).to_pylist()
+            columns[number] = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
+    with suppress(pa.ArrowInvalid):
+        table = pa.table({number: column.cast(types[number]) for number, column in columns.items()})
+        assumed += notes
+        return table
+    return begin.read(convert)
 
 
-def _read_good_rows(begin: Begin, types: dict[str, Any], lost: dict[int, str]) -> pa.Table:
+def _absent_words(begin: Begin, number: str, cells: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
+    """Yields which words of a column of numbers are taken as NaN, but for those that always are."""
+    words = cells.filter(pc.invert(is_empty(cells)))
+    if len(words):
+        counts = sorted(pc.value_counts(words).to_pylist(), key=lambda count: -count["counts"])
+        said = ", ".join(f"{count['values']!r} ({count['counts']})" for count in counts[:4]) + ", ..." * (
+            len(counts) > 4
+        )
+        yield f"column {begin.label(number)!r}", f"NaN in {len(words)} rows: {said}"
+
+
+def _read_good_rows(
+    begin: Begin, types: dict[str, Any], lost: dict[int, str], assumed: list[tuple[str, str]]
+) -> pa.Table:
     """Returns the rows that have as many cells as the first row, and in which each cell has its column's type."""
     assert begin.lost is not None
     begin.lost.clear()
@@ -658,7 +684,8 @@ def _read_good_rows(begin: Begin, types: dict[str, Any], lost: dict[int, str]) -
             form = _STAMP if int(number) in begin.clock else ".*"
             fits = pc.match_substring_regex(trimmed, f"^({form})$")
         else:
-            absent = pc.is_in(trimmed, pa.array(ABSENT))
+            absent = is_absent(trimmed)
+            assumed += _absent_words(begin, number, trimmed.filter(absent))
             columns[number] = pc.if_else(absent, pa.scalar(None, pa.string()), trimmed)
             form = "true|false|0|1" if kind == pa.bool_() else f"{NUMBER}|[+-]?inf(inity)?"
             fits = pc.or_(absent, pc.match_substring_regex(trimmed, f"^({form})$", ignore_case=True))

@@ -40,8 +40,26 @@ _DECIMAL_COMMA = r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+([eE][+-]?\d{1,5})?"
 _VALUE = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{_DECIMAL_COMMA}"
 # A row is no longer: Arrow reads so much at once.
 LONGEST_LINE = 1 << 20
-# Cells that are no value.
-ABSENT = pa_csv.ConvertOptions().null_values
+# Cells that are no value, in small letters: those of pyarrow, and what spreadsheets, Python and others write. In a column of texts
+# the latter are texts.
+_ABSENT = {text.lower() for text in pa_csv.ConvertOptions().null_values}
+_WORDS = {
+    "-",
+    "--",
+    "---",
+    "?",
+    ".",
+    "none",
+    "nil",
+    "n.a.",
+    "n.a",
+    "<na>",
+    "<null>",
+    "nat",
+    "undefined",
+    "missing",
+    "\\n",
+} | {f"#{error}" for error in ("div/0!", "value!", "ref!", "num!", "name?", "null!")}
 
 
 @dataclass
@@ -267,7 +285,7 @@ def _split(line: str, separator: str) -> list[str]:
 
 def _is_value(cell: str) -> bool:
     """Whether this may stand in a row of numbers, and not in a header."""
-    return cell in ABSENT or bool(re.fullmatch(_VALUE, cell))
+    return cell.lower() in {*_ABSENT, *_WORDS} or bool(re.fullmatch(_VALUE, cell))
 
 
 def _find_separator(lines: list[str]) -> str:
@@ -284,6 +302,7 @@ def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any
     """What of each column the first file of the stream that has something in it makes of it, be it behind its first rows;
     numbers where none has. Each file is looked at once, for all columns together."""
     missing = {*begin.keys} - alike.kinds.keys()
+    texts: set[str] = set()
     for file in alike.files if missing else ():
         with suppress(SourceError, OSError, pa.ArrowInvalid, StopIteration):  # which are told when it is read
             other = read_begin(file, options)
@@ -292,11 +311,16 @@ def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any
             if late := {key: columns[key] for key, kind in kinds.items() if kind is None}:
                 cells = read_cells(other, [*late.values()])
                 kinds |= {key: type_or_why_not(cells[number]) for key, number in late.items()}
+                texts |= {
+                    key
+                    for key, number in late.items()
+                    if kinds[key] is None and not pc.all(is_empty(cells[number])).as_py()
+                }
             alike.kinds |= {key: kind for key, kind in kinds.items() if kind is not None}
             missing -= alike.kinds.keys()
         if not missing:
             break
-    alike.kinds |= dict.fromkeys(missing, pa.float64())
+    alike.kinds |= {key: "text" if key in texts else pa.float64() for key in missing}
     return alike.kinds
 
 
@@ -306,7 +330,7 @@ def refuse_decimal_commas(begin: Begin, number: str) -> None:
     if not pa.types.is_string(column.type):
         return
     cells = pc.utf8_trim_whitespace(column)
-    filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(ABSENT))))
+    filled = cells.filter(pc.invert(is_absent(cells)))
     commas = filled.filter(pc.match_substring_regex(filled, f"^{_DECIMAL_COMMA}$"))
     numbers = pc.sum(pc.match_substring_regex(filled, f"^{NUMBER}$")).as_py() or 0
     if len(commas) and 2 * (len(commas) + numbers) >= len(filled):
@@ -318,8 +342,18 @@ def refuse_decimal_commas(begin: Begin, number: str) -> None:
         )
 
 
+def is_empty(cells: pa.Array) -> pa.Array:
+    """Whether each cell, without blanks around it, is empty or a word that pyarrow takes for no value."""
+    return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT]))
+
+
+def is_absent(cells: pa.Array) -> pa.Array:
+    """Whether each cell, without blanks around it, is no value in a column of numbers."""
+    return pc.is_in(pc.utf8_lower(cells), pa.array([*_ABSENT, *_WORDS]))
+
+
 def type_or_why_not(column: pa.Array) -> Any:
-    """As what a column is read, float64 or bool; or why it cannot be values, as text; or None where all cells are empty."""
+    """As what a column is read, float64 or bool; or why it cannot be values, as text; or None where no cell has a value."""
     if pa.types.is_null(column.type):
         return None
     if pa.types.is_boolean(column.type):
@@ -331,7 +365,7 @@ def type_or_why_not(column: pa.Array) -> Any:
     elif pa.types.is_string(column.type):
         # Numbers with a few bad cells among them are not text: reading them will stop at the first of these.
         cells = pc.utf8_trim_whitespace(column)
-        filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(ABSENT))))
+        filled = cells.filter(pc.invert(is_absent(cells)))
         if not len(filled):
             return None
         for words, kind in ((f"{NUMBER}|[+-]?inf", pa.float64()), ("true|false", pa.bool_())):
@@ -353,11 +387,11 @@ def read_cells(begin: Begin, numbers: list[str]) -> pa.Table:
 def refuse_rounded_numbers(begin: Begin, number: str, name: str) -> None:
     """Raises for a column of whole numbers of which float64 does not hold one; the file's first megabyte did not tell."""
     cells = pc.utf8_trim_whitespace(read_cells(begin, [number])[number])
-    filled = cells.filter(pc.invert(pc.is_in(cells, pa.array(ABSENT))))
-    if not pc.all(pc.match_substring_regex(filled, r"^[+-]?\d+$")).as_py():
+    absent = is_absent(cells)
+    if not pc.all(pc.match_substring_regex(cells.filter(pc.invert(absent)), r"^[+-]?\d+$")).as_py():
         return
-    for row, cell in enumerate(cells.to_pylist()):
-        if cell not in ABSENT and Decimal(cell) != Decimal(float(cell)):
+    for row, (cell, no_value) in enumerate(zip(cells.to_pylist(), absent.to_pylist(), strict=True)):
+        if not no_value and Decimal(cell) != Decimal(float(cell)):
             raise SourceError(
                 f"{begin.file}: line {row + 1 + begin.skipped}: column {name}: whole numbers beyond 2^53 do not fit float64, got {cell}"
             )

@@ -382,6 +382,55 @@ def test_cells_that_are_empty_or_nan_are_nan(tmp_path):
     np.testing.assert_array_equal(values, [[1, np.nan], [np.nan, 2], [np.nan, -np.inf], [np.nan, 1e-3]])
 
 
+@pytest.mark.parametrize(
+    "word", ["-", "--", "None", "?", "nil", "#DIV/0!", "null", "n/a", " - ", "none", "#VALUE!", "\\N"]
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_words_for_no_value_are_nan_and_counted(word, late, tmp_path):
+    """Behind the first megabyte, too."""
+    rows = 120_000 if late else 6
+    cells = ["1.5"] * rows
+    cells[-4] = cells[-2] = word
+    flags = ["true"] * rows
+    flags[-3] = word
+    lines = [f"{row / 100},{cell},{flag},2.5" for row, (cell, flag) in enumerate(zip(cells, flags, strict=True))]
+    source = write(tmp_path / "log/imu.csv", "time_s,x,flag,y", *lines)
+    report = robocache.ingest(source, tmp_path / "cache")
+    _, values = robocache.open(tmp_path / "cache").episode(0)["imu"]
+    nan = np.isnan(np.asarray(values))
+    assert np.argwhere(nan).tolist() == [[rows - 4, 0], [rows - 3, 1], [rows - 2, 0]]
+    assert (np.asarray(values)[:, 2] == 2.5).all()
+    said = {one.what: one.reason for one in report.assumed if one.what.startswith("column")}
+    if word in ("null", "n/a"):  # as pyarrow has them
+        assert not said
+    else:
+        assert said == {
+            "column 'x'": f"NaN in 2 rows: {word.strip()!r} (2)",
+            "column 'flag'": f"NaN in 1 rows: {word.strip()!r} (1)",
+        }
+
+
+def test_words_for_no_value_are_texts_among_texts(tmp_path):
+    lines = ["time_s,fault,sparse", "0.0,None,-", "0.1,None,-", "0.2,None,-", "0.3,None,7"]
+    source = write(tmp_path / "log/imu.csv", *lines)
+    robocache.ingest(source, tmp_path / "cache")
+    episode = robocache.open(tmp_path / "cache").episode(0)
+    assert list(episode["imu.fault"][1]) == ["None"] * 4
+    assert np.asarray(episode["imu"][1]).tolist()[3] == [7.0] and np.isnan(np.asarray(episode["imu"][1])[:3]).all()
+
+
+def test_a_bad_cell_among_words_for_no_value_is_named(tmp_path):
+    source = write(tmp_path / "log/imu.csv", "time_s,x", "0.0,1", "0.1,-", "0.2,3", "0.3,1.2.3", "0.4,3")
+    message = refused(source, tmp_path / "cache", "imu.csv")
+    assert "1.2.3" in message
+
+
+def test_large_whole_numbers_among_words_for_no_value_are_refused(tmp_path):
+    lines = ["1.5"] * 200_000 + ["-"]
+    lines = [f"{row / 100},{cell}" for row, cell in enumerate(["1"] * 200_000 + ["-", "9007199254740993"])]
+    refused(write(tmp_path / "log/imu.csv", "time_s,x", *lines), tmp_path / "cache", "9007199254740993")
+
+
 @settings(max_examples=30)
 @given(rows=st.lists(st.lists(st.floats(allow_nan=False, width=64), min_size=3, max_size=3), min_size=1, max_size=50))
 def test_numbers_are_read_exactly(rows, tmp_path):
@@ -663,7 +712,7 @@ def test_a_file_that_cannot_be_read(lines, words, tmp_path):
         (",2", ["line 4", "''"]),
         ("nan,2", ["line 4", "nan"]),
         ("later,2", ["line 4", "later"]),
-        ("0.3,-", ["Row #4", "-"]),
+        ("0.3,+", ["Row #4", "+"]),
         ("0.3,1.5e", ["Row #4", "1.5e"]),
     ],
 )
