@@ -1,0 +1,32 @@
+// The versions of what is linked into this library, as the headers and the compiler state them: the SBOM is written from
+// this text, and the gates compare the two.
+
+#include <cstddef>
+
+#define ROBOCACHE_TEXT_OF(x) #x
+#define ROBOCACHE_TEXT(x) ROBOCACHE_TEXT_OF(x)
+
+#ifdef ROBOCACHE_NVCC_VERSION
+#include <cuda_runtime_api.h>
+
+#include <cuda/version>
+#define ROBOCACHE_LINKED \
+  "nvcc=" ROBOCACHE_NVCC_VERSION ";cudart=" ROBOCACHE_TEXT(CUDART_VERSION) ";cccl=" ROBOCACHE_TEXT(CCCL_VERSION) ";"
+#else
+#include <cstdio>
+// <cstdio> comes before jpeglib.h, which uses FILE.
+#include <jpeglib.h>
+#include <zlib.h>
+
+#include <nlohmann/json.hpp>
+#define ROBOCACHE_LINKED                                                                                       \
+  "libjpeg-turbo=" ROBOCACHE_TEXT(                                                                             \
+      LIBJPEG_TURBO_VERSION) ";zlib=" ZLIB_VERSION                                                             \
+                             ";nlohmann-json=" ROBOCACHE_TEXT(NLOHMANN_JSON_VERSION_MAJOR) "." ROBOCACHE_TEXT( \
+                                 NLOHMANN_JSON_VERSION_MINOR) "." ROBOCACHE_TEXT(NLOHMANN_JSON_VERSION_PATCH) ";"
+#endif
+
+// `retain` keeps it where the linker drops what nobody uses.
+[[gnu::used, gnu::retain]] extern const char robocache_linked[] =
+    "robocache-linked:" ROBOCACHE_LINKED "libstdc++=" ROBOCACHE_TEXT(__GNUC__) "." ROBOCACHE_TEXT(
+        __GNUC_MINOR__) "." ROBOCACHE_TEXT(__GNUC_PATCHLEVEL__) ";zig=" ROBOCACHE_ZIG_VERSION ";";
