@@ -8,17 +8,16 @@ import re
 import subprocess
 import sys
 import sysconfig
-import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 BUILD = Path(os.environ.get("ROBOCACHE_BUILD", ROOT / "build" / "release"))
-CPU, CUDA = "robocache/lib/librobocache.so", "robocache/lib/librobocache_cuda.so"
-# Bookworm's, which the wheel is built on.
-NEWEST_GLIBC = (2, 36)
-SYSTEM_LIBRARIES = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+sys.path.insert(0, str(ROOT / "packaging"))
+
+import gates  # noqa: E402
 
 RESAMPLE = """
 import numpy as np
@@ -64,14 +63,6 @@ def wheel() -> Path:
 
 
 @pytest.fixture(scope="module")
-def libraries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python outside the tree with the wheel, the oldest tvm-ffi it allows, and no torch."""
     folder = tmp_path_factory.mktemp("clean")
@@ -81,45 +72,19 @@ def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def symbols(library: Path, *options: str) -> list[tuple[str, str]]:
-    """(type, name) of each symbol that nm lists."""
-    lines = run("nm", *options, library).splitlines()
-    return [(fields[-2], fields[-1]) for fields in map(str.split, lines) if len(fields) >= 2]
-
-
 def test_one_tag_for_every_python(wheel: Path) -> None:
     assert re.fullmatch(r"robocache-[0-9.]+-py3-none-(many)?linux_\w+\.whl", wheel.name)
 
 
-def test_both_libraries_and_the_typing_marker_are_inside(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    assert {CPU, CUDA, "robocache/__init__.py", "robocache/py.typed"} <= names
-    assert {"LICENSE", "NOTICE"} <= {Path(name).name for name in names}  # NOTICE: of what is linked into them
-    assert not [name for name in names if name.endswith((".hpp", ".a", ".cmake"))]
-
-
-@pytest.mark.parametrize("library", [CPU, CUDA])
-def test_needs_nothing_but_libc(libraries: Path, library: str) -> None:
-    needed = re.findall(r"\(NEEDED\).*\[(.+)\]", run("readelf", "-d", "-W", libraries / library))
-    assert set(needed) <= SYSTEM_LIBRARIES
-
-
-@pytest.mark.parametrize(("library", "others"), [(CPU, r"TVMFFI\w+"), (CUDA, r"(?!)")])
-def test_undefined_symbols_are_of_libc_or_tvm_ffi(libraries: Path, library: str, others: str) -> None:
-    # The named ones are weak: nobody has to have them.
-    allowed = re.compile(rf"[\w.]+@GLIBC_[\d.]+|_ITM_\w+|__gmon_start__|__cxa_pure_virtual|{others}")
-    undefined = [name for _, name in symbols(libraries / library, "-D", "--undefined-only")]
-    assert undefined
-    assert [name for name in undefined if not allowed.fullmatch(name)] == []
-    versions = {tuple(map(int, v.split("."))) for v in re.findall(r"@GLIBC_([\d.]+)", "\n".join(undefined))}
-    assert max(versions) <= NEWEST_GLIBC
-
-
-@pytest.mark.parametrize(("library", "own"), [(CPU, ("__tvm_ffi_",)), (CUDA, ("robocache_cuda_",))])
-def test_exports_only_its_own_names(libraries: Path, library: str, own: tuple[str, ...]) -> None:
-    exported = [name for _, name in symbols(libraries / library, "-D", "--defined-only")]
-    assert exported
-    assert [name for name in exported if not name.startswith(own)] == []
+@pytest.mark.parametrize(
+    "gate", [gates.search_path, gates.needed, gates.undefined, gates.exports, gates.missing, gates.strays]
+)
+def test_gates_that_every_wheel_passes(
+    wheel: Path, tmp_path: Path, gate: Callable[[gates.Wheel], Iterator[str]]
+) -> None:
+    opened = gates.Wheel(wheel, tmp_path)
+    assert len(opened.libraries) == 2
+    assert list(gate(opened)) == []
 
 
 @pytest.mark.parametrize("isa", ["baseline", "v3", "v4"])

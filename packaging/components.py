@@ -1,0 +1,127 @@
+"""What other people wrote and a wheel's libraries contain: versions as the libraries state them, licences and their texts
+from where the build took the component."""
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CPU, CUDA = "robocache/lib/librobocache.so", "robocache/lib/librobocache_cuda.so"
+GPL3 = Path("/usr/share/common-licenses/GPL-3")
+
+
+@dataclass(frozen=True)
+class Component:
+    name: str
+    licence: str  # an SPDX expression
+    package: str  # of Debian, or of NVIDIA on PyPI
+    library: str  # that contains it
+    stated_as: str  # its name in the text of linked.cpp
+
+
+_GCC = "GPL-3.0-or-later WITH GCC-exception-3.1"
+_NVIDIA = "LicenseRef-NVIDIA-Proprietary"
+COMPONENTS = (
+    Component("libjpeg-turbo", "BSD-3-Clause AND IJG AND Zlib", "libjpeg62-turbo-dev", CPU, "libjpeg-turbo"),
+    Component("zlib", "Zlib", "zlib1g-dev", CPU, "zlib"),
+    Component("nlohmann-json", "MIT", "nlohmann-json3-dev", CPU, "nlohmann-json"),
+    Component("libstdc++", _GCC, "libstdc++-12-dev", CPU, "libstdc++"),
+    Component("libgcc", _GCC, "libgcc-12-dev", CPU, "libstdc++"),
+    Component("cudart", _NVIDIA, "nvidia-cuda-runtime", CUDA, "cudart"),
+    Component("libdevice", _NVIDIA, "nvidia-nvvm", CUDA, "nvcc"),
+    Component("CCCL", "Apache-2.0 WITH LLVM-exception AND BSD-3-Clause AND BSL-1.0", "nvidia-cuda-cccl", CUDA, "cccl"),
+)
+OWN_LICENCE = "Apache-2.0"
+
+
+def linked(library: bytes) -> dict[str, str]:
+    """The versions that a library states of what it contains: {"zlib": "1.2.13", ...}."""
+    texts = set(re.findall(rb"robocache-linked:([\x21-\x7e]+)", library))
+    if len(texts) != 1:
+        raise ValueError(f"states {len(texts)} times what is linked into it, not once")
+    versions = dict(pair.split("=") for pair in texts.pop().decode().strip(";").split(";"))
+    # NVIDIA's headers state numbers: 13000 is 13.0, 3000001 is 3.0.1.
+    for name, thousands in (("cudart", (1000, 10)), ("cccl", (1_000_000, 100, 1))):
+        if name in versions:
+            rest, parts = int(versions[name]), []
+            for unit in thousands:
+                parts.append(str(rest // unit))
+                rest %= unit
+            versions[name] = ".".join(parts)
+    return versions
+
+
+def versions_of(libraries: Mapping[str, bytes]) -> dict[Component, str]:
+    """Each component of a wheel with the libraries {its path: its bytes}, and its version."""
+    stated = {path: linked(library) for path, library in libraries.items()}
+    return {c: stated[c.library][c.stated_as] for c in COMPONENTS if c.library in stated}
+
+
+def licence_expression(components: Mapping[Component, str]) -> str:
+    parts = {part for component in components for part in component.licence.split(" AND ")}
+    return " AND ".join([OWN_LICENCE, *sorted(parts - {OWN_LICENCE})])
+
+
+def bill(name: str, version: str, components: Mapping[Component, str], tools: Mapping[str, str], time: str) -> str:
+    """The CycloneDX 1.6 document of a wheel."""
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "metadata": {
+            "timestamp": time,
+            "tools": {"components": [{"type": "application", "name": n, "version": v} for n, v in tools.items()]},
+            "component": {
+                "type": "library",
+                "bom-ref": name,
+                "name": name,
+                "version": version,
+                "licenses": [{"expression": OWN_LICENCE}],
+                "purl": f"pkg:pypi/{name}@{version}",
+            },
+        },
+        "components": [
+            {
+                "type": "library",
+                "bom-ref": component.name,
+                "name": component.name,
+                "version": component_version,
+                "licenses": [{"expression": component.licence}],
+                "properties": [
+                    {"name": "robocache:library", "value": component.library},
+                    {"name": "robocache:package", "value": component.package},
+                ],
+            }
+            for component, component_version in components.items()
+        ],
+        "dependencies": [{"ref": name, "dependsOn": [component.name for component in components]}],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def licence_text(component: Component, toolkit: Path | None) -> str:
+    """The licence as the package has it that the component came from; `toolkit` is CUDA's folder."""
+    if component.library == CPU:
+        text = Path("/usr/share/doc", component.package, "copyright").read_text(encoding="utf-8")
+        return text + (GPL3.read_text(encoding="utf-8") if component.licence == _GCC else "")
+    assert toolkit is not None
+    package = component.package.replace("-", "_")
+    for place in (toolkit / "dist-info", *toolkit.parents[:3]):  # PyPI's packages, or NVIDIA's own toolkit
+        for path in place.glob(f"{package}-*.dist-info/**/License.txt"):
+            return path.read_text(encoding="utf-8")
+    return (toolkit / "EULA.txt").read_text(encoding="utf-8")
+
+
+def toolkit_of(build: Path) -> Path | None:
+    """The CUDA toolkit that a build folder compiled with."""
+    for path in build.glob("CMakeFiles/*/CMakeCUDACompiler.cmake"):
+        found = re.search(r'CMAKE_CUDA_COMPILER_TOOLKIT_ROOT "(.+)"', path.read_text(encoding="utf-8"))
+        return Path(found[1]).resolve() if found else None
+    return None
+
+
+def compiler_versions(versions: Mapping[str, str]) -> dict[str, str]:
+    gcc = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
+    return {"g++": gcc, **{tool: versions[tool] for tool in ("nvcc", "zig") if tool in versions}}

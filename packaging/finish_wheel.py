@@ -1,0 +1,109 @@
+"""Makes the wheel that is shipped of the one that pip built: its tag, its name, the SBOM, the licences of what is linked
+in, and the same bytes for the same contents.
+
+    python packaging/finish_wheel.py BUILT.whl BUILD_FOLDER OUT_FOLDER
+
+A wheel without the CUDA plugin is called robocache-cpu: an index has one wheel of a name, version and platform, and who
+installs `robocache` shall not get one without CUDA.
+"""
+
+import base64
+import hashlib
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+
+import components
+
+GLIBC = "2_28"
+
+
+def record(files: Mapping[str, bytes], name: str) -> bytes:
+    """RECORD for `files`, itself to be stored as `name`."""
+    lines = [f"{path},sha256={_digest(content)},{len(content)}" for path, content in sorted(files.items())]
+    return "\n".join([*lines, f"{name},,", ""]).encode()
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def write(path: Path, files: Mapping[str, bytes], epoch: int) -> None:
+    """A wheel of `files`, sorted, with its dist-info last and its RECORD anew."""
+    dist_info = next(name.split("/")[0] for name in files if name.endswith(".dist-info/WHEEL"))
+    files = {name: content for name, content in files.items() if name != f"{dist_info}/RECORD"}
+    files[f"{dist_info}/RECORD"] = record(files, f"{dist_info}/RECORD")
+    date = datetime.fromtimestamp(epoch, timezone.utc).timetuple()[:6]
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in sorted(files, key=lambda name: (name.startswith(dist_info), name)):
+            info = zipfile.ZipInfo(name, date)
+            info.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, files[name], compresslevel=9)
+
+
+def read(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+
+
+def write_sums(folder: Path) -> None:
+    names = sorted(path.name for path in folder.iterdir() if path.name != "SHA256SUMS")
+    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in names]
+    (folder / "SHA256SUMS").write_text("".join(lines), encoding="utf-8")
+
+
+def finish(built: Path, build: Path, out: Path, epoch: int) -> Path:
+    files = read(built)
+    libraries = {path: files[path] for path in (components.CPU, components.CUDA) if path in files}
+    linked = components.versions_of(libraries)
+    version = built.name.split("-")[1]
+    name = "robocache" if components.CUDA in files else "robocache-cpu"
+    if name != "robocache":
+        for path in [path for path in files if path.endswith(".py")]:
+            files[path] = files[path].replace(b"pip install 'robocache[", f"pip install '{name}[".encode())
+    old_info, info = f"robocache-{version}.dist-info", f"{name.replace('-', '_')}-{version}.dist-info"
+    files = {path.replace(old_info, info): content for path, content in files.items()}
+
+    toolkit = components.toolkit_of(build)
+    licences = {f"third-party/{c.name}.txt": components.licence_text(c, toolkit) for c in linked}
+    for path, text in licences.items():
+        files[f"{info}/licenses/{path}"] = text.encode()
+    metadata = files[f"{info}/METADATA"].decode()
+    head, readme = metadata.split("\n\n", 1)
+    head = head.replace("Name: robocache\n", f"Name: {name}\n").replace("Dist: robocache[", f"Dist: {name}[")
+    head = re.sub(
+        "^License-Expression: .*$", f"License-Expression: {components.licence_expression(linked)}", head, flags=re.M
+    )
+    head = head.replace("\nLicense-File: NOTICE", "".join(f"\nLicense-File: {p}" for p in ("NOTICE", *licences)))
+    files[f"{info}/METADATA"] = f"{head}\n\n{readme}".encode()
+
+    built_platform = built.stem.split("-")[-1]
+    platform = re.sub("^linux", f"manylinux_{GLIBC}", built_platform)
+    wheel = files[f"{info}/WHEEL"].decode()
+    files[f"{info}/WHEEL"] = wheel.replace(f"-{built_platform}\n", f"-{platform}\n").encode()
+
+    stated = {tool: v for library in libraries.values() for tool, v in components.linked(library).items()}
+    time = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    bill = components.bill(name, version, linked, components.compiler_versions(stated), time)
+    files[f"{info}/sboms/{name}.cdx.json"] = bill.encode()
+
+    path = out / f"{name.replace('-', '_')}-{version}-py3-none-{platform}.whl"
+    write(path, files, epoch)
+    path.with_suffix(".cdx.json").write_text(bill, encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    built, build, out = map(Path, sys.argv[1:])
+    out.mkdir(parents=True, exist_ok=True)
+    print(finish(built, build, out, int(os.environ["SOURCE_DATE_EPOCH"])))
+    write_sums(out)
+
+
+if __name__ == "__main__":
+    main()

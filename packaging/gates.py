@@ -1,0 +1,290 @@
+"""The gates of a wheel: each is a function over a wheel that says what is wrong, and in which file.
+
+python packaging/gates.py dist/*.whl
+"""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.parser import BytesParser
+from functools import cached_property
+from pathlib import Path
+
+import components
+from components import CPU, CUDA
+
+ROOT = Path(__file__).parents[1]
+NEWEST_GLIBC = (2, 28)
+SYSTEM_LIBRARIES = r"lib(c|m|dl|pthread|rt)\.so\.\d|ld-linux-(x86-64|aarch64)\.so\.\d"
+ARCHITECTURES = {"sm_80", "sm_90", "sm_100", "sm_120", "compute_90"}
+MEGABYTES = {"robocache": 25.0, "robocache_cpu": 5.0}
+# Their results are part of ours, or all copies go through them: a linker's own versions have other bits or are slow.
+LIBC_KEEPS = {CPU: {"memcpy", "memset", "log", "pow", "sin"}, CUDA: {"memcpy"}}
+OWN = {CPU: r"__tvm_ffi_\w+", CUDA: r"robocache_cuda_\w+"}
+_WEAK = r"__cxa_pure_virtual|_ITM_\w+|__gmon_start__"  # nobody has to have them
+FOREIGN = {CPU: rf"TVMFFI\w+|{_WEAK}", CUDA: _WEAK}
+BUILD_PATH = re.compile(rb"(?<![\w./-])/(?:home|root|work|tmp|build|builds|src|usr/src|usr/local|mnt|opt)/[\x21-\x7e]+")
+GATES: list[Callable[["Wheel"], Iterator[str]]] = []
+
+
+def gate(function: Callable[["Wheel"], Iterator[str]]) -> Callable[["Wheel"], Iterator[str]]:
+    GATES.append(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Symbol:
+    name: str
+    version: str  # "" for none
+    defined: bool
+
+
+class Wheel:
+    def __init__(self, path: Path, folder: Path):
+        self.path = path
+        self.distribution, self.version, self.tag = re.fullmatch(r"([^-]+)-([^-]+)-(.+)\.whl", path.name).groups()
+        with zipfile.ZipFile(path) as archive:
+            self.names = [name for name in archive.namelist() if not name.endswith("/")]
+            self.files = {name: archive.read(name) for name in self.names}
+        self.expected = [CPU] if self.distribution == "robocache_cpu" else [CPU, CUDA]
+        self.libraries = [path for path in self.expected if path in self.files]
+        self.info = f"{self.distribution}-{self.version}.dist-info"
+        self.folder = folder
+        for library in self.libraries:
+            (folder / Path(library).name).write_bytes(self.files[library])
+
+    def readelf(self, library: str, *options: str) -> str:
+        command = ["readelf", "-W", *options, str(self.folder / Path(library).name)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def symbols(self, library: str) -> list[Symbol]:
+        found = []
+        for fields in map(str.split, self.readelf(library, "--dyn-syms").splitlines()):
+            if len(fields) >= 8 and fields[4] in ("GLOBAL", "WEAK"):
+                name, _, version = fields[7].replace("@@", "@").partition("@")
+                found.append(Symbol(name, version, fields[6] != "UND"))
+        return found
+
+    @cached_property
+    def metadata(self) -> dict[str, list[str]]:
+        message = BytesParser().parsebytes(self.files.get(f"{self.info}/METADATA", b""))
+        return {key: message.get_all(key, []) for key in message}
+
+    @property
+    def bill_name(self) -> str:
+        return f"{self.info}/sboms/{self.distribution.replace('_', '-')}.cdx.json"
+
+
+@gate
+def search_path(wheel: Wheel) -> Iterator[str]:
+    """No RPATH: a library is found beside the package or nowhere."""
+    for library in wheel.libraries:
+        for path in re.findall(r"\((?:RPATH|RUNPATH)\).*\[(.*)\]", wheel.readelf(library, "-d")):
+            yield f"{library}: searches {path}"
+
+
+@gate
+def needed(wheel: Wheel) -> Iterator[str]:
+    for library in wheel.libraries:
+        for name in re.findall(r"\(NEEDED\).*\[(.+)\]", wheel.readelf(library, "-d")):
+            if not re.fullmatch(SYSTEM_LIBRARIES, name):
+                yield f"{library}: needs {name}, which is not libc's"
+
+
+@gate
+def undefined(wheel: Wheel) -> Iterator[str]:
+    """Undefined symbols are libc's and tvm-ffi's: none of torch, and none of our own that no source defines."""
+    for library in wheel.libraries:
+        asked = [symbol for symbol in wheel.symbols(library) if not symbol.defined]
+        for symbol in asked:
+            if not symbol.version.startswith("GLIBC_") and not re.fullmatch(FOREIGN[library], symbol.name):
+                yield f"{library}: {symbol.name} is undefined, and is not libc's or tvm-ffi's"
+        for name in sorted(LIBC_KEEPS[library] - {symbol.name for symbol in asked}):
+            yield f"{library}: has its own {name} instead of libc's"
+
+
+@gate
+def exports(wheel: Wheel) -> Iterator[str]:
+    for library in wheel.libraries:
+        exported = [symbol.name for symbol in wheel.symbols(library) if symbol.defined]
+        if not any(re.fullmatch(OWN[library], name) for name in exported):
+            yield f"{library}: exports nothing of its own"
+        for name in exported:
+            if not re.fullmatch(OWN[library], name):
+                yield f"{library}: exports {name}"
+
+
+@gate
+def glibc(wheel: Wheel) -> Iterator[str]:
+    for library in wheel.libraries:
+        for symbol in wheel.symbols(library):
+            found = re.fullmatch(r"GLIBC_([\d.]+)", symbol.version)
+            if found and tuple(map(int, found[1].split("."))) > NEWEST_GLIBC:
+                yield f"{library}: {symbol.name} needs glibc {found[1]}; the wheel is for 2.28"
+
+
+def sources() -> set[str]:
+    """What the package's folder holds: the files that git knows, or all where there is no git (an sdist)."""
+    listed = subprocess.run(["git", "ls-files", "python/robocache"], cwd=ROOT, capture_output=True, text=True).stdout
+    paths = listed.split() or [str(path.relative_to(ROOT)) for path in (ROOT / "python/robocache").rglob("*.*")]
+    return {path.removeprefix("python/") for path in paths if "__pycache__" not in path}
+
+
+def info_files(wheel: Wheel) -> set[str]:
+    own = ["METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "licenses/NOTICE"]
+    texts = [f"licenses/third-party/{c.name}.txt" for c in components.COMPONENTS if c.library in wheel.expected]
+    return {f"{wheel.info}/{name}" for name in (*own, *texts)} | {wheel.bill_name}
+
+
+@gate
+def missing(wheel: Wheel) -> Iterator[str]:
+    others = {
+        name for name in info_files(wheel) if "/licenses/" in name or "/sboms/" in name
+    }  # have gates of their own
+    for name in sorted((sources() | set(wheel.expected) | info_files(wheel) - others) - set(wheel.names)):
+        yield f"{name}: missing"
+
+
+@gate
+def strays(wheel: Wheel) -> Iterator[str]:
+    for name in sorted(set(wheel.names) - sources() - set(wheel.expected) - info_files(wheel)):
+        yield f"{name}: does not belong into a wheel"
+    for name in sorted({name for name in wheel.names if wheel.names.count(name) > 1}):
+        yield f"{name}: is in the wheel {wheel.names.count(name)} times"
+
+
+@gate
+def architectures(wheel: Wheel) -> Iterator[str]:
+    if CUDA not in wheel.libraries:
+        return
+    cuobjdump = os.environ.get("CUOBJDUMP") or shutil.which("cuobjdump")
+    if cuobjdump is None:
+        yield f"{CUDA}: not looked at, because there is no cuobjdump; CUOBJDUMP names it"
+        return
+    library = str(wheel.folder / Path(CUDA).name)
+    listed = subprocess.run([cuobjdump, "--list-elf", "--list-ptx", library], capture_output=True, text=True).stdout
+    found = set(re.findall(r"\.(sm_\d+)\.cubin", listed))
+    found |= {f"compute_{number}" for number in re.findall(r"\.sm_(\d+)\.ptx", listed)}
+    for name in sorted(ARCHITECTURES - found):
+        yield f"{CUDA}: has no code for {name}"
+
+
+@gate
+def size(wheel: Wheel) -> Iterator[str]:
+    megabytes, most = wheel.path.stat().st_size / 1e6, MEGABYTES[wheel.distribution]
+    if megabytes > most:
+        largest = max(wheel.files, key=lambda name: len(wheel.files[name]))
+        yield f"{wheel.path.name}: has {megabytes:.1f} MB, {most} at most; its largest file is {largest}"
+
+
+@gate
+def build_path(wheel: Wheel) -> Iterator[str]:
+    for library in wheel.libraries:
+        for path in sorted(set(BUILD_PATH.findall(wheel.files[library]))):
+            yield f"{library}: names {path.decode()}, a path of the machine that built it"
+
+
+@gate
+def bill_of_materials(wheel: Wheel) -> Iterator[str]:
+    """The SBOM has each component in the version that the library states, and lies beside the wheel too."""
+    name = wheel.bill_name
+    if name not in wheel.files:
+        yield f"{name}: missing"
+        return
+    bill = json.loads(wheel.files[name])
+    if (bill.get("bomFormat"), bill.get("specVersion")) != ("CycloneDX", "1.6"):
+        yield f"{name}: is not CycloneDX 1.6"
+    listed = {part["name"]: part["version"] for part in bill["components"]}
+    linked = components.versions_of({path: wheel.files[path] for path in wheel.libraries})
+    expected = {component.name: version for component, version in linked.items()}
+    absent = {c.name for c in components.COMPONENTS if c.library in wheel.expected and c.library not in wheel.libraries}
+    for part in sorted((listed.keys() | expected.keys()) - absent):
+        if listed.get(part) != expected.get(part):
+            yield f"{name}: lists {part} {listed.get(part, 'not at all')}; linked is {expected.get(part, 'none')}"
+    beside = wheel.path.with_suffix(".cdx.json")
+    if not beside.exists() or beside.read_bytes() != wheel.files[name]:
+        yield f"{beside.name}: is not the SBOM in the wheel"
+
+
+@gate
+def licences(wheel: Wheel) -> Iterator[str]:
+    """Each component's licence is in the expression, its text in the wheel, its name in NOTICE."""
+    linked = [component for component in components.COMPONENTS if component.library in wheel.expected]
+    expected = components.licence_expression(dict.fromkeys(linked, ""))
+    if wheel.metadata.get("License-Expression") != [expected]:
+        yield f"{wheel.info}/METADATA: License-Expression is not {expected}"
+    notice = wheel.files.get(f"{wheel.info}/licenses/NOTICE", b"").decode()
+    for component in linked:
+        if component.name not in notice:
+            yield f"{wheel.info}/licenses/NOTICE: does not name {component.name}"
+        text = f"third-party/{component.name}.txt"
+        if not wheel.files.get(f"{wheel.info}/licenses/{text}"):
+            yield f"{wheel.info}/licenses/{text}: missing"
+    for listed in wheel.metadata.get("License-File", []):
+        if f"{wheel.info}/licenses/{listed}" not in wheel.files:
+            yield f"{wheel.info}/licenses/{listed}: missing, though METADATA names it"
+    for own in ("LICENSE", "NOTICE"):
+        if wheel.files.get(f"{wheel.info}/licenses/{own}") != (ROOT / own).read_bytes():
+            yield f"{wheel.info}/licenses/{own}: is not the project's"
+
+
+@gate
+def metadata(wheel: Wheel) -> Iterator[str]:
+    name = f"{wheel.info}/METADATA"
+    for key, expected in (("Name", wheel.distribution.replace("_", "-")), ("Version", wheel.version)):
+        if wheel.metadata.get(key) != [expected]:
+            yield f"{name}: {key} is {wheel.metadata.get(key)}; the file's name says {expected}"
+    if not re.fullmatch(r"py3-none-manylinux_2_28_(x86_64|aarch64)", wheel.tag):
+        yield f"{wheel.path.name}: is tagged {wheel.tag}"
+    if f"\nTag: {wheel.tag}\n" not in wheel.files.get(f"{wheel.info}/WHEEL", b"").decode():
+        yield f"{wheel.info}/WHEEL: has another tag than the file's name"
+    for link in re.findall(r"\]\((?![a-z]+:)([^()]*)\)", wheel.files.get(name, b"").decode()):
+        yield f"{name}: the link {link} leads nowhere on an index"
+
+
+@gate
+def unchanged(wheel: Wheel) -> Iterator[str]:
+    """RECORD has the hash of each file, SHA256SUMS beside the wheel the hash of it."""
+    name = f"{wheel.info}/RECORD"
+    recorded = dict(line.rsplit(",", 2)[:2] for line in wheel.files.get(name, b"").decode().splitlines())
+    for path in sorted(set(wheel.names) | recorded.keys()):
+        digest = hashlib.sha256(wheel.files.get(path, b"")).digest()
+        expected = "" if path == name else f"sha256={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+        if recorded.get(path) != expected:
+            yield f"{path}: is not what RECORD says"
+    sums = wheel.path.with_name("SHA256SUMS")
+    line = f"{hashlib.sha256(wheel.path.read_bytes()).hexdigest()}  {wheel.path.name}"
+    if not sums.exists() or line not in sums.read_text(encoding="utf-8").splitlines():
+        yield f"{wheel.path.name}: is not what SHA256SUMS says"
+
+
+def faults(path: Path) -> dict[str, list[str]]:
+    """{gate: what it found} of those that found something."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = Wheel(path, Path(folder))
+        found = {function.__name__: list(function(wheel)) for function in GATES}
+    return {name: texts for name, texts in found.items() if texts}
+
+
+def main() -> int:
+    failed = False
+    for path in map(Path, sys.argv[1:]):
+        found = faults(path)
+        failed = failed or bool(found)
+        print(f"{path.name}: {len(GATES) - len(found)} of {len(GATES)} gates passed")
+        for name, texts in found.items():
+            print(*(f"  {name}: {text}" for text in texts), sep="\n")
+    return 1 if failed or len(sys.argv) < 2 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

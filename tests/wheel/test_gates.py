@@ -1,0 +1,312 @@
+"""Each gate of a wheel finds the fault that is planted for it, names the file, and no other gate minds."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "packaging"))
+
+import components  # noqa: E402
+import finish_wheel  # noqa: E402
+import gates  # noqa: E402
+import index_readme  # noqa: E402
+
+CPU, CUDA = components.CPU, components.CUDA
+EPOCH = 1_700_000_000
+Files = dict[str, bytes]
+
+pytestmark = pytest.mark.skipif(
+    not Path("/usr/share/doc/zlib1g-dev").exists(), reason="licences are read as Debian has them"
+)
+
+# As small as a library can be that passes: what the real ones export, take from libc and tvm-ffi, and state.
+LIBRARY = r"""
+#include <math.h>
+#include <string.h>
+__asm__(".symver log,log@GLIBC_2.2.5");
+__asm__(".symver pow,pow@" POW);
+__asm__(".symver sin,sin@GLIBC_2.2.5");
+extern void TVMFFIEnvGetStream(void);
+__attribute__((visibility("default"))) double EXPORTED(double x, void* to, const void* from) {
+  memset(to, 0, 8);
+  memcpy(to, from, 4);
+  EXTRA_CALL;
+  return pow(log(x), sin(x));
+}
+__attribute__((used)) static const char linked[] = LINKED;
+"""
+CPU_LINKED = "robocache-linked:libjpeg-turbo=2.1.5;zlib=1.2.13;nlohmann-json=3.11.2;libstdc++=12.2.0;zig=0.17.1;"
+CUDA_LINKED = "robocache-linked:nvcc=13.0.88;cudart=13000;cccl=3000001;libstdc++=12.2.0;zig=0.17.1;"
+
+
+def library(
+    folder: Path, *options: str, cuda: bool = False, more: str = "", call: str = "", pow_of: str = "2.2.5"
+) -> bytes:
+    source, out = folder / "library.c", folder / "library.so"
+    source.write_text(f"#define EXTRA_CALL {call}\n{more}\n{LIBRARY}")
+    exported, linked = ("robocache_cuda_one", CUDA_LINKED) if cuda else ("__tvm_ffi_one", CPU_LINKED)
+    defines = [f"-DEXPORTED={exported}", f'-DLINKED="{linked}"', f'-DPOW="GLIBC_{pow_of}"']
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-fno-builtin", "-fvisibility=hidden", "-nostartfiles", *defines]
+    subprocess.run([*command, str(source), "-o", str(out), "-lm", *options], check=True, cwd=folder)
+    return out.read_bytes()
+
+
+def finished(folder: Path, cpu: bytes, cuda: bytes | None = None) -> Path:
+    """The wheel that finish_wheel makes of this checkout's modules and these libraries."""
+    built, dist = folder / "robocache-1.2.3-py3-none-linux_x86_64.whl", folder / "dist"
+    readme = index_readme.without_relative_links((ROOT / "README.md").read_text(encoding="utf-8"))
+    head = "Metadata-Version: 2.4\nName: robocache\nVersion: 1.2.3\nLicense-Expression: Apache-2.0\n"
+    head += "License-File: LICENSE\nLicense-File: NOTICE\nRequires-Dist: robocache[yaml]; extra == 'euroc'\n"
+    info = "robocache-1.2.3.dist-info"
+    files = {name: (ROOT / "python" / name).read_bytes() for name in gates.sources()}
+    files |= {f"{info}/licenses/{name}": (ROOT / name).read_bytes() for name in ("LICENSE", "NOTICE")}
+    files |= {f"{info}/METADATA": f"{head}\n{readme}".encode(), f"{info}/entry_points.txt": b""}
+    files |= {f"{info}/WHEEL": b"Wheel-Version: 1.0\nTag: py3-none-linux_x86_64\n", CPU: cpu}
+    if cuda:
+        files[CUDA] = cuda
+    finish_wheel.write(built, files, EPOCH)
+    dist.mkdir()
+    wheel = finish_wheel.finish(built, folder, dist, EPOCH)
+    finish_wheel.write_sums(dist)
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def toolkit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toolkit")
+    (folder / "EULA.txt").write_text("End User License Agreement")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cpu_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cpu")
+    return finished(folder, library(folder))
+
+
+@pytest.fixture(scope="module")
+def cuda_wheel(tmp_path_factory: pytest.TempPathFactory, toolkit: Path) -> Path:
+    folder = tmp_path_factory.mktemp("cuda")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(components, "toolkit_of", lambda build: toolkit)
+        return finished(folder, library(folder), library(folder, cuda=True))
+
+
+def copied(wheel: Path, folder: Path, change: Callable[[Files], None] = lambda files: None) -> Path:
+    """A copy of the wheel and what lies beside it, its files changed, RECORD and SHA256SUMS true to that."""
+    files = finish_wheel.read(wheel)
+    change(files)
+    copy = folder / wheel.name
+    finish_wheel.write(copy, files, EPOCH)
+    shutil.copy(wheel.with_suffix(".cdx.json"), folder)
+    finish_wheel.write_sums(folder)
+    return copy
+
+
+def ordinary(wheel: Path) -> dict[str, list[str]]:
+    """The faults but of architectures, which the small plugin has none of."""
+    return {name: texts for name, texts in gates.faults(wheel).items() if name != "architectures"}
+
+
+def info(files: Files, name: str) -> str:
+    return next(path for path in files if path.endswith(f".dist-info/{name}"))
+
+
+def test_a_good_wheel_passes_every_gate(cpu_wheel: Path, cuda_wheel: Path, tmp_path: Path) -> None:
+    assert gates.faults(cpu_wheel) == {}
+    assert ordinary(cuda_wheel) == {}
+    assert gates.faults(copied(cpu_wheel, tmp_path)) == {}
+
+
+def test_a_wheel_without_the_plugin_has_a_name_of_its_own(cpu_wheel: Path, cuda_wheel: Path) -> None:
+    assert cpu_wheel.name == "robocache_cpu-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
+    assert cuda_wheel.name == "robocache-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
+    files = finish_wheel.read(cpu_wheel)
+    metadata = files[info(files, "METADATA")].decode()
+    assert "\nName: robocache-cpu\n" in metadata and "Requires-Dist: robocache-cpu[yaml]" in metadata
+    assert not [name for name, content in files.items() if b"pip install 'robocache[" in content]
+
+
+def test_the_same_contents_are_the_same_bytes(cpu_wheel: Path, tmp_path: Path) -> None:
+    again = finished(tmp_path, finish_wheel.read(cpu_wheel)[CPU])
+    assert again.read_bytes() == cpu_wheel.read_bytes()
+    assert again.with_suffix(".cdx.json").read_bytes() == cpu_wheel.with_suffix(".cdx.json").read_bytes()
+
+
+# name: (the gate, arguments of library())
+OF_LIBRARIES = {
+    "RPATH": ("search_path", {"options": ["-Wl,-rpath,$ORIGIN/../../elsewhere"]}),
+    "NEEDED libjpeg": ("needed", {"options": ["-Wl,--no-as-needed", "-ljpeg"]}),
+    "torch's symbol": ("undefined", {"more": "extern void _ZN2at5emptyEv(void);", "call": "_ZN2at5emptyEv()"}),
+    "no source defines it": (
+        "undefined",
+        {"more": "extern void _ZN9robocache4lostEv(void);", "call": "_ZN9robocache4lostEv()"},
+    ),
+    "a memcpy of its own": (
+        "undefined",
+        {"more": "void* memcpy(void* to, const void* from, unsigned long n) { return to; }"},
+    ),
+    "an exported stranger": (
+        "exports",
+        {"more": '__attribute__((visibility("default"))) int stranger(void) { return 1; }'},
+    ),
+    "GLIBC_2.29": ("glibc", {"pow_of": "2.29"}),
+    "a build path": (
+        "build_path",
+        {"more": '__attribute__((used)) static const char path[] = "/home/builder/robocache/src/a.cpp";'},
+    ),
+}
+
+
+@pytest.mark.parametrize("cuda", [False, True], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("fault", OF_LIBRARIES)
+def test_faults_of_libraries(cpu_wheel: Path, cuda_wheel: Path, tmp_path: Path, fault: str, cuda: bool) -> None:
+    gate, arguments = OF_LIBRARIES[fault]
+    options = arguments.get("options", [])
+    bad = library(tmp_path, *options, cuda=cuda, **{k: v for k, v in arguments.items() if k != "options"})
+    (tmp_path / "dist").mkdir()
+    path = CUDA if cuda else CPU
+    wheel = copied(cuda_wheel if cuda else cpu_wheel, tmp_path / "dist", lambda files: files.update({path: bad}))
+    found = ordinary(wheel)
+    assert list(found) == [gate]
+    assert all(text.startswith(f"{path}: ") for text in found[gate])
+
+
+def replaced(files: Files, name: str, old: bytes, new: bytes) -> None:
+    assert old in files[name]
+    files[name] = files[name].replace(old, new)
+
+
+def grow(files: Files) -> None:
+    files[CPU] += os.urandom(6_000_000 - len(files[CPU]))
+
+
+# name: (the gate, the file that it names, how to plant)
+OF_FILES: dict[str, tuple[str, str, Callable[[Files], None]]] = {
+    "a stray module": ("strays", "robocache/left_over.py", lambda f: f.update({"robocache/left_over.py": b""})),
+    "a stray folder": ("strays", "tests/conftest.py", lambda f: f.update({"tests/conftest.py": b""})),
+    "the plugin in the CPU wheel": ("strays", CUDA, lambda f: f.update({CUDA: b"\x7fELF"})),
+    "a missing module": ("missing", "robocache/loader.py", lambda f: f.pop("robocache/loader.py")),
+    "missing data": ("missing", "robocache/self_test.json", lambda f: f.pop("robocache/self_test.json")),
+    "no entry points": ("missing", "entry_points.txt", lambda f: f.pop(info(f, "entry_points.txt"))),
+    "1 MB over the limit": ("size", CPU, grow),
+    "no SBOM": ("bill_of_materials", "sboms/", lambda f: f.pop(info(f, "sboms/robocache-cpu.cdx.json"))),
+    "an SBOM of a false version": (
+        "bill_of_materials",
+        "zlib",
+        lambda f: replaced(f, info(f, "sboms/robocache-cpu.cdx.json"), b'"1.2.13"', b'"1.3.1"'),
+    ),
+    "NOTICE without nlohmann-json": (
+        "licences",
+        "licenses/NOTICE",
+        lambda f: replaced(f, info(f, "licenses/NOTICE"), b"nlohmann-json", b"json"),
+    ),
+    "a licence's text missing": (
+        "licences",
+        "third-party/zlib.txt",
+        lambda f: f.pop(info(f, "licenses/third-party/zlib.txt")),
+    ),
+    "a licence not in the expression": (
+        "licences",
+        "METADATA",
+        lambda f: replaced(f, info(f, "METADATA"), b" AND IJG", b""),
+    ),
+    "a dead link": (
+        "metadata",
+        "METADATA",
+        lambda f: replaced(f, info(f, "METADATA"), b"\n# ", b"\n[x](docs/x.md)\n# "),
+    ),
+    "another version": ("metadata", "METADATA", lambda f: replaced(f, info(f, "METADATA"), b"1.2.3", b"1.2.4")),
+    "another tag": ("metadata", "WHEEL", lambda f: replaced(f, info(f, "WHEEL"), b"manylinux_2_28", b"linux")),
+}
+
+
+@pytest.mark.parametrize("fault", OF_FILES)
+def test_faults_of_files(cpu_wheel: Path, tmp_path: Path, fault: str) -> None:
+    gate, name, plant = OF_FILES[fault]
+    found = gates.faults(copied(cpu_wheel, tmp_path, plant))
+    assert list(found) == [gate]
+    assert any(name in text for text in found[gate])
+
+
+def test_a_missing_plugin(cuda_wheel: Path, tmp_path: Path) -> None:
+    found = gates.faults(copied(cuda_wheel, tmp_path, lambda files: files.pop(CUDA)))
+    assert found == {"missing": [f"{CUDA}: missing"]}
+
+
+def test_a_file_that_is_there_twice(cpu_wheel: Path, tmp_path: Path) -> None:
+    wheel = copied(cpu_wheel, tmp_path)
+    with zipfile.ZipFile(wheel, "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        archive.writestr("robocache/loader.py", archive.read("robocache/loader.py"))
+    finish_wheel.write_sums(tmp_path)
+    assert gates.faults(wheel) == {"strays": ["robocache/loader.py: is in the wheel 2 times"]}
+
+
+def test_an_sbom_without_zlib(cpu_wheel: Path, tmp_path: Path) -> None:
+    def without_zlib(files: Files) -> None:
+        name = info(files, "sboms/robocache-cpu.cdx.json")
+        bill = json.loads(files[name])
+        bill["components"] = [part for part in bill["components"] if part["name"] != "zlib"]
+        files[name] = json.dumps(bill).encode()
+
+    wheel = copied(cpu_wheel, tmp_path, without_zlib)
+    files = finish_wheel.read(wheel)
+    wheel.with_suffix(".cdx.json").write_bytes(files[info(files, "sboms/robocache-cpu.cdx.json")])
+    finish_wheel.write_sums(tmp_path)
+    found = gates.faults(wheel)
+    assert list(found) == ["bill_of_materials"]
+    assert "lists zlib not at all; linked is 1.2.13" in found["bill_of_materials"][0]
+
+
+def test_a_changed_byte(cpu_wheel: Path, tmp_path: Path) -> None:
+    # In a file of the wheel, which RECORD tells; and of the wheel itself, behind what a zip reads, which SHA256SUMS tells.
+    wheel = copied(cpu_wheel, tmp_path)
+    record = finish_wheel.read(wheel)
+    name = info(record, "RECORD")
+    files = {**record, "robocache/__init__.py": record["robocache/__init__.py"] + b" "}
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(path, record[name] if path == name else content)
+    finish_wheel.write_sums(tmp_path)
+    assert gates.faults(wheel) == {"unchanged": ["robocache/__init__.py: is not what RECORD says"]}
+
+    wheel = copied(cpu_wheel, tmp_path)
+    sums = tmp_path / "SHA256SUMS"
+    sums.write_text(re.sub("^.", lambda c: "0" if c[0] != "0" else "1", sums.read_text(), flags=re.MULTILINE))
+    assert gates.faults(wheel) == {"unchanged": [f"{wheel.name}: is not what SHA256SUMS says"]}
+
+
+def cuobjdump() -> str | None:
+    for folder in (Path(p) for p in sys.path):
+        if (path := folder / "nvidia/cu13/bin/cuobjdump").exists():
+            return str(path)
+    return shutil.which("cuobjdump")
+
+
+@pytest.mark.skipif(not cuobjdump() or not shutil.which("nvcc"), reason="needs nvcc and cuobjdump")
+def test_a_missing_architecture(cuda_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUOBJDUMP", str(cuobjdump()))
+    (tmp_path / "kernel.cu").write_text("__global__ void kernel(int* x) { *x = 1; }\n")
+    missing = {}
+    for left_out in (None, "100", "ptx"):
+        codes = [f"-gencode=arch=compute_{n},code=sm_{n}" for n in ("80", "90", "100", "120") if n != left_out]
+        codes += ["-gencode=arch=compute_90,code=compute_90"] if left_out != "ptx" else []
+        subprocess.run(
+            ["nvcc", "-shared", "-Xcompiler=-fPIC", *codes, "kernel.cu", "-o", "k.so"], check=True, cwd=tmp_path
+        )
+        wheel = copied(cuda_wheel, tmp_path, lambda files: files.update({CUDA: (tmp_path / "k.so").read_bytes()}))
+        missing[left_out] = list(gates.architectures(gates.Wheel(wheel, tmp_path)))
+    assert missing[None] == []
+    assert missing["100"] == [f"{CUDA}: has no code for sm_100"]
+    assert missing["ptx"] == [f"{CUDA}: has no code for compute_90"]
