@@ -1,10 +1,11 @@
-"""The main job on recordings made on the spot: a simulated arm is recorded, cached and loaded in batches.
+"""The main job on recordings made on the spot: a simulated arm and a camera are recorded, cached and loaded in batches.
 
 Every sensor runs at its own rate on its own clock, with jitter and dropouts, as on a real robot.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import time
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from rich.progress import track
 
 from .dataset import Dataset, open
 from .errors import ArgumentError, Error
+from .image_options import ImageOptions
 from .loader import Loader
 from .options import Window
 from .picture import pyplot
@@ -26,7 +28,7 @@ from .writer import Writer
 _EPISODE_S = 10.0
 _TIMESTEP_S = 1e-3
 _STEPS = round(_EPISODE_S / _TIMESTEP_S)
-_BATCH_SIZE = 1024
+_BATCH_SIZE = 256
 _WORKERS = 2
 
 
@@ -44,10 +46,15 @@ _SENSORS = {
     "joint.state": _Sensor(500, 0.1e-3, 0.3, 0.0),
     "imu": _Sensor(200, 0.4e-3, 0.2, -0.0021),
     "end_effector.pose": _Sensor(100, 0.8e-3, 0.2, 0.0047),
-    "camera.features": _Sensor(30, 2.5e-3, 0.1, 0.0333),
+    "camera": _Sensor(30, 2.5e-3, 0.1, 0.0333),
 }
-# 16 moments at 50 Hz around the anchor, the same for each stream.
-_WINDOW = {name: [k / 50 for k in range(-8, 8)] for name in _SENSORS}
+_CAMERA = "camera"
+_HEIGHT, _WIDTH = 96, 128
+_COLOURS = {"table": (150, 120, 90), "ball": (200, 60, 50)}  # geoms of others are the arm's
+_ARM, _SKY = (70, 95, 140), (226, 232, 238)
+# 16 moments at 50 Hz around the anchor, the same for each stream of numbers, and two frames.
+_WINDOW = {name: [k / 50 for k in range(-8, 8)] for name in _SENSORS if name != _CAMERA}
+_FRAMES = [-0.1, 0.0]
 
 
 def run(
@@ -84,13 +91,15 @@ def run(
     _draw(dataset, plt, picture)
 
     loader = Loader(
-        dataset, batch_size=_BATCH_SIZE, delta_timestamps=_WINDOW, default=Window(normalize="mean_std"), seed=seed
+        dataset, batch_size=_BATCH_SIZE, delta_timestamps=_windows(), default=Window(normalize="mean_std"), seed=seed
     )
     windows = NumpyWindows(dataset, cast(str, loader.anchor))
     difference = _largest_difference(windows, next(loader))
     say = partial(console.print, highlight=False, soft_wrap=True)
-    say(f"recorded  {episodes} episodes of {_EPISODE_S:g} s, {len(_SENSORS)} sensors on clocks of their own: {cache}")
-    say(f"checked   a batch of {_BATCH_SIZE} windows against numpy: {difference:.1e} apart at most")
+    say(
+        f"recorded  {episodes} episodes of {_EPISODE_S:g} s, a camera and {len(_WINDOW)} sensors on clocks of their own: {cache}"
+    )
+    say(f"checked   a batch of {_BATCH_SIZE} windows against numpy and Pillow: {difference:.1e} apart at most")
     say(f"drawn     what was recorded, and one window of that batch: {picture.resolve()}")
     ours, theirs, compared = (
         samples_per_second(loader, 2.0),
@@ -108,6 +117,7 @@ def run(
         compared = f"{ours / theirs:.0f} times torch's DataLoader ({theirs:,.0f} with {_WORKERS} workers)"
     device = "the CPU" if loader.device == "cpu" else loader.device
     say(f"\n[bold]{ours:,.0f} samples/s on {device}, {compared}[/bold]")
+    say(f"next      robocache doctor {cache} --html report.html; then your own data: robocache ingest DATASET CACHE")
     return {
         "samples_per_second": ours,
         "dataloader_samples_per_second": theirs,
@@ -115,6 +125,11 @@ def run(
         "cache": str(cache),
         "picture": str(picture),
     }
+
+
+def _windows() -> dict[str, Any]:
+    """What a batch has of each stream."""
+    return {**_WINDOW, _CAMERA: Window(_FRAMES, images=ImageOptions(dtype="uint8"))}
 
 
 def samples_per_second(batches: Any, seconds: float) -> float:
@@ -176,10 +191,7 @@ class _Physics:
             state[step] = np.concatenate([data.qpos, data.qvel])
             sensors[step] = data.sensordata
         imu, pose = sensors[:, :6], sensors[:, 6:]
-        features = np.concatenate(
-            [self._seen(pose[:, :3]), np.broadcast_to(self._seen(ball[None]), (_STEPS, 3))], axis=1
-        )
-        streams = {"joint.state": state, "imu": imu, "end_effector.pose": pose, "camera.features": features}
+        streams = {"joint.state": state, "imu": imu, "end_effector.pose": pose}
         return streams, bool(np.linalg.norm(pose[-1, :3] - ball) < 0.05)
 
     def _tip(self, joints: np.ndarray) -> np.ndarray:
@@ -187,11 +199,55 @@ class _Physics:
         self._mujoco.mj_forward(self._model, self._data)
         return np.array(self._data.site("tip").xpos)
 
-    def _seen(self, points: np.ndarray) -> np.ndarray:
-        """Points [n, 3] of the world as the camera sees them: x and y in the image, depth in metres."""
-        camera = self._data.camera("watching")
-        x, y, z = ((points - camera.xpos) @ camera.xmat.reshape(3, 3)).T
-        return np.stack([x / -z, y / -z, -z], axis=1)
+    def film(self, joints: np.ndarray) -> np.ndarray:
+        """The camera's frames ``[n, H, W, 3]`` of the arm at these joints ``[n, q]``, drawn without a GPU."""
+        frames = np.empty((len(joints), _HEIGHT, _WIDTH, 3), np.uint8)
+        for frame, position in zip(frames, joints, strict=True):
+            self._data.qpos[:] = position
+            self._mujoco.mj_kinematics(self._model, self._data)
+            self._mujoco.mj_camlight(self._model, self._data)
+            frame[:] = self._picture()
+        return frames
+
+    def _picture(self) -> np.ndarray:
+        """Draws each capsule and ball as a thick line where the camera sees it, the farthest first."""
+        model, data = self._model, self._data
+        camera = data.camera("watching")
+        focal = _HEIGHT / 2 / np.tan(np.radians(model.camera("watching").fovy[0]) / 2)
+        rotation = camera.xmat.reshape(3, 3)
+        rows, columns = np.mgrid[:_HEIGHT, :_WIDTH].astype(np.float64)
+
+        def seen(points: np.ndarray) -> np.ndarray:
+            """Points [n, 3] of the world as column, row and depth."""
+            x, y, z = ((points - camera.xpos) @ rotation).T
+            return np.stack([_WIDTH / 2 + focal * x / -z, _HEIGHT / 2 - focal * y / -z, -z], axis=1)
+
+        picture = np.full((_HEIGHT, _WIDTH, 3), _SKY, np.float64)
+        drawn = []
+        for geom in range(model.ngeom):
+            centre, size = data.geom_xpos[geom], model.geom_size[geom]
+            body = model.body(model.geom_bodyid[geom]).name
+            if model.geom(geom).name == "table":
+                corners = centre + size * [[-1, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1]]
+                around = seen(corners)[:, :2]
+                edges = np.roll(around, -1, axis=0) - around
+                sides = [
+                    edge[0] * (rows - row) - edge[1] * (columns - column)
+                    for edge, (column, row) in zip(edges, around, strict=True)
+                ]
+                inside = np.all(np.array(sides) <= 0, axis=0) | np.all(np.array(sides) >= 0, axis=0)
+                picture[inside] = _COLOURS["table"]
+                continue
+            axis = data.geom_xmat[geom].reshape(3, 3)[:, 2] * (size[1] if body != "ball" else 0.0)
+            (x0, y0, z0), (x1, y1, z1) = seen(np.array([centre - axis, centre + axis]))
+            drawn.append(((z0 + z1) / 2, x0, y0, x1 - x0, y1 - y0, focal * size[0] * 2 / (z0 + z1), body))
+        for _, x, y, along_x, along_y, radius, body in sorted(drawn, reverse=True):
+            length = max(along_x**2 + along_y**2, 1e-9)
+            part = (((columns - x) * along_x + (rows - y) * along_y) / length).clip(0, 1)
+            distance = np.hypot(columns - x - part * along_x, rows - y - part * along_y) / radius
+            shade = (1.15 - 0.55 * distance)[..., None] * np.array(_COLOURS.get(body, _ARM))
+            picture = np.where(distance[..., None] < 1, shade, picture)
+        return picture.clip(0, 255).astype(np.uint8)
 
 
 def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Generator) -> None:
@@ -208,16 +264,20 @@ def _record(physics: _Physics, writer: Writer, number: int, rng: np.random.Gener
             taken_s = taken_s[~lost]
             step, part = np.divmod(taken_s / _TIMESTEP_S, 1)
             step = step.astype(int)
-            values = truth[name][step] + part[:, None] * (truth[name][step + 1] - truth[name][step])
+            source = truth["joint.state" if name == _CAMERA else name]
+            values = source[step] + part[:, None] * (source[step + 1] - source[step])
             time_ns = started_ns + np.rint((taken_s + sensor.clock_offset_s) * 1e9).astype(np.int64)
-            episode.append(name, time_ns, values.astype(np.float32))
+            if name == _CAMERA:
+                episode.append(name, time_ns, physics.film(values[:, : values.shape[1] // 2]), codec="jpeg")
+            else:
+                episode.append(name, time_ns, values.astype(np.float32))
 
 
 # ---- the same windows by a torch DataLoader ----
 
 
 class NumpyWindows:
-    """A usual map-style dataset, which aligns one window with numpy."""
+    """A usual map-style dataset, which aligns one window with numpy and decodes its frames with Pillow."""
 
     def __init__(self, dataset: Dataset, anchor: str) -> None:
         anchors = dataset.streams[anchor]
@@ -225,6 +285,7 @@ class NumpyWindows:
         self.episode_index = np.repeat(np.arange(len(dataset)), np.diff(anchors.row_offsets))
         self.offsets_ns = {name: np.rint(np.array(offsets) * 1e9).astype(np.int64) for name, offsets in _WINDOW.items()}
         self.streams = {name: dataset.streams[name] for name in _WINDOW}
+        self.camera = dataset.streams[_CAMERA]
         self.norms = {name: (dataset.stats[name].mean, dataset.stats[name].std) for name in _WINDOW}
 
     def __len__(self) -> int:
@@ -247,7 +308,19 @@ class NumpyWindows:
             mean, std = self.norms[name]
             sample[name] = ((aligned - mean) / np.where(std > 0, std, 1)).astype(np.float32)
             sample[f"{name}_is_pad"] = (target < times[0] - 1000) | (target > times[-1] + 1000)
+        first, last = self.camera.row_offsets[episode : episode + 2]
+        times = self.camera.time_ns[first:last]
+        target = anchor_ns + np.rint(np.array(_FRAMES) * 1e9).astype(np.int64)
+        shown = (np.searchsorted(times, target, side="right") - 1).clip(0)
+        sample[_CAMERA] = np.stack([self._decoded(first + row) for row in shown])
+        sample[f"{_CAMERA}_is_pad"] = (target < times[0]) | (target > times[-1])
         return sample
+
+    def _decoded(self, row: int) -> np.ndarray:
+        from PIL import Image
+
+        with Image.open(io.BytesIO(cast(Any, self.camera.values).file(row))) as image:
+            return cast(np.ndarray, np.asarray(image).transpose(2, 0, 1))
 
 
 def _largest_difference(windows: NumpyWindows, batch: dict[str, Any]) -> float:
@@ -256,9 +329,12 @@ def _largest_difference(windows: NumpyWindows, batch: dict[str, Any]) -> float:
     difference = 0.0
     for row, (episode, anchor_ns) in enumerate(zip(batch["episode_index"], batch["time_ns"], strict=True)):
         expected = windows.window(episode, anchor_ns)
-        for name in _WINDOW:
+        for name in _SENSORS:
             if not np.array_equal(batch[f"{name}_is_pad"][row], expected[f"{name}_is_pad"]):
                 raise Error(f"{name}_is_pad differs from numpy's in episode {episode} at {anchor_ns} ns")
+        if np.abs(batch[_CAMERA][row].astype(int) - expected[_CAMERA]).max() > 2:
+            raise Error(f"the camera's frames differ from Pillow's in episode {episode} at {anchor_ns} ns")
+        for name in _WINDOW:
             difference = max(difference, float(np.abs(batch[name][row] - expected[name]).max()))
     if not difference < 1e-4:
         raise Error(f"the loader's values differ from numpy's by {difference}")
@@ -269,15 +345,34 @@ def _largest_difference(windows: NumpyWindows, batch: dict[str, Any]) -> float:
 
 
 def _draw(dataset: Dataset, plt: Any, path: Path) -> None:
-    """Each stream's samples around the middle of episode 0, and the window that the loader makes of them."""
-    whole = Loader(dataset, batch_size=10**6, delta_timestamps=_WINDOW, episodes=[0], shuffle=False, framework="numpy")
+    """The frames of the camera and each stream's samples around the middle of episode 0, and the loader's window there."""
+    from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+
+    moments = len(dataset.episode(0)[_CAMERA][0])  # the slowest stream has the anchors
+    whole = Loader(
+        dataset, batch_size=moments, delta_timestamps=_windows(), episodes=[0], shuffle=False, framework="numpy"
+    )
     batch = next(whole)
     times, _ = dataset.episode(0)["joint.state"]
     gap_ns = times[np.argmax(np.diff(times))]
     chosen = np.abs(batch["time_ns"] - gap_ns).argmin()
     anchor_ns = batch["time_ns"][chosen]
-    figure, axes = plt.subplots(len(_WINDOW), 1, figsize=(11, 9), sharex=True, layout="constrained")
-    figure.suptitle("raw samples on four clocks, and one aligned window of the batch")
+    heights = [1.6] + [1.0] * len(_WINDOW)
+    figure, axes = plt.subplots(
+        len(_SENSORS), 1, figsize=(11, 9), sharex=True, layout="constrained", height_ratios=heights
+    )
+    figure.suptitle("what was recorded on four clocks, and one aligned window of the batch")
+    film, *axes = axes
+    since_ms = (dataset.episode(0)[_CAMERA][0] - anchor_ns) / 1e6
+    near = since_ms[np.abs(since_ms) < 220]
+    film.plot(near, np.full(len(near), 0.03), "|", color="0.3", transform=film.get_xaxis_transform())
+    for offset, frame in zip(_FRAMES, batch[_CAMERA][chosen], strict=True):
+        picture = OffsetImage(frame.transpose(1, 2, 0), zoom=1.05)
+        at = (offset * 1e3, 0.56)
+        film.add_artist(AnnotationBbox(picture, at, xycoords=film.get_xaxis_transform(), bboxprops={"edgecolor": "C3"}))
+        film.axvline(offset * 1e3, color="C3", alpha=0.3, linewidth=0.8)
+    film.set_yticks([])
+    film.set_title(f"{_CAMERA}: 30 Hz, jitter 2.5 ms, JPEG {_WIDTH} x {_HEIGHT}", loc="left", fontsize=9)
     for axis, (name, offsets) in zip(axes, _WINDOW.items(), strict=True):
         times, values = dataset.episode(0)[name]
         since_ms = (times - anchor_ns) / 1e6
