@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 CPU, CUDA = "robocache/lib/librobocache.so", "robocache/lib/librobocache_cuda.so"
 GPL3 = Path("/usr/share/common-licenses/GPL-3")
@@ -64,7 +65,33 @@ def licence_expression(components: Mapping[Component, str]) -> str:
     return " AND ".join([OWN_LICENCE, *sorted(parts - {OWN_LICENCE})])
 
 
-def bill(name: str, version: str, components: Mapping[Component, str], tools: Mapping[str, str], time: str) -> str:
+def purl(component: Component, toolkit: Path | None) -> str | None:
+    """The package that the build took the component from, by which scanners know it; None for NVIDIA's own toolkit."""
+    if component.library == CPU:
+        command = ["dpkg-query", "-W", "-f", "${Version}", component.package]
+        version = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return f"pkg:deb/debian/{component.package}@{quote(version, safe='~')}"
+    found = dist_info(component, toolkit)
+    return found and f"pkg:pypi/{component.package}@{found.name.split('-')[1].removesuffix('.dist')}"
+
+
+def dist_info(component: Component, toolkit: Path | None) -> Path | None:
+    """The folder of the PyPI package that brought this part of CUDA's folder, if one did."""
+    assert toolkit is not None
+    for parent in (toolkit / "dist-info", *toolkit.parents[:3]):
+        for path in parent.glob(f"{component.package.replace('-', '_')}-*.dist-info"):
+            return path
+    return None
+
+
+def bill(
+    name: str,
+    version: str,
+    components: Mapping[Component, str],
+    purls: Mapping[Component, str | None],
+    tools: Mapping[str, str],
+    time: str,
+) -> str:
     """The CycloneDX 1.6 document of a wheel."""
     document = {
         "bomFormat": "CycloneDX",
@@ -89,10 +116,8 @@ def bill(name: str, version: str, components: Mapping[Component, str], tools: Ma
                 "name": component.name,
                 "version": component_version,
                 "licenses": [{"expression": component.licence}],
-                "properties": [
-                    {"name": "robocache:library", "value": component.library},
-                    {"name": "robocache:package", "value": component.package},
-                ],
+                **({"purl": purls[component]} if purls[component] else {}),
+                "properties": [{"name": "robocache:library", "value": component.library}],
             }
             for component, component_version in components.items()
         ],
@@ -106,12 +131,9 @@ def licence_text(component: Component, toolkit: Path | None) -> str:
     if component.library == CPU:
         text = Path("/usr/share/doc", component.package, "copyright").read_text(encoding="utf-8")
         return text + (GPL3.read_text(encoding="utf-8") if component.licence == _GCC else "")
-    assert toolkit is not None
-    package = component.package.replace("-", "_")
-    for place in (toolkit / "dist-info", *toolkit.parents[:3]):  # PyPI's packages, or NVIDIA's own toolkit
-        for path in place.glob(f"{package}-*.dist-info/**/License.txt"):
-            return path.read_text(encoding="utf-8")
-    return (toolkit / "EULA.txt").read_text(encoding="utf-8")
+    found = dist_info(component, toolkit)
+    path = next(found.rglob("License.txt")) if found else toolkit / "EULA.txt"
+    return path.read_text(encoding="utf-8")
 
 
 def toolkit_of(build: Path) -> Path | None:

@@ -89,7 +89,8 @@ def finish(built: Path, build: Path, out: Path, epoch: int) -> Path:
 
     stated = {tool: v for library in libraries.values() for tool, v in components.linked(library).items()}
     time = datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    bill = components.bill(name, version, linked, components.compiler_versions(stated), time)
+    purls = {component: components.purl(component, toolkit) for component in linked}
+    bill = components.bill(name, version, linked, purls, components.compiler_versions(stated), time)
     files[f"{info}/sboms/{name}.cdx.json"] = bill.encode()
 
     path = out / f"{name.replace('-', '_')}-{version}-py3-none-{platform}.whl"

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -267,8 +268,29 @@ def unchanged(wheel: Wheel) -> Iterator[str]:
         yield f"{wheel.path.name}: is not what SHA256SUMS says"
 
 
+# ---- the sdist -------------------------------------------------------------------------------------------------------
+NOT_IN_SDIST = (".ci/", "bench/results/")
+
+
+def contents_of_sdist(path: Path) -> Iterator[str]:
+    """It has every file that git knows, and no other but its metadata."""
+    with tarfile.open(path) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    expected = {name for name in listed if name and not name.startswith(NOT_IN_SDIST)} | {"PKG-INFO"}
+    for name in sorted(expected - names):
+        yield f"{name}: missing"
+    for name in sorted(names - expected):
+        yield f"{name}: is not the project's"
+
+
 def faults(path: Path) -> dict[str, list[str]]:
     """{gate: what it found} of those that found something."""
+    if path.suffix == ".gz":
+        found = {"contents_of_sdist": list(contents_of_sdist(path))}
+        return {name: texts for name, texts in found.items() if texts}
     with tempfile.TemporaryDirectory() as folder:
         wheel = Wheel(path, Path(folder))
         found = {function.__name__: list(function(wheel)) for function in GATES}
@@ -280,7 +302,7 @@ def main() -> int:
     for path in map(Path, sys.argv[1:]):
         found = faults(path)
         failed = failed or bool(found)
-        print(f"{path.name}: {len(GATES) - len(found)} of {len(GATES)} gates passed")
+        print(f"{path.name}: {'refused by ' + ', '.join(found) if found else 'every gate passed'}")
         for name, texts in found.items():
             print(*(f"  {name}: {text}" for text in texts), sep="\n")
     return 1 if failed or len(sys.argv) < 2 else 0

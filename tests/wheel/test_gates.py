@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -285,6 +286,24 @@ def test_a_changed_byte(cpu_wheel: Path, tmp_path: Path) -> None:
     sums = tmp_path / "SHA256SUMS"
     sums.write_text(re.sub("^.", lambda c: "0" if c[0] != "0" else "1", sums.read_text(), flags=re.MULTILINE))
     assert gates.faults(wheel) == {"unchanged": [f"{wheel.name}: is not what SHA256SUMS says"]}
+
+
+def test_an_sdist_without_a_header_and_with_a_stranger(tmp_path: Path) -> None:
+    known = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    if not known:
+        pytest.skip("git does not know this folder")
+    header = "src/robocache/core/dtype.hpp"
+    names = {name for name in known if not name.startswith(gates.NOT_IN_SDIST)} | {"PKG-INFO"}
+    for plant, fault in (
+        (names, []),
+        (names - {header}, [f"{header}: missing"]),
+        (names | {"build/left.o"}, ["build/left.o: is not the project's"]),
+    ):
+        with tarfile.open(tmp_path / "robocache-1.2.3.tar.gz", "w:gz") as archive:
+            for name in plant:
+                archive.addfile(tarfile.TarInfo(f"robocache-1.2.3/{name}"))
+        found = gates.faults(tmp_path / "robocache-1.2.3.tar.gz")
+        assert found == ({"contents_of_sdist": fault} if fault else {})
 
 
 def cuobjdump() -> str | None:
