@@ -24,6 +24,7 @@ from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
+from .declared import Declared, check_joints
 from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
@@ -509,6 +510,7 @@ class Driver:
         self._work = work
         self._notes = notes
         self._mapper = None if work.mapping is None else Mapper(work.mapping, notes)
+        self._joints: dict[str, list[str]] = {}  # the first recording's, by the columns of their names
         self._held = {} if held is None else held.streams
         self._fixed = {name: np.dtype(stream.dtype) for name, stream in self._held.items()}
         self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._fixed}
@@ -558,6 +560,7 @@ class Driver:
                 return
             order = Order(self._work.repair)
             later: dict[int, list[tuple[str, Samples]]] = {}
+            check_joints(self._joints, recording.where, recording.metadata)
             metadata = dict(recording.metadata) if self._mapper is None else self._mapper.columns(recording.metadata)
             if self._work.repair == "split":
                 if RUN_COLUMN in metadata:
@@ -585,6 +588,7 @@ class Driver:
     def _parts(self, recording: Recording, now: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
         """The parts of a recording's streams, frames chunk by chunk, each told to the cache; `now` is what they say."""
         budget = Budget(recording.where)
+        declared = Declared(recording.what, self._notes)
         recording = replace(recording, streams=with_rotations(recording.streams, self._notes))
         for name, samples in recording.streams if self._mapper is None else self._mapper.streams(recording):
             offset = self._work.offsets_ns.get(name)
@@ -594,10 +598,12 @@ class Driver:
             if is_new and (count := max(len(now), len(self.streams))) >= _MOST_STREAMS:
                 raise SourceError(f"{recording.where}: more than {count} streams; a mapping takes some of them")
             _count(budget, name, samples, is_new)
+            declared.see(name, samples)
             samples = self._with_first_methods(name, samples, now)
             self._describe(name, samples, now)
             for part in split_chunks(samples):
                 yield name, part
+        declared.say(recording.metadata)
 
     def _with_first_methods(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
         """Returns samples with the methods that the stream has already, because it has them once. Names those that differ."""

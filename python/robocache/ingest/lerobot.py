@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .._printable import ranges
@@ -30,6 +31,7 @@ from .formats.lerobot import INDEX_COLUMNS, LeRobotOptions, read_folders
 from .images import DepthImages, Images, Kinds
 from .lerobot_tables import (
     Lost,
+    NullError,
     find_videos,
     is_parquet,
     load_info,
@@ -40,13 +42,16 @@ from .lerobot_tables import (
     read_kinds,
     to_numpy,
     video_name,
+    with_nan,
 )
 from .methods import declares_whole
-from .recording import NO_TEXT, Frames, Notes, Recording, Rows, SourceError, Texts, naming
+from .recording import NO_TEXT, Frames, Notes, Recording, Rows, SourceError, Texts, WiderError, naming
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
 
+# Rows that are recorded at the fps of meta/info.json are as far apart, but for this part.
+_OTHER_RATE = 0.1
 # Columns that the cache says in its own way.
 _BOOKKEEPING = {
     "timestamp": "the clock, time_ns of every stream",
@@ -153,6 +158,9 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
             told = f"{sum(counts.values())} rows of episodes {ranges(sorted({*numbers_of_episodes}), 10)}"
             what = f"{table.removeprefix(_WITHOUT_TEXT)}: texts of {ranges(sorted({*numbers}), 10)}"
             notes.leave_out(what, f"the table in meta/ has no such numbers; {told}")
+    for what, count in notes.counts.get("nulls", {}).items():
+        name, _, instead = what.rpartition(": ")
+        notes.leave_out(f"{name}: values of {count} rows", f"null: {instead} there")
     used = notes.counts.get("frames used", {})
     frames = Counter[str]()
     for camera, count in notes.seen.get("video files", {}).values():
@@ -290,10 +298,17 @@ def _read_streams(
 ) -> Iterator[tuple[str, Rows]]:
     """An episode's streams of numbers; counts its clock when all are read."""
     for name in streams:
-        values = episode.scalars(name).astype(INDEX_COLUMNS[name]) if name in INDEX_COLUMNS else episode.array(name)
+        values = episode.scalars(name).astype(INDEX_COLUMNS[name]) if name in INDEX_COLUMNS else None
+        if values is None:
+            values = _read_values(episode, name, name in numbered, notes)
+        if values is None:
+            continue
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
         attributes, known = numbered.get(name, ({}, None))
-        if values.dtype.kind == "f" and declares_whole(features.get(name, {}).get("dtype")):
+        is_whole = (
+            declares_whole(features.get(name, {}).get("dtype")) or notes.wider.get("nulls", {}).get(name) == "float"
+        )
+        if values.dtype.kind == "f" and is_whole:
             attributes = {**attributes, "methods": [[0, values[0].size, "previous"]]}
         if known is not None:
             unknown = values[~np.isin(values, known) & (values != NO_TEXT)]
@@ -301,6 +316,50 @@ def _read_streams(
                 notes.count(f"{_WITHOUT_TEXT}{name}", f"{number} {episode.number}", int(count))
         yield name, Rows(episode.time_ns, values, names, episode.clock, attributes)
     notes.count("clocks", episode.kind_of_clock)
+    rows_s = 1e9 / max(1.0, float(np.median(np.diff(episode.time_ns)))) if len(episode) > 1 else episode.fps
+    if episode.kind_of_clock == "recorded" and abs(rows_s / episode.fps - 1) > _OTHER_RATE:
+        why = f"its stamps, {rows_s:.4g} rows a second (median), though meta/info.json says {episode.fps:g}"
+        notes.assume("clock timestamp", f"{why} (first in episode {episode.number})")
+
+
+def _read_values(episode: Episode, name: str, is_numbered: bool, notes: Notes) -> np.ndarray | None:
+    """A column of an episode. A null is NaN; in a column of numbers of texts it is no text. The column has one type in all episodes:
+    float64 where whole numbers or bools have a null in one of them. If float64 does not hold the numbers, episodes with a null
+    lack the column: None.
+
+    Raises:
+        WiderError: the episodes before had another type: the ingest begins anew.
+    """
+    columns = notes.wider.setdefault("nulls", {})
+    how = columns.get(name)
+    try:
+        if how != "float":
+            return episode.array(name)
+    except NullError as error:
+        column = episode.rows[name]
+        if is_numbered:
+            notes.count("nulls", f"{name}: -1", column.null_count)
+            return np.asarray(pc.fill_null(column, NO_TEXT).to_numpy())
+        if how == "as it is":
+            notes.count("nulls", f"{name}: no rows in its episode", column.null_count)
+            return None
+        if not _is_of_floats(column.type):
+            columns[name] = "float"
+            raise WiderError(str(error)) from error
+    try:
+        values = with_nan(episode.rows, name, episode.where)
+    except NullError as error:
+        columns[name] = "as it is"
+        raise WiderError(str(error)) from error
+    if count := episode.rows[name].null_count:
+        notes.count("nulls", f"{name}: NaN", count)
+    return values
+
+
+def _is_of_floats(type: pa.DataType) -> bool:
+    while hasattr(type, "value_type"):
+        type = type.value_type
+    return bool(pa.types.is_floating(type))
 
 
 def _find_numbered(
@@ -568,6 +627,13 @@ def _read_clock(
         nominal = (frame + first) / fps
         if np.all(np.abs(seconds - nominal) <= _NOMINAL_TOLERANCE * np.maximum(nominal, 1 / fps)):
             return exact, clock
+    if len(frame) > 1 and (ratio := fps * float(np.median(np.diff(seconds) / np.diff(frame)))) > 3:
+        for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("numbers of frames", fps)):
+            if abs(ratio / factor - 1) < 0.02:
+                raise SourceError(
+                    f"{where}: column timestamp: expected seconds; its steps are {ratio:g} times 1 / {fps:g} s, fps of meta/info.json: "
+                    f"they look like {unit}"
+                )
     step = float(np.spacing(np.abs(timestamp).max())) if timestamp.dtype.kind == "f" else 0.0
     if step > 0.5 / fps:
         if np.any(np.abs(seconds - seconds[0] - (frame - frame[0]) / fps) > step):

@@ -272,6 +272,24 @@ def _is_list(dtype: pa.DataType) -> bool:
     return bool(pa.types.is_list(dtype) or pa.types.is_large_list(dtype) or pa.types.is_fixed_size_list(dtype))
 
 
+class NullError(SourceError):
+    """A row that has no value, of a type that has no NaN."""
+
+
+def with_nan(table: pa.Table, name: str, where: object) -> np.ndarray:
+    """A column as :func:`to_numpy` has it, but with NaN in rows that are null; whole numbers and bools are float64."""
+    there = table[name].is_valid()
+    values = to_numpy(table.filter(there), name, where)
+    if not len(values) and _is_list(table[name].type):
+        raise SourceError(f"{where}: column {name}: all rows are null")
+    floats = values if values.dtype.kind == "f" else values.astype(np.float64)
+    if floats.dtype != values.dtype and (floats.astype(values.dtype) != values).any():
+        raise NullError(f"{where}: column {name}: null beside whole numbers beyond 2^53, which float64 does not hold")
+    filled = np.full((len(table), *values.shape[1:]), np.nan, floats.dtype)
+    filled[there.to_numpy()] = floats
+    return filled
+
+
 def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
     """A column as [rows, ...]; a null among floats, which is how pandas writes it, is NaN."""
     column = table[name]
@@ -283,7 +301,7 @@ def to_numpy(table: pa.Table, name: str, where: object) -> np.ndarray:
         row_size = max(1, int(np.prod(shape[1:])))
         if array.null_count and not pa.types.is_floating(array.type):
             row = np.flatnonzero(array.is_null())[0] // row_size
-            raise SourceError(f"{where}: column {name}: row {row} is null")
+            raise NullError(f"{where}: column {name}: row {row} is null")
         if not _is_list(array.type):
             return np.asarray(array.to_numpy(zero_copy_only=False)).reshape(shape)
         lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)

@@ -425,6 +425,59 @@ def test_null_among_floats_is_nan(rng, tmp_path):
     )
 
 
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_null_among_whole_numbers_is_nan_in_a_column_of_floats(version, rng, tmp_path):
+    """In all episodes, of which the one before has no null; values are held, as whole numbers are."""
+    episodes = make_episodes(rng, (4, 5))
+    for episode in episodes:
+        n = len(episode)
+        episode.columns |= {"count": np.arange(n), "flag": np.arange(n) % 2 == 0}
+    source = write_lerobot(tmp_path / "source", episodes, version, **({} if version == "v2.1" else {"per_file": 1}))
+    file = sorted(source.glob("data/chunk-000/*.parquet"))[1]
+    rewrite(file, with_column("count", pa.array([0, None, 2, 3, None], pa.int64())))
+    rewrite(file, with_column("flag", pa.array([True, False, None, False, True])))
+    rewrite(file, with_column("task_index", pa.array([0, 0, None, 0, 0], pa.int64())))
+    rewrite(file, with_column("action", [[1.0, 2.0], None, [1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]))
+    report = robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    nan = np.nan
+    for name, first, second in (
+        ("count", [0, 1, 2, 3], [0, nan, 2, 3, nan]),
+        ("flag", [1, 0, 1, 0], [1, 0, nan, 0, 1]),
+    ):
+        for episode, expected in enumerate((first, second)):
+            values = np.asarray(dataset.episode(episode)[name][1])
+            assert values.dtype == np.float64
+            np.testing.assert_array_equal(values.reshape(-1), expected)
+        assert dataset.streams[name].attributes["methods"] == [[0, 1, "previous"]]
+    assert np.asarray(dataset.episode(1)["task_index"][1]).reshape(-1).tolist() == [0, 0, -1, 0, 0]
+    np.testing.assert_array_equal(np.asarray(dataset.episode(1)["action"][1])[:2], [[1, 2], [nan, nan]])
+    said = {one.what: one.reason for one in report.left_out}
+    assert said["count: values of 2 rows"] == said["flag: values of 1 rows"] == "null: NaN there"
+    assert said["action: values of 1 rows"] == "null: NaN there"
+    assert said["task_index: values of 1 rows"] == "null: -1 there"
+
+
+def test_null_among_whole_numbers_beyond_float64_leaves_the_column_out_of_its_episode(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)))
+    rewrite(source / "data/chunk-000/episode_000001.parquet", with_column("observation.count", [2**60 + 1, None, 3, 4]))
+    report = robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.streams["observation.count"].values.dtype == np.int64
+    assert [len(dataset.episode(number)["observation.count"][1]) for number in range(2)] == [3, 0]
+    assert ("observation.count: values of 1 rows", "null: no rows in its episode there") in [
+        (one.what, one.reason) for one in report.left_out
+    ]
+
+
+def test_stamps_of_another_rate_than_declared_are_said(rng, tmp_path):
+    (episode,) = make_episodes(rng, (6,))
+    episode.timestamp = np.arange(6) * 0.1
+    report = robocache.ingest(write_lerobot(tmp_path / "source", [episode]), tmp_path / "cache")
+    (said,) = [one.reason for one in report.assumed if one.what == "clock timestamp"]
+    assert "10 rows a second (median), though meta/info.json says 30" in said
+
+
 def test_extension_arrays_are_read_by_their_storage(rng, tmp_path):
     class Array2D(pa.ExtensionType):
         def __init__(self):
@@ -564,9 +617,9 @@ def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
         ("timestamp", [0.0, 0.1, None, 0.3], ["timestamp", "row 2"]),
         ("timestamp", [0.0, 0.2, 0.1, 0.3], ["row", "100000000"]),
         ("timestamp", [1.7e18, 1.7e18, 1.8e18, 1.9e18], ["timestamp", "row 0", "seconds"]),
-        ("observation.count", [1, None, 3, 4], ["observation.count", "row 1", "null"]),
         ("action", [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0]], ["action", "row 2", "1 value"]),
-        ("action", [[1.0, 2.0], None, [1.0, 2.0], [1.0, 2.0]], ["action", "row 1", "null"]),
+        ("timestamp", [0.0, 33.33, 66.67, 100.0], ["timestamp", "look like milliseconds"]),
+        ("timestamp", [0.0, 1.0, 2.0, 3.0], ["timestamp", "look like numbers of frames"]),
         ("action", [[1.0], [1.0], [1.0], [1.0]], ["action"]),
     ],
 )

@@ -1,0 +1,97 @@
+"""Ingest says it where a recording declares other episodes, another length or other joints than it is taken to have."""
+
+import h5py
+import numpy as np
+import pytest
+
+import robocache
+
+ROWS = 40
+
+
+def write_npz(folder, count=1, **arrays):
+    folder.mkdir()
+    for number in range(count):
+        own = {name: values[number] if isinstance(values, list) else values for name, values in arrays.items()}
+        rows = np.arange(ROWS * 2.0).reshape(ROWS, 2)
+        np.savez(folder / f"e{number}.npz", state=rows, action=rows, **own)
+    return folder
+
+
+def said(report):
+    return {one.what: one.reason for one in report.assumed if "rate" not in one.what}
+
+
+MARKS = np.arange(ROWS) % 20 == 19
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("dones", MARKS, "set in 1 rows before others (row 19)"),
+        ("timeouts", MARKS.astype("float32"), "set in 1 rows before others (row 19)"),
+        ("is_first", np.arange(ROWS) % 10 == 0, "set in 3 rows behind the first (row 10)"),
+        ("episode_index", np.arange(ROWS) // 10, "4 values, and changes first at row 10"),
+        ("mask", np.arange(ROWS) < 30, "the last 10 of 40 rows are padding by it"),
+        ("is_pad", np.arange(ROWS) >= 30, "the last 10 of 40 rows are padding by it"),
+        ("traj_lengths", np.array([15, 25]), "tells of 2"),
+        ("episode_ends", np.array([15, 40]), "tells of 2"),
+        ("num_steps", 30, "says 30, but e0.npz has 40 rows"),
+    ],
+)
+def test_episodes_and_lengths_that_a_file_declares_are_said(name, values, words, tmp_path):
+    report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
+    (told,) = said(report).items()
+    assert repr(name) in told[0] and words in told[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("dones", np.arange(ROWS) >= 30),  # done, and it stays so
+        ("is_first", np.arange(ROWS) == 0),
+        ("episode_index", np.full(ROWS, 3)),
+        ("mask", np.ones(ROWS)),
+        ("mask", MARKS),  # no tail
+        ("episode_id", np.random.default_rng(0).integers(0, 9, ROWS)),  # not one behind the other
+        ("lengths", np.array([15, 26])),
+        ("num_steps", ROWS),
+    ],
+)
+def test_declarations_that_agree_are_not_said(name, values, tmp_path):
+    report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
+    assert not said(report)
+
+
+def test_columns_of_a_log_declare_episodes(tmp_path):
+    (tmp_path / "logs").mkdir()
+    lines = [f"{k / 10},{'ab'[k // 20]},{int(k % 20 == 19)},{k}" for k in range(ROWS)]
+    (tmp_path / "logs/log.csv").write_text("\n".join(["time_s,episode,done,x", *lines, ""]))
+    report = robocache.ingest(tmp_path / "logs", tmp_path / "cache")
+    found = said(report)
+    assert "2 values, and changes first at row 20" in found["episodes of 'log.episode'"]
+    assert "set in 1 rows before others (row 19)" in found["episodes of 'done'"]
+
+
+@pytest.mark.parametrize("second", [["b", "a"], ["a", "c"]])
+def test_other_joints_in_a_later_file_are_refused_or_skipped(second, tmp_path):
+    source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b"]), np.array(second)])
+    with pytest.raises(robocache.FileError, match=r"e1.npz: joint_names is .*, but \['a', 'b'\] in the recordings"):
+        robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz")
+    report = robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz", on_error="skip")
+    assert (report.episodes, len(report.skipped)) == (1, 1)
+
+
+def test_other_joints_in_a_later_demo_are_refused(tmp_path):
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        for number, names in enumerate((["a", "b"], ["b", "a"])):
+            demo = file.create_group(f"data/demo_{number}")
+            demo["actions"] = demo["obs/joint_pos"] = np.zeros((5, 2))
+            demo.attrs["joint_names"] = names
+    with pytest.raises(robocache.FileError, match="demo_1: joint_names is"):
+        robocache.ingest(tmp_path / "d.hdf5", tmp_path / "cache", rate_hz=10)
+
+
+def test_other_objects_in_a_later_file_are_none_of_joints(tmp_path):
+    source = write_npz(tmp_path / "s", 2, object_names=[np.array(["cup", "box"]), np.array(["box", "cup"])])
+    assert robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz").episodes == 2
