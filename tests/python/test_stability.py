@@ -1,0 +1,174 @@
+"""docs/stability.md: the interface has all that is recorded.
+
+A new name is recorded by ``python tests/python/test_stability.py tests/interface.json``, at the latest for a release.
+"""
+
+import argparse
+import contextlib
+import copy
+import inspect
+import io
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from robocache.ingest.registry import GROUP
+
+import robocache
+from robocache import _arguments, cli, errors
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "tests/interface.json"
+
+
+def parameters(function):
+    """Their names, with a star before those that are given by name alone; None where Python cannot tell."""
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [("*" if one.kind is one.KEYWORD_ONLY else "") + one.name for one in given if one.name != "self"]
+
+
+def members(value):
+    """A class's public methods, with their parameters, and its properties and fields."""
+    names = {name for base in value.__mro__ if base.__module__.startswith("robocache") for name in vars(base)}
+    names |= set(getattr(value, "__dataclass_fields__", ())) | set(value._fields if issubclass(value, tuple) else ())
+    return {
+        name: parameters(getattr(value, name)) if inspect.isroutine(getattr(value, name, None)) else None
+        for name in sorted(names)
+        if not name.startswith("_")
+    }
+
+
+def python_names():
+    found = {}
+    for module in (robocache, robocache.actions, robocache.live):
+        for name in module.__all__:
+            value = getattr(module, name)
+            path = f"{module.__name__}.{name}"
+            if inspect.isclass(value):
+                found[path] = {"parameters": parameters(value), "members": members(value)}
+            else:
+                found[path] = parameters(value) if callable(value) else None
+    return found
+
+
+def error_classes():
+    classes = {name: value for name, value in vars(errors).items() if inspect.isclass(value)}
+    return {name: [base.__name__ for base in value.__bases__] for name, value in classes.items()}
+
+
+def command_line():
+    subcommands = next(
+        action for action in _arguments.make_parser()._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    return {
+        command: sorted(name for action in made._actions for name in (action.option_strings or [action.dest]))
+        for command, made in subcommands.choices.items()
+    }
+
+
+def keys(value):
+    """The keys of JSON, "a.b" for those of a dict in a dict and "a[]" for those of a list's first item."""
+    if isinstance(value, list):
+        return ["[]" + key for key in keys(value[0])] if value else []
+    if not isinstance(value, dict):
+        return []
+    inner = ((name, keys(item)) for name, item in value.items() if name not in ("streams", "environment"))
+    return sorted({*value, *(f"{name}.{key}" for name, found in inner for key in found)})
+
+
+def json_keys(folder):
+    """The keys that each command prints, for a small cache that it can work on."""
+    with robocache.Writer(folder / "cache") as writer, writer.episode(task="pick") as episode:
+        episode.append("joint", np.arange(40) * 10**7, np.zeros((40, 2), np.float32))
+    (folder / "log.csv").write_text("time_s,a\n" + "".join(f"{i / 10},{i}\n" for i in range(20)))
+    commands = {
+        "info": ["info"],
+        "self-test": ["self-test"],
+        "inspect": ["inspect", folder / "cache"],
+        "doctor": ["doctor", folder / "cache", "--no-save"],
+        "bench": ["bench", folder / "cache", "--device", "cpu", "--seconds", "0.01", "--batch-size", "4"],
+        "ingest": ["ingest", folder / "log.csv", folder / "new"],
+        "error": ["inspect", folder / "nowhere"],
+    }
+    found = {}
+    for name, command in commands.items():
+        with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+            cli.main([*map(str, command), "--json"])
+        found[name] = keys(json.loads(out.getvalue()))
+    return found
+
+
+def interface():
+    project = (ROOT / "pyproject.toml").read_text()
+    scripts = re.findall(r"^(\S+) = \"(\S+)\"$", project.partition("[project.scripts]")[2].partition("\n[")[0], re.M)
+    exits = {name: getattr(cli, name) for name in ("_DONE", "_REFUSED", "_USAGE", "_SKIPPED", "_INTERRUPTED")}
+    headers = re.findall(r'^#include "(.+)"', (ROOT / "src/robocache/robocache.hpp").read_text(), re.M)
+    with tempfile.TemporaryDirectory() as folder:
+        keys_of = json_keys(Path(folder))
+    return {
+        "python": python_names(),
+        "errors": error_classes(),
+        "command line": command_line(),
+        "exit codes": exits,
+        "json": keys_of,
+        "entry points": {**dict(scripts), "formats": GROUP},
+        "headers": ["robocache/robocache.hpp", *headers],
+    }
+
+
+def gone(recorded, found, name=""):
+    """A line for each recorded name that is not found, or is another."""
+    if isinstance(recorded, dict) and isinstance(found, dict):
+        for key in recorded:
+            path = f"{name}: {key}" if name else key
+            yield from gone(recorded[key], found[key], path) if key in found else [f"{path} is gone"]
+    elif isinstance(recorded, list) and isinstance(found, list):
+        yield from (f"{name}: {item} is gone" for item in recorded if item not in found)
+        kept = [item for item in found if item in recorded and not item.startswith("*")]
+        if "parameters" in name and kept != [item for item in recorded if item in kept]:
+            yield f"{name}: another order"
+    elif recorded != found:
+        yield f"{name}: {recorded} became {found}"
+
+
+def test_nothing_that_is_recorded_is_gone():
+    assert list(gone(json.loads(RECORDED.read_text()), json.loads(json.dumps(interface())))) == []
+
+
+def test_what_is_gone_is_named():
+    recorded = json.loads(RECORDED.read_text())
+    found = copy.deepcopy(recorded)
+    assert list(gone(recorded, found)) == []
+    del found["python"]["robocache.fuse_multimodal"]
+    found["python"]["robocache.Loader"]["parameters"].remove("*seed")
+    found["python"]["robocache.Window"]["parameters"].reverse()
+    found["python"]["robocache.Loader"]["members"].pop("state_dict")
+    found["python"]["robocache.new"] = None
+    found["errors"]["FileError"].remove("OSError")
+    found["command line"]["inspect"].remove("--plot")
+    found["exit codes"]["_SKIPPED"] = 4
+    found["json"]["error"].remove("error.message")
+    found["headers"].pop(1)
+    assert set(gone(recorded, found)) == {
+        "command line: inspect: --plot is gone",
+        "errors: FileError: OSError is gone",
+        "exit codes: _SKIPPED: 3 became 4",
+        f"headers: {recorded['headers'][1]} is gone",
+        "json: error: error.message is gone",
+        "python: robocache.Loader: members: state_dict is gone",
+        "python: robocache.Loader: parameters: *seed is gone",
+        "python: robocache.Window: parameters: another order",
+        "python: robocache.fuse_multimodal is gone",
+    }
+
+
+if __name__ == "__main__":
+    text = json.dumps(interface(), indent=1, sort_keys=True)
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)  # a list is a line
+    Path(sys.argv[1]).write_text(text + "\n")

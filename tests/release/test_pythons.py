@@ -1,0 +1,71 @@
+"""The self-test in a new environment of each Python, with the oldest packages that are allowed or the newest.
+
+`./dev release` runs it: each environment takes a minute and PyPI. The library is this Python's, since it is the same for all.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import robocache
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = re.findall(
+    r'^  "(.+)",$',
+    (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")[2].partition("]")[0],
+    re.MULTILINE,
+)
+
+
+def interpreter(version):
+    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")) or [shutil.which(f"python{version}")]
+    if found[-1] is None:
+        pytest.skip(f"NOT RUN: Python {version} is not here")
+    return found[-1]
+
+
+def oldest(requirement):
+    """The oldest release that a requirement allows: "numpy>=1.24" becomes "numpy==1.24.*"."""
+    return re.sub(r">=(\d+)(\.[\d.]+)?(,<[\d.]+)?", lambda v: f"=={v[1]}{v[2] or ''}.*", requirement)
+
+
+@pytest.mark.parametrize("version, packages", [("3.10", "oldest"), ("3.12", "newest"), ("3.13", "newest")])
+def test_self_test(version, packages, tmp_path):
+    python = tmp_path / "bin/python"
+    subprocess.run([interpreter(version), "-m", "venv", "--without-pip", tmp_path], check=True)
+    wanted = [oldest(one) for one in REQUIREMENTS] if packages == "oldest" else REQUIREMENTS
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    subprocess.run([*pip, "install", "-q", "--upgrade", *wanted], check=True)
+    found = robocache.check_installation()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(robocache.__file__).parents[1]),
+        "ROBOCACHE_LIBRARY": found["library"],
+    }
+    done = subprocess.run(
+        [python, "-m", "robocache", "self-test", "--json"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["cases"] >= 100
+    done = subprocess.run(
+        [python, "-m", "robocache", "info", "--json"], env=environment, capture_output=True, text=True
+    )
+    versions = json.loads(done.stdout)["versions"]
+    assert versions["python"].startswith(version) and versions["torch"] is None
+    if packages == "oldest":
+        assert versions["numpy"].startswith("1.24.") and versions["apache-tvm-ffi"] == "0.1.9"
+
+
+def test_the_oldest_release_of_a_requirement():
+    assert [oldest(one) for one in ("numpy>=1.24", "a>=0.1.9,<0.2", "b>=14", "c>=2; python_version < '3.11'")] == [
+        "numpy==1.24.*",
+        "a==0.1.9.*",
+        "b==14.*",
+        "c==2.*; python_version < '3.11'",
+    ]
