@@ -235,7 +235,7 @@ class Loader(BatchesInOrder):
         self._memory, ranks = of_type("memory", memory, Memory), of_type("ranks", ranks, Ranks)
         self._shards = ranks.shard_episodes
         self.rank, self.world_size = _place_in_world(ranks.rank, ranks.world_size)
-        self._handle, self._texts = open_loader(
+        self._handle, self._texts, own_notes = open_loader(
             sources, mixture, self._arguments, device=self.device, rank=self.rank, world_size=self.world_size
         )
         described = json.loads(_describe(self._handle))
@@ -252,7 +252,7 @@ class Loader(BatchesInOrder):
             sources, self._arguments["anchors"], self.num_anchors, described["anchors_before_filter"]
         )
         self._dropped: str = described["dropped"]  # by missing="drop": how many episodes, and what they lack
-        notes = [*described["notes"], *(note for key in self._texts.values() for note in key.notes)]
+        notes = [*described["notes"], *own_notes, *(note for key in self._texts.values() for note in key.notes)]
         for note in notes if self.rank == 0 and not self._unpickled else ():
             warn(note, LoaderWarning, stacklevel=3)
         handle = self._handle  # not self, which would then wait for the garbage collector with all its memory

@@ -38,8 +38,8 @@ def open_loader(
     device: str,
     rank: int,
     world_size: int,
-) -> tuple[Any, dict[str, TextKey]]:
-    """Opens the library's loader. Returns it, and the keys of texts, which the library does not know.
+) -> tuple[Any, dict[str, TextKey], list[str]]:
+    """Opens the library's loader. Returns it, the keys of texts, which the library does not know, and notes for its user.
 
     Args:
         given: the arguments of :class:`robocache.Loader` by name.
@@ -155,7 +155,8 @@ def open_loader(
     # The library borrows the memory of arrays during the call.
     borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
     try:
-        return _open(prefetch, reuse, json.dumps(request), *borrowed), texts
+        notes = [note for key, window in windows.items() for note in _replaced(key, window, default, keys)]
+        return _open(prefetch, reuse, json.dumps(request), *borrowed), texts, notes
     except errors.Error:
         if raised:
             raise raised[0] from None
@@ -290,6 +291,24 @@ def _windows(given: Any) -> dict[str, Window]:
     if not isinstance(given, Mapping):
         raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: offsets or Window}}, got {given!r}")
     return {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in given.items()}
+
+
+def _replaced(key: str, window: Window, default: Window, keys: Keys) -> Iterator[str]:
+    """Notes where one method for all features goes before what the stream says of its rotations, angles and held numbers."""
+    word = default.method if window.method is None else window.method
+    streams = keys.numbers.get(key, [])
+    if window.rows or word not in ("linear", "pchip", "akima") or not streams:
+        return
+    said = streams[0].attributes.get("methods", [])
+    own = [block for block in said if isinstance(block, list) and len(block) == 3] if isinstance(said, list) else []
+    if any(block[2] != word for block in own):
+        blocks = [f"{method} [{start}:{stop}]" for start, stop, method in own]
+        some = ", ".join(blocks[:4]) + ", ..." * (len(blocks) > 4)
+        yield (
+            f"delta_timestamps['{key}'].method: '{word}' goes before the stream's own methods, {some}: between rows these features "
+            "are interpolated one by one, which makes no rotation of two; no method takes the stream's own, [(slice, method), ...] "
+            "gives others"
+        )
 
 
 def _window(key: str, window: Window, default: Window, keys: Keys, residency: Any, flips: set[str]) -> dict[str, Any]:

@@ -61,7 +61,10 @@ def test_a_streams_own_methods_are_its_default(dataset):
 
 
 def test_the_callers_methods_go_before_them(dataset):
-    linear = next(loader(dataset, delta_timestamps=DELTAS, method="linear"))
+    with pytest.warns(robocache.LoaderWarning, match=r"\['pose'\].method: 'linear' goes before .*, slerp \[3:7\]"):
+        linear = next(loader(dataset, delta_timestamps=DELTAS, method="linear"))
+    with pytest.warns(robocache.LoaderWarning, match=r"\['heading'\].method: 'pchip' goes before .*, angle \[0:1\]"):
+        loader(dataset, delta_timestamps=DELTAS, method={"heading": "pchip"})
     assert np.all(np.abs(linear["heading"]) < 1e-9)
     of_one = next(loader(dataset, delta_timestamps=DELTAS, method={"heading": "linear"}))
     by_default = next(loader(dataset, delta_timestamps=DELTAS))
