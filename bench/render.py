@@ -124,7 +124,7 @@ def results(folder: Path) -> Results:
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(line) + " |\n" for line in (header, *rows)]
+    lines = ["|" + "|".join(line) + "|\n" for line in (header, *rows)]
     return "".join([lines[0], "|" + "---|" * len(header) + "\n", *lines[1:]])
 
 
@@ -235,7 +235,7 @@ def three(found: Results) -> str:
 
 def page(found: Results) -> str:
     sections = [section(result) for result in found.values() if result["bench"] not in ELSEWHERE]
-    return "\n".join([*sections, *counters(ROOT / "bench/results/counters")])
+    return "\n".join(sections)
 
 
 def section(result: dict) -> str:
@@ -296,19 +296,15 @@ def beyond_the_launch(result: dict) -> str:
 
 
 def short_of_the_aim(result: dict) -> str:
-    """The aims that were missed: of those of one kind how many, and the worst."""
+    """How many aims were missed, and the one missed by the largest factor."""
     cases = {case["name"]: case for case in result["cases"]}
-    kinds: dict[str, list[tuple[float, str]]] = {}
-    for name, aims in result.get("aims", {}).items():
-        for kind, missed_by, came in compared(aims, cases.get(name, {})):
-            kinds.setdefault(kind, []).append((missed_by, f"{name} ({came})"))
-    lines = []
-    for kind, found in kinds.items():
-        missed = [one for one in found if one[0] > 1]
-        if missed:
-            of = f"{len(missed)} of {len(found)}, the worst " if len(found) > 1 else ""
-            lines.append(f"- {kind}: {of}{max(missed)[1]}\n")
-    return "".join(["\nShort of the aim:\n\n", *lines]) if lines else ""
+    found = [
+        (missed_by, f"{kind}: {name} {came}")
+        for name, aims in result.get("aims", {}).items()
+        for kind, missed_by, came in compared(aims, cases.get(name, {}))
+    ]
+    missed = [one for one in found if one[0] > 1]
+    return f"\nAims missed: {len(missed)} of {len(found)}, by most {max(missed)[1]}.\n" if missed else ""
 
 
 def compared(aims: dict, case: dict) -> Iterator[tuple[str, float, str]]:
@@ -503,48 +499,6 @@ def shapes(result: dict) -> str:
     if picture_of(result).exists():
         text += f"\n![time over a copy, by bytes]({picture_of(result).name})\n"
     return text
-
-
-# The cases of bench/counters.py that the page speaks of.
-COUNTED = [
-    "resample B1024 S2048 T1024 D7",
-    "pchip B1024 S2048 T1024 D64",
-    "fuse B512",
-    "count, 10M gaussian, 256^3",
-    "mean of 8, 10M uniform, 128^3",
-    "mean of 8, 10M lidar, 128^3",
-    "count, mean and max of 8, 10M lidar, 128^3",
-    "count, 500k uniform, 128^3",
-]
-
-TIME_NS = "gpu__time_duration.sum"
-# What else Nsight Compute counted, in the order of the columns.
-COUNTERS = {
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory busy, %",
-    "lts__ltcfabric2ltc_cycles_active.avg.pct_of_peak_sustained_elapsed": "between L2's halves busy, %",
-    "sm__inst_executed.avg.per_cycle_active": "instructions a cycle, of 4",
-}
-
-
-def counters(folder: Path) -> Iterator[str]:
-    """Of each case that the page speaks of the kernel that takes longest."""
-    for path in sorted(folder.glob("*.json")):
-        result = json.loads(path.read_text())
-        longest: dict[str, dict] = {}
-        for kernel in result["cases"]:
-            name = kernel["name"].split(": ")[0]
-            longest[name] = max(longest.get(name, kernel), kernel, key=lambda one: one["counters"][TIME_NS])
-        rows = []
-        for kernel in map(longest.__getitem__, COUNTED):
-            counted = kernel["counters"]
-            rows.append(
-                [kernel["name"], duration(counted[TIME_NS] / 1000), *(number(counted[name]) for name in COUNTERS)]
-            )
-        yield (
-            f"### Counters, {hardware(result)}\n\n"
-            f"By Nsight Compute, {result['date']}, commit {result['commit']}.\n\n"
-            + table(["", "time", *COUNTERS.values()], rows)
-        )
 
 
 # ---- docs/formats.md ----
