@@ -20,7 +20,9 @@ Block = list[Any]  # [start, stop, method]
 
 # A word that means a quaternion of four numbers, and a word that means a rotation, a quaternion if its components are x, y, z, w.
 _QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
-_ROTATION = _QUATERNION | {"q", "orientation", "orient", "ori", "orn", "rotation", "rot", "attitude"}
+_ROTATION = _QUATERNION | {"q", "r", "o", "orientation", "orient", "ori", "orn", "rotation", "rot", "attitude"}
+# Words of a stream whose rows are several times four numbers; four alone may be those of four wheels.
+_OF_FOUR = _QUATERNION | {"rotation", "rotations", "rot", "rots", "orientation", "orientations"}
 # PX4 calls a quaternion q. Elsewhere q is as often joint positions.
 PX4_WORDS = _QUATERNION | {"q"}
 # Words for quantities of a rotation that are not rotations themselves.
@@ -58,8 +60,10 @@ _ROS_ANGLES = {
 # Names of rotation vectors: three numbers, the axis times the angle.
 _ROTATION_VECTOR = re.compile(r"(?i)(?<![a-z])(axis_?angle|rot_?vec|rotation_?vector|axang)(?![a-z])")
 _RELATIVE = re.compile(r"(?i)(?<![a-z])(rel|relative|delta)(?![a-z])")
-# The components of one: rotvec_x; and of Universal Robots' actual_TCP_pose_3.
-_VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz012])\]?")
+# The components of one: rotvec_x, axis_angle1; and of Universal Robots' actual_TCP_pose_3.
+_VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz0-3])\]?")
+# Components behind a position's x, y and z: of a rotation vector (LeRobot's ee.wx), of that or of three angles (rx).
+_OF_POSE = re.compile(r"(?i)((?:.*[ ._/\[])?)([wr])([xyz])\]?")
 _UR_PART = re.compile(r"(actual|target)_TCP_pose_[345]")
 HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
 
@@ -87,6 +91,16 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
         (r"env_states/articulations/.*", (), _POSE),
     ),
     "npz": (  # AMASS: a rotation vector a joint
+        (r"poses", (72,), [[0, 72, "previous"]]),  # SMPL's
+        (r"poses|pose_aa", (24, 3), [[0, 72, "previous"]]),
+        (r"pose_aa", (72,), [[0, 72, "previous"]]),
+        (r"body_pose", (69,), [[0, 69, "previous"]]),
+        (r"body_pose", (63,), [[0, 63, "previous"]]),
+        (r"body_pose", (23, 3), [[0, 69, "previous"]]),
+        (r"body_pose", (21, 3), [[0, 63, "previous"]]),
+        (r"(root|global)_(rot|rotation|orient|orientation)", (4,), [[0, 4, "slerp"]]),
+        (r"global_orient", (3,), [[0, 3, "previous"]]),
+        (r"global_orient", (1, 3), [[0, 3, "previous"]]),
         (r"poses", (156,), [[0, 156, "previous"]]),
         (r"poses", (165,), [[0, 165, "previous"]]),
         (r"pose_body", (63,), [[0, 63, "previous"]]),
@@ -230,10 +244,35 @@ def _rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -
     if len(names) != prod(shape):
         return []
     parts = [match[1] if (match := _VECTOR_PART.fullmatch(name)) and _says_vector(match[1]) else "" for name in names]
+    of_poses = _rotations_of_poses(names)
     return _runs(
-        [i for i, (name, part) in enumerate(zip(names, parts, strict=True)) if part or _UR_PART.fullmatch(name)],
+        [
+            i
+            for i, (name, part) in enumerate(zip(names, parts, strict=True))
+            if part or i in of_poses or _UR_PART.fullmatch(name)
+        ],
         "previous",
     )
+
+
+def _rotations_of_poses(names: Sequence[str]) -> set[int]:
+    """Returns the features wx, wy, wz or rx, ry, rz that follow x, y, z of the same name: a pose whose rotation is three numbers.
+
+    Beside a velocity vx, wx is the speed of turning; beside rw, rx is a quaternion's.
+    """
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for index, name in enumerate(names):
+        if match := _OF_POSE.fullmatch(name):
+            found.setdefault((match[1], match[2].lower()), {})[match[3].lower()] = index
+    lower = {name.lower().rstrip("]") for name in names}
+    rows: set[int] = set()
+    for (start, letter), parts in found.items():
+        stem = start.lower()
+        has_position = any({f"{stem}{t}{axis}" for axis in "xyz"} <= lower for t in ("", "t", "p"))
+        is_other = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
+        if len(parts) == 3 and has_position and not is_other:
+            rows |= set(parts.values())
+    return rows
 
 
 def _says_vector(name: str) -> bool:
@@ -277,7 +316,7 @@ def rotations_of(
     """
     features = prod(shape)
     starts = []
-    if shape and shape[-1] == 4 and _says(stream, words):
+    if shape and shape[-1] == 4 and _says(stream, _OF_FOUR if words is _QUATERNION and len(shape) > 1 else words):
         starts = list(range(0, features, 4))
     elif len(names) == features:
         starts = _by_names(names, words)

@@ -347,11 +347,51 @@ def test_a_mapping_and_the_loader_go_before_what_is_declared(turns, tmp_path):
         ("obs/eef_quat", [], (2, 4), [0, 4]),
         ("obs/eef_quat", [], (3,), []),
         ("obs/wheel_rotation", [], (4,), []),
+        ("body_rotations", [], (3, 4), [0, 4, 8]),
+        ("s", ["x", "y", "z", "rx", "ry", "rz", "rw", "gripper"], (8,), [3]),
+        ("s", ["TX", "TY", "TZ", "RX", "RY", "RZ", "RW"], (7,), [3]),
+        ("s", ["x", "y", "z", "ow", "ox", "oy", "oz"], (7,), [3]),
         ("quat/joints", [], (4,), []),
     ],
 )
 def test_names(stream, names, shape, starts):
     assert rotations_of(stream, names, shape) == [[start, start + 4, "slerp"] for start in starts]
+
+
+@pytest.mark.parametrize(
+    ("names", "methods"),
+    [
+        (["axis_angle1", "axis_angle2", "axis_angle3"], [[3, 6, "previous"]]),
+        (["rotvec[1]", "rotvec[2]", "rotvec[3]"], [[3, 6, "previous"]]),
+        (["axis_angle_0", "axis_angle_1", "axis_angle_2"], [[3, 6, "previous"]]),
+        (["rx", "ry", "rz"], [[3, 6, "previous"]]),
+        (["wx", "wy", "wz"], [[3, 6, "previous"]]),
+        (["vx", "wy", "wz"], None),
+        (["wx", "wy", "gripper"], None),
+    ],
+)
+def test_rotation_vectors_behind_a_position_are_held(names, methods, rng, tmp_path):
+    """Those of LeRobot's sets of LIBERO, of its kinematics, and of other converters."""
+    state = rng.normal(size=(8, 7)).astype(np.float32)
+    names = ["x", "y", "z", *names, "gripper2"]
+    features = {"observation.state": {"dtype": "float32", "shape": [7], "names": names}}
+    write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
+    robocache.ingest(tmp_path / "set", tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["observation.state"]
+    assert (stream.attributes or {}).get("methods") == methods
+
+
+@pytest.mark.parametrize("prefix", ["ee.", "left_ee."])
+@pytest.mark.parametrize("speeds", [False, True])
+def test_wx_beside_a_position_is_a_rotation_vector_and_beside_a_velocity_a_speed(prefix, speeds, rng, tmp_path):
+    names = [f"{prefix}{part}" for part in (*"xyz", "wx", "wy", "wz", *(("vx", "vy", "vz") if speeds else ()))]
+    state = rng.normal(size=(8, len(names))).astype(np.float32)
+    features = {"observation.state": {"dtype": "float32", "shape": [len(names)], "names": names}}
+    write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
+    report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache").streams["observation.state"]
+    assert (stream.attributes or {}).get("methods") == (None if speeds else [[3, 6, "previous"]])
+    assert len([one for one in report.assumed if "rotation vector" in one.reason]) == (not speeds)
 
 
 def write_zarr(store, arrays, rows):
@@ -621,6 +661,10 @@ def test_angles_in_ros_messages(tmp_path):
     ("format", "stream", "names", "shape", "methods"),
     [
         ("agibot", "state/end/orientation", [], (2, 4), [[0, 4, "slerp"], [4, 8, "slerp"]]),
+        ("npz", "root_rot", [], (4,), [[0, 4, "slerp"]]),
+        ("npz", "global_orient", [], (3,), [[0, 3, "previous"]]),
+        ("npz", "poses", [], (72,), [[0, 72, "previous"]]),
+        ("npz", "body_pose", [], (23, 3), [[0, 69, "previous"]]),
         ("agibot", "action/robot/orientation", [], (4,), [[0, 4, "slerp"]]),
         ("agibot", "state/end/position", [], (2, 3), []),
         ("calvin", "robot_obs", [], (15,), [[3, 6, "angle"]]),
