@@ -1,0 +1,173 @@
+"""The gates of a release. Each is a function over a checkout that says what is wrong; nothing is published.
+
+python packaging/release.py [GATE...]      all gates, or those named; --list says what each checks
+"""
+
+import hashlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+Gate = Callable[[Path], Iterator[str]]
+GATES: dict[str, Gate] = {}
+# What check-jsonschema, which has these schemas, reads as what.
+SCHEMAS = {
+    ".github/workflows/*.yml": "github-workflows",
+    ".github/ISSUE_TEMPLATE/[!c]*.yml": "github-issue-forms",
+    ".github/ISSUE_TEMPLATE/config.yml": "github-issue-config",
+    "CITATION.cff": "citation-file-format",
+}
+
+
+def gate(function: Gate) -> Gate:
+    GATES[function.__name__] = function
+    return function
+
+
+def version_of(root: Path) -> str:
+    """CMakeLists.txt is the one file that decides the version."""
+    found = re.search(r"project\(robocache VERSION ([\d.]+)", (root / "CMakeLists.txt").read_text())
+    assert found is not None
+    return found[1]
+
+
+def run(root: Path, *command: str, quiet: bool = False) -> str | None:
+    """Returns why a command failed, its last words where they are not shown; None if it succeeded."""
+    done = subprocess.run(command, cwd=root, capture_output=quiet, text=True)
+    if done.returncode == 0:
+        return None
+    said = f": {' '.join((done.stdout + done.stderr).split())[-2000:]}" if quiet else ""
+    return f"{' '.join(command)} exited {done.returncode}{said}"
+
+
+@gate
+def version(root: Path) -> Iterator[str]:
+    """CMakeLists.txt, CITATION.cff and the first entry of CHANGELOG.md have one version, and the entry a date."""
+    expected = version_of(root)
+    cited = re.search(r"^version: (.+)$", (root / "CITATION.cff").read_text(), re.MULTILINE)
+    if cited is None or cited[1] != expected:
+        yield f"CITATION.cff: expected version {expected}, got {cited[1] if cited else 'none'}"
+    entry = re.search(r"^## (\S+) - (\S+)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
+    if entry is None or entry[1] != expected:
+        yield f"CHANGELOG.md: expected a first entry for {expected}, got {entry[1] if entry else 'none'}"
+    elif not re.fullmatch(r"\d{4}-\d\d-\d\d", entry[2]):
+        yield f"CHANGELOG.md: expected the date of {expected}, got {entry[2]}"
+
+
+@gate
+def tag(root: Path) -> Iterator[str]:
+    """The commit has the tag of the version, and the tree has no change that is not committed."""
+    wanted = f"v{version_of(root)}"
+    git = ["git", "-C", str(root)]
+    tags = subprocess.run([*git, "tag", "--points-at", "HEAD"], capture_output=True, text=True).stdout.split()
+    if wanted not in tags:
+        yield f"expected the tag {wanted} on this commit, got {', '.join(tags) or 'none'}"
+    changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True).stdout.splitlines()
+    if changed:
+        yield f"changes that are not committed: {', '.join(line[3:] for line in changed)}"
+
+
+@gate
+def interface(root: Path) -> Iterator[str]:
+    """tests/interface.json has every public name, so that none can go without a word later."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "interface.json"
+        if fault := run(root, sys.executable, "tests/python/test_stability.py", str(found), quiet=True):
+            yield fault
+        elif json.loads(found.read_text()) != json.loads((root / "tests/interface.json").read_text()):
+            yield "tests/interface.json: not today's: python tests/python/test_stability.py tests/interface.json"
+
+
+@gate
+def files(root: Path) -> Iterator[str]:
+    """The workflows, issue forms and CITATION.cff have their schemas; zizmor finds no hole in a workflow."""
+    for pattern, schema in SCHEMAS.items():
+        paths = sorted(str(path.relative_to(root)) for path in root.glob(pattern))
+        if not paths:
+            yield f"{pattern}: no such file"
+        elif fault := run(
+            root, sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", *paths, quiet=True
+        ):
+            yield fault
+    if fault := run(root, "zizmor", "--offline", "--no-progress", "--color=never", ".github", quiet=True):
+        yield fault
+
+
+@gate
+def lint(root: Path) -> Iterator[str]:
+    """./dev lint."""
+    if fault := run(root, "./dev", "lint"):
+        yield fault
+
+
+@gate
+def tests(root: Path) -> Iterator[str]:
+    """./dev test: every test, of which those of the wheel too."""
+    if fault := run(root, "./dev", "test"):
+        yield fault
+
+
+@gate
+def pythons(root: Path) -> Iterator[str]:
+    """The self-test in new environments of other Pythons and packages; one that is not here is a fault."""
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "tests/release/test_pythons.py"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    yield from re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE)
+    if done.returncode:
+        yield f"{' '.join(command)} exited {done.returncode}: {done.stdout[-2000:]}"
+
+
+@gate
+def docs(root: Path) -> Iterator[str]:
+    """./dev docs: the site without a warning."""
+    if fault := run(root, "./dev", "docs"):
+        yield fault
+
+
+@gate
+def wheels(root: Path) -> Iterator[str]:
+    """./dev wheel twice: the wheels and the sdist in dist/, through the gates of packaging/gates.py, each the same twice."""
+    if fault := run(root, "./dev", "wheel", "twice"):
+        yield fault
+
+
+@gate
+def dist(root: Path) -> Iterator[str]:
+    """dist/ has the sdist and both wheels of this version and nothing of another; SHA256SUMS has their hashes."""
+    expected = version_of(root)
+    built = sorted(path for path in (root / "dist").glob("*") if path.name != "SHA256SUMS")
+    for wanted in (f"robocache-{expected}.tar.gz", f"robocache-{expected}-*.whl", f"robocache_cpu-{expected}-*.whl"):
+        if not any(path.match(wanted) for path in built):
+            yield f"dist/{wanted}: no such file"
+    yield from (f"dist/{path.name}: of another version than {expected}" for path in built if expected not in path.name)
+    sums = root / "dist/SHA256SUMS"
+    listed = dict(reversed(line.split("  ", 1)) for line in sums.read_text().splitlines()) if sums.exists() else {}
+    for path in built:
+        if listed.get(path.name) != hashlib.sha256(path.read_bytes()).hexdigest():
+            yield f"dist/{path.name}: is not what SHA256SUMS says"
+
+
+def main(names: list[str], root: Path) -> int:
+    if unknown := set(names) - GATES.keys():
+        print(f"no gate {', '.join(sorted(unknown))}; there are {', '.join(GATES)}", file=sys.stderr)
+        return 2
+    failed = []
+    for name in names or GATES:
+        found = list(GATES[name](root))
+        print(f"FAILED  {name}" if found else f"ok      {name}", *found, sep="\n        ", flush=True)
+        failed += [name] * bool(found)
+    left_out = f"; not asked for: {', '.join(GATES.keys() - set(names))}" if names else ""
+    print(f"{len(names or GATES) - len(failed)} gates passed, {len(failed)} failed{left_out}. Nothing was published.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--list"]:
+        print(*(f"{name:10}{inspect.getdoc(function)}" for name, function in GATES.items()), sep="\n")
+        sys.exit(0)
+    sys.exit(main(sys.argv[1:], Path(__file__).resolve().parents[1]))

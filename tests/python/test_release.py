@@ -1,0 +1,186 @@
+"""Each gate of a release passes on a good checkout, and finds the fault that is planted for it."""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "packaging"))
+
+import release  # noqa: E402
+
+VERSION = release.version_of(ROOT)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """What the gates read of a checkout, ready for a release: dated, committed and tagged, with a ./dev that does nothing."""
+    root = tmp_path / "checkout"
+    shutil.copytree(ROOT / ".github", root / ".github")
+    for name in ("CMakeLists.txt", "CITATION.cff", "CHANGELOG.md", "tests/interface.json"):
+        (root / name).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(ROOT / name, root / name)
+    change(root / "CHANGELOG.md", rf"^## {VERSION} - .*", f"## {VERSION} - 2030-01-31")
+    for name in ("tests/python/test_stability.py", "tests/release/test_pythons.py"):
+        (root / name).parent.mkdir(exist_ok=True, parents=True)
+    (root / "tests/python/test_stability.py").write_text(
+        "import shutil, sys; shutil.copy('tests/interface.json', sys.argv[1])"
+    )
+    (root / "tests/release/test_pythons.py").write_text("def test(): pass")
+    (root / "dev").write_text("#!/bin/sh\ntest ! -e fails-$1\n")
+    (root / "dev").chmod(0o755)
+    (root / ".gitignore").write_text("/dist\n__pycache__\n.pytest_cache\n")
+    (root / "dist").mkdir()
+    names = [
+        f"robocache-{VERSION}.tar.gz",
+        *(f"{name}-{VERSION}-py3-none-x.whl" for name in ("robocache", "robocache_cpu")),
+    ]
+    for name in names:
+        (root / "dist" / name).write_text(name)
+    sums = "".join(f"{hashlib.sha256(name.encode()).hexdigest()}  {name}\n" for name in names)
+    (root / "dist/SHA256SUMS").write_text(sums)
+    for command in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-qm", "all"],
+        ["tag", f"v{VERSION}"],
+    ):
+        subprocess.run(["git", "-C", root, *command], check=True)
+    return root
+
+
+def change(path, pattern, to):
+    text, count = re.subn(pattern, to, path.read_text(), count=1, flags=re.MULTILINE)
+    assert count == 1
+    path.write_text(text)
+
+
+def faults(root, but=("files",)):
+    """The faults of each gate that has any. `files` needs tools of its own."""
+    found = {name: list(function(root)) for name, function in release.GATES.items() if name not in but}
+    return {name: said for name, said in found.items() if said}
+
+
+def test_a_good_checkout_passes_and_dist_is_untouched(checkout, capsys):
+    before = {path.name: path.read_bytes() for path in (checkout / "dist").iterdir()}
+    assert faults(checkout) == {}
+    assert release.main(["version", "tag", "dist"], checkout) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch("3 gates passed, 0 failed; not asked for: .*files.*. Nothing was published.", said)
+    assert {path.name: path.read_bytes() for path in (checkout / "dist").iterdir()} == before
+
+
+FAULTS = {
+    "version": (
+        lambda root: change(root / "CITATION.cff", "^version: .*", "version: 9.9"),
+        f"CITATION.cff: expected version {VERSION}, got 9.9",
+    ),
+    "version of the changelog": (
+        lambda root: change(root / "CHANGELOG.md", f"^## {VERSION}", "## 9.9"),
+        f"CHANGELOG.md: expected a first entry for {VERSION}, got 9.9",
+    ),
+    "version without a date": (
+        lambda root: change(root / "CHANGELOG.md", "2030-01-31", "unreleased"),
+        f"CHANGELOG.md: expected the date of {VERSION}, got unreleased",
+    ),
+    "tag": (
+        lambda root: subprocess.run(["git", "-C", root, "tag", "-d", f"v{VERSION}"], check=True, capture_output=True),
+        f"expected the tag v{VERSION} on this commit, got none",
+    ),
+    "tag of another tree": (
+        lambda root: (root / "new.txt").write_text("new"),
+        "changes that are not committed: new.txt",
+    ),
+    "interface": (
+        lambda root: (root / "tests/python/test_stability.py").write_text(
+            "import sys; open(sys.argv[1], 'w').write('{}')"
+        ),
+        "tests/interface.json: not today's",
+    ),
+    "lint": (lambda root: (root / "fails-lint").touch(), "./dev lint exited 1"),
+    "tests": (lambda root: (root / "fails-test").touch(), "./dev test exited 1"),
+    "docs": (lambda root: (root / "fails-docs").touch(), "./dev docs exited 1"),
+    "wheels": (lambda root: (root / "fails-wheel").touch(), "./dev wheel twice exited 1"),
+    "pythons": (
+        lambda root: (root / "tests/release/test_pythons.py").write_text("def test(): assert False"),
+        "exited 1",
+    ),
+    "pythons that are not here": (
+        lambda root: (root / "tests/release/test_pythons.py").write_text(
+            "import pytest\ndef test(): pytest.skip('NOT RUN: Python 3.99 is not here')"
+        ),
+        "NOT RUN: Python 3.99 is not here",
+    ),
+    "dist": (
+        lambda root: (root / "dist" / f"robocache-{VERSION}.tar.gz").write_text("other bytes"),
+        f"dist/robocache-{VERSION}.tar.gz: is not what SHA256SUMS says",
+    ),
+    "dist without a wheel": (
+        lambda root: (root / "dist" / f"robocache_cpu-{VERSION}-py3-none-x.whl").unlink(),
+        f"dist/robocache_cpu-{VERSION}-*.whl: no such file",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_fails_its_gate_alone(fault, checkout, capsys):
+    plant, said = FAULTS[fault]
+    plant(checkout)
+    if fault not in ("tag", "tag of another tree"):  # what was planted is a change, which `tag` sees too
+        subprocess.run(["git", "-C", checkout, "add", "-A"], check=True)
+        user = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", "-C", checkout, *user, "commit", "-qm", "fault", "--allow-empty"], check=True)
+        subprocess.run(["git", "-C", checkout, "tag", "-f", f"v{VERSION}"], check=True, capture_output=True)
+    found = faults(checkout, ("files",) if fault.startswith("pythons") else ("files", "pythons"))  # which takes seconds
+    assert list(found) == [fault.split()[0]]
+    assert said in "\n".join(found[fault.split()[0]])
+    assert release.main([fault.split()[0]], checkout) == 1
+    assert f"FAILED  {fault.split()[0]}" in capsys.readouterr().out
+
+
+def test_an_unknown_gate_is_refused(capsys):
+    assert release.main(["versoin"], ROOT) == 2
+    assert "no gate versoin; there are version, tag" in capsys.readouterr().err
+
+
+def test_the_gates_are_listed():
+    listed = subprocess.run(
+        [sys.executable, ROOT / "packaging/release.py", "--list"], capture_output=True, text=True, check=True
+    ).stdout
+    assert [line.split()[0] for line in listed.splitlines()] == list(release.GATES)
+
+
+@pytest.fixture
+def tools():
+    pytest.importorskip("check_jsonschema", reason="NOT RUN: pip install check-jsonschema")
+    if shutil.which("zizmor") is None:
+        pytest.skip("NOT RUN: pip install zizmor")
+
+
+def test_the_workflows_and_forms_are_sound(tools):
+    assert list(release.files(ROOT)) == []
+
+
+WORKFLOW, FORM = ".github/workflows/ci.yml", ".github/ISSUE_TEMPLATE/bug.yml"
+
+
+@pytest.mark.parametrize(
+    "path, pattern, to, said",
+    [
+        (WORKFLOW, "timeout-minutes", "timeout-minuets", "timeout-minuets"),
+        (WORKFLOW, r"run: \.ci/run", "run: echo ${{ github.event.pull_request.title }}", "template-injection"),
+        (WORKFLOW, "@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2", "@main", "unpinned-uses"),
+        (WORKFLOW, r"\n +with:\n +persist-credentials: false", "", "artipacked"),
+        (FORM, "type: textarea", "type: textaera", "textaera"),
+        ("CITATION.cff", "^title: .*\n", "", "title"),
+    ],
+)
+def test_a_fault_of_a_workflow_a_form_and_the_citation_is_found(path, pattern, to, said, checkout, tools):
+    change(checkout / path, pattern, to)
+    found = list(release.files(checkout))
+    assert len(found) == 1 and said in found[0]
