@@ -1,0 +1,244 @@
+"""Records demonstrations of a metaworld task, trains a policy on them, and lets it do the task from starts that it has not seen.
+
+    python -m examples.metaworld record        # scripted expert: 100 episodes
+    python -m examples.metaworld train
+    python -m examples.metaworld evaluate      # 200 starts, from the checkpoint and its spec alone
+
+All is written below --folder. What was interrupted goes on where it stood. It needs metaworld and torch: pip install
+'robocache[examples]'.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import robocache
+from examples import results
+
+from . import policy, robot
+
+UNSEEN = 1  # the seed of the starts that policies are evaluated from; demonstrations have seed 0
+STREAMS = {"hand": robot.HAND, "tracker": robot.TRACKED, "action": robot.COMMAND}
+
+
+def record(given: argparse.Namespace) -> dict:
+    """Writes the expert's episodes. Half of them are pushed about, so that the policy learns to come back."""
+    path = given.folder / given.task / "demonstrations"
+    found = len(robocache.open(path).episodes) if path.exists() else 0
+    progress = results.Progress(f"recording {given.task}", given.episodes, found)
+    if found < given.episodes:
+        arm = robot.Robot(given.task)
+        with robocache.Writer(path, append=path.exists()) as writer:
+            for name, features in STREAMS.items():
+                writer.stream(name, names=features)
+            for number, start in enumerate(robot.starts(given.task, 0, given.episodes)):
+                if number < found:
+                    continue
+                rows, success = demonstrate(arm, start, number)
+                with writer.episode(task=given.task, success=success) as episode:
+                    for stream, stamped in rows.items():
+                        time_ns, values = zip(*stamped, strict=True)
+                        episode.append(stream, np.array(time_ns), np.array(values, np.float32))
+                if number % 25 == 24:
+                    writer.commit()  # a killed run goes on behind these
+                progress.show(number + 1)
+    progress.done = given.episodes
+    progress.end()
+    success = robocache.open(path).episodes["success"].to_pylist()
+    return {"successes": sum(success), "episodes": len(success)}
+
+
+def demonstrate(arm: robot.Robot, start, number: int) -> tuple[dict, bool]:
+    """Returns the rows of each stream, as [(stamp, row)], and success. The episode ends 0.3 s after that."""
+    rng = np.random.default_rng([7, number])
+    arm.begin(start, rng)
+    rows: dict[str, list] = {stream: [] for stream in STREAMS}
+    left = robot.LONGEST
+    while left > 0:
+        for stream, time_ns, row in arm.rows():
+            rows[stream].append((time_ns, row))
+        command = arm.expert_command()
+        rows["action"].append((arm.now, command))
+        push = rng.normal(0, 0.003, 3) if number % 2 else np.zeros(3)
+        arm.step(command + np.append(push, 0.0))
+        left = min(left - 1, 24) if arm.success else left - 1
+    return rows, arm.success
+
+
+def folder_of(given: argparse.Namespace, way: str, seed: int) -> Path:
+    return given.folder / given.task / f"{way}-{seed}"
+
+
+def train(given: argparse.Namespace) -> dict:
+    torch.set_num_threads(given.threads)
+    folder = folder_of(given, given.way, given.seed)
+    demonstrations = given.folder / given.task / "demonstrations"
+    if not demonstrations.exists():
+        raise SystemExit(f"{demonstrations} does not exist: run record first")
+    policy.train(
+        demonstrations,
+        folder,
+        given.way,
+        steps=given.steps,
+        checkpoints_at={max(1, given.steps >> halvings) for halvings in range(given.checkpoints)},
+        batch_size=256,
+        seed=given.seed,
+        device=given.device,
+        progress=results.Progress(f"training {given.task}, {given.way}, seed {given.seed}", given.steps),
+    )
+    last = summary(policy.checkpoints(folder)[-1])
+    return {"checkpoint": str(policy.checkpoints(folder)[-1]), **last}
+
+
+def summary(checkpoint: Path) -> dict:
+    saved = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    return {name: saved[name] for name in ("step", "wall_s", "cpu_s", "waited_s", "loss")}
+
+
+def rollouts(pool, given: argparse.Namespace, checkpoint: Path, count: int) -> list[bool]:
+    """Returns the outcomes from the first `count` unseen starts. They are kept beside the checkpoint."""
+    kept = checkpoint.with_suffix(".outcomes.json")
+    outcomes = json.loads(kept.read_text()) if kept.exists() else []
+    if len(outcomes) < count:
+        begin = len(outcomes)
+        todo = robot.starts(given.task, UNSEEN, count)[begin:]
+        progress = results.Progress(f"{given.task}, {checkpoint.stem}", count, begin)
+        runs = pool.map(
+            functools.partial(policy.rollout, checkpoint, given.task), todo, range(begin, count), chunksize=5
+        )
+        for success, _ in runs:
+            outcomes.append(success)
+            progress.show(len(outcomes), f"{sum(outcomes)} succeeded")
+        progress.end(f"{sum(outcomes)} succeeded")
+        kept.write_text(json.dumps(outcomes))
+    return outcomes[:count]
+
+
+def workers(given: argparse.Namespace) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(given.workers, multiprocessing.get_context("spawn"))
+
+
+def evaluate(given: argparse.Namespace) -> dict:
+    found = policy.checkpoints(folder_of(given, given.way, given.seed))
+    if not found:
+        raise SystemExit(f"{folder_of(given, given.way, given.seed)} has no checkpoint: run train first")
+    with workers(given) as pool:
+        outcomes = rollouts(pool, given, found[-1], given.rollouts)
+    successes, interval = sum(outcomes), results.wilson(sum(outcomes), len(outcomes))
+    return {"successes": successes, "rollouts": len(outcomes), "interval": interval}
+
+
+def compare(given: argparse.Namespace) -> dict:
+    """Trains and evaluates every way with every seed, each checkpoint on fewer starts than the last one."""
+    began, cpu_began = time.monotonic(), sum(os.times()[:4])
+    expert = record(given)
+    arms = []
+    with workers(given) as pool:
+        for way, seed in itertools.product(given.ways, given.seeds):
+            given.way, given.seed = way, seed
+            train(given)
+            curve = []
+            for checkpoint in policy.checkpoints(folder_of(given, given.way, given.seed)):
+                outcomes = rollouts(pool, given, checkpoint, given.curve_rollouts)
+                trained = summary(checkpoint)
+                curve.append({**trained, "successes": sum(outcomes), "rollouts": len(outcomes)})
+            outcomes = rollouts(pool, given, checkpoint, given.rollouts)
+            arms.append(
+                results.arm(
+                    way,
+                    seed,
+                    outcomes,
+                    curve=curve,
+                    wait_share=trained["waited_s"] / trained["wall_s"],
+                )
+            )
+    spent = {"wall_s": time.monotonic() - began, "cpu_s": sum(os.times()[:4]) - cpu_began}
+    if given.result:
+        results.write(
+            given.result,
+            command=f"python -m examples.metaworld compare --task {given.task} --ways {' '.join(map(repr, given.ways))}",
+            seeds=given.seeds,
+            expert=expert,
+            arms=arms,
+            predictions=given.predictions,
+            packages=["metaworld", "mujoco"],
+            task=given.task,
+            spent=spent,
+        )
+    shown = [{name: arm[name] for name in ("name", "seed", "successes", "rollouts", "interval")} for arm in arms]
+    return {"expert": expert, "arms": shown, **spent}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.metaworld", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    common = argparse.ArgumentParser(add_help=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    common.add_argument("--folder", type=Path, default=Path("metaworld_example"), help="what is written goes here")
+    common.add_argument("--task", default="pick-place-v3", help="a task of metaworld 3")
+    common.add_argument("--json", action="store_true", help="print the result as JSON")
+    recording = argparse.ArgumentParser(add_help=False)
+    recording.add_argument("--episodes", type=int, default=100)
+    training = argparse.ArgumentParser(add_help=False)
+    training.add_argument("--steps", type=int, default=2000)
+    training.add_argument(
+        "--checkpoints", type=int, default=1, help="the last one, the one after half the steps, a quarter, ..."
+    )
+    training.add_argument("--device", default="cpu", help="cpu or cuda; the policy is small, so cpu is enough")
+    training.add_argument("--threads", type=int, default=1, help="torch's; the policy is small")
+    rolling = argparse.ArgumentParser(add_help=False)
+    rolling.add_argument("--rollouts", type=int, default=200)
+    rolling.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that simulate")
+    one = argparse.ArgumentParser(add_help=False)
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument(
+        "--way", choices=policy.WAYS, default=policy.WAYS[0], help="how commands become the policy's numbers"
+    )
+    shown = {"formatter_class": argparse.ArgumentDefaultsHelpFormatter}
+    commands.add_parser("record", parents=[common, recording], help="the expert's demonstrations", **shown)
+    commands.add_parser("train", parents=[common, training, one], help="a policy from the demonstrations", **shown)
+    commands.add_parser("evaluate", parents=[common, rolling, one], help="the policy from unseen starts", **shown)
+    comparing = commands.add_parser(
+        "compare", parents=[common, recording, training, rolling], help="all of it, by ways and seeds", **shown
+    )
+    comparing.add_argument("--ways", choices=policy.WAYS, nargs="+", default=[policy.WAYS[0]])
+    comparing.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    comparing.add_argument("--curve-rollouts", type=int, default=100, help="of each checkpoint but the last")
+    comparing.add_argument("--result", type=Path, help="a result file, such as bench/results/training-metaworld-x.json")
+    comparing.add_argument("--predictions", default="none", help="what you expect; it is kept in the result file")
+    return parser
+
+
+def main(arguments=None) -> None:
+    given = parser().parse_args(arguments)
+    result = {"record": record, "train": train, "evaluate": evaluate, "compare": compare}[given.command](given)
+    if given.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        if name == "arms":
+            for arm in value:
+                print(f"{arm['name']}, seed {arm['seed']}: {words(arm)}")
+        elif name == "successes" and "rollouts" in result:
+            print(words(result))
+        elif name not in ("rollouts", "interval"):
+            print(f"{name}: {value}")
+
+
+def words(arm: dict) -> str:
+    low, high = arm["interval"]
+    return f"{arm['successes']} of {arm['rollouts']} succeeded ({100 * low:.1f} to {100 * high:.1f} %)"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The policy: what it sees, how it is trained, and how it drives a robot with nothing but its checkpoint and the loader's spec."""
+
+import functools
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import robocache
+from robocache import Anchors, Normalization, Window, actions, live
+
+from . import robot
+
+CHUNK = 20  # commands of 12.5 ms
+WINDOWS = {"hand": [-0.05, 0.0], "tracker": [0.0]}
+ACTIONS_S = [k * robot.STEP_NS / 1e9 for k in range(CHUNK)]
+THINK_STEPS = 6  # a new chunk every 75 ms
+RELATIVE = [actions.Relative("joints", mask=[True, True, True, False])]  # the grip stays as it is
+
+# How commands become the policy's numbers. "per-step" and "pooled" are relative to the hand and normalised by statistics of such
+# commands, of each step of a chunk or of all steps together. "absolute-statistics" is a mistake that is easily made: they are relative,
+# and normalised by the statistics of the commands as recorded. "absolute" commands stay as recorded.
+WAYS = (
+    "absolute",
+    "relative, each step's statistics",
+    "relative, pooled statistics",
+    "relative, absolute's statistics",
+)
+
+
+def make_loader(path: Path, way: str, *, batch_size: int, seed: int, device: str | None) -> robocache.Loader:
+    dataset = robocache.open(path)
+
+    def loader(norm_stats=None):
+        converted = {} if way == "absolute" else {"convert": RELATIVE, "base": "hand"}
+        return robocache.Loader(
+            dataset,
+            batch_size=batch_size,
+            delta_timestamps={**WINDOWS, "action": Window(ACTIONS_S, normalize="mean_std", **converted)},
+            normalization=Normalization(norm_stats=norm_stats),
+            anchors=Anchors(stream="hand", edges="drop"),
+            episodes={"success": True},
+            seed=seed,
+            device=device,
+        )
+
+    if way == "per-step":
+        return loader({"action": dataset.statistics(loader(), per_step=True)["action"]})
+    if way == "absolute-statistics":
+        recorded = dataset.statistics()["action"]
+        return loader({"action": {"mean": recorded.mean, "std": recorded.std}})
+    return loader()
+
+
+class Policy(torch.nn.Module):
+    """Computes a chunk of normalised commands from where the objects and the goal are, seen from the hand, and from the hand."""
+
+    def __init__(self, inputs: int, features: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(inputs, 256), torch.nn.GELU(),
+            torch.nn.Linear(256, 256), torch.nn.GELU(),
+            torch.nn.Linear(256, CHUNK * features),
+        )  # fmt: skip
+        self.features = features
+
+    def forward(self, batch: dict) -> torch.Tensor:
+        hand, tracker = batch["hand"], batch["tracker"][:, 0]
+        now = hand[:, -1, :3]
+        near = [10 * (point - now) for point in (tracker[:, 0:3], tracker[:, 7:10], tracker[:, 14:17], hand[:, 0, :3])]
+        goal = 10 * (tracker[:, 14:17] - tracker[:, 0:3])
+        seen = torch.cat([*near, goal, 5 * now, 4 * hand[:, :, 3], tracker[:, 3:7], tracker[:, 10:14]], 1)
+        return self.layers(seen).unflatten(1, (CHUNK, self.features))
+
+
+def new_policy(spec: robocache.Spec) -> Policy:
+    return Policy(28, spec.keys["action"]["shape"][0])
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    return sorted(folder.glob("checkpoint-*.pt"))
+
+
+def train(
+    path: Path,
+    folder: Path,
+    way: str,
+    *,
+    steps: int,
+    checkpoints_at: set[int],
+    batch_size: int,
+    seed: int,
+    device: str | None,
+    progress,
+) -> None:
+    """Trains, or goes on behind the newest checkpoint in `folder`. There spec.json says what the batches held."""
+    loader = make_loader(path, way, batch_size=batch_size, seed=seed, device=device)
+    folder.mkdir(parents=True, exist_ok=True)
+    loader.save_spec(folder / "spec.json")
+    torch.manual_seed(seed)
+    policy = new_policy(loader.spec).to(loader.device)
+    optimizer = torch.optim.Adam(policy.parameters(), 2e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    step, wall_s, cpu_s, waited_s, losses = 0, 0.0, 0.0, 0.0, []
+    if found := checkpoints(folder):
+        saved = torch.load(found[-1], map_location=loader.device, weights_only=True)
+        policy.load_state_dict(saved["policy"])
+        optimizer.load_state_dict(saved["optimizer"])
+        schedule.load_state_dict(saved["schedule"])
+        loader.load_state_dict(saved["loader"])
+        step, wall_s, cpu_s, waited_s = (saved[name] for name in ("step", "wall_s", "cpu_s", "waited_s"))
+    before = wall_s, cpu_s, waited_s
+    began, cpu_began = time.monotonic(), time.process_time()
+    while step < steps:
+        for batch in loader:
+            loss = torch.nn.functional.mse_loss(policy(batch), batch["action"])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.detach())
+            step += 1
+            if step % 20 == 0:
+                progress.show(step, f"loss {losses[-1]:.4f}" if step % 200 == 0 else "")
+            if step in checkpoints_at:
+                spent = time.monotonic() - began, time.process_time() - cpu_began, loader.meter.waited_s
+                wall_s, cpu_s, waited_s = (a + b for a, b in zip(before, spent, strict=True))
+                saved = {
+                    "policy": policy.state_dict(),
+                    "optimizer": optimizer.state_dict(),
+                    "schedule": schedule.state_dict(),
+                    "loader": loader.state_dict(),
+                    "step": step,
+                    "wall_s": wall_s,
+                    "cpu_s": cpu_s,
+                    "waited_s": waited_s,
+                    "loss": float(torch.stack(losses).mean()),
+                }
+                losses = []
+                partial = folder / "checkpoint.partial"
+                torch.save(saved, partial)
+                partial.rename(folder / f"checkpoint-{step:06d}.pt")
+            if step == steps:
+                break
+    progress.done = step
+    progress.end(f"loss {saved['loss']:.4f}, {100 * waited_s / wall_s:.1f} % of the time waited for data")
+
+
+# ---- Without the dataset ----
+
+
+def load(checkpoint: Path) -> tuple[Policy, robocache.Spec]:
+    spec = robocache.Spec.load(checkpoint.parent / "spec.json")
+    policy = new_policy(spec)
+    policy.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["policy"])
+    return policy.eval(), spec
+
+
+@torch.no_grad()
+def drive(policy: Policy, spec: robocache.Spec, arm: robot.Robot, start, seed: int, each_step=None) -> tuple[bool, int]:
+    """Lets the policy drive until it succeeds or LONGEST steps are over. Returns success and steps.
+
+    Rows go to rings by their stamps, the aligner makes training's windows of them, and each command of a chunk counts at its
+    own moment. So the policy sees the newest moment that all sensors have passed, some 12 to 50 ms ago.
+    """
+    rings = {
+        key: live.Ring(tuple(spec.keys[key]["shape"]), "float32", span_s=1.0, on_rewind="segment") for key in WINDOWS
+    }
+    aligner = live.Aligner(spec, rings, outputs=["action"])
+    chunks = live.Chunks("newest", spec=spec, key="action")
+    arm.begin(start, np.random.default_rng(seed))
+    command = np.append(arm.target, -1.0)
+    for step in range(robot.LONGEST):
+        for stream, time_ns, row in arm.rows():
+            rings[stream].push(time_ns, row, arrival_ns=time_ns)
+        if step % THINK_STEPS == 0 or chunks.covered_until_ns is None:
+            batch = aligner.latest(now_ns=arm.now)
+            if batch is not None:
+                chunks.put(int(batch["time_ns"][0]), None, policy(batch), batch=batch)
+        wanted = chunks.at(arm.now)
+        command = command if wanted is None else wanted
+        arm.step(command)
+        if each_step is not None:
+            each_step()
+        if arm.success:
+            return True, step + 1
+    return False, robot.LONGEST
+
+
+# A process that simulates keeps these.
+_robot = functools.cache(robot.Robot)
+
+
+@functools.cache
+def _loaded(checkpoint: Path) -> tuple[Policy, robocache.Spec]:
+    torch.set_num_threads(1)
+    return load(checkpoint)
+
+
+def rollout(checkpoint: Path, task: str, start, seed: int) -> tuple[bool, int]:
+    return drive(*_loaded(checkpoint), _robot(task), start, seed)

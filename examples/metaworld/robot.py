@@ -1,0 +1,68 @@
+"""A simulated arm of metaworld as a robot: sensors with clocks of their own, and commands that are positions to go to."""
+
+import warnings
+from collections.abc import Iterator
+
+import metaworld
+import numpy as np
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+from metaworld.policies import ENV_POLICY_MAP
+
+warnings.filterwarnings("ignore", message="Constant.*may be too high")  # an expert's gain; commands are clipped anyway
+
+STEP_NS = 12_500_000  # a command and a row of the hand every 12.5 ms
+TRACKER_NS = 33_333_333  # the tracker of objects and goal has about 30 Hz
+LONGEST = 160  # steps of a rollout: 2 s; the experts need 44 to 99
+BEGIN_NS = 1_000_000_000
+HAND = ["x", "y", "z", "opening"]
+COMMAND = ["x", "y", "z", "grip"]
+OBJECTS = [f"{name}.{part}" for name in ("first", "second") for part in ("x", "y", "z", "qx", "qy", "qz", "qw")]
+TRACKED = [*OBJECTS, "goal.x", "goal.y", "goal.z"]
+
+
+def starts(task: str, seed: int, count: int) -> list:
+    """Returns starts and goals of a task. Other seeds have others: they are drawn from a continuous range."""
+    drawn = []
+    while len(drawn) < count:  # a benchmark has 50
+        drawn += metaworld.MT1(task, seed=seed * 1000 + len(drawn) // 50).train_tasks
+    return drawn[:count]
+
+
+class Robot:
+    """One task's arm. `rows` gives what the sensors have sent since the last step, each as (stream, stamp, row)."""
+
+    def __init__(self, task: str, **drawing: object) -> None:
+        self.env = ALL_V3_ENVIRONMENTS[task](**drawing)
+        self.expert = ENV_POLICY_MAP[task]()
+
+    def begin(self, start, rng: np.random.Generator) -> None:
+        self.env.set_task(start)
+        self.seen, _ = self.env.reset()
+        self.now = BEGIN_NS
+        self.tracker_due = self.now + int(rng.uniform(0, TRACKER_NS))
+        self.success = False
+
+    def rows(self) -> Iterator[tuple[str, int, np.ndarray]]:
+        seen = self.seen.astype(np.float32)
+        yield "hand", self.now, seen[:4]
+        if self.now >= self.tracker_due:  # its row is of this very moment, so its periods are not equal
+            self.tracker_due += TRACKER_NS
+            yield "tracker", self.now, np.concatenate([seen[4:18], seen[36:39]])
+
+    @property
+    def target(self) -> np.ndarray:
+        """Where the arm is on its way to."""
+        return self.env.data.mocap_pos[0].copy()
+
+    def expert_command(self) -> np.ndarray:
+        """Returns the command of metaworld's scripted expert: a position in metres, and how hard to grip, -1 (open) to 1."""
+        action = np.clip(self.expert.get_action(self.seen), -1, 1)
+        target = self.target + action[:3] * self.env.action_scale
+        return np.append(np.clip(target, self.env.mocap_low, self.env.mocap_high), action[3])
+
+    def step(self, command: np.ndarray) -> None:
+        """Goes towards a command, at most 1 cm a step on each axis."""
+        action = np.append((command[:3] - self.target) / self.env.action_scale, command[3])
+        self.seen, _, _, _, info = self.env.step(np.clip(action, -1, 1).astype(np.float32))
+        self.now += STEP_NS
+        self.success = self.success or bool(info["success"])

@@ -1,0 +1,84 @@
+"""Runs the example of metaworld's tasks to its end: recorded, trained, and a policy that succeeds."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import robocache
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+BESIDE = Path(sys.prefix) / "metaworld"  # where ./dev test installs it, with the MuJoCo that it asks for
+pytestmark = pytest.mark.skipif(
+    not BESIDE.exists() and importlib.util.find_spec("metaworld") is None,
+    reason="no metaworld: pip install 'robocache[examples]'",
+)
+
+
+def run(*arguments, **environment):
+    path = os.pathsep.join(filter(None, [str(BESIDE) * BESIDE.exists(), os.environ.get("PYTHONPATH")]))
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.metaworld", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("metaworld")
+
+
+def test_a_policy_learns_to_pick_and_place(folder):
+    recorded = json.loads(run("record", "--episodes", 60, "--folder", folder, "--json").stdout)
+    assert recorded["episodes"] == 60 and recorded["successes"] >= 45
+    trained = run("train", "--steps", 600, "--folder", folder, "--checkpoints", 2, "--json")
+    assert json.loads(trained.stdout)["step"] == 600
+    # The dataset is away: the checkpoint and its spec are enough.
+    shutil.move(folder / "pick-place-v3/demonstrations", folder / "away")
+    found = json.loads(run("evaluate", "--rollouts", 20, "--folder", folder, "--json").stdout)
+    shutil.move(folder / "away", folder / "pick-place-v3/demonstrations")
+    assert found["successes"] >= 17 and found["rollouts"] == 20, found
+    assert found["interval"][0] < found["successes"] / 20 <= found["interval"][1]
+
+
+def test_what_is_done_is_not_done_again(folder):
+    path = folder / "pick-place-v3"
+    before = {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")}
+    assert len(before) == 2
+    recorded = json.loads(run("record", "--episodes", 62, "--folder", folder, "--json").stdout)
+    assert recorded["episodes"] == 62
+    dataset = robocache.open(path / "demonstrations", verify=True)
+    hand, tracker = (dataset.episode(61)[stream][0] for stream in ("hand", "tracker"))
+    assert len(hand) > 2 * len(tracker) > 20  # each on its own clock
+    run("train", "--steps", 600, "--folder", folder)
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")} == before
+
+
+def test_evaluating_what_was_not_trained_says_what_to_do(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.metaworld", "train", "--folder", tmp_path],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ran.returncode == 1 and "run record first" in ran.stderr and "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["record", "train", "evaluate", "compare"])
+def test_help(command):
+    assert "--task" in run(command, "--help").stdout
