@@ -21,12 +21,7 @@ RELATIVE = [actions.Relative("joints", mask=[True, True, True, False])]  # the g
 # How commands become the policy's numbers. "per-step" and "pooled" are relative to the hand and normalised by statistics of such
 # commands, of each step of a chunk or of all steps together. "absolute-statistics" is a mistake that is easily made: they are relative,
 # and normalised by the statistics of the commands as recorded. "absolute" commands stay as recorded.
-WAYS = (
-    "absolute",
-    "relative, each step's statistics",
-    "relative, pooled statistics",
-    "relative, absolute's statistics",
-)
+WAYS = ("per-step", "pooled", "absolute-statistics", "absolute")
 
 
 def make_loader(path: Path, way: str, *, batch_size: int, seed: int, device: str | None) -> robocache.Loader:
