@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
+
 import robocache
 
 Z = 1.959963984540054  # both sides of 95 %
@@ -196,6 +198,38 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
         except PackageNotFoundError:
             found[package] = "unknown"
     return found
+
+
+def film(
+    path: str | os.PathLike, rollouts: Sequence[Sequence[np.ndarray]], successes: Sequence[bool], *, fps: float
+) -> None:
+    """Writes 16 rollouts as a moving grid, PATH.gif, and their last moments, PATH.png: frames are green where they succeed, else red.
+
+    Args:
+        rollouts: of each the frames, uint8 [height, width, 3]; it stands still at its last one.
+    """
+    from PIL import Image
+
+    columns, edge = 4, 3
+    moments = []
+    for moment in range(max(map(len, rollouts))):
+        tiles = []
+        for frames, success in zip(rollouts, successes, strict=True):
+            frame = frames[min(moment, len(frames) - 1)].copy()
+            over = moment >= len(frames) - 1
+            colour = ((40, 170, 60) if success else (215, 40, 40)) if over else (90, 90, 90)
+            frame[:edge], frame[-edge:], frame[:, :edge], frame[:, -edge:] = (colour,) * 4
+            tiles.append(frame)
+        tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
+        rows = [np.concatenate(tiles[k : k + columns], 1) for k in range(0, len(tiles), columns)]
+        moments.append(Image.fromarray(np.concatenate(rows)))
+    moments[-1].save(Path(path).with_suffix(".png"), optimize=True)
+    palette = moments[-1].quantize(96)
+    few = [moment.quantize(palette=palette, dither=Image.Dither.NONE) for moment in moments]
+    times = [round(1000 / fps)] * (len(few) - 1) + [2500]
+    few[0].save(
+        Path(path).with_suffix(".gif"), save_all=True, append_images=few[1:], duration=times, loop=0, optimize=True
+    )
 
 
 class Progress:

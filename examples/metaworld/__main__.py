@@ -133,8 +133,25 @@ def evaluate(given: argparse.Namespace) -> dict:
         raise SystemExit(f"{folder_of(given, given.way, given.seed)} has no checkpoint: run train first")
     with workers(given) as pool:
         outcomes = rollouts(pool, given, found[-1], given.rollouts)
+    if given.film:
+        film(given, found[-1], outcomes)
     successes, interval = sum(outcomes), results.wilson(sum(outcomes), len(outcomes))
     return {"successes": successes, "rollouts": len(outcomes), "interval": interval}
+
+
+def film(given: argparse.Namespace, checkpoint: Path, outcomes: list[bool]) -> None:
+    """Draws up to 8 of the failures, and the first successes, 16 in all."""
+    failed = [number for number, success in enumerate(outcomes) if not success][:8]
+    shown = failed + [number for number, success in enumerate(outcomes) if success][: 16 - len(failed)]
+    progress = results.Progress("filming", len(shown))
+    films = []
+    arm = robot.Robot(given.task, render_mode="rgb_array", camera_name="corner2", width=224, height=224)
+    for number, start in enumerate(robot.starts(given.task, UNSEEN, len(outcomes))):
+        if number in shown:
+            films.append(policy.film(checkpoint, arm, start, number, every=4))
+            progress.show(len(films))
+    progress.end()
+    results.film(given.film, films, [outcomes[number] for number in sorted(shown)], fps=20)
 
 
 def compare(given: argparse.Namespace) -> dict:
@@ -199,6 +216,8 @@ def parser() -> argparse.ArgumentParser:
     rolling = argparse.ArgumentParser(add_help=False)
     rolling.add_argument("--rollouts", type=int, default=200)
     rolling.add_argument("--workers", type=int, default=os.cpu_count(), help="processes that simulate")
+    filming = argparse.ArgumentParser(add_help=False)
+    filming.add_argument("--film", type=Path, help="draw 16 rollouts: FILM.png and FILM.gif; needs MUJOCO_GL=egl")
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("--seed", type=int, default=0)
     one.add_argument(
@@ -207,7 +226,9 @@ def parser() -> argparse.ArgumentParser:
     shown = {"formatter_class": argparse.ArgumentDefaultsHelpFormatter}
     commands.add_parser("record", parents=[common, recording], help="the expert's demonstrations", **shown)
     commands.add_parser("train", parents=[common, training, one], help="a policy from the demonstrations", **shown)
-    commands.add_parser("evaluate", parents=[common, rolling, one], help="the policy from unseen starts", **shown)
+    commands.add_parser(
+        "evaluate", parents=[common, rolling, filming, one], help="the policy from unseen starts", **shown
+    )
     comparing = commands.add_parser(
         "compare", parents=[common, recording, training, rolling], help="all of it, by ways and seeds", **shown
     )

@@ -1,6 +1,7 @@
 """The policy: what it sees, how it is trained, and how it drives a robot with nothing but its checkpoint and the loader's spec."""
 
 import functools
+import itertools
 import time
 from pathlib import Path
 
@@ -90,6 +91,10 @@ def train(
     progress,
 ) -> None:
     """Trains, or goes on behind the newest checkpoint in `folder`. There spec.json says what the batches held."""
+    found = checkpoints(folder)
+    saved = torch.load(found[-1], map_location=device, weights_only=True) if found else {"step": 0}
+    if saved["step"] >= steps:
+        return
     loader = make_loader(path, way, batch_size=batch_size, seed=seed, device=device)
     folder.mkdir(parents=True, exist_ok=True)
     loader.save_spec(folder / "spec.json")
@@ -98,8 +103,7 @@ def train(
     optimizer = torch.optim.Adam(policy.parameters(), 2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     step, wall_s, cpu_s, waited_s, losses = 0, 0.0, 0.0, 0.0, []
-    if found := checkpoints(folder):
-        saved = torch.load(found[-1], map_location=loader.device, weights_only=True)
+    if found:
         policy.load_state_dict(saved["policy"])
         optimizer.load_state_dict(saved["optimizer"])
         schedule.load_state_dict(saved["schedule"])
@@ -195,3 +199,15 @@ def _loaded(checkpoint: Path) -> tuple[Policy, robocache.Spec]:
 
 def rollout(checkpoint: Path, task: str, start, seed: int) -> tuple[bool, int]:
     return drive(*_loaded(checkpoint), _robot(task), start, seed)
+
+
+def film(checkpoint: Path, arm: robot.Robot, start, seed: int, every: int) -> list[np.ndarray]:
+    """Returns the frames of a rollout, one every so many steps and the last: uint8 [112, 112, 3], of an arm that draws."""
+    frames, steps = [], itertools.count()
+
+    def see() -> None:
+        if next(steps) % every == 0 or arm.success:
+            frames.append(np.asarray(arm.env.render())[::-1][60:172, 36:148])  # this camera hangs upside down
+
+    drive(*_loaded(checkpoint), arm, start, seed, see)
+    return frames

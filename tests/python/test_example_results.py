@@ -124,3 +124,15 @@ def test_progress_says_what_is_done_and_how_long_it_takes(results, capsys, monke
         "training: 50 of 100, 20 s left, loss 0.1",
         "training: 50 of 100 in 40.0 s",
     ]
+
+
+def test_a_grid_of_rollouts_ends_in_green_and_red(results, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    grey = np.full((24, 24, 3), 127, np.uint8)
+    results.film(tmp_path / "grid", [[grey] * length for length in (2, 5, 3)], [True, False, True], fps=20)
+    last = np.asarray(image.open(tmp_path / "grid.png").convert("RGB"))
+    assert last.shape == (24, 4 * 24, 3)
+    assert [int(last[0, 24 * k + 5].argmax()) for k in range(3)] == [1, 0, 1]  # green, red, green
+    assert (last[5:19, 5:19] == 127).all() and not last[:, 72:].any()
+    with image.open(tmp_path / "grid.gif") as film:
+        assert film.n_frames >= 3 and film.size == (96, 24)  # equal moments may be one
