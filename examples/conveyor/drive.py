@@ -1,0 +1,90 @@
+"""A trained policy on the belt: rings take what arrives, an aligner makes the policy's windows, chunks give the command."""
+
+import numpy as np
+import torch
+
+from examples.conveyor.belt import COMMAND_STEPS, ROW_STEPS, SECONDS, STEPS_HZ, Camera, Episode, time_ns
+from examples.conveyor.demonstrations import ACTION, AGE, CAMERA, row_of
+from examples.conveyor.learn import ACTIONS_S, ages_of
+from examples.results import Progress
+from robocache import Spec, live
+
+FINE_S = np.arange(0, ACTIONS_S[-1], 0.001)  # a chunk's commands change in straight lines between its steps
+
+
+class Robot:
+    """One rollout: what its process would do on the robot."""
+
+    def __init__(self, episode, spec, arm, delay_s):
+        self.episode, self.arm = episode, arm
+        self.arrivals = episode.arrivals(delay_s)
+        frame = spec.keys[CAMERA]["rows"]
+        self.rings = {CAMERA: live.Ring(frame["shape"], frame["dtype"], span_s=2.0, codec=frame["codec"])}
+        if arm == "stamps":
+            self.rings[AGE] = live.Ring((), "float32", span_s=2.0)
+        self.aligner = live.Aligner(spec, self.rings, outputs=[ACTION])
+        self.chunks = live.Chunks("newest")
+        self.command = episode.data.ctrl[:2].copy()
+        self.pushed, self.ages_ms = 0, []
+
+    def window(self):
+        """Returns the policy's window every 1/30 s; None before the first frame.
+
+        With clocks a frame is pushed with its own stamp when it arrives, and the window is at the newest settled moment. With rows
+        the newest frame that has arrived is pushed as the row of this moment, as the recorder stored it.
+        """
+        now = time_ns(self.episode.step)
+        if self.arm == "clocks":
+            while self.pushed < len(self.arrivals) and self.arrivals[self.pushed] <= now:
+                stamp, file = int(self.episode.stamps[self.pushed]), self.episode.files[self.pushed]
+                self.rings[CAMERA].push(stamp, file, arrival_ns=int(self.arrivals[self.pushed]))
+                self.pushed += 1
+            batch = self.aligner.latest()
+        else:
+            found = row_of(self.episode.step // ROW_STEPS, self.arrivals, self.episode.stamps)
+            if found is None:
+                return None
+            frame, age_s = found
+            self.rings[CAMERA].push(now, self.episode.files[frame], arrival_ns=now)
+            if self.arm == "stamps":
+                self.rings[AGE].push(now, np.float32(age_s), arrival_ns=now)
+            batch = self.aligner.at(now)
+        if batch is None:
+            return None
+        newest = int(np.searchsorted(self.arrivals, now, "right")) - 1
+        self.ages_ms.append((now - self.episode.stamps[newest]) / 1e6)
+        return {"time_ns": int(batch["time_ns"][0]), "ages": ages_of(batch, self.arm)[0].clone(),
+                "frames": batch[CAMERA][0].clone(), "is_pad": batch[f"{CAMERA}_is_pad"][0].clone()}  # fmt: skip
+
+    def take(self, moment_ns, actions):
+        fine = np.stack([np.interp(FINE_S, ACTIONS_S, feature) for feature in actions.T], 1)
+        self.chunks.put(moment_ns, FINE_S, fine)
+
+    def advance(self):
+        command = self.chunks.at(time_ns(self.episode.step))
+        self.command = self.command if command is None else command
+        self.episode.advance(self.command)
+
+
+def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note):
+    """Lets the policy reach `rollouts` parts, side by side. Returns the misses in mm and the ages of the newest frames in ms."""
+    spec, camera = Spec.load(spec_path), Camera()
+    robots = [Robot(Episode(camera, [seed, number]), spec, arm, delay_ms / 1e3) for number in range(rollouts)]
+    progress = Progress(note, int(SECONDS * STEPS_HZ))
+    policy = policy.to(device).eval()
+    for step in range(0, int(SECONDS * STEPS_HZ), COMMAND_STEPS):
+        if step % ROW_STEPS == 0:
+            seen = {robot: window for robot in robots if (window := robot.window())}
+            if seen:
+                inputs = [torch.stack([w[name] for w in seen.values()]).to(device) for name in ("frames", "ages", "is_pad")]
+                with torch.no_grad():
+                    chunks = spec.unnormalize(ACTION, policy(*inputs).cpu().double()).numpy()
+                for robot, window, chunk in zip(seen, seen.values(), chunks, strict=True):
+                    robot.take(window["time_ns"], chunk)
+        for robot in robots:
+            robot.advance()
+        progress.show(step)
+    progress.done = progress.total
+    misses = [1e3 * robot.episode.missed_m for robot in robots]
+    progress.end()
+    return misses, [age for robot in robots for age in robot.ages_ms]

@@ -1,0 +1,80 @@
+"""The example of a moving belt, with small numbers: rows hold what a recorder at 30 fps stores, and clocks beat them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robocache
+
+for needed in ("mujoco", "torch", "PIL"):
+    pytest.importorskip(needed)
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def run(command, folder, *options):
+    arguments = [sys.executable, "-m", "examples.conveyor", command, "--folder", folder, "--delays-ms", "60", *options]
+    ran = subprocess.run(list(map(str, arguments)), cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
+    assert ran.returncode == 0, ran.stderr
+    return ran
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("conveyor")
+    run("record", folder, "--episodes", 40)
+    return folder
+
+
+def test_rows_hold_the_newest_frame_that_had_arrived(recorded):
+    assert json.loads((recorded / "recorded.json").read_text())["successes"] == 40
+    dataset = json.loads((recorded / "demonstrations/lerobot_60ms/meta/info.json").read_text())
+    assert dataset["codebase_version"] == "v3.0" and dataset["fps"] == 30
+    streams = robocache.open(recorded / "demonstrations/streams")
+    rows = robocache.open(recorded / "demonstrations/rows_60ms")
+    camera, ages = "observation.images.belt", []
+    for number in range(len(streams.episodes)):
+        stamps, frames = streams.episode(number)[camera]
+        _, stored = rows.episode(number)[camera]
+        commands_ns, commands = streams.episode(number)["action"]
+        _, row_commands = rows.episode(number)["action"]
+        row_ages = rows.episode(number)["observation.frame_age"][1].ravel()
+        first = 39 - len(row_ages)  # the last row is at 38/30 s in every episode
+        newest = -1
+        for row, age_s in enumerate(row_ages):
+            moment = 1_000_000_000 + round((first + row) * 1e9 / 30)
+            taken = moment - round(float(age_s) * 1e9)
+            frame = int(np.abs(stamps - taken).argmin())
+            assert abs(int(stamps[frame]) - taken) < 1000 and frame >= newest
+            assert (np.asarray(frames[frame]) == np.asarray(stored[row])).all()
+            assert (row_commands[row] == commands[np.abs(commands_ns - moment).argmin()]).all()
+            newest = frame
+        ages += row_ages[6:].tolist()
+    assert 0.06 < np.mean(ages) < 0.1 and np.std(ages) > 0.02
+
+
+def test_clocks_come_closer_than_rows(recorded, tmp_path):
+    arms = ("--arms", "rows", "clocks", "--seeds", 0)
+    run("train", recorded, *arms, "--steps", 600)
+    checkpoint = (recorded / "runs/clocks-0/checkpoint.pt").read_bytes()
+    run("train", recorded, *arms, "--steps", 600)
+    assert (recorded / "runs/clocks-0/checkpoint.pt").read_bytes() == checkpoint  # nothing is left to do
+    run("evaluate", recorded, *arms, "--rollouts", 40)
+    table = run("compare", recorded, *arms, "--out", tmp_path).stdout
+    assert "60 ms rows" in table and "60 ms clocks" in table
+    rows, clocks = json.loads((tmp_path / "training-conveyor-60ms.json").read_text())["arms"]
+    assert clocks["miss_mm"]["50 %"] < 0.7 * rows["miss_mm"]["50 %"], table
+    assert clocks["within_mm"]["6"] >= rows["within_mm"]["6"] + 6, table
+
+
+def test_its_help_says_how_it_is_called():
+    for command in ([], ["record"], ["train"], ["evaluate"], ["compare"]):
+        ran = subprocess.run(
+            [sys.executable, "-m", "examples.conveyor", *command, "--help"],
+            cwd=CHECKOUT, capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
+        assert ran.returncode == 0 and ("--folder" in ran.stdout or "record" in ran.stdout)
