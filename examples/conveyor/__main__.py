@@ -37,7 +37,12 @@ def runs_of(given):
     for arm in given.arms:
         for delay in given.delays_ms[:1] if arm == "clocks" else given.delays_ms:
             for seed in given.seeds:
-                yield arm, delay, seed, given.folder / "runs" / (f"{arm}-{seed}" if arm == "clocks" else f"{arm}-{delay}ms-{seed}")
+                yield (
+                    arm,
+                    delay,
+                    seed,
+                    given.folder / "runs" / (f"{arm}-{seed}" if arm == "clocks" else f"{arm}-{delay}ms-{seed}"),
+                )
 
 
 def record(given):
@@ -93,9 +98,7 @@ def compare(given):
                 misses = np.array(run["miss_mm"])
                 outcomes = misses < 1e3 * belt.NEAR_M
                 last = {"successes": int(outcomes.sum()), "rollouts": len(outcomes)}
-                one = results.arm(
-                    arm, seed, outcomes, curve=[run["curve"][-1] | last], wait_share=run["wait_share"]
-                )
+                one = results.arm(arm, seed, outcomes, curve=[run["curve"][-1] | last], wait_share=run["wait_share"])
                 one["losses"] = [[point["step"], point["loss"]] for point in run["curve"]]
                 one["miss_mm"] = {f"{q} %": float(np.percentile(misses, q)) for q in (10, 50, 90, 99)}
                 one["within_mm"] = {mm: int((misses < mm).sum()) for mm in WITHIN_MM}
@@ -147,7 +150,9 @@ def main(arguments=None):
                              help="rows, stamps, clocks (all)")  # fmt: skip
         command.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the training (0 1 2)")
         if function is compare:
-            command.add_argument("--out", type=Path, default=Path("bench/results"), help="of the result files (bench/results)")
+            command.add_argument(
+                "--out", type=Path, default=Path("bench/results"), help="of the result files (bench/results)"
+            )
             continue
         command.add_argument("--device", default="cpu", help="cpu (default) or cuda")
         command.add_argument("--threads", type=int, default=1, help="of torch on the CPU (1)")

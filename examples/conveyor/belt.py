@@ -81,7 +81,9 @@ class Episode:
         self.data.ctrl[:] = [*home, ABOVE_M]
         mujoco.mj_forward(camera.model, self.data)
         last = int(SECONDS * STEPS_HZ)
-        self.frame_steps = np.round(np.arange(rng.uniform(0, ROW_STEPS), last, ROW_STEPS * rng.uniform(0.995, 1.005))).astype(int)
+        self.frame_steps = np.round(
+            np.arange(rng.uniform(0, ROW_STEPS), last, ROW_STEPS * rng.uniform(0.995, 1.005))
+        ).astype(int)
         self.frame_steps = self.frame_steps[self.frame_steps < last]
         self.stamps = np.array([time_ns(step) for step in self.frame_steps])
         self.delays = draw_delays(rng, len(self.stamps))

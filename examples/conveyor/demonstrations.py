@@ -42,7 +42,9 @@ def record(folder, episodes, delays_ms, seed):
                 moments_of_rows = np.array([time_ns(row * ROW_STEPS) for row in rows])
                 samples = [row * ROW_STEPS // COMMAND_STEPS for row in rows]
                 with table.episode(task="reach the part", success=episode.success) as to:
-                    to.append(CAMERA, moments_of_rows, [episode.files[frame] for frame, _ in rows.values()], codec="png")
+                    to.append(
+                        CAMERA, moments_of_rows, [episode.files[frame] for frame, _ in rows.values()], codec="png"
+                    )
                     to.append(STATE, moments_of_rows, states[samples])
                     to.append(ACTION, moments_of_rows, commands[samples])
                     to.append(AGE, moments_of_rows, np.array([[age] for _, age in rows.values()], np.float32))

@@ -76,7 +76,9 @@ def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note):
         if step % ROW_STEPS == 0:
             seen = {robot: window for robot in robots if (window := robot.window())}
             if seen:
-                inputs = [torch.stack([w[name] for w in seen.values()]).to(device) for name in ("frames", "ages", "is_pad")]
+                inputs = [
+                    torch.stack([w[name] for w in seen.values()]).to(device) for name in ("frames", "ages", "is_pad")
+                ]
                 with torch.no_grad():
                     chunks = spec.unnormalize(ACTION, policy(*inputs).cpu().double()).numpy()
                 for robot, window, chunk in zip(seen, seen.values(), chunks, strict=True):

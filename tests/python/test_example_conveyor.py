@@ -59,9 +59,9 @@ def test_rows_hold_the_newest_frame_that_had_arrived(recorded):
 
 def test_clocks_come_closer_than_rows(recorded, tmp_path):
     arms = ("--arms", "rows", "clocks", "--seeds", 0)
-    run("train", recorded, *arms, "--steps", 600)
+    run("train", recorded, *arms, "--steps", 500)
     checkpoint = (recorded / "runs/clocks-0/checkpoint.pt").read_bytes()
-    run("train", recorded, *arms, "--steps", 600)
+    run("train", recorded, *arms, "--steps", 500)
     assert (recorded / "runs/clocks-0/checkpoint.pt").read_bytes() == checkpoint  # nothing is left to do
     run("evaluate", recorded, *arms, "--rollouts", 40)
     table = run("compare", recorded, *arms, "--out", tmp_path).stdout
