@@ -1,0 +1,41 @@
+"""Draws the result files of the belt."""
+
+
+def draw(plt, contents):
+    """Returns a figure of result files, one for each delay: how old frames were, and how often each arm's tool came how close."""
+    figure, (ages, *panels) = plt.subplots(
+        1, 1 + len(contents), figsize=(4 * (1 + len(contents)), 3.4), layout="constrained"
+    )
+    for number, content in enumerate(contents):
+        counts = {int(age): count for age, count in content["frame_age_ms"].items()}
+        shares = [100 * count / sum(counts.values()) for count in counts.values()]
+        ages.step(
+            [age + 5 for age in counts],
+            shares,
+            where="pre",
+            color=f"C{3 + number}",
+            label=f"mean delay {content['delay_ms']} ms",
+        )
+    ages.set(
+        xlabel="age of the newest frame when the policy acts, ms", ylabel="% of frames", xlim=(0, 200), ylim=(0, None)
+    )
+    ages.legend(frameon=False)
+    for axes, content in zip(panels, contents, strict=True):
+        for color, name in enumerate(dict.fromkeys(one["name"] for one in content["arms"])):
+            runs = [one for one in content["arms"] if one["name"] == name]
+            distances = [int(mm) for mm in runs[0]["within_mm"]]
+            shares = [[100 * count / one["rollouts"] for count in one["within_mm"].values()] for one in runs]
+            lowest, highest = zip(*((min(at), max(at)) for at in zip(*shares, strict=True)), strict=True)
+            axes.fill_between(distances, lowest, highest, color=f"C{color}", alpha=0.2, linewidth=0)
+            axes.plot(distances, [sum(at) / len(at) for at in zip(*shares, strict=True)], color=f"C{color}", label=name)
+        axes.axvline(content["near_mm"], color="0.6", linestyle=":")
+        axes.set(
+            xlabel=f"tip to part, mm, at {content['delay_ms']} ms",
+            ylabel="% of rollouts that come closer",
+            ylim=(0, 102),
+            xlim=(1, 12),
+        )
+    panels[0].legend(frameon=False)
+    for axes in (ages, *panels):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
