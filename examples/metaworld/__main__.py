@@ -14,6 +14,8 @@ import itertools
 import json
 import multiprocessing
 import os
+import shlex
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -182,7 +184,7 @@ def compare(given: argparse.Namespace) -> dict:
     if given.result:
         results.write(
             given.result,
-            command=f"python -m examples.metaworld compare --task {given.task} --ways {' '.join(map(repr, given.ways))}",
+            command=f"python -m examples.metaworld {given.line}",
             seeds=given.seeds,
             expert=expert,
             arms=arms,
@@ -242,6 +244,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments=None) -> None:
     given = parser().parse_args(arguments)
+    given.line = command_line(sys.argv[1:] if arguments is None else arguments)
     result = {"record": record, "train": train, "evaluate": evaluate, "compare": compare}[given.command](given)
     if given.json:
         print(json.dumps(result))
@@ -254,6 +257,16 @@ def main(arguments=None) -> None:
             print(words(result))
         elif name not in ("rollouts", "interval"):
             print(f"{name}: {value}")
+
+
+def command_line(arguments: list[str]) -> str:
+    """The command without the paths of this run and the prediction, which the result file holds anyway."""
+    kept = list(arguments)
+    for name in ("--folder", "--result", "--predictions", "--json"):
+        while name in kept:
+            at = kept.index(name)
+            del kept[at : at + 1 + (name != "--json")]
+    return shlex.join(kept)
 
 
 def words(arm: dict) -> str:
