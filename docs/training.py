@@ -1,0 +1,250 @@
+"""Renders docs/training.md and its pictures from bench/results/training-*.json; needs matplotlib.
+
+python docs/training.py            # rewrite the page and docs/training-*.png
+python docs/training.py --check    # exit 1 if one shows other numbers than the result files
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+from pictures import digest, is_stale
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from examples import results  # noqa: E402
+
+INTRODUCTION = """\
+# A policy that succeeds
+
+Each example records demonstrations as a robot makes them, trains a policy with the Loader, and lets the policy do its task from
+starts that no demonstration had. At deployment it has its checkpoint and the loader's spec, and no dataset.
+
+- **Intervals** are 95 %: Wilson's for a share, Newcombe's (method 10) for the difference of two policies on the same starts. They
+  say how far the starts could mislead, for this one training run. Other seeds can differ by more: the tables have each seed.
+- **Pictures** show success from fewer starts than the tables. Lines are means over the seeds, bands go from the worst to the best.
+"""
+
+# The examples in the page's order: their heading, and what they do.
+EXAMPLES = {
+    "metaworld": (
+        "Tasks of metaworld",
+        """\
+[examples/metaworld](../examples/metaworld/__main__.py): a simulated arm, 80 Hz of hand positions and commands, and a tracker of
+objects at 30 Hz with a clock of its own. A scripted expert gives the demonstrations; every second one is disturbed. A small network
+puts out chunks of 20 commands, which are positions to go to. Its observations come through the [live aligner](live.md), by the stamps
+of the rows. A rollout that has not succeeded after 2 s has failed. Success is the environment's own rule, at any step.
+
+```bash
+pip install '.[examples]'
+python -m examples.metaworld compare --seeds 0      # or record, train and evaluate, one by one
+```
+
+Times are CPU seconds of all threads, because the machine did other work too. Waiting for data includes waiting for that work.
+""",
+    ),
+    "aloha": (
+        "Transfer cube of ALOHA",
+        """\
+[examples/aloha](../examples/aloha/__main__.py): two arms hand a cube over, seen by a camera with jitter, delay and lost frames.
+""",
+    ),
+    "conveyor": (
+        "Why clocks: a moving belt",
+        """\
+[examples/conveyor](../examples/conveyor/__main__.py): an arm reaches a part on a moving belt, seen by a camera with a delay. The same
+demonstrations are stored as streams with their clocks, and as rows of a fixed rate.
+""",
+    ),
+}
+
+
+def example_of(path: Path) -> str:
+    return path.stem.split("-")[1]
+
+
+def by_arm(content: dict) -> dict[str, list[dict]]:
+    arms: dict[str, list[dict]] = {}
+    for one in content["arms"]:
+        arms.setdefault(one["name"], []).append(one)
+    return arms
+
+
+def time_of(content: dict) -> tuple[str, str]:
+    """The field that times are taken from, and its name: CPU seconds where they were kept."""
+    points = [point for one in content["arms"] for point in one["curve"]]
+    has_cpu = points and all("cpu_s" in point for point in points)
+    return ("cpu_s", "CPU seconds of training") if has_cpu else ("wall_s", "seconds of training")
+
+
+# ---- The page ----
+
+
+def percent(low: float, high: float) -> str:
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def row(one: dict, first: dict | None, field: str) -> list[str]:
+    cells = [one["name"], str(one["seed"]), f"{one['successes']} of {one['rollouts']}", percent(*one["interval"])]
+    if first is None or first is one:
+        cells.append("")
+    else:
+        difference, interval = results.paired_difference(results.outcomes_of(one), results.outcomes_of(first))
+        cells.append(f"{100 * difference:+.1f} ({percent(*interval)})")
+    reached = [point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]]
+    cells += [f"{one['curve'][-1][field]:.1f}" if one["curve"] else "", f"{reached[0]:.1f}" if reached else "never"]
+    return [*cells, "" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f} %"]
+
+
+def table(content: dict) -> str:
+    field, _ = time_of(content)
+    arms = by_arm(content)
+    firsts = {one["seed"]: one for one in next(iter(arms.values()))}
+    unit = "CPU-s" if field == "cpu_s" else "s"
+    head = ["", "seed", "succeeded", "interval, %", "more than the first arm, points", f"trained, {unit}"]
+    rows = [[*head, f"80 % after, {unit}", "waited for data"], ["---"] * 8]
+    for runs in arms.values():
+        rows += [
+            row(
+                one,
+                firsts.get(one["seed"])
+                if len(one["outcomes"]) == len(firsts.get(one["seed"], one)["outcomes"])
+                else None,
+                field,
+            )
+            for one in runs
+        ]
+    keep = [k for k in range(8) if k not in (4, 7) or any(cells[k] for cells in rows[2:])]
+    return "".join("| " + " | ".join(cells[k] for k in keep) + " |\n" for cells in rows)
+
+
+def section(path: Path, content: dict) -> str:
+    what = " ".join(path.stem.split("-")[2:])
+    expert, versions = content["expert"], content["versions"]
+    share = results.wilson(expert["successes"], expert["episodes"])
+    lines = [
+        f"### {content.get('title', what.capitalize())}\n",
+        f"![Success and loss against the time of training]({path.stem}.png)\n"
+        if any(one["curve"] for one in content["arms"])
+        else "",
+        table(content),
+        f"Demonstrations that succeed: {expert['successes']} of {expert['episodes']} ({percent(*share)} %). Expected before the runs: "
+        f"{content['predictions'].strip().rstrip('.')}.\n",
+        f"`{content['command']}`, commit {content['commit']}, {content['machine']}, "
+        f"{', '.join(f'{name} {version}' for name, version in versions.items())}.\n",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def rollouts(example: str) -> str:
+    """The grid of rollouts that `evaluate --film` has drawn, where there is one."""
+    picture = HERE / f"training-{example}-rollouts.png"
+    if not picture.exists():
+        return ""
+    moving = picture.with_suffix(".gif")
+    shown = f"![Rollouts, with the failures in them]({(moving if moving.exists() else picture).name})\n"
+    still = (
+        f"\nGreen frames succeed, red ones fail ([their last moments]({picture.name})).\n" if moving.exists() else ""
+    )
+    return shown + still
+
+
+def page(found: dict[Path, dict]) -> str:
+    parts = [INTRODUCTION]
+    for example, (heading, words) in EXAMPLES.items():
+        of_it = {path: content for path, content in found.items() if example_of(path) == example}
+        if of_it:
+            parts += [f"## {heading}\n", words, rollouts(example), *(section(*item) for item in of_it.items())]
+    return "\n".join(filter(None, parts)) + "\n*`python docs/training.py` writes this page.*\n"
+
+
+# ---- Its pictures ----
+
+
+def curves(content: dict) -> list[np.ndarray]:
+    """Time, share of successes and loss of each arm: [seeds, checkpoints, 3]."""
+    field, _ = time_of(content)
+    arrays = []
+    for runs in by_arm(content).values():
+        length = min(len(one["curve"]) for one in runs)
+        arrays.append(
+            np.array(
+                [
+                    [
+                        (point[field], point["successes"] / point["rollouts"], point["loss"])
+                        for point in one["curve"][:length]
+                    ]
+                    for one in runs
+                ],
+                float,
+            ).reshape(len(runs), length, 3)
+        )
+    return arrays
+
+
+def draw(plt, content: dict):
+    figure, (success, loss) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
+    for number, (name, points) in enumerate(zip(by_arm(content), curves(content), strict=True)):
+        if not points.size:
+            continue
+        at, color = points[:, :, 0].mean(0), f"C{number}"
+        for axes, values in ((success, 100 * points[:, :, 1]), (loss, points[:, :, 2])):
+            axes.fill_between(at, values.min(0), values.max(0), color=color, alpha=0.2, linewidth=0)
+            axes.plot(at, values.mean(0), "o-", color=color, markersize=3, label=name)
+    longest = max((points[:, :, 0].mean(0) for points in curves(content)), key=len)
+    _, label = time_of(content)
+    success.set(xlabel=label, ylabel="success, %", ylim=(-3, 103))
+    loss.set(xlabel=label, ylabel="loss since the checkpoint before", ylim=(0, None))
+    for axes in (success, loss):
+        if len(longest) and longest[-1] > 20 * longest[0] > 0:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+        axes.grid(color="0.92")
+        axes.spines[["top", "right"]].set_visible(False)
+    success.legend(frameon=False)
+    return figure
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 if the page or a picture is out of date"
+    )
+    options = parser.parse_args()
+    paths = sorted((HERE.parent / "bench/results").glob("training-*.json"))
+    if unknown := [path for path in paths if example_of(path) not in EXAMPLES]:
+        raise SystemExit(f"{unknown[0].name}: expected training-<example>-<what>.json of one of {', '.join(EXAMPLES)}")
+    found = {path: results.read(path) for path in paths}
+    stale = False
+    for path, content in found.items():
+        numbers = curves(content)
+        if not any(array.size for array in numbers):
+            continue
+        picture = HERE / f"{path.stem}.png"
+        if options.check:
+            stale |= is_stale(picture, numbers)
+            continue
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        figure = draw(plt, content)
+        figure.savefig(picture, dpi=90, metadata={"Description": digest(numbers)})
+        plt.close(figure)
+        print(f"{picture.name} drawn")
+    target, text = HERE / "training.md", page(found)
+    if not target.exists() or target.read_text() != text:
+        if options.check:
+            print("training.md is out of date: run python docs/training.py")
+            return True
+        target.write_text(text)
+        print("training.md rewritten")
+    return stale
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
