@@ -133,6 +133,18 @@ def is_measured(camera: str) -> bool:
     return not _MEASURED.isdisjoint(_words(camera))
 
 
+_DEPTH = {"depth", "depths", "disparity", "distance", "range", "tof", "stereo", "rgbd"}
+_NO_DEPTH = {"thermal", "temperature", "flir", "lepton", "boson", "ir", "infra", "infrared", "nir", "swir", "lwir"}
+
+
+def says_depth(camera: str) -> bool | None:
+    """Whether a camera's name says that it measures depth; None where it says neither that nor another thing."""
+    words = set(_words(camera))
+    if not words.isdisjoint(_DEPTH):
+        return True
+    return None if words.isdisjoint(_NO_DEPTH) else False
+
+
 def _words(camera: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", camera)]
 

@@ -20,6 +20,7 @@ import numpy as np
 from .. import dataset
 from .._check import truth, whole
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..frames import is_labels, says_depth
 from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
 from .budget import Budget, limited
@@ -661,6 +662,11 @@ class Driver:
                     episode.append(name, time_ns, list(texts))
             case Frames(chunks=chunks):
                 for time_ns, frames in chunks:
+                    if getattr(frames, "dtype", None) == np.uint16 and samples.unit_m is None and not is_labels(name):
+                        what = (
+                            "depth by its name, but in no known unit" if says_depth(name) else "an image, and no depth"
+                        )
+                        self._notes.assume(name, f"{what}: 16 bits a pixel, which are kept; a batch refuses them", name)
                     codec = samples.codec if isinstance(frames, np.ndarray) else None  # files say theirs
                     episode.append(name, time_ns, frames, codec=codec, quality=samples.quality)
                     self.frames += len(time_ns)

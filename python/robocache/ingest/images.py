@@ -317,6 +317,12 @@ class DepthImages:
         return pixels[0, ..., 0]
 
 
+def is_image_of_16_bits(name: str, sides: Sequence[int]) -> bool:
+    """Whether arrays of 16 bits and one channel are images: by a name that says depth or labels, or because they are no smaller than
+    32x32. Smaller ones are numbers, as those of a tactile sensor."""
+    return min(sides) >= _SMALL or frames.says_depth(name) is True or frames.is_labels(name)
+
+
 def store_pixels(
     camera: str,
     time_ns: np.ndarray,

@@ -76,6 +76,7 @@ _CALVIN = (
     (r"(.*/)?robot_obs", (15,), _EULER_POSE),
     (r"(.*/)?scene_obs", (24,), [[9, 12, "angle"], [15, 18, "angle"], [21, 24, "angle"]]),
 )
+_MOST_RADIANS = 6.5  # a turn, and some noise
 _DROID = (r"(.*[/.])?(target_)?cartesian_position", (6,), _EULER_POSE)
 _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
     "agibot": (
@@ -200,7 +201,7 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
             if key not in known:
                 by_names = [*rotations_of(*key), *_rotation_vectors(*key)]
-                known[key] = with_others(_by_schema(notes.format, stream, key[2]), by_names)
+                known[key] = with_others(_of_schema(stream, samples, notes), by_names)
                 _say_assumed(stream, samples, [block for block in by_names if block in known[key]], notes)
                 if any(method == "previous" for _, _, method in known[key]):
                     notes.leave_out(f"{stream}: values between rows", HELD)
@@ -212,6 +213,21 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
                 methods = with_others(samples.attributes.get("methods", []), known[key])
                 samples = replace(samples, attributes={**samples.attributes, "methods": methods})
         yield stream, samples
+
+
+def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]:
+    """Returns the methods that the format's schema has for a stream. DROID's name for a pose is also that of other robots' sets, so it
+    is said there, and it is no angle in radians where values are beyond a turn."""
+    methods = _by_schema(notes.format, stream, samples.values.shape[1:])
+    if not methods or notes.format not in ("lerobot", "rlds") or not re.fullmatch(_DROID[0], stream):
+        return methods
+    most = float(np.fmax.reduce(np.abs(samples.values.reshape(-1, 6)[:, 3:]), axis=None, initial=0))
+    if most > _MOST_RADIANS:
+        why = f"values up to {most:.4g} are no Euler angles in radians, as DROID's stream of this name has: interpolated as numbers"
+        notes.assume(f"{stream}: rotation", why, stream)
+        return []
+    notes.assume(f"{stream}: rotation", "Euler angles in radians, as DROID's stream of this name has", stream)
+    return methods
 
 
 def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], notes: Notes) -> None:

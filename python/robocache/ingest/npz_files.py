@@ -16,7 +16,7 @@ from ..errors import FileError
 from .files import list_files, natural
 from .formats import RateOptions
 from .formats.npz import PERIODS, RATES, is_npz
-from .images import store_pixels
+from .images import is_image_of_16_bits, store_pixels
 from .npz import Entry, Npz, open_npz
 from .rate import STEPS, find_rate, nominal_time_ns, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, as_utf8, naming
@@ -111,6 +111,8 @@ def _read_stream(
         and min(entry.shape[1:3]) >= _LEAST_PIXELS
         and (entry.dtype.name, entry.shape[3]) in (("uint8", 3), ("uint8", 1), ("uint16", 1))
     )
+    if is_camera and entry.dtype.itemsize == 2:
+        is_camera = is_image_of_16_bits(name, entry.shape[1:3])
     first = 0
     for values in archive.parts(name):
         time_ns = nominal_time_ns(first, first + len(values), rate_hz)

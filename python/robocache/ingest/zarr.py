@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import FileError
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
-from .images import store_pixels
+from .images import is_image_of_16_bits, store_pixels
 from .methods import VECTOR_POSE
 from .rate import find_rate, nominal_time_ns, refuse_no_seconds, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
@@ -258,7 +258,8 @@ def _samples(
                 f"{array.where}: row {first + bad}: expected whole numbers 0 to 255, as in the first rows"
             )
         rows = pixels
-    if rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1)):
+    is_image = rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1))
+    if is_image and (rows.dtype == np.uint8 or is_image_of_16_bits(_name(array), rows.shape[1:3])):
         return store_pixels(_name(array), time_ns, rows, options, clock, notes)
     return Rows(time_ns, rows, None, clock)
 

@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from lerobot_files import Episode, write_lerobot
 
 import robocache
 
@@ -95,3 +96,63 @@ def test_other_joints_in_a_later_demo_are_refused(tmp_path):
 def test_other_objects_in_a_later_file_are_none_of_joints(tmp_path):
     source = write_npz(tmp_path / "s", 2, object_names=[np.array(["cup", "box"]), np.array(["box", "cup"])])
     assert robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz").episodes == 2
+
+
+# ---- 16 bits ----
+
+
+@pytest.mark.parametrize("form", ["npz", "hdf5"])
+@pytest.mark.parametrize(
+    ("name", "side", "kind", "words"),
+    [
+        ("depth", 8, "frames", "depth by its name, but in no known unit"),
+        ("ir_image", 40, "frames", "an image, and no depth"),
+        ("tactile", 8, "numbers", None),
+        ("segmentation", 8, "frames", None),
+    ],
+)
+def test_arrays_of_16_bits_are_depth_by_name_and_else_images_or_numbers(form, name, side, kind, words, rng, tmp_path):
+    pixels = rng.integers(0, 65535, (12, side, side, 1), np.uint16)
+    if form == "npz":
+        (tmp_path / "s").mkdir()
+        np.savez(tmp_path / "s/e.npz", state=np.zeros((12, 2)), action=np.zeros((12, 2)), **{name: pixels})
+        report = robocache.ingest(tmp_path / "s", tmp_path / "cache", format="npz", rate_hz=10)
+    else:
+        with h5py.File(tmp_path / "d.hdf5", "w") as file:
+            demo = file.create_group("data/demo_0")
+            demo["actions"], demo[f"obs/{name}"] = np.zeros((12, 2)), pixels
+        report = robocache.ingest(tmp_path / "d.hdf5", tmp_path / "cache", rate_hz=10)
+    dataset = robocache.open(tmp_path / "cache")
+    (stream,) = [stream for stream in dataset.streams.values() if stream.name.endswith(name)]
+    assert stream.kind == kind
+    if kind == "numbers":
+        np.testing.assert_array_equal(np.asarray(stream.values), pixels)
+    said = [one.reason for one in report.assumed if one.what == stream.name]
+    assert len(said) == (words is not None) and all(words in one for one in said)
+
+
+def test_signed_numbers_of_a_small_array_are_kept(rng, tmp_path):
+    """They were taken as depth, and rows with a negative one refused."""
+    values = rng.integers(-500, 500, (12, 8, 8, 1), np.int16)
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["actions"], demo["obs/taxels"] = np.zeros((12, 2)), values
+    robocache.ingest(tmp_path / "d.hdf5", tmp_path / "cache", rate_hz=10)
+    np.testing.assert_array_equal(np.asarray(robocache.open(tmp_path / "cache")["obs/taxels"].values), values)
+
+
+# ---- a name that means another thing in another set ----
+
+
+@pytest.mark.parametrize("degrees", [False, True])
+def test_six_numbers_with_droid_s_name_are_angles_only_within_a_turn_and_it_is_said(degrees, tmp_path):
+    turns = np.linspace(170.0, 190.0, 12) * (1 if degrees else np.pi / 180)
+    pose = np.stack([turns] * 6, axis=1).astype(np.float32)
+    name = "observation.state.cartesian_position"
+    features = {name: {"dtype": "float32", "shape": [6], "names": None}}
+    write_lerobot(tmp_path / "set", [Episode({name: pose})], features=features)
+    report = robocache.ingest(tmp_path / "set", tmp_path / "cache")
+    attributes = robocache.open(tmp_path / "cache")[name].attributes or {}
+    assert attributes.get("methods") == (None if degrees else [[3, 6, "angle"]])
+    (said,) = [one.reason for one in report.assumed if one.what == f"{name}: rotation"]
+    assert ("values up to 190" in said) == degrees

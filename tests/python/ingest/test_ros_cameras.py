@@ -39,6 +39,25 @@ import robocache
 ODD = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("tag", "u1"), ("normal", "f4", (3,))])
 
 
+@pytest.mark.parametrize(
+    ("topic", "unit", "said"),
+    [
+        ("/camera/depth/image_raw", 0.001, False),
+        ("/camera/image_raw", 0.001, True),
+        ("/flir_boson/image_raw", None, True),
+        ("/cam/ir/image", None, True),
+    ],
+)
+def test_16uc1_is_depth_by_rep_118_unless_the_topic_says_another_thing(topic, unit, said, rng, tmp_path):
+    wide = rng.integers(1, 4000, (6, 10, 1)).astype(np.uint16)
+    made = {topic: ("sensor_msgs/msg/Image", [(START, image(wide, "16UC1"))])}
+    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", made), tmp_path / "cache")
+    stream = robocache.open(tmp_path / "cache")[topic]
+    assert stream.frames.unit_m == unit
+    np.testing.assert_array_equal(np.asarray(stream.values[0]).squeeze(), wide.squeeze())
+    assert [one.what for one in report.assumed] == [topic] * said
+
+
 @pytest.mark.parametrize("dtype", [PADDED, PLAIN, ODD], ids=["padded", "plain", "odd"])
 @pytest.mark.parametrize("big", [False, True])
 def test_clouds_of_every_layout(dtype, big, rng, tmp_path):

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 
 from ..formats import CameraOptions
-from ..images import Images, Kinds, Storage, encode
+from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
 from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts
 from .datasets import Dataset, Tree, memory_type, plain
@@ -340,11 +340,15 @@ def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str)
         return None
     if dtype == np.uint8:
         return False, channels_first
-    if len(shape) == 3 and channels == 1 and dtype == np.int16:  # as ManiSkill has depth and masks
-        return True, channels_first
-    if channels == 1 and (dtype == np.uint16 or (dtype == np.float32 and "depth" in stream.lower())):
-        return True, channels_first
-    return None
+    if channels != 1:
+        return None
+    if dtype == np.float32:
+        return (True, channels_first) if "depth" in stream.lower() else None
+    if dtype not in (np.uint16, np.int16) or (dtype == np.int16 and len(shape) == 2):
+        return None
+    # As ManiSkill has depth and masks. Other small arrays are numbers, as those of a tactile sensor.
+    sides = shape if len(shape) == 2 else shape[1:] if channels_first else shape[:2]
+    return (True, channels_first) if is_image_of_16_bits(stream, sides) else None
 
 
 def _type_name(dtype: np.dtype[Any]) -> str:

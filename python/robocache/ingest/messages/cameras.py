@@ -182,6 +182,17 @@ class Camera:
         if match := _REALSENSE_DEPTH.fullmatch(self._origin.topic):
             self._unit_m = known.get(match[1], 0.001)
 
+    def _unit_of_16uc1(self) -> float | None:
+        """Returns millimetres, as REP 118 has them, unless the topic's name says another thing than depth. Both are said where the name
+        does not say depth, for thermal cameras have this encoding, too."""
+        says = frames.says_depth(self._origin.name)
+        if says is False:
+            return None
+        if says is None:
+            why = "depth in millimetres, as REP 118 has 16UC1; its name does not say depth"
+            self._origin.notes.assume(self._origin.name, why, self._origin.name)
+        return _UNITS_M["16UC1"]
+
     def raw(self, messages: Decoded) -> Iterator[tuple[str, Samples]]:
         """Images that are pixels."""
         origin, leaves, batch, time_ns = self._origin, messages.leaves, messages.batch, messages.time_ns
@@ -219,6 +230,8 @@ class Camera:
             unit = self._unit_m if self._unit_m is not None and encoding == "mono16" else _UNITS_M.get(encoding)
             if storage.labels:  # 16UC1 is millimetres of depth alone
                 unit = None
+            if encoding == "16UC1" and unit is not None:
+                unit = self._unit_of_16uc1()
             if pixels.dtype == np.uint8:
                 stored, resized = encode(pixels, storage), storage.resized(height, width)
             elif storage.size is not None:
@@ -342,7 +355,7 @@ class Camera:
             replace(
                 made,
                 chunks=chain([(time_of_first, stored)], chunks),
-                unit_m=0.001 if wide and depth else None,
+                unit_m=self._unit_of_16uc1() if wide and depth else None,
                 intrinsics=self._matrix(height, width, made.resized),
                 attributes=attributes,
             ),
