@@ -7,7 +7,11 @@ python docs/training.py --check    # exit 1 if one shows other numbers than the 
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
+import json
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +66,10 @@ demonstrations are stored as streams with their clocks, and as rows of a fixed r
 }
 
 
+# Examples that draw a picture of all their result files: the module with draw(plt, contents).
+DRAWN = {"conveyor": "examples.conveyor.picture"}
+
+
 def example_of(path: Path) -> str:
     return path.stem.split("-")[1]
 
@@ -78,6 +86,10 @@ def time_of(content: dict) -> tuple[str, str]:
     points = [point for one in content["arms"] for point in one["curve"]]
     has_cpu = points and all("cpu_s" in point for point in points)
     return ("cpu_s", "CPU seconds of training") if has_cpu else ("wall_s", "seconds of training")
+
+
+def has_curves(content: dict) -> bool:
+    return any(len(one["curve"]) > 1 for one in content["arms"])
 
 
 # ---- The page ----
@@ -127,10 +139,9 @@ def section(path: Path, content: dict) -> str:
     share = results.wilson(expert["successes"], expert["episodes"])
     lines = [
         f"### {content.get('title', what.capitalize())}\n",
-        f"![Success and loss against the time of training]({path.stem}.png)\n"
-        if any(one["curve"] for one in content["arms"])
-        else "",
+        f"![Success and loss against the time of training]({path.stem}.png)\n" if has_curves(content) else "",
         table(content),
+        "".join(f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()),
         f"Demonstrations that succeed: {expert['successes']} of {expert['episodes']} ({percent(*share)} %). Expected before the runs: "
         f"{content['predictions'].strip().rstrip('.')}.\n",
         f"`{content['command']}`, commit {content['commit']}, {content['machine']}, "
@@ -157,7 +168,8 @@ def page(found: dict[Path, dict]) -> str:
     for example, (heading, words) in EXAMPLES.items():
         of_it = {path: content for path, content in found.items() if example_of(path) == example}
         if of_it:
-            parts += [f"## {heading}\n", words, rollouts(example), *(section(*item) for item in of_it.items())]
+            own = f"![{heading}](training-{example}.png)\n" if example in DRAWN else ""
+            parts += [f"## {heading}\n", words, own, rollouts(example), *(section(*item) for item in of_it.items())]
     return "\n".join(filter(None, parts)) + "\n*`python docs/training.py` writes this page.*\n"
 
 
@@ -208,6 +220,18 @@ def draw(plt, content: dict):
     return figure
 
 
+def pictures(found: dict[Path, dict]) -> Iterator[tuple[Path, Callable, list[np.ndarray]]]:
+    """Yields each picture's path, the function that draws it, and the numbers that it shows."""
+    for path, content in found.items():
+        if has_curves(content):
+            yield HERE / f"{path.stem}.png", functools.partial(draw, content=content), curves(content)
+    for example, module in DRAWN.items():
+        contents = [content for path, content in found.items() if example_of(path) == example]
+        if contents:
+            drawing = functools.partial(importlib.import_module(module).draw, contents=contents)
+            yield HERE / f"training-{example}.png", drawing, [np.frombuffer(json.dumps(contents).encode(), np.uint8)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -219,11 +243,7 @@ def main() -> int:
         raise SystemExit(f"{unknown[0].name}: expected training-<example>-<what>.json of one of {', '.join(EXAMPLES)}")
     found = {path: results.read(path) for path in paths}
     stale = False
-    for path, content in found.items():
-        numbers = curves(content)
-        if not any(array.size for array in numbers):
-            continue
-        picture = HERE / f"{path.stem}.png"
+    for picture, drawing, numbers in pictures(found):
         if options.check:
             stale |= is_stale(picture, numbers)
             continue
@@ -232,7 +252,7 @@ def main() -> int:
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
 
-        figure = draw(plt, content)
+        figure = drawing(plt)
         figure.savefig(picture, dpi=90, metadata={"Description": digest(numbers)})
         plt.close(figure)
         print(f"{picture.name} drawn")

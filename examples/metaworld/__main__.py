@@ -191,6 +191,7 @@ def compare(given: argparse.Namespace) -> dict:
             predictions=given.predictions,
             packages=["metaworld", "mujoco"],
             task=given.task,
+            explained={way: policy.WAYS[way] for way in given.ways},
             spent=spent,
         )
     shown = [{name: arm[name] for name in ("name", "seed", "successes", "rollouts", "interval")} for arm in arms]
@@ -222,9 +223,7 @@ def parser() -> argparse.ArgumentParser:
     filming.add_argument("--film", type=Path, help="draw 16 rollouts: FILM.png and FILM.gif; needs MUJOCO_GL=egl")
     one = argparse.ArgumentParser(add_help=False)
     one.add_argument("--seed", type=int, default=0)
-    one.add_argument(
-        "--way", choices=policy.WAYS, default=policy.WAYS[0], help="how commands become the policy's numbers"
-    )
+    one.add_argument("--way", choices=policy.WAYS, default="per-step", help="how commands become the policy's numbers")
     shown = {"formatter_class": argparse.ArgumentDefaultsHelpFormatter}
     commands.add_parser("record", parents=[common, recording], help="the expert's demonstrations", **shown)
     commands.add_parser("train", parents=[common, training, one], help="a policy from the demonstrations", **shown)
@@ -234,7 +233,7 @@ def parser() -> argparse.ArgumentParser:
     comparing = commands.add_parser(
         "compare", parents=[common, recording, training, rolling], help="all of it, by ways and seeds", **shown
     )
-    comparing.add_argument("--ways", choices=policy.WAYS, nargs="+", default=[policy.WAYS[0]])
+    comparing.add_argument("--ways", choices=policy.WAYS, nargs="+", default=["per-step"])
     comparing.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     comparing.add_argument("--curve-rollouts", type=int, default=100, help="of each checkpoint but the last")
     comparing.add_argument("--result", type=Path, help="a result file, such as bench/results/training-metaworld-x.json")

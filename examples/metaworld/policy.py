@@ -19,10 +19,13 @@ ACTIONS_S = [k * robot.STEP_NS / 1e9 for k in range(CHUNK)]
 THINK_STEPS = 6  # a new chunk every 75 ms
 RELATIVE = [actions.Relative("joints", mask=[True, True, True, False])]  # the grip stays as it is
 
-# How commands become the policy's numbers. "per-step" and "pooled" are relative to the hand and normalised by statistics of such
-# commands, of each step of a chunk or of all steps together. "absolute-statistics" is a mistake that is easily made: they are relative,
-# and normalised by the statistics of the commands as recorded. "absolute" commands stay as recorded.
-WAYS = ("per-step", "pooled", "absolute-statistics", "absolute")
+# How commands become the policy's numbers.
+WAYS = {
+    "per-step": "relative to the hand, each step of a chunk normalised by its own statistics",
+    "pooled": "relative to the hand, normalised by the statistics of all steps together",
+    "absolute-statistics": "relative to the hand, normalised by the statistics of the commands as recorded: a mistake easily made",
+    "absolute": "as recorded, normalised by their statistics",
+}
 
 
 def make_loader(path: Path, way: str, *, batch_size: int, seed: int, device: str | None) -> robocache.Loader:
