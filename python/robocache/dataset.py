@@ -41,11 +41,30 @@ _split = _lib.function("split")
 _Value = TypeVar("_Value")
 
 
+class _Opened:
+    """The open cache, which a dataset and its streams share until it is closed."""
+
+    def __init__(self, path: str, verify: bool) -> None:
+        self._path = path
+        self._handle = _dataset_open(path, verify)
+
+    @property
+    def handle(self) -> Any:
+        if self._handle is None:
+            raise errors.ArgumentError(
+                f"{self._path}: expected an open dataset, got one that was closed; open it again"
+            )
+        return self._handle
+
+    def close(self) -> None:
+        self._handle = None
+
+
 class _ByStream(Mapping[str, _Value], Generic[_Value]):
     """A read-only dict by stream name whose misses name the streams there are."""
 
-    def __init__(self, dataset: Any, streams: Mapping[str, Any], value: Callable[[Any], _Value]) -> None:
-        self._dataset = dataset
+    def __init__(self, opened: _Opened, streams: Mapping[str, Any], value: Callable[[Any], _Value]) -> None:
+        self._opened = opened
         self._streams = streams
         self._value = value
 
@@ -53,7 +72,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         if name not in self._streams:
             text = _lib.text("stream", name)
             try:
-                _dataset_index_of(self._dataset, text)  # raises where there is none
+                _dataset_index_of(self._opened.handle, text)  # raises where there is none
             except errors.ArgumentError as error:
                 raise errors.MissingStreamError(str(error)) from None
             raise errors.ArgumentError(
@@ -281,8 +300,8 @@ class Stream:
 
     _ADDRESSES: ClassVar = ("time_ns", "values", "blob_offsets", "row_offsets", "stats")  # in a description
 
-    def __init__(self, dataset: Any, episodes: int, description: dict[str, Any]) -> None:
-        self._dataset = dataset
+    def __init__(self, opened: _Opened, episodes: int, description: dict[str, Any]) -> None:
+        self._opened = opened
         self._episodes = episodes
         self._addresses = {key: description[key] for key in self._ADDRESSES}
         self._dtype: str = description["dtype"]
@@ -371,8 +390,8 @@ class Stream:
         if np.isinf(table[2:4]).any():  # an older version counted infinities, so the library computes these again, once
             asked, _ = quantile_fields(())
             found = _dataset_statistics(
-                self._dataset,
-                _dataset_index_of(self._dataset, self.name),
+                self._opened.handle,
+                _dataset_index_of(self._opened.handle, self.name),
                 _lib.from_numpy(np.arange(self._episodes)),
                 _lib.from_numpy(asked),
             )
@@ -385,7 +404,12 @@ class Stream:
         return self._array("stats", np.dtype(np.float64), (len(Stats._fields), *self.shape))
 
     def _array(self, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        return _lib.array_at(self._dataset, self._addresses[name], shape, dtype, read_only=True)
+        return _lib.array_at(self._opened.handle, self._addresses[name], shape, dtype, read_only=True)
+
+    def _let_go(self) -> None:
+        """Forgets the arrays, which keep the mapped files."""
+        for name in ("time_ns", "values", "offsets", "row_offsets", "_by_row", "_stats"):
+            vars(self).pop(name, None)
 
     def _episode(self, episode: int) -> tuple[np.ndarray, Any]:
         rows = slice(*self.row_offsets[episode : episode + 2].tolist())
@@ -417,7 +441,7 @@ class Dataset:
     the number of episodes. Iterate over ``ds.streams`` or ``map(ds.episode, range(len(ds)))``, not over the dataset.
 
     It is immutable, threads may share it, and a copy is the same object. It pickles as its path; unpickling opens the path and is
-    a FileError if the cache is another one.
+    a FileError if the cache is another one. ``with robocache.open(path) as ds:`` closes it at the end.
 
     Attributes:
         path: the absolute path of what was opened.
@@ -429,7 +453,7 @@ class Dataset:
     def __init__(self, path: str | os.PathLike[str], *, verify: bool = False) -> None:
         text = _lib.path_text(path)
         try:
-            self._handle = _dataset_open(text, truth("verify", verify))
+            self._opened = _Opened(text, truth("verify", verify))
         except errors.FileError as error:  # if the path is no cache, it is most often a source
             if not os.path.isdir(text) or os.path.lexists(os.path.join(text, "manifest.json")):
                 raise
@@ -441,10 +465,27 @@ class Dataset:
         self.bytes: int = description["bytes"]
         self._episodes: int = description["episodes"]
         self._episode_columns: list[dict[str, str]] = description["episode_columns"]
-        streams = {stream["name"]: Stream(self._handle, self._episodes, stream) for stream in description["streams"]}
-        self.streams: Mapping[str, Stream] = _ByStream(self._handle, streams, lambda stream: stream)
+        streams = {stream["name"]: Stream(self._opened, self._episodes, stream) for stream in description["streams"]}
+        self.streams: Mapping[str, Stream] = _ByStream(self._opened, streams, lambda stream: stream)
         numbers = {name: stream for name, stream in streams.items() if stream.kind == "numbers"}
-        self.stats: Mapping[str, Stats] = _ByStream(self._handle, numbers, lambda stream: stream._stats)
+        self.stats: Mapping[str, Stats] = _ByStream(self._opened, numbers, lambda stream: stream._stats)
+
+    @property
+    def _handle(self) -> Any:
+        return self._opened.handle
+
+    def close(self) -> None:
+        """Lets go of the mapped files. Arrays that it gave, and Loaders, keep them until they are gone themselves; every other use of
+        this dataset and its streams is an ArgumentError. Closing again does nothing."""
+        self._opened.close()
+        for stream in self.streams.values():
+            stream._let_go()
+
+    def __enter__(self) -> Dataset:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
 
     def __getitem__(self, stream: str) -> Stream:
         """The stream of this name.
@@ -490,7 +531,7 @@ class Dataset:
         if not -self._episodes <= number < self._episodes:
             raise errors.ArgumentError(f"index: expected an episode below {self._episodes}, got {number}")
         number %= self._episodes
-        return _ByStream(self._handle, self.streams, lambda stream: stream._episode(number))
+        return _ByStream(self._opened, self.streams, lambda stream: stream._episode(number))
 
     @cached_property
     def episodes(self) -> pyarrow.Table:
@@ -600,7 +641,7 @@ class Dataset:
         chosen = self._chosen(episodes if of is None else of, where)
         numbers = {name: stream for name, stream in self.streams.items() if stream.kind == "numbers"}
         asked, fields = quantile_fields(quantiles)
-        return _ByStream(self._handle, numbers, lambda stream: self._statistics_of(stream, chosen, asked, fields))
+        return _ByStream(self._opened, numbers, lambda stream: self._statistics_of(stream, chosen, asked, fields))
 
     def _chosen(self, episodes: Any, where: Any) -> np.ndarray:
         chosen = np.arange(self._episodes) if episodes is None else wholes("episodes", episodes)

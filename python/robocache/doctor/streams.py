@@ -41,7 +41,7 @@ class Periods:
     """
 
     def __init__(self, stream: Stream) -> None:
-        handle = stream._dataset
+        handle = stream._opened.handle
         scan = _scan_clock(handle, index_of(handle, stream.name), _lib.from_numpy(EDGES))
         facts, episodes, self.parts, histogram, rows = (
             _lib.to_numpy(_array_of(scan, None, index)) for index in range(5)

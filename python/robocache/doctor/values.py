@@ -109,8 +109,8 @@ def scan(stream: Stream, survey: Survey) -> Scan:
     """Scans a stream of numbers in one pass, a few MB at a time."""
     bounds, blocks = limits(stream), np.array(quaternions(stream), np.int64)
     opened = _scan_open(
-        stream._dataset,
-        index_of(stream._dataset, stream.name),
+        stream._opened.handle,
+        index_of(stream._opened.handle, stream.name),
         None if bounds is None else _lib.from_numpy(np.concatenate(bounds)),
         _lib.from_numpy(blocks),
     )

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -218,3 +219,94 @@ def test_no_cache_there(tmp_path):
         robocache.open(tmp_path)
     with pytest.raises(OSError):
         robocache.open(tmp_path)
+
+
+# ---- close ----
+
+
+def mapped(path):
+    """The files of a cache that this process maps or has open."""
+    names = [line.split(maxsplit=5)[5:] for line in Path("/proc/self/maps").read_text().splitlines()]
+    maps = {name[0].strip() for name in names if name and name[0].startswith(str(path))}
+    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return maps | {
+        os.readlink(link) for link in links if os.path.exists(link) and os.readlink(link).startswith(str(path))
+    }
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A cache with numbers, a camera, text and ragged rows."""
+    with robocache.Writer(tmp_path / "mixed") as w, w.episode(task="a") as ep:
+        stamps = np.arange(4) * 20_000_000
+        ep.append("joint", stamps, np.ones((4, 2), np.float32))
+        ep.append("camera", stamps, np.zeros((4, 8, 8, 3), np.uint8), codec="jpeg")
+        ep.append("said", stamps, ["a", "b", "c", "d"])
+        ep.append("cloud", stamps, np.ones((6, 3), np.float32), offsets=[0, 0, 1, 3, 6])
+    return tmp_path / "mixed"
+
+
+def use_all(ds):
+    for stream in ds.streams.values():
+        stream.time_ns, stream.row_offsets, stream[0], stream[:2], stream.offsets
+    ds.episode(0)["camera"][1][0], ds.stats["joint"].mean, ds.episodes, ds.provenance, ds.statistics()["joint"]
+
+
+def test_close_lets_go_of_the_files_at_once(mixed):
+    gc.disable()  # nothing waits for the garbage collector
+    try:
+        with robocache.open(mixed) as ds:
+            use_all(ds)
+            assert mapped(mixed)
+        assert mapped(mixed) == set()
+        ds.close()  # again
+    finally:
+        gc.enable()
+
+
+def test_arrays_and_loaders_keep_the_files_of_a_closed_dataset(mixed):
+    ds = robocache.open(mixed)
+    values = ds["joint"].values
+    frames = ds["camera"].values
+    loader = robocache.Loader(ds, batch_size=2, delta_timestamps={"joint": [0.0]}, device="cpu")
+    ds.close()
+    assert mapped(mixed)
+    assert values.tolist() == [[1, 1]] * 4 and frames[1:3].shape == (2, 8, 8, 3)
+    assert next(iter(loader))["joint"].shape == (2, 1, 2)
+    del values, frames, loader
+    gc.collect()
+    assert mapped(mixed) == set()
+
+
+CLOSED = {
+    "time_ns": lambda ds, stream: stream.time_ns,
+    "values": lambda ds, stream: stream.values,
+    "row": lambda ds, stream: stream[0],
+    "episode": lambda ds, stream: ds.episode(0)["joint"],
+    "stats": lambda ds, stream: ds.stats["joint"],
+    "statistics": lambda ds, stream: ds.statistics()["joint"],
+    "episodes": lambda ds, stream: ds.episodes,
+    "provenance": lambda ds, stream: ds.provenance,
+    "verify": lambda ds, stream: ds.verify(),
+    "no such stream": lambda ds, stream: ds["nothing"],
+    "pickle": lambda ds, stream: pickle.dumps(ds),
+    "loader": lambda ds, stream: robocache.Loader(ds, batch_size=2, delta_timestamps={"joint": [0.0]}, device="cpu"),
+}
+
+
+@pytest.mark.parametrize("use", CLOSED)
+def test_a_closed_dataset_says_so(use, mixed):
+    ds = robocache.open(mixed)
+    stream = ds["joint"]
+    ds.close()
+    with pytest.raises(
+        robocache.ArgumentError, match=r"mixed: expected an open dataset, got one that was closed; open it"
+    ):
+        CLOSED[use](ds, stream)
+    assert repr(ds) and len(ds) == 1 and list(ds.streams) == ["joint", "camera", "said", "cloud"]
+
+
+def test_an_error_within_the_block_closes_too(mixed):
+    with pytest.raises(ZeroDivisionError), robocache.open(mixed) as ds:
+        ds["joint"].values[0] / (1 // 0)
+    assert mapped(mixed) == set()
