@@ -25,7 +25,7 @@ from examples import results
 from examples.conveyor import belt, demonstrations, drive, learn
 
 PREDICTIONS = (
-    "Written before the runs. A pilot of 40 demonstrations, 1,000 steps and 50 rollouts at 30 ms had medians of 2.9 mm (rows), 0.6 mm (stamps) "
+    "a pilot of 40 demonstrations, 1,000 steps and 50 rollouts at 30 ms had medians of 2.9 mm (rows), 0.6 mm (stamps) "
     "and 1.4 mm (clocks) between tip and part; 54, 94 and 90 % came within 3 mm. So at 30 ms we expect rows 45 to 65 %, stamps and clocks "
     "95 % or more; at 60 ms rows 20 to 40 %, stamps and clocks within 5 points of 30 ms. Stamps and clocks differ by less than 5 points."
 )
@@ -120,9 +120,9 @@ def compare(given):
             arms=arms,
             predictions=PREDICTIONS,
             packages=["mujoco"],
+            title=f"Frames {delay} ms late on average",
             delay_ms=delay,
             near_mm=1e3 * belt.NEAR_M,
-            explained={arm: learn.ARMS[arm] for arm in given.arms},
             frame_age_ms={age: ages[age] for age in sorted(ages)},
         )
 

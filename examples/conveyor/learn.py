@@ -13,11 +13,7 @@ from robocache import Anchors, Window
 
 FRAMES_S = [-0.2, -0.1, 0.0]
 ACTIONS_S = [k / 30 for k in range(12)]
-ARMS = {
-    "rows": "rows of a fixed 30 fps",
-    "stamps": "the same rows, and each frame's age as a feature that was added by hand",
-    "clocks": "streams on their own clocks, and each frame's age from the loader",
-}
+ARMS = ("rows", "stamps", "clocks")
 
 
 def make_loader(demonstrations, arm, delay_ms, *, batch_size, seed, device):
