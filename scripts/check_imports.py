@@ -15,7 +15,7 @@ ROOMS = {
     "operations": "_check _operation _torch _call image_options ops actions",
     "caches": "installation frames conditions dataset writer tasks anchor_columns",
     "what people read": "provenance view overview picture meter explanation findings",
-    "files in and out": "sources ingest export",
+    "files in and out": "sources episode_rates ingest export",
     "training": "norm_stats _fma _multiply_add affine options text_keys spec live former_options loader_options iteration loader episode_batches window_statistics lerobot_cache lerobot",
     "the doctor": "doctor",
     "the package": "__init__",

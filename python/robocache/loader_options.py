@@ -16,6 +16,7 @@ from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import in_a_batch
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
+from .episode_rates import notes_of_rates
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
@@ -156,6 +157,7 @@ def open_loader(
     borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
     try:
         notes = [note for key, window in windows.items() for note in _replaced(key, window, default, keys)]
+        notes += notes_of_rates(windows, default, anchors, sources)
         return _open(prefetch, reuse, json.dumps(request), *borrowed), texts, notes
     except errors.Error:
         if raised:

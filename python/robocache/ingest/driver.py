@@ -19,6 +19,7 @@ import numpy as np
 
 from .. import dataset
 from .._check import truth, whole
+from ..episode_rates import differ, median_period_ns
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..frames import is_labels, says_depth
 from ..writer import EpisodeWriter, Writer
@@ -412,6 +413,11 @@ def report(
     """What is told of a cache that was written; of one that was appended to, what it has behind `held`."""
     written = dataset.open(cache)
     rows = {name: stream.rows for name, stream in written.streams.items()}
+    for name, stream in {} if held is None else held.streams.items():
+        new_ns = median_period_ns(written.streams[name].time_ns[stream.rows :])
+        if stream.rate_hz > 0 and differ(stream.rate_hz, 1e9 / new_ns):
+            rates = f"{1e9 / new_ns:.4g} Hz in what is appended, {stream.rate_hz:.4g} Hz in the cache (medians)"
+            notes.assume(f"rate of {name}", f"{rates}: windows of rows span other times there", name)
     for name, stream in {} if held is None else held.streams.items():
         rows[name] -= stream.rows
     return IngestReport(

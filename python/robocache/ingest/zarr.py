@@ -29,6 +29,7 @@ _COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
 # Bytes that are read and written at once.
 _AT_ONCE = 2**25
 # Rows by which a camera of floats is told.
+_LOOKED_AT_STAMPS = 1000
 _LOOKED_AT = 16
 # Below what int64 nanoseconds hold.
 _LARGEST_S = 9.2e9
@@ -203,12 +204,30 @@ def _find_clock(
         for array in arrays:
             if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
                 notes.assume("clock 'data/timestamp'", "seconds, by its name")
+                _compare_rates(array, root, dict(said_rates(attributes, "attribute ")), notes)
                 return _Clock(array, None)
     why = "no data/timestamp (float64, seconds) is its clock, and no attribute of the root says a rate"
     try:
         return _Clock(None, find_rate(options.rate_hz, root, why, dict(said_rates(attributes, "attribute ")), notes)[0])
     except SourceError as error:
         raise FileError(str(error)) from error  # nothing to skip to
+
+
+def _compare_rates(array: Array, root: Path, said: dict[str, float], notes: Notes) -> None:
+    """Compares the rate of the stamps with those that attributes say.
+
+    Raises:
+        FileError: they differ by much.
+    """
+    steps = np.diff(array.rows(0, min(_LOOKED_AT_STAMPS, array.shape[0])).reshape(-1))
+    steps = steps[steps > 0]
+    rows_hz = 1 / float(np.median(steps)) if len(steps) else 0.0
+    for what, rate_hz in said.items():
+        if rows_hz and abs(rows_hz / rate_hz - 1) > 0.1:
+            told = f"{rows_hz:.4g} rows a second by data/timestamp (median), {rate_hz:g} by {what}"
+            if max(rows_hz, rate_hz) > 2 * min(rows_hz, rate_hz):
+                raise FileError(f"{root}: {told}: they contradict each other; rate_hz (--rate-hz) says which it is")
+            notes.assume("clock 'data/timestamp'", told)
 
 
 # ---- an episode ----

@@ -230,3 +230,17 @@ def test_no_folder_above_the_source_is_in_what_goes_to_others(tmp_path, monkeypa
     assert found > 10
     assert sorted(path.name for path in (home / "out").iterdir())  # whose metadata are not compressed
     assert b"provenance" in next((home / "out").iterdir()).read_bytes()
+
+
+def test_another_rate_than_the_cache_s_is_said(tmp_path):
+    """Windows of rows span other times in the new episodes."""
+    for name, period in (("one", 0.01), ("two", 0.1), ("three", 0.012)):
+        (tmp_path / name).mkdir()
+        lines = [f"{k * period:.6f},{k}" for k in range(50)]
+        (tmp_path / name / "imu.csv").write_text("\n".join(["time_s,x", *lines, ""]))
+    robocache.ingest(tmp_path / "one", tmp_path / "made")
+    for name, said in (("three", 0), ("two", 1)):
+        report = robocache.ingest(tmp_path / name, tmp_path / "made", append=True)
+        found = [one.reason for one in report.assumed if one.what == "rate of imu"]
+        assert len(found) == said
+    assert "10 Hz in what is appended, 90.91 Hz in the cache" in found[0]

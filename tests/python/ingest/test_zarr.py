@@ -572,3 +572,15 @@ def test_attributes_of_an_array_are_named(name, tmp_path):
     found = Yields("zarr", tmp_path / name, rate_hz=10)
     assert found.left_out["data/depth: attributes"] == "scale_factor, units"
     assert [what for what in found.left_out if what.endswith("attributes")] == ["data/depth: attributes"]
+
+
+@pytest.mark.parametrize(("fps", "refused_"), [(10, False), (11.5, False), (30, True), (1000, True)])
+def test_stamps_that_contradict_the_rate_of_an_attribute(fps, refused_, tmp_path):
+    stamps = np.arange(17) / 10
+    store = write_store(tmp_path / "store.zarr", {"timestamp": stamps}, attributes={"fps": fps})
+    if refused_:
+        refused(store, "10 rows a second by data/timestamp (median)", rate_hz=None)
+        return
+    report = robocache.ingest(store, tmp_path / "cache")
+    said = [one.reason for one in report.assumed if "rows a second" in one.reason]
+    assert len(said) == (fps != 10)

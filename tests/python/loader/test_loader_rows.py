@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -333,3 +334,54 @@ def test_rows_go_with_a_pickled_loader_and_the_windows_text(dataset):
     loader = robocache.Loader(dataset, batch_size=8, delta_timestamps={"action": Window([0, 1], rows=True)})
     again = pickle.loads(pickle.dumps(loader))
     assert again.spec == loader.spec
+
+
+# ---- episodes of several rates ----
+
+
+def write_rates(folder, rates, clock="nominal", gap_s=0.0):
+    with robocache.Writer(folder) as writer:
+        writer.stream("x", clock=clock)
+        for rate in rates:
+            time_ns = np.rint(np.arange(60) * 1e9 / rate).astype(np.int64)
+            time_ns[30:] += round(gap_s * 1e9)
+            with writer.episode() as episode:
+                episode.append("x", time_ns, np.arange(60.0))
+    return robocache.open(folder)
+
+
+def rate_notes(dataset, **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        robocache.Loader(dataset, batch_size=2, device="cpu", framework="numpy", **options)
+    return [str(one.message) for one in caught if "rows a second" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    ("rates", "gap_s", "words"),
+    [
+        ((60, 60, 10), 0.0, "1 of 3 episodes have 10 rows a second or little more, the fastest 60"),
+        ((60, 60, 50), 0.0, None),
+        ((60, 60), 30.0, None),
+    ],
+)
+@pytest.mark.parametrize("episodes", [None, [0, 1]])
+def test_rows_of_episodes_of_several_rates_are_warned_of(rates, gap_s, words, episodes, tmp_path):
+    dataset = write_rates(tmp_path / "cache", rates, "recorded")
+    if gap_s:
+        dataset = write_rates(tmp_path / "gaps", rates, "recorded", gap_s)
+    found = rate_notes(dataset, delta_timestamps={"x": robocache.Window(range(4), rows=True)}, episodes=episodes)
+    assert len(found) == (words is not None and episodes is None)
+    assert all(words in one for one in found)
+
+
+@pytest.mark.parametrize(("rare", "words"), [(25, "in 1 of 31 episodes, of 25 rows a second"), (20, None)])
+def test_offsets_between_the_rows_of_a_rare_nominal_rate_are_warned_of(rare, words, tmp_path):
+    """Too rare for the anchors that are looked at."""
+    dataset = write_rates(tmp_path / "cache", [60] * 30 + [rare])
+    offsets = [0, 3 / 60] if words is None else [0, 1 / 60]
+    try:
+        found = rate_notes(dataset, delta_timestamps={"x": offsets})
+    except robocache.ArgumentError:  # an anchor of it was looked at
+        return
+    assert len(found) == (words is not None) and all(words in one for one in found)

@@ -1,0 +1,99 @@
+"""Notes for users whose episodes have several rates: rows then span other times, and offsets lie between rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .dataset import Stream
+
+if TYPE_CHECKING:
+    from .options import Anchors, Window
+    from .sources import Source
+
+# Rates differ if one is so many times another.
+_OTHER_RATE = 1.5
+# Rows that the median period is of.
+_MOST_ROWS = 65_536
+_ON_GRID_S = 1e-4
+
+
+def median_period_ns(time_ns: np.ndarray) -> float:
+    """Returns the median of the steps that rise; NaN where there is none."""
+    steps = np.diff(time_ns[:_MOST_ROWS])
+    steps = steps[steps > 0]
+    return float(np.median(steps)) if len(steps) else float("nan")
+
+
+def differ(one: float, other: float) -> bool:
+    """Whether two rates or periods differ by much; NaN differs from nothing."""
+    return max(one, other) > _OTHER_RATE * min(one, other)
+
+
+def notes_of_rates(
+    windows: Mapping[str, Window], default: Window, anchors: Anchors, sources: Sequence[Source]
+) -> Iterator[str]:
+    """Yields a note for each window in rows whose episodes have several rates, and for each window in seconds whose offsets lie
+    between the rows of some episodes, which a nominal clock has made."""
+    for key, window in windows.items():
+        streams = [
+            (stream, source.episodes)
+            for source in sources
+            for name, stream in source.dataset.streams.items()
+            if (source.rename or {}).get(name, name) == (window.stream or key)
+        ]
+        periods = np.concatenate([_periods_ns(*one) for one in streams]) if streams else np.empty(0)
+        periods = periods[periods > 0]
+        if not len(periods):
+            continue
+        if window.rows:
+            if differ(periods.min(), periods.max()) and _medians_differ(streams):
+                low, high = f"{1e9 / periods.max():.4g}", f"{1e9 / periods.min():.4g}"
+                few = int((periods > periods.min() * _OTHER_RATE).sum())
+                yield (
+                    f"delta_timestamps['{key}'].rows: a row is another time in other episodes: {few} of {len(periods)} episodes have "
+                    f"{low} rows a second or little more, the fastest {high}; offsets in seconds, without rows=True, are the same times in all"
+                )
+        elif (
+            window.method is None
+            and default.method is None
+            and anchors.rate_hz is None
+            and all(stream.clock == "nominal" for stream, _ in streams)
+        ):
+            offsets = np.array([0.0] if window.offsets is None else list(window.offsets), np.float64)
+            rows = offsets[:, None] / (periods * 1e-9)
+            off = (np.abs(rows - np.rint(rows)) * periods * 1e-9 > _ON_GRID_S).any(axis=0)
+            if 0 < off.sum() < len(periods):
+                rates = ", ".join(f"{rate:.4g}" for rate in np.unique(np.round(1e9 / periods[off], 3))[:4])
+                yield (
+                    f"delta_timestamps['{key}']: in {off.sum()} of {len(periods)} episodes, of {rates} rows a second, offsets lie between "
+                    "rows of a clock that is nominal: values are made there; method= says which values are wanted, and ends this warning"
+                )
+
+
+def _periods_ns(stream: Stream, episodes: Any) -> np.ndarray:
+    """Returns the mean period of each episode; 0 where it has fewer than two rows."""
+    offsets = stream.row_offsets
+    chosen = np.arange(len(offsets) - 1) if episodes is None else np.asarray(episodes, np.int64)
+    starts, stops = offsets[chosen], offsets[chosen + 1]
+    counts = stops - starts
+    chosen = np.flatnonzero(counts > 1)
+    periods = np.zeros(len(counts))
+    time_ns = stream.time_ns
+    periods[chosen] = (time_ns[stops[chosen] - 1] - time_ns[starts[chosen]]) / (counts[chosen] - 1)
+    return periods
+
+
+def _medians_differ(streams: Sequence[tuple[Stream, Any]]) -> bool:
+    """Whether the rates differ without the gaps that episodes have."""
+    medians = []
+    for stream, episodes in streams:
+        periods = _periods_ns(stream, episodes)
+        chosen = np.arange(len(periods)) if episodes is None else np.asarray(episodes, np.int64)
+        there = np.flatnonzero(periods > 0)
+        for index in {there[np.argmin(periods[there])], there[np.argmax(periods[there])]} if len(there) else ():
+            rows = slice(*stream.row_offsets[chosen[index] : chosen[index] + 2].tolist())
+            medians.append(median_period_ns(stream.time_ns[rows]))
+    return differ(min(medians), max(medians))
