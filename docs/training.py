@@ -125,7 +125,8 @@ def row(one: dict, first: dict | None, field: str) -> list[str]:
         difference, interval = results.paired_difference(results.outcomes_of(one), results.outcomes_of(first))
         cells.append(f"{100 * difference:+.1f} ({percent(*interval)})")
     reached = [point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]]
-    cells += [f"{one['curve'][-1][field]:.1f}" if one["curve"] else "", f"{reached[0]:.1f}" if reached else "never"]
+    cells.append(f"{one['curve'][-1][field]:.1f}" if one["curve"] else "")
+    cells.append("" if len(one["curve"]) < 2 else f"{reached[0]:.1f}" if reached else "never")
     return [*cells, "" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f} %"]
 
 
@@ -147,7 +148,7 @@ def table(content: dict) -> str:
             )
             for one in runs
         ]
-    keep = [k for k in range(8) if k not in (4, 7) or any(cells[k] for cells in rows[2:])]
+    keep = [k for k in range(8) if k not in (4, 5, 6, 7) or any(cells[k] for cells in rows[2:])]
     return "".join("| " + " | ".join(cells[k] for k in keep) + " |\n" for cells in rows)
 
 
@@ -162,10 +163,16 @@ def section(path: Path, content: dict) -> str:
         "".join(f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()),
         f"Demonstrations that succeed: {expert['successes']} of {expert['episodes']} ({percent(*share)} %). Expected before the runs: "
         f"{content['predictions'].strip().rstrip('.')}.\n",
+        spent(content),
         f"`{content['command']}`, commit {content['commit']}, {content['machine']}, "
         f"{', '.join(f'{name} {version}' for name, version in versions.items())}.\n",
     ]
     return "\n".join(filter(None, lines))
+
+
+def spent(content: dict) -> str:
+    """How much the command took for everything, where that was kept."""
+    return f"All of it took {content['spent']['cpu_s']:.0f} CPU seconds.\n" if "spent" in content else ""
 
 
 def rollouts(example: str) -> str:
@@ -175,9 +182,8 @@ def rollouts(example: str) -> str:
         return ""
     moving = picture.with_suffix(".gif")
     shown = f"![Rollouts, with the failures in them]({(moving if moving.exists() else picture).name})\n"
-    still = (
-        f"\nGreen frames succeed, red ones fail ([their last moments]({picture.name})).\n" if moving.exists() else ""
-    )
+    words = "Up to 8 failures of one policy, red, and successes of the same policy, green"
+    still = f"\n{words} ([their last moments]({picture.name})).\n" if moving.exists() else f"\n{words}.\n"
     return shown + still
 
 
