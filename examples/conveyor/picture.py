@@ -7,10 +7,12 @@ def draw(plt, contents):
         1, 1 + len(contents), figsize=(4 * (1 + len(contents)), 3.4), layout="constrained"
     )
     for number, content in enumerate(contents):
-        counts = {int(age): count for age, count in content["frame_age_ms"].items()}
+        counts = dict.fromkeys(range(0, 200, 10), 0)
+        for age, count in content["frame_age_ms"].items():
+            counts[min(int(age) // 10 * 10, 190)] += count
         shares = [100 * count / sum(counts.values()) for count in counts.values()]
         ages.step(
-            [age + 5 for age in counts],
+            [age + 10 for age in counts],
             shares,
             where="pre",
             color=f"C{3 + number}",
