@@ -112,6 +112,37 @@ def tests(root: Path) -> Iterator[str]:
         yield fault
 
 
+# Commands that fetch, unless pip is kept to a folder.
+FETCHES = re.compile(r"\b(curl|wget|git|apt|apt-get|apk|dnf|conda|uv|npm)\b|\bpip\d? (?!.*--no-index)\w+")
+
+
+@gate
+def container(root: Path) -> Iterator[str]:
+    """The Dockerfile fetches nothing, takes its base by ARG, and ends as a user that is not root."""
+    path = root / "packaging/container/Dockerfile"
+    lines = re.sub(r"\\\n\s*", "", path.read_text()).splitlines()
+    users: dict[str, str] = {}  # the user of each stage
+    stage, user = "", "root"
+    for number, line in enumerate(lines, 1):
+        word, _, rest = line.partition(" ")
+        where = f"{path.relative_to(root)}: line {number}"
+        if word == "FROM":
+            base, _, stage = rest.partition(" AS ")
+            user = users.get(base, "root")
+            if base not in users and not base.startswith("${"):
+                yield f"{where}: expected a base by ARG, got {base}"
+        elif word == "USER":
+            user = rest
+            if not re.fullmatch(r"[1-9]\d*", rest):
+                yield f"{where}: expected the number of a user that is not root, got {rest}"
+        elif (word == "RUN" and FETCHES.search(rest)) or (word == "ADD" and "://" in rest):
+            yield f"{where}: fetches: {rest}"
+        users[stage] = user
+    for name in ("source", "wheel"):
+        if users.get(name, "root") == "root":
+            yield f"{path.relative_to(root)}: expected a stage {name} whose user is not root"
+
+
 @gate
 def docs(root: Path) -> Iterator[str]:
     """./dev docs: the site without a warning."""
@@ -127,8 +158,8 @@ def wheels(root: Path) -> Iterator[str]:
 
 
 @gate
-def pythons(root: Path) -> Iterator[str]:
-    """The self-test with other Pythons and packages, the wheel's library in Debian 11; one that is not here is a fault."""
+def environments(root: Path) -> Iterator[str]:
+    """tests/release: other Pythons and packages, Debian 11, the container, the chart; one that is not here is a fault."""
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "tests/release"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     yield from re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE)
@@ -168,6 +199,6 @@ def main(names: list[str], root: Path) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--list"]:
-        print(*(f"{name:10}{inspect.getdoc(function)}" for name, function in GATES.items()), sep="\n")
+        print(*(f"{name:14}{inspect.getdoc(function)}" for name, function in GATES.items()), sep="\n")
         sys.exit(0)
     sys.exit(main(sys.argv[1:], Path(__file__).resolve().parents[1]))

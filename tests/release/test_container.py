@@ -1,0 +1,88 @@
+"""The image of packaging/container is built without a network, from a base of this machine, and gives the stored answers.
+
+`./dev release` runs it. No daemon is needed: buildah works in a chroot, as root.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command, **options):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **options)
+    assert done.returncode == 0, f"{command} exited {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    found = sorted((ROOT / "dist").glob("robocache_cpu-*.whl"))
+    if not found:
+        pytest.skip("NOT RUN: dist/ has no wheel; ./dev wheel cpu")
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def buildah(tmp_path_factory):
+    """A function that calls buildah, whose images lie in a folder of this test."""
+    if os.geteuid() or not (shutil.which("buildah") and shutil.which("debootstrap")):
+        pytest.skip("NOT RUN: needs root, buildah and debootstrap")
+    folder = tmp_path_factory.mktemp("images")
+    environment = {**os.environ, "BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
+    where = ["--root", folder / "root", "--runroot", folder / "run"]
+    yield lambda *words: run("buildah", *where, *words, env=environment)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def base(buildah, tmp_path_factory):
+    """An image of Debian 12 with Python. ROBOCACHE_ROOTFS names a folder that debootstrap has made before."""
+    folder = os.environ.get("ROBOCACHE_ROOTFS") or tmp_path_factory.mktemp("debian") / "root"
+    if not Path(folder).exists():
+        packages = "python3,python3-venv,python3-pip"
+        run(
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={packages}",
+            "bookworm",
+            folder,
+            "http://deb.debian.org/debian",
+        )
+    container = buildah("from", "scratch").strip()
+    buildah("add", container, folder, "/")
+    buildah("commit", "-q", container, "localhost/debian-python")
+    buildah("rm", container)
+    return "localhost/debian-python"
+
+
+def test_the_image_gives_the_stored_answers_as_another_user(buildah, base, wheel, tmp_path):
+    shutil.copytree(ROOT / "packaging/container", tmp_path / "packaging/container")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run(
+        *pip,
+        "download",
+        "-q",
+        "--dest",
+        tmp_path / "wheelhouse",
+        "--python-version",
+        "3.11",
+        "--only-binary=:all:",
+        wheel,
+    )
+    dockerfile = tmp_path / "packaging/container/Dockerfile"
+    given = ["--build-arg", f"BASE={base}", "--build-arg", "PACKAGE=robocache_cpu"]
+    buildah("bud", "-q", "--network", "none", "--pull-never", *given, "-f", dockerfile, "-t", "robocache", tmp_path)
+    configuration = json.loads(buildah("inspect", "--type", "image", "robocache"))["OCIv1"]["config"]
+    assert configuration["User"] == "10001" and configuration["Entrypoint"] == ["robocache"]
+    container = buildah("from", "--pull-never", "robocache").strip()
+    inside = ["run", "--network", "none", container, "--"]
+    assert buildah(*inside, "id", "-u").strip() == "10001"
+    found = json.loads(buildah(*inside, "robocache", "self-test", "--json"))
+    assert found["ok"] and found["cases"] >= 100
