@@ -13,14 +13,14 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
-from .actions.conversions import in_a_batch
+from .actions.conversions import check_declared, in_a_batch, straight_angles
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
 from .episode_rates import notes_of_rates
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
-from .sources import Keys, Mixture, Source, check_units, own_methods, resolved
+from .sources import Keys, Mixture, Source, check_units, own_methods, resolved, units_of
 from .tasks import episode_tasks
 from .text_keys import TextKey, task_key, text_keys, without_missing
 
@@ -156,7 +156,7 @@ def open_loader(
     # The library borrows the memory of arrays during the call.
     borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
     try:
-        notes = [note for key, window in windows.items() for note in _replaced(key, window, default, keys)]
+        notes = [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
         notes += notes_of_rates(windows, default, anchors, sources)
         return _open(prefetch, reuse, json.dumps(request), *borrowed), texts, notes
     except errors.Error:
@@ -295,21 +295,24 @@ def _windows(given: Any) -> dict[str, Window]:
     return {_lib.text("delta_timestamps", key): as_window(key, window) for key, window in given.items()}
 
 
-def _replaced(key: str, window: Window, default: Window, keys: Keys) -> Iterator[str]:
-    """Notes where one method for all features goes before what the stream says of its rotations, angles and held numbers."""
-    word = default.method if window.method is None else window.method
+def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[str]:
+    """Notes where a window goes before what its stream says of its rotations, angles and held numbers."""
     streams = keys.numbers.get(key, [])
-    if window.rows or word not in ("linear", "pchip", "akima") or not streams:
-        return
-    said = streams[0].attributes.get("methods", [])
+    said = streams[0].attributes.get("methods", []) if streams else []
     own = [block for block in said if isinstance(block, list) and len(block) == 3] if isinstance(said, list) else []
-    if any(block[2] != word for block in own):
+    word = default.method if window.method is None else window.method
+    if not window.rows and word in ("linear", "pchip", "akima") and any(block[2] != word for block in own):
         blocks = [f"{method} [{start}:{stop}]" for start, stop, method in own]
         some = ", ".join(blocks[:4]) + ", ..." * (len(blocks) > 4)
         yield (
             f"delta_timestamps['{key}'].method: '{word}' goes before the stream's own methods, {some}: between rows these features "
             "are interpolated one by one, which makes no rotation of two; no method takes the stream's own, [(slice, method), ...] "
             "gives others"
+        )
+    if straight := straight_angles(window.convert or (), own, keys.get(key, 0)):
+        yield (
+            f"delta_timestamps['{key}'].convert: features {straight} are angles by the stream's own methods: their differences jump by "
+            "2 pi where an angle passes its end; angles=[...] of the conversion takes the shorter way round"
         )
 
 
@@ -351,7 +354,7 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
             name: value if name == "kind" else _json_number(_real(f"{name}.moment", value))
             for name, value in vars(window.moment).items()
         },
-        **_conversions(name, window, keys.get(key, 0)),
+        **_conversions(name, window, keys.get(key, 0), keys.numbers.get(key, ())),
         **(
             {}
             if key in keys.cameras
@@ -394,7 +397,7 @@ def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
     return replace(images, interpolation="nearest") if images.interpolation == "bilinear" else images
 
 
-def _conversions(name: str, window: Window, features: int) -> dict[str, Any]:
+def _conversions(name: str, window: Window, features: int, streams: Sequence[Stream]) -> dict[str, Any]:
     """The conversions of a window whose rows have so many features, and the base that they compare with."""
     base: Any = window.base
     taken: list[int] = []
@@ -406,8 +409,11 @@ def _conversions(name: str, window: Window, features: int) -> dict[str, Any]:
             raise errors.ArgumentTypeError(
                 f"{name}.base: expected a key, or (key, [indices]), got {window.base!r}"
             ) from None
+    convert = None if window.convert is None else in_a_batch(f"{name}.convert", window.convert, features)
+    for stream in streams if convert else ():
+        check_declared(f"{name}.convert", window.convert, stream.names, units_of(stream))
     return {
-        "convert": None if window.convert is None else in_a_batch(f"{name}.convert", window.convert, features),
+        "convert": convert,
         "base": _given(_lib.text, f"{name}.base", base),
         "base_features": taken,
     }

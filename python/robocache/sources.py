@@ -210,10 +210,8 @@ def check_units(key: str, streams: Sequence[Stream]) -> None:
     """
     first: dict[int, str] = {}
     for stream in streams:
-        units = stream.attributes.get("units")
-        of_each = units if isinstance(units, list) else [units] * math.prod(stream.shape)
-        for feature, unit in enumerate(of_each):
-            if not isinstance(unit, str) or not unit.strip():
+        for feature, unit in enumerate(units_of(stream)):
+            if not unit:
                 continue
             other = first.setdefault(feature, unit)
             if _unit(other) != _unit(unit):
@@ -221,6 +219,13 @@ def check_units(key: str, streams: Sequence[Stream]) -> None:
                     f"delta_timestamps['{key}']: expected sources of one unit, got {other!r} and {unit!r} of feature {feature}, as the "
                     "attributes of their streams say; convert one, or rename= gives it a key of its own"
                 )
+
+
+def units_of(stream: Stream) -> list[str]:
+    """Returns the unit of each feature by the stream's attribute, "" where it names none."""
+    units = stream.attributes.get("units")
+    of_each = units if isinstance(units, list) else [units] * math.prod(stream.shape)
+    return [unit.strip() if isinstance(unit, str) else "" for unit in of_each]
 
 
 def _unit(unit: str) -> str:

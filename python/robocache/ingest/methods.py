@@ -23,6 +23,11 @@ _QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
 _ROTATION = _QUATERNION | {"q", "r", "o", "orientation", "orient", "ori", "orn", "rotation", "rot", "attitude"}
 # Words of a stream whose rows are several times four numbers; four alone may be those of four wheels.
 _OF_FOUR = _QUATERNION | {"rotation", "rotations", "rot", "rots", "orientation", "orientations"}
+# Words for a matrix a row that holds a rotation.
+_MATRIX = {
+    *("rotation", "rotations", "rot", "orientation", "matrix", "matrices", "mat", "rotmat", "extrinsic", "extrinsics"),
+    *("world", "transform", "transforms", "tf", "pose", "poses"),
+}
 # PX4 calls a quaternion q. Elsewhere q is as often joint positions.
 PX4_WORDS = _QUATERNION | {"q"}
 # Words for quantities of a rotation that are not rotations themselves.
@@ -63,7 +68,7 @@ _RELATIVE = re.compile(r"(?i)(?<![a-z])(rel|relative|delta)(?![a-z])")
 # The components of one: rotvec_x, axis_angle1; and of Universal Robots' actual_TCP_pose_3.
 _VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz0-3])\]?")
 # Components behind a position's x, y and z: of a rotation vector (LeRobot's ee.wx), of that or of three angles (rx).
-_OF_POSE = re.compile(r"(?i)((?:.*[ ._/\[])?)([wr])([xyz])\]?")
+_OF_POSE = re.compile(r"(?i)((?:.*[ ._/\[])?)([wr]|(?:rot|rotation|ori|orientation)[ ._]?)([xyz])\]?")
 _UR_PART = re.compile(r"(actual|target)_TCP_pose_[345]")
 HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
 
@@ -242,7 +247,11 @@ def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], not
         what = stream
         if len(names) >= stop:
             what = names[start] if stop - start == 1 else f"{names[start]} to {names[stop - 1]}"
-        meaning = {"slerp": "a quaternion", "angle": "an angle in radians", "previous": "a rotation vector"}[method]
+        meaning = {
+            "slerp": "a quaternion",
+            "angle": "an angle in radians",
+            "previous": "a rotation vector, Euler angles or a matrix, which is held",
+        }[method]
         notes.assume(what, f"{meaning}, by name", stream)
 
 
@@ -254,7 +263,10 @@ def _by_schema(format: str, stream: str, shape: Sequence[int]) -> list[Block]:
 
 
 def _rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
-    """Returns the rotation vectors that names declare, which are held: numbers between two of them are no rotation between."""
+    """Returns the rotation vectors and matrices that names declare, which are held: numbers between two are no rotation between."""
+    words = words_of(re.split(r"[./]", stream)[-1])
+    if tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and words & _MATRIX and not words & _OTHER:
+        return [[0, prod(shape), "previous"]]
     if shape and shape[-1] == 3 and _says_vector(re.split(r"[./]", stream)[-1]):
         return [[0, prod(shape), "previous"]]
     if len(names) != prod(shape):
@@ -284,7 +296,8 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
     rows: set[int] = set()
     for (start, letter), parts in found.items():
         stem = start.lower()
-        has_position = any({f"{stem}{t}{axis}" for axis in "xyz"} <= lower for t in ("", "t", "p"))
+        of_position = ("", "t", "p", "pos_", "pos.", "position_", "position.")
+        has_position = any({f"{stem}{word}{axis}" for axis in "xyz"} <= lower for word in of_position)
         is_other = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
         if len(parts) == 3 and has_position and not is_other:
             rows |= set(parts.values())

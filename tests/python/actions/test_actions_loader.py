@@ -604,6 +604,68 @@ def test_what_cannot_be_is_refused_by_name(tmp_path, rng, window, state, error, 
         robocache.Loader(dataset, batch_size=4, delta_timestamps=windows, device="cpu", anchors=Anchors(stream="tick"))
 
 
+@pytest.mark.parametrize(
+    ("names", "units", "conversions", "words"),
+    [
+        ("x y z qw qx qy qz", None, [Relative("se3")], "'quat_wxyz'"),
+        ("x y z qw qx qy qz", None, [Relative("se3", rotation="quat_wxyz")], None),
+        ("x y z qx qy qz qw", None, [Relative("mixed")], None),
+        ("x y z q.w q.x q.y q.z", None, [Rotate(3, "quat_xyzw", "rotvec")], "'quat_wxyz'"),
+        (
+            "g q[x] q[y] q[z] q[w]",
+            None,
+            [Rotate(1, "quat_xyzw", "rot6d_rows"), Rotate(1, "rot6d_rows", "rotvec")],
+            None,
+        ),
+        ("a b c d e f g", None, [Relative("se3")], None),
+        ("yaw pitch roll", None, [Rotate(0, "euler_xyz", "rotvec")], "axes zyx"),
+        ("yaw pitch roll", None, [Rotate(0, "euler_ZYX", "rotvec")], None),
+        ("roll pitch yaw", "deg", [Rotate(0, "euler_xyz", "rotvec")], "radians, got 'deg'"),
+        ("roll pitch yaw", ["rad", "rad", "degrees"], [Rotate(0, "euler_xyz", "rotvec")], "radians, got 'degrees'"),
+        (
+            "roll pitch yaw",
+            "deg",
+            [Rescale(slice(0, 3), (-180, 180), (-np.pi, np.pi)), Rotate(0, "euler_xyz", "rotvec")],
+            None,
+        ),
+    ],
+)
+def test_conversions_are_held_against_the_names_and_units_of_features(tmp_path, rng, names, units, conversions, words):
+    names = names.split()
+    turn = Rotation.random(10, random_state=3).as_quat()
+    values = np.concatenate([np.ones((10, len(names) - 4)), turn], -1) if len(names) > 4 else turn[:, : len(names)]
+    with robocache.Writer(tmp_path / "c") as writer:
+        for stream in ("state", "action"):
+            writer.stream(stream, names=names, attributes={} if units is None else {"units": units})
+        with writer.episode() as episode:
+            for stream in ("state", "action"):
+                episode.append(stream, np.arange(10) * 20_000_000, values)
+    base = {"base": "state"} if isinstance(conversions[0], Relative) else {}
+    windows = {"state": Window(), "action": Window([0.0, 0.02], convert=conversions, **base)}
+    if words is None:
+        next(robocache.Loader(tmp_path / "c", batch_size=4, delta_timestamps=windows, findings=None))
+        return
+    with pytest.raises(robocache.ArgumentError, match=re.escape(words)) as caught:
+        robocache.Loader(tmp_path / "c", batch_size=4, delta_timestamps=windows, findings=None)
+    assert str(caught.value).startswith("delta_timestamps['action'].convert: ")
+
+
+@pytest.mark.parametrize(("angles", "warned"), [(None, True), ([True, False], False)])
+def test_differences_of_declared_angles_without_the_shorter_way_are_warned_of(tmp_path, recwarn, angles, warned):
+    with robocache.Writer(tmp_path / "c") as writer:
+        for stream in ("state", "action"):
+            writer.stream(stream, names=["yaw", "x"], attributes={"methods": [[0, 1, "angle"]]})
+        with writer.episode() as episode:
+            for stream in ("state", "action"):
+                episode.append(stream, np.arange(10) * 20_000_000, np.ones((10, 2)))
+    relative = Window([0.0, 0.02], convert=[Relative("joints", angles=angles)], base="state")
+    robocache.Loader(
+        tmp_path / "c", batch_size=4, delta_timestamps={"state": Window(), "action": relative}, findings=None
+    )
+    said = [str(one.message) for one in recwarn if "shorter way" in str(one.message)]
+    assert len(said) == warned and all("features [0]" in one for one in said)
+
+
 def test_other_refusals(tmp_path, rng):
     narrow, wide = record(tmp_path / "a", rng, width={"action": 3, "state": 3}), record(tmp_path / "b", rng)
     with pytest.raises(robocache.ArgumentError, match="as wide in all sources, got"):

@@ -366,6 +366,7 @@ def test_names(stream, names, shape, starts):
         (["axis_angle_0", "axis_angle_1", "axis_angle_2"], [[3, 6, "previous"]]),
         (["rx", "ry", "rz"], [[3, 6, "previous"]]),
         (["wx", "wy", "wz"], [[3, 6, "previous"]]),
+        (["rot_x", "rot_y", "rot_z"], [[3, 6, "previous"]]),
         (["vx", "wy", "wz"], None),
         (["wx", "wy", "gripper"], None),
     ],
@@ -560,6 +561,22 @@ def test_actions_without_a_pose_beside_them_are_numbers(rng, tmp_path):
     assert "methods" not in ingested(tmp_path / "store.zarr", tmp_path).streams["action"].attributes
 
 
+@pytest.mark.parametrize(
+    ("stream", "shape", "is_held"),
+    [
+        ("observation/head_camera/cam2world_gl", (4, 4), True),  # ManiSkill and RoboTwin
+        ("extrinsic_cv", (3, 4), True),
+        ("rotation", (3, 3), True),
+        ("rotation_covariance", (3, 3), False),
+        ("tactile", (4, 4), False),
+    ],
+)
+def test_matrices_of_rotations_by_name_and_shape_are_held(stream, shape, is_held):
+    rows = Rows(np.arange(2), np.zeros((2, *shape)))
+    ((_, samples),) = with_rotations([(stream, rows)], Notes("npz", {}, "stop"))
+    assert samples.attributes.get("methods") == ([[0, np.prod(shape), "previous"]] if is_held else None)
+
+
 def test_rotations_that_only_names_declare_are_said():
     def assumed(stream, names, width, **attributes):
         notes = Notes("csv", {}, "stop")
@@ -573,7 +590,7 @@ def test_rotations_that_only_names_declare_are_said():
     assert assumed("pose", names, 5, methods=[[1, 5, "slerp"]]) == []
     assert assumed("imu_quat", None, 4)[0] == ("imu_quat", "a quaternion, by name", ["imu_quat"])
     assert assumed("pose", ["rotvec_x", "rotvec_y", "rotvec_z"], 3) == [
-        ("rotvec_x to rotvec_z", "a rotation vector, by name", both)
+        ("rotvec_x to rotvec_z", "a rotation vector, Euler angles or a matrix, which is held, by name", both)
     ]
     px4 = {"methods": [[0, 1, "angle"]], "schema": "px4_msgs/msg/VehicleLocalPosition"}
     assert assumed("pose", ["heading", "x"], 2, **px4) == [("heading", "an angle in radians, by name", both)]
