@@ -147,7 +147,7 @@ def _read_folder(
                 file.stem: rows,
                 **{f"{file.stem}.{column}": other for column, other in others.items()},
             }.items():
-                if isinstance(one, Rows) and "subjects" in one.attributes:
+                if isinstance(one, Rows) and "subjects" in one.attributes and not notes.gives_methods(name, 0, None):
                     subjects = one.attributes["subjects"]
                     why = (
                         f"{subjects} says that rows are of several subjects, so values are held between rows; write a file for "

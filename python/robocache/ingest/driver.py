@@ -317,6 +317,8 @@ def preview(
     work = Work.of(source, format=format, on_error=on_error, mapping=mapping, **options)
     notes = Notes(work.format.name, {}, work.on_error)
     mapper = None if work.mapping is None else Mapper(work.mapping, notes)
+    if mapper is not None:
+        notes.gives_methods = mapper.gives_methods
     streams: dict[str, Found] = {}
     columns: dict[str, Any] = {}
     what = ""
@@ -517,6 +519,8 @@ class Driver:
         self._work = work
         self._notes = notes
         self._mapper = None if work.mapping is None else Mapper(work.mapping, notes)
+        if self._mapper is not None:
+            notes.gives_methods = self._mapper.gives_methods
         self._joints: dict[str, list[str]] = {}  # the first recording's, by the columns of their names
         self._held = {} if held is None else held.streams
         self._fixed = {name: np.dtype(stream.dtype) for name, stream in self._held.items()}

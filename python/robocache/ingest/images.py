@@ -59,6 +59,11 @@ class Storage:
             size = height, width
         return cls(cast(Any, codec), int(quality or 95), size, options.image_fit, labels)
 
+    def say_loss(self, camera: str, notes: Notes) -> None:
+        """Reports that pixels, which the source has exactly, are not kept so."""
+        why = f"stored as JPEG of quality {self.quality}; --image-codec png keeps them exact"
+        notes.assume("pixels", why, camera)
+
     @classmethod
     def of_pixels(cls, options: CameraOptions, camera: str, height: int, width: int, notes: Notes) -> Storage:
         """The storage of uint8 frames that the source has as arrays: exact where they are small; else a loss by default is said."""
@@ -66,8 +71,7 @@ class Storage:
         if options.image_codec is None and storage.codec == "jpeg":
             if min(height, width) < _SMALL:
                 return replace(storage, codec="png")
-            why = f"stored as JPEG of quality {storage.quality}; --image-codec png keeps them exact"
-            notes.assume("pixels", why, camera)
+            storage.say_loss(camera, notes)
         return storage
 
     @property

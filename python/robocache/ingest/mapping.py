@@ -326,6 +326,15 @@ class Mapper:
         self._mapping = mapping
         self._notes = notes
 
+    def gives_methods(self, stream: str, start: int, stop: int | None) -> bool:
+        """Whether the mapping says how these features of a source's stream are interpolated, in each part that has them."""
+        parts = [
+            part
+            for part in self._mapping.streams.get(stream, ())
+            if part.stop is None or (part.start < (part.stop if stop is None else stop) and start < part.stop)
+        ]
+        return bool(parts) and all("methods" in part.attributes for part in parts)
+
     def columns(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
         """The recording's columns of the episodes table."""
         mapping = self._mapping
@@ -441,6 +450,10 @@ class Mapper:
             names = None if samples.names is None else samples.names[start : part.stop]
             samples = replace(samples, values=samples.values[:, start : part.stop], names=names)
             known = _cut_attributes(samples.attributes, start, part.stop)
+            for begin, end, method in samples.attributes.get("methods", ()) if "methods" not in part.attributes else ():
+                if method in _TAKES and begin < part.stop and start < end and not start <= begin < end <= part.stop:
+                    why = f"the mapping cuts features {start} to {part.stop} out of it: they are interpolated number by number"
+                    self._notes.leave_out(f"{part.names[0]}: {method} of features {begin} to {end} of {name}", why)
         said = dict(part.attributes)
         if "rotation_type" in said and said["methods"] == "previous":
             self._notes.leave_out(f"{part.names[0]}: values between rows", HELD)

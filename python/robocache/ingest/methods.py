@@ -208,7 +208,7 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
                 by_names = [*rotations_of(*key), *_rotation_vectors(*key)]
                 known[key] = with_others(_of_schema(stream, samples, notes), by_names)
                 _say_assumed(stream, samples, [block for block in by_names if block in known[key]], notes)
-                if any(method == "previous" for _, _, method in known[key]):
+                if any(how == "previous" and not notes.gives_methods(stream, a, b) for a, b, how in known[key]):
                     notes.leave_out(f"{stream}: values between rows", HELD)
                 for four in scattered(samples.names or ()):
                     features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
@@ -225,6 +225,8 @@ def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]
     is said there, and it is no angle in radians where values are beyond a turn."""
     methods = _by_schema(notes.format, stream, samples.values.shape[1:])
     if not methods or notes.format not in ("lerobot", "rlds") or not re.fullmatch(_DROID[0], stream):
+        return methods
+    if notes.gives_methods(stream, 3, 6):
         return methods
     most = float(np.fmax.reduce(np.abs(samples.values.reshape(-1, 6)[:, 3:]), axis=None, initial=0))
     if most > _MOST_RADIANS:
@@ -243,6 +245,7 @@ def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], not
     if notes.format == "ulog" or str(attributes.get("schema")).startswith("px4_msgs/"):
         found += [block for block in given if block[2] == "angle"]
     names = samples.names or []
+    found = [block for block in found if not notes.gives_methods(stream, block[0], block[1])]
     for start, stop, method in found:
         what = stream
         if len(names) >= stop:

@@ -227,6 +227,7 @@ class Notes:
         position: the number of the recording that is read, or comes next. A reader adds the number of those that it cannot yield.
         left_out, skipped, assumed: see :class:`IngestReport`.
         counts, seen: what :meth:`count` and :meth:`see` have gathered: a dict a table.
+        gives_methods: whether the user's mapping has the methods of a stream's features, from a first one to the last or to an end.
         wider: what earlier attempts to ingest the source found out of its types: see :class:`WiderError`.
     """
 
@@ -246,6 +247,7 @@ class Notes:
         self.counts: dict[str, dict[str, int]] = {}
         self.seen: dict[str, dict[str, Any]] = {}
         self.wider = {} if wider is None else wider
+        self.gives_methods: Callable[[str, int, int | None], bool] = lambda stream, start, stop: False
         self.format = format
         self._provenance = provenance
         self._on_error = on_error

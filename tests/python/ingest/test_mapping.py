@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from lerobot_files import Episode, write_lerobot
 from PIL import Image
 from robocache.cli import main
 from robocache.ingest import preview
@@ -411,3 +412,55 @@ def test_channels_of_what_has_no_colour_are_refused(toy, tmp_path):
     with pytest.raises(robocache.FileError, match="channels: expected frames of three, got 1"):
         toy(depth, mapping={"streams": {"depth": {"channels": "bgr"}}})
     assert toy(read, mapping={"streams": {"top": {"channels": "rgb"}}}, overwrite=True).rows["top"] == 6
+
+
+def write_pose(folder, rng):
+    names = ["x", "y", "z", "qx", "qy", "qz", "qw", "grip"]
+    features = {"observation.state": {"dtype": "float32", "shape": [8], "names": names}}
+    state = rng.normal(size=(9, 8)).astype(np.float32)
+    return write_lerobot(folder, [Episode({"observation.state": state})], features=features)
+
+
+@pytest.mark.parametrize(
+    ("told", "assumed"),
+    [
+        ({}, True),
+        ({"methods": [[3, 7, "slerp"]]}, False),
+        ({"methods": "previous"}, False),
+        ({"units": "m"}, True),
+        ({"slices": [{"name": "q", "start": 3, "stop": 7, "methods": "slerp"}]}, False),
+        (
+            {
+                "slices": [
+                    {"name": "p", "start": 0, "stop": 3, "methods": "linear"},
+                    {"name": "q", "start": 3, "stop": 8},
+                ]
+            },
+            True,
+        ),
+    ],
+)
+def test_methods_that_a_mapping_gives_are_not_assumed(told, assumed, rng, tmp_path):
+    source = write_pose(tmp_path / "set", rng)
+    report = robocache.ingest(
+        source, tmp_path / "cache", mapping={"streams": {"observation.state": told}} if told else None
+    )
+    assert [one.reason for one in report.assumed] == ["a quaternion, by name"] * assumed
+
+
+def test_the_subject_of_a_log_s_rows_is_not_assumed_where_a_mapping_gives_methods(tmp_path):
+    (tmp_path / "logs").mkdir()
+    lines = [f"{k / 10},{k % 2},{100 * (k % 2) + k}" for k in range(40)]
+    (tmp_path / "logs/range.csv").write_text("\n".join(["time_s,anchor_id,range", *lines, ""]))
+    for mapping, count in ((None, 1), ({"streams": {"range": {"methods": "nearest"}}}, 0)):
+        report = robocache.ingest(tmp_path / "logs", tmp_path / "cache", mapping=mapping, overwrite=True)
+        assert len([one for one in report.assumed if "subject" in one.reason]) == count
+
+
+def test_a_slice_that_cuts_a_rotation_is_said(rng, tmp_path):
+    slices = [{"name": "a", "start": 0, "stop": 5}, {"name": "b", "start": 5, "stop": 8}]
+    mapping = {"streams": {"observation.state": {"slices": slices}}}
+    report = robocache.ingest(write_pose(tmp_path / "set", rng), tmp_path / "cache", mapping=mapping)
+    said = {one.what: one.reason for one in report.left_out if "slerp" in one.what}
+    assert list(said) == [f"{part}: slerp of features 3 to 7 of observation.state" for part in "ab"]
+    assert "interpolated number by number" in said["a: slerp of features 3 to 7 of observation.state"]

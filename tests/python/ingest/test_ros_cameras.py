@@ -39,6 +39,17 @@ import robocache
 ODD = np.dtype([("x", "f4"), ("y", "f4"), ("z", "f4"), ("tag", "u1"), ("normal", "f4", (3,))])
 
 
+@pytest.mark.parametrize(("codec", "said"), [(None, True), ("png", False), ("jpeg:95", False)])
+def test_pixels_that_are_stored_with_a_loss_are_said(codec, said, rng, tmp_path):
+    made = {
+        topic: ("sensor_msgs/msg/Image", [(START, image(rng.integers(0, 255, (40, 48, channels), np.uint8), encoding))])
+        for topic, encoding, channels in (("/cam", "rgb8", 3), ("/mono", "mono8", 1))
+    }
+    options = {} if codec is None else {"image_codec": codec}
+    report = robocache.ingest(write_mcap(tmp_path / "a.mcap", made), tmp_path / "cache", **options)
+    assert [one.streams for one in report.assumed if one.what == "pixels"] == [["/cam", "/mono"]] * said
+
+
 @pytest.mark.parametrize(
     ("topic", "unit", "said"),
     [

@@ -233,6 +233,8 @@ class Camera:
             if encoding == "16UC1" and unit is not None:
                 unit = self._unit_of_16uc1()
             if pixels.dtype == np.uint8:
+                if storage.codec == "jpeg" and origin.known.options.image_codec is None:
+                    storage.say_loss(origin.name, origin.notes)
                 stored, resized = encode(pixels, storage), storage.resized(height, width)
             elif storage.size is not None:
                 what = "depth" if unit else encoding
