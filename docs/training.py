@@ -166,11 +166,23 @@ def section(path: Path, content: dict) -> str:
         "".join(f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()),
         f"Demonstrations that succeed: {expert['successes']} of {expert['episodes']} ({percent(*share)} %). Expected before the runs: "
         f"{content['predictions'].strip().rstrip('.')}.\n",
+        verdict(content),
         spent(content),
         f"`{content['command']}`, commit {content['commit']}, {content['machine']}, "
         f"{', '.join(f'{name} {version}' for name, version in versions.items())}.\n",
     ]
     return "\n".join(filter(None, lines))
+
+
+def verdict(content: dict) -> str:
+    """A sentence where the starts show no difference between the arms."""
+    first, *others = by_arm(content).values()
+    pairs = [(one, of_seed) for runs in others for one in runs for of_seed in first if of_seed["seed"] == one["seed"]]
+    pairs = [tuple(map(results.outcomes_of, pair)) for pair in pairs if len({one["rollouts"] for one in pair}) == 1]
+    intervals = [results.paired_difference(*pair)[1] for pair in pairs]
+    if not intervals or any(low > 0 or high < 0 for low, high in intervals):
+        return ""
+    return "Every interval of a difference holds 0: these starts show none between the arms.\n"
 
 
 def spent(content: dict) -> str:
@@ -225,6 +237,8 @@ def curves(content: dict) -> list[np.ndarray]:
 
 
 def draw(plt, content: dict):
+    from matplotlib.ticker import LogLocator
+
     figure, (success, loss) = plt.subplots(1, 2, figsize=(11, 3.4), layout="constrained")
     for number, (name, points) in enumerate(zip(by_arm(content), curves(content), strict=True)):
         if not points.size:
@@ -240,7 +254,9 @@ def draw(plt, content: dict):
     for axes in (success, loss):
         if len(longest) and longest[-1] > 20 * longest[0] > 0:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_formatter("")
         axes.grid(color="0.92")
         axes.spines[["top", "right"]].set_visible(False)
     success.legend(frameon=False)
