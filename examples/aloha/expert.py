@@ -1,0 +1,93 @@
+"""The expert: waypoints drawn an episode, and the arms' joints for each tick of them.
+
+A gripper's yaw follows the waist, so no wrist joint has to turn sideways, and a pose has one solution in closed form: no
+wrist comes near a singularity, and equal episodes have equal commands.
+"""
+
+import numpy as np
+
+from .scene import ARM_AT_START, GRIPPER_AT_START
+
+BASE_X, BASE_Y = 0.469, 0.5  # the right arm's base; the left one's is its mirror image at -BASE_X
+SHOULDER_Z = 0.079 + 0.04805
+UPPER, UPPER_ANGLE = np.hypot(0.05955, 0.3), np.arctan2(0.3, 0.05955)
+FOREARM = 0.3
+HAND = 0.069744 + 0.135  # from the wrist to between the fingers
+
+
+def solve(side, xyz, pitch, roll):
+    """Joints [n, 6] of an arm whose fingertips are at `xyz` [n, 3], pointing down by `pitch`. side: -1 left, 1 right."""
+    x, y, z = np.asarray(xyz).T
+    x, y = (x + BASE_X, y - BASE_Y) if side < 0 else (BASE_X - x, BASE_Y - y)
+    waist = np.arctan2(y, x)
+    r = np.hypot(x, y) - HAND * np.cos(pitch)
+    h = z - SHOULDER_Z + HAND * np.sin(pitch)
+    distance = np.hypot(r, h)
+    bend = np.arccos(np.clip((UPPER**2 + distance**2 - FOREARM**2) / (2 * UPPER * distance), -1, 1))
+    upper = np.arctan2(h, r) + bend
+    forearm = np.arctan2(h - UPPER * np.sin(upper), r - UPPER * np.cos(upper))
+    shoulder = UPPER_ANGLE - upper
+    elbow = -forearm - shoulder
+    return np.stack([waist, shoulder, elbow, 0 * waist, pitch - shoulder - elbow, roll + 0 * waist], axis=1)
+
+
+def forward(side, joints):
+    """Where the fingertips are with these joints [6], the forearm unrolled: (xyz, pitch)."""
+    waist, shoulder, elbow, _, wrist, _ = joints
+    pitch = shoulder + elbow + wrist
+    upper = UPPER_ANGLE - shoulder
+    r = UPPER * np.cos(upper) + FOREARM * np.cos(shoulder + elbow) + HAND * np.cos(pitch)
+    z = SHOULDER_Z + UPPER * np.sin(upper) - FOREARM * np.sin(shoulder + elbow) - HAND * np.sin(pitch)
+    x, y = r * np.cos(waist), r * np.sin(waist)
+    return np.array([x - BASE_X, y + BASE_Y, z] if side < 0 else [BASE_X - x, BASE_Y - y, z]), pitch
+
+
+TICKS = 400  # an episode
+
+
+def plan(start, cube, rng):
+    """Commands [TICKS, 14] that hand the cube over. Where and when the arms meet is drawn by `rng`."""
+    meet = np.array([0.0, 0.5, 0.25]) + rng.uniform(-0.03, 0.03, 3)
+    above = cube + [0.0, 0.0, rng.uniform(0.07, 0.11)]
+    before = meet + [-rng.uniform(0.09, 0.13), 0.0, rng.uniform(-0.02, 0.02)]
+    pace = rng.uniform(0.92, 1.08)
+    down = 1.05
+    # tick, xyz, pitch, roll, gripper
+    right = [
+        (60, above, down, 0, 1),
+        (100, cube, down, 0, 1),
+        (125, cube, down, 0, 0),
+        (185, meet, down, 0, 0),
+        (275, meet, down, 0, 0),
+        (290, meet, down, 0, 1),
+        (325, meet + [0.12, 0.0, 0.03], down, 0, 1),
+    ]
+    grasp = meet + LEFT_AT
+    left = [
+        (120, before, 0, np.pi / 2, 1),
+        (195, before, 0, np.pi / 2, 1),
+        (235, grasp, 0, np.pi / 2, 1),
+        (265, grasp, 0, np.pi / 2, 0),
+        (325, grasp, 0, np.pi / 2, 0),
+        (350, grasp + [-0.1, 0.0, 0.0], 0, np.pi / 2, 0),
+    ]
+    return np.concatenate([_follow(-1, start[:7], left, pace), _follow(1, start[7:], right, pace)], axis=1)
+
+
+LEFT_AT = np.array([0.0, 0.0, -0.01])
+
+
+def _follow(side, start, waypoints, pace):
+    """One arm's commands [TICKS, 7] from its start [7] through waypoints; it slows down at each."""
+    xyz, pitch = forward(side, start[:6])
+    points = np.array([(0, *xyz, pitch, start[5], start[6]), *((t * pace, *p, *rest) for t, p, *rest in waypoints)], float)
+    now = np.arange(1, TICKS + 1)
+    leg = np.clip(np.searchsorted(points[:, 0], now) - 1, 0, len(points) - 2)
+    since, until = points[leg, 0], points[leg + 1, 0]
+    share = np.clip((now - since) / (until - since), 0, 1)[:, None]
+    share = share**2 * (3 - 2 * share)
+    pose = points[leg, 1:] + share * (points[leg + 1, 1:] - points[leg, 1:])
+    joints = solve(side, pose[:, :3], pose[:, 3], pose[:, 4])
+    # The start has a forearm that is rolled a little, which no solution has: it is unrolled on the first leg.
+    joints += (start[:6] - solve(side, xyz[None], pitch, start[5])) * np.where(leg == 0, 1 - share[:, 0], 0)[:, None]
+    return np.concatenate([joints, pose[:, 5:]], axis=1)

@@ -1,0 +1,102 @@
+"""The two policies: LeRobot's ACT for the camera, and a small MLP for joints and cube position."""
+
+import importlib
+import importlib.util
+import sys
+import types
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from .episode import ACTION, CAMERA, CUBE, STATE
+
+CHUNK = 50  # actions predicted at once: one second
+
+
+class ChunkMLP(nn.Module):
+    """From joints and the cube's position to the next CHUNK actions."""
+
+    def __init__(self, inputs, actions, width=512):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(inputs, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, CHUNK * actions),
+        )
+
+    def predict_action_chunk(self, batch):
+        return self.layers(torch.cat([batch[STATE], batch[CUBE]], dim=1)).unflatten(1, (CHUNK, -1))
+
+    def forward(self, batch):
+        """The mean distance from the recorded actions, where there are any: (loss, {}), as ACT gives it."""
+        distance = (self.predict_action_chunk(batch) - batch[ACTION]).abs().mean(2)
+        recorded = ~batch["action_is_pad"]
+        return (distance * recorded).sum() / recorded.sum(), {}
+
+
+def _import_act():
+    """ACT's own modules. The packages around them import every policy of LeRobot, and what those need; so they stay empty here."""
+    found = importlib.util.find_spec("lerobot")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("lerobot: not installed; ACT needs: pip install --no-deps lerobot draccus einops gymnasium torchvision")
+    root = Path(found.submodule_search_locations[0])
+    for name in ("lerobot.policies", "lerobot.policies.act"):
+        if name not in sys.modules:
+            package = types.ModuleType(name)
+            package.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+            sys.modules[name] = package
+    return importlib.import_module("lerobot.policies.act.modeling_act")
+
+
+def act(keys, image_size):
+    """LeRobot's ACT with weights drawn at random. keys: {key of the batch: numbers}, the camera's excepted."""
+    modeling = _import_act()
+    from lerobot.configs.types import FeatureType, PolicyFeature
+
+    kinds = {STATE: FeatureType.STATE, CUBE: FeatureType.ENV}
+    inputs = {key: PolicyFeature(kinds[key], (size,)) for key, size in keys.items() if key in kinds}
+    if image_size:
+        inputs[CAMERA] = PolicyFeature(FeatureType.VISUAL, (3, image_size, image_size))
+    return modeling.ACTPolicy(
+        modeling.ACTConfig(
+            input_features=inputs,
+            output_features={ACTION: PolicyFeature(FeatureType.ACTION, (keys[ACTION],))},
+            chunk_size=CHUNK,
+            n_action_steps=CHUNK,
+            pretrained_backbone_weights=None,
+            dim_model=256,
+            dim_feedforward=1024,
+            device="cpu",
+        )
+    )
+
+
+@torch.no_grad()
+def calibrate(policy, batch):
+    """Sets the frozen batch norms of a backbone with random weights to what one batch shows.
+
+    A FrozenBatchNorm2d keeps the mean and variance of the weights it came with. With random weights these are 0 and 1, so
+    nothing is normalised and the last layer's features are hundreds of times as large as the first one's.
+    """
+    from torchvision.ops.misc import FrozenBatchNorm2d
+
+    def measure(norm, inputs):
+        norm.running_mean.copy_(inputs[0].mean((0, 2, 3)))
+        norm.running_var.copy_(inputs[0].var((0, 2, 3)))
+
+    hooks = [m.register_forward_pre_hook(measure) for m in policy.modules() if isinstance(m, FrozenBatchNorm2d)]
+    policy.model.backbone(batch[CAMERA])
+    for hook in hooks:
+        hook.remove()
+
+
+def build(kind, keys, image_size):
+    """kind: "act" or "mlp". keys: {key: numbers}; image_size: of the camera's frames in the batch, 0 without a camera."""
+    if kind == "act":
+        return act(keys, image_size)
+    return ChunkMLP(keys[STATE] + keys[CUBE], keys[ACTION])

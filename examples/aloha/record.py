@@ -1,0 +1,85 @@
+"""The expert's demonstrations, written as a robot would write them."""
+
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+import robocache
+
+from . import expert
+from .episode import ACTION, CAMERA, CUBE, START_NS, STATE, WAIT_TICKS, Episode, to_ns
+from .scene import FEATURES, TICK_S, Scene
+
+AIM_ERROR_M = 0.006  # how well the expert sees the cube: the standard deviation; so it fails now and then
+
+
+def demonstrate(seed, camera):
+    """One episode of the expert: {stream: (time_ns, rows)}, and how it ended."""
+    episode = Episode(Scene(), seed)
+    scene, rng = episode.scene, episode.rng
+    aim = np.append(rng.normal(0, AIM_ERROR_M, 2), 0)
+    commands = expert.plan(scene.start, scene.cube() + aim, rng)
+    joints, frames = [], []
+    sensors = {"on_joints": lambda *row: joints.append(row)}
+    if camera:
+        sensors["on_frame"] = lambda index, frame: frames.append((index, frame))
+    episode.stand_still(**sensors)
+    episode.run(commands, **sensors)
+    times, states, cubes = zip(*joints, strict=True)
+    # A command leaves up to 1 ms after its tick begins.
+    late = rng.uniform(0, 0.001, len(commands))
+    streams = {
+        STATE: (to_ns(times), np.array(states)),
+        CUBE: (to_ns(times), np.array(cubes)),
+        ACTION: (to_ns((WAIT_TICKS + np.arange(len(commands))) * TICK_S + late), commands.astype(np.float32)),
+    }
+    if camera:
+        which, pictures = zip(*frames, strict=True)
+        which = np.array(which)
+        streams[CAMERA] = to_ns(episode.exposed_s[which]), np.stack(pictures)
+        streams[f"{CAMERA}.arrival_ns"] = to_ns(episode.exposed_s[which]), to_ns(episode.arrived_s[which])
+    return streams, {"seed": seed, "success": bool(scene.success), "touched": bool(scene.touched)}
+
+
+def _demonstrate(given):
+    return demonstrate(*given)
+
+
+def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=25, show=print):
+    """Adds demonstrations to the cache at `path` until it has `episodes`; a run that was stopped goes on. Returns the counts.
+
+    Failed ones stay, with success=False.
+    """
+    done = set()
+    if os.path.exists(path):
+        done = set(robocache.open(path).episodes["seed"].to_pylist())
+    seeds = [s for s in range(seed, seed + episodes) if s not in done]
+    began = time.perf_counter()
+    if seeds:
+        workers = min(workers or os.cpu_count() or 1, len(seeds))
+        context = multiprocessing.get_context("spawn")
+        with robocache.Writer(path, append=bool(done)) as writer, context.Pool(workers) as pool:
+            writer.stream(STATE, names=FEATURES)
+            writer.stream(ACTION, names=FEATURES)
+            writer.provenance |= {"robot": "ALOHA, simulated", "task": "transfer cube", "clock_starts_ns": START_NS}
+            work = pool.imap(_demonstrate, [(s, camera) for s in seeds])
+            for count, (streams, ended) in enumerate(work, start=1):
+                with writer.episode(task="hand over the cube", **ended) as episode:
+                    for name, (time_ns, rows) in streams.items():
+                        episode.append(name, time_ns, rows, codec="jpeg" if name == CAMERA else None)
+                if count % commit_every == 0 and count < len(seeds):
+                    writer.commit()
+                if count % 10 == 0 or count == len(seeds):
+                    spent = time.perf_counter() - began
+                    show(
+                        f"recorded {len(done) + count} of {episodes} episodes in {spent:.0f} s, "
+                        f"{spent / count * (len(seeds) - count):.0f} s left"
+                    )
+    succeeded = robocache.open(path).episodes["success"].to_pylist()
+    counts = {"successes": sum(succeeded), "episodes": len(succeeded)}
+    Path(path).with_suffix(".json").write_text(json.dumps(counts))
+    return counts
