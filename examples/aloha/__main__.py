@@ -16,10 +16,6 @@ from pathlib import Path
 
 from examples import results
 
-from . import evaluate as rolling
-from . import record as recording
-from . import train as training
-
 PREDICTED = {
     "act": "Written before the runs: from the camera 80 % strict after 8,000 steps of batch 64 (published ACT, by the touch "
     "rule: 88 to 90 %), the touch rule 3 points above; waiting for data at most 2 % of a step.",
@@ -35,7 +31,12 @@ def run_of(given):
     return given.folder / f"{given.policy}-{given.seed}"
 
 
+# Each subcommand imports its own modules: the processes that it starts import this file anew, and need no torch.
+
+
 def record(given):
+    from . import record as recording
+
     return recording.record(
         given.folder / "demonstrations",
         given.episodes,
@@ -46,6 +47,8 @@ def record(given):
 
 
 def train(given):
+    from . import train as training
+
     path = given.folder / "demonstrations"
     if not path.exists():
         raise SystemExit(f"{path}: does not exist; run record first")
@@ -67,6 +70,8 @@ def train(given):
 
 def evaluate(given):
     """The last checkpoint first, then the others of the curve; what was rolled out before is not again."""
+    from . import evaluate as rolling
+
     arm = rolling.evaluate_run(
         run_of(given),
         rollouts=given.rollouts,
@@ -79,7 +84,9 @@ def evaluate(given):
         show=show,
     )
     low, high = arm["interval"]
-    show(f"strict: {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; a touch: {arm['touched']}")
+    show(
+        f"strict: {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; a touch: {arm['touched']}"
+    )
     if given.result:
         expert = json.loads((given.folder / "demonstrations.json").read_text())
         results.write(
@@ -104,7 +111,9 @@ def main(arguments=None):
 
     command = commands.add_parser("record", help="the expert's demonstrations, into a cache")
     command.add_argument("--episodes", type=int, default=200)
-    command.add_argument("--no-camera", action="store_true", help="joints and cube position are enough for --policy mlp")
+    command.add_argument(
+        "--no-camera", action="store_true", help="joints and cube position are enough for --policy mlp"
+    )
     command.add_argument("--workers", type=int, help="processes (default: one a core)")
     command.set_defaults(run=record)
 
@@ -112,9 +121,9 @@ def main(arguments=None):
     command.add_argument("--policy", choices=["act", "mlp"], default="act")
     command.add_argument("--steps", type=int, default=8000)
     command.add_argument("--batch-size", type=int, default=64)
-    command.add_argument("--lr", type=float, default=3e-4)
+    command.add_argument("--lr", type=float, default=2e-4)
     command.add_argument("--every", type=int, default=500, help="steps from checkpoint to checkpoint")
-    command.add_argument("--image-size", type=int, default=112, help="pixels that a frame is resized to in the batch")
+    command.add_argument("--image-size", type=int, default=128, help="pixels that a frame is resized to in the batch")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
     command.add_argument("--budget-s", type=float, help="stop after so many seconds, at a checkpoint")

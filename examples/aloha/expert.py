@@ -6,8 +6,6 @@ wrist comes near a singularity, and equal episodes have equal commands.
 
 import numpy as np
 
-from .scene import ARM_AT_START, GRIPPER_AT_START
-
 BASE_X, BASE_Y = 0.469, 0.5  # the right arm's base; the left one's is its mirror image at -BASE_X
 SHOULDER_Z = 0.079 + 0.04805
 UPPER, UPPER_ANGLE = np.hypot(0.05955, 0.3), np.arctan2(0.3, 0.05955)
@@ -43,44 +41,47 @@ def forward(side, joints):
 
 
 TICKS = 400  # an episode
+DOWN = 1.05  # the right gripper's pitch
+ROLL = np.pi / 2  # the left gripper's: its fingers are above and below the cube
+LEFT_GRASP = np.array([0.0, 0.0, -0.01])  # where the left fingers take the cube, from where the right ones hold it
 
 
 def plan(start, cube, rng):
     """Commands [TICKS, 14] that hand the cube over. Where and when the arms meet is drawn by `rng`."""
     meet = np.array([0.0, 0.5, 0.25]) + rng.uniform(-0.03, 0.03, 3)
-    above = cube + [0.0, 0.0, rng.uniform(0.07, 0.11)]
-    before = meet + [-rng.uniform(0.09, 0.13), 0.0, rng.uniform(-0.02, 0.02)]
+    above = cube + np.array([0.0, 0.0, rng.uniform(0.07, 0.11)])
+    before = meet + np.array([-rng.uniform(0.09, 0.13), 0.0, rng.uniform(-0.02, 0.02)])
+    beside = meet + np.array([0.12, 0.0, 0.03])
+    grasp = meet + LEFT_GRASP
+    away = grasp - np.array([0.1, 0.0, 0.0])
     pace = rng.uniform(0.92, 1.08)
-    down = 1.05
-    # tick, xyz, pitch, roll, gripper
+    # tick, fingertips, pitch, roll, gripper
     right = [
-        (60, above, down, 0, 1),
-        (100, cube, down, 0, 1),
-        (125, cube, down, 0, 0),
-        (185, meet, down, 0, 0),
-        (275, meet, down, 0, 0),
-        (290, meet, down, 0, 1),
-        (325, meet + [0.12, 0.0, 0.03], down, 0, 1),
+        (60, above, DOWN, 0, 1),
+        (100, cube, DOWN, 0, 1),
+        (125, cube, DOWN, 0, 0),
+        (185, meet, DOWN, 0, 0),
+        (275, meet, DOWN, 0, 0),
+        (290, meet, DOWN, 0, 1),
+        (325, beside, DOWN, 0, 1),
     ]
-    grasp = meet + LEFT_AT
     left = [
-        (120, before, 0, np.pi / 2, 1),
-        (195, before, 0, np.pi / 2, 1),
-        (235, grasp, 0, np.pi / 2, 1),
-        (265, grasp, 0, np.pi / 2, 0),
-        (325, grasp, 0, np.pi / 2, 0),
-        (350, grasp + [-0.1, 0.0, 0.0], 0, np.pi / 2, 0),
+        (120, before, 0, ROLL, 1),
+        (195, before, 0, ROLL, 1),
+        (235, grasp, 0, ROLL, 1),
+        (265, grasp, 0, ROLL, 0),
+        (325, grasp, 0, ROLL, 0),
+        (350, away, 0, ROLL, 0),
     ]
     return np.concatenate([_follow(-1, start[:7], left, pace), _follow(1, start[7:], right, pace)], axis=1)
-
-
-LEFT_AT = np.array([0.0, 0.0, -0.01])
 
 
 def _follow(side, start, waypoints, pace):
     """One arm's commands [TICKS, 7] from its start [7] through waypoints; it slows down at each."""
     xyz, pitch = forward(side, start[:6])
-    points = np.array([(0, *xyz, pitch, start[5], start[6]), *((t * pace, *p, *rest) for t, p, *rest in waypoints)], float)
+    points = np.array(
+        [(0, *xyz, pitch, start[5], start[6]), *((t * pace, *p, *rest) for t, p, *rest in waypoints)], float
+    )
     now = np.arange(1, TICKS + 1)
     leg = np.clip(np.searchsorted(points[:, 0], now) - 1, 0, len(points) - 2)
     since, until = points[leg, 0], points[leg + 1, 0]

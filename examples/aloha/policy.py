@@ -43,7 +43,9 @@ def _import_act():
     """ACT's own modules. The packages around them import every policy of LeRobot, and what those need; so they stay empty here."""
     found = importlib.util.find_spec("lerobot")
     if found is None or not found.submodule_search_locations:
-        raise SystemExit("lerobot: not installed; ACT needs: pip install --no-deps lerobot draccus einops gymnasium torchvision")
+        raise SystemExit(
+            "lerobot: not installed; ACT needs: pip install --no-deps lerobot draccus einops gymnasium torchvision"
+        )
     root = Path(found.submodule_search_locations[0])
     for name in ("lerobot.policies", "lerobot.policies.act"):
         if name not in sys.modules:

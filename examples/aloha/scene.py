@@ -32,7 +32,9 @@ def model_path():
     """gym-aloha's XML of the transfer of a cube; no module of gym-aloha is imported."""
     spec = importlib.util.find_spec("gym_aloha")
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("gym_aloha: not installed; its XML and meshes are all that is needed: pip install --no-deps gym-aloha")
+        raise SystemExit(
+            "gym_aloha: not installed; its XML and meshes are all that is needed: pip install --no-deps gym-aloha"
+        )
     return Path(spec.submodule_search_locations[0]) / "assets" / "bimanual_viperx_transfer_cube.xml"
 
 

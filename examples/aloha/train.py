@@ -1,5 +1,6 @@
 """Training by RoboCache's Loader: batches of windows around moments of the recording, one kernel launch each."""
 
+import math
 import os
 import time
 from pathlib import Path
@@ -11,6 +12,8 @@ import robocache
 from .episode import ACTION, CAMERA, CUBE, STATE
 from .policy import CHUNK, build, calibrate
 from .scene import TICK_S
+
+WARMUP = 200  # steps
 
 
 def make_loader(path, *, camera, batch_size, device, seed, image_size):
@@ -47,25 +50,23 @@ def train(
     kind,
     steps,
     batch_size=64,
-    lr=3e-4,
+    lr=2e-4,
     device=None,
     seed=0,
     every=500,
-    image_size=112,
+    image_size=128,
     budget_s=None,
     show=print,
 ):
     """Trains until `steps`, saves each `every` steps, and goes on from the newest checkpoint in `folder`.
 
-    A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. budget_s stops earlier, after a checkpoint
-    at the step reached. Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "meter"}.
+    A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. With budget_s it stops after so
+    many seconds, at a checkpoint; the learning rate falls along a cosine to whichever end comes first. Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "meter"}.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     camera = kind == "act"
-    loader = make_loader(
-        path, camera=camera, batch_size=batch_size, device=device, seed=seed, image_size=image_size
-    )
+    loader = make_loader(path, camera=camera, batch_size=batch_size, device=device, seed=seed, image_size=image_size)
     device = loader.device
     loader.save_spec(folder / "spec.json")
     torch.manual_seed(seed)
@@ -73,37 +74,38 @@ def train(
     shape = {"kind": kind, "keys": keys, "image_size": image_size if camera else 0}
     policy = build(**shape).to(device)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=lr, weight_decay=1e-4, fused=True)
-    warmup = min(200, steps // 10 + 1)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=warmup / steps)
     step, spent, log = 0, 0.0, []
     saved = checkpoints(folder)
     if saved:
         state = torch.load(saved[-1], map_location=device, weights_only=True)
         policy.load_state_dict(state["weights"])
         optimizer.load_state_dict(state["optimizer"])
-        schedule.load_state_dict(state["schedule"])
         loader.load_state_dict(state["loader"])
         step, spent, log = state["step"], state["spent_s"], state["log"]
     elif camera:
         calibrate(policy, next(loader))
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     policy.train()
-    on_cuda = str(device).startswith("cuda")
     total, counted = torch.zeros((), device=device), 0
     began = time.perf_counter()
     out_of_time = False
     while step < steps and not out_of_time:
         for batch in loader:
-            with torch.autocast("cuda", torch.bfloat16, enabled=on_cuda):
-                loss, _ = policy(batch)
+            now = time.perf_counter() - began
+            share = step / steps if budget_s is None else max(step / steps, now / budget_s)
+            for group in optimizer.param_groups:
+                group["lr"] = (
+                    lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * min(share, 1)))
+                )
+            loss, _ = policy(batch)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
             optimizer.step()
-            schedule.step()
             step += 1
             total += loss.detach()
             counted += 1
-            out_of_time = budget_s is not None and time.perf_counter() - began > budget_s
+            out_of_time = budget_s is not None and now > budget_s
             if step % every == 0 or step == steps or out_of_time:
                 wall = spent + time.perf_counter() - began
                 log.append({"step": step, "wall_s": round(wall, 2), "loss": round(float(total) / counted, 5)})
@@ -115,7 +117,6 @@ def train(
                         **shape,
                         "weights": policy.state_dict(),
                         "optimizer": optimizer.state_dict(),
-                        "schedule": schedule.state_dict(),
                         "loader": loader.state_dict(),
                         "step": step,
                         "spent_s": wall,

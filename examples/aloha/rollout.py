@@ -1,0 +1,92 @@
+"""One rollout, and a process with several. Nothing here needs torch, which would take longer to import than a rollout takes.
+
+Each rollout has rings and an aligner, as a robot would: rows are pushed when they have come, and the policy is given the
+newest moment at which all of them are settled. Its chunk is laid out in time from that moment on.
+"""
+
+import numpy as np
+
+import robocache
+from robocache import live
+
+from .episode import ACTION, CAMERA, CUBE, STATE, WAIT_TICKS, Episode, to_ns
+from .expert import TICKS
+from .scene import FRAME_SIZE, TICK_S, Scene
+
+
+class Rollout:
+    """One episode under a policy that is asked each `execute` ticks."""
+
+    def __init__(self, seed, spec, execute, film=False):
+        self.seed, self._spec, self._execute = seed, spec, execute
+        self._episode = Episode(Scene(), seed)
+        self.ticks = 0
+        self.frames = []
+        self.ages_s = []
+        rings = {STATE: live.Ring((14,), "float32", span_s=1.0)}
+        self._camera = CAMERA in spec.keys
+        self._wanted = set()
+        if self._camera:
+            rings[CAMERA] = live.Ring((FRAME_SIZE, FRAME_SIZE, 3), "uint8", span_s=1.0, codec="jpeg")
+            asked = (WAIT_TICKS + np.arange(0, TICKS, execute)) * TICK_S
+            self._wanted = set((np.searchsorted(self._episode.arrived_s, asked, side="right") - 1).tolist())
+        filmed = set(range(0, len(self._episode.exposed_s), 4)) if film else set()
+        if CUBE in spec.keys:
+            rings[CUBE] = live.Ring((3,), "float32", span_s=1.0)
+        self._rings = rings
+        self._filmed = filmed
+        self._aligner = live.Aligner(spec, rings, outputs=[ACTION], framework="numpy")
+        self._chunks = live.Chunks("newest", spec=spec, key=ACTION)
+        self._sensors = {"on_joints": self._on_joints, "on_frame": self._on_frame, "frames": self._wanted | filmed}
+        self._episode.stand_still(**self._sensors)
+
+    def observe(self):
+        """What the policy is given: {key: [1, ...]}."""
+        batch = self._aligner.latest()
+        self._batch = {"time_ns": int(batch["time_ns"][0])}
+        now_ns = int(to_ns(self._episode.tick * TICK_S))
+        self.ages_s.append((now_ns - self._batch["time_ns"]) / 1e9)
+        return {key: batch[key].copy() for key in self._rings}
+
+    def advance(self, actions):
+        """Carries out the next `execute` ticks of the policy's output [CHUNK, 14]."""
+        self._chunks.put(self._batch["time_ns"], None, actions, batch=self._batch)
+        ticks = min(self._execute, TICKS - self.ticks)
+        moments = to_ns((self._episode.tick + np.arange(ticks)) * TICK_S)
+        self._episode.run([self._chunks.at(int(moment)) for moment in moments], **self._sensors)
+        self.ticks += ticks
+
+    def result(self):
+        scene = self._episode.scene
+        return {"seed": self.seed, "success": bool(scene.success), "touched": bool(scene.touched)}
+
+    def _on_joints(self, t_s, joints, cube):
+        self._rings[STATE].push(int(to_ns(t_s)), joints)
+        if CUBE in self._rings:
+            self._rings[CUBE].push(int(to_ns(t_s)), cube)
+
+    def _on_frame(self, index, picture):
+        if index in self._wanted:
+            encoded = robocache.frames.encode(picture[None], "jpeg")
+            stamp, arrival = to_ns(self._episode.exposed_s[index]), to_ns(self._episode.arrived_s[index])
+            self._rings[CAMERA].push(int(stamp), encoded.data.tobytes(), int(arrival))
+        if index in self._filmed:
+            self.frames.append(picture.copy())
+
+
+def work(pipe, spec_file, execute):
+    """A process with some of the rollouts: (seeds, filmed) begins them, None ends it.
+
+    It sends what all of them see, gets a chunk for each, and in the end sends how each ended.
+    """
+    robocache.set_num_threads(1)
+    spec = robocache.Spec.load(spec_file)
+    while (given := pipe.recv()) is not None:
+        seeds, filmed = given
+        rollouts = [Rollout(seed, spec, execute, seed in filmed) for seed in seeds]
+        while rollouts[0].ticks < TICKS:
+            seen = [rollout.observe() for rollout in rollouts]
+            pipe.send({key: np.concatenate([one[key] for one in seen]) for key in seen[0]})
+            for rollout, actions in zip(rollouts, pipe.recv(), strict=True):
+                rollout.advance(actions)
+        pipe.send([(rollout.result(), float(np.mean(rollout.ages_s)), rollout.frames) for rollout in rollouts])
