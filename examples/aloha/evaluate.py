@@ -74,7 +74,7 @@ def evaluate_run(
     folder,
     *,
     rollouts,
-    execute=25,
+    execute,
     workers=None,
     device="cpu",
     only_last=False,
@@ -116,7 +116,7 @@ def evaluate_run(
             curve.append(logged[step] | {key: found[key] for key in ("successes", "touched", "rollouts")})
     curve.sort(key=lambda point: point["step"])
     outcomes = [one["success"] for one in last["results"]]
-    arm = results.arm(folder.name, state["seed"], outcomes, curve=curve, wait_share=state["wait_share"])
+    arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=state["wait_share"])
     return arm | {key: last[key] for key in ("touched", "age_s", "evaluate_s")} | {"execute": execute}
 
 

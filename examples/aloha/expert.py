@@ -47,9 +47,16 @@ LEFT_GRASP = np.array([0.0, 0.0, -0.01])  # where the left fingers take the cube
 
 
 def plan(start, cube, rng):
-    """Commands [TICKS, 14] that hand the cube over. Where and when the arms meet is drawn by `rng`."""
+    """Commands [TICKS, 14] that hand the cube over. Where and when the arms meet is drawn by `rng`.
+
+    The expert first comes down beside the cube and corrects that on the last 8 cm, as people do. So demonstrations show how to
+    correct, and not only how it looks when nothing is wrong.
+    """
+    aimed = rng.normal(0, 0.01, 2).clip(-0.02, 0.02)
+    seen = rng.normal(0, 0.003, 2)
     meet = np.array([0.0, 0.5, 0.25]) + rng.uniform(-0.03, 0.03, 3)
-    above = cube + np.array([0.0, 0.0, rng.uniform(0.07, 0.11)])
+    above = cube + np.array([*aimed, rng.uniform(0.07, 0.11)])
+    cube = cube + np.array([*seen, 0.0])
     before = meet + np.array([-rng.uniform(0.09, 0.13), 0.0, rng.uniform(-0.02, 0.02)])
     beside = meet + np.array([0.12, 0.0, 0.03])
     grasp = meet + LEFT_GRASP

@@ -14,15 +14,12 @@ from . import expert
 from .episode import ACTION, CAMERA, CUBE, START_NS, STATE, WAIT_TICKS, Episode, to_ns
 from .scene import FEATURES, TICK_S, Scene
 
-AIM_ERROR_M = 0.006  # how well the expert sees the cube: the standard deviation; so it fails now and then
-
 
 def demonstrate(seed, camera):
     """One episode of the expert: {stream: (time_ns, rows)}, and how it ended."""
     episode = Episode(Scene(), seed)
     scene, rng = episode.scene, episode.rng
-    aim = np.append(rng.normal(0, AIM_ERROR_M, 2), 0)
-    commands = expert.plan(scene.start, scene.cube() + aim, rng)
+    commands = expert.plan(scene.start, scene.cube(), rng)
     joints, frames = [], []
     sensors = {"on_joints": lambda *row: joints.append(row)}
     if camera:
@@ -49,7 +46,7 @@ def _demonstrate(given):
     return demonstrate(*given)
 
 
-def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=25, show=print):
+def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=100, show=print):
     """Adds demonstrations to the cache at `path` until it has `episodes`; a run that was stopped goes on. Returns the counts.
 
     Failed ones stay, with success=False.

@@ -79,6 +79,7 @@ class Scene:
         self.data.qpos[16:] = [rng.uniform(0.0, 0.2), rng.uniform(0.4, 0.6), 0.02, 1, 0, 0, 0]
         mujoco.mj_forward(self.model, self.data)
         self.held_for = 0  # ticks in a row
+        self._loose_for = 100  # ticks since both left fingers touched the cube
         self.touched = False
         return rng
 
@@ -97,15 +98,16 @@ class Scene:
             pair = {int(contact.geom1), int(contact.geom2)}
             if self._box in pair:
                 touching |= pair - {self._box}
-        by_left = bool(touching & self._left_fingers)
         off_table = self._table not in touching
-        held = by_left and off_table and not touching & self._right_arm
+        # Between both fingers: on one alone the cube may lie, in an open hand. A firm grip too loses a contact for a tick or two.
+        self._loose_for = 0 if self._left_fingers <= touching else self._loose_for + 1
+        held = self._loose_for <= 5 and off_table and not touching & self._right_arm
         self.held_for = self.held_for + 1 if held else 0
         self.touched |= off_table and self._left_finger in touching
 
     @property
     def success(self):
-        """Held by the left arm alone, off the table, for the last 0.5 s."""
+        """Held between the left fingers alone, off the table, for the last 0.5 s."""
         return self.held_for >= HELD_TICKS
 
     def joints(self):

@@ -10,7 +10,7 @@ import torch
 import robocache
 
 from .episode import ACTION, CAMERA, CUBE, STATE
-from .policy import CHUNK, build, calibrate
+from .policy import CHUNK, build, calibrate, loss_of
 from .scene import TICK_S
 
 WARMUP = 200  # steps
@@ -43,6 +43,68 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size):
     )
 
 
+class Step:
+    """A step of training: loss, gradients and AdamW. On CUDA, from the tenth on, it is one replay of a graph.
+
+    ACT launches some thousand small kernels a step, which takes a processor four times as long as the GPU needs for them.
+    """
+
+    def __init__(self, policy, device, graph):
+        self._policy = policy
+        self._on_cuda = str(device).startswith("cuda")
+        self._wants_graph = graph and self._on_cuda
+        self._rate = torch.zeros((), device=device) if self._on_cuda else 0.0
+        self.optimizer = torch.optim.AdamW(
+            policy.parameters(), lr=self._rate, weight_decay=1e-4, fused=True, capturable=self._on_cuda
+        )
+        self._taken = 0
+        self._graph = None
+
+    def __call__(self, batch, rate):
+        """Returns the loss, a tensor that the next step may overwrite."""
+        for group in self.optimizer.param_groups:
+            if self._on_cuda:
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        self._taken += 1
+        if not self._wants_graph:
+            return self._step(batch)
+        batch = {key: batch[key] for key in (*self._policy_keys(batch), ACTION, "action_is_pad")}
+        if self._taken < 10:  # the optimizer has made its state, and libraries their plans, before the capture
+            beside = torch.cuda.Stream()
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                loss = self._step(batch)
+            torch.cuda.current_stream().wait_stream(beside)
+            return loss
+        if self._graph is None:
+            self._batch = {key: value.clone() for key, value in batch.items()}
+            self._graph = torch.cuda.CUDAGraph()
+            self.optimizer.zero_grad(set_to_none=True)
+            with torch.cuda.graph(
+                self._graph, capture_error_mode="thread_local"
+            ):  # the loader's thread goes on meanwhile
+                self._loss = self._step(self._batch, zero=False)
+        for key, value in batch.items():
+            self._batch[key].copy_(value)
+        self._graph.replay()
+        return self._loss
+
+    @staticmethod
+    def _policy_keys(batch):
+        return [key for key in (STATE, CUBE, CAMERA) if key in batch]
+
+    def _step(self, batch, zero=True):
+        if zero:
+            self.optimizer.zero_grad(set_to_none=True)
+        loss = loss_of(self._policy, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._policy.parameters(), 10.0)
+        self.optimizer.step()
+        return loss.detach()
+
+
 def train(
     path,
     folder,
@@ -56,6 +118,7 @@ def train(
     every=500,
     image_size=128,
     budget_s=None,
+    graph=True,
     show=print,
 ):
     """Trains until `steps`, saves each `every` steps, and goes on from the newest checkpoint in `folder`.
@@ -73,13 +136,13 @@ def train(
     keys = {key: loader.dataset.streams[key].shape[-1] for key in (STATE, ACTION) + (() if camera else (CUBE,))}
     shape = {"kind": kind, "keys": keys, "image_size": image_size if camera else 0}
     policy = build(**shape).to(device)
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=lr, weight_decay=1e-4, fused=True)
+    step_of = Step(policy, device, graph)
     step, spent, log = 0, 0.0, []
     saved = checkpoints(folder)
     if saved:
         state = torch.load(saved[-1], map_location=device, weights_only=True)
         policy.load_state_dict(state["weights"])
-        optimizer.load_state_dict(state["optimizer"])
+        step_of.optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
         step, spent, log = state["step"], state["spent_s"], state["log"]
     elif camera:
@@ -93,17 +156,9 @@ def train(
         for batch in loader:
             now = time.perf_counter() - began
             share = step / steps if budget_s is None else max(step / steps, now / budget_s)
-            for group in optimizer.param_groups:
-                group["lr"] = (
-                    lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * min(share, 1)))
-                )
-            loss, _ = policy(batch)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(policy.parameters(), 10.0)
-            optimizer.step()
+            rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * min(share, 1)))
+            total += step_of(batch, rate)
             step += 1
-            total += loss.detach()
             counted += 1
             out_of_time = budget_s is not None and now > budget_s
             if step % every == 0 or step == steps or out_of_time:
@@ -116,7 +171,7 @@ def train(
                     {
                         **shape,
                         "weights": policy.state_dict(),
-                        "optimizer": optimizer.state_dict(),
+                        "optimizer": step_of.optimizer.state_dict(),
                         "loader": loader.state_dict(),
                         "step": step,
                         "spent_s": wall,

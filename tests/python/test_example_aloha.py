@@ -1,0 +1,200 @@
+"""The example of ALOHA's transfer cube: its robots, what they record, and a policy that is trained on it and rolled out."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robocache
+
+torch = pytest.importorskip("torch")
+mujoco = pytest.importorskip("mujoco")
+
+ROOT = Path(__file__).parents[2]
+BESIDE = Path(sys.prefix) / "aloha"  # where ./dev test installs gym-aloha's files, without what its code asks for
+if BESIDE.exists():
+    sys.path.append(str(BESIDE))
+if importlib.util.find_spec("gym_aloha") is None:
+    pytest.skip("no gym_aloha: pip install --no-deps gym-aloha", allow_module_level=True)
+sys.path.insert(0, str(ROOT))
+
+from examples.aloha import expert  # noqa: E402
+from examples.aloha.episode import ACTION, CAMERA, CUBE, STATE, Episode  # noqa: E402
+from examples.aloha.record import demonstrate  # noqa: E402
+from examples.aloha.scene import HELD_TICKS, Scene  # noqa: E402
+
+
+def run(folder, *arguments, code=0):
+    path = os.pathsep.join(filter(None, [str(BESIDE), os.environ.get("PYTHONPATH")]))
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.aloha", "--folder", str(folder), *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert ran.returncode == code, ran.stderr
+    return ran
+
+
+@pytest.mark.parametrize(("side", "arm", "first"), [(-1, "left", 0), (1, "right", 8)])
+def test_the_closed_form_is_mujocos_kinematics(side, arm, first):
+    scene = Scene()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        joints = rng.uniform([-0.6, -1.2, 0.5, 0, -0.8, -1], [0.6, -0.2, 1.2, 0, 1.2, 1])
+        scene.data.qpos[first : first + 6] = joints
+        mujoco.mj_kinematics(scene.model, scene.data)
+        hand = scene.data.body(f"vx300s_{arm}/gripper_link")
+        tips = hand.xpos + hand.xmat.reshape(3, 3) @ [0.135, 0, 0]
+        xyz, pitch = expert.forward(side, joints)
+        np.testing.assert_allclose(xyz, tips, atol=1e-5)  # the right arm is turned by six digits of half a turn
+        np.testing.assert_allclose(expert.solve(side, xyz[None], pitch, joints[5])[0], joints, atol=1e-6)
+
+
+def carried_out(seed, change=lambda commands: commands):
+    episode = Episode(Scene(), seed)
+    commands = change(expert.plan(episode.scene.start, episode.scene.cube(), episode.rng))
+    episode.stand_still()
+    episode.run(commands)
+    return episode.scene
+
+
+def test_success_is_strict():
+    scene = carried_out(0)
+    assert scene.success and scene.touched and scene.held_for > HELD_TICKS
+    # Both hands hold it where they met: a touch, and no success.
+    left, right = np.minimum(np.arange(400), 290), np.minimum(np.arange(400), 230)
+    both = carried_out(0, lambda commands: np.column_stack([commands[left, :7], commands[right, 7:]]))
+    assert both.touched and not both.success and both.held_for == 0
+    # The left hand drops it in the end.
+    dropped = carried_out(
+        0,
+        lambda commands: np.column_stack(
+            [commands[:, :6], np.where(np.arange(400) > 370, 1, commands[:, 6]), commands[:, 7:]]
+        ),
+    )
+    assert dropped.touched and not dropped.success
+    # The left hand never comes.
+    alone = carried_out(0, lambda commands: np.column_stack([np.repeat(commands[:1, :7], 400, 0), commands[:, 7:]]))
+    assert not alone.touched and not alone.success
+
+
+def test_equal_seeds_are_equal_episodes():
+    (first, ended), (second, again), (other, _) = (demonstrate(seed, camera=False) for seed in (3, 3, 4))
+    assert ended == again and ended["success"]
+    for stream, (time_ns, rows) in first.items():
+        np.testing.assert_array_equal(time_ns, second[stream][0])
+        np.testing.assert_array_equal(rows, second[stream][1])
+    assert not np.array_equal(first[CUBE][1][0], other[CUBE][1][0])
+    assert not np.array_equal(first[STATE][1][0], other[STATE][1][0])
+
+
+def test_each_stream_has_its_own_clock():
+    streams, _ = demonstrate(0, camera=False)
+    joints, commands = (np.diff(streams[key][0]) / 1e6 for key in (STATE, ACTION))
+    assert joints.min() == pytest.approx(4) and joints.max() == pytest.approx(6)  # 200 Hz on steps of 2 ms
+    assert joints.mean() == pytest.approx(5, abs=0.02)
+    assert commands.mean() == pytest.approx(20, abs=0.02) and 0.1 < commands.std() < 1
+    episode = Episode(Scene(), 0)
+    periods = np.diff(episode.exposed_s)
+    assert np.median(periods) == pytest.approx(1 / 30, abs=0.004)
+    assert (periods > 0.05).any()  # frames are lost
+    delays = episode.arrived_s - episode.exposed_s
+    assert 0.02 < delays.min() < 0.04 < delays.max() < 0.1
+    assert (np.diff(episode.arrived_s) >= 0).all()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aloha")
+    run(folder, "record", "--episodes", 30, "--no-camera", "--workers", 2)
+    return folder
+
+
+def test_recording_goes_on_where_it_stopped(folder):
+    before = robocache.open(folder / "demonstrations").episodes["seed"].to_pylist()
+    assert before == list(range(30))
+    found = json.loads(run(folder, "record", "--episodes", 32, "--no-camera", "--workers", 2).stdout)
+    dataset = robocache.open(folder / "demonstrations", verify=True)
+    assert dataset.episodes["seed"].to_pylist() == list(range(32))
+    assert found == {"successes": sum(dataset.episodes["success"].to_pylist()), "episodes": 32}
+    assert found["successes"] >= 31
+    streams, _ = demonstrate(31, camera=False)
+    time_ns, rows = dataset.episode(31)[STATE]
+    np.testing.assert_array_equal(time_ns, streams[STATE][0])
+    np.testing.assert_array_equal(rows, streams[STATE][1])
+
+
+def test_a_policy_from_joints_and_cube(folder):
+    trained = json.loads(
+        run(
+            folder,
+            "train",
+            "--policy",
+            "mlp",
+            "--steps",
+            500,
+            "--every",
+            250,
+            "--batch-size",
+            256,
+            "--lr",
+            1e-3,
+            "--device",
+            "cpu",
+        ).stdout
+    )
+    assert [point["step"] for point in trained["checkpoints"]] == [250, 500]
+    assert trained["checkpoints"][1]["loss"] < trained["checkpoints"][0]["loss"]
+    # The dataset is away: checkpoint and spec are enough.
+    shutil.move(folder / "demonstrations", folder / "away")
+    found = json.loads(run(folder, "evaluate", "--policy", "mlp", "--rollouts", 12, "--workers", 2).stdout)
+    shutil.move(folder / "away", folder / "demonstrations")
+    assert found["rollouts"] == 12 and found["successes"] <= found["touched"]
+    assert found["successes"] >= 3, found
+    assert [point["step"] for point in found["curve"]] == [250, 500]
+    result = folder / "result.json"
+    run(folder, "compare", "--policy", "mlp", "--rollouts", 12, "--result", result)
+    assert json.loads(result.read_text())["arms"][0]["outcomes"] == found["outcomes"]
+    # What was trained and rolled out is not again.
+    before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
+    assert len(before) == 4
+    run(folder, "train", "--policy", "mlp", "--steps", 500, "--device", "cpu")
+    run(folder, "evaluate", "--policy", "mlp", "--rollouts", 12)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_a_camera(tmp_path):
+    pytest.importorskip("mujoco.egl", exc_type=Exception)
+    recorded = run(tmp_path, "record", "--episodes", 1, "--workers", 1)
+    assert json.loads(recorded.stdout)["episodes"] == 1
+    camera = robocache.open(tmp_path / "demonstrations").streams[CAMERA]
+    clock = Episode(Scene(), 0)
+    assert len(camera.time_ns) == len(clock.exposed_s)
+    frame = camera.frame(0)
+    assert frame.shape == (128, 128, 3)
+    red = (frame[..., 0] > 150) & (frame[..., 1] < 100)
+    rows, columns = np.nonzero(red)
+    # The cube is where the picture has it: 4.5 mm a pixel around (0.05, 0.5).
+    cube = clock.scene.cube()
+    pixel = 2 * (0.8 - 0.04) * np.tan(np.radians(20)) / 128
+    assert 0.05 + (columns.mean() - 63.5) * pixel == pytest.approx(cube[0], abs=0.01)
+    assert 0.5 - (rows.mean() - 63.5) * pixel == pytest.approx(cube[1], abs=0.01)
+
+
+def test_what_is_missing_is_said(tmp_path):
+    assert "run record first" in run(tmp_path, "train", code=1).stderr
+    assert "run train first" in run(tmp_path, "evaluate", code=1).stderr
+
+
+@pytest.mark.parametrize("command", ["record", "train", "evaluate", "compare"])
+def test_help(tmp_path, command):
+    assert "--" in run(tmp_path, command, "--help").stdout
