@@ -40,6 +40,7 @@ _INDICES = {
     "task_index": "int64",
 }
 # A row and a sample that are less than this apart have one stamp, as in a Loader: grids that are rounded differ by a nanosecond.
+_GAP_ROWS = 5  # a gap is longer than so many median periods
 _SNAP_NS = 1000
 _STEPS = ("previous", "next", "nearest")
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
@@ -110,6 +111,7 @@ def write(
     first = 0
     report.rows = dict.fromkeys(kept, 0)
     rounded: dict[str, float] = {}
+    filled: dict[str, tuple[int, float]] = {}
     for number in range(len(dataset)):
         what = f"episode {number}"
         tell(number, len(dataset), what)
@@ -124,6 +126,10 @@ def write(
                 stream, where = kept[name], f"{what}: {name}"
                 method = None if planned is None else planned[name]
                 report.rows[name] += count
+                in_gaps, longest_s = _rows_in_gaps(rows[name][0], targets, stream.rate_hz)
+                if in_gaps:
+                    before, longest = filled.get(name, (0, 0.0))
+                    filled[name] = before + in_gaps, max(longest, longest_s)
                 if stream.frames is None:
                     parts.append(_values(stream, rows[name], targets, method, where))
                     continue
@@ -155,6 +161,11 @@ def write(
     _write_meta(folder, dataset, kept, features, fps, video, episodes, tasks.texts, files)
     if subtasks:
         pq.write_table(_texts_table("subtask", subtasks), folder / "meta/subtasks.parquet")
+    for name, (in_gaps, longest_s) in filled.items():
+        of = f"{in_gaps} of {report.rows[name]} rows"
+        how = f"{planned[name]!r}" if planned is not None else "its rows"
+        reason = f"they lie in gaps of up to {longest_s:.4g} s between its rows, which {how} fills: nothing was recorded there"
+        report.leave_out(f"{name}: recorded values of {of}", reason)
     for name, most in rounded.items():
         if most > 0:
             report.leave_out(f"{name}: float64", f"float32, as LeRobot's policies take it: off by up to {most:.3g}")
@@ -418,6 +429,19 @@ def _target_rows(clock: np.ndarray, targets: np.ndarray, method: str | None) -> 
     after = np.minimum(before + 1, len(clock) - 1)
     nearest: np.ndarray = np.where(np.abs(clock[after] - targets) < targets - clock[before], after, before)
     return nearest
+
+
+def _rows_in_gaps(clock: np.ndarray, targets: np.ndarray, rate_hz: float) -> tuple[int, float]:
+    """Returns how many targets lie within gaps of a clock, and the longest of these gaps in seconds."""
+    if rate_hz <= 0 or len(clock) < 2:
+        return 0, 0.0
+    after = np.searchsorted(clock, _snapped(clock, targets))
+    inside = (after > 0) & (after < len(clock))
+    after = after[inside]
+    between = clock[after] != _snapped(clock, targets)[inside]
+    gaps_ns = (clock[after] - clock[after - 1])[between]
+    gaps_ns = gaps_ns[gaps_ns > _GAP_ROWS * 1e9 / rate_hz]
+    return len(gaps_ns), float(gaps_ns.max(initial=0)) / 1e9
 
 
 def _values(

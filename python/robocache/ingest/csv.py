@@ -121,9 +121,14 @@ def _read_folder(
     seen: _Seen,
     notes: Notes,
 ) -> Iterator[tuple[str, Rows | Texts | Frames]]:
+    stems: dict[str, Path] = {}
     for file in files:
         what = str(file.relative_to(root))
         with notes.reading(what, file):
+            if (first := stems.setdefault(file.stem, file)) != file:
+                raise SourceError(
+                    f"{file}: its stream {file.stem!r} has the name of {first.name}'s; rename one of the files"
+                )
             log = try_log(read_logs.read, file, options, alike[file.stem], what, file.stem, notes)
             layout, rows, time_ns, images, others, assumed = log
             for thing, reason in assumed:

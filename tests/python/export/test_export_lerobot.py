@@ -727,3 +727,16 @@ def test_subtasks_and_numbers_of_texts_that_lerobot_has_no_table_for(tmp_path):
             again, batch_size=4, delta_timestamps={"action": None}, task_text=name, shuffle=False, device="cpu"
         )
         assert next(loader)["task"] == texts
+
+
+def test_rows_that_lie_in_gaps_are_counted(tmp_path):
+    with_gap = np.concatenate([np.arange(50), np.arange(50) + 650]) * 10**8
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for _ in range(2):
+            with writer.episode() as episode:
+                episode.append("state", with_gap, np.arange(100.0)[:, None])
+                episode.append("whole", np.arange(700) * 10**8, np.arange(700.0)[:, None])
+    report = robocache.export(tmp_path / "cache", tmp_path / "set", to="lerobot", fps=10, methods="linear")
+    said = {one.what: one.reason for one in report.left_out if "recorded values" in one.what}
+    assert list(said) == ["state: recorded values of 1200 of 1400 rows"]
+    assert "gaps of up to 60.1 s" in said["state: recorded values of 1200 of 1400 rows"]

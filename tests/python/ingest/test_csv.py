@@ -75,6 +75,16 @@ def test_folders_that_sort_alike_stay_apart(tmp_path):
     assert (report.episodes, report.rows) == (3, {"a": 6, "b": 6})
 
 
+def test_two_files_of_one_stream_are_refused_or_skipped(tmp_path):
+    """They were one stream if the second's rows were later."""
+    for suffix, first in ((".csv", 0), (".tsv", 10)):
+        between = "," if suffix == ".csv" else "\t"
+        write(tmp_path / f"logs/imu{suffix}", *(f"{first + k / 10}{between}{k}" for k in range(4)))
+    refused(tmp_path / "logs", tmp_path / "cache", "imu.tsv", "the name of imu.csv's", time_unit="s")
+    report = robocache.ingest(tmp_path / "logs", tmp_path / "cache", time_unit="s", on_error="skip")
+    assert report.rows == {"imu": 4} and len(report.skipped) == 1
+
+
 def test_the_source_itself_may_be_the_episode_or_a_file(tmp_path):
     file = write(tmp_path / "run/imu.csv", "0.0,1", "0.5,2")
     assert robocache.ingest(file.parent, tmp_path / "a").rows == {"imu": 2}
