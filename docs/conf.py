@@ -15,7 +15,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_static_path = ["site/static"]
 html_css_files = ["site.css"]
-html_show_sourcelink = False
+html_show_sourcelink = html_show_copyright = False
 html_copy_source = False
 pygments_style, pygments_dark_style = "default", "github-dark"
 
