@@ -47,11 +47,12 @@ def run(root: Path, *command: str, quiet: bool = False) -> str | None:
 
 @gate
 def version(root: Path) -> Iterator[str]:
-    """CMakeLists.txt, CITATION.cff and the first entry of CHANGELOG.md have one version, and the entry a date."""
+    """CMakeLists.txt, CITATION.cff, the chart and the first entry of CHANGELOG.md have one version, and the entry a date."""
     expected = version_of(root)
-    cited = re.search(r"^version: (.+)$", (root / "CITATION.cff").read_text(), re.MULTILINE)
-    if cited is None or cited[1] != expected:
-        yield f"CITATION.cff: expected version {expected}, got {cited[1] if cited else 'none'}"
+    for name in ("CITATION.cff", "packaging/chart/Chart.yaml"):
+        found = re.search(r"^version: (.+)$", (root / name).read_text(), re.MULTILINE)
+        if found is None or found[1] != expected:
+            yield f"{name}: expected version {expected}, got {found[1] if found else 'none'}"
     entry = re.search(r"^## (\S+) - (\S+)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     if entry is None or entry[1] != expected:
         yield f"CHANGELOG.md: expected a first entry for {expected}, got {entry[1] if entry else 'none'}"

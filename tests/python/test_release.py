@@ -21,7 +21,7 @@ VERSION = release.version_of(ROOT)
 def checkout(tmp_path):
     """What the gates read of a checkout, ready for a release: dated, committed and tagged, with a ./dev that does nothing."""
     root = tmp_path / "checkout"
-    for folder in (".github", "packaging/container"):
+    for folder in (".github", "packaging/container", "packaging/chart"):
         shutil.copytree(ROOT / folder, root / folder)
     for name in ("CMakeLists.txt", "CITATION.cff", "CHANGELOG.md", "tests/interface.json"):
         (root / name).parent.mkdir(exist_ok=True, parents=True)
@@ -81,6 +81,10 @@ FAULTS = {
     "version": (
         lambda root: change(root / "CITATION.cff", "^version: .*", "version: 9.9"),
         f"CITATION.cff: expected version {VERSION}, got 9.9",
+    ),
+    "version of the chart": (
+        lambda root: change(root / "packaging/chart/Chart.yaml", "^version: .*", "version: 9.9"),
+        f"packaging/chart/Chart.yaml: expected version {VERSION}, got 9.9",
     ),
     "version of the changelog": (
         lambda root: change(root / "CHANGELOG.md", f"^## {VERSION}", "## 9.9"),
@@ -173,9 +177,7 @@ def test_an_unknown_gate_is_refused(capsys):
 
 
 def test_the_gates_are_listed():
-    listed = subprocess.run(
-        [sys.executable, ROOT / "packaging/release.py", "--list"], capture_output=True, text=True, check=True
-    ).stdout
+    listed = subprocess.run([ROOT / "dev", "release", "--list"], capture_output=True, text=True, check=True).stdout
     assert [line.split()[0] for line in listed.splitlines()] == list(release.GATES)
 
 
