@@ -34,17 +34,16 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
         changes = np.ravel(stats.min) < np.ravel(stats.max)
         blocks = [f for f in blocks if changes[f : f + 4].sum() >= 2]
         flips = _unit_blocks(survey, stream, blocks)
-        taken = -1
-        mended = []
-        for start in sorted(flips):
-            if start > taken:
+        mended: list[int] = []
+        for start in sorted(flips, key=lambda start: (not _names_components(stream, start), flips[start][1])):
+            if all(abs(start - other) > 3 for other in mended):
                 mended.append(start)
-                taken = start + 3
+        mended.sort()
         if not mended:
             continue
         described = [feature_names(stream, list(range(start, start + 4))) for start in mended[:3]]
         more = f" and {len(mended) - 3} more" if len(mended) > 3 else ""
-        turns = sum(flips[start] for start in mended)
+        turns = sum(flips[start][0] for start in mended)
         blocks_said: list[list[int | str]] = [[start, start + 4, "slerp"] for start in mended]
         blocks_said += [[start, stop, method] for start, stop, method in methods if not _overlap(start, stop, mended)]
         blocks_said.sort(key=lambda block: int(block[0]))
@@ -66,10 +65,18 @@ def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
     return any(start < block + 4 and block < stop for block in blocks)
 
 
-def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, int]:
-    """Returns the blocks of four with length 1 in every row, and how often their sign turns from row to row."""
+def _names_components(stream: Stream, start: int) -> bool:
+    """Whether the names of four features end with x, y, z and w."""
+    names = list(stream.names)[start : start + 4]
+    return sorted(name.rstrip("])")[-1:].lower() for name in names) == list("wxyz")
+
+
+def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, tuple[int, float]]:
+    """Returns the blocks of four with length 1 in every row, how often their sign turns from row to row, and by how much the length
+    differs from 1 at most. Where a component is near 0, a block beside the rotation's has about that length, too."""
     left = np.array(blocks, np.int64)
     turns = np.zeros(len(left), np.int64)
+    worst = np.zeros(len(left))
     mixed = np.zeros(len(left), bool)  # some row is not one 1 and three 0
     step = max(_NUMBERS // math.prod(stream.shape), 2)
     first = np.zeros(stream.rows + 1, bool)
@@ -83,15 +90,17 @@ def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int,
         survey.forget(stream, rows)
         four = table[:, left[:, None] + np.arange(4)]  # [rows, blocks, 4]
         with np.errstate(invalid="ignore", over="ignore"):
-            stay = (np.abs(np.sqrt((four * four).sum(2)) - 1) <= UNIT).all(0)
+            off = np.abs(np.sqrt((four * four).sum(2)) - 1)
+            stay = (off <= UNIT).all(0)
         four, left, turns, mixed = four[:, stay], left[stay], turns[stay], mixed[stay]
+        worst = np.maximum(worst[stay], off[:, stay].max(0))
         mixed |= (np.abs(four).max(2) < 1 - UNIT).any(0)
         whole = four if before is None else np.concatenate([before[:, stay], four])
         dots = (whole[1:] * whole[:-1]).sum(2)
         same = ~first[rows.start + (before is None) : rows.stop]
         turns += ((dots < 0) & same[:, None]).sum(0)
         before = four[-1:]
-    return {int(f): int(n) for f, n, mix in zip(left, turns, mixed, strict=True) if mix}
+    return {int(f): (int(n), float(of)) for f, n, of, mix in zip(left, turns, worst, mixed, strict=True) if mix}
 
 
 CHECKS = (check_unit_lengths,)

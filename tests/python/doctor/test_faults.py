@@ -804,6 +804,21 @@ def test_other_methods_of_the_stream_stay_in_the_mapping(rng, tmp_path):
     assert finding.advice.endswith('[[0, 3, "pchip"], [3, 7, "slerp"], [7, 8, "previous"]]') and finding.value == 0
 
 
+@pytest.mark.parametrize("names", [None, ["x", "y", "z", "a.x", "a.y", "a.z", "a.w", "grip"]])
+def test_of_two_overlapping_blocks_of_unit_length_the_rotation_is_named(names, rng, tmp_path):
+    """A gripper that points down: w is near 0, and so is z, so z and x to z of the rotation have nearly length 1, too."""
+    axis = np.array([-0.6, 0.34, -0.7]) / np.linalg.norm([-0.6, 0.34, -0.7])
+    angles = np.pi + 0.03 * np.sin(np.arange(90) * 0.9)
+    quaternions = np.hstack([np.sin(angles / 2)[:, None] * axis, np.cos(angles / 2)[:, None]])
+    values = np.hstack([rng.normal(size=(90, 3)) * 0.005, quaternions, np.full((90, 1), 0.02)])
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("tool", names=names)
+        with writer.episode() as episode:
+            episode.append("tool", np.arange(90) * 10**7, values)
+    (finding,) = (f for f in robocache.doctor(tmp_path / "cache").findings if f.code == "quaternion-without-method")
+    assert finding.advice.endswith('[[3, 7, "slerp"]]')
+
+
 # ---- a source's own statistics ---------------------------------------------------------------------------------------
 
 
