@@ -1,6 +1,7 @@
 """One policy for all arms, trained by the Loader on what each arm has stored."""
 
 import time
+from itertools import chain, repeat
 
 import torch
 from torch import nn
@@ -88,26 +89,24 @@ def train(loader, arm, folder, *, steps, seed, device, every=500):
         return
     progress = Progress(f"training {folder.name}", steps, done)
     began, losses = time.monotonic() - wall_s, []
-    while done < steps:
-        for batch in loader:
-            predicted = policy(batch[CAMERA], ages_of(batch, arm), batch[f"{CAMERA}_is_pad"])
-            kept = ~batch[f"{ACTION}_is_pad"]
-            loss = (predicted - batch[ACTION]).abs()[kept].mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            done += 1
-            losses.append(loss.detach())
-            progress.show(done)
-            if done % every == 0 or done == steps:
-                break
-        if done % every == 0 or done == steps:
+    batches = chain.from_iterable(repeat(loader))  # One epoch after another.
+    for step in range(done + 1, steps + 1):
+        batch = next(batches)
+        predicted = policy(batch[CAMERA], ages_of(batch, arm), batch[f"{CAMERA}_is_pad"])
+        loss = (predicted - batch[ACTION]).abs()[~batch[f"{ACTION}_is_pad"]].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+        progress.show(step)
+        if step % every == 0 or step == steps:
             loss, losses = float(torch.stack(losses).mean()), []
             wall_s = time.monotonic() - began
-            curve.append({"step": done, "wall_s": round(wall_s, 2), "loss": loss})
+            curve.append({"step": step, "wall_s": round(wall_s, 2), "loss": loss})
             state = {name: part.state_dict() for name, part in parts.items()}
-            state |= {"done": done, "wall_s": wall_s, "curve": curve, "wait_share": loader.meter.share}
+            state |= {"done": step, "wall_s": wall_s, "curve": curve, "wait_share": loader.meter.share}
             torch.save(state, folder / "checkpoint.partial")
             (folder / "checkpoint.partial").replace(folder / "checkpoint.pt")
+    progress.done = steps
     progress.end(f"loss {curve[-1]['loss']:.4f}")

@@ -71,6 +71,32 @@ def test_clocks_come_closer_than_rows(recorded, tmp_path):
     assert clocks["within_mm"]["6"] >= rows["within_mm"]["6"] + 6, table
 
 
+def test_training_that_was_stopped_gives_the_same_policy(recorded, tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.syspath_prepend(CHECKOUT)
+    from examples.conveyor import learn
+
+    def train(folder):
+        loader = learn.make_loader(recorded / "demonstrations", "clocks", 60, batch_size=32, seed=3, device="cpu")
+        learn.train(loader, "clocks", folder, steps=9, seed=3, device="cpu", every=2)
+
+    def stop(progress, done, note=""):
+        if done == 8:
+            raise KeyboardInterrupt
+
+    train(tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(learn.Progress, "show", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "stopped")
+    train(tmp_path / "stopped")
+    whole, stopped = (
+        torch.load(tmp_path / name / "checkpoint.pt", weights_only=True)["policy"] for name in ("whole", "stopped")
+    )
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+
+
 def test_its_help_says_how_it_is_called():
     for command in ([], ["evaluate"]):
         ran = subprocess.run(
