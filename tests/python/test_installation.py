@@ -210,3 +210,63 @@ def test_a_report_in_lines(capsys):
     assert all(": " in line for line in lines)
     assert f"versions.robocache: {robocache.__version__}" in lines
     assert "self_test.ok: True" in lines
+
+
+# ---- the fake plugin answers as CUDA's own runtime does ----
+
+DRIVER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+int cuDriverGetVersion(int* version) { *version = atoi(getenv("FAKE_DRIVER")); return 0; }
+int cuInit(unsigned flags) { return 100; }
+int cuGetExportTable(const void** table, const void* id) { return 500; }
+static int unknown(void) { return 999; }
+int cuGetProcAddress_v2(const char* name, void** found, int version, unsigned long long flags, int* status) {
+  *found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+  if (!*found) *found = (void*)unknown;
+  if (status) *status = 0;
+  return 0;
+}
+int cuGetProcAddress(const char* name, void** found, int version, unsigned long long flags) {
+  return cuGetProcAddress_v2(name, found, version, flags, 0);
+}
+"""
+RUNTIME = """
+#include <cuda_runtime_api.h>
+#include <cstdio>
+int main() {
+  int version = -1, count = 0;
+  cudaDriverGetVersion(&version);
+  std::printf("%d %d", version, static_cast<int>(cudaGetDeviceCount(&count)));
+}
+"""
+
+
+def cuda_folder():
+    """The folder of CUDA's include and lib, the machine's or that of PyPI's packages."""
+    compiler = os.environ.get("CUDACXX") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    for folder in (Path(compiler).resolve().parents[1], ROOT / ".venv/cuda/nvidia/cu13", Path("/usr/local/cuda-13.0")):
+        for name in ("lib", "lib64"):
+            if (folder / name / "libcudart_static.a").exists():
+                return folder, folder / name
+    return pytest.skip("NOT RUN: CUDA's static runtime is not here")
+
+
+def test_the_runtime_answers_as_the_fake_plugin_does(tmp_path):
+    folder, libraries = cuda_folder()
+    (tmp_path / "driver.c").write_text(DRIVER)
+    (tmp_path / "runtime.cpp").write_text(RUNTIME)
+    subprocess.run(["gcc", "-shared", "-fPIC", tmp_path / "driver.c", "-o", tmp_path / "libcuda.so.1"], check=True)
+    command = ["g++", f"-I{folder / 'include'}", tmp_path / "runtime.cpp", libraries / "libcudart_static.a"]
+    subprocess.run([*command, "-ldl", "-lpthread", "-lrt", "-o", tmp_path / "runtime"], check=True)
+
+    def answers(**environment):
+        done = subprocess.run([tmp_path / "runtime"], env={**os.environ, **environment}, capture_output=True, text=True)
+        return done.stdout.split()
+
+    with_driver = {"LD_LIBRARY_PATH": str(tmp_path)}
+    assert answers(FAKE_DRIVER="12020", **with_driver) == ["12020", "35"]
+    assert answers(FAKE_DRIVER="13000", **with_driver) == ["13000", "100"]
+    if not Path("/proc/driver/nvidia").exists():
+        assert answers() == ["0", "35"]
