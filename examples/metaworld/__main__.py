@@ -4,8 +4,8 @@
     python -m examples.metaworld train
     python -m examples.metaworld evaluate      # 200 starts, from the checkpoint and its spec alone
 
-All is written below --folder. What was interrupted goes on where it stood. It needs metaworld and torch: pip install
-'robocache[examples]'.
+`compare` does all of it for several seeds. Everything is written below --folder, and what was interrupted continues. It needs metaworld
+and torch: pip install '.[examples]' in the checkout.
 """
 
 import argparse
@@ -109,7 +109,8 @@ def summary(checkpoint: Path) -> dict:
 def rollouts(pool, given: argparse.Namespace, checkpoint: Path, count: int) -> list[bool]:
     """Returns the outcomes from the first `count` unseen starts. They are kept beside the checkpoint."""
     kept = checkpoint.with_suffix(".outcomes.json")
-    outcomes = json.loads(kept.read_text()) if kept.exists() else []
+    is_of_it = kept.exists() and kept.stat().st_mtime >= checkpoint.stat().st_mtime
+    outcomes = json.loads(kept.read_text()) if is_of_it else []
     if len(outcomes) < count:
         begin = len(outcomes)
         todo = robot.starts(given.task, UNSEEN, count)[begin:]

@@ -164,7 +164,7 @@ def drive(policy: Policy, spec: robocache.Spec, arm: robot.Robot, start, seed: i
     """Lets the policy drive until it succeeds or LONGEST steps are over. Returns success and steps.
 
     Rows go to rings by their stamps, the aligner makes training's windows of them, and each command of a chunk counts at its
-    own moment. So the policy sees the newest moment that all sensors have passed, some 12 to 50 ms ago.
+    own moment. So the policy sees the newest moment that all sensors have passed, some 25 to 62 ms ago.
     """
     rings = {
         key: live.Ring(tuple(spec.keys[key]["shape"]), "float32", span_s=1.0, on_rewind="segment") for key in WINDOWS
