@@ -25,7 +25,7 @@ from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import split_chunks, stamps
 from .files import check_file
 from .images import exchange_red_and_blue
-from .methods import HELD, declares_whole, method_of_rotation, with_others
+from .methods import HELD, MOST_RADIANS, declares_whole, method_of_rotation, with_others
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):
@@ -457,6 +457,11 @@ class Mapper:
         said = dict(part.attributes)
         if "rotation_type" in said and said["methods"] == "previous":
             self._notes.leave_out(f"{part.names[0]}: values between rows", HELD)
+        if "rotation_type" in said and said["methods"] == "angle" and isinstance(samples, Rows):
+            most = float(np.fmax.reduce(np.abs(samples.values), axis=None, initial=0))
+            if most > MOST_RADIANS:
+                why = f"{said['rotation_type']} in radians, as modality.json has them, though values go up to {most:.4g}, more than a turn"
+                self._notes.assume(part.names[0], f"{why}: degrees need a mapping that gives other methods", name)
         if isinstance(said.get("methods"), str) and features is not None:
             said["methods"] = [[0, features, said["methods"]]]
         if "methods" in said and not isinstance(samples, Rows):

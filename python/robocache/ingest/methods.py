@@ -81,7 +81,7 @@ _CALVIN = (
     (r"(.*/)?robot_obs", (15,), _EULER_POSE),
     (r"(.*/)?scene_obs", (24,), [[9, 12, "angle"], [15, 18, "angle"], [21, 24, "angle"]]),
 )
-_MOST_RADIANS = 6.5  # a turn, and some noise
+MOST_RADIANS = 6.5  # a turn, and some noise
 _DROID = (r"(.*[/.])?(target_)?cartesian_position", (6,), _EULER_POSE)
 _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
     "agibot": (
@@ -229,7 +229,7 @@ def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]
     if notes.gives_methods(stream, 3, 6):
         return methods
     most = float(np.fmax.reduce(np.abs(samples.values.reshape(-1, 6)[:, 3:]), axis=None, initial=0))
-    if most > _MOST_RADIANS:
+    if most > MOST_RADIANS:
         why = f"values up to {most:.4g} are no Euler angles in radians, as DROID's stream of this name has: interpolated as numbers"
         notes.assume(f"{stream}: rotation", why, stream)
         return []

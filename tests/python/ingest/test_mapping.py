@@ -464,3 +464,15 @@ def test_a_slice_that_cuts_a_rotation_is_said(rng, tmp_path):
     said = {one.what: one.reason for one in report.left_out if "slerp" in one.what}
     assert list(said) == [f"{part}: slerp of features 3 to 7 of observation.state" for part in "ab"]
     assert "interpolated number by number" in said["a: slerp of features 3 to 7 of observation.state"]
+
+
+@pytest.mark.parametrize("degrees", [False, True])
+def test_euler_angles_of_a_modality_file_beyond_a_turn_are_said(degrees, rng, tmp_path):
+    state = (np.linspace(170, 190, 9)[:, None] * (1 if degrees else np.pi / 180) + np.zeros(3)).astype(np.float32)
+    features = {"observation.state": {"dtype": "float32", "shape": [3], "names": None}}
+    source = write_lerobot(tmp_path / "set", [Episode({"observation.state": state})], features=features)
+    of_state = {"rpy": {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy", "original_key": "observation.state"}}
+    (tmp_path / "modality.json").write_text(json.dumps({"state": of_state}))
+    report = robocache.ingest(source, tmp_path / "cache", mapping=tmp_path / "modality.json")
+    said = [one.reason for one in report.assumed if "more than a turn" in one.reason]
+    assert len(said) == degrees and all("up to 190" in one for one in said)
