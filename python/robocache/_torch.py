@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -605,4 +606,7 @@ class _Backward(_Operator):
         return (tuple(unfolded), tuple(axes)) if self.operation.has_one_result else (unfolded, axes)
 
 
+# Every operation, also one that was not used yet: its module is imported only then, and a graph may have it before.
+for _path in _SOURCES[1:]:
+    import_module(f"{__package__}.ops.{_path.stem}")
 _operators = {operation.name: _Forward(operation) for operation in OPERATIONS}

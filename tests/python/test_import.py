@@ -80,3 +80,23 @@ times = torch.arange(8, dtype=torch.float64)[None]
 print(f(torch.ones(1, 8, 3), times, times).sum().item())
 """
     assert python(program) == ["48.0"]
+
+
+def test_torch_knows_every_operation_when_one_was_used():
+    pytest.importorskip("torch")
+    program = """
+import torch, robocache
+times = torch.arange(8, dtype=torch.float64)[None]
+values = torch.ones(1, 8, 3, requires_grad=True)
+robocache.resample_trajectories(values, times, times).sum().backward()
+features = torch.ones(1, 5, 2, requires_grad=True)
+points = torch.rand(1, 5, 3)
+grid = dict(grid_min=(0, 0, 0), voxel_size=1.0, grid_size=(2, 2, 2))
+robocache.voxelize_pointcloud(points, features, mode="sum", **grid).sum().backward()
+streams = {"a": (values, times)}
+robocache.fuse_multimodal(streams, times).sum().backward()
+print(*(name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names() if name.startswith("robocache::")))
+"""
+    named = {name.partition(".")[0] for name in python(program)}
+    used = {"resample_trajectories", "fuse_multimodal", "voxelize_pointcloud"}
+    assert used | {"voxelize_sparse", "voxel_downsample", "integrate_tsdf_out"} <= named
