@@ -89,7 +89,8 @@ executor, which moves in straight lines between the steps of a chunk. They diffe
   for now. The delay is no part of its training: one policy serves both.
 
 What decides is whether the age is known, in a stream or in a feature that someone thought of before recording. The 3 mm were chosen
-after a pilot with other policies; the picture has other distances.
+after a pilot with other policies; the picture has other distances. Policies are trained on the CPU, one thread each, also where
+the machine below has a GPU.
 
 ```bash
 pip install '.[examples]'

@@ -3,8 +3,8 @@ in, and the same bytes for the same contents.
 
     python packaging/finish_wheel.py BUILT.whl BUILD_FOLDER OUT_FOLDER
 
-A wheel without the CUDA plugin is called robocache-cpu: an index has one wheel of a name, version and platform, and who
-installs `robocache` shall not get one without CUDA.
+A wheel without the CUDA plugin is called robocache-cpu: an index has one wheel of a name, version and platform, and
+`pip install robocache` must not bring one without CUDA.
 """
 
 import base64

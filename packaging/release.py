@@ -15,7 +15,7 @@ from pathlib import Path
 
 Gate = Callable[[Path], Iterator[str]]
 GATES: dict[str, Gate] = {}
-# What check-jsonschema, which has these schemas, reads as what.
+# check-jsonschema has these schemas.
 SCHEMAS = {
     ".github/workflows/*.yml": "github-workflows",
     ".github/ISSUE_TEMPLATE/[!c]*.yml": "github-issue-forms",
@@ -108,7 +108,7 @@ def lint(root: Path) -> Iterator[str]:
 
 @gate
 def tests(root: Path) -> Iterator[str]:
-    """./dev test: every test, of which those of the wheel too."""
+    """./dev test: every test, the wheel's too."""
     if fault := run(root, "./dev", "test"):
         yield fault
 

@@ -161,7 +161,7 @@ def main(arguments=None):
     command.add_argument("--device", default="cpu", help="of the policy (default: cpu)")
     command.add_argument("--budget-s", type=float, help="leave out checkpoints of the curve after so many seconds")
     command.add_argument("--only-last", action="store_true", help="no curve: the last checkpoint alone")
-    command.add_argument("--film", type=Path, help="where 16 rollouts are drawn, as rollouts.gif; a .png beside it")
+    command.add_argument("--film", type=Path, help="draw 16 rollouts: FILM.png and FILM.gif")
     command.set_defaults(run=evaluate)
 
     command = commands.add_parser("compare", help="the runs of several seeds, in one result file")

@@ -107,7 +107,7 @@ def evaluate_run(
                 filmed = 16 if film and last is None else 0
                 found, films = starts.run(load(file, device), device, filmed, show)
                 if films:
-                    draw(film, films, [one["success"] for one in found["results"][: len(films)]])
+                    results.film(film, films, [one["success"] for one in found["results"][: len(films)]], fps=7.5)
                 found["options"] = [rollouts, execute]
                 kept.write_text(json.dumps(found))
             show(f"{file.stem}: {found['successes']} of {rollouts} strict, {found['touched']} by a touch")
@@ -118,23 +118,3 @@ def evaluate_run(
     outcomes = [one["success"] for one in last["results"]]
     arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=state["wait_share"])
     return arm | {key: last[key] for key in ("touched", "age_s", "evaluate_s")} | {"execute": execute}
-
-
-def draw(path, films, successes):
-    """A GIF of the rollouts side by side, a green or a red edge for success or failure, and a PNG of its last picture."""
-    from PIL import Image
-
-    length = min(map(len, films))
-    across = int(np.ceil(np.sqrt(len(films))))
-    pictures = []
-    for moment in range(length):
-        tiles = []
-        for film, success in zip(films, successes, strict=True):
-            tile = film[moment].copy()
-            tile[:3], tile[-3:], tile[:, :3], tile[:, -3:] = [[40, 160, 70] if success else [210, 40, 40]] * 4
-            tiles.append(tile)
-        tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % across)
-        rows = [np.concatenate(tiles[i : i + across], axis=1) for i in range(0, len(tiles), across)]
-        pictures.append(Image.fromarray(np.concatenate(rows)))
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=130, loop=0)
-    pictures[-1].save(Path(path).with_suffix(".png"))

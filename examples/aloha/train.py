@@ -82,9 +82,8 @@ class Step:
             self._batch = {key: value.clone() for key, value in batch.items()}
             self._graph = torch.cuda.CUDAGraph()
             self.optimizer.zero_grad(set_to_none=True)
-            with torch.cuda.graph(
-                self._graph, capture_error_mode="thread_local"
-            ):  # the loader's thread goes on meanwhile
+            # thread_local: the loader's thread goes on meanwhile.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._loss = self._step(self._batch, zero=False)
         for key, value in batch.items():
             self._batch[key].copy_(value)
@@ -124,7 +123,8 @@ def train(
     """Trains until `steps`, saves each `every` steps, and goes on from the newest checkpoint in `folder`.
 
     A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. With budget_s it stops after so
-    many seconds, at a checkpoint; the learning rate falls along a cosine to whichever end comes first. Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "meter"}.
+    many seconds, at a checkpoint; the learning rate falls along a cosine to whichever end comes first. Returns
+    {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "meter"}.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Rates differ if one is so many times another.
 _OTHER_RATE = 1.5
-# Rows that the median period is of.
+# The median period is taken over so many rows.
 _MOST_ROWS = 65_536
 _ON_GRID_S = 1e-4
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 BESIDE = Path(sys.prefix) / "metaworld"  # where ./dev test installs it, with the MuJoCo that it asks for
 pytestmark = pytest.mark.skipif(
     not BESIDE.exists() and importlib.util.find_spec("metaworld") is None,
-    reason="no metaworld: pip install 'robocache[examples]'",
+    reason="NOT RUN: no metaworld; pip install 'robocache[examples]'",
 )
 
 

@@ -291,7 +291,7 @@ def test_a_changed_byte(cpu_wheel: Path, tmp_path: Path) -> None:
 def test_an_sdist_without_a_header_and_with_a_stranger(tmp_path: Path) -> None:
     known = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split()
     if not known:
-        pytest.skip("git does not know this folder")
+        pytest.skip("NOT RUN: git does not know this folder")
     header = "src/robocache/core/dtype.hpp"
     names = {name for name in known if not name.startswith(gates.NOT_IN_SDIST)} | {"PKG-INFO"}
     for plant, fault in (
@@ -313,7 +313,7 @@ def cuobjdump() -> str | None:
     return shutil.which("cuobjdump")
 
 
-@pytest.mark.skipif(not cuobjdump() or not shutil.which("nvcc"), reason="needs nvcc and cuobjdump")
+@pytest.mark.skipif(not cuobjdump() or not shutil.which("nvcc"), reason="NOT RUN: needs nvcc and cuobjdump")
 def test_a_missing_architecture(cuda_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUOBJDUMP", str(cuobjdump()))
     (tmp_path / "kernel.cu").write_text("__global__ void kernel(int* x) { *x = 1; }\n")
