@@ -38,6 +38,7 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size):
         default=robocache.Window(normalize="mean_std"),
         anchors=CAMERA if camera else ACTION,
         episodes={"success": True},
+        drop_last=True,  # a graph has one batch size
         device=device,
         seed=seed,
     )
