@@ -67,7 +67,7 @@ def test_what_is_done_is_not_done_again(folder):
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")} == before
 
 
-def test_evaluating_what_was_not_trained_says_what_to_do(tmp_path):
+def test_training_without_demonstrations_says_what_to_do(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-m", "examples.metaworld", "train", "--folder", tmp_path],
         cwd=ROOT,

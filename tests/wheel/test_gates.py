@@ -27,7 +27,8 @@ EPOCH = 1_700_000_000
 Files = dict[str, bytes]
 
 pytestmark = pytest.mark.skipif(
-    not Path("/usr/share/doc/zlib1g-dev").exists(), reason="licences are read as Debian has them"
+    not Path("/usr/share/doc/zlib1g-dev").exists(),
+    reason="NOT RUN: licences are read as Debian has them; apt-get install zlib1g-dev",
 )
 
 # As small as a library can be that passes: what the real ones export, take from libc and tvm-ffi, and state.
