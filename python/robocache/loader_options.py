@@ -156,13 +156,14 @@ def open_loader(
     # The library borrows the memory of arrays during the call.
     borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
     try:
-        notes = [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
-        notes += notes_of_rates(windows, default, anchors, sources)
-        return _open(prefetch, reuse, json.dumps(request), *borrowed), texts, notes
+        handle = _open(prefetch, reuse, json.dumps(request), *borrowed)
     except errors.Error:
         if raised:
             raise raised[0] from None
         raise
+    # Notes are of what the library has not refused.
+    notes = [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
+    return handle, texts, [*notes, *notes_of_rates(windows, default, anchors, sources)]
 
 
 def _text_keys(
