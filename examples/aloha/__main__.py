@@ -111,11 +111,13 @@ def compare(given):
     for arm in arms:
         low, high = arm["interval"]
         show(f"seed {arm['seed']}: {arm['successes']} of {arm['rollouts']} ({low:.1%} to {high:.1%})")
+    expert = json.loads((given.folder / "demonstrations.json").read_text())
     results.write(
         given.result,
-        command=f"python -m examples.aloha record; train and evaluate --policy {given.policy} for each seed; compare",
+        command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each seed train --policy {given.policy} "
+        f"{arms[0]['trained_with']} and evaluate --rollouts {given.rollouts} --execute {given.execute}; compare",
         seeds=given.seeds,
-        expert=json.loads((given.folder / "demonstrations.json").read_text()),
+        expert=expert,
         arms=arms,
         predictions=PREDICTED[given.policy],
         packages=["mujoco", "lerobot"] if given.policy == "act" else ["mujoco"],

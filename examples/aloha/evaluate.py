@@ -117,4 +117,8 @@ def evaluate_run(
     curve.sort(key=lambda point: point["step"])
     outcomes = [one["success"] for one in last["results"]]
     arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=state["wait_share"])
-    return arm | {key: last[key] for key in ("touched", "age_s", "evaluate_s")} | {"execute": execute}
+    return (
+        arm
+        | {key: last[key] for key in ("touched", "age_s", "evaluate_s")}
+        | {"execute": execute, "trained_with": state["trained_with"]}
+    )

@@ -178,6 +178,8 @@ def train(
                         "spent_s": wall,
                         "log": log,
                         "seed": seed,
+                        "trained_with": f"--steps {steps} --batch-size {batch_size} --lr {lr:g} --image-size {image_size}"
+                        + ("" if budget_s is None else f" --budget-s {budget_s:g}"),
                         "wait_share": loader.meter.waited_s / max(loader.meter.elapsed_s, 1e-9),
                     },
                 )

@@ -163,7 +163,9 @@ def test_a_policy_from_joints_and_cube(folder):
     assert [point["step"] for point in found["curve"]] == [250, 500]
     result = folder / "result.json"
     run(folder, "compare", "--policy", "mlp", "--rollouts", 12, "--result", result)
-    assert json.loads(result.read_text())["arms"][0]["outcomes"] == found["outcomes"]
+    content = json.loads(result.read_text())
+    assert content["arms"][0]["outcomes"] == found["outcomes"]
+    assert "train --policy mlp --steps 500 --batch-size 256 --lr 0.001" in content["command"]
     # What was trained and rolled out is not again.
     before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
     assert len(before) == 4
