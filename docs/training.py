@@ -201,7 +201,9 @@ def verdict(content: dict) -> str:
 
 def spent(content: dict) -> str:
     """How much the command took for everything, where that was kept."""
-    return f"All of it took {content['spent']['cpu_s']:.0f} CPU seconds.\n" if "spent" in content else ""
+    if "spent" not in content:
+        return ""
+    return "All of it took {cpu_s:.0f} CPU seconds in {wall_s:.0f} s.\n".format(**content["spent"])
 
 
 def rollouts(example: str) -> str:
