@@ -170,10 +170,11 @@ def environments(root: Path) -> Iterator[str]:
 
 @gate
 def dist(root: Path) -> Iterator[str]:
-    """dist/ has the sdist and both wheels of this version and nothing of another; SHA256SUMS has their hashes."""
+    """dist/ has the sdist and the wheels of this version and nothing of another; SHA256SUMS has their hashes."""
     expected = version_of(root)
     built = sorted(path for path in (root / "dist").glob("*") if path.name != "SHA256SUMS")
-    for wanted in (f"robocache-{expected}.tar.gz", f"robocache-{expected}-*.whl", f"robocache_cpu-{expected}-*.whl"):
+    wheels = ("robocache-{}-*x86_64.whl", "robocache_cpu-{}-*x86_64.whl", "robocache_cpu-{}-*aarch64.whl")
+    for wanted in (f"robocache-{expected}.tar.gz", *(name.format(expected) for name in wheels)):
         if not any(path.match(wanted) for path in built):
             yield f"dist/{wanted}: no such file"
     yield from (f"dist/{path.name}: of another version than {expected}" for path in built if expected not in path.name)

@@ -114,7 +114,7 @@ def compare(given):
             )
         results.write(
             given.out / f"training-conveyor-{delay}ms.json",
-            command="python -m examples.conveyor record, train, evaluate and compare, each without options",
+            command=f"python -m examples.conveyor: record, train --steps {run['step']}, evaluate --rollouts {run['rollouts']}, compare",
             seeds=given.seeds,
             expert={"successes": recorded["successes"], "episodes": recorded["episodes"]},
             arms=arms,

@@ -15,6 +15,10 @@ sys.path.insert(0, str(ROOT / "packaging"))
 import release  # noqa: E402
 
 VERSION = release.version_of(ROOT)
+WHEELS = [
+    f"{name}-{VERSION}-py3-none-{machine}"
+    for name, machine in (("robocache", "x86_64"), ("robocache_cpu", "x86_64"), ("robocache_cpu", "aarch64"))
+]
 
 
 @pytest.fixture
@@ -39,7 +43,7 @@ def checkout(tmp_path):
     (root / "dist").mkdir()
     names = [
         f"robocache-{VERSION}.tar.gz",
-        *(f"{name}-{VERSION}-py3-none-x.whl" for name in ("robocache", "robocache_cpu")),
+        *(f"{name}.whl" for name in WHEELS),
     ]
     for name in names:
         (root / "dist" / name).write_text(name)
@@ -147,8 +151,8 @@ FAULTS = {
         f"dist/robocache-{VERSION}.tar.gz: is not what SHA256SUMS says",
     ),
     "dist without a wheel": (
-        lambda root: (root / "dist" / f"robocache_cpu-{VERSION}-py3-none-x.whl").unlink(),
-        f"dist/robocache_cpu-{VERSION}-*.whl: no such file",
+        lambda root: (root / "dist" / f"{WHEELS[2]}.whl").unlink(),
+        f"dist/robocache_cpu-{VERSION}-*aarch64.whl: no such file",
     ),
 }
 

@@ -73,10 +73,11 @@ def unknown(resource):
 
 
 def unknown_to_kuberay(resource):
-    """The same by KubeRay's definition of a RayJob, in kuberay/ beside the folder of ROBOCACHE_TEST_DATA."""
-    path = Path(os.environ.get("ROBOCACHE_TEST_DATA", "/nowhere")).parent / "kuberay/rayjobs.crd.yaml"
+    """The same by KubeRay's definition of a RayJob: ray-operator/config/crd/bases/ray.io_rayjobs.yaml of its repository, which
+    ROBOCACHE_KUBERAY_CRD names."""
+    path = Path(os.environ.get("ROBOCACHE_KUBERAY_CRD", "/nowhere"))
     if not path.exists():
-        pytest.skip(f"NOT RUN: {path} is not here")
+        pytest.skip(f"NOT RUN: ROBOCACHE_KUBERAY_CRD names no definition of KubeRay's RayJob, {path}")
     jsonschema = pytest.importorskip("jsonschema")
     versions = YAML(typ="safe").load(path)["spec"]["versions"]
     schema = next(one["schema"]["openAPIV3Schema"] for one in versions if one["name"] == "v1")
