@@ -27,13 +27,14 @@ def call(operation: Operation, results: Sequence[Any], **given: Any) -> list[Any
         flat = operation.flat(arguments, results)
         return operation.by_library(arguments, flat, results, objects(flat))
     if torch.compiler.is_compiling():
-        from . import _torch  # not before the caller has imported torch
+        # Not before the caller has imported torch; and torch 2.11 traces no import of a package with a class of its own.
+        from ._torch import dispatch
 
-        return _torch.dispatch(operation, arguments, results)
+        return dispatch(operation, arguments, results)
     if _call_beside_torch is None:  # kept, since an import takes a tenth of a call
-        from . import _torch
+        from ._torch import call as call_beside_torch
 
-        _call_beside_torch = _torch.call
+        _call_beside_torch = call_beside_torch
     return _call_beside_torch(operation, arguments, results)
 
 
