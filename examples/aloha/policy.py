@@ -95,7 +95,7 @@ def calibrate(policy, batch):
     """Sets the frozen batch norms of a backbone with random weights to what one batch shows.
 
     A FrozenBatchNorm2d keeps the mean and variance of the weights it came with. With random weights these are 0 and 1, so
-    nothing is normalised and the last layer's features are hundreds of times as large as the first one's.
+    nothing is normalised.
     """
     from torchvision.ops.misc import FrozenBatchNorm2d
 

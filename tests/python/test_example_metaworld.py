@@ -38,14 +38,16 @@ def run(*arguments, **environment):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("metaworld")
-
-
-def test_a_policy_learns_to_pick_and_place(folder):
+    """Recorded demonstrations, and a policy trained on them."""
+    folder = tmp_path_factory.mktemp("metaworld")
     recorded = json.loads(run("record", "--episodes", 60, "--folder", folder, "--json").stdout)
     assert recorded["episodes"] == 60 and recorded["successes"] >= 45
     trained = run("train", "--steps", 600, "--folder", folder, "--checkpoints", 2, "--json")
     assert json.loads(trained.stdout)["step"] == 600
+    return folder
+
+
+def test_a_policy_learns_to_pick_and_place(folder):
     # The dataset is away: the checkpoint and its spec are enough.
     shutil.move(folder / "pick-place-v3/demonstrations", folder / "away")
     found = json.loads(run("evaluate", "--rollouts", 20, "--folder", folder, "--json").stdout)

@@ -109,7 +109,9 @@ class Chunks:
             offsets = np.round(np.asarray(offsets_s, np.float64) * 1e9).astype(np.int64)
         if batch is not None:
             actions = self._as_recorded(actions, batch)
-        values = np.array(actions.detach().cpu() if hasattr(actions, "detach") else actions, np.float64)
+        values = np.array(
+            actions.detach().cpu().double().numpy() if hasattr(actions, "detach") else actions, np.float64
+        )
         values = values[0] if values.ndim == 3 and len(values) == 1 else values
         if values.ndim != 2 or len(values) != len(offsets) or not len(offsets):
             raise errors.ArgumentError(f"actions: expected [{len(offsets)}, D], got {list(values.shape)}")

@@ -52,6 +52,14 @@ def test_the_action_is_the_rules(seed, mode):
         assert chunks.starved == starved
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_actions_may_be_tensors_of_a_policy(dtype):
+    torch = pytest.importorskip("torch")
+    chunks = Chunks("newest")
+    chunks.put(0, [0, 0.1], torch.tensor([[[0.5], [2.0]]], dtype=getattr(torch, dtype), requires_grad=True))
+    assert chunks.at(0) == 0.5 and chunks.at(100 * MS) == 2.0
+
+
 def test_a_fade_goes_from_the_chunk_before_to_the_newest():
     chunks = Chunks("cross-fade", fade_s=0.1)
     chunks.put(0, [0, 0.1, 0.2, 0.3], np.zeros((4, 1)))
