@@ -61,7 +61,8 @@ TEST_F(BackendDeathTest, APluginOfAnotherBuildIsRefusedByName) {
 }
 
 TEST_F(BackendDeathTest, AMachineWithoutADriverIsSaidToHaveNone) {
-  EXPECT_EXIT(exit_without_cuda(DRIVERLESS_PLUGIN), testing::ExitedWithCode(0), "^no NVIDIA driver; install version 580 or later ");
+  EXPECT_EXIT(exit_without_cuda(DRIVERLESS_PLUGIN), testing::ExitedWithCode(0),
+              "^no NVIDIA driver; install version 580 or later ");
 }
 
 TEST(Backend, HasATableOrAReason) {

@@ -427,7 +427,7 @@ def test_a_bad_cell_among_numbers_stops_and_is_named(tmp_path):
         write(tmp_path / f"logs/run_{number}/imu.csv", "t,a,b", "0.0,1,2", "0.1,1.2.3,2" if number == 1 else "0.1,2,2")
     refused(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv", "Row #3", "1.2.3")
     assert skipped(tmp_path / "logs", tmp_path / "cache", "run_1/imu.csv: line 3").rows == {"imu": 5}
-    for cells in (["1.2.3", "1"], ["1.2.3", "1", "2"], ["", "1", "x"], ["True", "yes", "False"], ["nan", "inf", "?"]):
+    for cells in (["1.2.3", "1"], ["1.2.3", "1", "2"], ["", "1", "x"], ["True", "yes", "False"], ["nan", "inf", "bad"]):
         write(tmp_path / "alone/imu.csv", "t,a", *(f"{row}.5,{cell}" for row, cell in enumerate(cells)))
         refused(tmp_path / "alone", tmp_path / "cache2", "alone/imu.csv", "Row #")
 
