@@ -47,8 +47,7 @@ pip install '.[examples]'
 python -m examples.metaworld compare --seeds 0      # or record, train and evaluate, one by one
 ```
 
-Times are CPU seconds of all threads. The machine did other work during all but "One seed" and "Pick place", and waiting for data includes
-waiting for that work.
+Times are CPU seconds of all threads.
 """,
     ),
     "aloha": (
