@@ -176,9 +176,12 @@ def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any
     return asked
 
 
-# The letter of a quaternion's component at the end of a name, and words for Euler angles by the axes that they turn about.
-_COMPONENT = re.compile(r"([wxyz])\W*$", re.IGNORECASE)
-_TURNS = {"roll": "x", "pitch": "y", "yaw": "z"}
+# The letter of a component in a name (qw, q_x_world, w.left), words for Euler angles by the axes that they turn about, and for
+# rotation vectors and degrees.
+_COMPONENT = re.compile(r"(?i)(?<![a-z])(?:q|r|quat|euler)?_?([wxyz])(?![a-z])")
+_TURNS = {"roll": "x", "pitch": "y", "yaw": "z", "heading": "z"}
+_VECTOR = re.compile(r"(?i)axis_?angle|rot_?vec")
+_DEGREES = re.compile(r"(?i)(?<![a-z])(deg|degrees?)(?![a-z])|°")
 
 
 def check_declared(name: str, conversions: Any, names: Sequence[str], units: Sequence[str]) -> None:
@@ -228,27 +231,32 @@ def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> 
 
 
 def _check_rotation(name: str, rotation: str, names: Sequence[str], units: Sequence[str]) -> None:
-    if rotation.startswith("quat_"):
-        said = "".join(match[1].lower() if (match := _COMPONENT.search(each)) else "?" for each in names)
-        if sorted(said) == list("wxyz") and said != rotation.removeprefix("quat_"):
-            known = f"rotation 'quat_{said}'" if said in ("xyzw", "wxyz") else "the components in one of these orders"
-            raise errors.ArgumentError(
-                f"{name}: expected {known}, as the features' names {list(names)} say, got {rotation!r}"
-            )
-    elif rotation.startswith("euler_"):
-        words = [{_TURNS[word] for word in _TURNS if word in each.lower()} for each in names]
-        said = "".join(word.pop() if len(word) == 1 else "?" for word in words)
-        if sorted(said) == list("xyz") and said != rotation.removeprefix("euler_").lower():
-            raise errors.ArgumentError(
-                f"{name}: expected angles about the axes {said}, as the features' names {list(names)} say, got {rotation!r}"
-            )
-    if rotation == "rotvec" or rotation.startswith("euler_"):
-        degrees = [unit for unit in units if unit.strip().lower() in ("deg", "degree", "degrees", "°")]
-        if degrees:
-            raise errors.ArgumentError(
-                f"{name}: expected angles in radians, got {degrees[0]!r} by the attribute 'units' of the stream; a Rescale before the "
-                "Rotate converts them, or the recording before it is stored"
-            )
+    turns = [{_TURNS[word] for word in _TURNS if word in each.lower()} for each in names]
+    letters = [{letter.lower() for letter in _COMPONENT.findall(each)} for each in names]
+    said = "".join(
+        min(one) if len(one) == 1 else "?"
+        for one in (turn or letter for turn, letter in zip(turns, letters, strict=True))
+    )
+    kind = rotation.partition("_")[0]
+    expected = ""
+    if kind == "quat" and sorted(said) == list("wxyz") and said != rotation.removeprefix("quat_"):
+        expected = f"rotation 'quat_{said}'" if said in ("xyzw", "wxyz") else "the components in one of these orders"
+    elif kind == "euler" and any(_VECTOR.search(each) for each in names):
+        expected = "'rotvec'"
+    elif kind == "euler" and sorted(said) == list("xyz") and said != rotation.removeprefix("euler_").lower():
+        expected = f"angles about the axes {said}"
+    elif rotation == "rotvec" and sum(map(bool, turns)) == 3:
+        expected = "Euler angles"
+    if expected:
+        raise errors.ArgumentError(
+            f"{name}: expected {expected}, as the features' names {list(names)} say, got {rotation!r}"
+        )
+    degrees = [word for word in (*units, *names) if _DEGREES.search(word)]
+    if degrees and (kind == "euler" or rotation == "rotvec"):
+        raise errors.ArgumentError(
+            f"{name}: expected angles in radians, got {degrees[0]!r} by the stream's units or names; a Rescale before the Rotate "
+            "converts them, or the recording before it is stored"
+        )
 
 
 def _asked(conversion: Conversion, features: int) -> dict[str, Any]:

@@ -205,7 +205,7 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
         if isinstance(samples, Rows | Ragged) and samples.values.dtype.kind not in "biu":
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
             if key not in known:
-                by_names = [*rotations_of(*key), *_rotation_vectors(*key)]
+                by_names = with_others(rotations_of(*key), _rotation_vectors(*key))
                 known[key] = with_others(_of_schema(stream, samples, notes), by_names)
                 _say_assumed(stream, samples, [block for block in by_names if block in known[key]], notes)
                 if any(how == "previous" and not notes.gives_methods(stream, a, b) for a, b, how in known[key]):

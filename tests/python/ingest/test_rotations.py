@@ -577,6 +577,13 @@ def test_matrices_of_rotations_by_name_and_shape_are_held(stream, shape, is_held
     assert samples.attributes.get("methods") == ([[0, np.prod(shape), "previous"]] if is_held else None)
 
 
+@pytest.mark.parametrize("bodies", [3, 4])
+def test_quaternions_of_so_many_bodies_as_a_matrix_has_rows_are_no_matrix(bodies):
+    rows = Rows(np.arange(2), np.zeros((2, bodies, 4)))
+    ((_, samples),) = with_rotations([("body_rotations", rows)], Notes("npz", {}, "stop"))
+    assert samples.attributes["methods"] == [[4 * i, 4 * i + 4, "slerp"] for i in range(bodies)]
+
+
 def test_rotations_that_only_names_declare_are_said():
     def assumed(stream, names, width, **attributes):
         notes = Notes("csv", {}, "stop")
