@@ -15,19 +15,23 @@ from .recording import Notes, Rows, Samples, SourceError, Texts
 
 # The last words of streams and features, in small letters.
 _ENDS = {"terminal", "terminals", "timeout", "timeouts", "done", "dones", "terminated", "truncated", "terminations"} | {
-    *("truncations", "is_last", "is_terminal", "episode_end", "end_of_episode", "episode_done"),
+    *("truncations", "is_last", "is_terminal", "episode_end", "end_of_episode", "episode_done", "dones_float"),
 }
-_STARTS = {"is_first", "episode_start", "episode_starts"}
+_STARTS = {"is_first", "is_init", "reset", "episode_start", "episode_starts"}
 _EPISODE = re.compile(r"episode(_?(index|idx|id|number|no))?|(traj|trajectory|demo|rollout)_?(index|idx|id|number|no)")
-_VALID = {"mask", "valid", "is_valid", "valid_mask", "validity"}
-_PADDED = {"is_pad", "is_padding", "padding", "pad", "pad_mask", "padding_mask"}
+_PADDING = re.compile(
+    r"(\w+_)?((is_)?(valid|pad|padding)|valids|validity|(attention|loss|action|pad|padding|valid)_?mask|masks?)"
+)
 # Columns of an episode.
 _LENGTH = re.compile(
     r"(length|(episode|traj|trajectory|ep|demo)_?(len|length)|n(um)?_?(steps|samples|frames|timesteps))"
 )
 _LENGTHS = re.compile(r"(\w+_)?(lengths|lens)")
 _CUTS = re.compile(r"(\w+_)?ends")
-_JOINTS = re.compile(r"((\w+_)?(joint|dof|motor|actuator|qpos|state|action)s?_?names?|joints|dofs)", re.IGNORECASE)
+_JOINTS = re.compile(
+    r"((\w+_)?(joint|dof|motor|actuator|qpos|state|action|body|link|marker|keypoint|feature)s?_?(names?|order)|joints|dofs|actuators)",
+    re.IGNORECASE,
+)
 _MOST_FEATURES = 256
 
 _CUT = "windows run across them; an episode for each needs a source that is cut there"
@@ -95,7 +99,7 @@ def check_joints(known: dict[str, list[str]], where: str, metadata: Mapping[str,
             order = "another order" if sorted(names) == sorted(before) else "other features"
             raise SourceError(
                 f"{where}: {column} is {names}, but {before} in the recordings before it: its rows have {order}; "
-                "a cache of its own, in a list of Sources, takes it"
+                "put its features in the order before, or give it a cache of its own"
             )
 
 
@@ -106,7 +110,7 @@ def _word(name: str) -> str:
 
 def _says(name: str) -> bool:
     word = _word(name)
-    return word in _ENDS | _STARTS | _VALID | _PADDED or _EPISODE.fullmatch(word) is not None
+    return word in _ENDS | _STARTS or any(pattern.fullmatch(word) for pattern in (_PADDING, _EPISODE))
 
 
 def _why(word: str, values: np.ndarray) -> str | None:
@@ -116,16 +120,17 @@ def _why(word: str, values: np.ndarray) -> str | None:
         if len(changes) > 0 and len(np.unique(values.astype(str))) == len(changes) + 1 <= len(values) / 2:
             return f"it has {len(changes) + 1} values, and changes first at row {changes[0]}: {_CUT}"
         return None
-    if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+    if (
+        values.dtype.kind not in "biuf"
+        or not np.isin(values, (0, values.max(initial=0) if _PADDING.fullmatch(word) else 1)).all()
+    ):
         return None
     flags = values.astype(bool)
-    if word in _VALID or word in _PADDED:
-        valid = flags if word in _VALID else ~flags
-        count = int(valid.sum())
-        is_tail = 0 < count < len(valid) and bool(valid[:count].all())
-        return (
-            f"the last {len(valid) - count} of {len(valid)} rows are padding by it, and are read" if is_tail else None
-        )
+    if _PADDING.fullmatch(word):
+        changes = np.flatnonzero(flags[1:] != flags[:-1]) + 1
+        if len(changes) != 1:
+            return None
+        return f"it changes once, at row {changes[0]} of {len(flags)}: the rows on one side are padding by it, and are read"
     if word in _STARTS:
         rows = np.flatnonzero(flags[1:]) + 1
         return f"it is set in {len(rows)} rows behind the first (row {rows[0]}): {_CUT}" if len(rows) else None

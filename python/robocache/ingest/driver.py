@@ -523,6 +523,8 @@ class Driver:
             notes.gives_methods = self._mapper.gives_methods
         self._joints: dict[str, list[str]] = {}  # the first recording's, by the columns of their names
         self._held = {} if held is None else held.streams
+        for columns in [] if held is None else held.episodes.slice(0, 1).to_pylist():
+            check_joints(self._joints, "the cache", columns)
         self._fixed = {name: np.dtype(stream.dtype) for name, stream in self._held.items()}
         self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._fixed}
 

@@ -33,8 +33,12 @@ MARKS = np.arange(ROWS) % 20 == 19
         ("timeouts", MARKS.astype("float32"), "set in 1 rows before others (row 19)"),
         ("is_first", np.arange(ROWS) % 10 == 0, "set in 3 rows behind the first (row 10)"),
         ("episode_index", np.arange(ROWS) // 10, "4 values, and changes first at row 10"),
-        ("mask", np.arange(ROWS) < 30, "the last 10 of 40 rows are padding by it"),
-        ("is_pad", np.arange(ROWS) >= 30, "the last 10 of 40 rows are padding by it"),
+        ("mask", np.arange(ROWS) < 30, "changes once, at row 30 of 40"),
+        ("mask", 255 * (np.arange(ROWS) < 30), "changes once, at row 30 of 40"),
+        ("pad_mask", np.arange(ROWS) < 30, "changes once, at row 30 of 40"),
+        ("action_is_pad", np.arange(ROWS) >= 30, "changes once, at row 30 of 40"),
+        ("attention_mask", np.arange(ROWS) < 30, "changes once, at row 30 of 40"),
+        ("is_init", np.arange(ROWS) % 20 == 0, "set in 1 rows behind the first (row 20)"),
         ("traj_lengths", np.array([15, 25]), "tells of 2"),
         ("episode_ends", np.array([15, 40]), "tells of 2"),
         ("num_steps", 30, "says 30, but e0.npz has 40 rows"),
@@ -91,6 +95,16 @@ def test_other_joints_in_a_later_demo_are_refused(tmp_path):
             demo.attrs["joint_names"] = names
     with pytest.raises(robocache.FileError, match="demo_1: joint_names is"):
         robocache.ingest(tmp_path / "d.hdf5", tmp_path / "cache", rate_hz=10)
+
+
+@pytest.mark.parametrize("column", ["joint_names", "body_names", "joint_order"])
+def test_other_joints_in_what_is_appended_are_refused(column, tmp_path):
+    for folder, names in (("a", ["a", "b"]), ("b", ["b", "a"])):
+        write_npz(tmp_path / folder, **{column: np.array(names)})
+    robocache.ingest(tmp_path / "a", tmp_path / "cache", rate_hz=10, format="npz")
+    with pytest.raises(robocache.FileError, match=f"{column} is .*'b', 'a'"):
+        robocache.ingest(tmp_path / "b", tmp_path / "cache", rate_hz=10, format="npz", append=True)
+    assert len(robocache.open(tmp_path / "cache").episodes) == 1
 
 
 def test_other_objects_in_a_later_file_are_none_of_joints(tmp_path):
