@@ -76,7 +76,7 @@ def purl(component: Component, toolkit: Path | None) -> str | None:
 
 
 def dist_info(component: Component, toolkit: Path | None) -> Path | None:
-    """The folder of the PyPI package that brought this part of CUDA's folder, if one did."""
+    """Returns the folder of the PyPI package that this part of CUDA was installed from, or None."""
     assert toolkit is not None
     for parent in (toolkit / "dist-info", *toolkit.parents[:3]):
         for path in parent.glob(f"{component.package.replace('-', '_')}-*.dist-info"):

@@ -1,4 +1,4 @@
-// What GCC 12's runtime takes from a newer glibc than 2.28, for libraries that are linked for 2.28.
+// Defines the functions that GCC 12's runtime takes from a glibc newer than 2.28, for libraries that are linked for 2.28.
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -28,7 +28,7 @@ _ENDS = "meta/episode_ends"
 _COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
 # Bytes that are read and written at once.
 _AT_ONCE = 2**25
-# Rows by which a camera of floats is told.
+# Rows that decide whether an array of floats is a camera.
 _LOOKED_AT_STAMPS = 1000
 _LOOKED_AT = 16
 # Below what int64 nanoseconds hold.
@@ -116,7 +116,7 @@ def _tell_of_losses(store: Store, contents: Contents, notes: Notes) -> None:
 
 
 def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions, notes: Notes) -> list[Array]:
-    """Those of `data` that are kept; what is not is told of."""
+    """Returns the arrays of `data` that are kept, and reports the others."""
     arrays: list[Array] = []
     for key in keys:
         if not key.startswith(_DATA):
@@ -224,10 +224,10 @@ def _compare_rates(array: Array, root: Path, said: dict[str, float], notes: Note
     rows_hz = 1 / float(np.median(steps)) if len(steps) else 0.0
     for what, rate_hz in said.items():
         if rows_hz and abs(rows_hz / rate_hz - 1) > 0.1:
-            told = f"{rows_hz:.4g} rows a second by data/timestamp (median), {rate_hz:g} by {what}"
+            both = f"{rows_hz:.4g} rows a second by data/timestamp (median), {rate_hz:g} by {what}"
             if max(rows_hz, rate_hz) > 2 * min(rows_hz, rate_hz):
-                raise FileError(f"{root}: {told}: they contradict each other; rate_hz (--rate-hz) says which it is")
-            notes.assume("clock 'data/timestamp'", told)
+                raise FileError(f"{root}: {both}: they contradict each other; rate_hz (--rate-hz) says which it is")
+            notes.assume("clock 'data/timestamp'", both)
 
 
 # ---- an episode ----

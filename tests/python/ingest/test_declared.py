@@ -46,8 +46,8 @@ MARKS = np.arange(ROWS) % 20 == 19
 )
 def test_episodes_and_lengths_that_a_file_declares_are_said(name, values, words, tmp_path):
     report = robocache.ingest(write_npz(tmp_path / "s", **{name: values}), tmp_path / "cache", rate_hz=10, format="npz")
-    (told,) = said(report).items()
-    assert repr(name) in told[0] and words in told[1]
+    ((subject, reason),) = said(report).items()
+    assert repr(name) in subject and words in reason
 
 
 @pytest.mark.parametrize(

@@ -118,17 +118,17 @@ def of_zarr(folder, name, pixels):
 def test_pixels_of_arrays_are_exact_where_small_and_else_their_loss_is_said(write, side, rng, tmp_path):
     pixels = rng.integers(0, 256, (ROWS, 36, side, 3), dtype=np.uint8)
     source, name = write(tmp_path, "top", pixels)
-    told = {}
+    assumed = {}
     options = {} if "hdf5" in write.__name__ else {"rate_hz": 10}
     for codec in (None, "png", "jpeg:80"):
         report = robocache.ingest(source, tmp_path / f"{codec}", image_codec=codec, **options)
-        told[codec] = [one for one in report.assumed if one.what == "pixels"]
-    assert told["png"] == told["jpeg:80"] == []
+        assumed[codec] = [one for one in report.assumed if one.what == "pixels"]
+    assert assumed["png"] == assumed["jpeg:80"] == []
     found = robocache.open(tmp_path / "None").streams[name].values[:]
     assert np.array_equal(found, pixels) == (side < 32)
-    assert [one.streams for one in told[None]] == [[name]] * (side >= 32)
+    assert [one.streams for one in assumed[None]] == [[name]] * (side >= 32)
     if side >= 32:
-        assert "--image-codec png" in told[None][0].reason and "quality 95" in told[None][0].reason
+        assert "--image-codec png" in assumed[None][0].reason and "quality 95" in assumed[None][0].reason
 
 
 def test_what_a_name_does_not_say_an_attribute_says(masks, tmp_path):

@@ -355,15 +355,15 @@ class Topic:
                 rows = next((rows for prefix, rows in absent.items() if path.startswith(prefix)), None)
                 if rows is not None:
                     columns[column] = np.where(rows, np.nan, columns[column]).astype(dtype, copy=False)
-            told = self._with_methods(attributes, dtype, group, [len(group)])
-            yield stream, Rows(time_ns, np.stack(columns, axis=1), names, attributes=told)
+            described = self._with_methods(attributes, dtype, group, [len(group)])
+            yield stream, Rows(time_ns, np.stack(columns, axis=1), names, attributes=described)
         for stream, leaf in self.others():
             if leaf.kind == "number":
                 if not leaf.count:
                     self._notes.leave_out(stream, "an array of no numbers")
                     continue
-                told = self._with_methods(attributes, cast("np.dtype[Any]", leaf.dtype), (leaf,), [leaf.count])
-                yield stream, Rows(time_ns, batch.numbers(leaf), self._element_names(leaf), attributes=told)
+                described = self._with_methods(attributes, cast("np.dtype[Any]", leaf.dtype), (leaf,), [leaf.count])
+                yield stream, Rows(time_ns, batch.numbers(leaf), self._element_names(leaf), attributes=described)
             elif leaf.kind == "numbers":
                 yield from self._sequence(stream, leaf, batch, time_ns, attributes)
             elif leaf.kind == "text":
@@ -446,8 +446,8 @@ class Topic:
             yield stream, Ragged(time_ns, values, offsets, attributes=attributes)
         else:
             names = self._element_names(leaf) or self._joint_names(fixed)
-            told = self._with_methods(attributes, values.dtype, (leaf,), [fixed])
-            yield stream, Rows(time_ns, values.reshape(len(batch), fixed), names, attributes=told)
+            described = self._with_methods(attributes, values.dtype, (leaf,), [fixed])
+            yield stream, Rows(time_ns, values.reshape(len(batch), fixed), names, attributes=described)
 
     def _records(
         self, stream: str, leaf: Leaf, batch: Batch, time_ns: np.ndarray, attributes: dict[str, Any]
@@ -463,10 +463,10 @@ class Topic:
         for group, dtype in _vectors(scalars):
             place = stream if len(group) > 1 or _is_first(group, scalars) else f"{stream}.{group[0].path}"
             columns = [records.numbers(inner).astype(dtype, copy=False) for inner in group]
-            told = self._with_methods(attributes, dtype, group, [len(group)])
+            described = self._with_methods(attributes, dtype, group, [len(group)])
             names = [inner.path for inner in group]
             elements = self._in_order(np.stack(columns, axis=1), offsets, of_joints)
-            yield place, Ragged(time_ns, elements, offsets, names, attributes=told)
+            yield place, Ragged(time_ns, elements, offsets, names, attributes=described)
         for inner in leaf.fields:
             place = f"{stream}.{inner.path}"
             if inner.kind == "number" and inner.count:
@@ -534,11 +534,14 @@ class Topic:
             columns = [nested.numbers(field).astype(dtype, copy=False) for field in group]
             elements = self._in_order(np.stack(columns, axis=1), bounds, orders).reshape(-1, width * len(group))
             names = [f"{owner}.{field.path}" for owner in joints or range(width) for field in group]
-            told = self._with_methods(attributes, dtype, group, [len(group)])
-            if blocks := told.get("methods"):
+            described = self._with_methods(attributes, dtype, group, [len(group)])
+            if blocks := described.get("methods"):
                 starts = [number * len(group) for number in range(width)]
-                told = {**told, "methods": [[a + begin, a + end, how] for a in starts for begin, end, how in blocks]}
-            yield stream, Ragged(time_ns, elements, offsets, names, attributes=told)
+                described = {
+                    **described,
+                    "methods": [[a + begin, a + end, how] for a in starts for begin, end, how in blocks],
+                }
+            yield stream, Ragged(time_ns, elements, offsets, names, attributes=described)
 
     # ---- joints ----
 
