@@ -24,12 +24,12 @@ from examples import results  # noqa: E402
 INTRODUCTION = """\
 # A policy that succeeds
 
-Each example records demonstrations as a robot makes them, trains a policy with the Loader, and lets the policy do its task from
-starts that no demonstration had. At deployment it has its checkpoint and the loader's spec, and no dataset.
+Each example records demonstrations, trains a policy with the Loader, and runs it from starts that no demonstration had. At deployment
+it has its checkpoint and the loader's spec, and no dataset. `python docs/training.py` writes this page from `bench/results/`,
+where each run has its commit and the versions of its packages.
 
-- **Intervals** are 95 %: Wilson's for a share, Newcombe's (method 10) for the difference of two policies on the same starts. They
-  say how far the starts could mislead, for this one training run. Other seeds can differ by more: the tables have each seed.
-- **Pictures** show success from fewer starts than the tables. Lines are means over the seeds, bands go from the worst to the best.
+Intervals are 95 %: Wilson's for a share, Newcombe's (method 10) for the difference of two policies on the same starts. They hold for
+one training run; other seeds can differ by more. Pictures use fewer starts: lines are means over the seeds, bands the worst and best.
 """
 
 # The examples in the page's order: their heading, and what they do.
@@ -37,30 +37,26 @@ EXAMPLES = {
     "metaworld": (
         "Tasks of metaworld",
         """\
-[examples/metaworld](../examples/metaworld/__main__.py): a simulated arm, 80 Hz of hand positions and commands, and a tracker of
-objects at 30 Hz with a clock of its own. A scripted expert gives the demonstrations; every second one is disturbed. A small network
-puts out chunks of 20 commands, which are positions to go to. Its observations come through the [live aligner](live.md), by the stamps
-of the rows. A rollout that has not succeeded after 2 s has failed. Success is the environment's own rule, at any step.
+[examples/metaworld](../examples/metaworld/__main__.py): a simulated arm. Hand positions and commands come at 80 Hz, objects at 30 Hz
+on another clock. A scripted expert demonstrates; every second demonstration is disturbed. A small network gives chunks of 20 commands
+from the [live aligner](live.md). Success is the environment's own rule, within 2 s. Times are CPU seconds of all threads.
 
 ```bash
 pip install '.[examples]'
 python -m examples.metaworld compare --seeds 0      # or record, train and evaluate, one by one
 ```
-
-Times are CPU seconds of all threads.
 """,
     ),
     "aloha": (
         "Transfer cube of ALOHA",
         """\
-[examples/aloha](../examples/aloha/__main__.py): two ViperX arms hand a cube over, in gym-aloha's model and plain MuJoCo. Joints are
-recorded at 200 Hz, commands at 50 Hz, and a camera at 30 Hz with jitter, a delay of about 33 ms and 3 % of its frames lost. Start pose,
-cube and meeting point are drawn. The expert comes down beside the cube and corrects that, as people do; its failures are kept with
-`success=False` and not trained on. The anchors are the camera's frames. At deployment a [live aligner](live.md) gives the newest moment
-at which all rows have come, and the chunk is laid out in time from there.
+[examples/aloha](../examples/aloha/__main__.py): two ViperX arms hand a cube over, in gym-aloha's model. Joints come at 200 Hz, commands
+at 50 Hz, camera frames at 30 Hz with jitter, a delay of about 33 ms and 3 % lost. Start pose, cube and meeting point are drawn. Failed
+demonstrations are kept with `success=False` and not trained on. At deployment the [live aligner](live.md) gives the newest moment for
+which all rows have come.
 
 Success is strict: after 8 s the cube has been between the left fingers for 0.5 s and touched neither the right arm nor the table. The
-environment's own rule counts a touch; the result files have it as `touched`.
+environment's own rule counts a touch (`touched` in the result files).
 
 ```bash
 pip install '.[examples]' && pip install --no-deps gym-aloha
@@ -72,25 +68,18 @@ python -m examples.aloha evaluate --policy mlp      # without --no-camera and --
     "conveyor": (
         "Why clocks: a moving belt",
         """\
-[examples/conveyor](../examples/conveyor/__main__.py): a belt carries a part at 0.1 to 0.4 m/s, drawn for each episode, and a gantry
-holds a tool above it. At 1.05 s the cell lowers the tool; success is a tip within 3 mm of the part's centre. The policy sees only a
-rendered camera of 30 Hz on a clock of its own. A frame arrives 30 or 60 ms late on average. The delay is log-normal with a standard
-deviation of 0.6 of its mean, and changes slowly (0.3 s).
+[examples/conveyor](../examples/conveyor/__main__.py): a belt carries a part at 0.1 to 0.4 m/s. At 1.05 s a tool comes down; success is
+a tip within 3 mm of the part's centre. The policy sees only a camera of 30 Hz on its own clock. A frame arrives 30 or 60 ms late on
+average; the delay is log-normal and changes slowly. Demonstrations, network, steps of training and executor are the same for all:
 
-All arms have the same demonstrations, the same network on three frames of the last 0.2 s, the same steps of training and the same
-executor, which moves in straight lines between the steps of a chunk. They differ in this:
+| policy | its data |
+| --- | --- |
+| rows | a LeRobot dataset of 30 fps: each row has the newest frame that had arrived, as the policy gets it on the belt. It knows the mean age, not this frame's |
+| stamps | the same, and the age of the row's frame as a feature |
+| clocks | streams: frames have the camera's stamp, and the loader gives the age at any moment: 120 moments a second to draw from. The policy acts for the newest settled moment, and its chunk has stamps. One policy serves both delays |
 
-- **rows** are a LeRobot dataset of 30 fps. A row has the newest frame that had arrived at its moment, with the expert's command of that
-  moment. On the belt the policy gets the same: each 1/30 s the newest frame that has arrived. So it knows the mean age, but not this
-  frame's.
-- **stamps** have one feature more, the age of the row's frame.
-- **clocks** are streams: a frame has the camera's stamp, and the loader gives its age at any moment, so training draws from 120 moments
-  a second instead of 30. On the belt the policy acts for the newest settled moment, and the stamps of its chunk say which command is
-  for now. The delay is no part of its training: one policy serves both.
-
-What decides is whether the age is known, in a stream or in a feature that someone thought of before recording. The 3 mm were chosen
-after a pilot with other policies; the picture has other distances. Policies are trained on the CPU, one thread each, also where
-the machine below has a GPU.
+What decides is whether the age is known. The 3 mm were chosen after a pilot; the picture has other distances. Policies are trained on
+the CPU, one thread each.
 
 ```bash
 pip install '.[examples]'
@@ -169,23 +158,29 @@ def table(content: dict) -> str:
     return "".join("| " + " | ".join(cells[k] for k in keep) + " |\n" for cells in rows)
 
 
-def section(path: Path, content: dict) -> str:
+def section(path: Path, content: dict, said: set[str]) -> str:
+    """A result file's part of the page, without what a part before it has `said` of its arms and of what was expected."""
     what = " ".join(path.stem.split("-")[2:])
-    expert, versions = content["expert"], content["versions"]
+    expert = content["expert"]
     share = results.wilson(expert["successes"], expert["episodes"])
+    explained = [f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()]
+    expected = f"Expected before the runs: {content['predictions'].strip().rstrip('.')}."
+    sentences = [
+        f"Demonstrations that succeed: {expert['successes']} of {expert['episodes']} ({percent(*share)} %).",
+        "" if expected in said else expected,
+        verdict(content),
+        spent(content),
+        f"{content['machine']}, `{content['command']}`.",
+    ]
     lines = [
         f"### {content.get('title', what.capitalize())}\n",
         f"![Success and loss against the time of training]({path.stem}.png)\n" if has_curves(content) else "",
         table(content),
-        "".join(f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()),
-        f"Demonstrations that succeed: {expert['successes']} of {expert['episodes']} ({percent(*share)} %). Expected before the runs: "
-        f"{content['predictions'].strip().rstrip('.')}.\n",
-        verdict(content),
-        spent(content),
-        f"`{content['command']}`, commit {content['commit']}, {content['machine']}, "
-        f"{', '.join(f'{name} {version}' for name, version in versions.items())}.\n",
+        "".join(one for one in explained if one not in said),
+        " ".join(filter(None, sentences)) + "\n",
     ]
-    return "\n".join(filter(None, lines))
+    said.update(explained, [expected])
+    return "\n".join(filter(str.strip, lines))
 
 
 def verdict(content: dict) -> str:
@@ -196,14 +191,14 @@ def verdict(content: dict) -> str:
     intervals = [results.paired_difference(*pair)[1] for pair in pairs]
     if not intervals or any(low > 0 or high < 0 for low, high in intervals):
         return ""
-    return "Every interval of a difference holds 0: these starts show none between the arms.\n"
+    return "Every interval of a difference holds 0: these starts show none."
 
 
 def spent(content: dict) -> str:
     """How much the command took for everything, where that was kept."""
     if "spent" not in content:
         return ""
-    return "All of it took {cpu_s:.0f} CPU seconds in {wall_s:.0f} s.\n".format(**content["spent"])
+    return "All of it: {cpu_s:.0f} CPU seconds in {wall_s:.0f} s.".format(**content["spent"])
 
 
 def rollouts(example: str) -> str:
@@ -213,7 +208,7 @@ def rollouts(example: str) -> str:
         return ""
     moving = picture.with_suffix(".gif")
     shown = f"![Rollouts, with the failures in them]({(moving if moving.exists() else picture).name})\n"
-    words = "Up to 8 failures of one policy, red, and successes of the same policy, green"
+    words = "One policy: up to 8 failures, red, and successes, green"
     still = f"\n{words} ([their last moments]({picture.name})).\n" if moving.exists() else f"\n{words}.\n"
     return shown + still
 
@@ -223,9 +218,16 @@ def page(found: dict[Path, dict]) -> str:
     for example, (heading, words) in EXAMPLES.items():
         of_it = {path: content for path, content in found.items() if example_of(path) == example}
         if of_it:
+            said: set[str] = set()
             own = f"![{heading}](training-{example}.png)\n" if example in DRAWN else ""
-            parts += [f"## {heading}\n", words, own, rollouts(example), *(section(*item) for item in of_it.items())]
-    return "\n".join(filter(None, parts)) + "\n*`python docs/training.py` writes this page.*\n"
+            parts += [
+                f"## {heading}\n",
+                words,
+                own,
+                rollouts(example),
+                *(section(*item, said) for item in of_it.items()),
+            ]
+    return "\n".join(filter(None, parts))
 
 
 # ---- Its pictures ----
