@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
-from flat_options import flat_loader
 from robocache._arguments import make_parser
 
 import robocache
@@ -38,7 +37,6 @@ RUN_HERE = {
         "parts = ds.split(",
         "memory = robocache.Memory(residency=",
         "loader = robocache.Loader(ds, ..., memory=robocache.Memory(prefetch=2))",
-        'loader = robocache.Loader(ds, framework="numpy", memory=robocache.Memory(reuse_buffers=True)',
         "from robocache import Window",
         "def clouds_at(",
         "stats = ds.statistics(parts",
@@ -187,16 +185,6 @@ def test_loader_buffers(names, cuda):
     names["given"]["device"] = cuda
     run("loader", "loader = robocache.Loader(ds, ..., memory=robocache.Memory(prefetch=2))", names)
     assert next(names["loader"])["action"].shape == (16, 2, 7)
-
-
-def test_loader_with_jax(names):
-    """numpy stands in for JAX: what a step was given is as it was when the epoch is over."""
-    names |= {"jnp": np, "state": [], "step": lambda state, action: [*state, action]}
-    names["given"]["device"] = "cpu"
-    run("loader", 'loader = robocache.Loader(ds, framework="numpy", memory=robocache.Memory(reuse_buffers=True)', names)
-    plain = flat_loader(names["ds"], framework="numpy", **names["given"])
-    assert len(names["state"]) == len(plain)
-    assert all(map(np.array_equal, names["state"], [batch["action"] for batch in plain]))
 
 
 def test_loader_normalisation(names):
