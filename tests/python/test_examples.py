@@ -228,11 +228,9 @@ def test_the_signature_on_an_operations_page(page):
     }
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "tsdf"])  # which shows none
-def test_the_cpp_example_on_an_operations_page_is_part_of_one_that_runs(page):
-    (shown,) = snippets("cpp", (ROOT / f"docs/{page}.md").read_text())
-    program = (ROOT / f"examples/{page}.cpp").read_text()
-    assert re.sub(r"\s+", " ", shown).strip() in re.sub(r"\s+", " ", program)
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "tsdf"])  # which has none
+def test_the_cpp_example_that_an_operations_page_names_is_run(page):
+    assert f"(../examples/{page}.cpp)" in (ROOT / f"docs/{page}.md").read_text()
     assert page in re.search(r"foreach\(example (.*?)\)", (ROOT / "examples/CMakeLists.txt").read_text()).group(1)
 
 
