@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <numbers>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -54,9 +55,56 @@ void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width,
   }
 }
 
+// A full turn in radians and in degrees.
+constexpr std::array kTurns{2 * std::numbers::pi, 360.0};
+
 bool is_wrap(double step) {
-  return std::ranges::any_of(std::array{2 * std::numbers::pi, 360.0},
-                             [&](double turn) { return std::abs(std::abs(step) / turn - 1) < kWrapNear; });
+  return std::ranges::any_of(kTurns, [&](double turn) { return std::abs(std::abs(step) / turn - 1) < kWrapNear; });
+}
+
+// Whether a step leads from one end of an angle's range to the other: from -turn / 2 to turn / 2, or from 0 to turn.
+bool passes_end(double from, double to) {
+  return std::ranges::any_of(kTurns, [&](double turn) {
+    const double sum = std::abs(from + to);
+    return std::abs(std::abs(to - from) / turn - 1) < kWrapNear &&
+           (sum < kWrapNear * turn || std::abs(sum / turn - 1) < kWrapNear);
+  });
+}
+
+// The 99th percentile of some sizes, which this reorders.
+template <class Real>
+double percentile_of(std::vector<Real>& sizes) {
+  const auto percentile = sizes.begin() + static_cast<ptrdiff_t>(0.99 * static_cast<double>(sizes.size() - 1));
+  std::ranges::nth_element(sizes, percentile);
+  return static_cast<double>(*percentile);
+}
+
+// The steps of an angle that wraps so often that the 99th percentile of its steps is such a step.
+struct FrequentWraps {
+  double turn;
+  double ordinary;  // the 99th percentile of the other steps
+
+  // A wrap differs from a full turn by an ordinary step.
+  bool has(double step) const {
+    const double size = std::abs(step);
+    return size > kWrapRatio * ordinary && std::abs(size - turn) <= std::max(kWrapNear * turn, 2 * ordinary);
+  }
+};
+
+// Finds frequent wraps by the sizes of the steps. Values that merely jump have other large steps, too.
+template <class Real>
+std::optional<FrequentWraps> find_frequent_wraps(const std::vector<Real>& sizes) {
+  for (const double turn : kTurns) {
+    std::vector<Real> rest;
+    std::ranges::copy_if(sizes, std::back_inserter(rest),
+                         [&](Real size) { return static_cast<double>(size) < turn / 2; });
+    const size_t large = sizes.size() - rest.size();
+    if (rest.empty() || large * 100 <= sizes.size()) continue;
+    const FrequentWraps wraps{turn, percentile_of(rest)};
+    const auto found = std::ranges::count_if(sizes, [&](Real size) { return wraps.has(static_cast<double>(size)); });
+    if (static_cast<double>(found) >= kWrapShare * static_cast<double>(large)) return wraps;
+  }
+  return std::nullopt;
 }
 
 void add_beyond(std::vector<Beyond>& found, const Beyond& more) {
@@ -126,7 +174,7 @@ class ValueScan::Chunk {
     if (!is_floating(scan_.dtype_)) return found;
     for (int64_t c = 0; c < width; ++c) {
       const auto at = static_cast<size_t>(c);
-      if (may_jump(steps[at], step_sums[at])) find_jumps(found, first + c);
+      if (may_jump(steps[at], step_sums[at], found.columns[at].scan)) find_jumps(found, first + c);
     }
     return found;
   }
@@ -323,10 +371,14 @@ class ValueScan::Chunk {
 
   // A cheap test whether a jump is possible. If the largest step is kJump times the 99th percentile, the mean is at
   // most a fraction of it. The last factor covers the rounding of the sums.
-  bool may_jump(const ScanSteps<Real>& steps, double sum) const {
+  // Frequent wraps raise the mean, but numbers that wrap span a turn.
+  bool may_jump(const ScanSteps<Real>& steps, double sum, const ColumnScan& column) const {
     const int64_t count = end_ - std::max<int64_t>(begin_, 1);
     if (count < kJumpRows || steps.moved < kJumpRows) return false;
     if (static_cast<double>(steps.moved) < kJumpMoving * static_cast<double>(count)) return false;
+    const double span = column.greatest - column.least;
+    const auto spans = [&](double turn) { return 0.75 * turn < span && span < (1 + kWrapNear) * turn; };
+    if (std::ranges::any_of(kTurns, spans) && static_cast<double>(steps.greatest) > 0.75 * span) return true;
     const double most = static_cast<double>(steps.greatest) * (0.99 / kJump + 0.01) * static_cast<double>(count);
     return !std::isfinite(sum) || !(most * 1.001 < sum);
   }
@@ -343,16 +395,22 @@ class ValueScan::Chunk {
     for (const Real step : steps) {
       if (step != 0) sizes.push_back(std::abs(step));
     }
-    const auto percentile = sizes.begin() + static_cast<ptrdiff_t>(0.99 * static_cast<double>(sizes.size() - 1));
-    std::ranges::nth_element(sizes, percentile);
-    const auto bound = static_cast<Real>(kJump * static_cast<double>(*percentile));
+    const std::optional<FrequentWraps> wraps = find_frequent_wraps(sizes);
+    const auto bound = static_cast<Real>(kJump * (wraps ? wraps->ordinary : percentile_of(sizes)));
     for (size_t i = 0; i < steps.size(); ++i) {
-      if (!(std::abs(steps[i]) > bound)) continue;
+      const int64_t row = first + static_cast<int64_t>(i);
       const auto step = static_cast<double>(steps[i]);
+      if (wraps && wraps->has(step)) {
+        found.jumps.push_back({feature, row, JumpKind::kWrap, step});
+        continue;
+      }
+      if (!(std::abs(steps[i]) > bound)) continue;
       const double back = i + 1 < steps.size() ? static_cast<double>(steps[i + 1]) : 0;
-      const bool is_spike = std::abs(back) > bound && std::abs(step + back) < kSpikeReturn * std::abs(step);
+      const bool is_spike =
+          std::abs(back) > bound && std::abs(step + back) < kSpikeReturn * std::abs(step) &&
+          !passes_end(static_cast<double>(number(row - 1, feature)), static_cast<double>(number(row, feature)));
       const JumpKind kind = is_spike ? JumpKind::kSpike : is_wrap(step) ? JumpKind::kWrap : JumpKind::kStep;
-      found.jumps.push_back({feature, first + static_cast<int64_t>(i), kind, step});
+      found.jumps.push_back({feature, row, kind, step});
       if (is_spike) ++i;  // skips the step back
     }
   }

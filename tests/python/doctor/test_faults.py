@@ -232,6 +232,41 @@ def test_a_wrap_of_a_declared_angle_is_none(clean, tmp_path):
     assert robots.places(report) == []
 
 
+@pytest.mark.parametrize("turn", [2 * math.pi, 360.0], ids=["radians", "degrees"])
+@pytest.mark.parametrize("low", [-0.5, 0.0], ids=["half a turn to each side", "from 0"])
+@pytest.mark.parametrize("share", [0.004, 0.02, 0.05, 0.15])
+@pytest.mark.parametrize("hovers", [False, True], ids=["turns on", "hovers at the end"])
+def test_an_angle_that_wraps_often(tmp_path, turn, low, share, hovers):
+    """Above 1 % of the steps, the 99th percentile is itself a wrap."""
+    rows = 2000
+    noise = np.random.default_rng(5).normal(0, 1e-3, rows)
+    angle = share * np.arange(rows) + noise
+    if hovers:  # it passes the end and comes back at once
+        angle = np.where(np.arange(rows) % round(2 / share) == 7, low + 0.002, low - 0.006) + noise / 2
+    angle = turn * ((angle - low) % 1 + low)
+    time = np.arange(rows) * 20_000_000
+    values = np.stack([angle, np.cumsum(noise)], 1)
+    cache = robots.write(tmp_path / "cache", [{"state": (time, values)}], describe={"state": {"names": ["yaw", "x"]}})
+    (found,) = [f for f in robocache.doctor(cache).findings if f.code in ("angle-wrap", "spike", "step")]
+    assert found.code == "angle-wrap" and found.message.startswith("yaw")
+    assert found.count == np.count_nonzero(np.abs(np.diff(angle)) > turn / 2)
+    assert ('[[0, 1, "angle"]]' if turn < 10 else '[[0, 1, "previous"]]') in found.advice
+
+
+@pytest.mark.parametrize("span", [2 * math.pi, 360.0])
+def test_numbers_that_span_a_turn_without_wrapping_have_no_wraps(tmp_path, span):
+    rng = np.random.default_rng(6)
+    time = np.arange(2000) * 20_000_000
+    columns = [
+        rng.uniform(-span / 2, span / 2, 2000),
+        span / 2 * np.sin(np.arange(2000) * 0.9),
+        rng.normal(0, span / 8, 2000).clip(-span / 2, span / 2),
+        rng.integers(0, 5, 2000) * span / 4 + rng.normal(0, 1e-3, 2000),
+    ]
+    cache = robots.write(tmp_path / "cache", [{"state": (time, np.stack(columns, 1))}])
+    assert not [f for f in robocache.doctor(cache).findings if f.code in ("angle-wrap", "spike", "step")]
+
+
 def test_jumps_of_every_episode_are_the_columns_nature(clean, tmp_path):
     for streams in clean:
         streams["observation.state"][1][150:, 2] += 10
