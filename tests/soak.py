@@ -1,11 +1,11 @@
 """How long the tests that attack run: mutations, forgeries, kills, forks, many batches.
 
-They are shorter than they could be: `./dev soak` runs the same code ROBOCACHE_SOAK times as long.
+They are shorter than they could be: `./dev attack` runs the same code ROBOCACHE_SOAK times as long.
 """
 
 import os
 
 
 def rounds(short: int) -> int:
-    """`short` in an ordinary run, ROBOCACHE_SOAK times as many in `./dev soak`."""
+    """`short` in an ordinary run, ROBOCACHE_SOAK times as many in `./dev attack`."""
     return short * int(os.environ.get("ROBOCACHE_SOAK", "1"))

@@ -72,7 +72,7 @@ def test_lines_longer_than_what_is_read_at_once(tmp_path):
 
 @pytest.mark.soak
 def test_many_episodes_open_at_once(tmp_path):
-    """`./dev soak` has a million of them."""
+    """`./dev attack` has a million of them."""
     episodes = rounds(25_000)
     times, values = np.array([0, 20_000_000]), np.zeros((2, 7), np.float32)
     with robocache.Writer(tmp_path / "few") as w, w.episode(task="t", success=True) as ep:

@@ -1,6 +1,6 @@
 """Sources with something changed at random end in a cache that verifies, or in an error of robocache's own.
 
-`./dev soak` makes a long run of it.
+`./dev attack` makes a long run of it.
 """
 
 import json

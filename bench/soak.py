@@ -1,0 +1,511 @@
+"""Soak: every part of RoboCache again and again, and whether anything stays behind.
+
+    python bench/soak.py --minutes 60 --device cuda
+
+After each part of a round: memory, descriptors, mappings, threads, child processes, shared memory, files and GPU memory. At the
+end a line is fitted to each of them over the rounds. What still grows in both halves of the run fails it, with the part that
+grows most. A part also fails if its result is another one than in the first round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import torch
+from record import commit, describe_machine
+from robocache.self_test import self_test
+
+import robocache
+from robocache import Anchors, ImageOptions, Memory, Mixture, Source, Window, live
+
+# Most that a measure may grow over all rounds by the fitted line. A longer run finds smaller leaks.
+LIMITS = {
+    "memory_bytes": 4 << 20,
+    "descriptors": 2,
+    "mappings": 8,
+    "threads": 2,
+    "processes": 1,
+    "shared_memory_files": 2,
+    "files": 2,
+    "gpu_bytes": 4 << 20,
+}
+MS = 1_000_000
+
+
+# ---- Measures ----
+
+
+def measure(folder: Path, device: str) -> dict[str, int]:
+    """Counts what this process holds now, after it has let go of what nobody uses."""
+    gc.collect()
+    pyarrow.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
+    gpu = 0
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        gpu = total - free
+    user = f"robocache-{os.geteuid()}-"
+    return {
+        "memory_bytes": own_memory(),
+        "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # one is of listing them
+        "mappings": Path("/proc/self/maps").read_text().count("\n"),
+        "threads": len(os.listdir("/proc/self/task")),
+        "processes": children(),
+        "shared_memory_files": sum(name.startswith(user) for name in os.listdir("/dev/shm")),
+        "files": sum(len(names) for _, _, names in os.walk(folder)),
+        "gpu_bytes": gpu,
+    }
+
+
+def own_memory() -> int:
+    """Bytes of memory without pages of files; where the kernel does not tell them apart, all that is resident."""
+    try:
+        found = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
+    except OSError:
+        found = []
+    if found:
+        return sum(map(int, found)) << 10
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def children() -> int:
+    count = 0
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            count += int(status.read_text().rpartition(")")[2].split()[1]) == os.getpid()
+        except OSError:
+            continue  # it has ended
+    return count
+
+
+def slope(values: np.ndarray) -> float:
+    """The median slope of all pairs of points (Theil and Sen): single jumps do not count."""
+    rounds = np.unique(np.linspace(0, len(values) - 1, 200).astype(int))
+    first, second = np.triu_indices(len(rounds), 1)
+    rises = values[rounds[second]] - values[rounds[first]]
+    return float(np.median(rises / (rounds[second] - rounds[first]))) if len(rises) else 0.0
+
+
+def steady_slope(values: np.ndarray) -> float:
+    """The smaller slope of the two halves: memory that is kept once is no leak."""
+    middle = len(values) // 2
+    return min(slope(values[:middle]), slope(values[middle:]))
+
+
+# ---- Parts ----
+
+
+@dataclass
+class Stage:
+    folder: Path
+    device: str
+    round: int = 0
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    def new(self, name: str) -> Path:
+        """A path for this part alone, with nothing there."""
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+
+Part = Callable[[Stage], Any]
+
+
+def write_recording(path: Path, episodes: int = 4, append: bool = False) -> None:
+    rng = np.random.default_rng(episodes)
+    rates = {"state": (50, 7, "float32"), "action": (30, 5, "float64"), "mode": (5, 1, "int16")}
+    with robocache.Writer(path, append=append) as writer:
+        for number in range(episodes):
+            start = 1_700_000_000_000_000_000 + 10**12 * number
+            with writer.episode(task=f"task {number % 2}") as episode:
+                for name, (rate, features, dtype) in rates.items():
+                    stamps = start + np.arange(2 * rate) * (1_000_000_000 // rate)
+                    episode.append(name, stamps, (30 * rng.normal(size=(2 * rate, features))).astype(dtype))
+                pixels = rng.integers(0, 40, (20, 48, 64, 3)) + np.linspace(0, 200, 64, dtype=np.int64)[:, None]
+                stamps = start + np.arange(20) * 100 * MS
+                episode.append("camera", stamps, pixels.astype(np.uint8), codec="jpeg")
+                episode.append("depth", stamps, pixels[..., :1].astype(np.uint16), codec="png")
+
+
+def digest(batches: Any) -> str:
+    """Hashes batches: dicts of arrays and of lists of str."""
+    result = hashlib.sha256()
+    for batch in batches:
+        for key in sorted(batch):
+            value = batch[key].cpu().numpy() if hasattr(batch[key], "cpu") else batch[key]
+            result.update(key.encode() + (value.tobytes() if hasattr(value, "tobytes") else repr(value).encode()))
+    return result.hexdigest()
+
+
+def some(loader: Any, count: int = 6) -> list[Any]:
+    """The first batches, over an epoch's end where there are fewer."""
+    return list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count))
+
+
+def windows() -> dict[str, Window]:
+    images = ImageOptions(size=(40, 48), crop=(32, 32), brightness=0.2, hue=0.05)
+    return {
+        "state": Window([-0.1, -0.033, 0.0], normalize="mean_std"),
+        "action": Window([0.0, 0.05, 0.1, 0.3]),
+        "camera": Window([-0.1, 0.0], images=images),
+    }
+
+
+def operations(stage: Stage) -> None:
+    tested = self_test()
+    if tested.failures:
+        raise AssertionError(f"self-test: {tested.failures}")
+
+
+def gradients(stage: Stage) -> str:
+    rng = np.random.default_rng(1)
+    times = torch.from_numpy(np.cumsum(rng.uniform(0.5, 1.5, (4, 60)), axis=1)).to(stage.device)
+    values = torch.from_numpy(rng.normal(size=(4, 60, 7)).astype(np.float32)).to(stage.device).requires_grad_()
+    results = []
+    for method in ("linear", "pchip", "cubic"):
+        resampled = robocache.resample_trajectories(values, times, times[:, 5:50] + 0.1, method=method)
+        (gradient,) = torch.autograd.grad(resampled.square().sum(), values)
+        results.append({"resampled": resampled.detach(), "gradient": gradient})
+    return digest(results)
+
+
+def loaders(stage: Stage) -> list[str]:
+    """Every tier, with and without batches made ahead and memory used again; some are left in the middle of an epoch."""
+    results = []
+    for residency, prefetch in itertools.product(("device", "pinned", "mapped"), (0, 2)):
+        memory = Memory(residency=residency, prefetch=prefetch, reuse_buffers=prefetch == 2 and residency == "mapped")
+        loader = robocache.Loader(
+            stage.cache, batch_size=24, delta_timestamps=windows(), device=stage.device, memory=memory, task_text=True
+        )
+        results.append(digest(itertools.islice(loader, 3)))
+        loader.load_state_dict(loader.state_dict())
+        results.append(digest([next(loader)]))
+    decoded = robocache.Loader(
+        stage.cache,
+        batch_size=8,
+        delta_timestamps={"camera": None},
+        device=stage.device,
+        memory=Memory(residency="decoded" if stage.device == "cuda" else "auto"),
+        anchors=Anchors(stream="state", edges="drop"),
+    )
+    return [*results, digest(some(decoded))]
+
+
+def mixtures(stage: Stage) -> str:
+    sources = [
+        Source(stage.cache, weight=3, episodes=[0, 1], name="first"),
+        Source(stage.cache, weight=1, episodes=[2, 3], name="second"),
+    ]
+    loader = robocache.Loader(
+        Mixture(sources, samples_per_epoch=500), batch_size=32, delta_timestamps=windows(), device=stage.device
+    )
+    batches = some(loader, 4)
+    loader.set_weights({"first": 1, "second": 2})
+    return digest([*batches, *some(loader, 4)])
+
+
+RANK = """
+import hashlib, sys
+cache, device, rank = sys.argv[1:]
+if device == "cpu":
+    sys.modules["torch"] = None  # its import takes most of the time
+import robocache
+windows = {"state": [-0.1, 0.0], "action": [0.0, 0.05], "camera": [0.0]}
+loader = robocache.Loader(cache, batch_size=16, delta_timestamps=windows, device=device, seed=1,
+                          memory=robocache.Memory(residency="pinned"), ranks=robocache.Ranks(rank=int(rank), world_size=2))
+result = hashlib.sha256()
+for batch in loader:
+    for key in sorted(batch):
+        result.update((batch[key].cpu().numpy() if device == "cuda" else batch[key]).tobytes())
+print(result.hexdigest())
+"""
+
+
+def ranks(stage: Stage) -> list[str]:
+    """Two processes that share the batches of an epoch, every third round."""
+    if stage.round % 3:
+        return []
+    command = [sys.executable, "-c", RANK, str(stage.cache), stage.device]
+    running = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    results = [process.communicate(timeout=300)[0] for process in running]
+    if any(process.returncode for process in running):
+        raise AssertionError(f"ranks ended with {[process.returncode for process in running]}")
+    return results
+
+
+def datasets(stage: Stage) -> None:
+    for number in range(20):
+        with robocache.open(stage.cache, verify=number % 5 == 0) as dataset:
+            kept = dataset.episode(number % 4)["camera"][1][0]
+        if kept.shape != (48, 64, 3):
+            raise AssertionError(f"a frame of another shape: {kept.shape}")
+
+
+def appends(stage: Stage) -> None:
+    """Grows one cache for ten rounds, then begins anew."""
+    path = stage.folder / "growing" if stage.round % 10 else stage.new("growing")
+    write_recording(path, 1, append=path.exists())
+    with robocache.open(path, verify=True) as dataset:
+        if len(dataset) != stage.round % 10 + 1:
+            raise AssertionError(f"{len(dataset)} episodes after {stage.round % 10 + 1} appends")
+    if stage.round % 10 == 9:
+        shutil.rmtree(path)
+
+
+def ingests(stage: Stage) -> list[Any]:
+    source, rng = stage.new("source"), np.random.default_rng(2)
+    for number in range(3):
+        folder = source / "csv" / f"run_{number}"
+        folder.mkdir(parents=True)
+        table = np.column_stack([np.arange(200) / 100, rng.normal(size=(200, 6))])
+        np.savetxt(folder / "imu.csv", table, fmt="%.9f", delimiter=",")
+    sources = {"csv": source / "csv"}
+    if importlib.util.find_spec("h5py"):
+        import h5py
+
+        sources["robomimic"] = source / "demos.hdf5"
+        with h5py.File(sources["robomimic"], "w") as file:
+            demo = file.create_group("data/demo_0")
+            demo["actions"], demo["obs/joint_pos"] = rng.normal(size=(50, 7)), rng.normal(size=(50, 9))
+            demo["obs/agentview_image"] = rng.integers(0, 255, (50, 32, 32, 3), dtype=np.uint8)
+    results = []
+    for name, path in sources.items():
+        more = {"rate_hz": 20} if name == "robomimic" else {"workers": 2 if stage.round % 3 == 0 else 1}
+        report = robocache.ingest(path, stage.folder / "ingested", format=name, overwrite=True, progress=None, **more)
+        found = robocache.doctor(stage.folder / "ingested")
+        results.append((report.rows, found.summary))
+    shutil.rmtree(source)
+    shutil.rmtree(stage.folder / "ingested")
+    return results
+
+
+def exports(stage: Stage) -> list[Any]:
+    """A cache to LeRobot, and to MCAP where that is installed, and both read again."""
+    results = []
+    for to in ("lerobot", *(["mcap"] if importlib.util.find_spec("mcap") else [])):
+        more = {"fps": 20, "methods": {"state": "linear", "action": "linear", "camera": "nearest"}}
+        exported = stage.new("exported")
+        robocache.export(
+            stage.cache, exported, to=to, streams=["state", "action", "camera"], **(more if to == "lerobot" else {})
+        )
+        report = robocache.ingest(exported, stage.folder / "again", overwrite=True, progress=None)
+        results.append((to, report.episodes, report.rows))
+    shutil.rmtree(stage.folder / "again")
+    shutil.rmtree(exported)
+    return results
+
+
+def robot(stage: Stage) -> None:
+    """Rings that rows reach late, twice, or too late to be kept, while an aligner reads them and a recorder writes them."""
+    rings = {
+        "state": live.Ring((7,), "float32", span_s=8.0, lateness_s=0.02),
+        "action": live.Ring((5,), "float64", span_s=8.0, lateness_s=0.02, on_rewind="segment"),
+        "camera": live.Ring((48, 64, 3), "uint8", span_s=8.0, lateness_s=0.02, codec="jpeg"),
+    }
+    dataset = robocache.open(stage.cache)
+    spec = robocache.Loader(dataset, batch_size=1, delta_timestamps=windows(), device="cpu").spec
+    frame = dataset["camera"].values.file(0).tobytes()
+    aligner = live.Aligner(spec, rings, device=stage.device)
+    pushed, came = dict.fromkeys(rings, 0), {name: dict[str, int]() for name in rings}
+    rng = np.random.default_rng(stage.round)
+
+    def push() -> None:
+        begin = time.time_ns() - 30_000 * MS
+        for tick in range(1000):
+            if tick % 10 == 0:
+                time.sleep(0.002)  # the reader and the recorder go on meanwhile
+            now = 2 * MS * tick
+            for name, every in (("state", 1), ("action", 2), ("camera", 10)):
+                if tick % every:
+                    continue
+                # on time, late, too late, ahead of its arrival, a rewind
+                back = int(rng.choice([0, 6, 15, 200, -60_000, 20_000], p=[0.8, 0.1, 0.05, 0.04, 0.005, 0.005])) * MS
+                row = frame if name == "camera" else np.zeros(rings[name].shape, rings[name].dtype)
+                became = rings[name].push(begin + now - back, row)
+                pushed[name] += 1
+                came[name][became] = came[name].get(became, 0) + 1
+
+    recorder = live.Recorder(rings, stage.new("recorded"), episode={"task": "soak"}, commit_s=0.2)
+    thread = threading.Thread(target=push)
+    thread.start()
+    while thread.is_alive():
+        with contextlib.suppress(robocache.StaleError):  # a rewind puts one ring behind the others
+            aligner.latest()
+    thread.join()
+    recorder.close()
+    for name, ring in rings.items():
+        counts = ring.counts
+        became = {key: counts[key] for key in ("kept", "reordered", "too_late", "refused", "segments")}
+        if counts["pushed"] != pushed[name] or sum(became.values()) != pushed[name]:
+            raise AssertionError(f"ring {name}: pushed {pushed[name]}, counted {counts}")
+        if {
+            key.removesuffix("s") if key == "segments" else key: count for key, count in became.items() if count
+        } != came[name]:
+            raise AssertionError(f"ring {name}: push said {came[name]}, counted {counts}")
+    with robocache.open(stage.folder / "recorded", verify=True) as recorded:
+        for name in rings:
+            if len(recorded[name].time_ns) != recorder.counts[name]["kept"]:
+                raise AssertionError(
+                    f"recorder {name}: {recorder.counts[name]}, {len(recorded[name].time_ns)} rows in the cache"
+                )
+    shutil.rmtree(stage.folder / "recorded")
+
+
+PARTS: dict[str, Part] = {
+    "operations": operations,
+    "gradients": gradients,
+    "loaders": loaders,
+    "mixtures": mixtures,
+    "ranks": ranks,
+    "datasets": datasets,
+    "appends": appends,
+    "ingests": ingests,
+    "exports": exports,
+    "live": robot,
+}
+
+
+# ---- The run ----
+
+
+class Soak:
+    """Runs rounds of parts and judges what they leave behind."""
+
+    def __init__(self, parts: Mapping[str, Part], folder: Path, device: str) -> None:
+        self.parts, self.stage = parts, Stage(folder, device)
+        self.results: dict[str, Any] = {}
+        self.failures: list[str] = []
+        self.values: dict[str, list[int]] = {name: [] for name in LIMITS}  # at the end of each round
+        # for each part, what it has added since the first round
+        self.added: dict[str, dict[str, list[int]]] = {part: {name: [] for name in LIMITS} for part in parts}
+        self._before = measure(folder, device)
+
+    def run(self) -> None:
+        """Runs a round."""
+        for name, part in self.parts.items():
+            try:
+                result = part(self.stage)
+                if result is not None and result != [] and result != self.results.setdefault(name, result):
+                    self.failures.append(
+                        f"{name}: round {self.stage.round} gave {result}, the first {self.results[name]}"
+                    )
+            except Exception as error:
+                self.failures.append(f"{name}: round {self.stage.round}: {type(error).__name__}: {error}")
+            after = measure(self.stage.folder, self.stage.device)
+            for what, values in self.added[name].items():
+                values.append((values[-1] if values else 0) + after[what] - self._before[what])
+            self._before = after
+        for what, values in self.values.items():
+            values.append(self._before[what])
+        if self.stage.round == 0:
+            gc.freeze()  # what every import made: the collector need not look through it again
+        self.stage.round += 1
+
+    def growth(self) -> dict[str, dict[str, Any]]:
+        """By measure: where it stood after the warm-up, a third of the rounds, and at the end; its slope for a round; and the part
+        that grows most."""
+        warm = self.stage.round // 3
+        grown = {}
+        for what, values in self.values.items():
+            after = np.array(values[warm:], np.float64)
+            by_part = {name: slope(np.array(added[what][warm:], np.float64)) for name, added in self.added.items()}
+            steepest = max(by_part, key=lambda name: by_part[name])
+            rate = steady_slope(after)
+            grown[what] = {
+                "first": int(after[0]),
+                "last": int(after[-1]),
+                "most": int(after.max()),
+                "a_round": round(rate, 3),
+                "steepest": steepest,
+                "grows": rate * len(after) > LIMITS[what],
+            }
+        return grown
+
+
+def run(parts: Mapping[str, Part], minutes: float, device: str, least_rounds: int = 12) -> dict[str, Any]:
+    """Soaks for so many minutes and returns what the result file holds."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="robocache-soak-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", robocache.LoaderWarning)
+        warnings.simplefilter("ignore", live.LostRowsWarning)  # rows before a rewind
+        write_recording(Path(folder) / "cache")
+        soak = Soak(parts, Path(folder), device)
+        while soak.stage.round < least_rounds or time.monotonic() - began < 60 * minutes:
+            soak.run()
+            if len(soak.failures) > 20:
+                break
+        grown = soak.growth()
+    failures = soak.failures + [
+        f"{measured['steepest']}: {what} grows by {measured['a_round']} a round, from {measured['first']} to {measured['last']}"
+        for what, measured in grown.items()
+        if measured["grows"]
+    ]
+    seconds = round(time.monotonic() - began, 1)
+    return {"rounds": soak.stage.round, "seconds": seconds, "parts": list(parts), "growth": grown, "failures": failures}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help=", ".join(PARTS)
+    )
+    parser.add_argument("--json", type=Path, help="writes the result to this file")
+    options = parser.parse_args()
+    options.threads, options.machine = os.cpu_count(), None
+    result = run({name: PARTS[name] for name in options.parts}, options.minutes, options.device)
+    missing = [name for name in ("h5py", "mcap") if not importlib.util.find_spec(name)]
+    for what, measured in result["growth"].items():
+        print(f"{what:20s} {measured['first']:>12,} -> {measured['last']:>12,}   {measured['a_round']:+,.3f} a round")
+    print(f"{result['rounds']} rounds of {len(result['parts'])} parts in {result['seconds']:.0f} s on {options.device}")
+    if missing:
+        print(f"NOT RUN: what needs {', '.join(missing)}, which is not installed")
+    for failure in result["failures"]:
+        print(f"FAILED {failure}")
+    if options.json:
+        about = {
+            "bench": "soak",
+            "machine": describe_machine(options),
+            "commit": os.environ.get("ROBOCACHE_COMMIT") or commit(),
+        }
+        about |= {
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+            "device": options.device,
+            "not_installed": missing,
+        }
+        options.json.write_text(json.dumps(about | result, indent=1) + "\n")
+    return bool(result["failures"])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
