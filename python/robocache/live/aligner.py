@@ -27,6 +27,7 @@ _aligner_open = _lib.function("aligner_open")
 _aligner_describe = _lib.function("aligner_describe")
 _aligner_frontier = _lib.function("aligner_frontier")
 _aligner_at = _lib.function("aligner_at")
+_aligner_latest = _lib.function("aligner_latest")
 _aligner_stalest = _lib.function("aligner_stalest")
 _aligner_bad_frames = _lib.function("aligner_bad_frames")
 
@@ -180,7 +181,8 @@ class Aligner:
         rings: ``{key: Ring}``, one for each key of the spec but the outputs.
         outputs: the keys that the policy puts out, such as ``["action"]``. The batch does not have them, and has ``<key>_base`` where
             their conversions compare with a state: :meth:`Spec.to_absolute` needs it.
-        device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once.
+        device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once; frames are copied as they came and
+            resized there. The batch is queued on torch's current stream.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
         max_age_s: in seconds. :meth:`latest` raises StaleError if a ring got no row for longer, or if its newest row is older
             than another ring's by more. None: no limit.
@@ -217,12 +219,13 @@ class Aligner:
             raise errors.ArgumentTypeError(f"outputs: expected a list of keys, got {outputs!r}")
         handles = [x for key, ring in rings.items() for x in (_lib.text("rings", key), ring._handle)]
         handles += [x for key in outputs for x in (_lib.text("outputs", key), None)]
-        self._handle = _aligner_open(self.spec.to_json(), *handles)
-        described = json.loads(_aligner_describe(self._handle))
         self._torch = _framework(framework, device)
+        if self._torch is not None and device == "cuda":
+            device = f"cuda:{self._torch.cuda.current_device()}"
         self.device = device
+        self._handle = _aligner_open(self.spec.to_json(), device, *handles)
+        described = json.loads(_aligner_describe(self._handle))
         self._opened_ns = time.time_ns()
-        self._copied: Any = None
         arrays = [
             (array["name"], array["dtype"], [1, *array["shape"]], array["offset"]) for array in described["arrays"]
         ]
@@ -236,16 +239,12 @@ class Aligner:
                 size = int(np.prod(shape)) * _lib.numpy_dtype(dtype).itemsize
                 self._batch[name] = memory[offset : offset + size].view(_lib.numpy_dtype(dtype)).reshape(shape)
             return
-        on_cuda = self._torch.device(device).type == "cuda"
-        self._memory = self._torch.zeros(described["bytes"] + 63, dtype=self._torch.uint8, pin_memory=on_cuda)
+        self._memory = self._torch.zeros(described["bytes"] + 63, dtype=self._torch.uint8, device=device)
         self._memory = self._memory[-self._memory.data_ptr() % 64 :]
-        self._on_device = self._torch.empty_like(self._memory, device=device) if on_cuda else None
-        self._copied = self._torch.cuda.Event() if on_cuda else None
-        from_here = self._memory if self._on_device is None else self._on_device
         for name, dtype, shape, offset in arrays:
             kind = getattr(self._torch, dtype)
             size = int(np.prod(shape)) * kind.itemsize
-            self._batch[name] = from_here[offset : offset + size].view(kind).reshape(shape)
+            self._batch[name] = self._memory[offset : offset + size].view(kind).reshape(shape)
 
     def frontier(self) -> int | None:
         """The newest moment all of whose targets are settled, in ns; None where a stream has no such moment yet."""
@@ -264,8 +263,7 @@ class Aligner:
         """
         if self._max_age_ns is not None:
             self._check_age(self._max_age_ns, time.time_ns() if now_ns is None else whole("now_ns", now_ns))
-        frontier = self.frontier()
-        return None if frontier is None else self._filled(frontier)[0]
+        return dict(self._batch) if _aligner_latest(self._handle, self._memory) else None
 
     def at(self, time_ns: int, *, settled: bool = False) -> dict[str, Any]:
         """The batch at a moment. Targets that are not settled are padding.
@@ -277,27 +275,18 @@ class Aligner:
             StaleError: a ring has forgotten rows that the window needs; with `settled`: some targets are not settled.
             ArgumentError: a moment beyond 2^62 ns.
         """
-        batch, unsettled = self._filled(whole("time_ns", time_ns))
+        unsettled: int = _aligner_at(self._handle, self._memory, whole("time_ns", time_ns))
         if settled and unsettled:
             raise errors.StaleError(
                 f"time_ns: expected a moment up to the frontier, {self.frontier()}, got {time_ns}: {unsettled} targets are not settled"
             )
-        return batch
+        return dict(self._batch)
 
     @property
     def bad_frames(self) -> int:
         """Frames so far that did not decode: they are black and padding."""
         frames: int = _aligner_bad_frames(self._handle)
         return frames
-
-    def _filled(self, time_ns: int) -> tuple[dict[str, Any], int]:
-        if self._copied is not None:
-            self._copied.synchronize()  # the last copy reads the memory that is written now
-        unsettled: int = _aligner_at(self._handle, time_ns, self._memory)
-        if self._torch is not None and self._on_device is not None:
-            self._on_device.copy_(self._memory, non_blocking=True)
-            self._copied.record(self._torch.cuda.current_stream(self._on_device.device))
-        return dict(self._batch), unsettled
 
     def _check_age(self, limit: int, now_ns: int) -> None:
         for key, ring in self.rings.items():

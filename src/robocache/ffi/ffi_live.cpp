@@ -35,6 +35,15 @@ Ring& ring_of(const Args& args) { return *args.object<RingHandle>(0, "ring").rin
 Topic& topic_of(const Args& args) { return *args.object<TopicHandle>(0, "topic").topic; }
 Aligner& aligner_of(const Args& args) { return *args.object<AlignerHandle>(0, "aligner").aligner; }
 
+void* batch_memory(const Aligner& aligner, const Args& args) {
+  const TensorView memory = args.tensor(1, "memory");
+  if (memory.device != aligner.device() ||
+      memory.numel() * dtype_size(memory.dtype) < static_cast<int64_t>(aligner.batch_bytes())) {
+    refuse("memory: expected ", std::to_string(aligner.batch_bytes()), " bytes on ", device_name(aligner.device()));
+  }
+  return memory.data;
+}
+
 // Refuses a file whose codec or shape is not the ring's. A file with a damaged header passes: its frame becomes padding.
 void check_frame(const RingOptions& ring, std::span<const uint8_t> file) {
   if (ring.codec.value_or(Codec::kRaw) == Codec::kRaw) return;
@@ -164,11 +173,11 @@ ROBOCACHE_FFI(topic_sink, args, result) {
   result.set(std::string_view(nlohmann::json{address(Topic::sink()), address(&topic_of(args))}.dump()));
 }
 
-// (JSON of a spec; then of each ring its key and itself, of each output its key and None) -> aligner
+// (JSON of a spec, device; then of each ring its key and itself, of each output its key and None) -> aligner
 ROBOCACHE_FFI(aligner_open, args, result) {
   Rings rings;
   std::vector<std::string> outputs;
-  for (int i = 1; i < args.count(); i += 2) {
+  for (int i = 2; i < args.count(); i += 2) {
     std::string key(args.string(i, "rings"));
     if (args.is_none(i + 1)) {
       outputs.push_back(std::move(key));
@@ -176,7 +185,8 @@ ROBOCACHE_FFI(aligner_open, args, result) {
       rings[std::move(key)] = args.object<RingHandle>(i + 1, "rings").ring;
     }
   }
-  result.set_object(AlignerHandle{std::make_shared<Aligner>(spec_from_json(args.string(0, "spec")), rings, outputs)});
+  result.set_object(AlignerHandle{std::make_shared<Aligner>(spec_from_json(args.string(0, "spec")), rings, outputs,
+                                                            device_from_name(args.string(1, "device")))});
 }
 
 // (aligner) -> JSON of its memory's bytes and arrays
@@ -194,15 +204,18 @@ ROBOCACHE_FFI(aligner_describe, args, result) {
 
 ROBOCACHE_FFI(aligner_frontier, args, result) { set(result, aligner_of(args).frontier()); }
 
-// (aligner, time_ns, memory of the batch) -> the number of targets that are not settled
+// (aligner, memory of the batch, time_ns) -> the number of targets that are not settled
 ROBOCACHE_FFI(aligner_at, args, result) {
   Aligner& aligner = aligner_of(args);
-  const TensorView memory = args.tensor(2, "memory");
-  if (memory.device.is_cuda() ||
-      memory.numel() * dtype_size(memory.dtype) < static_cast<int64_t>(aligner.batch_bytes())) {
-    refuse("memory: expected ", std::to_string(aligner.batch_bytes()), " bytes of the host's");
-  }
-  result.set(aligner.at(args.integer(1, "time_ns"), memory.data));
+  void* const memory = batch_memory(aligner, args);
+  result.set(aligner.at(args.integer(2, "time_ns"), memory, current_stream(aligner.device())));
+}
+
+// (aligner, memory of the batch) -> whether there is a frontier
+ROBOCACHE_FFI(aligner_latest, args, result) {
+  Aligner& aligner = aligner_of(args);
+  void* const memory = batch_memory(aligner, args);
+  result.set(aligner.latest(memory, current_stream(aligner.device())));
 }
 
 // (aligner) -> JSON of the key that is farthest behind, and by how much; nothing where a ring is empty

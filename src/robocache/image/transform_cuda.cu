@@ -211,7 +211,12 @@ __device__ Out* out_of(const TransformBatch& batch, int64_t i) {
   return static_cast<Out*>(batch.out) + i * (int64_t{p.out[0]} * p.out[1] * p.channels);
 }
 
-// Frames that are cropped or shifted, without colour. A block computes kRowsOfBlock rows.
+// The rows that each block of a frame computes.
+__device__ int32_t rows_of_block(const TransformParams& p) {
+  return (p.out[0] + static_cast<int32_t>(gridDim.y) - 1) / static_cast<int32_t>(gridDim.y);
+}
+
+// Frames that are cropped or shifted, without colour.
 template <class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
@@ -220,7 +225,8 @@ __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ 
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
-  along_my_pixels(batch.params, blockIdx.y * kRowsOfBlock, kRowsOfBlock, [&](int32_t y, int32_t x, int count) {
+  const int32_t rows = rows_of_block(batch.params);
+  along_my_pixels(batch.params, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
     uint8_t bytes[kTogether * kChannels];
     load_pixels<OnlyMoves, kChannels>(batch, plan, frame, y, x, count, bytes);
     store_pixels<Out, kChannels>(batch.params, bytes, y, x, count, out);
@@ -267,7 +273,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
       return sum;
     });
   }
-  const int32_t rows = p.contrasts ? p.out[0] : kRowsOfBlock;
+  const int32_t rows = rows_of_block(p);
   along_my_pixels(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
     uint8_t bytes[kTogether * kChannels] = {};
     load(y, x, count, bytes);
@@ -293,11 +299,12 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
   const FramePlan& plan = plan_of(batch, i);
   const uint8_t* const frame = frame_of(batch, i);
   Out* const out = out_of<Out>(batch, i);
+  const int32_t rows = rows_of_block(p);
   if constexpr (kWarps) {
     __shared__ Warp warp;
     if (threadIdx.x == 0) warp = warp_of(batch, i);
     __syncthreads();
-    along_my_pixels(p, blockIdx.y * kRowsOfBlock, kRowsOfBlock, [&](int32_t y, int32_t x, int count) {
+    along_my_pixels(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
       for (int k = 0; k < count; ++k) {
         out[int64_t{y} * p.out[1] + x + k] =
             frame == nullptr ? Out{} : warped_depth<Out>(p, plan, warp, frame, y, x + k);
@@ -305,7 +312,7 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
     });
     return;
   }
-  along_my_pixels(p, blockIdx.y * kRowsOfBlock, kRowsOfBlock, [&](int32_t y, int32_t x, int count) {
+  along_my_pixels(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
     const int32_t row = frame == nullptr ? -1 : resized_at(plan.rows, y);
     for (int k = 0; k < count; ++k) {
       const int32_t column = resized_at(plan.columns, x + k);
@@ -464,9 +471,11 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_transform_i
   const DeviceGuard guard(device);
   if (guard.code() != cudaSuccess) return guard.code();
   const TransformParams& p = batch->params;
+  const int64_t frames = batch->count * batch->steps;
   const bool whole = p.dtype == DType::kUInt8 && p.contrasts;
-  const dim3 blocks(static_cast<unsigned>(batch->count * batch->steps),
-                    whole ? 1 : blocks_for(p.out[0], kRowsOfBlock, 65535));
+  // Few frames are spread over the whole device.
+  const int64_t rows = std::clamp<int64_t>(frames * p.out[0] / (2 * multiprocessors(device)), 4, kRowsOfBlock);
+  const dim3 blocks(static_cast<unsigned>(frames), whole ? 1 : blocks_for(p.out[0], rows, 65535));
   return launch_overlapped(kernel_of(p), blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *batch);
 }
 

@@ -9,6 +9,7 @@
 #include "robocache/align/window_batch.hpp"
 #include "robocache/align/window_plan.hpp"
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/backend.hpp"
 #include "robocache/image/codec.hpp"
 #include "robocache/image/transform.hpp"
 #include "robocache/interpolation/methods.hpp"
@@ -78,13 +79,19 @@ struct Aligner::Impl {
     std::optional<ImageTransform> transform;
     FrameShape frame{};
     std::vector<int64_t> numbers;  // 1, 2, ...: what the plan takes for rows
-    std::vector<uint8_t> pixels;
+    std::vector<uint8_t> pixels;   // of a decoded file
     int64_t number_offset = 0;
     int64_t intrinsics_offset = -1;
+
+    // On CUDA, the frames of the window's steps, each once.
+    std::vector<int64_t> copied;  // their numbers
+    PinnedBuffer decoded;         // of files
+    DeviceBuffer on_device;
+    DeviceBuffer workspace;
   };
 
-  Impl(BatchSpec asked, const Rings& rings, const std::vector<std::string>& outputs)
-      : spec(without_goals(std::move(asked))), layout(1), constants(Device{}) {
+  Impl(BatchSpec asked, const Rings& rings, const std::vector<std::string>& outputs, Device to)
+      : device(to), spec(without_goals(std::move(asked))), layout(1), constants(Device{}) {
     check_spec(spec);
     for (const std::string& name : outputs) {
       if (std::ranges::find(spec.keys, name, &KeySpec::key) == spec.keys.end()) {
@@ -109,6 +116,22 @@ struct Aligner::Impl {
     time_offset = layout.add("time_ns", DType::kInt64, {}, "the moment");
     age_offset = layout.add("anchor_age_ns", DType::kInt64, {}, "the moment's age");
     if (spec.dataset_index) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the source");
+    host_bytes = layout.bytes();
+    for (Key& key : keys) {  // last, so that one copy takes everything else to a device
+      if (key.transform) key.out_offset = add_array(key, "", key.spec->dtype, shape_of(*key.spec, key.spec->shape));
+    }
+    if (!device.is_cuda()) return;
+    host_memory = PinnedBuffer(device, static_cast<size_t>(host_bytes));
+    queued = CudaEvent(device);
+    for (Key& key : keys) {
+      if (!key.transform) continue;
+      const auto bytes = static_cast<size_t>(key.spec->steps() * key.frame.bytes());
+      if (*key.spec->rows->codec != Codec::kRaw) key.decoded = PinnedBuffer(device, bytes);
+      key.on_device = DeviceBuffer(device, bytes);
+      key.copied.reserve(static_cast<size_t>(key.spec->steps()));
+      const int64_t workspace = key.transform->workspace_bytes(key.spec->steps());
+      if (workspace > 0) key.workspace = DeviceBuffer(device, static_cast<size_t>(workspace));
+    }
   }
 
   std::string names_of_keys() const {
@@ -261,12 +284,16 @@ struct Aligner::Impl {
     return shape;
   }
 
+  int64_t add_array(const Key& key, const char* suffix, DType dtype, const std::vector<int64_t>& shape) {
+    return layout.add(key.spec->key + suffix, dtype, shape, "key '" + key.spec->key + "'");
+  }
+
   void reserve(Key& key) {
     const KeySpec& of = *key.spec;
     const auto add = [&](const char* suffix, DType dtype, const std::vector<int64_t>& shape) {
-      return layout.add(of.key + suffix, dtype, shape, "key '" + of.key + "'");
+      return add_array(key, suffix, dtype, shape);
     };
-    key.out_offset = add("", of.dtype, shape_of(of, of.shape));
+    if (!of.images || !of.rows) key.out_offset = add("", of.dtype, shape_of(of, of.shape));
     key.pad_offset = add("_is_pad", DType::kBool, shape_of(of, {}));
     if (spec.return_age) key.age_offset = add("_age", DType::kInt64, shape_of(of, {}));
     if (spec.pad_features && !of.images && of.shape.size() == 1) {
@@ -281,7 +308,7 @@ struct Aligner::Impl {
     if (!of.rows) return;
     key.frame = {of.rows->shape[0], of.rows->shape[1], of.rows->shape[2], of.rows->dtype};
     key.transform.emplace(key.frame, *of.images, of.key, of.rows->unit_m);
-    key.pixels.resize(static_cast<size_t>(key.frame.bytes()));
+    if (!device.is_cuda()) key.pixels.resize(static_cast<size_t>(key.frame.bytes()));
   }
 
   // ---- The plan ----
@@ -379,11 +406,12 @@ struct Aligner::Impl {
         " s behind the newest row: older rows are forgotten; make span_s longer, or find the stream that is behind");
   }
 
-  int64_t at(int64_t time_ns, void* to) {
+  int64_t at(int64_t time_ns, void* to, CudaStream stream) {
     if (time_ns < -kLatestNs || time_ns > kLatestNs) {
       refuse("time_ns: expected a moment within +-2^62 ns, got ", std::to_string(time_ns));
     }
-    auto* const memory = static_cast<char*>(to);
+    queued.wait();  // until the last batch has read the memory that is written now
+    auto* const memory = static_cast<char*>(device.is_cuda() ? host_memory.data() : to);
     bool moved = !tables.has_value();
     int64_t newest = INT64_MIN;
     for (Key& key : keys) {
@@ -439,7 +467,7 @@ struct Aligner::Impl {
         is_pad[step] = true;
         ++unsettled;
       }
-      if (key.spec->images) write_frames(key, memory);
+      if (key.spec->images) write_frames(key, memory, stream);
       if (key.feature_pad_offset >= 0) {
         const int64_t own = key.ring == nullptr ? 0
                             : key.conversion    ? key.conversion->out_features
@@ -450,22 +478,62 @@ struct Aligner::Impl {
     const int64_t age = newest == INT64_MIN ? 0 : newest - time_ns;
     std::memcpy(memory + age_offset, &age, 8);
     if (source_offset >= 0) std::memcpy(memory + source_offset, &*spec.dataset_index, 8);
+    if (device.is_cuda()) queue(static_cast<char*>(to), stream);
     return unsettled;
   }
 
-  void write_frames(Key& key, char* memory) {
+  void copy_to_device(void* to, const void* from, int64_t bytes, CudaStream stream) const {
+    check_cuda(cuda_backend().copy_from_host(device.index, to, from, static_cast<size_t>(bytes), stream.handle),
+               "aligner");
+  }
+
+  // Queues the copy of a frame unless an earlier step has. Returns its number among the copies, from 1; 0 if it does not decode.
+  int64_t copy_frame(Key& key, int64_t number, CudaStream stream) {
+    const auto found = std::ranges::find(key.copied, number);
+    const int64_t index = found - key.copied.begin();
+    if (found != key.copied.end()) return index + 1;
+    const int64_t offset = index * key.frame.bytes();
+    const uint8_t* const pixels = pixels_of(key, number - 1, static_cast<uint8_t*>(key.decoded.data()) + offset);
+    if (pixels == nullptr) return 0;
+    if (*key.spec->rows->codec == Codec::kRaw) key.rows.frames[static_cast<size_t>(number - 1)].page_lock(device);
+    copy_to_device(static_cast<char*>(key.on_device.data()) + offset, pixels, key.frame.bytes(), stream);
+    key.copied.push_back(number);
+    return index + 1;
+  }
+
+  // Queues the copy of everything that the host has made, and the frames that are made of it.
+  void queue(char* batch, CudaStream stream) {
+    copy_to_device(batch, host_memory.data(), host_bytes, stream);
+    for (Key& key : keys) {
+      if (!key.transform) continue;
+      key.transform->run_on_device({.pixels = key.on_device.data(),
+                                    .frames = std::ssize(key.copied),
+                                    .rows = reinterpret_cast<const int64_t*>(batch + key.number_offset),
+                                    .first_row = 1},
+                                   {}, 1, key.spec->steps(), batch + key.out_offset, key.workspace.data(), device,
+                                   stream);
+    }
+    queued.record(stream);
+  }
+
+  // Writes the frames; on CUDA it queues their copies, and the numbers then count those.
+  void write_frames(Key& key, char* memory, CudaStream stream) {
     const KeySpec& of = *key.spec;
     char* const out = memory + key.out_offset;
-    const auto* const numbers = reinterpret_cast<const int64_t*>(memory + key.number_offset);
+    auto* const numbers = reinterpret_cast<int64_t*>(memory + key.number_offset);
     auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
     auto* const intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
     if (!key.transform) {  // the source has no such camera: the layout's bytes
       std::memset(out, 0, static_cast<size_t>(of.steps() * features_of(of.shape) * dtype_size(of.dtype)));
     }
+    key.copied.clear();
     for (int64_t step = 0; step < of.steps(); ++step) {
       const int64_t number = key.transform ? numbers[step] : 0;
-      if (key.transform) {
-        const uint8_t* const pixels = number > 0 ? pixels_of(key, number - 1) : nullptr;
+      if (key.transform && device.is_cuda()) {
+        numbers[step] = number > 0 ? copy_frame(key, number, stream) : 0;
+        if (number > 0 && numbers[step] == 0) is_pad[step] = true;
+      } else if (key.transform) {
+        const uint8_t* const pixels = number > 0 ? pixels_of(key, number - 1, key.pixels.data()) : nullptr;
         if (number > 0 && pixels == nullptr) is_pad[step] = true;
         key.transform->run(pixels, {}, step, out + step * key.transform->bytes());
       }
@@ -478,22 +546,23 @@ struct Aligner::Impl {
     }
   }
 
-  // Null for a frame that does not decode.
-  const uint8_t* pixels_of(Key& key, int64_t row) {
+  // A file is decoded to `to`. Null for a frame that does not decode.
+  const uint8_t* pixels_of(Key& key, int64_t row, uint8_t* to) {
     const std::span<const uint8_t> file = key.rows.frames[static_cast<size_t>(row)].bytes();
     if (*key.spec->rows->codec == Codec::kRaw) return file.data();
     try {
-      decode_frame(*key.spec->rows->codec, file, key.frame, key.pixels.data());
+      decode_frame(*key.spec->rows->codec, file, key.frame, to);
     } catch (const FrameError&) {
       ++bad_frames;
       return nullptr;
     }
-    return key.pixels.data();
+    return to;
   }
 
   static constexpr int32_t kFirstOf[3] = {0, 0, 0};
   static constexpr int64_t kFirstAnchor[1] = {0};
 
+  const Device device;
   const BatchSpec spec;
   BatchLayout layout;
   std::vector<Key> keys;
@@ -504,23 +573,29 @@ struct Aligner::Impl {
   int64_t time_offset = 0;
   int64_t age_offset = 0;
   int64_t source_offset = -1;
+  int64_t host_bytes = 0;  // of the layout: all but the frames
   int64_t bad_frames = 0;
+
+  // On CUDA:
+  PinnedBuffer host_memory;
+  CudaEvent queued;  // behind the last batch
 };
 
-Aligner::Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs)
-    : impl_(std::make_unique<Impl>(std::move(spec), rings, outputs)) {}
+Aligner::Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs, Device device)
+    : impl_(std::make_unique<Impl>(std::move(spec), rings, outputs, device)) {}
 Aligner::~Aligner() = default;
 
 const BatchSpec& Aligner::spec() const { return impl_->spec; }
+Device Aligner::device() const { return impl_->device; }
 size_t Aligner::batch_bytes() const { return static_cast<size_t>(impl_->layout.bytes()); }
 const std::vector<BatchArray>& Aligner::arrays() const { return impl_->layout.arrays(); }
 std::optional<int64_t> Aligner::frontier() const { return impl_->frontier(); }
-int64_t Aligner::at(int64_t time_ns, void* memory) { return impl_->at(time_ns, memory); }
+int64_t Aligner::at(int64_t time_ns, void* memory, CudaStream stream) { return impl_->at(time_ns, memory, stream); }
 int64_t Aligner::bad_frames() const { return impl_->bad_frames; }
 
-bool Aligner::latest(void* memory) {
+bool Aligner::latest(void* memory, CudaStream stream) {
   const auto frontier = impl_->frontier();
-  if (frontier) impl_->at(*frontier, memory);
+  if (frontier) impl_->at(*frontier, memory, stream);
   return frontier.has_value();
 }
 

@@ -9,6 +9,8 @@
 // targets are settled, over all keys. A Loader's batch at that moment has the same bytes. Other moments have it too, but for
 // targets that are not settled: they are padding, though the recording may have a value there later (rule 53).
 //
+// On a CUDA device frames are copied as the ring has them, and resized there; everything else is made on the host and copied at once.
+//
 // The arrays are those of the Loader, of one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on; "time_ns" [1], the
 // moment; and "anchor_age_ns" [1], the newest stamp of all rings less the moment. Of a key that the policy puts out there is
 // <key>_base alone, where its conversions have one.
@@ -23,6 +25,7 @@
 
 #include "robocache/batch/layout.hpp"
 #include "robocache/batch/spec.hpp"
+#include "robocache/core/device.hpp"
 #include "robocache/source/ring.hpp"
 
 namespace robocache {
@@ -34,24 +37,25 @@ class Aligner {
  public:
   // `outputs`: the keys that the policy puts out; they need no ring. Throws ArgumentError that names the key: another key without a
   // ring, a ring without a key, rows of another shape, dtype or codec than the spec's, a span that is shorter than the window, a
-  // base in rows.
-  Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs = {});
+  // base in rows. Throws DeviceError, OutOfMemory for the memory of a device.
+  Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs = {}, Device device = {});
   ~Aligner();
 
   const BatchSpec& spec() const;
+  Device device() const;
   size_t batch_bytes() const;
   const std::vector<BatchArray>& arrays() const;
 
   // None: a stream has no settled moment yet.
   std::optional<int64_t> frontier() const;
 
-  // Fills `memory` (batch_bytes(), 64-byte aligned) with the batch at a moment. Never waits for rows. Allocates only while rings
-  // grow. Returns the number of targets that are not settled. Throws ArgumentError for a moment beyond +-2^62 ns. Throws StaleError
+  // Fills `memory` (batch_bytes() of the device, 64-byte aligned) with the batch at a moment; on CUDA it queues that on `stream`.
+  // Never waits for rows. Allocates only while rings grow. Returns the number of targets that are not settled. Throws ArgumentError for a moment beyond +-2^62 ns. Throws StaleError
   // if a ring has forgotten rows that the window needs: with padding instead, the batch would differ from a Loader's.
-  int64_t at(int64_t time_ns, void* memory);
+  int64_t at(int64_t time_ns, void* memory, CudaStream stream = {});
 
   // The batch at the frontier; false where there is none.
-  bool latest(void* memory);
+  bool latest(void* memory, CudaStream stream = {});
 
   // Frames that did not decode, so far: they are black and padding.
   int64_t bad_frames() const;

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/core/backend.hpp"
 #include "robocache/core/time.hpp"
 
 namespace robocache {
@@ -87,7 +91,26 @@ struct Ring::View {
 };
 
 struct RingFrame::Slot {
-  std::vector<uint8_t> bytes;
+  // In whole pages of its own: two slots that share a page could not both be page-locked.
+  void assign(std::span<const char> frame) {
+    constexpr size_t kPage = 4096;
+    if (const size_t pages = (frame.size() + kPage - 1) / kPage; pages > capacity / kPage) {
+      memory.reset(static_cast<uint8_t*>(std::aligned_alloc(kPage, pages * kPage)));
+      capacity = memory == nullptr ? 0 : pages * kPage;
+      if (memory == nullptr) throw std::bad_alloc();
+    }
+    bytes = {memory.get(), frame.size()};
+    if (!frame.empty()) std::memcpy(memory.get(), frame.data(), frame.size());
+  }
+
+  struct Free {
+    void operator()(void* pages) const { std::free(pages); }
+  };
+  std::unique_ptr<uint8_t, Free> memory;
+  size_t capacity = 0;
+  std::span<uint8_t> bytes;  // of the frame
+  std::once_flag locked;
+  HostRegistration registration;
   std::atomic<int64_t> id{-1};  // the frame's; below 0: of none, and the writer may take the slot once nobody pins it
   std::atomic<int32_t> pins{0};
 };
@@ -99,6 +122,11 @@ std::span<const uint8_t> RingFrame::bytes() const {
 void RingFrame::release() {
   if (slot_ != nullptr) slot_->pins.fetch_sub(1);
   slot_ = nullptr;
+}
+
+void RingFrame::page_lock(Device device) {
+  std::call_once(slot_->locked,
+                 [&] { slot_->registration = HostRegistration(device, slot_->memory.get(), slot_->capacity); });
 }
 
 Ring::Ring(RingOptions options)
@@ -178,7 +206,7 @@ int64_t Ring::write_frame(std::span<const char> frame) {
     slots_[static_cast<size_t>(slot_count_++)].store(new RingFrame::Slot);
   }
   RingFrame::Slot& slot = *slots_[static_cast<size_t>(index)].load();
-  slot.bytes.assign(frame.begin(), frame.end());
+  slot.assign(frame);
   const int64_t id = frames_written_++ << kSlotBits | index;
   slot.id.store(id);
   return id;

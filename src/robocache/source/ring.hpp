@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "robocache/cache/dataset.hpp"
+#include "robocache/core/device.hpp"
 #include "robocache/core/dtype.hpp"
 #include "robocache/core/enum_names.hpp"
 
@@ -88,6 +89,10 @@ class RingFrame {
 
   std::span<const uint8_t> bytes() const;
   void release();
+
+  // Page-locks the frame's memory, so that a copy to a CUDA device needs no staging. Only for frames of kRaw, whose memory stays.
+  // Its later frames are page-locked too. Throws DeviceError, OutOfMemory.
+  void page_lock(Device device);
 
  private:
   friend class Ring;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -194,6 +196,120 @@ TEST(Ring, ReadersSeeWholeRows) {
     const RingCounts counts = ring.counts();
     EXPECT_GT(counts.reordered, 0);
     EXPECT_EQ(counts.pushed, counts.kept + counts.reordered + counts.too_late + counts.refused + counts.segments);
+  }
+}
+
+// The answer to a row follows from stamps alone, so the counts must be the writer's own, whatever readers do meanwhile. As many seconds
+// as ROBOCACHE_SOAK says, or one.
+TEST(Ring, CountsEveryRowOnce) {
+  const char* const asked = std::getenv("ROBOCACHE_SOAK");
+  const double seconds = asked == nullptr ? 1 : std::atof(asked);
+  const int64_t span = 2000;
+  const int64_t lateness = 60;
+  for (const Rewind rewind : {Rewind::kRefuse, Rewind::kSegment}) {
+    Ring ring({.dtype = DType::kInt64,
+               .shape = {3},
+               .span_ns = span,
+               .lateness_ns = lateness,
+               .rewind = rewind,
+               .most_ahead_ns = 50});
+    std::atomic<bool> done{false};
+    std::atomic<int64_t> windows{0};
+    std::vector<std::thread> readers;
+    readers.emplace_back([&] {  // each final row once, in order
+      RingRows found;
+      int64_t number = 0;
+      while (!done) {
+        const int64_t first = ring.take(number, 500, false, found);
+        ASSERT_GE(first, number);
+        number = first + found.rows;
+        for (int64_t i = 0; i < found.rows; ++i) {
+          std::array<int64_t, 3> row{};
+          std::memcpy(row.data(), found.values.data() + 24 * i, 24);
+          ASSERT_EQ(row[0], found.time_ns[static_cast<size_t>(i)]);
+          ASSERT_EQ(row[1], -row[0]);
+        }
+      }
+    });
+    readers.emplace_back([&] {
+      RingRows found;
+      while (!done) {
+        const auto newest = ring.newest_ns();
+        if (!newest || !ring.copy(*newest - 500, *newest, 1, found)) continue;
+        ++windows;
+        for (int64_t i = 1; i < found.rows; ++i) {
+          ASSERT_LE(found.time_ns[static_cast<size_t>(i - 1)], found.time_ns[static_cast<size_t>(i)]);
+        }
+        const RingCounts counts = ring.counts();  // while rows come, too
+        ASSERT_EQ(counts.pushed, counts.kept + counts.reordered + counts.too_late + counts.refused + counts.segments);
+        ASSERT_LE(counts.duplicates, counts.kept + counts.reordered + counts.segments);
+      }
+    });
+    std::mt19937_64 random(7);
+    RingCounts expected;
+    std::array<int64_t, 5> answers{};
+    std::vector<int64_t> stamps;  // of rows that are kept, sorted: a duplicate is found among the last ones
+    int64_t now = 1'000'000;
+    int64_t newest = INT64_MIN;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds / 2);
+    for (; expected.pushed % 1024 != 0 || std::chrono::steady_clock::now() < end || windows < 100; ++expected.pushed) {
+      now += static_cast<int64_t>(random() % 4);
+      int64_t stamp = now;
+      switch (random() % 16) {
+        case 0:
+        case 1:
+        case 2:
+          stamp -= static_cast<int64_t>(random() % 120);  // late, or too late
+          break;
+        case 3:
+          stamp += 40 + static_cast<int64_t>(random() % 20);  // ahead, some by too much
+          break;
+        case 4:
+          if (random() % 64 == 0) stamp = static_cast<int64_t>(random() % 3) - 1;  // no clock says that, but for 1
+          break;
+        case 5:
+          if (random() % 256 == 0) stamp -= 3 * span;  // set back
+          break;
+        default:
+          break;
+      }
+      Pushed answer = Pushed::kKept;
+      if (stamp <= 0 || stamp > now + 50) {
+        answer = Pushed::kRefused;
+      } else if (newest != INT64_MIN && stamp < newest - span) {
+        answer = rewind == Rewind::kRefuse ? Pushed::kRefused : Pushed::kSegment;
+      } else if (newest != INT64_MIN && stamp < newest - lateness) {
+        answer = Pushed::kTooLate;
+      } else if (newest != INT64_MIN && stamp < newest) {
+        answer = Pushed::kReordered;
+      }
+      ASSERT_EQ(ring.push(stamp, now, bytes_of({stamp, -stamp, 0})), answer);
+      ++answers[static_cast<size_t>(answer)];
+      if (answer == Pushed::kSegment) {
+        stamps.clear();
+        now = stamp;
+      }
+      if (answer == Pushed::kRefused || answer == Pushed::kTooLate) continue;
+      const auto at = std::ranges::upper_bound(stamps, stamp);
+      expected.duplicates += at != stamps.begin() && *(at - 1) == stamp;
+      stamps.insert(at, stamp);
+      if (stamps.size() > 4096) stamps.erase(stamps.begin(), stamps.end() - 1024);
+      newest = stamps.back();
+    }
+    done = true;
+    for (std::thread& reader : readers) reader.join();
+    const RingCounts counts = ring.counts();
+    EXPECT_EQ(counts.pushed, expected.pushed);
+    EXPECT_EQ(counts.kept, answers[static_cast<size_t>(Pushed::kKept)]);
+    EXPECT_EQ(counts.reordered, answers[static_cast<size_t>(Pushed::kReordered)]);
+    EXPECT_EQ(counts.too_late, answers[static_cast<size_t>(Pushed::kTooLate)]);
+    EXPECT_EQ(counts.refused, answers[static_cast<size_t>(Pushed::kRefused)]);
+    EXPECT_EQ(counts.segments, answers[static_cast<size_t>(Pushed::kSegment)]);
+    EXPECT_EQ(counts.duplicates, expected.duplicates);
+    for (const Pushed each : {Pushed::kKept, Pushed::kReordered, Pushed::kTooLate, Pushed::kRefused}) {
+      EXPECT_GT(answers[static_cast<size_t>(each)], 0);
+    }
+    EXPECT_EQ(counts.segments > 0, rewind == Rewind::kSegment);
   }
 }
 

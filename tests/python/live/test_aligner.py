@@ -36,7 +36,9 @@ def replay(streams, aligner, rings, expected, moments):
                 if key == "anchor_age_ns":
                     continue
                 np.testing.assert_array_equal(
-                    np.ascontiguousarray(array).view(np.uint8).ravel(),
+                    np.ascontiguousarray(array if isinstance(array, np.ndarray) else array.cpu().numpy())
+                    .view(np.uint8)
+                    .ravel(),
                     np.ascontiguousarray(expected[key][compared : compared + 1]).view(np.uint8).ravel(),
                     err_msg=f"{key} at moment {compared}",
                 )
@@ -119,8 +121,9 @@ def filmed(rng, seconds=0.5):
     return joint, stamps, came
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("codec", ["raw", "png", "jpeg", "depth"])
-def test_frames_are_the_loaders(tmp_path, codec):
+def test_frames_are_the_loaders(tmp_path, codec, device):
     rng = np.random.default_rng(3)
     joint, stamps, came = filmed(rng)
     depth = codec == "depth"
@@ -141,7 +144,7 @@ def test_frames_are_the_loaders(tmp_path, codec):
         batch_size=8,
         delta_timestamps={
             "joint": Window([-0.01, 0.0]),
-            "cam": Window([-0.05, 0.0], images=robocache.ImageOptions(size=(8, 8)), tolerance_s=0.2),
+            "cam": Window([-0.05, -0.04, 0.0], images=robocache.ImageOptions(size=(8, 8)), tolerance_s=0.2),
         },
         anchors=Anchors(stream="joint"),
         return_age=True,
@@ -157,7 +160,9 @@ def test_frames_are_the_loaders(tmp_path, codec):
         "joint": robocache.live.Ring((2,), "float32", span_s=0.2, lateness_s=0.003),
         "cam": robocache.live.Ring(shape, pixels.dtype, span_s=0.3, lateness_s=0.031, codec="png" if depth else codec),
     }
-    aligner = robocache.live.Aligner(loader.spec, rings, framework="numpy")
+    aligner = robocache.live.Aligner(
+        loader.spec, rings, device=device, framework="numpy" if device == "cpu" else "torch"
+    )
     compared = replay({"joint": joint, "cam": (stamps, came, files)}, aligner, rings, expected, expected["time_ns"])
     assert compared > 0.7 * len(expected["time_ns"]) and aligner.bad_frames == 0
 
