@@ -18,16 +18,31 @@ _ENDS = {"terminal", "terminals", "timeout", "timeouts", "done", "dones", "termi
     *("truncations", "is_last", "is_terminal", "episode_end", "end_of_episode", "episode_done", "dones_float"),
 }
 _STARTS = {"is_first", "is_init", "reset", "episode_start", "episode_starts"}
-_EPISODE = re.compile(r"episode(_?(index|idx|id|number|no))?|(traj|trajectory|demo|rollout)_?(index|idx|id|number|no)")
+_EPISODE = re.compile(
+    r"(episode|ep|trial|traj|trajectory|demo|demonstration|rollout)_?(index|idx|ids?|number|num|no|nr)"
+    r"|episodes?|trials?|trajectory|rollout|demo"
+)
+# Counts of the rows within an episode.
+_COUNTER = re.compile(
+    r"((time|env|episode|ep|sim|control|traj)_?)?(steps?|ticks?)(_?(index|idx|id|count|counter|num|number))?"
+    r"|((episode|ep|traj)_)?(frame|row|sample)_?(index|idx|id|count|counter|num|number|no)|frame|index|counter|idx|t|times?_?idx"
+)
 _PADDING = re.compile(
     r"(\w+_)?((is_)?(valid|pad|padding)|valids|validity|(attention|loss|action|pad|padding|valid)_?mask|masks?)"
 )
+_TIME = re.compile(
+    r"((sim|simulation|elapsed|episode|ep|relative|rel)_?)?(times?|timestamps?|stamps?)(_?(s|sec|secs|seconds|ms|us|ns))?"
+)
 # Columns of an episode.
 _LENGTH = re.compile(
-    r"(length|(episode|traj|trajectory|ep|demo)_?(len|length)|n(um)?_?(steps|samples|frames|timesteps))"
+    r"((true|real|valid|actual|orig|original|unpadded)_?)?((episode|traj|trajectory|ep|demo|seq|sequence)_?)?(len|length)"
+    r"|n(um)?_?(valid_?)?(steps|samples|frames|timesteps|rows)|(valid|true|real|actual)_?(steps|samples|frames|rows)|t|horizon"
 )
 _LENGTHS = re.compile(r"(\w+_)?(lengths|lens)")
-_CUTS = re.compile(r"(\w+_)?ends")
+_CUTS = re.compile(
+    r"(\w+_)?ends|((starts|begins|ends)|(episode|ep|traj|trajectory|demo|trial|rollout|seq|sequence)_?"
+    r"(ends?|starts?|begins?|firsts|boundaries|splits|offsets))(_?(idxs?|index|indices|rows|steps|frames))?"
+)
 _JOINTS = re.compile(
     r"((\w+_)?(joint|dof|motor|actuator|qpos|state|action|body|link|marker|keypoint|feature)s?_?(names?|order)|joints|dofs|actuators)",
     re.IGNORECASE,
@@ -69,17 +84,14 @@ class Declared:
         rows = max(self._rows.values(), default=0)
         for column, value in metadata.items():
             word = _word(column)
-            if isinstance(value, int | np.integer) and not isinstance(value, bool):
-                if _LENGTH.fullmatch(word) and 2 <= value < min(self._rows.values(), default=0):
-                    why = f"says {value}, but {self._what} has {rows} rows: those behind may be padding, and are read"
-                    self._notes.assume(f"length {column!r}", why)
-            elif isinstance(value, list | tuple | np.ndarray) and len(value) > 1 and np.array(value).dtype.kind in "iu":
-                last = (
-                    int(np.sum(value)) if _LENGTHS.fullmatch(word) else int(value[-1]) if _CUTS.fullmatch(word) else 0
-                )
-                if last == rows > 0:
-                    why = f"{self._what} as one, but it tells of {len(value)}: {_CUT}"
-                    self._notes.assume(f"episodes of {column!r}", why)
+            values = np.array(value) if isinstance(value, int | float | list | tuple | np.ndarray) else np.array("")
+            if values.dtype.kind not in "iuf" or not (values == np.rint(values)).all():
+                continue
+            if values.ndim == 0 and _LENGTH.fullmatch(word) and 2 <= values < min(self._rows.values(), default=0):
+                why = f"says {value:g}, but {self._what} has {rows} rows: those behind may be padding, and are read"
+                self._notes.assume(f"length {column!r}", why)
+            elif values.ndim == 1 and (count := _count_episodes(word, values, rows)) > 1:
+                self._notes.assume(f"episodes of {column!r}", f"{self._what} as one, but it tells of {count}: {_CUT}")
 
 
 def check_joints(known: dict[str, list[str]], where: str, metadata: Mapping[str, Any]) -> None:
@@ -108,9 +120,24 @@ def _word(name: str) -> str:
     return re.split(r"[./]", name.lower())[-1]
 
 
+def _count_episodes(word: str, values: np.ndarray, rows: int) -> int:
+    """Returns how many episodes of these rows a list tells of: by its lengths, or by the rows where they begin or end."""
+    if _LENGTHS.fullmatch(word):
+        return len(values) if values.sum() == rows and values.min(initial=1) > 0 else 0
+    rises = (np.diff(values) > 0).all() and values.min(initial=0) >= 0
+    if (
+        not _CUTS.fullmatch(word)
+        or not rises
+        or not rows - 1 in values[-1:]
+        and not {0, rows}.intersection(values[[0, -1]])
+    ):
+        return 0
+    return 1 + int(np.count_nonzero((values > 0) & (values < rows - 1))) if values[-1] <= rows else 0
+
+
 def _says(name: str) -> bool:
     word = _word(name)
-    return word in _ENDS | _STARTS or any(pattern.fullmatch(word) for pattern in (_PADDING, _EPISODE))
+    return word in _ENDS | _STARTS or any(pattern.fullmatch(word) for pattern in (_PADDING, _EPISODE, _COUNTER, _TIME))
 
 
 def _why(word: str, values: np.ndarray) -> str | None:
@@ -120,6 +147,9 @@ def _why(word: str, values: np.ndarray) -> str | None:
         if len(changes) > 0 and len(np.unique(values.astype(str))) == len(changes) + 1 <= len(values) / 2:
             return f"it has {len(changes) + 1} values, and changes first at row {changes[0]}: {_CUT}"
         return None
+    if _COUNTER.fullmatch(word) or _TIME.fullmatch(word):
+        rows = _restarts(values, bool(_TIME.fullmatch(word)))
+        return f"it begins again in {len(rows)} rows (row {rows[0]}): {_CUT}" if len(rows) else None
     if (
         values.dtype.kind not in "biuf"
         or not np.isin(values, (0, values.max(initial=0) if _PADDING.fullmatch(word) else 1)).all()
@@ -136,3 +166,21 @@ def _why(word: str, values: np.ndarray) -> str | None:
         return f"it is set in {len(rows)} rows behind the first (row {rows[0]}): {_CUT}" if len(rows) else None
     rows = np.flatnonzero(flags[:-1] & ~flags[1:])
     return f"it is set in {len(rows)} rows before others (row {rows[0]}): {_CUT}" if len(rows) else None
+
+
+def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
+    """Returns the rows in which a count of rows, or a time, begins again where it began at first."""
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
+        return np.empty(0, np.int64)
+    values = values.astype(np.float64)
+    steps = np.diff(values)
+    rises, falls = steps[steps > 0], np.flatnonzero(steps < 0) + 1
+    if not len(rises) or not len(falls) or len(values) < 3 * (len(falls) + 1):
+        return falls[:0]
+    step = float(np.median(rises))
+    if (values[falls] > values[0] + step).any() or (values[falls] < values[0] - step).any():
+        return falls[:0]
+    # A counter of few bits begins again too, at the end of its bits.
+    if not is_time and (np.log2(values[falls - 1] + 1) % 8 == 0).all() or (not is_time and rises.max() > 1.5 * step):
+        return falls[:0]
+    return falls

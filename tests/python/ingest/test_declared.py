@@ -24,6 +24,7 @@ def said(report):
 
 
 MARKS = np.arange(ROWS) % 20 == 19
+COUNTS = np.r_[:25, :15]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,20 @@ MARKS = np.arange(ROWS) % 20 == 19
         ("traj_lengths", np.array([15, 25]), "tells of 2"),
         ("episode_ends", np.array([15, 40]), "tells of 2"),
         ("num_steps", 30, "says 30, but e0.npz has 40 rows"),
+        *((name, 30, "says 30, but e0.npz has 40 rows") for name in ("seq_len", "valid_len", "T", "horizon", "length")),
+        ("num_valid_frames", 30.0, "says 30, but e0.npz has 40 rows"),
+        *((name, COUNTS, "begins again in 1 rows (row 25)") for name in ("step", "frame_index", "t", "env/timestep")),
+        ("frame_idx", COUNTS.astype("float32") + 1, "begins again in 1 rows (row 25)"),
+        ("time", COUNTS / 10, "begins again in 1 rows (row 25)"),
+        *(
+            (name, np.arange(ROWS) // 10, "4 values, and changes first at row 10")
+            for name in ("trial", "ep_idx", "demo_num")
+        ),
+        ("episode", np.repeat(["a", "b"], ROWS // 2), "2 values, and changes first at row 20"),
+        ("starts", np.array([0, 15]), "tells of 2"),
+        ("ep_start_idx", np.array([0, 15, 30]), "tells of 3"),
+        ("ends", np.array([14, 39]), "tells of 2"),
+        ("seq_lens", np.array([10, 10, 20]), "tells of 3"),
     ],
 )
 def test_episodes_and_lengths_that_a_file_declares_are_said(name, values, words, tmp_path):
@@ -61,6 +76,12 @@ def test_episodes_and_lengths_that_a_file_declares_are_said(name, values, words,
         ("episode_id", np.random.default_rng(0).integers(0, 9, ROWS)),  # not one behind the other
         ("lengths", np.array([15, 26])),
         ("num_steps", ROWS),
+        ("horizon", 100),
+        ("step", np.arange(ROWS) + 7),
+        ("step", np.arange(ROWS) % 2),  # a flag
+        ("counter", (np.arange(ROWS, dtype=np.uint8) + 240)),  # eight bits
+        ("index", np.random.default_rng(0).integers(0, 9, ROWS)),
+        ("starts", np.array([1, 15])),
     ],
 )
 def test_declarations_that_agree_are_not_said(name, values, tmp_path):
