@@ -17,6 +17,7 @@ from .actions.conversions import check_declared, in_a_batch, straight_angles
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
 from .episode_rates import notes_of_rates
+from .feature_names import check_orders
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
@@ -106,6 +107,7 @@ def open_loader(
     for key in of_keys:
         if key not in keys:
             raise keys.missing("memory.residency", key)
+    notes = [note for key, window in windows.items() if (note := _check_orders(key, window, sources, names))]
     own = {
         "device": device,
         "mixture": mixture is not None,
@@ -162,8 +164,19 @@ def open_loader(
             raise raised[0] from None
         raise
     # Notes are of what the library has not refused.
-    notes = [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
+    notes += [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
     return handle, texts, [*notes, *notes_of_rates(windows, default, anchors, sources)]
+
+
+def _check_orders(key: str, window: Window, sources: Sequence[Source], names: Sequence[str]) -> str | None:
+    """Compares the names of features in all sources: see :func:`~.feature_names.check_orders`."""
+    streams = [
+        (name.replace(".", " "), stream, source.dataset, source.episodes)
+        for source, name in zip(sources, names, strict=True)
+        for stream in source.dataset.streams.values()
+        if stream.kind == "numbers" and (source.rename or {}).get(stream.name, stream.name) == (window.stream or key)
+    ]
+    return check_orders(key, streams)
 
 
 def _text_keys(

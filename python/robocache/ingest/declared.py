@@ -128,8 +128,7 @@ def _count_episodes(word: str, values: np.ndarray, rows: int) -> int:
     if (
         not _CUTS.fullmatch(word)
         or not rises
-        or not rows - 1 in values[-1:]
-        and not {0, rows}.intersection(values[[0, -1]])
+        or (rows - 1 not in values[-1:] and not {0, rows}.intersection(values[[0, -1]]))
     ):
         return 0
     return 1 + int(np.count_nonzero((values > 0) & (values < rows - 1))) if values[-1] <= rows else 0
@@ -181,6 +180,6 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
     if (values[falls] > values[0] + step).any() or (values[falls] < values[0] - step).any():
         return falls[:0]
     # A counter of few bits begins again too, at the end of its bits.
-    if not is_time and (np.log2(values[falls - 1] + 1) % 8 == 0).all() or (not is_time and rises.max() > 1.5 * step):
+    if (not is_time and (np.log2(values[falls - 1] + 1) % 8 == 0).all()) or (not is_time and rises.max() > 1.5 * step):
         return falls[:0]
     return falls

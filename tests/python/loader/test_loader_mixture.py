@@ -561,3 +561,72 @@ def test_sources_of_several_units_fill_no_key_together(one, other, words, tmp_pa
         robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8)
     apart = [sources[0], robocache.Source(sources[1].dataset, rename={"q": "other"}, anchor="other")]
     robocache.Loader(apart, delta_timestamps={"q": None, "other": None}, batch_size=4, missing="pad")
+
+
+def with_names(path, names, column=None, shape=(2,), stream="q"):
+    """Two episodes whose features are named by the stream, or by a column of the episodes."""
+    with robocache.Writer(path) as writer:
+        for of in names if column else (None, None):
+            with writer.episode(**({column: of} if column and of is not None else {})) as episode:
+                episode.append(stream, np.arange(4) * 10**8, np.ones((4, *shape), np.float32))
+        if not column:
+            writer.stream(stream, names=names)
+    return robocache.open(path)
+
+
+AB, BA = ["a", "b"], ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("column", "one", "other", "shape", "stream"),
+    [
+        (None, AB, BA, (2,), "q"),
+        (None, ["a", "b", "c"], ["b", "a", "d"], (3,), "q"),
+        ("joint_names", [AB, AB], [BA, BA], (2,), "q"),
+        ("joint_names", [AB, AB], [AB, BA], (2,), "q"),  # of the second's episodes
+        ("joint_names", ["a,b", "a, b"], ["b,a", "b,a"], (2,), "q"),
+        ("motors", ["a b", "a b"], ["b a", "b a"], (2,), "q"),
+        ("labels", [AB, AB], [BA, BA], (2,), "q"),
+        ("action_names", [AB, AB], [BA, BA], (2,), "actions"),
+        ("body_names", [AB, AB], [BA, BA], (2, 3), "body_pos_w"),
+    ],
+)
+def test_sources_with_features_in_other_orders_fill_no_key_together(column, one, other, shape, stream, tmp_path):
+    """Columns of a batch would hold several quantities."""
+    first = with_names(tmp_path / "one", one, column, shape, stream)
+    second = with_names(tmp_path / "other", other, column, shape, stream)
+    sources = [robocache.Source(first), robocache.Source(second)]
+    with pytest.raises(robocache.ArgumentError, match=r"one order.*rename=") as raised:
+        robocache.Loader(sources, delta_timestamps={stream: None}, batch_size=4)
+    assert all(str(part) in str(raised.value) for part in (stream, tmp_path / "other", "sources[1]"))
+    assert column is None or (str(AB) in str(raised.value) and str(BA) in str(raised.value))
+    apart = [sources[0], robocache.Source(second, episodes=[0], rename={stream: "other"}, anchor="other")]
+    robocache.Loader(apart, delta_timestamps={stream: None, "other": None}, batch_size=4, missing="pad")
+
+
+def test_episodes_of_one_dataset_with_features_in_other_orders_fill_no_key(tmp_path):
+    dataset = with_names(tmp_path / "one", [AB, BA], "joint_names")
+    with pytest.raises(robocache.ArgumentError, match="one order"):
+        robocache.Loader(dataset, delta_timestamps={"q": None}, batch_size=4)
+    robocache.Loader(dataset, delta_timestamps={"q": None}, batch_size=4, episodes=[1])
+
+
+@pytest.mark.parametrize(
+    ("column", "one", "other", "stream", "words"),
+    [
+        (None, AB, AB, "q", ""),
+        (None, AB, None, "q", ""),
+        (None, ["a", "a"], ["a", "a"], "q", ""),
+        (None, AB, ["a", "c"], "q", "'b'"),
+        ("joint_names", [AB, AB], [["a", "c"], ["a", "c"]], "q", "'b'"),
+        ("joint_names", [AB, AB], [BA, BA], "eef_pos", ""),  # no joints
+        ("objects", [AB, AB], [BA, BA], "q", ""),
+        ("joint_names", [AB, None], [AB, AB], "q", ""),
+    ],
+)
+def test_names_that_fit_or_are_others_are_taken(column, one, other, stream, words, tmp_path, recwarn):
+    """Of others there is a warning: they may be other words for the same."""
+    datasets = [with_names(tmp_path / name, x, column, stream=stream) for name, x in (("one", one), ("other", other))]
+    robocache.Loader([robocache.Source(x) for x in datasets], delta_timestamps={stream: None}, batch_size=4)
+    said = [str(one.message) for one in recwarn if "features" in str(one.message)]
+    assert len(said) == bool(words) and all(words in one for one in said)

@@ -1,0 +1,181 @@
+"""Finds the names of features that a recording declares beside its rows, in columns or attributes, and compares their orders."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import errors
+
+if TYPE_CHECKING:
+    from .dataset import Dataset, Stream
+
+_SUBJECTS = "joint|dof|motor|actuator|servo|qpos|state|obs|observation|action|command|body|link|marker|keypoint|bone"
+_OF_SUBJECTS = re.compile(
+    rf"((?:\w+_)?(?:{_SUBJECTS})s?)_?(?:names?|order|labels?|keys|columns|fields|list)|(joint|dof|motor|actuator|servo|bone)s",
+    re.IGNORECASE,
+)
+# Columns whose lists of texts may be anything; they name features if there are as many.
+_OF_ANYTHING = re.compile(
+    r"(?:(?:feature|column|field|channel|axis|axes|dim|dimension|data|header)s?_?)?(?:names?|labels?|columns|keys|fields|order|header)"
+    r"|features|channels|axes|dims|legend",
+    re.IGNORECASE,
+)
+_JOINTS = re.compile(r"(\w+_)?(joint|dof|motor|actuator|servo)s?", re.IGNORECASE)
+# Parts of a body, each with several numbers a row.
+_BODIES = re.compile(r"(\w+_)?(joint|dof|body|link|marker|keypoint|bone)s?", re.IGNORECASE)
+# Words of streams whose features are no joints, and names of such features.
+_CARTESIAN = re.compile(
+    r"(^|_)(ee|eef|tcp|poses?|cart(esian)?|grippers?|quats?|quaternions?|rot(ation)?s?|orientation|xyz|wrench|forces?|ft|imu|gyro|acc|"
+    r"rewards?|images?|objects?|obj|goals?|tasks?|base|root|cam(era)?s?|scene|points?|tactile)(_|$|\d)",
+    re.IGNORECASE,
+)
+_COMPONENTS = re.compile(
+    r"(.*[ ._/\[-])?(p|q|pos_?|t|r|w|v|d)?[xyzw]\]?(_.*)?|(.*[ ._/-])?(roll|pitch|yaw|gripper|grip)(_.*)?",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[^\s,;|]{1,128}")
+_LONGEST = 1 << 16
+
+
+def names_in(value: Any) -> list[str] | None:
+    """Returns the names that a value lists: a list of texts, or one text with commas or spaces between, or JSON. None if none."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    if isinstance(value, str) and len(value) <= _LONGEST:
+        value = value.strip()
+        if value.startswith("["):
+            try:
+                value = json.loads(value.replace("'", '"'))
+            except (ValueError, RecursionError):
+                value = value.strip("[]()")
+        elif value.startswith("(") and value.endswith(")"):
+            value = value[1:-1]
+        if isinstance(value, str):
+            mark = next((mark for mark in (",", ";", "|", "\t", "\n") if mark in value), None)
+            value = [part.strip().strip("'\"") for part in value.split(mark)]
+            value = value[:-1] if value and not value[-1] else value
+            if not all(_NAME.fullmatch(name) or (mark and name and len(name) <= 128) for name in value):
+                return None
+    if not isinstance(value, list | tuple) or len(value) < 2 or not all(isinstance(name, str) for name in value):
+        return None
+    return list(value) if all(value) else None
+
+
+def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Returns the names of features that columns or attributes list, by the column. An object in JSON has columns of its own."""
+    found: dict[str, list[str]] = {}
+    for column, value in columns.items():
+        if isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
+            try:
+                inner = json.loads(value)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(inner, dict):
+                found |= {f"{column}.{name}": names for name, names in declared_names(inner).items()}
+        elif may_name(column) and (names := names_in(value)):
+            found[column] = names
+    return found
+
+
+def may_name(column: str) -> bool:
+    """Whether a column's or attribute's own word is one for names of features."""
+    word = _word(column)
+    return bool(_OF_SUBJECTS.fullmatch(word) or _OF_ANYTHING.fullmatch(word))
+
+
+def names_joints(column: str) -> bool:
+    """Whether a column names joints or others by its word, whatever the streams are."""
+    return _OF_SUBJECTS.fullmatch(_word(column)) is not None
+
+
+def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence[str]]) -> str | None:
+    """Returns the column that names the features of a stream, or the bodies in the first dimension of its rows; None if none does.
+
+    A column with the stream's own word goes before one of joints, and that before one of anything.
+    """
+    features, word = math.prod(shape), _word(stream)
+    found: list[tuple[int, str]] = []
+    for column, names in declared.items():
+        own = _OF_SUBJECTS.fullmatch(_word(column))
+        subject = (own[1] or own[2]).lower().removesuffix("s") if own else ""
+        if len(shape) > 1 and len(names) != features:
+            if len(names) == shape[0] and subject and _BODIES.fullmatch(subject):
+                found.append((0, column))
+            continue
+        if len(names) != features or features < 2:
+            continue
+        is_cartesian = _CARTESIAN.search(word) is not None
+        if subject and (word.startswith(subject) or word.endswith(subject)):
+            found.append((0, column))
+        elif subject and _JOINTS.fullmatch(subject):
+            found += [(1, column)] if not is_cartesian else []
+        elif not own and (not is_cartesian or any(map(_COMPONENTS.fullmatch, names))):
+            found.append((2, column))
+    return min(found)[1] if found else None
+
+
+def _names_of(stream: Stream, dataset: Dataset, episodes: Sequence[int] | None) -> list[list[str]]:
+    """Returns the names of a stream's features, or what the columns of these episodes say of them: each order once."""
+    if stream.names:
+        return [stream.names]
+    columns = [column["name"] for column in dataset._episode_columns if may_name(column["name"])]
+    if not columns:
+        return []
+    table = dataset.episodes.select(columns)
+    found: dict[tuple[str, ...], None] = {}
+    chosen = range(len(table)) if episodes is None else [e for e in episodes if 0 <= e < len(table)]
+    for row in table.take(list(chosen)).to_pylist():
+        declared = declared_names(row)
+        if column := names_for(stream.name, stream.shape, declared):
+            found[tuple(declared[column])] = None
+    return [list(names) for names in found]
+
+
+def compare(one: Sequence[str], other: Sequence[str]) -> str:
+    """Returns "" for the same names, "order" where as many have one at another index, and "others" where names at an index differ."""
+    if all(a == b for a, b in zip(one, other, strict=False)):
+        return ""
+    at = {name: index for index, name in enumerate(one) if one.count(name) == other.count(name) == 1}
+    moved = len(one) == len(other) and any(at.get(name, index) != index for index, name in enumerate(other))
+    return "order" if moved else "others"
+
+
+def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) -> str | None:
+    """Compares the names of the features of the streams that fill a key. Returns a note where they are others.
+
+    Args:
+        streams: of each the source's name, the stream, its dataset, and the episodes that are drawn; None for all.
+
+    Raises:
+        ArgumentError: they have other orders, so that a column of the batch would hold several quantities.
+    """
+    first: tuple[str, Sequence[str], bool] | None = None
+    note = None
+    for source, stream, dataset, episodes in streams:
+        for names in _names_of(stream, dataset, episodes):
+            told = f"{source}stream '{stream.name}' of {dataset.path}"
+            first = first or (told, names, bool(stream.names))
+            how = compare(first[1], names)
+            if how == "order":
+                at = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
+                raise errors.ArgumentError(
+                    f"delta_timestamps['{key}']: expected features in one order in all sources, got {list(first[1])} in {first[0]} and "
+                    f"{names} in {told}: feature {at} is {first[1][at]!r} and {names[at]!r}; rename= of a Source gives it a key of "
+                    "its own, episodes= draws those of one order, and ingest with a mapping whose slices give each part of the row a "
+                    "stream of its own puts them together"
+                )
+            if how and note is None and not (first[2] and stream.names):  # the library names those that streams have
+                index = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
+                note = (
+                    f"delta_timestamps['{key}']: other features in its sources: [{index}] is {first[1][index]!r} in {first[0]}, and "
+                    f"{names[index]!r} in {told}; rename= of a Source gives one a key of its own"
+                )
+    return note
+
+
+def _word(name: str) -> str:
+    return re.split(r"[./]", name)[-1]
