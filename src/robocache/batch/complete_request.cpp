@@ -1,6 +1,10 @@
 // Completes and checks what is asked for one key.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
+#include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -203,22 +207,83 @@ void complete_request(const LoaderOptions& options, const std::vector<const Stre
   complete_numbers(options, streams, request);
 }
 
-void check_grid(const LoaderOptions& options, const StreamRequest& request, const Stream& stream,
-                const Stream& anchor) {
-  const double period_ns = stream.findings.period_ns;
-  if (request.rows || stream.clock != Clock::kNominal || !(period_ns > 0) || !same_clock(stream, anchor)) return;
-  // A latency matters only where a method mixes rows: all other steps are recorded rows.
-  const bool mixes = is_floating(stream.dtype) && !stream.frames && !request.causal.value_or(options.causal);
+double period_ns_of(const Stream& stream, int64_t episode) {
+  const auto e = static_cast<size_t>(episode);
+  const std::span times(stream.time_ns + stream.row_offsets[e], stream.time_ns + stream.row_offsets[e + 1]);
+  constexpr size_t kFirst = 8;
+  double period = 0;
+  for (size_t row = 1; row < std::min(times.size(), kFirst); ++row) {
+    const auto apart = static_cast<double>(times[row] - times[row - 1]);
+    if (apart > 0 && (period == 0 || apart < period)) period = apart;
+  }
+  // Rounded stamps are off by a part of a period. The farther apart two rows are, the smaller it is for each period.
+  for (size_t row = std::min(times.size(), kFirst); period > 0; row = std::min(2 * row, times.size())) {
+    const auto span = static_cast<double>(times[row - 1] - times[0]);
+    period = span / std::max(1.0, std::nearbyint(span / period));
+    if (row == times.size()) break;
+  }
+  return period;
+}
+
+std::string period_text(double period_ns) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.4g s (%.4g Hz)", period_ns / kNsPerSecond, kNsPerSecond / period_ns);
+  return text.data();
+}
+
+void check_grid(const LoaderOptions& options, size_t index) {
+  const StreamRequest& request = options.streams[index];
+  if (request.rows) return;
+  struct Period {
+    double ns;
+    int64_t episodes;
+  };
+  constexpr size_t kPeriodsNamed = 4;
+  bool mixes = false;  // a latency matters only where a method mixes rows: all other steps are recorded rows
+  std::vector<Period> all;
+  std::string text;
+  for (size_t i = 0; i < options.sources.size(); ++i) {
+    const SourceRequest& source = options.sources[i];
+    const Stream* const stream = source.stream_of(index);
+    if (stream == nullptr || stream->clock != Clock::kNominal || !(stream->findings.period_ns > 0) ||
+        !same_clock(*stream, source.dataset->stream(source.anchor))) {
+      continue;
+    }
+    mixes = mixes || (is_floating(stream->dtype) && !stream->frames && !request.causal.value_or(options.causal));
+    std::map<int64_t, Period> own;  // by microseconds: an episode may have a rate of its own
+    const StreamFindings& findings = stream->findings;
+    if (static_cast<double>(findings.max_period_ns - findings.min_period_ns) <= kOffGridNs) {
+      own[0] = {findings.period_ns, 1};
+    } else {
+      for (const int64_t episode : *source.episodes) {
+        const double period = period_ns_of(*stream, episode);
+        if (period > 0) ++own.try_emplace(std::llround(period / 1000), Period{period, 0}).first->second.episodes;
+      }
+    }
+    const std::string of = "'" + stream->name + "'" + (options.mixture ? " of sources[" + std::to_string(i) + "]" : "");
+    for (const auto& [_, period] : own) {
+      all.push_back(period);
+      if (all.size() > kPeriodsNamed) continue;
+      text += (text.empty() ? "of " : ", of ") + of + " " + period_text(period.ns);
+      if (own.size() > 1) {
+        text += " in " + std::to_string(period.episodes) + (period.episodes == 1 ? " episode" : " episodes");
+      }
+    }
+  }
+  if (all.size() > kPeriodsNamed) text += ", and " + std::to_string(all.size() - kPeriodsNamed) + " more";
   const double latency = mixes ? request.offset_s.value_or(options.offset_s) : 0;
   for (const double delta : request.delta_timestamps) {
     const double ns = (delta + latency) * kNsPerSecond;
-    if (std::abs(ns - std::nearbyint(ns / period_ns) * period_ns) <= kOffGridNs) continue;
+    const bool is_on_grid = std::ranges::all_of(all, [&](const Period& period) {
+      return std::abs(ns - std::nearbyint(ns / period.ns) * period.ns) <= kOffGridNs;
+    });
+    if (is_on_grid) continue;
     refuse(of_stream(request), ": ", number_text(delta), " s",
-           latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is no multiple of the stream's ",
-           number_text(period_ns / kNsPerSecond),
-           " s, and its clock is nominal: nothing was recorded there; expected offsets "
-           "that are, or method=, such as ",
-           method_proposal(request), ", to make values between rows");
+           latency == 0 ? "" : " and the offset of " + number_text(latency) + " s", " is no multiple of ",
+           all.size() > 1 ? "each period: " : "the period ", text,
+           "; the clock is nominal: nothing was recorded there; expected offsets that are, or method=, such as ",
+           method_proposal(request), ", to make values between rows",
+           all.size() > 1 ? "; Window(..., rows=True) counts recorded rows of any rate" : "");
   }
 }
 

@@ -27,9 +27,15 @@ bool are_reordered(std::vector<std::string> names, std::vector<std::string> othe
 // Fills in the defaults of a request, by the first of its streams, and checks the result against all of its streams.
 void complete_request(const LoaderOptions& options, const std::vector<const Stream*>& streams, StreamRequest& request);
 
-// Checks a window that names no method, on a stream with a nominal clock that the anchors share: each offset must be a multiple of
-// the stream's period. window_survey.hpp checks all other windows.
-void check_grid(const LoaderOptions& options, const StreamRequest& request, const Stream& stream, const Stream& anchor);
+// Checks a window that names no method, where the anchors share the nominal clock of a source's stream: each offset must be a
+// multiple of the period of each episode that is drawn. window_survey.hpp checks all other windows.
+void check_grid(const LoaderOptions& options, size_t request);
+
+// Returns the period of an episode's rows on a nominal clock, which may lack some rows; 0 if it has fewer than two.
+double period_ns_of(const Stream& stream, int64_t episode);
+
+// Returns a period as "0.05 s (20 Hz)".
+std::string period_text(double period_ns);
 
 // Refuses a key whose sources have the same features in different orders, since a batch would mix them. Notes a key whose sources
 // name the features differently.

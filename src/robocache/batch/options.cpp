@@ -262,12 +262,7 @@ LoaderOptions complete_options(LoaderOptions options) {
   for (size_t i = 0; i < options.streams.size(); ++i) {
     StreamRequest& request = options.streams[i];
     request.method_asked = request.method || options.method || (!request.methods.empty() && request.method_asked);
-    if (!request.method_asked && !options.anchor_hz) {
-      for (const SourceRequest& source : options.sources) {
-        const Stream* const stream = source.stream_of(i);
-        if (stream != nullptr) check_grid(options, request, *stream, source.dataset->stream(source.anchor));
-      }
-    }
+    if (!request.method_asked && !options.anchor_hz) check_grid(options, i);
     const std::vector<const Stream*> streams = streams_of(options, i);
     complete_request(options, streams, request);
     check_names(request, streams, names);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "robocache/align/window_math.hpp"
+#include "robocache/batch/option_checks.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/mix_bits.hpp"
 #include "robocache/interpolation/blocks.hpp"
@@ -27,8 +28,9 @@ struct Found {
   int64_t valid = 0;
   int64_t between = 0;                // how many are valid and between two rows
   std::vector<int64_t> durations_ns;  // how long the anchors' episodes last
-  int64_t anchor_ns = 0;              // the first anchor that has a step between rows
+  Anchor anchor{};                    // the first anchor that has a step between rows
   size_t step = 0;                    // that step
+  int64_t apart_ns = 0;               // how far apart these rows are
 };
 
 // An anchor at a random index of each part. Evenly spaced anchors could miss what repeats with their period.
@@ -83,8 +85,9 @@ Found look(const KeySpec& key, InterpolationMethod method, int64_t snap_ns, cons
           std::min(ns_between(at.time_ns, times[picked.left]), ns_between(times[picked.right], at.time_ns));
       if (static_cast<double>(apart) <= kOffGridNs) continue;
       if (found.between++ == 0) {
-        found.anchor_ns = anchor.time_ns;
+        found.anchor = anchor;
         found.step = step;
+        found.apart_ns = static_cast<int64_t>(ns_between(times[picked.right], times[picked.left]));
       }
     }
   }
@@ -139,24 +142,30 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     if (2 * found.padding > found.steps && !asked.moment)
       add_to_note(padding_note, name + padding_text(asked, stream, found));
     if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
-    const std::string period = seconds(stream.findings.period_ns / kNsPerSecond);
+    const double period_ns = period_ns_of(stream, found.anchor.episode);
     const std::string ways = "ticks and offsets on its rows, or method=, such as 'previous' or " +
                              method_proposal(asked) + ", to say which values";
-    if (!options.anchor_hz && from.dataset->stream(from.anchor).clock != Clock::kNominal) {
+    const Stream* const anchors = options.anchor_hz ? nullptr : &from.dataset->stream(from.anchor);
+    if (anchors != nullptr && anchors->clock != Clock::kNominal) {
       add_to_note(made_up_note, name + "delta_timestamps['" + asked.stream +
                                     "'].method: " + percent(found.between, found.valid) +
-                                    " of the values are made between rows, " + period +
+                                    " of the values are made between rows, " + period_text(period_ns) +
                                     " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
                                     from.anchor + "'; method= says which values are wanted, and ends this warning");
       continue;
     }
-    refuse(
-        name, options.anchor_hz ? "anchors.rate_hz: " : "anchors.stream: ",
-        options.anchor_hz ? "ticks of " + number_text(*options.anchor_hz) + " Hz" : "the rows of '" + from.anchor + "'",
-        " are not on the rows of '", asked.stream, "', ", period,
-        " apart, whose clock is nominal: nothing was recorded between them (such as ",
-        seconds(asked.delta_timestamps[found.step]), " from the anchor at ", std::to_string(found.anchor_ns),
-        " ns); expected ", ways);
+    refuse(name, anchors == nullptr ? "anchors.rate_hz: " : "anchors.stream: ",
+           anchors == nullptr ? "ticks of " + number_text(*options.anchor_hz) + " Hz"
+                              : "the rows of '" + from.anchor + "', " +
+                                    period_text(period_ns_of(*anchors, found.anchor.episode)) + " apart,",
+           " are not on the rows of '", stream.name, "', ", period_text(period_ns),
+           " apart, whose clock is nominal: nothing was recorded between them (such as ",
+           seconds(asked.delta_timestamps[found.step]), " from the anchor of episode ",
+           std::to_string(found.anchor.episode), " at ", std::to_string(found.anchor.time_ns), " ns",
+           static_cast<double>(found.apart_ns) > 1.5 * period_ns
+               ? ", between rows that are " + seconds(static_cast<double>(found.apart_ns) / kNsPerSecond) + " apart"
+               : "",
+           "); expected ", ways);
   }
 }
 

@@ -784,11 +784,69 @@ def test_rule_33_a_rate_whose_ticks_are_off_the_rows_now_and_then_is_refused(tmp
     made = write(tmp_path / "cache", [rows], nominal=["a", "b"])
     options = {"batch_size": 8, "delta_timestamps": {"a": None, "b": None}, "device": device}
     for anchors in ({"anchor_hz": 30}, {"anchor": "b"}):
-        with pytest.raises(robocache.ArgumentError, match=r"not on the rows of 'a', 0.05 s apart"):
+        with pytest.raises(robocache.ArgumentError, match=r"not on the rows of 'a', 0.05 s \(20 Hz\) apart"):
             flat_loader(made, **options, **anchors)
-    with pytest.raises(robocache.ArgumentError, match=r"the rows of 'a' are not on the rows of 'b'"):
+    with pytest.raises(
+        robocache.ArgumentError,
+        match=r"the rows of 'a', 0.05 s \(20 Hz\) apart, are not on the rows of 'b', 0.03333 s \(30 Hz\)",
+    ):
         flat_loader(made, **options)
     flat_loader(made, method="previous", **options)
+
+
+def at_rates(path, *rates):
+    """A dataset of an episode for each rate, on a nominal clock. The episodes have the same number of rows."""
+    episodes = []
+    for hz in rates:
+        index = np.arange(120)
+        episodes.append({"state": (np.round(index * 1e9 / hz).astype(np.int64), index[:, None].astype(np.float32))})
+    return write(path, episodes, nominal=["state"])
+
+
+@pytest.mark.parametrize(
+    ("rates", "offset", "said"),
+    [
+        ((30, 60), 1 / 60, "of 'state' 0.01667 s (60 Hz) in 1 episode, of 'state' 0.03333 s (30 Hz) in 1 episode"),
+        ((30, 60, 60), 1 / 60, "of 'state' 0.01667 s (60 Hz) in 2 episodes, of 'state' 0.03333 s (30 Hz) in 1 episode"),
+        ((30, 50), 1 / 30, "0.02 s (50 Hz) in 1 episode, of 'state' 0.03333 s (30 Hz)"),
+        ((30, 60), 1 / 30, None),  # a multiple of both
+        ((30, 50), 0.1, None),
+        ((30, 30), 1 / 60, "of 'state' 0.03333 s (30 Hz);"),
+    ],
+    ids=str,
+)
+def test_rule_33_offsets_fit_the_rate_of_each_episode_that_is_drawn(tmp_path, device, rates, offset, said):
+    made = at_rates(tmp_path / "cache", *rates)
+    options = {"batch_size": 8, "delta_timestamps": {"state": [0.0, offset]}, "device": device}
+    if said is None:
+        steps = to_numpy(next(flat_loader(made, shuffle=False, snap_s=1e-5, **options))["state"])[..., 0]
+        np.testing.assert_array_equal(steps[:, 1] - steps[:, 0], round(offset * rates[0]))
+        return
+    with pytest.raises(robocache.ArgumentError, match="no multiple") as caught:
+        flat_loader(made, **options)
+    assert said in str(caught.value), str(caught.value)
+    assert "45 Hz" not in str(caught.value)
+    drawn = [e for e, hz in enumerate(rates) if abs(offset * hz - round(offset * hz)) < 1e-9]
+    if drawn:
+        flat_loader(made, episodes=drawn, **options)
+
+
+def test_rule_33_sources_of_two_rates_are_named_with_their_own(tmp_path, device):
+    sources = [robocache.Source(at_rates(tmp_path / str(hz), hz)) for hz in (30, 60)]
+    with pytest.raises(robocache.ArgumentError, match="rows=True") as caught:
+        flat_loader(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
+    assert "of 'state' of sources[0] 0.03333 s (30 Hz), of 'state' of sources[1] 0.01667 s (60 Hz)" in str(caught.value)
+    flat_loader(sources, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
+
+
+def test_rule_33_rows_that_a_nominal_clock_lacks_are_no_other_rate(tmp_path, device):
+    index = np.delete(np.arange(900), [1, 2, 40, 41, 500])
+    rows = {"state": (np.round(index * 1e9 / 30).astype(np.int64), index[:, None].astype(np.float32))}
+    made = write(tmp_path / "cache", [rows, {"state": tuple(x[:50] for x in rows["state"])}], nominal=["state"])
+    with pytest.raises(robocache.ArgumentError, match=r"no multiple of the period of 'state' 0.03333 s \(30 Hz\);"):
+        flat_loader(made, batch_size=8, delta_timestamps={"state": [0.0, 1 / 60]}, device=device)
+    with pytest.raises(robocache.ArgumentError, match=r"between rows that are 0.1 s apart"):
+        flat_loader(made, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
 
 
 def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked_for(tmp_path, device):
