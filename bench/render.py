@@ -109,6 +109,9 @@ ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest")
 # Shares of which less is better.
 ADDED = ("grown_by", "doctor_adds")
 
+# Measures that only the files show.
+UNSHOWN = ("share_of_writing", "writing_of_library")
+
 # Variants of other cases, with one of these in their names: the page sums them up.
 VARIANTS = ["int64 clocks", "float32 values", "D7", "D14", "quantum"]
 
@@ -279,7 +282,7 @@ def contests(result: dict) -> str:
 def figures(result: dict) -> str:
     """A line for each case that stands beside no copy and no peer."""
     cases = [case for case in result["cases"] if "figures" in case]
-    measures = [measure for measure in WORDS if any(measure in case["figures"] for case in cases)]
+    measures = [measure for measure in WORDS if measure not in UNSHOWN and any(measure in x["figures"] for x in cases)]
     rows = [[case["name"], *(shown(measure, case["figures"].get(measure)) for measure in measures)] for case in cases]
     return f"\n{table(['', *(WORDS[measure] for measure in measures)], rows)}" if rows else ""
 
