@@ -158,5 +158,9 @@ class _Package(ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickles as an import: Ray and Dask send functions of a script together with the modules that they name."""
+        return import_module, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _Package

@@ -1,6 +1,7 @@
 """`import robocache` imports next to nothing; a name is imported when it is first used."""
 
 import ast
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,13 @@ def test_a_module_is_there_by_its_name_and_a_misspelt_name_is_not():
     for name in ("Lodaer", "no_such_module", "_private", "__wrapped__"):
         with pytest.raises(AttributeError, match=f"module 'robocache' has no attribute '{name}'"):
             getattr(robocache, name)
+
+
+def test_the_package_pickles_as_an_import():
+    """Ray and Dask send a script's function together with the modules that it names."""
+    pickled = pickle.dumps(robocache)
+    assert pickle.loads(pickled) is robocache
+    assert python(f"import pickle; print(pickle.loads({pickled!r}).__name__)") == ["robocache"]
 
 
 def test_torch_compile_takes_a_name_that_was_not_used_before():

@@ -10,6 +10,8 @@ import torch
 from flat_options import from_lerobot
 from sets import write_low_dimensional
 
+import robocache
+
 PAGE = (Path(__file__).parents[3] / "docs/coming-from-lerobot.md").read_text()
 
 
@@ -62,37 +64,72 @@ def test_plain_torch(names):
 
 
 def test_lightning(names):
-    pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
-    names["held_out"] = from_lerobot("pusht", delta_timestamps=names["delta_timestamps"], batch_size=50, episodes=[1])
-    exec(quiet(snippet("import lightning")), names)
+    lightning = pytest.importorskip("lightning", reason="Lightning is not installed: pip install lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self, policy):
+            super().__init__()
+            self.policy = policy
+
+        def training_step(self, batch, index):
+            return self.policy(batch["observation.state"], batch["action"], batch["action_is_pad"])
+
+        validation_step = training_step
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters())
+
+    held_out = from_lerobot("pusht", delta_timestamps=names["delta_timestamps"], batch_size=50, episodes=[1])
+    quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    trainer = lightning.Trainer(max_epochs=2, **quiet)
+    trainer.fit(Module(names["policy"]), train_dataloaders=names["loader"], val_dataloaders=held_out)
     assert names["policy"].calls == 2 + 2 * (4 + 2)  # the sanity check, then two epochs and their validations
 
 
 def test_accelerate(names):
-    pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install accelerate")
-    exec(snippet("import accelerate"), names)
+    accelerate = pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install accelerate")
+    accelerator = accelerate.Accelerator()
+    loader = from_lerobot("pusht", delta_timestamps=names["delta_timestamps"], batch_size=64, device=accelerator.device)
+    policy, optimizer = accelerator.prepare(names["policy"], names["optimizer"])
+    for batch in loader:
+        loss = policy(batch["observation.state"], batch["action"], batch["action_is_pad"])
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        optimizer.step()
     assert names["policy"].calls == 4
 
 
+def train_in_a_worker(config):
+    import ray.train.torch
+
+    model = ray.train.torch.prepare_model(config["policy"])
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = robocache.Loader.from_lerobot(**config["options"], device=ray.train.torch.get_device())
+    for batch in loader:
+        loss = model(batch["observation.state"], batch["action"], batch["action_is_pad"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    ray.train.report({"loss": loss.item()})
+
+
 def test_ray(names, tmp_path):
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[train]'")
-    names |= {"path": str(tmp_path / "pusht"), "policy": Policy(tmp_path / "log")}
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[train]'")
+    import ray.train.torch
+
+    options = {"path": str(tmp_path / "pusht"), "delta_timestamps": names["delta_timestamps"], "batch_size": 64}
+    config = {"policy": Policy(tmp_path / "log"), "options": options}
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no worker finds this module
     ray.init(num_cpus=2, include_dashboard=False)
     try:
-        exec(snippet("import ray"), names)
+        scaling = ray.train.ScalingConfig(num_workers=2, use_gpu=torch.cuda.is_available())
+        ray.train.torch.TorchTrainer(train_in_a_worker, train_loop_config=config, scaling_config=scaling).fit()
     finally:
         ray.shutdown()
     assert sorted((tmp_path / "log").read_text()) == ["0", "0", "1", "1"]  # four batches, of two ranks
 
 
 # ---- what Lightning relies on ----
-
-
-def quiet(source):
-    """Without files and bars."""
-    options = "accelerator='cpu', logger=False, enable_checkpointing=False, enable_progress_bar=False"
-    return source.replace("lightning.Trainer(", f"lightning.Trainer({options}, ")
 
 
 @pytest.fixture
