@@ -1,0 +1,493 @@
+"""Real recordings that another process plays again: an aligner's windows are the Loader's, of what came and of the recording itself."""
+
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robocache
+from robocache import Anchors, Window, live
+
+HERE = Path(__file__).parent
+CLONE_NEWNET = 0x40000000
+LATE_S = 0.02
+LATENESS_S = 0.12  # above the jitter of the recorded stamps, and below eight times LATE_S
+POSITION = "std_msgs/Header header\n" + "".join(
+    f"float32 {name}\n" for name in ("x_trans", "y_trans", "z_trans", "x_rot", "y_rot", "z_rot", "w")
+)
+POSITION += "string segment_name\nstring subject_name\nint32 frame_number\nstring translation_type\n"
+
+
+class Recording:
+    """A recording as a cache, and how another process plays it again."""
+
+    def __init__(self, path, source, streams, *, topics=None, definition=None):
+        definitions = {}
+        if definition:
+            (path / "types/vicon_receiver/msg").mkdir(parents=True)
+            (path / "types/vicon_receiver/msg/Position.msg").write_text(definition)
+            definitions["definitions"] = str(path / "types")
+        robocache.ingest(source, path / "original", **definitions)
+        self.dataset = robocache.open(path / "original")
+        self.definition = definition
+        self.streams = streams  # {stream: Window}
+        self.topics = topics  # {topic: type} of a bag, whose messages are sent; None: rows are sent
+        self.loader = loader_of(self.dataset, streams)
+        if topics:
+            self.played = {"bag": str(next(Path(source).glob("*.db3"))), "topics": list(topics)}
+            return
+        arrays = {}
+        for stream in streams:
+            arrays[f"{stream} time_ns"] = np.asarray(self.dataset[stream].time_ns)
+            arrays[f"{stream} rows"] = np.asarray(self.dataset[stream].values)
+        np.savez(path / "rows.npz", **arrays)
+        self.played = {"rows": str(path / "rows.npz"), "topics": list(streams)}
+
+    def receiver(self, rings):
+        """Returns for each topic what takes a message and its number."""
+        if self.topics is None:
+
+            def row_of(stream):
+                ring = rings[stream]
+                return lambda message, number: ring.push(
+                    struct.unpack_from("<q", message)[0],
+                    np.frombuffer(message, ring.dtype, offset=8).reshape(ring.shape),
+                )
+
+            return [row_of(stream) for stream in self.streams], None
+        topics = []
+        for topic, schema in self.topics.items():
+            mine = {stream: ring for stream, ring in rings.items() if stream == topic or stream.startswith(f"{topic}/")}
+            names = {key: self.loader.spec.keys[key]["rows"]["names"] for key in mine}
+            topics.append(
+                live.Topic(
+                    topic,
+                    schema,
+                    mine,
+                    names={key: of for key, of in names.items() if of},
+                    definition=self.definition,
+                )
+            )
+        return [lambda m, n, topic=topic: topic.take(m, sequence=n) for topic in topics], topics
+
+
+def loader_of(dataset, windows):
+    return robocache.Loader(
+        dataset,
+        batch_size=1,
+        delta_timestamps=windows,
+        anchors=Anchors(stream=next(iter(windows))),
+        return_age=True,
+        framework="numpy",
+        device="cpu",
+        shuffle=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """Returns a recording of the real data by its name; made once."""
+    root, made = os.environ.get("ROBOCACHE_TEST_DATA"), {}
+
+    def get(name):
+        if not root or not Path(root).exists():
+            reason = "no real robot data: ROBOCACHE_TEST_DATA names no folder"
+            warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
+            pytest.skip(reason)
+        if name not in made:
+            made[name] = MADE[name](tmp_path_factory.mktemp(name), Path(root))
+        return made[name]
+
+    return get
+
+
+def imu_and_pose(path, root):
+    return Recording(
+        path,
+        root / "rosbag2/plotjuggler",
+        {
+            "/imu": Window([-0.2, -0.05, 0.0], dtype="float64"),
+            "/pose": Window([-0.1, 0.0], method="nearest", dtype="float64"),
+            "/battery": Window([-0.3, 0.0], method="previous"),
+        },
+        topics={
+            "/imu": "sensor_msgs/msg/Imu",
+            "/pose": "geometry_msgs/msg/PoseStamped",
+            "/battery": "sensor_msgs/msg/BatteryState",
+        },
+    )
+
+
+def vicon(path, root):
+    topic = "/vicon/UnitreeGo2/UnitreeGo2"
+    return Recording(
+        path,
+        root / "rosbag2/unitree_go2/test_6/vicon_bag",
+        {topic: Window([-0.05, -0.0101, 0.0], method="pchip", dtype="float64")},
+        topics={topic: "vicon_receiver/msg/Position"},
+        definition=POSITION,
+    )
+
+
+def video(path, root):
+    return Recording(
+        path,
+        root / "mcap/depthai_recording/recording.mcap",
+        {
+            "video": Window([-0.1, -0.02, 0.0], dtype="float64", method="next"),
+            "video/sequenceNumber": Window([0.0, -0.15], dtype="int64", causal=True),
+        },
+    )
+
+
+MADE = {"imu and pose": imu_and_pose, "vicon": vicon, "video": video}
+
+
+class Played:
+    """A part of a recording, played to rings by another process while this one records them and asks an aligner."""
+
+    def __init__(self, path, recording, *, speed, begin_s, seconds, lost=0.02, namespace=None, planted=None):
+        span_s = 3.0 * max(1.0, speed)
+        rows = {key: of["rows"] for key, of in recording.loader.spec.keys.items()}
+        self.rings = {
+            key: live.Ring(of["shape"], of["dtype"], span_s=span_s, lateness_s=LATENESS_S) for key, of in rows.items()
+        }
+        take, self.topics = recording.receiver(self.rings)
+        asked = {
+            **recording.played, "speed": speed, "begin_s": begin_s, "seconds": seconds, "seed": 5, "late_s": LATE_S,
+            "much_late": 0.04, "lost": lost, "doubled": 0.02, "set_back": 5,
+        }  # fmt: skip
+        self.numbers = [[] for _ in take]
+        aligner = live.Aligner(recording.loader.spec, self.rings, framework="numpy")
+        streams = {
+            key: {"names": of["names"], "attributes": recording.dataset[key].attributes} for key, of in rows.items()
+        }
+        with live.Recorder(self.rings, path / "recorded", episode={}, streams=streams) as recorder:
+            receiving, publisher = play(asked) if namespace is None else namespace.run(lambda: play(asked, namespace))
+            thread = threading.Thread(target=self.receive, args=(receiving, publisher, take))
+            thread.start()
+            self.batches, self.latest = ask(aligner, recording.loader, thread, planted)
+            thread.join()
+            recorder.stop()
+        self.recorder_counts = recorder.counts
+        self.recorded = robocache.open(path / "recorded")
+
+    def receive(self, receiving, publisher, take):
+        receiving.settimeout(0.2)
+        while True:
+            try:
+                message = receiving.recv(1 << 16)
+            except TimeoutError:
+                if publisher.poll() is None:
+                    continue
+                break
+            topic, number = struct.unpack_from("<IQ", message)
+            self.numbers[topic].append(number)
+            take[topic](message[12:], number)
+        assert publisher.returncode == 0
+        self.sent = json.loads(publisher.stdout.read())
+        receiving.close()
+
+
+def play(asked, namespace=None):
+    """A socket, and a process that plays to it."""
+    receiving = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+    receiving.bind(("127.0.0.1", 0))
+    asked = json.dumps({**asked, "port": receiving.getsockname()[1]})
+    if namespace is not None:
+        namespace.lose(receiving.getsockname()[1])
+    return receiving, subprocess.Popen(
+        [sys.executable, str(HERE / "republish.py"), asked], stdout=subprocess.PIPE, text=True
+    )
+
+
+class Namespace:
+    """A network of its own, with a loopback that loses a share of the datagrams to a port. It ends with its last socket."""
+
+    def __init__(self, share):
+        self.share, self.network, self.libc = share, None, ctypes.CDLL(None, use_errno=True)
+        self.run(self.make)
+
+    def run(self, call):
+        """Calls it in the network. A thread of its own enters it, so the test's other threads stay where they are."""
+        answers = []
+
+        def enter():
+            try:
+                if self.network is not None and self.libc.setns(self.network, CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+                answers.append((call(), None))
+            except BaseException as error:
+                answers.append((None, error))
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        answer, error = answers[0]
+        if error is not None:
+            raise error
+        return answer
+
+    def make(self):
+        if self.libc.unshare(CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "a network namespace of its own")
+        self.network = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        up_and_running, set_flags = 0x1 | 0x40, 0x8914
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", up_and_running))
+        self.nft("add table ip loss; add chain ip loss input { type filter hook input priority 0; }")
+
+    def lose(self, port):
+        self.nft(
+            f"add rule ip loss input udp dport {port} numgen random mod 1000 < {round(1000 * self.share)} counter drop"
+        )
+
+    @staticmethod
+    def nft(command):
+        done = subprocess.run(["nft", command], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise OSError(errno.ENOTSUP, f"nft: {done.stderr.strip()}")
+        return done.stdout
+
+    def dropped(self):
+        return int(re.search(r"counter packets (\d+)", self.run(lambda: self.nft("list ruleset"))).group(1))
+
+
+@pytest.fixture
+def namespace():
+    """Makes a network that loses a share of the datagrams; the test is skipped, with a warning, where it cannot be made."""
+    made = []
+
+    def make(share):
+        try:
+            if shutil.which("nft") is None:
+                raise OSError(errno.ENOENT, "nft is not installed (apt-get install nftables)")
+            made.append(Namespace(share))
+        except OSError as error:
+            reason = f"no network namespace with nftables: {error}"
+            warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
+            pytest.skip(reason)
+        return made[-1]
+
+    yield make
+    for one in made:
+        os.close(one.network)
+
+
+def ask(aligner, loader, thread, planted):
+    """Asks for every moment of the recording once it is settled. Returns copies of the batches, and of some of `latest()`."""
+    moments = np.array([loader.gather([i])["time_ns"][0] for i in range(loader.num_anchors)])
+    batches, latest, at = {}, {}, None
+    while thread.is_alive():
+        frontier = aligner.frontier()
+        if frontier is None:
+            time.sleep(0.001)
+            continue
+        if planted == "now":  # a policy that does not know the frontier
+            frontier = max(ring.newest_ns for ring in aligner.rings.values())
+        at = (
+            int(np.searchsorted(moments, frontier)) if at is None else at
+        )  # those before the first row are of no episode
+        end = int(np.searchsorted(moments, frontier, side="right"))
+        for moment in moments[at:end].tolist():
+            batch = aligner.at(moment, settled=planted != "now")
+            batches[moment] = {key: array.copy() for key, array in batch.items() if key != "anchor_age_ns"}
+        at = max(at, end)
+        newest = aligner.latest()
+        latest[int(newest["time_ns"][0])] = {key: array.copy() for key, array in newest.items()}
+        time.sleep(0.001)
+    return batches, latest
+
+
+def gathered(loader):
+    batches = {}
+    for index in range(loader.num_anchors):
+        batch = loader.gather([index])
+        batches[int(batch["time_ns"][0])] = {key: array.copy() for key, array in batch.items()}
+    return batches
+
+
+def differences(batches, expected, moments):
+    """The moments at which a byte differs, and the arrays that differ."""
+    found = {
+        moment: [key for key, array in batches[moment].items() if array.tobytes() != expected[moment][key].tobytes()]
+        for moment in moments
+    }
+    return {moment: keys for moment, keys in found.items() if keys}
+
+
+def without_gaps(recording, recorded, moments):
+    """The moments whose windows read no row that the recorded cache lacks: two rows on each side of every target have come."""
+    whole = np.ones(len(moments), bool)
+    for stream, window in recording.streams.items():
+        original = np.unique(np.asarray(recording.dataset[stream].time_ns))
+        came = np.isin(original, np.asarray(recorded[stream].time_ns))
+        for delta in np.atleast_1d(window.offsets):
+            target = np.asarray(moments) + round(1e9 * delta)
+            after = np.searchsorted(original, target)
+            for near in (after - 2, after - 1, after, after + 1, after + 2):
+                whole &= came[np.clip(near, 0, len(original) - 1)]
+    return [moment for moment, kept in zip(moments, whole, strict=True) if kept]
+
+
+def check_counts(played, recording):
+    """Every message is accounted for, from the publisher to the cache."""
+    for index, numbers in enumerate(played.numbers):
+        assert len(set(numbers)) == len(numbers)
+        gaps = max(numbers) - min(numbers) + 1 - len(numbers)
+        if played.topics:
+            counts = played.topics[index].counts
+            assert counts == {
+                "received": len(numbers),
+                "taken": len(numbers),
+                "refused": 0,
+                "lost": gaps,
+            }, played.topics[index].refusal
+        streams = [
+            stream
+            for stream in played.rings
+            if stream == recording.played["topics"][index]
+            or (recording.topics and stream.startswith(recording.played["topics"][index] + "/"))
+        ]
+        for stream in streams:
+            counts = played.rings[stream].counts
+            assert counts["pushed"] == len(numbers)
+            assert counts["pushed"] == counts["kept"] + counts["reordered"] + counts["too_late"] + counts["refused"]
+            assert counts["segments"] == 0 and played.recorder_counts[stream]["lost"] == 0
+            assert played.recorded[stream].rows == counts["kept"] + counts["reordered"]
+
+
+def check_windows(played, recording, *, least, least_whole):
+    expected = gathered(loader_of(played.recorded, recording.streams))
+    moments = [moment for moment in played.batches if moment in expected]  # an anchor's own row may be lost
+    assert len(moments) > least, len(moments)
+    assert differences(played.batches, expected, moments) == {}
+    whole = without_gaps(recording, played.recorded, moments)
+    assert least_whole < len(whole) < len(moments)
+    assert differences(played.batches, gathered(recording.loader), whole) == {}
+
+
+def compare_latest(played, recording):
+    """Compares values at the frontier, which is at no row's stamp, with numpy's. Returns how many."""
+    compared = 0
+    snap_ns = json.loads(recording.loader.spec.to_json())["snap_ns"]
+    for stream, window in recording.streams.items():
+        stamps = np.asarray(played.recorded[stream].time_ns)
+        rows = np.asarray(played.recorded[stream].values, np.float64).reshape(len(stamps), -1)
+        for moment, batch in played.latest.items():
+            for step, delta in enumerate(np.atleast_1d(window.offsets)):
+                target = moment + round(1e9 * delta)
+                if batch[f"{stream}_is_pad"][0, step] or np.abs(stamps - target).min() <= snap_ns:
+                    continue
+                for begin, end, method in recording.loader.spec.keys[stream]["rows"]["methods"]:
+                    got = batch[stream][0, step].reshape(-1)[begin:end]
+                    after = np.searchsorted(stamps, target)
+                    if method == "previous":
+                        np.testing.assert_array_equal(got, rows[after - 1, begin:end].astype(got.dtype))
+                    elif method == "linear":
+                        part = (target - stamps[after - 1]) / (stamps[after] - stamps[after - 1])
+                        expected = rows[after - 1] + part * (rows[after] - rows[after - 1])
+                        np.testing.assert_allclose(got, expected[begin:end], rtol=1e-9, atol=1e-9)
+                    else:
+                        continue
+                    compared += 1
+    return compared
+
+
+PARTS = {  # the part of each recording at 1x, and at 20x: its begin and seconds, and its moments
+    ("imu and pose", 1): (10.0, 5.0, 60),
+    ("imu and pose", 20): (2.0, 60.0, 800),
+    ("vicon", 1): (3.0, 4.0, 800),
+    ("vicon", 20): (2.0, 20.0, 4000),
+    ("video", 1): (0.0, 4.0, 60),
+    ("video", 20): (0.0, 4.0, 20),
+}
+
+
+@pytest.mark.parametrize(("name", "speed"), PARTS)
+def test_windows_of_a_recording_that_is_played_again(recordings, tmp_path, name, speed):
+    begin_s, seconds, least = PARTS[name, speed]
+    recording = recordings(name)
+    played = Played(tmp_path, recording, speed=speed, begin_s=begin_s, seconds=seconds)
+    check_counts(played, recording)
+    counts = [ring.counts for ring in played.rings.values()]
+    for result in ("reordered", "refused", "duplicates", "too_late"):
+        assert sum(count[result] for count in counts) > 0, (result, counts)
+    check_windows(played, recording, least=least, least_whole=least // 4)
+    assert compare_latest(played, recording) > 20 or name == "vicon"  # whose curves numpy has not
+
+
+@pytest.mark.parametrize("name", ["imu and pose", "vicon"])
+def test_every_datagram_that_a_network_loses_is_counted(recordings, namespace, tmp_path, name):
+    recording, network = recordings(name), namespace(0.04)
+    played = Played(tmp_path, recording, speed=20, begin_s=2.0, seconds=20.0, lost=0.0, namespace=network)
+    received = [len(numbers) for numbers in played.numbers]
+    assert network.dropped() == sum(played.sent) - sum(received) > 0.02 * sum(played.sent)
+    for sent, numbers, topic in zip(played.sent, played.numbers, played.topics, strict=True):
+        ends = min(numbers) + sent - 1 - max(numbers)  # losses before the first message and after the last
+        assert sent == topic.counts["received"] + topic.counts["lost"] + ends and topic.counts["lost"] > 0
+    check_counts(played, recording)
+    check_windows(played, recording, least=200, least_whole=20)
+
+
+def rewritten(path, played, recording, change):
+    """The recorded cache with the rows of each stream changed: as another recorder would have written it."""
+    with robocache.Writer(path) as writer:
+        for stream in recording.streams:
+            writer.stream(stream, names=played.recorded[stream].names, attributes=recording.dataset[stream].attributes)
+        with writer.episode() as episode:
+            for stream in recording.streams:
+                rows = [np.asarray(x) for x in (played.recorded[stream].time_ns, played.recorded[stream].values)]
+                arrivals = np.asarray(played.recorded[stream + ".arrival_ns"].values).reshape(-1)
+                episode.append(stream, *change(*rows, arrivals))
+    return gathered(loader_of(robocache.open(path), recording.streams))
+
+
+def sorted_by_arrival(stamps, rows, arrivals):
+    return stamps, rows[np.argsort(arrivals, kind="stable")]
+
+
+def without_late_rows(stamps, rows, arrivals):
+    in_order = np.argsort(arrivals, kind="stable")
+    newest = np.maximum.accumulate(stamps[in_order])
+    kept = np.sort(in_order[stamps[in_order] == newest])
+    return stamps[kept], rows[kept]
+
+
+def of_one_bit(stamps, rows, arrivals):
+    changed = rows.copy()
+    middle = len(rows) // 2
+    changed[middle, 0] = np.nextafter(changed[middle, 0], np.inf, dtype=rows.dtype)
+    return stamps, changed
+
+
+def test_the_comparison_finds_planted_faults(recordings, tmp_path):
+    """It would find a policy that asks for now, and a recorder that sorts rows by their arrival, drops late ones or changes a bit."""
+    recording = recordings("vicon")
+    played = Played(tmp_path / "a", recording, speed=20, begin_s=2.0, seconds=10.0)
+    check_windows(played, recording, least=1000, least_whole=200)
+    for change, least in ((sorted_by_arrival, 500), (without_late_rows, 500), (of_one_bit, 1)):
+        expected = rewritten(tmp_path / change.__name__, played, recording, change)
+        found = differences(played.batches, expected, [moment for moment in played.batches if moment in expected])
+        assert len(found) >= least, (change.__name__, len(found))
+    same = rewritten(tmp_path / "same", played, recording, lambda stamps, rows, arrivals: (stamps, rows))
+    assert differences(played.batches, same, [moment for moment in played.batches if moment in same]) == {}
+    for_now = Played(tmp_path / "now", recording, speed=20, begin_s=2.0, seconds=10.0, planted="now")
+    expected = gathered(loader_of(for_now.recorded, recording.streams))
+    moments = [moment for moment in for_now.batches if moment in expected]
+    assert len(differences(for_now.batches, expected, moments)) > 0.9 * len(moments) > 500
