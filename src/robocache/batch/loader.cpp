@@ -116,14 +116,17 @@ void Loader::make_plans() {
 }
 
 void Loader::add_notes() {
-  std::string padding;
-  std::string made_up;
+  WindowNotes windows;
   for (size_t source = 0; source < options_.sources.size(); ++source) {
     const auto around = [&](const StreamRequest& request) { return draws_.around(source, request); };
-    survey_windows(options_, streams_, source, around, padding, made_up);
+    survey_windows(options_, streams_, source, around, windows);
   }
   std::vector<std::string> notes = unscaled_notes(options_, streams_.specs());
-  notes.insert(notes.begin(), {made_up, padding});
+  if (!windows.gaps.empty()) {
+    windows.gaps = "max_gap_s: windows interpolate across gaps of any length: " + windows.gaps +
+                   "; max_gap_s= of a Window makes values in longer ones padding";
+  }
+  notes.insert(notes.begin(), {windows.made_up, windows.padding, windows.gaps});
   notes.insert(notes.end(), {rounding_note(options_), overflow_note(options_, streams_.specs())});
   for (std::string& note : notes) {
     if (!note.empty()) options_.notes.push_back(std::move(note));

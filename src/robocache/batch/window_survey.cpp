@@ -19,6 +19,10 @@ constexpr int64_t kMostAnchors = 2048;
 constexpr int64_t kFewestAnchors = 64;
 constexpr int64_t kMostTargets = 65536;  // for a key
 
+// A gap is named if it is so many times the median period and so long.
+constexpr double kNamedGapPeriods = 10;
+constexpr double kNamedGapNs = 5e8;
+
 // The counts of a key.
 struct Found {
   int64_t anchors = 0;
@@ -124,10 +128,23 @@ std::string padding_text(const StreamRequest& asked, const Stream& stream, Found
          " by max_gap_s, tolerance_s or causal; larger limits, or another method, leave more";
 }
 
+// Returns the gaps of a stream, if windows interpolate across them. The stream's findings are of all its episodes, so that no row is read.
+std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stream& stream) {
+  const StreamFindings& findings = stream.findings;
+  const auto longest_ns = static_cast<double>(findings.max_period_ns);
+  if (!is_floating(stream.dtype) || key.causal || key.max_gap_ns || !key.offsets_rows.empty()) return "";
+  if (longest_ns < kNamedGapNs || longest_ns < kNamedGapPeriods * findings.period_ns) return "";
+  const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *asked.method, asked.methods);
+  if (std::ranges::all_of(blocks, [](const FeatureBlock& block) { return is_step(block.method); })) return "";
+  return "'" + asked.stream + "' has " + std::to_string(findings.gaps) + (findings.gaps == 1 ? " gap" : " gaps") +
+         " of up to " + seconds(longest_ns / kNsPerSecond) + " between rows that are " +
+         seconds(findings.period_ns / kNsPerSecond) + " apart";
+}
+
 }  // namespace
 
 void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
-                    const AnchorsAround& around, std::string& padding_note, std::string& made_up_note) {
+                    const AnchorsAround& around, WindowNotes& notes) {
   const SourceRequest& from = options.sources[source];
   const std::string name = source_name(options, source);
   for (size_t request = 0; request < options.streams.size(); ++request) {
@@ -140,18 +157,23 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
         look(spec.keys[request], *asked.method, spec.snap_ns, resident->clock().on_host(), around(asked));
     // Goals are drawn later: their ticks are not known here.
     if (2 * found.padding > found.steps && !asked.moment)
-      add_to_note(padding_note, name + padding_text(asked, stream, found));
+      add_to_note(notes.padding, name + padding_text(asked, stream, found));
+    if (found.between > 0) {
+      if (const std::string gaps = gaps_text(asked, spec.keys[request], stream); !gaps.empty()) {
+        add_to_note(notes.gaps, name + gaps);
+      }
+    }
     if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
     const double period_ns = period_ns_of(stream, found.anchor.episode);
     const std::string ways = "ticks and offsets on its rows, or method=, such as 'previous' or " +
                              method_proposal(asked) + ", to say which values";
     const Stream* const anchors = options.anchor_hz ? nullptr : &from.dataset->stream(from.anchor);
     if (anchors != nullptr && anchors->clock != Clock::kNominal) {
-      add_to_note(made_up_note, name + "delta_timestamps['" + asked.stream +
-                                    "'].method: " + percent(found.between, found.valid) +
-                                    " of the values are made between rows, " + period_text(period_ns) +
-                                    " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
-                                    from.anchor + "'; method= says which values are wanted, and ends this warning");
+      add_to_note(notes.made_up, name + "delta_timestamps['" + asked.stream +
+                                     "'].method: " + percent(found.between, found.valid) +
+                                     " of the values are made between rows, " + period_text(period_ns) +
+                                     " apart, of a clock that is nominal, for anchors of the recorded clock of '" +
+                                     from.anchor + "'; method= says which values are wanted, and ends this warning");
       continue;
     }
     refuse(name, anchors == nullptr ? "anchors.rate_hz: " : "anchors.stream: ",

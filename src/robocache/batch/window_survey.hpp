@@ -1,5 +1,5 @@
 // Surveys the windows of some anchors before the first batch, for steps that are padding, and for values that would be invented
-// between the rows of a nominal clock.
+// between the rows of a nominal clock or in gaps.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,19 @@
 
 namespace robocache {
 
-// Surveys up to 2048 anchors of a source, spread evenly, each time the same ones, and adds to two notes for people. `padding_note` names
-// the keys with more than half of all steps in padding; episodes with at most one row of the key do not count. `made_up_note` names the
-// nominal streams with values between rows, by a method that nobody asked for, around anchors of a recorded clock. Throws
-// ArgumentError for such values if the anchors are ticks of a rate or of a nominal clock.
+// Notes for people about windows, "" where there is nothing to say.
+struct WindowNotes {
+  std::string padding;  // keys with more than half of all steps in padding; episodes with at most one row do not count
+  std::string
+      made_up;       // nominal streams with values between rows, by a method that nobody asked for, around anchors of
+                     // a recorded clock
+  std::string gaps;  // streams whose long gaps are interpolated, since nothing limits them
+};
+
+// Surveys up to 2048 anchors of a source, spread evenly, each time the same ones, and adds to the notes. Throws
+// ArgumentError for values between the rows of a nominal stream, by a method that nobody asked for, if the anchors are
+// ticks of a rate or of a nominal clock.
 void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
-                    const AnchorsAround& around, std::string& padding_note, std::string& made_up_note);
+                    const AnchorsAround& around, WindowNotes& notes);
 
 }  // namespace robocache

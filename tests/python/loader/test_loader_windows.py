@@ -849,6 +849,33 @@ def test_rule_33_rows_that_a_nominal_clock_lacks_are_no_other_rate(tmp_path, dev
         flat_loader(made, batch_size=8, delta_timestamps={"state": [0.0, 1 / 30]}, device=device)
 
 
+@pytest.mark.parametrize(
+    ("gap_s", "options", "said"),
+    [
+        (4.2, {}, "'x' has 2 gaps of up to 4.2 s between rows that are 0.01 s apart; max_gap_s= of a Window"),
+        (0.3, {}, None),  # shorter than half a second
+        (4.2, {"max_gap_s": 0.05}, None),
+        (4.2, {"method": "previous"}, None),
+        (4.2, {"causal": True}, None),
+        (4.2, {"anchor": "x"}, None),  # all values are rows
+    ],
+    ids=str,
+)
+def test_long_gaps_that_windows_interpolate_are_named_once(tmp_path, device, gap_s, options, said):
+    time_ns = np.arange(400) * 10_000_000 + 1
+    time_ns[100:] += 200_000_000
+    time_ns[200:] += round(gap_s * 1e9) - 10_000_000
+    rows = {"x": (time_ns, np.arange(400, dtype=np.float32)[:, None])}
+    rows["tick"] = (np.arange(30) * 37_000_000 + 5_000_000, np.zeros((30, 1), np.float32))
+    made = write(tmp_path / "cache", [rows])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        options = {"anchor": "tick"} | options
+        flat_loader(made, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, **options)
+    found = [str(one.message) for one in caught if "gaps of any length" in str(one.message)]
+    assert len(found) == (said is not None) and all(said in one for one in found), found
+
+
 def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked_for(tmp_path, device):
     time_ns = np.arange(40) * 50_000_000
     with robocache.Writer(tmp_path / "cache") as writer:
