@@ -113,6 +113,20 @@ def tests(root: Path) -> Iterator[str]:
         yield fault
 
 
+@gate
+def fuzz(root: Path) -> Iterator[str]:
+    """./dev fuzz: every parser of tests/fuzz for half a minute."""
+    if fault := run(root, "./dev", "fuzz", "--seconds", "30"):
+        yield fault
+
+
+@gate
+def soak(root: Path) -> Iterator[str]:
+    """./dev soak: every part for ten minutes, on the GPU where there is one."""
+    if fault := run(root, "./dev", "soak", "--minutes", "10"):
+        yield fault
+
+
 # Commands that fetch, unless pip is kept to a folder.
 FETCHES = re.compile(r"\b(curl|wget|git|apt|apt-get|apk|dnf|conda|uv|npm)\b|\bpip\d? (?!.*--no-index)\w+")
 

@@ -114,6 +114,8 @@ FAULTS = {
     ),
     "lint": (lambda root: (root / "fails-lint").touch(), "./dev lint exited 1"),
     "tests": (lambda root: (root / "fails-test").touch(), "./dev test exited 1"),
+    "fuzz": (lambda root: (root / "fails-fuzz").touch(), "./dev fuzz --seconds 30 exited 1"),
+    "soak": (lambda root: (root / "fails-soak").touch(), "./dev soak --minutes 10 exited 1"),
     "docs": (lambda root: (root / "fails-docs").touch(), "./dev docs exited 1"),
     "wheels": (lambda root: (root / "fails-wheel").touch(), "./dev wheel twice exited 1"),
     "environments": (

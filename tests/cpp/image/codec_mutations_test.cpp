@@ -17,6 +17,7 @@
 #include "robocache/image/png.hpp"
 #include "tests/cpp/image/libjpeg.hpp"
 #include "tests/cpp/image/picture.hpp"
+#include "tests/cpp/image/png_checksums.hpp"
 
 namespace robocache {
 namespace {
@@ -72,27 +73,6 @@ std::vector<Sample> samples() {
   return made;
 }
 
-uint32_t crc32_of(std::span<const uint8_t> bytes) {
-  uint32_t crc = 0xffffffff;
-  for (const uint8_t byte : bytes) {
-    crc ^= byte;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
-  }
-  return ~crc;
-}
-
-// With a PNG's checksums as they should be: else nothing behind them would ever be reached.
-void mend_checksums(Bytes* file) {
-  for (size_t place = 8; place + 12 <= file->size();) {
-    uint8_t* chunk = file->data() + place;
-    const size_t length = size_t{chunk[0]} << 24 | size_t{chunk[1]} << 16 | size_t{chunk[2]} << 8 | chunk[3];
-    if (length > file->size() - place - 12) return;
-    const uint32_t crc = crc32_of({chunk + 4, length + 4});
-    for (size_t i = 0; i < 4; ++i) chunk[8 + length + i] = static_cast<uint8_t>(crc >> (24 - 8 * i));
-    place += 12 + length;
-  }
-}
-
 Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19937* random) {
   const auto below = [random](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(*random); };
   Bytes file = sample.file;
@@ -131,7 +111,7 @@ Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19
         std::swap(*at, file[below(file.size())]);
     }
   }
-  if (sample.codec == Codec::kPng && below(8) != 0) mend_checksums(&file);
+  if (sample.codec == Codec::kPng && below(8) != 0) test::mend_checksums(&file);
   return file;
 }
 

@@ -1,0 +1,67 @@
+// JPEG files: to pixels, to the form that is stored, and from that form by the kernels' loops on the host.
+#include <string>
+#include <vector>
+
+#include "robocache/image/codec.hpp"
+#include "robocache/image/jpeg.hpp"
+#include "robocache/image/jpeg_frames.hpp"
+#include "tests/cpp/image/decode_on_host.hpp"
+#include "tests/cpp/image/libjpeg.hpp"
+#include "tests/fuzz/fuzz.hpp"
+
+using namespace robocache;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+test::Decoded on_host(const Bytes& file) {
+  const std::vector<int64_t> offsets{0, std::ssize(file)}, rows{0};
+  return test::decode_on_host(prepare_jpeg_frames(file, offsets, rows), rows);
+}
+
+}  // namespace
+
+std::vector<std::string> seeds() {
+  std::vector<std::string> made;
+  const auto add = [&](int64_t height, int64_t width, int64_t channels, const test::JpegOptions& options) {
+    const Bytes file = test::encode_jpeg(test::picture(height, width, channels), static_cast<int>(height),
+                                         static_cast<int>(width), static_cast<int>(channels), options);
+    made.emplace_back(file.begin(), file.end());
+    const Bytes segmented = segment_jpeg(file).blob;
+    made.emplace_back(segmented.begin(), segmented.end());
+  };
+  add(16, 24, 3, {});
+  add(17, 18, 3, {.luma_across = 2, .luma_down = 1, .restart_mcus = 0, .optimised = true});
+  add(16, 16, 3, {.luma_across = 1, .luma_down = 1, .restart_mcus = 1});
+  add(16, 17, 3, {.restart_mcus = 0, .progressive = true});
+  add(15, 15, 1, {.luma_across = 1, .luma_down = 1});
+  return made;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const Bytes file(data, data + size);
+  FrameShape shape;
+  if (!fuzz::refusal([&] { shape = frame_shape(Codec::kJpeg, file); }).empty() || shape.bytes() > (1 << 20)) return 0;
+  Bytes pixels(static_cast<size_t>(shape.bytes()));
+  const bool is_whole = fuzz::refusal([&] { decode_frame(Codec::kJpeg, file, shape, pixels.data()); }).empty();
+  const std::string refused = fuzz::refusal([&] {
+    const Segmented segmented = segment_jpeg(file);
+    Bytes again(pixels.size());
+    decode_frame(Codec::kJpeg, segmented.blob, shape, again.data());
+    const test::Decoded decoded = on_host(segmented.blob);
+    fuzz::expect(decoded.status[0] == 0 && decoded.pixels == again,
+                 "the kernels' loops give other pixels than libjpeg");
+    fuzz::expect(segmented.reencoded || !is_whole || again == pixels, "the form that is stored has other pixels");
+  });
+  if (refused.find("inverse DCT") != std::string::npos) return 0;  // rule 40: decoders differ
+  fuzz::expect(refused.empty() || !is_whole, "decodes, but cannot be stored: " + refused);
+  fuzz::refusal([&] {
+    const test::Decoded decoded = on_host(file);
+    if (is_whole && decoded.status[0] == 0) {
+      fuzz::expect(decoded.pixels == pixels,
+                   "the kernels' loops give other pixels than libjpeg of the file as it came");
+    }
+  });
+  return 0;
+}
