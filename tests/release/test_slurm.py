@@ -158,8 +158,13 @@ def test_the_scripts_make_one_cache_and_train_from_it(slurm, tmp_path):
         return done.stdout
 
     last = call("bash", "-c", ingest).strip()  # the number of the last job
-    logs = lambda: "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.out")))  # noqa: E731
-    waiting = lambda: [line for line in call("squeue", "-h", "-r", "-o", "%i %T %r").splitlines()]  # noqa: E731
+
+    def waiting():
+        return call("squeue", "-h", "-r", "-o", "%i %T %r").splitlines()
+
+    def logs():
+        return "\n".join(f"{path.name}: {path.read_text()[-3000:]}" for path in sorted(tmp_path.glob("*.out")))
+
     wait_for(lambda: not waiting(), lambda: f"{waiting()}\n{logs()}", 300)
     states = dict(line.split() for line in call("squeue", "-h", "-r", "-t", "all", "-o", "%i %T").splitlines())
     assert set(states.values()) == {"COMPLETED"} and len(states) == 6 and last in states, f"{states}\n{logs()}"

@@ -1,0 +1,93 @@
+"""The chart's program for Ray on a cluster of three nodes, of which one is killed with a shard in its hands: the cache is whole.
+
+`./dev release` runs it, with Ray in a folder of its own. All nodes are processes of this machine.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from robocache.ingest import plan
+
+import robocache
+
+ROOT = Path(__file__).parents[2]
+BESIDE = Path(sys.prefix) / "ray"  # where ./dev release installs it
+pytestmark = pytest.mark.skipif(
+    not BESIDE.exists() and importlib.util.find_spec("ray") is None,
+    reason="NOT RUN: no ray; ./dev release installs it",
+)
+# A head without processors, as in the chart, and two nodes of one. A process that has a shard half written is stopped, and
+# dies with its node.
+DRIVER = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+import ray
+from ray.cluster_utils import Cluster
+
+def writes(process):
+    try:
+        is_worker = (process / "cmdline").read_bytes().startswith(b"ray::convert")
+        return is_worker and any(".partial" in os.readlink(one) for one in (process / "fd").iterdir())
+    except OSError:
+        return False  # it has ended
+
+def node_of(process):
+    parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    return next(one for one in nodes if parent == one.all_processes["raylet"][0].process.pid)
+
+node = {"num_cpus": 1, "object_store_memory": 80 * 1024**2, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0})
+nodes = [cluster.add_node(**node) for _ in range(2)]
+cluster.wait_for_nodes()
+program = subprocess.Popen(
+    [sys.executable, "ingest.py", "work", "cache"], env={**os.environ, "RAY_ADDRESS": cluster.address}
+)
+stopped = None
+while stopped is None:
+    assert program.poll() is None, "the program ended before a node died"
+    for process in filter(writes, Path("/proc").glob("[0-9]*")):
+        os.kill(int(process.name), signal.SIGSTOP)
+        if writes(process):
+            stopped = process
+            break
+        os.kill(int(process.name), signal.SIGCONT)
+cluster.remove_node(node_of(stopped), allow_graceful=False)
+os.kill(int(stopped.name), signal.SIGKILL)
+code = program.wait()
+ray.init(address=cluster.address)
+print("nodes alive:", sum(one["Alive"] for one in ray.nodes()))
+ray.shutdown()
+cluster.shutdown()
+sys.exit(code)
+"""
+
+
+def test_a_node_that_dies_costs_no_shard(tmp_path):
+    for number in range(6):
+        (tmp_path / f"recordings/{number}").mkdir(parents=True)
+        rows = "".join(f"{i / 1000},{i + number}\n" for i in range(100_000))
+        (tmp_path / f"recordings/{number}/arm.csv").write_text("time_s,joint\n" + rows)
+    plan(tmp_path / "recordings", tmp_path / "work", shards=4)
+    chart = (ROOT / "packaging/chart/templates/ray.yaml").read_text()
+    program = chart.partition("  ingest.py: |\n")[2].partition("---\n")[0]
+    (tmp_path / "ingest.py").write_text(textwrap.dedent(program))
+    (tmp_path / "driver.py").write_text(DRIVER)
+    beside = [str(BESIDE)] if BESIDE.exists() else []
+    paths = [str(Path(robocache.__file__).parents[1]), *beside]
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": "/tmp"}  # a socket's path is short
+    environment["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "driver.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    assert "nodes alive: 2" in done.stdout
+
+    robocache.ingest(tmp_path / "recordings", tmp_path / "whole")
+    made, whole = robocache.open(tmp_path / "cache"), robocache.open(tmp_path / "whole")
+    assert len(made) == len(whole) == 6
+    assert (made["arm"].values == whole["arm"].values).all() and (made["arm"].time_ns == whole["arm"].time_ns).all()
