@@ -155,7 +155,7 @@ def table(content: dict) -> str:
             for one in runs
         ]
     keep = [k for k in range(8) if k not in (4, 5, 6, 7) or any(cells[k] for cells in rows[2:])]
-    return "".join("| " + " | ".join(cells[k] for k in keep) + " |\n" for cells in rows)
+    return "".join(f"|{'|'.join(cells[k] for k in keep)}|\n" for cells in rows)
 
 
 def section(path: Path, content: dict, said: set[str]) -> str:
