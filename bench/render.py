@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
@@ -243,7 +244,8 @@ def page(found: Results) -> str:
 
 def section(result: dict) -> str:
     text = f"### {TITLES[result['bench']]}, {hardware(result)}\n\n"
-    text += f"`{result['command']}`, {result['date']}, commit {commits(result)}, torch {result['machine']['torch']}.\n"
+    programs = ", ".join(f"`{name}`" for name in dict.fromkeys(re.findall(r"bench/\w+\.py", result["command"])))
+    text += f"{programs}, {result['date']}, commit {commits(result)}, torch {result['machine']['torch']}.\n"
     if result["quick"]:
         text += "\nA smoke run: the figures mean nothing.\n"
     by = {"sweep": sweep, "shapes": shapes}.get(result["bench"])
