@@ -13,7 +13,8 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
-from .actions.conversions import check_declared, in_a_batch, straight_angles
+from .actions.conversions import Relative, StepDelta, in_a_batch
+from .actions.declared import Declared, check_alike, check_declared, straight_angles
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
 from .episode_rates import notes_of_rates
@@ -368,7 +369,7 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
             name: value if name == "kind" else _json_number(_real(f"{name}.moment", value))
             for name, value in vars(window.moment).items()
         },
-        **_conversions(name, window, keys.get(key, 0), keys.numbers.get(key, ())),
+        **_conversions(name, window, key, keys),
         **(
             {}
             if key in keys.cameras
@@ -411,8 +412,9 @@ def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
     return replace(images, interpolation="nearest") if images.interpolation == "bilinear" else images
 
 
-def _conversions(name: str, window: Window, features: int, streams: Sequence[Stream]) -> dict[str, Any]:
-    """The conversions of a window whose rows have so many features, and the base that they compare with."""
+def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, Any]:
+    """The conversions of a window, and the base that they compare with."""
+    features = keys.get(key, 0)
     base: Any = window.base
     taken: list[int] = []
     if base is not None and not isinstance(base, str):
@@ -424,13 +426,27 @@ def _conversions(name: str, window: Window, features: int, streams: Sequence[Str
                 f"{name}.base: expected a key, or (key, [indices]), got {window.base!r}"
             ) from None
     convert = None if window.convert is None else in_a_batch(f"{name}.convert", window.convert, features)
-    for stream in streams if convert else ():
-        check_declared(f"{name}.convert", window.convert, stream.names, units_of(stream))
+    declared = [_declared(stream) for stream in keys.numbers.get(key, ()) if convert]
+    for one in declared:
+        check_declared(f"{name}.convert", window.convert, one)
+    comparing = [one for one in window.convert or () if isinstance(one, Relative | StepDelta)]
+    for stream in keys.numbers.get(base, ()) if comparing and isinstance(base, str) else ():
+        read = taken or list(range(math.prod(stream.shape)))
+        if len(read) != features:  # the library refuses it
+            continue
+        of_base = _declared(stream).of(read)
+        check_declared(f"{name}.base: '{base}'", comparing, of_base)
+        for one in declared:
+            check_alike(f"{name}.base", comparing, one, of_base)
     return {
         "convert": convert,
         "base": _given(_lib.text, f"{name}.base", base),
         "base_features": taken,
     }
+
+
+def _declared(stream: Stream) -> Declared:
+    return Declared(stream.names, units_of(stream), stream.attributes)
 
 
 def _check_normalization(normalization: Normalization, windows: Sequence[Window]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -174,89 +173,6 @@ def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any
     except errors.Error as error:
         raise type(error)(f"{name}: {error}") from None
     return asked
-
-
-# The letter of a component in a name (qw, q_x_world, w.left), words for Euler angles by the axes that they turn about, and for
-# rotation vectors and degrees.
-_COMPONENT = re.compile(r"(?i)(?<![a-z])(?:q|r|quat|euler)?_?([wxyz])(?![a-z])")
-_TURNS = {"roll": "x", "pitch": "y", "yaw": "z", "heading": "z"}
-_VECTOR = re.compile(r"(?i)axis_?angle|rot_?vec")
-_DEGREES = re.compile(r"(?i)(?<![a-z])(deg|degrees?)(?![a-z])|°")
-
-
-def check_declared(name: str, conversions: Any, names: Sequence[str], units: Sequence[str]) -> None:
-    """Checks what conversions say of a stream's rotations against the names and units of its features; none says nothing.
-
-    Raises:
-        ArgumentError: a quaternion's components are in another order, angles turn about other axes, or they are in degrees.
-    """
-    features: list[int | None] = list(
-        range(max(len(names), len(units)))
-    )  # where a feature is in the stream; None: computed
-    for conversion in conversions:
-        if isinstance(conversion, Rotate):
-            blocks = [(conversion.source, features[conversion.start :])]
-        elif isinstance(conversion, Relative) and conversion.kind != "joints":
-            mask = feature_mask("mask", conversion.mask, len(features))
-            taken = [feature for feature, is_taken in zip(features, mask, strict=True) if is_taken]
-            width = 3 + rotation_width("rotation", conversion.rotation)
-            blocks = [(conversion.rotation, taken[begin + 3 :]) for begin in range(0, len(taken), width)]
-        else:
-            blocks = []
-        for rotation, behind in blocks:
-            own = [feature for feature in behind[: rotation_width("rotation", rotation)] if feature is not None]
-            if len(own) == rotation_width("rotation", rotation):
-                _check_rotation(
-                    name, rotation, [names[f] for f in own if f < len(names)], [units[f] for f in own if f < len(units)]
-                )
-        if isinstance(conversion, Rescale):
-            features[conversion.features] = [None] * len(features[conversion.features])
-        elif isinstance(conversion, Rotate):
-            end = conversion.start + rotation_width("source", conversion.source)
-            features[conversion.start : end] = [None] * rotation_width("target", conversion.target)
-
-
-def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> list[int]:
-    """Returns the features that a stream's own methods call angles and that conversions subtract without the shorter way."""
-    angles = {feature for start, stop, method in methods if method == "angle" for feature in range(start, stop)}
-    found: set[int] = set()
-    for conversion in conversions:
-        if isinstance(conversion, StepDelta) or (isinstance(conversion, Relative) and conversion.kind == "joints"):
-            shorter = (
-                [False] * features if conversion.angles is None else feature_mask("angles", conversion.angles, features)
-            )
-            taken = feature_mask("mask", conversion.mask, features)
-            found |= {f for f in angles if taken[f] and not shorter[f]}
-    return sorted(found)
-
-
-def _check_rotation(name: str, rotation: str, names: Sequence[str], units: Sequence[str]) -> None:
-    turns = [{_TURNS[word] for word in _TURNS if word in each.lower()} for each in names]
-    letters = [{letter.lower() for letter in _COMPONENT.findall(each)} for each in names]
-    said = "".join(
-        min(one) if len(one) == 1 else "?"
-        for one in (turn or letter for turn, letter in zip(turns, letters, strict=True))
-    )
-    kind = rotation.partition("_")[0]
-    expected = ""
-    if kind == "quat" and sorted(said) == list("wxyz") and said != rotation.removeprefix("quat_"):
-        expected = f"rotation 'quat_{said}'" if said in ("xyzw", "wxyz") else "the components in one of these orders"
-    elif kind == "euler" and any(_VECTOR.search(each) for each in names):
-        expected = "'rotvec'"
-    elif kind == "euler" and sorted(said) == list("xyz") and said != rotation.removeprefix("euler_").lower():
-        expected = f"angles about the axes {said}"
-    elif rotation == "rotvec" and sum(map(bool, turns)) == 3:
-        expected = "Euler angles"
-    if expected:
-        raise errors.ArgumentError(
-            f"{name}: expected {expected}, as the features' names {list(names)} say, got {rotation!r}"
-        )
-    degrees = [word for word in (*units, *names) if _DEGREES.search(word)]
-    if degrees and (kind == "euler" or rotation == "rotvec"):
-        raise errors.ArgumentError(
-            f"{name}: expected angles in radians, got {degrees[0]!r} by the stream's units or names; a Rescale before the Rotate "
-            "converts them, or the recording before it is stored"
-        )
 
 
 def _asked(conversion: Conversion, features: int) -> dict[str, Any]:

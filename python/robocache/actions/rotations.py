@@ -19,7 +19,7 @@ from ._arrays import can_look, cast, in_work_type, quietly, roundoff, row_text, 
 
 # Components in the order of a representation, by names or by row and column of the matrix.
 _QUATERNIONS = {"quat_xyzw": (0, 1, 2, 3), "quat_wxyz": (3, 0, 1, 2)}
-_MATRIX_ENTRIES = {
+MATRIX_ENTRIES = {
     "matrix": (0, 1, 2, 3, 4, 5, 6, 7, 8),
     "rot6d_rows": (0, 1, 2, 3, 4, 5),
     "rot6d_columns": (0, 3, 6, 1, 4, 7),
@@ -39,11 +39,11 @@ def rotation_width(argument: str, rotation: Any) -> int:
         raise errors.ArgumentTypeError(f"{argument}: expected the name of a rotation, got {rotation!r}")
     if rotation in _QUATERNIONS:
         return 4
-    if rotation in _MATRIX_ENTRIES:
-        return len(_MATRIX_ENTRIES[rotation])
+    if rotation in MATRIX_ENTRIES:
+        return len(MATRIX_ENTRIES[rotation])
     if rotation == "rotvec" or _EULER.fullmatch(rotation):
         return 3
-    names = ", ".join(repr(name) for name in (*_QUATERNIONS, *_MATRIX_ENTRIES, "rotvec"))
+    names = ", ".join(repr(name) for name in (*_QUATERNIONS, *MATRIX_ENTRIES, "rotvec"))
     raise errors.ArgumentError(
         f"{argument}: expected {names}, or 'euler_' and three axes, no two neighbours the same ('euler_xyz' extrinsic,"
         f" 'euler_XYZ' intrinsic), got {rotation!r}"
@@ -91,9 +91,9 @@ def convert_rotation(x: Any, source: str, target: str, *, normalize: bool = Fals
         parts, absent = known(xp, "x", [rows[:, i] for i in range(width)], source, roundoff(x), normalize, leading)
         if source in _QUATERNIONS and target in _QUATERNIONS and not normalize:
             made = [parts[_QUATERNIONS[source].index(i)] for i in _QUATERNIONS[target]]
-        elif source == "matrix" and target in _MATRIX_ENTRIES and not normalize:
-            made = [parts[i] for i in _MATRIX_ENTRIES[target]]
-        elif source in _MATRIX_ENTRIES or target in _MATRIX_ENTRIES:
+        elif source == "matrix" and target in MATRIX_ENTRIES and not normalize:
+            made = [parts[i] for i in MATRIX_ENTRIES[target]]
+        elif source in MATRIX_ENTRIES or target in MATRIX_ENTRIES:
             made = from_matrix(xp, to_matrix(xp, parts, source), target)
         else:
             made = _from_quaternion(xp, _to_quaternion(xp, parts, source), target)
@@ -135,8 +135,8 @@ def _stand_in(source: str) -> list[float]:
     """The components of no rotation."""
     if source in _QUATERNIONS:
         return [float(i == 3) for i in _QUATERNIONS[source]]
-    if source in _MATRIX_ENTRIES:
-        return [float(i in (0, 4, 8)) for i in _MATRIX_ENTRIES[source]]
+    if source in MATRIX_ENTRIES:
+        return [float(i in (0, 4, 8)) for i in MATRIX_ENTRIES[source]]
     return [0.0, 0.0, 0.0]
 
 
@@ -171,7 +171,7 @@ def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: 
             " (below 0: its determinant); normalize=True orthonormalises"
         )
         return wrong, measure, text
-    if source in _MATRIX_ENTRIES:
+    if source in MATRIX_ENTRIES:
         _, sine = _two_vectors(xp, *_six(parts, source))
         wrong = infinite | ~(sine > _PARALLEL)
         return wrong, sine, "expected two finite vectors apart, got some with sine {:g} between them"
@@ -253,7 +253,7 @@ def _six(parts: Components, source: str) -> tuple[Components, Components]:
 
 def to_matrix(xp: Any, parts: Components, source: str) -> Components:
     """An orthonormal matrix, from components without flaws."""
-    if source not in _MATRIX_ENTRIES:
+    if source not in MATRIX_ENTRIES:
         return _matrix_of_quaternion(_to_quaternion(xp, parts, source))
     first, second = (parts[0:3], parts[3:6]) if source == "matrix" else _six(parts, source)
     (a, b), _ = _two_vectors(xp, first, second)
@@ -262,8 +262,8 @@ def to_matrix(xp: Any, parts: Components, source: str) -> Components:
 
 
 def from_matrix(xp: Any, entries: Components, target: str) -> Components:
-    if target in _MATRIX_ENTRIES:
-        return [entries[i] for i in _MATRIX_ENTRIES[target]]
+    if target in MATRIX_ENTRIES:
+        return [entries[i] for i in MATRIX_ENTRIES[target]]
     return _from_quaternion(xp, _quaternion_of_matrix(xp, entries), target)
 
 
@@ -332,7 +332,7 @@ def _from_quaternion(xp: Any, q: Components, target: str) -> Components:
     q = _with_positive_w(xp, q)
     if target in _QUATERNIONS:
         return [q[i] for i in _QUATERNIONS[target]]
-    if target in _MATRIX_ENTRIES:
+    if target in MATRIX_ENTRIES:
         return from_matrix(xp, _matrix_of_quaternion(q), target)
     return _vector_of_quaternion(xp, q) if target == "rotvec" else _angles_of_quaternion(xp, q, target)
 

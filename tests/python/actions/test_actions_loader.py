@@ -660,6 +660,169 @@ def test_conversions_are_held_against_the_names_and_units_of_features(tmp_path, 
     assert str(caught.value).startswith("delta_timestamps['action'].convert: ")
 
 
+ROW = "r00 r01 r02 r10 r11 r12 r20 r21 r22"
+
+
+def described(path, *, units=None, base_units=None, names, base_names=None, attributes=None):
+    """A dataset of a state and an action, with these names, units and attributes."""
+    names = names.split()
+    with robocache.Writer(path) as writer:
+        for stream, own_names, own in (
+            ("state", (base_names or " ".join(names)).split(), base_units or units),
+            ("action", names, units),
+        ):
+            facts = (attributes or {}) | ({} if own is None else {"units": own})
+            writer.stream(stream, names=own_names, attributes=facts)
+        with writer.episode() as episode:
+            for stream in ("state", "action"):
+                episode.append(stream, np.arange(10) * 20_000_000, rotations_in(len(names)))
+    return path
+
+
+def rotations_in(width):
+    """Rows whose last numbers are a rotation that any representation of so many numbers takes."""
+    turn = Rotation.random(10, random_state=3)
+    tail = {4: turn.as_quat(), 6: np.tile([1.0, 0, 0, 0, 1, 0], (10, 1)), 9: turn.as_matrix().reshape(10, 9)}
+    end = tail.get(width, tail[4] if width == 7 else np.full((10, 3), 0.1))
+    return np.concatenate([np.ones((10, width - end.shape[1])), end], -1)
+
+
+def opened_with(path, conversions, base="state"):
+    compares = isinstance(conversions[0], Relative | StepDelta)
+    action = Window([0.0, 0.02], convert=conversions, **({"base": base} if compares else {}))
+    next(robocache.Loader(path, batch_size=4, delta_timestamps={"state": Window(), "action": action}, findings=None))
+
+
+@pytest.mark.parametrize(
+    ("names", "attributes", "conversions", "words"),
+    [
+        (
+            "a b c d",
+            {"rotation_type": "axis_angle"},
+            [Rotate(0, "quat_xyzw", "rotvec")],
+            "expected 'rotvec', as the attribute",
+        ),
+        ("a b c d", {"rotation_type": "quaternion"}, [Rotate(0, "quat_xyzw", "rotvec")], None),
+        (
+            "a b c d",
+            {"rotation": "quat_wxyz"},
+            [Rotate(0, "quat_xyzw", "rotvec")],
+            "'quat_wxyz', as the attribute rotation",
+        ),
+        ("a b c d", {"quaternion_order": "scalar_first"}, [Rotate(0, "quat_xyzw", "rotvec")], "'quat_wxyz'"),
+        ("a b c d", {"quaternion_order": "xyzw"}, [Rotate(0, "quat_xyzw", "rotvec")], None),
+        ("a b c", {"quaternion_order": "xyzw"}, [Rotate(0, "rotvec", "matrix")], None),
+        ("a b c", {"rotation_type": "euler_angles_rpy"}, [Rotate(0, "euler_xyz", "matrix")], None),
+        ("a b c", {"rotation_type": "euler_angles_rpy"}, [Rotate(0, "euler_zyx", "matrix")], "expected 'euler_xyz'"),
+        ("a b c", {"rotation_type": "euler_angles_rpy"}, [Rotate(0, "rotvec", "matrix")], "expected 'euler_xyz'"),
+        ("a b c", {"rotation_type": "axis_angle"}, [Rotate(0, "euler_xyz", "matrix")], "expected 'rotvec'"),
+        ("a b c d e f", {"rotation_type": "rotation_6d"}, [Rotate(0, "rot6d_rows", "matrix")], None),
+        ("a b c d e f", {"rotation_type": "matrix"}, [Rotate(0, "rot6d_rows", "matrix")], "expected 'matrix'"),
+        ("a b c d e f g", {"methods": [[3, 7, "slerp"]]}, [Relative("se3")], None),
+        ("a b c d e f g", {"methods": [[0, 7, "pose"]]}, [Relative("se3")], None),
+        (
+            "a b c d e f g",
+            {"methods": [[0, 4, "slerp"]]},
+            [Relative("se3")],
+            "'quat_xyzw' or 'quat_wxyz' in features 0 to 4",
+        ),
+        ("a b c d e f g", {"methods": [[3, 7, "slerp"]]}, [Rotate(2, "quat_xyzw", "rotvec")], "features 3 to 7"),
+        ("a b c d e f", {"methods": [[3, 6, "angle"]]}, [Relative("se3", rotation="rotvec")], "Euler angles"),
+        ("a b c d e f", {"methods": [[3, 6, "angle"]]}, [Relative("se3", rotation="euler_xyz")], None),
+        ("a b c d", {"methods": [[0, 4, "slerp"]]}, [Rotate(0, "rotvec", "matrix")], "'quat_xyzw' or 'quat_wxyz'"),
+        ("qx qy qz qw x y z", None, [Relative("se3")], "expected"),
+        ("roll pitch yaw x y z", None, [Relative("se3", rotation="euler_xyz")], "expected"),
+        ("r00 r10 r20 r01 r11 r21", None, [Rotate(0, "rot6d_rows", "matrix")], "'rot6d_columns'"),
+        ("r00 r10 r20 r01 r11 r21", None, [Rotate(0, "rot6d_columns", "matrix")], None),
+        ("r11 r21 r31 r12 r22 r32", None, [Rotate(0, "rot6d_interleaved", "matrix")], "'rot6d_columns'"),
+        ("R_11 R_12 R_13 R_21 R_22 R_23", None, [Rotate(0, "rot6d_columns", "matrix")], "'rot6d_rows'"),
+        (
+            "rot[0,0] rot[0,1] rot[1,0] rot[1,1] rot[2,0] rot[2,1]",
+            None,
+            [Rotate(0, "rot6d_rows", "matrix")],
+            "'rot6d_interleaved'",
+        ),
+        ("xx yx zx xy yy zy", None, [Rotate(0, "rot6d_rows", "matrix")], "'rot6d_columns'"),
+        (ROW, None, [Rotate(0, "matrix", "rotvec")], None),
+        (
+            " ".join(ROW.split()[i] for i in (0, 3, 6, 1, 4, 7, 2, 5, 8)),
+            None,
+            [Rotate(0, "matrix", "rotvec")],
+            "row after row",
+        ),
+        ("r00 r01 r02 r10 r11 r12 r20 r21 r22", None, [Rotate(0, "rot6d_rows", "rotvec")], None),
+        ("rot6d_0 rot6d_1 rot6d_2 rot6d_3 rot6d_4 rot6d_5", None, [Rotate(0, "rot6d_rows", "rotvec")], None),
+        (
+            "rot6d_0 rot6d_1 rot6d_2 rot6d_3 rot6d_4 rot6d_5",
+            None,
+            [Rotate(0, "rotvec", "matrix")],
+            "'rot6d_rows', 'rot6d_columns'",
+        ),
+        ("qw qx qy qz", None, [Rotate(1, "rotvec", "matrix")], "'quat_xyzw' or 'quat_wxyz'"),
+        ("qr qi qj qk", None, [Rotate(0, "quat_xyzw", "matrix")], "'quat_wxyz'"),
+        ("controller_rx controller_ry controller_rz", None, [Rotate(0, "rotvec", "matrix")], None),
+        ("eefRoll eefPitch eefYaw", None, [Rotate(0, "euler_zyx", "matrix")], "axes xyz"),
+        ("a b c d e f g", None, [Relative("se3"), Rotate(3, "quat_wxyz", "rotvec")], "'quat_xyzw' from feature 3 on"),
+        (
+            "a b c d",
+            None,
+            [Rotate(0, "quat_xyzw", "rot6d_rows"), Rotate(0, "rot6d_columns", "rotvec")],
+            "'rot6d_rows' from",
+        ),
+        ("j0_deg j1_deg j2_deg", None, [Relative("joints", angles=[True] * 3)], "expected radians"),
+        ("j0_deg j1_deg j2_deg", None, [StepDelta(angles=[False] * 3)], None),
+    ],
+)
+def test_conversions_are_held_against_what_streams_declare(tmp_path, names, attributes, conversions, words):
+    path = described(tmp_path / "c", names=names, attributes=attributes)
+    if words is None:
+        opened_with(path, conversions)
+        return
+    with pytest.raises(robocache.ArgumentError, match=re.escape(words)) as caught:
+        opened_with(path, conversions)
+    assert str(caught.value).startswith("delta_timestamps['action'].convert: ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "conversion", "base", "words"),
+    [
+        ({"base_names": "x y z qw qx qy qz"}, Relative("se3"), "state", "'quat_wxyz'"),
+        ({"base_names": "x y z qw qx qy qz"}, Relative("se3"), ("state", [0, 1, 2, 4, 5, 6, 3]), None),
+        ({"base_names": "x y z qx qy qz qw"}, Relative("se3"), ("state", [0, 1, 2, 6, 3, 4, 5]), "'quat_wxyz'"),
+        ({"base_names": "x y z qx qy qz qw"}, Relative("se3"), "state", None),
+        (
+            {"units": "rad", "base_units": "deg"},
+            Relative("joints"),
+            "state",
+            "got 'rad' of the key and 'deg' of the base for 'a'",
+        ),
+        ({"units": "rad", "base_units": "deg"}, StepDelta(), "state", "'deg' of the base"),
+        ({"units": "rad", "base_units": "radians"}, Relative("joints"), "state", None),
+        (
+            {"units": ["rad"] * 6 + ["m"], "base_units": ["rad"] * 6 + ["mm"]},
+            Relative("joints"),
+            "state",
+            "'mm' of the base for 'g'",
+        ),
+        (
+            {"units": ["rad"] * 6 + ["m"], "base_units": ["rad"] * 6 + ["mm"]},
+            Relative("joints", mask=[True] * 6 + [False]),
+            "state",
+            None,
+        ),
+        ({"units": "rad"}, Relative("joints"), "state", None),
+    ],
+)
+def test_the_base_is_held_against_its_own_names_and_units(tmp_path, facts, conversion, base, words):
+    path = described(tmp_path / "c", names="a b c d e f g", **facts)
+    if words is None:
+        opened_with(path, [conversion], base)
+        return
+    with pytest.raises(robocache.ArgumentError, match=re.escape(words)) as caught:
+        opened_with(path, [conversion], base)
+    assert str(caught.value).startswith("delta_timestamps['action'].base: ")
+
+
 @pytest.mark.parametrize(("angles", "warned"), [(None, True), ([True, False], False)])
 def test_differences_of_declared_angles_without_the_shorter_way_are_warned_of(tmp_path, recwarn, angles, warned):
     with robocache.Writer(tmp_path / "c") as writer:

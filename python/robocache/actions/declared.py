@@ -1,0 +1,333 @@
+"""Holds conversions against what a stream declares of its rotations: by names and units of features, attributes and methods."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import errors
+from ._arrays import feature_mask
+from .conversions import Relative, Rescale, Rotate, StepDelta
+from .rotations import MATRIX_ENTRIES, rotation_width
+
+# The letter of a component in a name: qw, q_x_world, w.left; r, i, j, k behind q.
+_COMPONENT = re.compile(r"(?i)(?<![a-z])(?:q|r|quat|euler)?_?([wxyz])(?![a-z])|(?<![a-z])q_?([rijk])(?![a-z])")
+_LETTERS = dict(zip("rijk", "wxyz", strict=True))
+# Words for Euler angles, by the axes that they turn about.
+_TURN = re.compile(
+    r"(?<![a-zA-Z])(?i:(roll)|(pitch)|(yaw|heading))(?![a-z])|(Roll)(?![a-z])|(Pitch)(?![a-z])|(Yaw|Heading)(?![a-z])"
+)
+_DEGREES = re.compile(r"(?i)(?<![a-z])(deg|degrees?)(?![a-z])|°")
+_RADIANS = re.compile(r"(?i)(?<![a-z])(rad|radians?)(?![a-z])")
+# An entry of a matrix: r01, R_12, rot[0,1], xy.
+_ENTRY = re.compile(
+    r"(?i)(?:.*[^a-z0-9])?(?:r|rot|rotation|m|mat|matrix|rotmat|rot6d|6d)?[ _.\[(]*"
+    r"(?:([0-3])[ ,_.\]()\[]*([0-3])|([xyz])([xyz]))[\])]*"
+)
+# Words for kinds of rotations, in names and in attributes.
+_KINDS = {
+    "rot6d": re.compile(r"(?i)(?<![a-z0-9])(?:rot(?:ation)?_?)?6_?d(?![a-z0-9])"),
+    "rotvec": re.compile(r"(?i)axis_?angle|rot(?:ation)?_?vec"),
+    "quat": re.compile(r"(?i)quat|(?<![a-z])q_?[wxyzrijk](?![a-z])|xyzw|wxyz|scalar_?(?:first|last)"),
+    "matrix": re.compile(r"(?i)rot_?mat|matrix"),
+    "euler": re.compile(r"(?i)euler|rpy|ypr"),
+}
+# Attributes that say what a stream's rotations are.
+_ATTRIBUTE = re.compile(
+    r"(?i)(?:(quaternion|quat|euler)|rotation|rot|orientation)(?:_(?:type|format|order|representation))?"
+)
+_ORDERS = {"scalar_first": "quat_wxyz", "wxyz": "quat_wxyz", "scalar_last": "quat_xyzw", "xyzw": "quat_xyzw"}
+_TAKES_ROTATION = {"slerp": "quat", "angle": "euler"}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Facts that a stream declares, for each feature; a list without entries says nothing.
+
+    Args:
+        names: of features.
+        units: of features, "" where there is none.
+        attributes: the stream's own, with its methods.
+    """
+
+    names: Sequence[str] = ()
+    units: Sequence[str] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, features: Sequence[int]) -> Declared:
+        """Returns the facts of these features alone, in this order. Methods are those of whole rotations within them."""
+        index = {feature: i for i, feature in enumerate(features)}
+        names, units = (
+            [said[f] if f < len(said) else "" for f in features] if said else [] for said in (self.names, self.units)
+        )
+        kept = [
+            [index[start], index[start] + stop - start, method]
+            for start, stop, method in _blocks(self.attributes)
+            if [index.get(f, -1) - index.get(start, 0) for f in range(start, stop)] == list(range(stop - start))
+        ]
+        return Declared(names, units, {**self.attributes, "methods": kept})
+
+
+def check_declared(name: str, conversions: Any, declared: Declared) -> None:
+    """Checks what conversions say of rotations against what their stream declares; a stream without names and units passes.
+
+    Raises:
+        ArgumentError: a rotation is declared another kind, its components are in another order, angles turn about other axes or
+            are in degrees, or a rotation begins at another feature.
+    """
+    features: list[int | None] = list(range(max(len(declared.names), len(declared.units))))  # None: computed
+    made: dict[int, str] = {}  # by the feature where it begins, the rotation that the conversions so far speak of
+    for conversion in conversions:
+        if isinstance(conversion, Relative | StepDelta):
+            _check_radians(name, conversion, declared, features)
+        for rotation, start, block in _rotations(conversion, features):
+            if (before := made.get(start, rotation)) != rotation:
+                raise errors.ArgumentError(
+                    f"{name}: expected {before!r} from feature {start} on, as the conversion before it, got {rotation!r}"
+                )
+            made[start] = rotation
+            own = [feature for feature in block if feature is not None]
+            if len(own) == rotation_width("rotation", rotation):
+                _check_rotation(name, rotation, own, declared)
+        if isinstance(conversion, Relative) and conversion.kind != "joints":
+            _check_positions(name, conversion, declared, features)
+        elif isinstance(conversion, Rescale):
+            features[conversion.features] = [None] * len(features[conversion.features])
+        elif isinstance(conversion, Rotate):
+            end = conversion.start + rotation_width("source", conversion.source)
+            width = rotation_width("target", conversion.target)
+            features[conversion.start : end] = [None] * width
+            more = width - (end - conversion.start)
+            made = {at + more * (at > conversion.start): rotation for at, rotation in made.items()}
+            made[conversion.start] = conversion.target
+
+
+def check_alike(name: str, conversions: Any, declared: Declared, base: Declared) -> None:
+    """Checks that a stream and the base that its conversions compare it with have the same units.
+
+    Raises:
+        ArgumentError: the units of a feature differ.
+    """
+    for conversion in conversions:
+        if not isinstance(conversion, Relative | StepDelta):
+            continue
+        width = max(len(declared.units), len(base.units))
+        for feature, is_taken in enumerate(feature_mask("mask", conversion.mask, width) if width else ()):
+            own, other = (_unit_of(facts, feature) for facts in (declared, base))
+            if is_taken and own and other and own != other:
+                raise errors.ArgumentError(
+                    f"{name}: expected one unit, since {type(conversion).__name__} subtracts feature by feature, got {own!r} of the key "
+                    f"and {other!r} of the base for {_feature(declared, feature)}; convert one of them before it is stored"
+                )
+
+
+def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> list[int]:
+    """Returns the features that a stream's own methods call angles and that conversions subtract without the shorter way."""
+    angles = {feature for start, stop, method in methods if method == "angle" for feature in range(start, stop)}
+    found: set[int] = set()
+    for conversion in conversions:
+        if isinstance(conversion, StepDelta) or (isinstance(conversion, Relative) and conversion.kind == "joints"):
+            shorter = (
+                [False] * features if conversion.angles is None else feature_mask("angles", conversion.angles, features)
+            )
+            taken = feature_mask("mask", conversion.mask, features)
+            found |= {f for f in angles if taken[f] and not shorter[f]}
+    return sorted(found)
+
+
+def _rotations(conversion: Any, features: Sequence[int | None]) -> Iterator[tuple[str, int, list[int | None]]]:
+    """Yields a conversion's rotations, where each begins in a row, and the stream's features that it reads."""
+    if isinstance(conversion, Rotate):
+        width = rotation_width("source", conversion.source)
+        yield conversion.source, conversion.start, list(features[conversion.start : conversion.start + width])
+    elif isinstance(conversion, Relative) and conversion.kind != "joints":
+        width = rotation_width("rotation", conversion.rotation)
+        taken = _taken(conversion, features)
+        for begin in range(3, len(taken), 3 + width):
+            block = taken[begin : begin + width]
+            if block:
+                yield conversion.rotation, block[0], [features[i] for i in block]
+
+
+def _taken(conversion: Relative, features: Sequence[int | None]) -> list[int]:
+    return [i for i, is_taken in enumerate(feature_mask("mask", conversion.mask, len(features))) if is_taken]
+
+
+def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Declared) -> None:
+    names = [declared.names[f] for f in own if f < len(declared.names)]
+    expected = _expected_by_names(rotation, names)
+    if expected:
+        raise errors.ArgumentError(f"{name}: expected {expected}, as the features' names {names} say, got {rotation!r}")
+    kind = rotation.partition("_")[0]
+    for attribute, value in declared.attributes.items():
+        if isinstance(value, str) and (match := _ATTRIBUTE.fullmatch(attribute)) and (said := _said(value)):
+            if match[1] and not kind.startswith(
+                match[1].lower()[:4]
+            ):  # the order of quaternions says nothing of angles
+                continue
+            if said not in (rotation.lower(), kind):
+                raise errors.ArgumentError(
+                    f"{name}: expected {_written(said)}, as the attribute {attribute} = {value!r} says, got {rotation!r}"
+                )
+    for start, stop, method in _blocks(declared.attributes):
+        shared = [f for f in own if start <= f < stop]
+        said = _TAKES_ROTATION.get(method, kind)
+        if shared and (said != kind or (method == "slerp" and (own[0] - start) % 4)):
+            where = f"features {start} to {stop}"
+            raise errors.ArgumentError(
+                f"{name}: expected {_written(said)} in {where}, as the stream's method {method!r} says, got {rotation!r} in features "
+                f"{own[0]} to {own[-1] + 1}"
+            )
+    if (kind == "euler" or rotation == "rotvec") and (degrees := _degrees(declared, own)):
+        raise errors.ArgumentError(
+            f"{name}: expected angles in radians, got {degrees!r} by the stream's units or names; a Rescale before the Rotate "
+            "converts them, or the recording before it is stored"
+        )
+
+
+def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
+    """Returns the rotation that the names of its features say, where it is another one; else ""."""
+    kind = rotation.partition("_")[0]
+    turns = [_axes_of_turns(each) for each in names]
+    letters = [
+        {_LETTERS.get(x.lower(), x.lower()) for found in _COMPONENT.findall(each) for x in found if x} for each in names
+    ]
+    said = "".join(
+        min(one) if len(one) == 1 else "?"
+        for one in (turn or letter for turn, letter in zip(turns, letters, strict=True))
+    )
+    if entries := _entries(names):
+        if kind not in ("rot6d", "matrix"):
+            return "'matrix' or a 6D rotation"
+        if entries == [divmod(i, 3) for i in MATRIX_ENTRIES[rotation]]:
+            return ""
+        same = [other for other, order in MATRIX_ENTRIES.items() if entries == [divmod(i, 3) for i in order]]
+        return (
+            repr(same[0]) if same else "the entries row after row" if kind == "matrix" else "entries in another order"
+        )
+    kinds = {_kind_of(each) for each in names}
+    by_word = min(kinds) if len(kinds) == 1 else ""
+    if all(len(turn) == 1 for turn in turns) and turns:
+        by_word = "euler"
+    if kind == "quat" and sorted(said) == list("wxyz"):
+        if said == rotation.removeprefix("quat_"):
+            return ""
+        return f"rotation 'quat_{said}'" if said in ("xyzw", "wxyz") else "the components in one of these orders"
+    if by_word and by_word != kind:
+        return _written(by_word)
+    if kind == "euler" and sorted(said) == list("xyz") and said != rotation.removeprefix("euler_").lower():
+        return f"angles about the axes {said} ('euler_{said}' or 'euler_{said.upper()}')"
+    return ""
+
+
+def _check_positions(name: str, conversion: Relative, declared: Declared, features: Sequence[int | None]) -> None:
+    """Refuses a pose whose position is where names or methods say that a rotation is."""
+    taken = _taken(conversion, features)
+    turning = {
+        f
+        for start, stop, method in _blocks(declared.attributes)
+        if method in _TAKES_ROTATION
+        for f in range(start, stop)
+    }
+    for begin in range(0, len(taken), 3 + rotation_width("rotation", conversion.rotation)):
+        position = taken[begin : begin + 3]
+        names = [declared.names[f] for f in position if f < len(declared.names)]
+        if turning.intersection(position) or any(_kind_of(each) or _axes_of_turns(each) for each in names):
+            raise errors.ArgumentError(
+                f"{name}: expected x, y, z and then the rotation, got {names or position} in the position's place; a mapping at ingest "
+                "puts features in another order"
+            )
+
+
+def _check_radians(
+    name: str, conversion: Relative | StepDelta, declared: Declared, features: Sequence[int | None]
+) -> None:
+    """Refuses the shorter way round, which is in radians, for angles in degrees."""
+    if conversion.angles is None or not features:
+        return
+    around = [f for f, is_angle in enumerate(feature_mask("angles", conversion.angles, len(features))) if is_angle]
+    if degrees := _degrees(declared, around):
+        raise errors.ArgumentError(
+            f"{name}: expected radians, in which angles= goes the shorter way round, got {degrees!r} by the stream's units or names; "
+            "convert the recording before it is stored"
+        )
+
+
+def _degrees(declared: Declared, features: Sequence[int]) -> str:
+    """Returns the unit or the name that says degrees for one of the features, or ""."""
+    said = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
+    said += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
+    return next((word for word in said if _DEGREES.search(word)), "")
+
+
+def _unit_of(declared: Declared, feature: int) -> str:
+    """Returns a feature's unit in one spelling: its own, or degrees or radians by its name; "" if nothing says one."""
+    words = [facts[feature] for facts in (declared.units, declared.names) if feature < len(facts) and facts[feature]]
+    for word in words:
+        for unit, pattern in (("deg", _DEGREES), ("rad", _RADIANS)):
+            if pattern.search(word):
+                return unit
+    return declared.units[feature].strip().lower() if feature < len(declared.units) else ""
+
+
+def _feature(declared: Declared, feature: int) -> str:
+    return repr(declared.names[feature]) if feature < len(declared.names) else f"feature {feature}"
+
+
+def _blocks(attributes: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+    """Returns a stream's own methods, a pose as its rotation."""
+    said = attributes.get("methods", [])
+    blocks = (
+        [tuple(block) for block in said if isinstance(block, list | tuple) and len(block) == 3]
+        if isinstance(said, list)
+        else []
+    )
+    return [(start + 3, stop, "slerp") if method == "pose" else (start, stop, method) for start, stop, method in blocks]
+
+
+def _axes_of_turns(name: str) -> set[str]:
+    return {"xyz"[i % 3] for found in _TURN.findall(name) for i, word in enumerate(found) if word}
+
+
+def _kind_of(name: str) -> str:
+    return next((kind for kind, pattern in _KINDS.items() if pattern.search(name)), "")
+
+
+def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns the row and the column, from 0, that each name says of a matrix; nothing unless all names say different ones."""
+    found = [match.groups() for name in names if (match := _ENTRY.fullmatch(name))]
+    if len(found) != len(names) or len(names) < 6:
+        return []
+    pairs = [("xyz".index(c.lower()), "xyz".index(d.lower())) if c else (int(a), int(b)) for a, b, c, d in found]
+    first = 1 if any(3 in pair for pair in pairs) else 0
+    pairs = [(row - first, column - first) for row, column in pairs]
+    return pairs if len(set(pairs)) == len(pairs) and all(0 <= min(pair) <= max(pair) < 3 for pair in pairs) else []
+
+
+def _said(value: str) -> str:
+    """Returns the kind of rotation, or its name where it has an order, that an attribute's value says; "" if it says none."""
+    said = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", value).lower())
+    for order, rotation in _ORDERS.items():
+        if order in said:
+            return rotation
+    kind = _kind_of(said)
+    if kind == "euler":
+        axes = "xyz" if "rpy" in said else "zyx" if "ypr" in said else ""
+        if match := re.search(r"(?:^|_)([xyz]{3})(?:_|$)", said):
+            axes = match[1]
+        return f"euler_{axes}" if axes else kind
+    if kind == "rot6d":
+        return next((f"rot6d_{word}s" for word in ("row", "column") if word in said), kind)
+    return kind
+
+
+def _written(rotation: str) -> str:
+    """Returns how a conversion writes a kind of rotation."""
+    kinds = {
+        "quat": "'quat_xyzw' or 'quat_wxyz'",
+        "euler": "Euler angles ('euler_xyz' or others)",
+        "rot6d": ", ".join(repr(one) for one in MATRIX_ENTRIES if one != "matrix"),
+    }
+    return kinds.get(rotation, repr(rotation))
