@@ -161,26 +161,6 @@ def test_the_operations_by_themselves(device, framework):
     assert names["weights"].tolist()[0][0] == seen.tolist()
 
 
-def test_a_mixture_and_lerobots_batches(rng, folder, lerobot_files, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    lerobot_files.write_lerobot("pusht", lerobot_files.make_episodes(rng, (70, 40)), version="v3.0", fps=10)
-    names = {"robocache": robocache}
-    for name, rows in (("kitchen", 300), ("garage", 200)):
-        write_example_cache(name, np.arange(rows) * 100_000_000, rng.normal(size=(rows, 7)).astype(np.float32))
-        names[name] = robocache.open(name)
-    with robocache.Writer("filmed") as w, w.episode() as ep:
-        time_ns = np.arange(80) * 100_000_000
-        ep.append("action", time_ns, rng.normal(size=(80, 2)))
-        ep.append("observation.images.top", time_ns, rng.integers(0, 256, (80, 48, 64, 3), np.uint8), codec="jpeg")
-    names["ds"] = robocache.open("filmed")
-    source = snippet("python", "robocache.Source(kitchen")
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(source, names)
-    assert "action" in printed.getvalue() and "waited for data" in printed.getvalue()
-    batch = next(names["loader"])
-    assert batch["action"].shape == (64, 16, 2) and batch["observation.images.top"].shape == (64, 1, 3, 224, 224)
-
-
 def test_every_python_snippet_of_the_readme_is_tried_here():
     assert len(snippets("python", README)) == 1
 

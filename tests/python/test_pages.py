@@ -66,7 +66,7 @@ def test_every_snippet_is_run():
     elsewhere = {
         "ingest": "import ray",
         "live": "import robocache_ros2",
-        "start": ("import robocache", "with robocache.W", "robocache.resample", 'windows = {"action"'),
+        "start": ("import robocache", "with robocache.W", "robocache.resample"),
         "voxelize": "robocache.voxelize_pointcloud(points, features",
     }
     for page, begins in RUN_HERE.items():
