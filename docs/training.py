@@ -119,12 +119,12 @@ def has_curves(content: dict) -> bool:
 # ---- The page ----
 
 
-def percent(low: float, high: float) -> str:
-    return f"{100 * low:.1f} to {100 * high:.1f}"
+def percent(low: float, high: float, between: str = " to ") -> str:
+    return f"{100 * low:.1f}{between}{100 * high:.1f}"
 
 
 def row(one: dict, first: dict | None, field: str) -> list[str]:
-    cells = [one["name"], str(one["seed"]), f"{one['successes']} of {one['rollouts']}", percent(*one["interval"])]
+    cells = [one["name"], str(one["seed"]), f"{one['successes']}/{one['rollouts']}", percent(*one["interval"], "-")]
     if first is None or first is one:
         cells.append("")
     else:
