@@ -193,15 +193,16 @@ __device__ void store_pixels(const TransformParams& p, const uint8_t* bytes, int
 
 // ---- Kernels -----------------------------------------------------------------------------------------------------------
 
-// Calls visit(y, x, count) for the block's groups of pixels among `rows` rows from `first_row` on.
+// Calls visit(y, x, count) for the block's groups of up to `together` pixels among `rows` rows from `first_row` on.
 template <class Visit>
-__device__ void along_my_pixels(const TransformParams& p, int32_t first_row, int32_t rows, const Visit& visit) {
-  const int32_t groups = (p.out[1] + kTogether - 1) / kTogether;
+__device__ void along_my_pixels(const TransformParams& p, int32_t first_row, int32_t rows, const Visit& visit,
+                                int32_t together = kTogether) {
+  const int32_t groups = (p.out[1] + together - 1) / together;
   rows = min(rows, p.out[0] - first_row);
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < rows * groups; i += kThreads) {
     const int32_t row = i / groups;
-    const int32_t x = (i - row * groups) * kTogether;
-    visit(first_row + row, x, min(kTogether, p.out[1] - x));
+    const int32_t x = (i - row * groups) * together;
+    visit(first_row + row, x, min(together, p.out[1] - x));
   }
 }
 
@@ -274,7 +275,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
     });
   }
   const int32_t rows = rows_of_block(p);
-  along_my_pixels(p, blockIdx.y * rows, rows, [&](int32_t y, int32_t x, int count) {
+  const auto make = [&](int32_t y, int32_t x, int count) {
     uint8_t bytes[kTogether * kChannels] = {};
     load(y, x, count, bytes);
     if (p.contrasts) {
@@ -287,7 +288,9 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
       }
     }
     store_pixels<Out, kChannels>(p, bytes, y, x, count, out);
-  });
+  };
+  // With few frames a thread computes one pixel at a time: the device has threads enough, and eight would take eight times as long.
+  along_my_pixels(p, blockIdx.y * rows, rows, make, rows <= kRowsOfBlock / kTogether ? 1 : kTogether);
 }
 
 template <bool kWarps, class Out>
@@ -474,7 +477,7 @@ extern "C" __attribute__((visibility("default"))) int robocache_cuda_transform_i
   const int64_t frames = batch->count * batch->steps;
   const bool whole = p.dtype == DType::kUInt8 && p.contrasts;
   // Few frames are spread over the whole device.
-  const int64_t rows = std::clamp<int64_t>(frames * p.out[0] / (2 * multiprocessors(device)), 4, kRowsOfBlock);
+  const int64_t rows = std::clamp<int64_t>(frames * p.out[0] / (2 * multiprocessors(device)), 1, kRowsOfBlock);
   const dim3 blocks(static_cast<unsigned>(frames), whole ? 1 : blocks_for(p.out[0], rows, 65535));
   return launch_overlapped(kernel_of(p), blocks, kThreads, 0, static_cast<cudaStream_t>(stream), *batch);
 }
