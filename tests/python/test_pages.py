@@ -219,18 +219,17 @@ def test_loader_clouds(names):
     windows = {"action": [0.0]}
     names["loader"] = robocache.Loader(names["ds"], batch_size=90, delta_timestamps=windows, device="cpu")
     run("loader", "def clouds_at(", names)
-    batch, offsets = names["batch"], names["offsets"].numpy()
+    batch, offsets, age_ns = names["batch"], names["offsets"].numpy(), np.array(names["age_ns"])
     for sample in range(90):
         time_ns, clouds = names["ds"].episode(int(batch["episode_index"][sample]))["lidar.points"]
         before = np.flatnonzero(time_ns <= int(batch["time_ns"][sample]))
         got = names["points"][offsets[sample] : offsets[sample + 1]].numpy()
-        assert bool(names["is_pad"][sample]) == (len(before) == 0)
         if len(before):
             np.testing.assert_array_equal(got, clouds[before[-1]])
-            assert names["age_ns"][sample] == int(batch["time_ns"][sample]) - time_ns[before[-1]]
+            assert age_ns[sample] == int(batch["time_ns"][sample]) - time_ns[before[-1]]
         else:
-            assert len(got) == 0
-    assert names["is_pad"].any() and not names["is_pad"].all()
+            assert len(got) == 0 and age_ns[sample] == -1
+    assert (age_ns == -1).any() and not (age_ns == -1).all()
     cells = {
         (sample, *np.floor(point / np.float32(0.2)).astype(int))
         for sample in range(90)
