@@ -407,7 +407,7 @@ def cameras(found: Results) -> str:
             if tier in TIERS and name.startswith(("batches", "a step")):
                 by_tier.setdefault(name, {})[tier] = in_a_tier(case)
                 peers |= dict.fromkeys(case.get("faster_than", {}))
-            else:
+            elif tier == "cold" or not name.startswith("to a batch"):  # only the files show the others
                 rows.append([case["name"], came(case), "; ".join(beside(case))])
         part = f"{measured}:\n"
         if rows:
@@ -415,7 +415,7 @@ def cameras(found: Results) -> str:
         if by_tier:
             tiers = [tier for tier in TIERS if any(tier in cells for cells in by_tier.values())]
             lines = [[name, *(cells.get(tier, "") for tier in tiers)] for name, cells in by_tier.items()]
-            part += f"\nFrames/s, and times as fast as {'; '.join(peers)}:\n\n" + table(["", *tiers], lines)
+            part += "\n" + table([f"frames/s, times as fast as {'; '.join(peers)}", *tiers], lines)
         parts.append(part + short_of_the_aim(result))
     return "\n".join(parts)
 
