@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -106,11 +108,39 @@ def lint(root: Path) -> Iterator[str]:
         yield fault
 
 
+# Reasons of skipped tests that name a package, and the packages among them that ./dev test leaves out: large ones, and ROS 2,
+# whose tests are those of ./dev ros2.
+PACKAGE = re.compile(r"could not import|not installed|(pip|apt-get) install|\bno (PyAV|Pillow)\b|NOT RUN")
+LEFT_OUT = re.compile(r"\b(cupy|diffusers|jax|lerobot|pandas|ray|ROS 2)\b", re.IGNORECASE)
+
+
+def skipped(results: Path) -> Counter[str]:
+    """How many tests each reason kept from running, from the JUnit files of a run."""
+    found: Counter[str] = Counter()
+    for path in results.glob("*/*.xml"):
+        report = ElementTree.parse(path).getroot()
+        for one in report.iter("property"):
+            if one.get("name") == "not_run":
+                found["no CUDA"] += int(one.get("value", 0))
+        for case in report.iter("testcase"):
+            if (skip := case.find("skipped")) is not None:
+                said = skip.get("message") or skip.text or ""
+                found[re.sub(r"^\S+:\d+\n", "", said.strip()).replace("\n", " ")] += 1  # googletest's file and line
+    return found
+
+
 @gate
 def tests(root: Path) -> Iterator[str]:
-    """./dev test: every test, the wheel's too."""
+    """./dev test: every test, the wheel's too. Names what was skipped; for want of a package or of a GPU that is here is a fault."""
     if fault := run(root, "./dev", "test"):
         yield fault
+    gpu = run(root, "sh", "-c", "nvidia-smi -L", quiet=True) is None
+    for reason, count in sorted(skipped(root / "build/results").items()):
+        line = f"{count} skipped: {reason}"
+        if (PACKAGE.search(reason) and not LEFT_OUT.search(reason)) or (gpu and "CUDA" in reason):
+            yield line
+        else:
+            print(f"        {line}")
 
 
 @gate

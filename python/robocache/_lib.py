@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,14 +40,20 @@ def text(argument: str, value: Any) -> str:
     return value
 
 
-def path_text(path: str | os.PathLike[str]) -> str:
+def path_text(path: str | os.PathLike[str], argument: str = "path") -> str:
     """The path as the library takes it: UTF-8 that ends where it ends."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(name, str):
-        raise errors.ArgumentTypeError(f"path: expected str or os.PathLike[str], got {type(path).__name__}")
+        raise errors.ArgumentTypeError(f"{argument}: expected str or os.PathLike[str], got {type(path).__name__}")
     if not name or "\0" in name:
-        raise errors.ArgumentError(f"path: expected UTF-8 that is not empty and without NUL, got {name!r}")
-    return text("path", name)
+        raise errors.ArgumentError(f"{argument}: expected UTF-8 that is not empty and without NUL, got {name!r}")
+    # pathlib makes one slash of two; and a folder may have such a name.
+    if (url := re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)", name)) and not os.path.lexists(url[0]):
+        raise errors.ArgumentError(
+            f"{argument}: expected a path of this machine, got the URL {name}; mount it, or copy it "
+            f"(`aws s3 sync`, `fsspec.filesystem({url[0][:-1]!r}).get(..., recursive=True)`) and give the copy's path"
+        )
+    return text(argument, name)
 
 
 _borrow = function("borrow")

@@ -21,6 +21,16 @@ WHEELS = [
 ]
 
 
+RESULTS = """<testsuites><testsuite>
+<properties><property name="not_run" value="7"/></properties>
+<testcase name="a"/>
+<testcase name="b"><skipped message="could not import 'lerobot'"/></testcase>
+<testcase name="c"><skipped message="could not import 'lerobot'"/></testcase>
+<testcase name="d"><skipped message="file.cpp:3&#x0A;this processor runs the baseline alone"/></testcase>
+</testsuite></testsuites>
+"""
+
+
 @pytest.fixture
 def checkout(tmp_path):
     """What the gates read of a checkout, ready for a release: dated, committed and tagged, with a ./dev that does nothing."""
@@ -39,7 +49,9 @@ def checkout(tmp_path):
     (root / "tests/release/test_pythons.py").write_text("def test(): pass")
     (root / "dev").write_text("#!/bin/sh\ntest ! -e fails-$1\n")
     (root / "dev").chmod(0o755)
-    (root / ".gitignore").write_text("/dist\n__pycache__\n.pytest_cache\n")
+    (root / "build/results/python").mkdir(parents=True)
+    (root / "build/results/python/pytest.xml").write_text(RESULTS)
+    (root / ".gitignore").write_text("/build\n/dist\n__pycache__\n.pytest_cache\n")
     (root / "dist").mkdir()
     names = [
         f"robocache-{VERSION}.tar.gz",
@@ -116,6 +128,10 @@ FAULTS = {
     "tests": (lambda root: (root / "fails-test").touch(), "./dev test exited 1"),
     "fuzz": (lambda root: (root / "fails-fuzz").touch(), "./dev fuzz --seconds 30 exited 1"),
     "soak": (lambda root: (root / "fails-soak").touch(), "./dev soak --minutes 10 exited 1"),
+    "tests skipped for want of a package": (
+        lambda root: (root / "build/results/python/pytest.xml").write_text(RESULTS.replace("lerobot", "scipy")),
+        "2 skipped: could not import 'scipy'",
+    ),
     "docs": (lambda root: (root / "fails-docs").touch(), "./dev docs exited 1"),
     "wheels": (lambda root: (root / "fails-wheel").touch(), "./dev wheel twice exited 1"),
     "environments": (
@@ -175,6 +191,21 @@ def test_a_planted_fault_fails_its_gate_alone(fault, checkout, capsys):
     assert said in re.sub(r"line \d+", "line N", "\n".join(found[fault.split()[0]]))
     assert release.main([fault.split()[0]], checkout) == 1
     assert f"FAILED  {fault.split()[0]}" in capsys.readouterr().out
+
+
+def test_the_gate_of_tests_names_what_was_skipped(checkout, capsys, monkeypatch):
+    assert release.skipped(checkout / "build/results") == {
+        "no CUDA": 7,
+        "could not import 'lerobot'": 2,
+        "this processor runs the baseline alone": 1,
+    }
+    monkeypatch.setattr(release, "run", lambda root, *command, quiet=False: "exited 127" if quiet else None)  # no GPU
+    assert release.main(["tests"], checkout) == 0
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert {"7 skipped: no CUDA", "2 skipped: could not import 'lerobot'"} < set(said)
+    monkeypatch.setattr(release, "run", lambda root, *command, quiet=False: None)  # a GPU
+    assert release.main(["tests"], checkout) == 1
+    assert "7 skipped: no CUDA" in capsys.readouterr().out.partition("FAILED")[2]
 
 
 def test_an_unknown_gate_is_refused(capsys):

@@ -1,10 +1,11 @@
-"""The chart's program for Ray on a cluster of three nodes, of which one is killed with a shard in its hands: the cache is whole.
+"""The programs for Ray of the chart and of docs/ingest.md on three nodes, of which one is killed with a shard half written.
 
 `./dev release` runs it, with Ray in a folder of its own. All nodes are processes of this machine.
 """
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -67,15 +68,26 @@ sys.exit(code)
 """
 
 
-def test_a_node_that_dies_costs_no_shard(tmp_path):
+def recipes():
+    """The program of the chart, which finds a plan in work/, and that of docs/ingest.md, which makes one."""
+    chart = (ROOT / "packaging/chart/templates/ray.yaml").read_text()
+    chart = textwrap.dedent(chart.partition("  ingest.py: |\n")[2].partition("---\n")[0])
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/ingest.md").read_text(), re.DOTALL | re.MULTILINE)
+    (page,) = [block for block in blocks if "import ray" in block]
+    assert "shards=64" in page
+    page = "source, work, cache = 'recordings', 'work', 'cache'\n" + page.replace("shards=64", "shards=4")
+    return {"chart": chart, "page": page}
+
+
+@pytest.mark.parametrize("recipe", ["chart", "page"])
+def test_a_node_that_dies_costs_no_shard(recipe, tmp_path):
     for number in range(6):
         (tmp_path / f"recordings/{number}").mkdir(parents=True)
         rows = "".join(f"{i / 1000},{i + number}\n" for i in range(100_000))
         (tmp_path / f"recordings/{number}/arm.csv").write_text("time_s,joint\n" + rows)
-    plan(tmp_path / "recordings", tmp_path / "work", shards=4)
-    chart = (ROOT / "packaging/chart/templates/ray.yaml").read_text()
-    program = chart.partition("  ingest.py: |\n")[2].partition("---\n")[0]
-    (tmp_path / "ingest.py").write_text(textwrap.dedent(program))
+    if recipe == "chart":
+        plan(tmp_path / "recordings", tmp_path / "work", shards=4)
+    (tmp_path / "ingest.py").write_text(recipes()[recipe])
     (tmp_path / "driver.py").write_text(DRIVER)
     beside = [str(BESIDE)] if BESIDE.exists() else []
     paths = [str(Path(robocache.__file__).parents[1]), *beside]

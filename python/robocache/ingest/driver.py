@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import dataset
+from .. import _lib, dataset
 from .._check import truth, whole
 from ..episode_rates import differ, median_period_ns
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
@@ -459,12 +459,7 @@ def _camera(stream: dataset.Stream, frames: int, seconds: float) -> dict[str, An
 
 def checked_path(argument: str, path: Any) -> Path:
     """The path that was given, or an error that names the argument."""
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(text, str):
-        raise ArgumentTypeError(f"{argument}: expected str or os.PathLike[str], got {path!r}")
-    if not text or "\0" in text or text.encode(errors="ignore").decode() != text:
-        raise ArgumentError(f"{argument}: expected a path in UTF-8 that is not empty and has no NUL, got {text!r}")
-    return Path(text)
+    return Path(_lib.path_text(path, argument))
 
 
 def checked_cache(path: Any) -> Path:

@@ -13,7 +13,7 @@ from typing import ClassVar, get_type_hints
 import numpy as np
 import pytest
 from lerobot_files import make_episodes, write_lerobot
-from robocache.ingest import driver, registry
+from robocache.ingest import driver, merge, plan, registry
 from robocache.ingest.formats import Format
 from robocache.ingest.options import add_arguments, make_options
 from robocache.ingest.recording import Notes, Ragged, Recording, Rows, SourceError
@@ -94,6 +94,42 @@ def test_what_looks_like_an_id_of_the_hub(tmp_path, monkeypatch):
 
 
 # ---- which format ----
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/folder", "gs://bucket/folder", "https://example.org/folder"])
+@pytest.mark.parametrize(
+    "argument, call",
+    [
+        ("source", lambda url: robocache.ingest(url, "cache")),
+        ("cache", lambda url: robocache.ingest("source", url)),
+        ("source", lambda url: plan(url, "work", shards=1)),
+        ("folder", lambda url: plan("source", url, shards=1)),
+        ("cache", lambda url: merge("work", url)),
+        ("path", lambda url: robocache.open(url)),
+        ("path", lambda url: robocache.Writer(url)),
+        ("path", lambda url: robocache.doctor(url)),
+        ("cache", lambda url: robocache.export(url, "out", to="lerobot")),
+        ("destination", lambda url: robocache.export(robocache.open("made"), url, to="lerobot")),
+    ],
+)
+def test_a_url_is_refused_with_a_way_to_its_data(argument, call, url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/arm.csv").write_text("time_s,x\n0,1\n1,2\n")
+    robocache.ingest("source", "made")
+    before = sorted(tmp_path.iterdir())
+    for given in (url, Path(url)):  # of which pathlib keeps one slash
+        with pytest.raises(robocache.ArgumentError, match=f"^{argument}: expected a path .*aws s3 sync.*fsspec"):
+            call(given)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_may_have_the_name_of_a_scheme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:").mkdir()
+    (tmp_path / "s3:/arm.csv").write_text("time_s,x\n0,1\n1,2\n")
+    robocache.ingest("s3:/arm.csv", "s3:/cache")
+    assert len(robocache.open(Path("s3://cache"))) == 1
 
 
 def test_two_formats_that_claim_a_folder_are_named(rng, tmp_path):

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import random
-import re
 import resource
 import shutil
 import signal
@@ -624,23 +623,6 @@ def test_the_plan_s_text_says_what_it_is_of(tmp_path):
     assert (text["options"]["time_unit"], text["offsets_ns"]) == ("s", {"imu": 500_000_000})
     assert text["file_states"]["run_0/imu.csv"][0] == (tmp_path / "logs/run_0/imu.csv").stat().st_size
     assert load_plan(tmp_path / "plan").described == made.described
-
-
-def test_the_recipe_for_ray_in_the_documentation(tmp_path, monkeypatch):
-    """Ray takes 250 MB: the test runs where it is installed."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed: the recipe of docs/ingest.md was not run")
-    text = (Path(__file__).parents[3] / "docs/ingest.md").read_text()
-    (code,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import ray" in part]
-    source = write_logs(tmp_path / "logs", 3)
-    (source / "run_3").mkdir()
-    (source / "run_3/imu.csv").write_text("t [s],x,y,note\n0.0,7,7,hm\n")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        exec(code.replace("64", "3"), {"source": source, "work": tmp_path / "work", "cache": tmp_path / "cache"})
-    finally:
-        ray.shutdown()
-    robocache.ingest(source, tmp_path / "single")
-    assert_same(tmp_path / "single", tmp_path / "cache")
 
 
 def test_a_plan_is_picklable(tmp_path):
