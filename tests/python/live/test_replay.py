@@ -1,12 +1,7 @@
 """Real recordings that another process plays again: an aligner's windows are the Loader's, of what came and of the recording itself."""
 
-import ctypes
-import errno
-import fcntl
 import json
 import os
-import re
-import shutil
 import socket
 import struct
 import subprocess
@@ -18,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lossy_network import lossy_network
 
 import robocache
 from robocache import Anchors, Window, live
 
 HERE = Path(__file__).parent
-CLONE_NEWNET = 0x40000000
 LATE_S = 0.02
 LATENESS_S = 0.12  # above the jitter of the recorded stamps, and below eight times LATE_S
 POSITION = "std_msgs/Header header\n" + "".join(
@@ -160,7 +155,7 @@ MADE = {"imu and pose": imu_and_pose, "vicon": vicon, "video": video}
 class Played:
     """A part of a recording, played to rings by another process while this one records them and asks an aligner."""
 
-    def __init__(self, path, recording, *, speed, begin_s, seconds, lost=0.02, namespace=None, planted=None):
+    def __init__(self, path, recording, *, speed, begin_s, seconds, lost=0.02, network=None, planted=None):
         span_s = 3.0 * max(1.0, speed)
         rows = {key: of["rows"] for key, of in recording.loader.spec.keys.items()}
         self.rings = {
@@ -177,7 +172,7 @@ class Played:
             key: {"names": of["names"], "attributes": recording.dataset[key].attributes} for key, of in rows.items()
         }
         with live.Recorder(self.rings, path / "recorded", episode={}, streams=streams) as recorder:
-            receiving, publisher = play(asked) if namespace is None else namespace.run(lambda: play(asked, namespace))
+            receiving, publisher = play(asked) if network is None else network.run(lambda: play(asked, network))
             thread = threading.Thread(target=self.receive, args=(receiving, publisher, take))
             thread.start()
             self.batches, self.latest = ask(aligner, recording.loader, thread, planted)
@@ -203,90 +198,17 @@ class Played:
         receiving.close()
 
 
-def play(asked, namespace=None):
+def play(asked, network=None):
     """A socket, and a process that plays to it."""
     receiving = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     receiving.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     receiving.bind(("127.0.0.1", 0))
     asked = json.dumps({**asked, "port": receiving.getsockname()[1]})
-    if namespace is not None:
-        namespace.lose(receiving.getsockname()[1])
+    if network is not None:
+        network.lose(receiving.getsockname()[1])
     return receiving, subprocess.Popen(
         [sys.executable, str(HERE / "republish.py"), asked], stdout=subprocess.PIPE, text=True
     )
-
-
-class Namespace:
-    """A network of its own, with a loopback that loses a share of the datagrams to a port. It ends with its last socket."""
-
-    def __init__(self, share):
-        self.share, self.network, self.libc = share, None, ctypes.CDLL(None, use_errno=True)
-        self.run(self.make)
-
-    def run(self, call):
-        """Calls it in the network. A thread of its own enters it, so the test's other threads stay where they are."""
-        answers = []
-
-        def enter():
-            try:
-                if self.network is not None and self.libc.setns(self.network, CLONE_NEWNET) != 0:
-                    raise OSError(ctypes.get_errno(), "setns")
-                answers.append((call(), None))
-            except BaseException as error:
-                answers.append((None, error))
-
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-        answer, error = answers[0]
-        if error is not None:
-            raise error
-        return answer
-
-    def make(self):
-        if self.libc.unshare(CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), "a network namespace of its own")
-        self.network = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        up_and_running, set_flags = 0x1 | 0x40, 0x8914
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-            fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", up_and_running))
-        self.nft("add table ip loss; add chain ip loss input { type filter hook input priority 0; }")
-
-    def lose(self, port):
-        self.nft(
-            f"add rule ip loss input udp dport {port} numgen random mod 1000 < {round(1000 * self.share)} counter drop"
-        )
-
-    @staticmethod
-    def nft(command):
-        done = subprocess.run(["nft", command], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise OSError(errno.ENOTSUP, f"nft: {done.stderr.strip()}")
-        return done.stdout
-
-    def dropped(self):
-        return int(re.search(r"counter packets (\d+)", self.run(lambda: self.nft("list ruleset"))).group(1))
-
-
-@pytest.fixture
-def namespace():
-    """Makes a network that loses a share of the datagrams; the test is skipped, with a warning, where it cannot be made."""
-    made = []
-
-    def make(share):
-        try:
-            if shutil.which("nft") is None:
-                raise OSError(errno.ENOENT, "nft is not installed (apt-get install nftables)")
-            made.append(Namespace(share))
-        except OSError as error:
-            reason = f"no network namespace with nftables: {error}"
-            warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
-            pytest.skip(reason)
-        return made[-1]
-
-    yield make
-    for one in made:
-        os.close(one.network)
 
 
 def ask(aligner, loader, thread, planted):
@@ -433,9 +355,9 @@ def test_windows_of_a_recording_that_is_played_again(recordings, tmp_path, name,
 
 
 @pytest.mark.parametrize("name", ["imu and pose", "vicon"])
-def test_every_datagram_that_a_network_loses_is_counted(recordings, namespace, tmp_path, name):
-    recording, network = recordings(name), namespace(0.04)
-    played = Played(tmp_path, recording, speed=20, begin_s=2.0, seconds=20.0, lost=0.0, namespace=network)
+def test_every_datagram_that_a_network_loses_is_counted(recordings, tmp_path, name):
+    recording, network = recordings(name), lossy_network(0.04)
+    played = Played(tmp_path, recording, speed=20, begin_s=2.0, seconds=20.0, lost=0.0, network=network)
     received = [len(numbers) for numbers in played.numbers]
     assert network.dropped() == sum(played.sent) - sum(received) > 0.02 * sum(played.sent)
     for sent, numbers, topic in zip(played.sent, played.numbers, played.topics, strict=True):

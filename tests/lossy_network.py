@@ -1,0 +1,81 @@
+"""A network that loses datagrams, for tests: a network namespace of its own, with nftables."""
+
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import warnings
+
+import pytest
+
+CLONE_NEWNET = 0x40000000
+
+
+def nft(command):
+    done = subprocess.run(["nft", command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise OSError(errno.ENOTSUP, f"nft: {done.stderr.strip()}")
+    return done.stdout
+
+
+class LossyNetwork:
+    """A network of its own, with a loopback that loses a share of the datagrams. It ends with its last process and socket."""
+
+    def __init__(self, share):
+        self.share, self.network, self.libc = share, None, ctypes.CDLL(None, use_errno=True)
+        self.run(self.make)
+
+    def run(self, call):
+        """Calls it in the network. A thread of its own enters it, so the test's other threads stay where they are."""
+        answers = []
+
+        def enter():
+            try:
+                if self.network is not None and self.libc.setns(self.network, CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "setns")
+                answers.append((call(), None))
+            except BaseException as error:
+                answers.append((None, error))
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        answer, error = answers[0]
+        if error is not None:
+            raise error
+        return answer
+
+    def make(self):
+        if self.libc.unshare(CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), "a network namespace of its own")
+        self.network = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        up_and_running, set_flags = 0x1 | 0x40, 0x8914
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", up_and_running))
+        nft("add table ip loss; add chain ip loss input { type filter hook input priority 0; }")
+
+    def lose(self, ports):
+        """Loses datagrams to a port, or to ports such as "7400-7999"."""
+        share = round(1000 * self.share)
+        self.run(lambda: nft(f"add rule ip loss input udp dport {ports} numgen random mod 1000 < {share} counter drop"))
+
+    def dropped(self):
+        return int(re.search(r"counter packets (\d+)", self.run(lambda: nft("list ruleset"))).group(1))
+
+
+def lossy_network(share):
+    """Makes one, or skips the test with a warning where that is not possible."""
+    try:
+        if shutil.which("nft") is None:
+            raise OSError(errno.ENOENT, "nft is not installed (apt-get install nftables)")
+        return LossyNetwork(share)
+    except OSError as error:
+        reason = f"no network namespace with nftables: {error}"
+        warnings.warn(f"NOT RUN: {reason}", stacklevel=1)
+        pytest.skip(reason)
