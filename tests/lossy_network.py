@@ -55,7 +55,7 @@ class LossyNetwork:
         if self.libc.unshare(CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "a network namespace of its own")
         self.network = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        up_and_running, set_flags = 0x1 | 0x40, 0x8914
+        up_and_running, set_flags = 0x1 | 0x40 | 0x1000, 0x8914  # and multicast
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, set_flags, struct.pack("16sh14x", b"lo", up_and_running))
         nft("add table ip loss; add chain ip loss input { type filter hook input priority 0; }")

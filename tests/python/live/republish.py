@@ -43,35 +43,51 @@ def set_back(message, is_of_bag):
     return struct.pack("<q", struct.unpack_from("<q", message)[0] - WRONG_S * 10**9) + message[8:]
 
 
-def main():
-    asked = json.loads(sys.argv[1])
+def events(asked):
+    """Returns when each message comes by the clock of the recording, the topic's index and its bytes; and when the first came."""
     rng = np.random.default_rng(asked["seed"])
     messages = list((from_bag if "bag" in asked else from_rows)(asked))
     begin = min(time_ns for time_ns, _, _ in messages) + round(1e9 * asked["begin_s"])
     messages = [one for one in messages if begin <= one[0] < begin + 1e9 * asked["seconds"]]
-    events = []
+    made = []
     for time_ns, topic, message in messages:
         late = asked["late_s"] * (8 if rng.random() < asked["much_late"] else rng.random())
         came = time_ns + round(1e9 * late)
-        events.append((came, topic, message))
+        made.append((came, topic, message))
         if rng.random() < asked["doubled"]:
-            events.append((came + round(1e9 * asked["late_s"] * rng.random() / 4), topic, message))
+            made.append((came + round(1e9 * asked["late_s"] * rng.random() / 4), topic, message))
     for time_ns, topic, message in [messages[i] for i in rng.integers(0, len(messages), asked["set_back"])]:
-        events.append((time_ns, topic, set_back(message, "bag" in asked)))
-    events.sort(key=lambda event: event[0])
-    numbers = [0] * len(asked["topics"])
-    to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    to.connect(("127.0.0.1", asked["port"]))
+        made.append((time_ns, topic, set_back(message, "bag" in asked)))
+    return sorted(made, key=lambda event: event[0]), begin
+
+
+def play(asked, send):
+    """Calls send(topic's index, message) for each message when it comes, at `speed`."""
+    messages, begin = events(asked)
     started = time.monotonic()
-    for came, topic, message in events:
+    for came, topic, message in messages:
         wait = started + (came - begin) / 1e9 / asked["speed"] - time.monotonic()
         if wait > 0:
             time.sleep(wait)
+        send(topic, message)
+
+
+def main():
+    asked = json.loads(sys.argv[1])
+    lost = np.random.default_rng(asked["seed"] + 1)
+    numbers = [0] * len(asked["topics"])
+    to = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    to.connect(("127.0.0.1", asked["port"]))
+
+    def send(topic, message):
         number = numbers[topic]
         numbers[topic] += 1
-        if rng.random() >= asked["lost"]:
+        if lost.random() >= asked["lost"]:
             to.send(struct.pack("<IQ", topic, number) + message)
+
+    play(asked, send)
     print(json.dumps(numbers), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

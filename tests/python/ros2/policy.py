@@ -1,6 +1,8 @@
 """A policy's process. Its first argument, JSON, describes the node. It answers each command, a line of JSON, with a line.
 
 {"wait": seconds}, {"report": true}, {"rows": {key: file of stamps, .npy}, "out": file}: the aligner's values at these stamps.
+{"record": folder}, {"moments": file of stamps, .npy, "out": file}: the aligner's batches at those that are settled; it also ends the
+recording.
 """
 
 import json
@@ -11,7 +13,7 @@ import numpy as np
 import robocache_ros2
 
 import robocache
-from robocache.live import Aligner
+from robocache.live import Aligner, Recorder
 
 
 def count():
@@ -38,6 +40,19 @@ def main():
                 node.wait(command["wait"])
             except robocache.errors.Error as error:
                 answer["error"] = f"{type(error).__name__}: {error}"
+        if "record" in command:
+            streams = {key: {"names": of["rows"]["names"]} for key, of in node.spec.keys.items() if of["rows"]["names"]}
+            recorder = Recorder(node.rings, command["record"], episode={}, streams=streams)
+        if "moments" in command:
+            moments = np.load(command["moments"])
+            moments = moments[moments <= aligner.frontier()]
+            batches = [
+                {key: array.copy() for key, array in aligner.at(int(moment), settled=True).items()}
+                for moment in moments
+            ]
+            np.savez(command["out"], **{key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]})
+            recorder.close()
+            answer["recorded"] = recorder.counts
         if "rows" in command:
             values = {}
             for key, file in command["rows"].items():

@@ -35,15 +35,26 @@ class Ros:
         self.theirs = {name: value for name, value in self.env.items() if name != "PYTHONPATH"}
         self.python = str(ros / "bin" / "python")
         self.children = []
+        self.network = None  # a LossyNetwork
 
     def start(self, command, env, **options):
-        child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, **options)
+        if self.network is not None:  # shared memory would lose nothing
+            env = {name: value for name, value in env.items() if name != "FASTRTPS_DEFAULT_PROFILES_FILE"}
+            env |= {"FASTDDS_BUILTIN_TRANSPORTS": "UDPv4", "ROS_AUTOMATIC_DISCOVERY_RANGE": "SUBNET"}
+
+        def run():
+            return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, **options)
+
+        child = run() if self.network is None else self.network.run(run)
         self.children.append(child)
         return child
 
     def publish(self, out, topics, **more):
         asked = json.dumps({"topics": topics, "out": str(out), **more})
         return self.start([self.python, str(HERE / "publisher.py"), asked], self.theirs)
+
+    def replay(self, asked):
+        return self.start([self.python, str(HERE / "replayer.py"), json.dumps(asked)], self.theirs)
 
     def listen(self):
         return self.start([self.python, str(HERE / "listener.py")], self.theirs)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lossy_network import lossy_network
 from processes import HERE, Ros, ask, is_there
 
 import robocache
@@ -125,6 +126,97 @@ def test_every_loss_is_counted(ros, spec, tmp_path):
     report = ask(policy, report=True)["report"]["/joint_states"]
     assert report["received"] + report["lost"] == count, report
     assert report["lost"] > 0 and report["taken"] == report["received"]
+
+
+PLAYED = {
+    "/imu": (
+        "sensor_msgs/msg/Imu",
+        Window([-0.2, -0.05, 0.0], dtype="float64", method=[(slice(0, 4), "slerp"), (slice(4, 10), "linear")]),
+    ),
+    "/pose": ("geometry_msgs/msg/PoseStamped", Window([-0.1, 0.0], dtype="float64", method="nearest")),
+    "/battery": ("sensor_msgs/msg/BatteryState", Window([-0.3, 0.0], method="previous")),
+}
+
+
+def gathered(path):
+    loader = robocache.Loader(
+        path,
+        batch_size=1,
+        delta_timestamps={key: window for key, (_, window) in PLAYED.items()},
+        anchors="/imu",
+        device="cpu",
+        framework="numpy",
+        shuffle=False,
+    )
+    batches = [{key: array.copy() for key, array in loader.gather([i]).items()} for i in range(loader.num_anchors)]
+    return loader, {int(batch["time_ns"][0]): batch for batch in batches}
+
+
+@pytest.mark.parametrize(("speed", "seconds", "lost"), [(1, 5.0, 0.0), (20, 60.0, 0.0), (20, 60.0, 0.05)])
+def test_a_recording_that_is_published_again(ros, real_data, tmp_path, speed, seconds, lost):
+    """Windows are those of the cache that was recorded live, and of the recording itself where it lacks no row."""
+    bag = real_data("rosbag2/plotjuggler")
+    robocache.ingest(bag, tmp_path / "original")
+    loader, original = gathered(tmp_path / "original")
+    loader.save_spec(tmp_path / "spec.json")
+    streams = {
+        key: {"topic": key, "type": name, "span_s": 200.0, "lateness_s": 0.12, "depth": 1000,
+              "reliability": "best_effort" if lost else "reliable"}
+        for key, (name, _) in PLAYED.items()
+    }  # fmt: skip
+    if lost:
+        ros.network = lossy_network(lost)
+        ros.network.lose("1024-65535")  # discovery too, which sends again what is lost
+    policy, begun = ros.policy(tmp_path / "spec.json", streams)
+    assert isinstance(begun, dict), begun
+    ask(policy, record=str(tmp_path / "recorded"))
+    publisher = ros.replay({
+        "bag": str(bag / "rosbag2_test_0.db3"), "topics": list(PLAYED), "types": [name for name, _ in PLAYED.values()],
+        "reliable": not lost, "speed": speed, "begin_s": 1.0, "seconds": seconds, "seed": 3, "late_s": 0.02, "much_late": 0.04,
+        "doubled": 0.02, "set_back": 5,
+    })  # fmt: skip
+    assert publisher.wait(60) == 0
+    sent = dict(zip(PLAYED, json.loads(publisher.stdout.read()), strict=True))
+    np.save(tmp_path / "moments.npy", np.array(sorted(original)))
+    answer = ask(policy, moments=str(tmp_path / "moments.npy"), out=str(tmp_path / "batches.npz"))
+    _, recorded = gathered(tmp_path / "recorded")
+    dataset, cache = robocache.open(tmp_path / "original"), robocache.open(tmp_path / "recorded")
+    for key in PLAYED:
+        report, counts = answer["report"][key], answer["rings"][key]
+        assert report["received"] == report["taken"] == counts["pushed"]
+        if lost:
+            # Losses before the first message and after the last are not counted.
+            assert 0 <= sent[key] - report["received"] - report["lost"] <= 5 and report["lost"] > 0.01 * sent[key]
+        else:
+            assert (report["received"], report["lost"]) == (sent[key], 0)
+        assert counts["pushed"] == counts["kept"] + counts["reordered"] + counts["too_late"] + counts["refused"]
+        assert counts["refused"] > 0 and counts["too_late"] > 0 and counts["reordered"] > 0
+        assert cache[key].rows == counts["kept"] + counts["reordered"] and answer["recorded"][key]["lost"] == 0
+    batches = np.load(tmp_path / "batches.npz")
+    compared, whole = 0, 0
+    for index, moment in enumerate(batches["time_ns"].tolist()):
+        if moment not in recorded:
+            continue  # its anchor's row is lost, or it was not played
+        compared += 1
+        arrays = [f"{key}{suffix}" for key in PLAYED for suffix in ("", "_is_pad")]
+        got = {name: batches[name][index].tobytes() for name in arrays}
+        assert got == {name: recorded[moment][name].tobytes() for name in arrays}
+        if has_all_rows(dataset, cache, moment):
+            whole += 1
+            assert got == {name: original[moment][name].tobytes() for name in arrays}
+    assert compared > 0.6 * 25 * seconds and 10 < whole < compared
+
+
+def has_all_rows(dataset, cache, moment):
+    """Whether two rows on each side of every target of the recording are in the cache."""
+    for key, (_, window) in PLAYED.items():
+        stamps = np.asarray(dataset[key].time_ns)
+        came = np.isin(stamps, np.asarray(cache[key].time_ns))
+        for delta in window.offsets:
+            after = int(np.searchsorted(stamps, moment + round(1e9 * delta)))
+            if not came[max(after - 2, 0) : after + 3].all():
+                return False
+    return True
 
 
 # On the loopback alone, as ROS_AUTOMATIC_DISCOVERY_RANGE keeps the node.

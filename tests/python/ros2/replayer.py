@@ -1,0 +1,44 @@
+"""Publishes a recording again with rclpy, as live/republish.py plays it, from its bytes. The argument is that script's, with "types" of the
+topics, and "reliable". It waits until each topic has a subscription."""
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import rclpy
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "live"))
+
+from republish import play
+
+
+def main():
+    asked = json.loads(sys.argv[1])
+    rclpy.init(args=[])
+    node = rclpy.create_node("publisher")
+    reliability = ReliabilityPolicy.RELIABLE if asked["reliable"] else ReliabilityPolicy.BEST_EFFORT
+    publishers = []
+    for topic, name in zip(asked["topics"], asked["types"], strict=True):
+        package, _, kind = name.split("/")
+        of = getattr(importlib.import_module(f"{package}.msg"), kind)
+        publishers.append(node.create_publisher(of, topic, QoSProfile(depth=1000, reliability=reliability)))
+    while any(publisher.get_subscription_count() == 0 for publisher in publishers):
+        time.sleep(0.01)
+    time.sleep(0.5)  # the subscriptions know the publishers, too
+    sent = [0] * len(publishers)
+
+    def send(topic, message):
+        publishers[topic].publish(message)
+        sent[topic] += 1
+
+    play(asked, send)
+    print(json.dumps(sent), flush=True)
+    time.sleep(1.0)  # reliable messages are still sent again
+    node.destroy_node()
+    rclpy.shutdown()
+
+
+main()
