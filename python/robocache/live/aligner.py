@@ -239,7 +239,8 @@ class Aligner:
                 size = int(np.prod(shape)) * _lib.numpy_dtype(dtype).itemsize
                 self._batch[name] = memory[offset : offset + size].view(_lib.numpy_dtype(dtype)).reshape(shape)
             return
-        self._memory = self._torch.zeros(described["bytes"] + 63, dtype=self._torch.uint8, device=device)
+        # Not zeros: their kernel would be on the stream that is current here, and batches are on that of latest().
+        self._memory = self._torch.empty(described["bytes"] + 63, dtype=self._torch.uint8, device=device)
         self._memory = self._memory[-self._memory.data_ptr() % 64 :]
         for name, dtype, shape, offset in arrays:
             kind = getattr(self._torch, dtype)

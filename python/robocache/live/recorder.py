@@ -45,8 +45,8 @@ class Recorder:
         rings: ``{name: Ring}``: the rings to record.
         path: the cache to create.
         episode: metadata of an episode that begins at once: ``{"task": "pick the cup"}``. None: :meth:`start` begins one.
-        streams: ``{name: {...}}``: arguments of :meth:`Writer.stream` for a stream, such as ``{"names": [...]}``, or
-            ``{"unit_m": 0.001}`` for a depth camera.
+        streams: ``{name: {...}}``: arguments of :meth:`Writer.stream` for a stream, such as ``{"unit_m": 0.001}`` for a depth camera,
+            or ``{"names": ..., "attributes": ...}`` of the cache that the policy was trained on: a Loader then uses the same methods.
         append: add episodes to the cache at `path`.
         commit_s: seconds between commits. A commit computes statistics of the whole cache; if it takes more than a tenth of
             `commit_s`, commits are farther apart.
