@@ -3,7 +3,7 @@
     python -m examples.aloha record                      # the expert's demonstrations, with a camera: 200 episodes
     python -m examples.aloha train                       # LeRobot's ACT, from the camera
     python -m examples.aloha evaluate                    # 200 starts for each checkpoint, from checkpoint and spec alone
-    python -m examples.aloha compare --result act.json   # the runs of several seeds in one result file
+    python -m examples.aloha compare --result act.json   # ACT by LeRobot's loader and by ours
 
 With --policy mlp the policy sees the cube's position instead of the camera, and two CPU cores suffice. All is written below
 --folder, and what was interrupted goes on where it stood. It needs mujoco, torch and gym-aloha's files (pip install --no-deps
@@ -25,14 +25,6 @@ TITLES = {"act": "From the camera, LeRobot's ACT", "mlp": "From joints and the c
 EXECUTE = 25  # ticks of a chunk of 50 that are carried out before the policy is asked again; with 10 it can stand still
 
 
-def show(line):
-    print(line, file=sys.stderr, flush=True)
-
-
-def run_of(given):
-    return given.folder / f"{given.policy}-{given.seed}"
-
-
 # Each subcommand imports its own modules: the processes that it starts import this file anew, and need no torch.
 
 
@@ -40,61 +32,43 @@ def record(given):
     from . import record as recording
 
     return recording.record(
-        given.folder / "demonstrations",
-        given.episodes,
-        camera=not given.no_camera,
-        workers=given.workers,
-        show=show,
+        given.folder / "demonstrations", given.episodes, camera=not given.no_camera, workers=given.workers
     )
+
+
+def recorded(given):
+    path = given.folder / "demonstrations"
+    if not path.exists():
+        raise SystemExit(f"{path}: does not exist; run record first")
+    return path
 
 
 def train(given):
     from . import train as training
 
-    path = given.folder / "demonstrations"
-    if not path.exists():
-        raise SystemExit(f"{path}: does not exist; run record first")
+    loader = training.make_loader(
+        recorded(given),
+        camera=given.policy == "act",
+        batch_size=given.batch_size,
+        device=given.device,
+        seed=given.seed,
+        image_size=given.image_size,
+    )
     return training.train(
-        path,
-        run_of(given),
+        loader,
+        given.folder / f"{given.policy}-{given.seed}",
         kind=given.policy,
         steps=given.steps,
-        batch_size=given.batch_size,
         lr=given.lr,
-        device=given.device,
         seed=given.seed,
         every=given.every,
         image_size=given.image_size,
-        budget_s=given.budget_s,
-        graph=not given.no_graph,
-        show=show,
+        trained_with=f"--steps {given.steps} --batch-size {given.batch_size} --lr {given.lr:g} --image-size {given.image_size}",
     )
 
 
 def evaluate(given):
-    """The last checkpoint first, then the others of the curve; what was rolled out before is not again."""
-    from . import evaluate as rolling
-
-    arm = rolling.evaluate_run(
-        run_of(given),
-        rollouts=given.rollouts,
-        execute=given.execute,
-        workers=given.workers,
-        device=given.device,
-        budget_s=given.budget_s,
-        only_last=given.only_last,
-        film=given.film,
-        show=show,
-    )
-    low, high = arm["interval"]
-    show(
-        f"strict: {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; a touch: {arm['touched']}"
-    )
-    return arm
-
-
-def compare(given):
-    """What was rolled out of each seed's run, in one result file."""
+    """What was rolled out before is not again."""
     from . import evaluate as rolling
 
     arms = [
@@ -102,34 +76,57 @@ def compare(given):
             given.folder / f"{given.policy}-{seed}",
             rollouts=given.rollouts,
             execute=given.execute,
+            workers=given.workers,
             device=given.device,
-            budget_s=0,
-            show=show,
+            film=given.film if seed == given.seeds[0] else None,
         )
         for seed in given.seeds
     ]
     for arm in arms:
-        if (
-            len(arms) > 1
-        ):  # a training that ends by time has its checkpoints at other steps: each seed is a line of its own
-            arm["name"] += f", seed {arm['seed']}"
         low, high = arm["interval"]
-        show(f"seed {arm['seed']}: {arm['successes']} of {arm['rollouts']} ({low:.1%} to {high:.1%})")
-    expert = json.loads((given.folder / "demonstrations.json").read_text())
-    results.write(
-        given.result,
-        command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each seed train --policy {given.policy} "
-        f"{arms[0]['trained_with']} and evaluate --rollouts {given.rollouts} --execute {given.execute}; compare",
+        print(
+            f"seed {arm['seed']}: strict {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; "
+            f"a touch: {arm['touched']}",
+            file=sys.stderr,
+        )
+    if given.result:
+        expert = json.loads((given.folder / "demonstrations.json").read_text())
+        results.write(
+            given.result,
+            command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each seed train --policy {given.policy} "
+            f"{arms[0]['trained_with']}; evaluate --seeds {' '.join(map(str, given.seeds))} --rollouts {given.rollouts} "
+            f"--execute {given.execute}",
+            seeds=given.seeds,
+            expert=expert,
+            arms=arms,
+            predictions=PREDICTED[given.policy],
+            packages=["mujoco", "lerobot"] if given.policy == "act" else ["mujoco"],
+            commit=given.commit,
+            title=TITLES[given.policy]
+            + ("" if given.execute == EXECUTE else f", {given.execute} of 50 commands carried out"),
+        )
+    return {"arms": arms}
+
+
+def compare(given):
+    from . import compare as comparing
+
+    recorded(given)
+    return comparing.compare(
+        given.folder,
         seeds=given.seeds,
-        expert=expert,
-        arms=arms,
-        predictions=PREDICTED[given.policy],
-        packages=["mujoco", "lerobot"] if given.policy == "act" else ["mujoco"],
+        steps=given.steps,
+        every=given.every,
+        batch_size=given.batch_size,
+        sweep=given.sweep,
+        rollouts=given.rollouts,
+        execute=EXECUTE,
+        device=given.device,
+        workers=given.workers,
+        seconds=given.seconds,
+        result=given.result,
         commit=given.commit,
-        title=TITLES[given.policy]
-        + ("" if given.execute == EXECUTE else f", {given.execute} of 50 commands carried out"),
     )
-    return {"result": str(given.result)}
 
 
 def main(arguments=None):
@@ -156,30 +153,36 @@ def main(arguments=None):
     command.add_argument("--image-size", type=int, default=128, help="pixels that a frame is resized to in the batch")
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
-    command.add_argument("--budget-s", type=float, help="stop after so many seconds, at a checkpoint")
-    command.add_argument("--no-graph", action="store_true", help="launch each kernel by itself on CUDA")
     command.set_defaults(run=train)
 
     command = commands.add_parser("evaluate", help="rollouts of the checkpoints, from the same starts each")
     command.add_argument("--policy", choices=["act", "mlp"], default="act")
-    command.add_argument("--seed", type=int, default=0, help="of the training run")
+    command.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the training runs")
     command.add_argument("--rollouts", type=int, default=200)
     command.add_argument("--execute", type=int, default=EXECUTE, help="ticks of a chunk of 50 that are carried out")
     command.add_argument("--workers", type=int, help="processes (default: one a core)")
     command.add_argument("--device", default="cpu", help="of the policy (default: cpu)")
-    command.add_argument("--budget-s", type=float, help="leave out checkpoints of the curve after so many seconds")
-    command.add_argument("--only-last", action="store_true", help="no curve: the last checkpoint alone")
-    command.add_argument("--film", type=Path, help="draw 16 rollouts: FILM.png and FILM.gif")
+    command.add_argument("--film", type=Path, help="draw 16 rollouts of the first seed: FILM.png and FILM.gif")
+    command.add_argument("--result", type=Path, help="write a result file")
+    command.add_argument("--commit", help="for the result file, where the checkout has no git")
     command.set_defaults(run=evaluate)
 
-    command = commands.add_parser("compare", help="the runs of several seeds, in one result file")
-    command.add_argument("--policy", choices=["act", "mlp"], default="act")
-    command.add_argument("--seeds", type=int, nargs="+", default=[0])
-    command.add_argument("--rollouts", type=int, default=200)
-    command.add_argument("--execute", type=int, default=EXECUTE)
-    command.add_argument(
-        "--device", default="cpu", help="of the policy, where a last checkpoint has still to be rolled out"
+    command = commands.add_parser(
+        "compare", help="ACT by LeRobot's loader, by ours on its dataset, by ours on the recording"
     )
+    command.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="none: only the loaders' speed")
+    command.add_argument("--steps", type=int, default=4000)
+    command.add_argument("--every", type=int, default=1000, help="steps from checkpoint to checkpoint")
+    command.add_argument("--batch-size", type=int, default=64)
+    command.add_argument(
+        "--sweep", type=int, nargs="+", default=[8, 32, 64, 256], help="batch sizes of the loaders' speed"
+    )
+    command.add_argument("--rollouts", type=int, default=200)
+    command.add_argument(
+        "--workers", type=int, nargs="+", default=[4, 8, 16], help="of the DataLoader: the fastest is taken"
+    )
+    command.add_argument("--seconds", type=float, default=3.0, help="for each speed")
+    command.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
     command.add_argument("--result", type=Path, required=True, help="where the result file is written")
     command.add_argument("--commit", help="for the result file, where the checkout has no git")
     command.set_defaults(run=compare)

@@ -41,12 +41,13 @@ class Rollouts:
         for pipe in self._pipes:
             pipe.send(None)
 
-    def run(self, policy, device="cpu", filmed=0, show=print):
+    def run(self, policy, device="cpu", filmed=0):
         """Returns {"successes", "touched", "rollouts", "results", "age_s", "evaluate_s"}, and the films of the first `filmed`."""
         began = time.perf_counter()
         ends = np.cumsum([len(group) for group in self._groups])[:-1]
         for pipe, group in zip(self._pipes, self._groups, strict=True):
             pipe.send((group, range(FIRST_START, FIRST_START + filmed)))
+        progress = results.Progress(f"{self.count} rollouts, ticks", TICKS)
         for asked in range(-(-TICKS // self.execute)):
             seen = [pipe.recv() for pipe in self._pipes]
             batch = {key: torch.from_numpy(np.concatenate([one[key] for one in seen])).to(device) for key in seen[0]}
@@ -54,9 +55,8 @@ class Rollouts:
                 chunks = policy.predict_action_chunk(batch).float().cpu().numpy()
             for pipe, share in zip(self._pipes, np.split(chunks, ends), strict=True):
                 pipe.send(share)
-            spent = time.perf_counter() - began
-            if spent > 10 and asked % 4 == 3:
-                show(f"rolled out {(asked + 1) * self.execute} of {TICKS} ticks in {spent:.0f} s")
+            progress.show(min((asked + 1) * self.execute, TICKS))
+        progress.end()
         ended = sorted((one for pipe in self._pipes for one in pipe.recv()), key=lambda one: one[0]["seed"])
         outcomes = [result for result, _, _ in ended]
         found = {
@@ -70,19 +70,8 @@ class Rollouts:
         return found, [frames for _, _, frames in ended if frames]
 
 
-def evaluate_run(
-    folder,
-    *,
-    rollouts,
-    execute,
-    workers=None,
-    device="cpu",
-    only_last=False,
-    budget_s=None,
-    film=None,
-    show=print,
-):
-    """Rolls out the checkpoints of a training run, the last one first, then from the first on. Returns an arm of a result file.
+def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=None):
+    """Rolls out the checkpoints of a training run, the last one first. Returns an arm of a result file.
 
     Outcomes are kept beside each checkpoint, so that a run that was stopped goes on.
     """
@@ -94,31 +83,31 @@ def evaluate_run(
         raise SystemExit(f"{folder}: no checkpoint; run train first")
     state = torch.load(files[-1], map_location="cpu", weights_only=True)
     logged = {entry["step"]: entry for entry in state["log"]}
-    began, curve, last = time.perf_counter(), [], None
-    with Rollouts(folder / "spec.json", rollouts, execute, workers) as starts:
-        for file in files[-1:] if only_last else [files[-1], *files[:-1]]:
-            kept = file.with_suffix(".rollouts.json")
-            found = json.loads(kept.read_text()) if kept.exists() else {}
-            if found.get("options") != [rollouts, execute]:
-                spent = time.perf_counter() - began
-                if last is not None and budget_s is not None and spent * (1 + 1 / len(curve)) > budget_s:
-                    show(f"left out {file.stem}: {spent:.0f} of {budget_s:.0f} s are spent")
-                    continue
-                filmed = 16 if film and last is None else 0
-                found, films = starts.run(load(file, device), device, filmed, show)
+    found = {}
+    for file in files:
+        kept = file.with_suffix(".rollouts.json")
+        if kept.exists() and (known := json.loads(kept.read_text()))["options"] == [rollouts, execute]:
+            found[file] = known
+    if lacking := [file for file in reversed(files) if file not in found]:
+        with Rollouts(folder / "spec.json", rollouts, execute, workers) as starts:
+            for file in lacking:
+                filmed = 16 if film and file == files[-1] else 0
+                made, films = starts.run(load(file, device), device, filmed)
                 if films:
-                    results.film(film, films, [one["success"] for one in found["results"][: len(films)]], fps=7.5)
-                found["options"] = [rollouts, execute]
-                kept.write_text(json.dumps(found))
-            show(f"{file.stem}: {found['successes']} of {rollouts} strict, {found['touched']} by a touch")
-            last = last or found
-            step = int(file.stem.split("_")[1])
-            curve.append(logged[step] | {key: found[key] for key in ("successes", "touched", "rollouts")})
-    curve.sort(key=lambda point: point["step"])
+                    results.film(film, films, [one["success"] for one in made["results"][: len(films)]], fps=7.5)
+                found[file] = {**made, "options": [rollouts, execute]}
+                file.with_suffix(".rollouts.json").write_text(json.dumps(found[file]))
+    last = found[files[-1]]
+    curve = [
+        logged[int(file.stem.split("_")[1])] | {key: found[file][key] for key in ("successes", "touched", "rollouts")}
+        for file in files
+    ]
     outcomes = [one["success"] for one in last["results"]]
-    arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=state["wait_share"])
+    pace = state["pace"] or dict.fromkeys(("steps_per_s", "wait_share", "gpu_busy"))  # None: training was stopped
+    arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=pace["wait_share"])
     return (
         arm
         | {key: last[key] for key in ("touched", "age_s", "evaluate_s")}
+        | {key: pace[key] for key in ("steps_per_s", "gpu_busy")}
         | {"execute": execute, "trained_with": state["trained_with"]}
     )

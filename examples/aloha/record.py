@@ -3,12 +3,12 @@
 import json
 import multiprocessing
 import os
-import time
 from pathlib import Path
 
 import numpy as np
 
 import robocache
+from examples import results
 
 from . import expert
 from .episode import ACTION, CAMERA, CUBE, START_NS, STATE, WAIT_TICKS, Episode, to_ns
@@ -46,7 +46,7 @@ def _demonstrate(given):
     return demonstrate(*given)
 
 
-def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=100, show=print):
+def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=100):
     """Adds demonstrations to the cache at `path` until it has `episodes`; a run that was stopped goes on. Returns the counts.
 
     Failed ones stay, with success=False.
@@ -55,8 +55,8 @@ def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=10
     if os.path.exists(path):
         done = set(robocache.open(path).episodes["seed"].to_pylist())
     seeds = [s for s in range(seed, seed + episodes) if s not in done]
-    began = time.perf_counter()
     if seeds:
+        progress = results.Progress("recording", episodes, len(done))
         workers = min(workers or os.cpu_count() or 1, len(seeds))
         context = multiprocessing.get_context("spawn")
         with robocache.Writer(path, append=bool(done)) as writer, context.Pool(workers) as pool:
@@ -70,12 +70,8 @@ def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=10
                         episode.append(name, time_ns, rows, codec="jpeg" if name == CAMERA else None)
                 if count % commit_every == 0 and count < len(seeds):
                     writer.commit()
-                if count % 10 == 0 or count == len(seeds):
-                    spent = time.perf_counter() - began
-                    show(
-                        f"recorded {len(done) + count} of {episodes} episodes in {spent:.0f} s, "
-                        f"{spent / count * (len(seeds) - count):.0f} s left"
-                    )
+                progress.show(len(done) + count)
+        progress.end()
     succeeded = robocache.open(path).episodes["success"].to_pylist()
     counts = {"successes": sum(succeeded), "episodes": len(succeeded)}
     Path(path).with_suffix(".json").write_text(json.dumps(counts))

@@ -1,13 +1,16 @@
 """Training by RoboCache's Loader: batches of windows around moments of the recording, one kernel launch each."""
 
+import importlib.util
 import math
 import os
+import threading
 import time
 from pathlib import Path
 
 import torch
 
 import robocache
+from examples import results
 
 from .episode import ACTION, CAMERA, CUBE, STATE
 from .policy import CHUNK, build, calibrate, loss_of
@@ -50,10 +53,9 @@ class Step:
     ACT launches some thousand small kernels a step, which takes a processor four times as long as the GPU needs for them.
     """
 
-    def __init__(self, policy, device, graph):
+    def __init__(self, policy, device):
         self._policy = policy
         self._on_cuda = str(device).startswith("cuda")
-        self._wants_graph = graph and self._on_cuda
         self._rate = torch.zeros((), device=device) if self._on_cuda else 0.0
         self.optimizer = torch.optim.AdamW(
             policy.parameters(), lr=self._rate, weight_decay=1e-4, fused=True, capturable=self._on_cuda
@@ -69,7 +71,7 @@ class Step:
             else:
                 group["lr"] = rate
         self._taken += 1
-        if not self._wants_graph:
+        if not self._on_cuda:
             return self._step(batch)
         batch = {key: batch[key] for key in (*self._policy_keys(batch), ACTION, "action_is_pad")}
         if self._taken < 10:  # the optimizer has made its state, and libraries their plans, before the capture
@@ -105,68 +107,105 @@ class Step:
         return loss.detach()
 
 
+class Utilisation(threading.Thread):
+    """Samples how much of the time a GPU has a kernel running, as its driver says it."""
+
+    def __init__(self, device):
+        super().__init__(daemon=True)
+        self._device, self._over, self._samples = device, threading.Event(), []
+        if importlib.util.find_spec("pynvml") is not None:
+            self.start()
+
+    def run(self):
+        while not self._over.wait(0.1):
+            self._samples.append(torch.cuda.utilization(self._device))
+
+    def end(self):
+        """Returns the mean, from 0 to 1, or None without samples."""
+        self._over.set()
+        return sum(self._samples) / len(self._samples) / 100 if self._samples else None
+
+
+class Pace:
+    """Times the steps behind the warm-up. On CUDA the step alone, on the last batch again and again, says what the GPU needs."""
+
+    def __init__(self, device):
+        self._device, self._cuda = device, str(device).startswith("cuda")
+        self._utilisation = Utilisation(device) if self._cuda else None
+        self._began = self._now()
+
+    def _now(self):
+        if self._cuda:
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def end(self, steps, step_of, batch, waited_s):
+        """Returns {"steps_per_s", "wait_share", "gpu_busy"}; the rate of learning is 0 in the steps that this makes."""
+        took = self._now() - self._began
+        if not self._cuda:
+            return {"steps_per_s": steps / took, "wait_share": waited_s / took, "gpu_busy": None}
+        busy = self._utilisation.end()
+        began = self._now()
+        for _ in range(50):
+            step_of(batch, 0.0)
+        alone = (self._now() - began) / 50
+        return {"steps_per_s": steps / took, "wait_share": max(0.0, 1 - alone * steps / took), "gpu_busy": busy}
+
+
 def train(
-    path,
-    folder,
-    *,
-    kind,
-    steps,
-    batch_size=64,
-    lr=2e-4,
-    device=None,
-    seed=0,
-    every=500,
-    image_size=128,
-    budget_s=None,
-    graph=True,
-    show=print,
+    loader, folder, *, kind, steps, lr=2e-4, seed=0, every=500, image_size=128, calibration=None, trained_with=""
 ):
     """Trains until `steps`, saves each `every` steps, and goes on from the newest checkpoint in `folder`.
 
-    A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. With budget_s it stops after so
-    many seconds, at a checkpoint; the learning rate falls along a cosine to whichever end comes first. Returns
-    {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "meter"}.
+    A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. ACT's backbone is calibrated by the batch
+    `calibration`, or by the loader's first. Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "pace"}.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    camera = kind == "act"
-    loader = make_loader(path, camera=camera, batch_size=batch_size, device=device, seed=seed, image_size=image_size)
-    device = loader.device
+    device, camera = loader.device, kind == "act"
     loader.save_spec(folder / "spec.json")
     torch.manual_seed(seed)
     keys = {key: loader.dataset.streams[key].shape[-1] for key in (STATE, ACTION) + (() if camera else (CUBE,))}
     shape = {"kind": kind, "keys": keys, "image_size": image_size if camera else 0}
     policy = build(**shape).to(device)
-    step_of = Step(policy, device, graph)
-    step, spent, log = 0, 0.0, []
+    step_of = Step(policy, device)
+    step, spent, log, pace = 0, 0.0, [], None
     saved = checkpoints(folder)
     if saved:
         state = torch.load(saved[-1], map_location=device, weights_only=True)
         policy.load_state_dict(state["weights"])
         step_of.optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
-        step, spent, log = state["step"], state["spent_s"], state["log"]
+        step, spent, log, pace = state["step"], state["spent_s"], state["log"], state["pace"]
     elif camera:
-        calibrate(policy, next(loader))
+        calibrate(policy, next(loader) if calibration is None else calibration)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     policy.train()
-    total, counted = torch.zeros((), device=device), 0
-    began = time.perf_counter()
-    out_of_time = False
-    while step < steps and not out_of_time:
+    progress = results.Progress("training", steps, step)
+    total, counted, timed_from, waited_s = (
+        torch.zeros((), device=device),
+        0,
+        min(step + WARMUP, (step + steps) // 2),
+        0.0,
+    )
+    began = asked = time.perf_counter()
+    while step < steps:
         for batch in loader:
-            now = time.perf_counter() - began
-            share = step / steps if budget_s is None else max(step / steps, now / budget_s)
-            rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * min(share, 1)))
+            waited_s += time.perf_counter() - asked
+            if step == timed_from:
+                timed, waited_s = Pace(device), 0.0
+            rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
             total += step_of(batch, rate)
             step += 1
             counted += 1
-            out_of_time = budget_s is not None and now > budget_s
-            if step % every == 0 or step == steps or out_of_time:
-                wall = spent + time.perf_counter() - began
-                log.append({"step": step, "wall_s": round(wall, 2), "loss": round(float(total) / counted, 5)})
+            progress.show(step, f"loss {log[-1]['loss']:.4f}" if log else "")
+            if step % every == 0 or step == steps:
+                loss = round(float(total) / counted, 5)
+                log.append({"step": step, "wall_s": round(spent + time.perf_counter() - began, 2), "loss": loss})
                 total.zero_()
                 counted = 0
+                if step == steps:
+                    pace = timed.end(steps - timed_from, step_of, batch, waited_s)
                 _save(
                     folder / f"step_{step}.pt",
                     {
@@ -175,19 +214,18 @@ def train(
                         "optimizer": step_of.optimizer.state_dict(),
                         "loader": loader.state_dict(),
                         "step": step,
-                        "spent_s": wall,
+                        "spent_s": log[-1]["wall_s"],
                         "log": log,
                         "seed": seed,
-                        "trained_with": f"--steps {steps} --batch-size {batch_size} --lr {lr:g} --image-size {image_size}"
-                        + ("" if budget_s is None else f" --budget-s {budget_s:g}"),
-                        "wait_share": loader.meter.waited_s / max(loader.meter.elapsed_s, 1e-9),
+                        "trained_with": trained_with,
+                        "pace": pace,
                     },
                 )
-                left = wall / step * (steps - step)
-                show(f"step {step} of {steps}: loss {log[-1]['loss']:.4f}, {wall:.0f} s, {left:.0f} s left")
-            if step == steps or out_of_time:
+            if step == steps:
                 break
-    return {"steps": step, "checkpoints": log, "meter": str(loader.meter)}
+            asked = time.perf_counter()
+    progress.end(f"loss {log[-1]['loss']:.4f}")
+    return {"steps": step, "checkpoints": log, "pace": pace}
 
 
 def checkpoints(folder):

@@ -1,0 +1,262 @@
+"""Three loaders train one policy: LeRobot's dataset in a DataLoader, ours on that dataset, and ours on the recording's own clocks.
+
+Within a seed all arms begin with the same weights. The first two draw the same rows of the same LeRobot dataset in the same
+order, and their samples are compared bit for bit. Each arm is trained in a process of its own.
+"""
+
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+
+import robocache
+from examples import results
+
+from .episode import ACTION, CAMERA, STATE
+from .policy import CHUNK, build, calibrate
+from .scene import TICK_S
+from .train import Step, make_loader, train
+
+THEIRS, ON_THEIRS, OURS = "LeRobot's loader", "ours, the same dataset", "ours, the recording"
+ARMS = {
+    THEIRS: "LeRobotDataset of 50 rows a second in a DataLoader, with the workers and the decoder that were fastest",
+    ON_THEIRS: "Loader.from_lerobot on that dataset: the same rows in the same order",
+    OURS: "robocache.Loader on what was recorded; its anchors are the camera's frames",
+}
+FPS = 50
+os.environ.setdefault("LEROBOT_VIDEO_DECODER_CACHE_SIZE", "none")  # its workers keep every video open, which is fastest
+WINDOWS = {ACTION: [k * TICK_S for k in range(CHUNK)]}
+KEYS = (STATE, CAMERA, ACTION, "action_is_pad")
+PREDICTED = (
+    "at batch 64 on 16 cores a step of ACT takes 10 ms and LeRobot's batch 10 to 25 ms, so it trains 1 to 2.5 times slower than ours, "
+    "not 3; ours wait at most 2 % and keep the GPU 95 % busy; success of the three within the paired intervals"
+)
+
+
+def apart(function, *arguments):
+    """The function's result, from a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+class Demonstrations:
+    """What was recorded, the LeRobot dataset that is exported from it, and the cache that is ingested from that, raw."""
+
+    def __init__(self, folder):
+        self.recorded, self.set, self.cache = (folder / name for name in ("demonstrations", "lerobot", "lerobot.cache"))
+
+    def prepare(self):
+        if not self.set.exists():
+            methods = {STATE: "linear", ACTION: "linear", CAMERA: "nearest"}
+            robocache.export(
+                self.recorded, self.set, to="lerobot", fps=FPS, methods=methods, streams=list(methods), video=True
+            )
+        if not self.cache.exists():
+            workers = os.cpu_count()
+            robocache.ingest(
+                self.set, self.cache, format="lerobot", index_columns=True, image_codec="raw", workers=workers
+            )
+
+    def ours(self, batch_size, device, seed=0):
+        return make_loader(self.recorded, camera=True, batch_size=batch_size, device=device, seed=seed, image_size=128)
+
+    def on_theirs(self, batch_size, device, seed=0, video=True):
+        pixels = {CAMERA: robocache.Window(dtype="uint8")} if video else {}
+        return robocache.Loader.from_lerobot(
+            self.set,
+            cache=self.cache,
+            batch_size=batch_size,
+            delta_timestamps=WINDOWS | pixels,
+            episodes=[
+                k for k, ended in enumerate(robocache.open(self.recorded).episodes["success"].to_pylist()) if ended
+            ],
+            drop_last=True,
+            device=device,
+            seed=seed,
+            video=video,
+        )
+
+    def order(self, count, batch_size, seed=0):
+        """The rows of the first `count` batches that on_theirs gives."""
+        batches = endless(self.on_theirs(batch_size, "cpu", seed, video=False))
+        return [next(batches)["index"].tolist() for _ in range(count)]
+
+    def theirs(self, order, workers, decoder, pinned):
+        from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+        dataset = LeRobotDataset(
+            "robocache/aloha", root=self.set, delta_timestamps=WINDOWS, video_backend=decoder, return_uint8=True
+        )
+        return torch.utils.data.DataLoader(
+            dataset,
+            batch_sampler=order,
+            num_workers=workers,
+            pin_memory=pinned,
+            prefetch_factor=4,
+            multiprocessing_context="fork",
+        )
+
+
+def endless(loader):
+    while True:
+        yield from loader
+
+
+class AsRecorded:
+    """Batches of the LeRobot dataset as the policy is given them: on the device, normalised by the recording's statistics."""
+
+    def __init__(self, batches, native):
+        self.batches, self.native, self.device = batches, native, native.device
+        self.dataset, self.save_spec = native.dataset, native.save_spec
+        self.mean, self.std = (
+            torch.tensor(of, device=self.device).view(3, 1, 1) for of in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        )
+
+    def __iter__(self):
+        for batch in self.batches:
+            batch = {key: batch[key].to(self.device, non_blocking=True) for key in KEYS}
+            for key in (STATE, ACTION):
+                batch[key] = self.native.normalize(key, batch[key])
+            batch[CAMERA] = (batch[CAMERA].float() / 255 - self.mean) / self.std
+            yield batch
+
+    def state_dict(self):
+        return None
+
+
+def check_equal(of, batch_size, batches=4):
+    """LeRobot's samples are those of Loader.from_lerobot, bit for bit, frames as bytes. Returns how many were compared."""
+    order = of.order(batches, batch_size)
+    for decoder in decoders():
+        ours = iter(of.on_theirs(batch_size, None))
+        for theirs in of.theirs(order, 1, decoder, False):
+            batch = next(ours)
+            for key in (*KEYS, "index", "timestamp", "episode_index", "task_index"):
+                if not torch.equal(theirs[key], batch[key].cpu()):
+                    raise AssertionError(f"{decoder}: {key} differs")
+    return batches * batch_size
+
+
+def decoders():
+    try:
+        import torchcodec  # noqa: F401  finds FFmpeg's libraries, or does not
+    except (ImportError, RuntimeError):
+        return ["pyav"]
+    return ["torchcodec", "pyav"]
+
+
+def batch_ms(batches, seconds, ahead=8):
+    """Milliseconds a batch, behind the first `ahead`."""
+    for number, batch in enumerate(batches):
+        if number == ahead:
+            batch[STATE].sum().item()  # waits for the device
+            began = time.perf_counter()
+        if number > ahead and time.perf_counter() - began > seconds:
+            batch[STATE].sum().item()
+            return 1000 * (time.perf_counter() - began) / (number - ahead)
+
+
+def step_ms(native, seconds):
+    """Milliseconds a step of ACT, on one batch again and again."""
+    batch = next(native)
+    keys = {key: native.dataset.streams[key].shape[-1] for key in (STATE, ACTION)}
+    policy = build("act", keys, 128).to(native.device)
+    calibrate(policy, batch)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    step_of = Step(policy.train(), native.device)
+
+    def steps():
+        while True:
+            step_of(batch, 0.0)
+            yield batch
+
+    return batch_ms(steps(), seconds, ahead=12)
+
+
+def measure(of, device, workers, batch_size, sweep, seconds):
+    """How long batches take where nothing else is done, beside a step of the policy."""
+    native = of.ours(batch_size, device)
+    pinned = str(native.device).startswith("cuda")
+
+    def theirs(size, workers, decoder):
+        order = itertools.islice(itertools.cycle(of.order(64, size)), 1_000_000)
+        # Each worker has opened most of the videos before the clock starts.
+        ahead = max(6 * workers, int(4000 * seconds / size))
+        return batch_ms(AsRecorded(of.theirs(order, workers, decoder, pinned), native), seconds, ahead)
+
+    equal = check_equal(of, batch_size)
+    tried = [
+        {"decoder": decoder, "workers": count, "ms": theirs(batch_size, count, decoder)}
+        for decoder, count in itertools.product(decoders(), workers)
+    ]
+    best = min(tried, key=lambda one: one["ms"])
+    sizes = []
+    for size in sweep:
+        ours = of.ours(size, device)
+        times = {
+            THEIRS: theirs(size, best["workers"], best["decoder"]),
+            ON_THEIRS: batch_ms(AsRecorded(endless(of.on_theirs(size, device)), ours), seconds),
+            OURS: batch_ms(endless(ours), seconds),
+        }
+        sizes.append({"batch_size": size, "batch_ms": times, "step_ms": step_ms(ours, seconds)})
+        print(sizes[-1], file=sys.stderr, flush=True)
+    return {"best": best, "tried": tried, "sizes": sizes, "equal_samples": equal}
+
+
+def train_arm(of, folder, arm, seed, steps, every, batch_size, device, best):
+    native = of.ours(batch_size, device, seed)
+    first = next(native)
+    if arm == OURS:
+        loader = native
+    elif arm == ON_THEIRS:
+        loader = AsRecorded(endless(of.on_theirs(batch_size, device, seed)), native)
+    else:
+        order, pinned = of.order(steps, batch_size, seed), str(native.device).startswith("cuda")
+        loader = AsRecorded(of.theirs(order, best["workers"], best["decoder"], pinned), native)
+    return train(loader, folder, kind="act", steps=steps, seed=seed, every=every, calibration=first)
+
+
+def compare(
+    folder, *, seeds, steps, every, batch_size, sweep, rollouts, execute, device, workers, seconds, result, commit
+):
+    """Trains and rolls out what has not been yet, and writes the result file."""
+    from .evaluate import evaluate_run
+
+    of = Demonstrations(folder)
+    of.prepare()
+    measured = folder / "loading.json"
+    if not measured.exists():
+        measured.write_text(json.dumps(apart(measure, of, device, workers, batch_size, sweep, seconds)))
+    loading = json.loads(measured.read_text())
+    arms = []
+    for seed, (number, name) in itertools.product(seeds, enumerate(ARMS)):
+        run = folder / f"compare-{number}-{seed}"
+        if not (run / f"step_{steps}.pt").exists():
+            shutil.rmtree(run, ignore_errors=True)
+            apart(train_arm, of, run, name, seed, steps, every, batch_size, device, loading["best"])
+        arm = evaluate_run(run, rollouts=rollouts, execute=execute, device=device or "cpu", workers=os.cpu_count())
+        arms.append(arm | {"name": name})
+    if not seeds:
+        return {"loading": loading}
+    expert = json.loads((folder / "demonstrations.json").read_text())
+    results.write(
+        result,
+        command=f"python -m examples.aloha record --episodes {expert['episodes']}; compare --seeds "
+        f"{' '.join(map(str, seeds))} --steps {steps} --every {every} --batch-size {batch_size} --rollouts {rollouts}",
+        seeds=seeds,
+        expert=expert,
+        arms=arms,
+        predictions=PREDICTED,
+        packages=["mujoco", "lerobot", "torchcodec", "av"],
+        commit=commit,
+        title="Against LeRobot's loader on the same machine",
+        explained=ARMS,
+        loading=loading,
+    )
+    return {"loading": loading, "arms": [(arm["name"], arm["seed"], arm["successes"]) for arm in arms]}
