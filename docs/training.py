@@ -89,6 +89,14 @@ python -m examples.conveyor record      # then train, evaluate, compare
     ),
 }
 
+REAL = """\
+## LeRobot's trainer on real recordings
+
+[examples/train_lerobot.py](../examples/train_lerobot.py): 25 episodes of BridgeData V2, a WidowX arm with two cameras, through
+`robocache ingest` and `robocache export` to a LeRobot dataset. `lerobot-train` trains with its own dataset and with ours; its
+`from_pretrained` loads the checkpoints. The loss is that of 5 episodes which were held out: ACT's distance from the normalised actions,
+and Diffusion's own.
+"""
 
 # Examples that draw a picture of all their result files: the module with draw(plt, contents).
 DRAWN = {"conveyor": "examples.conveyor.picture"}
@@ -133,7 +141,9 @@ def row(one: dict, first: dict | None, field: str) -> list[str]:
     reached = [point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]]
     cells.append(f"{one['curve'][-1][field]:.1f}" if one["curve"] else "")
     cells.append("" if len(one["curve"]) < 2 else f"{reached[0]:.1f}" if reached else "never")
-    return [*cells, "" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f} %"]
+    cells.append("" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f} %")
+    cells.append(f"{one['steps_per_s']:.1f}" if one.get("steps_per_s") else "")
+    return [*cells, f"{100 * one['gpu_busy']:.0f} %" if one.get("gpu_busy") else ""]
 
 
 def table(content: dict) -> str:
@@ -142,7 +152,7 @@ def table(content: dict) -> str:
     firsts = {one["seed"]: one for one in next(iter(arms.values()))}
     unit = "CPU-s" if field == "cpu_s" else "s"
     head = ["", "seed", "succeeded", "interval, %", "more than the first arm, points", f"trained, {unit}"]
-    rows = [[*head, f"80 % after, {unit}", "waited for data"], ["---"] * 8]
+    rows = [[*head, f"80 % after, {unit}", "waited for data", "steps/s", "GPU busy"], ["---"] * 10]
     for runs in arms.values():
         rows += [
             row(
@@ -154,7 +164,7 @@ def table(content: dict) -> str:
             )
             for one in runs
         ]
-    keep = [k for k in range(8) if k not in (4, 5, 6, 7) or any(cells[k] for cells in rows[2:])]
+    keep = [k for k in range(10) if k < 4 or any(cells[k] for cells in rows[2:])]
     return "".join(f"|{'|'.join(cells[k] for k in keep)}|\n" for cells in rows)
 
 
@@ -178,9 +188,56 @@ def section(path: Path, content: dict, said: set[str]) -> str:
         table(content),
         "".join(one for one in explained if one not in said),
         " ".join(filter(None, sentences)) + "\n",
+        loading(content),
     ]
     said.update(explained, [expected])
     return "\n".join(filter(str.strip, lines))
+
+
+def loading(content: dict) -> str:
+    """How long the loaders take for a batch where nothing else is done, beside a step of the policy."""
+    if "loading" not in content:
+        return ""
+    found = content["loading"]
+    names = list(found["sizes"][0]["batch_ms"])
+    rows = [["batch", *(f"{name}, ms" for name in names), "a step of the policy, ms"], ["---"] * (len(names) + 2)]
+    slower: dict[str, list[str]] = {name: [] for name in names}
+    for one in found["sizes"]:
+        times = [one["batch_ms"][name] for name in names]
+        rows.append([str(one["batch_size"]), *(f"{ms:.2f}" for ms in times), f"{one['step_ms']:.2f}"])
+        for name, ms in zip(names, times, strict=True):
+            if ms > one["step_ms"]:
+                slower[name].append(str(one["batch_size"]))
+    said = [
+        f"{name} is slower than the step at batches of {', '.join(sizes)}" for name, sizes in slower.items() if sizes
+    ]
+    tried = ", ".join(f"{one['decoder']} with {one['workers']} {one['ms']:.1f}" for one in found["tried"])
+    return (
+        "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
+        + f"\n{'; '.join(said) or 'No loader is slower than the step'}. Elsewhere a step bounds the training. Decoders and workers of "
+        f"LeRobot's that were tried, ms: {tried}. Of its samples {found['equal_samples']} were compared with ours of the same dataset, "
+        "and every bit is equal.\n"
+    )
+
+
+def real_recordings(path: Path) -> str:
+    """LeRobot's trainer with both loaders: the loss on held-out episodes of each seed."""
+    if not path.exists():
+        return ""
+    content = json.loads(path.read_text())
+    seeds = sorted({run["seed"] for run in content["runs"]})
+    rows = [["policy", "loader", *(f"seed {seed}" for seed in seeds), "mean"], ["---"] * (len(seeds) + 3)]
+    losses: dict[tuple[str, str], list[float]] = {}
+    for run in content["runs"]:
+        losses.setdefault((run["policy"], run["loader"]), []).append(run["validation_loss"])
+    for (policy, loader), values in losses.items():
+        rows.append([policy, loader, *(f"{loss:.4f}" for loss in values), f"{sum(values) / len(values):.4f}"])
+    return (
+        REAL
+        + "\n"
+        + "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
+        + f"\nExpected before the runs: {content['predictions']}. {content['machine']}, `{content['command']}`.\n"
+    )
 
 
 def verdict(content: dict) -> str:
@@ -220,6 +277,7 @@ def page(found: dict[Path, dict]) -> str:
         if of_it:
             said: set[str] = set()
             own = f"![{heading}](training-{example}.png)\n" if example in DRAWN else ""
+<<<<<<< HEAD
             parts += [
                 f"## {heading}\n",
                 words,
@@ -228,6 +286,11 @@ def page(found: dict[Path, dict]) -> str:
                 *(section(*item, said) for item in of_it.items()),
             ]
     return "\n".join(filter(None, parts))
+=======
+            parts += [f"## {heading}\n", words, own, rollouts(example), *(section(*item) for item in of_it.items())]
+    parts.append(real_recordings(HERE.parent / "bench/results/lerobot-training-bridge.json"))
+    return "\n".join(filter(None, parts)) + "\n*`python docs/training.py` writes this page.*\n"
+>>>>>>> 6c90ef0b (ALOHA's example compares LeRobot's loader with ours on the same rows; lerobot-train on real recordings with both loaders)
 
 
 # ---- Its pictures ----

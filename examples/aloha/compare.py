@@ -100,6 +100,7 @@ class Demonstrations:
             pin_memory=pinned,
             prefetch_factor=4,
             multiprocessing_context="fork",
+            generator=torch.Generator(),  # the policy's noise is drawn from torch's own, in each arm the same
         )
 
 
@@ -146,7 +147,7 @@ def check_equal(of, batch_size, batches=4):
 def decoders():
     try:
         import torchcodec  # noqa: F401  finds FFmpeg's libraries, or does not
-    except (ImportError, RuntimeError):
+    except (ImportError, OSError, RuntimeError):
         return ["pyav"]
     return ["torchcodec", "pyav"]
 

@@ -156,13 +156,14 @@ def test_a_policy_from_joints_and_cube(folder):
     assert trained["checkpoints"][1]["loss"] < trained["checkpoints"][0]["loss"]
     # The dataset is away: checkpoint and spec are enough.
     shutil.move(folder / "demonstrations", folder / "away")
-    found = json.loads(run(folder, "evaluate", "--policy", "mlp", "--rollouts", 12, "--workers", 2).stdout)
+    evaluate = "evaluate", "--policy", "mlp", "--rollouts", 12, "--workers", 2
+    (found,) = json.loads(run(folder, *evaluate).stdout)["arms"]
     shutil.move(folder / "away", folder / "demonstrations")
     assert found["rollouts"] == 12 and found["successes"] <= found["touched"]
     assert found["successes"] >= 3, found
     assert [point["step"] for point in found["curve"]] == [250, 500]
     result = folder / "result.json"
-    run(folder, "compare", "--policy", "mlp", "--rollouts", 12, "--result", result)
+    run(folder, *evaluate, "--result", result)
     content = json.loads(result.read_text())
     assert content["arms"][0]["outcomes"] == found["outcomes"]
     assert "train --policy mlp --steps 500 --batch-size 256 --lr 0.001" in content["command"]
@@ -170,19 +171,26 @@ def test_a_policy_from_joints_and_cube(folder):
     before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
     assert len(before) == 4
     run(folder, "train", "--policy", "mlp", "--steps", 500, "--device", "cpu")
-    run(folder, "evaluate", "--policy", "mlp", "--rollouts", 12)
+    run(folder, *evaluate)
     assert {file: file.stat().st_mtime_ns for file in before} == before
 
 
-def test_a_camera(tmp_path):
+@pytest.fixture(scope="module")
+def filmed(tmp_path_factory):
     pytest.importorskip(
         "mujoco.egl", reason="NOT RUN: EGL does not open; apt-get install libegl1 libgl1", exc_type=Exception
     )
-    recorded = run(tmp_path, "record", "--episodes", 1, "--workers", 1)
-    assert json.loads(recorded.stdout)["episodes"] == 1
-    camera = robocache.open(tmp_path / "demonstrations").streams[CAMERA]
+    folder = tmp_path_factory.mktemp("filmed")
+    recorded = run(folder, "record", "--episodes", 2, "--workers", 2)
+    assert json.loads(recorded.stdout)["episodes"] == 2
+    return folder
+
+
+def test_a_camera(filmed):
+    camera = robocache.open(filmed / "demonstrations").streams[CAMERA]
     clock = Episode(Scene(), 0)
-    assert len(camera.time_ns) == len(clock.exposed_s)
+    count = len(clock.exposed_s)
+    assert camera.row_offsets[1] == count
     frame = camera.frame(0)
     assert frame.shape == (128, 128, 3)
     red = (frame[..., 0] > 150) & (frame[..., 1] < 100)
@@ -192,6 +200,51 @@ def test_a_camera(tmp_path):
     pixel = 2 * (0.8 - 0.04) * np.tan(np.radians(20)) / 128
     assert 0.05 + (columns.mean() - 63.5) * pixel == pytest.approx(cube[0], abs=0.01)
     assert 0.5 - (rows.mean() - 63.5) * pixel == pytest.approx(cube[1], abs=0.01)
+
+
+def test_arms_of_the_comparison_see_the_same(filmed):
+    """Rows come in the order that LeRobot's loader is given, and are normalised as the recording's own batches are."""
+    pytest.importorskip("av")
+    from examples.aloha.compare import AsRecorded, Demonstrations
+
+    of = Demonstrations(filmed)
+    of.prepare()
+    native, on_theirs = of.ours(16, "cpu"), of.on_theirs(16, "cpu", seed=3)
+    order = of.order(3, 16, seed=3)
+    assert [next(on_theirs)["index"].tolist() for _ in order] == order
+    raw = next(of.on_theirs(16, "cpu"))
+    batch = next(iter(AsRecorded([raw], native)))
+    stats = robocache.open(filmed / "demonstrations").stats[ACTION]
+    expected = (raw[ACTION].double().numpy() - stats.mean) / stats.std
+    np.testing.assert_allclose(batch[ACTION].numpy(), expected, atol=1e-5)
+    # A frame of the set is a recorded one of the same moment: 20 ms is a row, and 17 ms half a frame.
+    frames = (batch[CAMERA] * batch[CAMERA].new_tensor([0.229, 0.224, 0.225]).view(3, 1, 1)).numpy()
+    frames = 255 * (frames + np.array([0.485, 0.456, 0.406], np.float32)[:, None, None])
+    np.testing.assert_allclose(frames, raw[CAMERA].numpy(), atol=1e-3)
+    recorded = robocache.open(filmed / "demonstrations").episode(int(raw["episode_index"][0]))[CAMERA]
+    starts = max(
+        robocache.open(filmed / "demonstrations").episode(int(raw["episode_index"][0]))[key][0][0]
+        for key in (STATE, ACTION, CAMERA)
+    )
+    nearest = int(np.abs(recorded[0] - starts - round(float(raw["timestamp"][0]) * 1e9)).argmin())
+    off = np.abs(np.asarray(recorded[1][nearest], np.float32) - raw[CAMERA][0].permute(1, 2, 0).numpy())
+    assert off.mean() < 3
+
+
+def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
+    pytest.importorskip(
+        "lerobot.datasets.lerobot_dataset", reason="NOT RUN: no LeRobot; pip install 'lerobot[dataset]==0.6.1'"
+    )
+    options = (
+        "--seeds 0 --steps 2 --every 1 --batch-size 2 --sweep 2 --rollouts 2 --workers 1 --seconds 0.05 --device cpu"
+    )
+    result = tmp_path / "training-aloha-loaders.json"
+    run(filmed, "compare", *options.split(), "--result", result)
+    content = json.loads(result.read_text())
+    assert [len(arm["curve"]) for arm in content["arms"]] == [2, 2, 2]
+    losses = [arm["curve"][0]["loss"] for arm in content["arms"]]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # the same rows, the same weights
+    assert content["loading"]["equal_samples"] > 0
 
 
 def test_what_is_missing_is_said(tmp_path):
