@@ -17,11 +17,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from robocache.lerobot import open_cache
+
 import robocache
-import robocache.lerobot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from examples import results  # noqa: E402
+from examples import results
 
 RENAMED = {
     "observation/image_0": "observation.images.first",
@@ -164,7 +165,7 @@ def main():
     options.folder = options.folder.resolve()
     root, trained, held = prepare(options.source, options.folder)
     os.environ["XDG_CACHE_HOME"] = str(options.folder)  # the cache is made once, not by each process
-    robocache.lerobot.open_cache(root)
+    open_cache(root)
     asked = list(itertools.product(options.policies, LOADERS, options.seeds))
     with ThreadPoolExecutor(options.jobs) as pool:
         runs = list(pool.map(lambda each: run(options, root, trained, held, *each), asked))
