@@ -11,6 +11,7 @@ gym-aloha); ACT needs LeRobot.
 """
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -20,9 +21,18 @@ from examples import results
 PREDICTED = {
     "act": "80 % strict, waiting for data at most 2 %",
     "mlp": "at least 95 % strict after 2,000 steps of batch 256",
+    "actions": "per-step statistics at least as good as pooled ones, absolute commands within 5 points of per-step, the absolute "
+    "action's statistics at least 10 points below",
 }
 TITLES = {"act": "From the camera, LeRobot's ACT", "mlp": "From joints and the cube's position"}
 EXECUTE = 25  # ticks of a chunk of 50 that are carried out before the policy is asked again; with 10 it can stand still
+# How commands become the policy's numbers.
+WAYS = {
+    "absolute": "as recorded, normalised by their statistics",
+    "per-step": "relative to the joints, each step of a chunk normalised by its own statistics",
+    "pooled": "relative to the joints, normalised by the statistics of all steps together",
+    "absolute-statistics": "relative to the joints, normalised by the statistics of the commands as recorded: a mistake easily made",
+}
 
 
 # Each subcommand imports its own modules: the processes that it starts import this file anew, and need no torch.
@@ -34,6 +44,10 @@ def record(given):
     return recording.record(
         given.folder / "demonstrations", given.episodes, camera=not given.no_camera, workers=given.workers
     )
+
+
+def run_of(given, way, seed):
+    return given.folder / (f"{given.policy}-{seed}" if way == "absolute" else f"{given.policy}-{way}-{seed}")
 
 
 def recorded(given):
@@ -53,10 +67,11 @@ def train(given):
         device=given.device,
         seed=given.seed,
         image_size=given.image_size,
+        way=given.actions,
     )
     return training.train(
         loader,
-        given.folder / f"{given.policy}-{given.seed}",
+        run_of(given, given.actions, given.seed),
         kind=given.policy,
         steps=given.steps,
         lr=given.lr,
@@ -71,39 +86,41 @@ def evaluate(given):
     """What was rolled out before is not again."""
     from . import evaluate as rolling
 
-    arms = [
-        rolling.evaluate_run(
-            given.folder / f"{given.policy}-{seed}",
+    several = len(given.actions) > 1
+    arms = []
+    for way, seed in itertools.product(given.actions, given.seeds):
+        arm = rolling.evaluate_run(
+            run_of(given, way, seed),
             rollouts=given.rollouts,
             execute=given.execute,
             workers=given.workers,
             device=given.device,
-            film=given.film if seed == given.seeds[0] else None,
+            film=None if arms else given.film,
         )
-        for seed in given.seeds
-    ]
-    for arm in arms:
+        arms.append(arm | ({"name": way} if several else {}))
         low, high = arm["interval"]
         print(
-            f"seed {arm['seed']}: strict {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; "
+            f"{way}, seed {seed}: strict {arm['successes']} of {arm['rollouts']}, 95 % interval {low:.1%} to {high:.1%}; "
             f"a touch: {arm['touched']}",
             file=sys.stderr,
         )
     if given.result:
         expert = json.loads((given.folder / "demonstrations.json").read_text())
+        ways = f"--actions {' '.join(given.actions)} " if several else ""
+        title = "How commands become numbers" if several else TITLES[given.policy]
         results.write(
             given.result,
-            command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each seed train --policy {given.policy} "
-            f"{arms[0]['trained_with']}; evaluate --seeds {' '.join(map(str, given.seeds))} --rollouts {given.rollouts} "
-            f"--execute {given.execute}",
+            command=f"python -m examples.aloha record --episodes {expert['episodes']}; for each run train --policy {given.policy} "
+            f"{arms[0]['trained_with']}; evaluate --policy {given.policy} {ways}--seeds {' '.join(map(str, given.seeds))} "
+            f"--rollouts {given.rollouts} --execute {given.execute}",
             seeds=given.seeds,
             expert=expert,
             arms=arms,
-            predictions=PREDICTED[given.policy],
+            predictions=PREDICTED["actions" if several else given.policy],
             packages=["mujoco", "lerobot"] if given.policy == "act" else ["mujoco"],
             commit=given.commit,
-            title=TITLES[given.policy]
-            + ("" if given.execute == EXECUTE else f", {given.execute} of 50 commands carried out"),
+            title=title + ("" if given.execute == EXECUTE else f", {given.execute} of 50 commands carried out"),
+            **({"explained": {way: WAYS[way] for way in given.actions}} if several else {}),
         )
     return {"arms": arms}
 
@@ -152,12 +169,14 @@ def main(arguments=None):
     command.add_argument("--every", type=int, default=500, help="steps from checkpoint to checkpoint")
     command.add_argument("--image-size", type=int, default=128, help="pixels that a frame is resized to in the batch")
     command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--actions", choices=WAYS, default="absolute", help="how commands become the policy's numbers")
     command.add_argument("--device", help="cpu, cuda, cuda:1 (default: CUDA where it is usable)")
     command.set_defaults(run=train)
 
     command = commands.add_parser("evaluate", help="rollouts of the checkpoints, from the same starts each")
     command.add_argument("--policy", choices=["act", "mlp"], default="act")
     command.add_argument("--seeds", type=int, nargs="+", default=[0], help="of the training runs")
+    command.add_argument("--actions", choices=WAYS, nargs="+", default=["absolute"], help="of the training runs")
     command.add_argument("--rollouts", type=int, default=200)
     command.add_argument("--execute", type=int, default=EXECUTE, help="ticks of a chunk of 50 that are carried out")
     command.add_argument("--workers", type=int, help="processes (default: one a core)")

@@ -43,14 +43,14 @@ class Rollout:
     def observe(self):
         """What the policy is given: {key: [1, ...]}."""
         batch = self._aligner.latest()
-        self._batch = {"time_ns": int(batch["time_ns"][0])}
+        self._batch = {key: batch[key].copy() for key in ("time_ns", f"{ACTION}_base") if key in batch}
         now_ns = int(to_ns(self._episode.tick * TICK_S))
-        self.ages_s.append((now_ns - self._batch["time_ns"]) / 1e9)
+        self.ages_s.append((now_ns - int(batch["time_ns"][0])) / 1e9)
         return {key: batch[key].copy() for key in self._rings}
 
     def advance(self, actions):
         """Carries out the next `execute` ticks of the policy's output [CHUNK, 14]."""
-        self._chunks.put(self._batch["time_ns"], None, actions, batch=self._batch)
+        self._chunks.put(int(self._batch["time_ns"][0]), None, actions[None], batch=self._batch)
         ticks = min(self._execute, TICKS - self.ticks)
         moments = to_ns((self._episode.tick + np.arange(ticks)) * TICK_S)
         self._episode.run([self._chunks.at(int(moment)) for moment in moments], **self._sensors)

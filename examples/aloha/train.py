@@ -11,40 +11,50 @@ import torch
 
 import robocache
 from examples import results
+from robocache import actions
 
 from .episode import ACTION, CAMERA, CUBE, STATE
 from .policy import CHUNK, build, calibrate, loss_of
 from .scene import TICK_S
 
 WARMUP = 200  # steps
+RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay as they are
 
 
-def make_loader(path, *, camera, batch_size, device, seed, image_size):
+def make_loader(path, *, camera, batch_size, device, seed, image_size=0, way="absolute"):
     """Batches of the demonstrations that succeeded.
 
     The anchors are the camera's frames, at the moment of their exposure, because that is where the policy will stand: its
     newest settled moment is that of the newest frame. Without a camera they are the commands.
     """
-    windows = {
-        STATE: None,
-        ACTION: robocache.Window([k * TICK_S for k in range(CHUNK)]),
-    }
+    converted = {} if way == "absolute" else {"convert": [RELATIVE], "base": STATE}
+    windows = {STATE: None, ACTION: robocache.Window([k * TICK_S for k in range(CHUNK)], **converted)}
     if camera:
         pictures = robocache.ImageOptions(size=(image_size, image_size), mean="imagenet", std="imagenet")
         windows[CAMERA] = robocache.Window(images=pictures)
     else:
         windows[CUBE] = None
-    return robocache.Loader(
-        path,
-        batch_size=batch_size,
-        delta_timestamps=windows,
-        default=robocache.Window(normalize="mean_std"),
-        anchors=CAMERA if camera else ACTION,
-        episodes={"success": True},
-        drop_last=True,  # a graph has one batch size
-        device=device,
-        seed=seed,
-    )
+
+    def loader(stats=None):
+        return robocache.Loader(
+            path,
+            batch_size=batch_size,
+            delta_timestamps=windows,
+            default=robocache.Window(normalize="mean_std"),
+            normalization=robocache.Normalization(norm_stats=stats),
+            anchors=CAMERA if camera else ACTION,
+            episodes={"success": True},
+            drop_last=True,  # a graph has one batch size
+            device=device,
+            seed=seed,
+        )
+
+    if way == "per-step":
+        return loader({ACTION: robocache.open(path).statistics(loader(), per_step=True)[ACTION]})
+    if way == "absolute-statistics":
+        recorded = robocache.open(path).stats[ACTION]
+        return loader({ACTION: {"mean": recorded.mean, "std": recorded.std}})
+    return loader()
 
 
 class Step:
