@@ -214,7 +214,8 @@ def loading(content: dict) -> str:
     tried = ", ".join(f"{one['decoder']} with {one['workers']} {one['ms']:.1f}" for one in found["tried"])
     return (
         "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
-        + f"\n{'; '.join(said) or 'No loader is slower than the step'}. Elsewhere a step bounds the training. Decoders and workers of "
+        + f"\n{'; '.join(said) or 'No loader is slower than the step'}. Elsewhere a step bounds the training. On a GPU, what a step takes longer in training than alone is "
+        f"the time that it waits. Decoders and workers of "
         f"LeRobot's that were tried, ms: {tried}. Of its samples {found['equal_samples']} were compared with ours of the same dataset, "
         "and every bit is equal.\n"
     )
@@ -277,7 +278,6 @@ def page(found: dict[Path, dict]) -> str:
         if of_it:
             said: set[str] = set()
             own = f"![{heading}](training-{example}.png)\n" if example in DRAWN else ""
-<<<<<<< HEAD
             parts += [
                 f"## {heading}\n",
                 words,
@@ -285,12 +285,8 @@ def page(found: dict[Path, dict]) -> str:
                 rollouts(example),
                 *(section(*item, said) for item in of_it.items()),
             ]
-    return "\n".join(filter(None, parts))
-=======
-            parts += [f"## {heading}\n", words, own, rollouts(example), *(section(*item) for item in of_it.items())]
     parts.append(real_recordings(HERE.parent / "bench/results/lerobot-training-bridge.json"))
-    return "\n".join(filter(None, parts)) + "\n*`python docs/training.py` writes this page.*\n"
->>>>>>> 6c90ef0b (ALOHA's example compares LeRobot's loader with ours on the same rows; lerobot-train on real recordings with both loaders)
+    return "\n".join(filter(None, parts))
 
 
 # ---- Its pictures ----
