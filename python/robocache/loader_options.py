@@ -14,7 +14,7 @@ import numpy as np
 from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import Relative, StepDelta, in_a_batch
-from .actions.declared import Declared, check_alike, check_declared, straight_angles
+from .actions.declared import Declared, check_alike, check_declared, degrees_of, straight_angles
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
 from .episode_rates import notes_of_rates
@@ -356,11 +356,14 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         images = replace(images, dtype="float32" if dtype == "float64" and window.dtype is None else dtype)
     if images is not None and key in keys.labels:
         images = _of_labels(f"{name}.images", images)
+    methods = [[begin, end, method] for begin, end, method in _slices(f"{name}.method", blocks, keys.get(key, 0))]
+    word = default.method if window.method is None and not methods else window.method
+    _check_radians(f"{name}.method", [*methods, [0, keys.get(key, 0), word]], keys.numbers.get(key, ()))
     return fields | {
         "key": key,
         "offsets_s": [_json_number(offset) for offset in offsets],
         "one_step": one_step,
-        "methods": [[begin, end, method] for begin, end, method in _slices(f"{name}.method", blocks, keys.get(key, 0))],
+        "methods": methods,
         "method_asked": asked,
         "images": None if images is None else json.loads(images.to_json()),
         "residency": _given(_lib.text, f"memory.residency['{key}']", residency),
@@ -443,6 +446,18 @@ def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, A
         "base": _given(_lib.text, f"{name}.base", base),
         "base_features": taken,
     }
+
+
+def _check_radians(name: str, blocks: Sequence[Any], streams: Sequence[Stream]) -> None:
+    """Refuses the method "angle", which turns at 2 pi, for features that say degrees."""
+    for begin, end, method in blocks:
+        for stream in streams if method == "angle" else ():
+            features = range(math.prod(stream.shape))[begin:end]
+            if word := degrees_of(_declared(stream), features):
+                raise errors.ArgumentError(
+                    f"{name}: expected radians for 'angle', got {word!r} by the units or names of stream '{stream.name}'; 'previous' "
+                    "holds degrees, or convert them to radians before they are stored"
+                )
 
 
 def _declared(stream: Stream) -> Declared:

@@ -180,7 +180,7 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Decl
                 f"{name}: expected {_written(said)} in {where}, as the stream's method {method!r} says, got {rotation!r} in features "
                 f"{own[0]} to {own[-1] + 1}"
             )
-    if (kind == "euler" or rotation == "rotvec") and (degrees := _degrees(declared, own)):
+    if (kind == "euler" or rotation == "rotvec") and (degrees := degrees_of(declared, own)):
         raise errors.ArgumentError(
             f"{name}: expected angles in radians, got {degrees!r} by the stream's units or names; a Rescale before the Rotate "
             "converts them, or the recording before it is stored"
@@ -248,18 +248,23 @@ def _check_radians(
     if conversion.angles is None or not features:
         return
     around = [f for f, is_angle in enumerate(feature_mask("angles", conversion.angles, len(features))) if is_angle]
-    if degrees := _degrees(declared, around):
+    if degrees := degrees_of(declared, around):
         raise errors.ArgumentError(
             f"{name}: expected radians, in which angles= goes the shorter way round, got {degrees!r} by the stream's units or names; "
             "convert the recording before it is stored"
         )
 
 
-def _degrees(declared: Declared, features: Sequence[int]) -> str:
+def is_degrees(word: str) -> bool:
+    """Whether a unit or a name says degrees."""
+    return bool(_DEGREES.search(word))
+
+
+def degrees_of(declared: Declared, features: Sequence[int]) -> str:
     """Returns the unit or the name that says degrees for one of the features, or ""."""
     said = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
     said += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
-    return next((word for word in said if _DEGREES.search(word)), "")
+    return next((word for word in said if is_degrees(word)), "")
 
 
 def _unit_of(declared: Declared, feature: int) -> str:

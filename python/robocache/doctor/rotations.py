@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -57,7 +58,12 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
             value=turns,
             advice="If they are a rotation, ingest with --mapping FILE, which contains"
             + (" (by the stream's name in the source)" if "mapping" in survey.dataset.provenance else "")
-            + f":\n{mapping_line(stream.name, blocks_said)}",
+            + f":\n{mapping_line(stream.name, blocks_said)}"
+            + (
+                "\n(of components 0 to 3 the first is w in most sources)"
+                if any(_are_numbered(stream, f) for f in mended)
+                else ""
+            ),
         )
 
 
@@ -69,6 +75,15 @@ def _names_components(stream: Stream, start: int) -> bool:
     """Whether the names of four features end with x, y, z and w."""
     names = list(stream.names)[start : start + 4]
     return sorted(name.rstrip("])")[-1:].lower() for name in names) == list("wxyz")
+
+
+def _are_numbered(stream: Stream, start: int) -> bool:
+    """Whether the names of four features are q0 to q3 or the like."""
+    return [
+        match[1]
+        for name in list(stream.names)[start : start + 4]
+        if (match := re.fullmatch(r"(?i).*q\D*(\d+)\]?", name))
+    ] == list("0123")
 
 
 def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, tuple[int, float]]:

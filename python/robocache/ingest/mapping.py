@@ -25,7 +25,7 @@ from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import split_chunks, stamps
 from .files import check_file
 from .images import exchange_red_and_blue
-from .methods import HELD, MOST_RADIANS, declares_whole, method_of_rotation, with_others
+from .methods import HELD, MOST_RADIANS, declares_whole, method_of_rotation, says_degrees, with_others
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):
@@ -455,13 +455,18 @@ class Mapper:
                     why = f"the mapping cuts features {start} to {part.stop} out of it: they are interpolated number by number"
                     self._notes.leave_out(f"{part.names[0]}: {method} of features {begin} to {end} of {name}", why)
         said = dict(part.attributes)
-        if "rotation_type" in said and said["methods"] == "previous":
-            self._notes.leave_out(f"{part.names[0]}: values between rows", HELD)
         if "rotation_type" in said and said["methods"] == "angle" and isinstance(samples, Rows):
             most = float(np.fmax.reduce(np.abs(samples.values), axis=None, initial=0))
-            if most > MOST_RADIANS:
-                why = f"{said['rotation_type']} in radians, as modality.json has them, though values go up to {most:.4g}, more than a turn"
-                self._notes.assume(part.names[0], f"{why}: degrees need a mapping that gives other methods", name)
+            if most > MOST_RADIANS or says_degrees(said.get("units")):
+                why = (
+                    f"{said['rotation_type']} up to {most:.4g}, more than a turn in radians"
+                    if most > MOST_RADIANS
+                    else "in degrees"
+                )
+                self._notes.assume(part.names[0], f"{why}: degrees have no method, so the row before is held", name)
+                said["methods"] = "previous"
+        if "rotation_type" in said and said["methods"] == "previous":
+            self._notes.leave_out(f"{part.names[0]}: values between rows", HELD)
         if isinstance(said.get("methods"), str) and features is not None:
             said["methods"] = [[0, features, said["methods"]]]
         if "methods" in said and not isinstance(samples, Rows):
@@ -489,6 +494,8 @@ def _check_attributes(attributes: Mapping[str, Any], features: int, where: str) 
             raise ArgumentError(f"{where}: methods: {method} from {start} to {stop}, but there are {features} features")
         if stop - start != _TAKES.get(method, stop - start):
             raise ArgumentError(f"{where}: methods: {method} takes {_TAKES[method]} features, got {stop - start}")
+        if method == "angle" and says_degrees(units[start:stop] if isinstance(units, list) else units):
+            raise ArgumentError(f"{where}: methods: angle takes radians, got units {units!r}; 'previous' holds degrees")
 
 
 def _cut_attributes(attributes: Mapping[str, Any], start: int, stop: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..actions.declared import is_degrees
 from .recording import Notes, Ragged, Rows, Samples
 
 Block = list[Any]  # [start, stop, method]
@@ -26,8 +27,17 @@ _OF_FOUR = _QUATERNION | {"rotation", "rotations", "rot", "rots", "orientation",
 # Words for a matrix a row that holds a rotation.
 _MATRIX = {
     *("rotation", "rotations", "rot", "orientation", "matrix", "matrices", "mat", "rotmat", "extrinsic", "extrinsics"),
-    *("world", "transform", "transforms", "tf", "pose", "poses"),
+    *("world", "transform", "transforms", "tf", "pose", "poses", "R", "T", "xmat", "ximat"),
 }
+# The same for one that is written in a line: 9 entries, and 12 or 16 of a transform.
+_FLAT_ROTATION = {"rotation", "rot", "orientation", "matrix", "matrices", "mat", "rotmat", "R", "xmat", "ximat"}
+_FLAT_TRANSFORM = {"matrix", "matrices", "mat", "extrinsic", "extrinsics", "transform", "transforms", "tf", "pose", "T"}
+# Six numbers of a rotation, and an entry of a matrix in a name: r01, rot_12, R[0,1], T03.
+_SIX = re.compile(r"(?i)(?<![a-z])rot(?:ation)?_?6_?d(?![a-z0-9])|(?<![a-z0-9])6_?d_?rot(?:ation)?(?![a-z])")
+_ENTRY = re.compile(
+    r"(?i)((?:.*[^a-z0-9])?(?:r|rot|rotation|rotmat|rot_mat|m|mat|matrix|t|tf|transform|pose))[ _.\[(]*([0-4])[ ,_.\])(\[]*([0-4])[\])]*"
+)
+_GRIDS = {(2, 3), (3, 2), (3, 3), (3, 4), (4, 4)}
 # PX4 calls a quaternion q. Elsewhere q is as often joint positions.
 PX4_WORDS = _QUATERNION | {"q"}
 # Words for quantities of a rotation that are not rotations themselves.
@@ -99,11 +109,14 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
     "npz": (  # AMASS: a rotation vector a joint
         (r"poses", (72,), [[0, 72, "previous"]]),  # SMPL's
         (r"poses|pose_aa", (24, 3), [[0, 72, "previous"]]),
-        (r"pose_aa", (72,), [[0, 72, "previous"]]),
         (r"body_pose", (69,), [[0, 69, "previous"]]),
         (r"body_pose", (63,), [[0, 63, "previous"]]),
         (r"body_pose", (23, 3), [[0, 69, "previous"]]),
         (r"body_pose", (21, 3), [[0, 63, "previous"]]),
+        (r"poses|pose_aa|fullpose|smpl_poses?|thetas?", (66,), [[0, 66, "previous"]]),
+        (r"pose_aa|fullpose|smpl_poses?|thetas?", (72,), [[0, 72, "previous"]]),
+        (r"pose_aa|fullpose|smpl_poses?", (156,), [[0, 156, "previous"]]),
+        (r"pose_aa|fullpose|smpl_poses?", (165,), [[0, 165, "previous"]]),
         (r"(root|global)_(rot|rotation|orient|orientation)", (4,), [[0, 4, "slerp"]]),
         (r"global_orient", (3,), [[0, 3, "previous"]]),
         (r"global_orient", (1, 3), [[0, 3, "previous"]]),
@@ -114,7 +127,7 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
         (r"pose_eye", (6,), [[0, 6, "previous"]]),
         (r"root_orient|pose_jaw", (3,), [[0, 3, "previous"]]),
     ),
-    "rlds": (_DROID, *_CALVIN),
+    "rlds": (_DROID, *_CALVIN, (r"(.*[/.])?base_pose_tool_reached", (7,), _POSE)),  # RT-1's: position, quaternion
     "robomimic": (
         (r".*/root_pose", (7,), _POSE),  # Isaac Lab's
         (r"robot_states", (9,), [[5, 9, "slerp"]]),  # LIBERO's: gripper, position, quaternion
@@ -131,6 +144,13 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
 }
 # A component's letter ends a name, or a word within one: qx, q[x], qx_world, q_x_world.
 _COMPONENT = re.compile(r"[ ._/\[-]?([xyzwXYZW])\]?(?=$|[ ._/\[(-])")
+# The same in other letters: qr, qi, qj, qk, and qs for the scalar.
+_OTHER_COMPONENT = re.compile(
+    r"(?i)(?<![a-z])(q|quat|quaternion|rot|rotation|ori|orientation)[ ._/\[-]?([rsijk])\]?(?=$|[ ._/\[(-])"
+)
+_OTHER_LETTERS = {"r": "w", "s": "w", "i": "x", "j": "y", "k": "z"}
+# A scalar whose vector has another name: w beside rx, ry, rz.
+_SCALAR = re.compile(r"(?i)((?:.*[ ._/\[])?)w\]?")
 _BRACKETS = re.compile(r" *[\[(][^\])]*[\])]")
 _GAP = "\0"  # where a component's letter was
 _NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
@@ -267,15 +287,20 @@ def _by_schema(format: str, stream: str, shape: Sequence[int]) -> list[Block]:
 
 def _rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
     """Returns the rotation vectors and matrices that names declare, which are held: numbers between two are no rotation between."""
-    words = words_of(re.split(r"[./]", stream)[-1])
-    if tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and words & _MATRIX and not words & _OTHER:
+    last = re.split(r"[./]", stream)[-1]
+    words = words_of(last) | set(re.findall(r"(?<![A-Za-z])[RT](?![A-Za-z])", last))  # R, T_WC
+    flat = {9: _FLAT_ROTATION, 12: _FLAT_TRANSFORM, 16: _FLAT_TRANSFORM}.get(shape[-1] if shape else 0, set())
+    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and words & _MATRIX) or words & flat
+    if is_matrix and not words & _OTHER:
         return [[0, prod(shape), "previous"]]
-    if shape and shape[-1] == 3 and _says_vector(re.split(r"[./]", stream)[-1]):
+    if shape and shape[-1] == 6 and _SIX.search(last) and not words & _OTHER:
+        return [[0, prod(shape), "previous"]]
+    if shape and shape[-1] == 3 and _says_vector(last):
         return [[0, prod(shape), "previous"]]
     if len(names) != prod(shape):
         return []
     parts = [match[1] if (match := _VECTOR_PART.fullmatch(name)) and _says_vector(match[1]) else "" for name in names]
-    of_poses = _rotations_of_poses(names)
+    of_poses = _rotations_of_poses(names) | _matrices_of(names)
     return _runs(
         [
             i
@@ -304,6 +329,23 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
         is_other = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
         if len(parts) == 3 and has_position and not is_other:
             rows |= set(parts.values())
+    return rows
+
+
+def _matrices_of(names: Sequence[str]) -> set[int]:
+    """Returns the features that are entries of a matrix by their names, and those of six numbers of a rotation."""
+    found: dict[str, dict[tuple[int, int], int]] = {}
+    rows: set[int] = set()
+    for index, name in enumerate(names):
+        if match := _ENTRY.fullmatch(name) or _ENTRY.fullmatch(_without_units(name)):
+            found.setdefault(match[1].lower(), {})[int(match[2]), int(match[3])] = index
+        if _SIX.search(name) and not words_of(name) & _OTHER:
+            rows.add(index)
+    for entries in found.values():
+        first = min(min(entries))
+        height, width = (max(entry[axis] for entry in entries) - first + 1 for axis in (0, 1))
+        if (height, width) in _GRIDS and len(entries) == height * width:
+            rows |= set(entries.values())
     return rows
 
 
@@ -339,6 +381,11 @@ def method_of_rotation(kind: str) -> str:
     return "slerp" if kind == "quaternion" else "angle" if kind.startswith("euler") else "previous"
 
 
+def says_degrees(units: Any) -> bool:
+    """Whether a stream's units, one or a list of them, say degrees of a feature."""
+    return any(is_degrees(unit) for unit in (units if isinstance(units, list) else [units]) if isinstance(unit, str))
+
+
 def rotations_of(
     stream: str, names: Sequence[str], shape: Sequence[int], words: Iterable[str] = _QUATERNION
 ) -> list[Block]:
@@ -356,7 +403,7 @@ def rotations_of(
 
 
 def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
-    components = [_components(name) for name in names]
+    components = _components_of(names)
     numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
     sizes: dict[str, int] = {}
     for numbers in numbered:
@@ -382,8 +429,8 @@ def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
 def scattered(names: Sequence[str]) -> list[list[int]]:
     """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
     components: dict[str, list[tuple[int, str]]] = {}
-    for number, name in enumerate(names):
-        for stem, letter in _components(name).items():
+    for number, found in enumerate(_components_of(names)):
+        for stem, letter in found.items():
             if _says(stem, _ROTATION):
                 components.setdefault(stem, []).append((number, letter))
     return [
@@ -393,11 +440,40 @@ def scattered(names: Sequence[str]) -> list[list[int]]:
     ]
 
 
+def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
+    """Returns of each name the letters x, y, z or w that may name a component, by the name without it.
+
+    A w alone is the scalar of a rotation beside it that has x, y and z, such as rx, ry, rz, but no w. Beside h and l it is a width.
+    """
+    components = [_components(name) for name in names]
+    letters: dict[str, set[str]] = {}
+    for found in components:
+        for stem, letter in found.items():
+            letters.setdefault(stem, set()).add(letter)
+    lower = {name.lower().rstrip("]") for name in names}
+    for name, found in zip(names, components, strict=True):
+        match = _SCALAR.fullmatch(_without_units(name))
+        if match is None or {f"{match[1]}h".lower(), f"{match[1]}l".lower()} & lower:
+            continue
+        for stem in letters:
+            vector = stem.removeprefix(match[1]).removesuffix(_GAP).rstrip(" ._").lower()
+            if letters[stem] == set("xyz") and stem.startswith(match[1]) and vector in _ROTATION:
+                found[stem] = "w"
+    return components
+
+
 def _components(name: str) -> dict[str, str]:
-    """Returns each letter x, y, z or w that may name a component, by the name without it."""
-    name = _BRACKETS.sub(lambda brackets: brackets[0] if len(brackets[0].strip()) == 3 else "", name)
-    found = _COMPONENT.finditer(name)
-    return {f"{name[: match.start()]}{_GAP}{name[match.end() :]}": match[1].lower() for match in found}
+    name = _without_units(name)
+    found = {
+        f"{name[: match.start()]}{_GAP}{name[match.end() :]}": match[1].lower() for match in _COMPONENT.finditer(name)
+    }
+    for match in _OTHER_COMPONENT.finditer(name):
+        found[f"{name[: match.end(1)]}{_GAP}{name[match.end() :]}"] = _OTHER_LETTERS[match[2].lower()]
+    return found
+
+
+def _without_units(name: str) -> str:
+    return _BRACKETS.sub(lambda brackets: brackets[0] if len(brackets[0].strip()) == 3 else "", name)
 
 
 def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]:

@@ -766,6 +766,16 @@ def turned(rng, rows, flips=()):
     return quaternions
 
 
+@pytest.mark.parametrize(("name", "said"), [("q{}", True), ("q[{}]", True), ("att_q_{}", True), ("v{}", False)])
+def test_numbered_components_are_said_to_begin_with_w_in_most_sources(name, said, rng, tmp_path):
+    names = [name.format(k) for k in range(4)]
+    described = {"turn": {"names": names}}
+    time = np.arange(200) * 20_000_000
+    cache = robots.write(tmp_path / "cache", [{"turn": (time, turned(rng, 200))}], describe=described)
+    found = [f for f in robocache.doctor(cache).findings if f.code == "quaternion-without-method"]
+    assert len(found) == 1 and ("the first is w in most sources" in found[0].advice) == said
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_four_numbers_of_unit_length_are_named_with_the_mapping_that_mends_them(dtype, rng, tmp_path):
     rows, base = 200, 1_700_000_000

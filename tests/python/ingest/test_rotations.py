@@ -217,6 +217,14 @@ def test_quaternions_of_px4_in_its_logs_and_its_messages(turns, tmp_path):
     [
         ("t,x,y,z,qx,qy,qz,qw", [3], (0, 1, 2, 3)),
         ("t,a,b,c,q_RS_w [],q_RS_x [],q_RS_y [],q_RS_z []", [3], (1, 2, 3, 0)),
+        ("t,x,y,z,w,rx,ry,rz", [3], (1, 2, 3, 0)),
+        ("t,x,y,z,rx,ry,rz,w", [3], (0, 1, 2, 3)),
+        ("t,ee.x,ee.y,ee.z,ee.rz,ee.w,ee.rx,ee.ry", [3], (2, 3, 0, 1)),
+        ("t,x [m],y [m],z [m],w [],qx [],qy [],qz []", [3], (1, 2, 3, 0)),
+        ("t,x,y,z,rw,rx,ry,rz", [3], (1, 2, 3, 0)),
+        ("t,a,b,c,qr,qi,qj,qk", [3], (1, 2, 3, 0)),
+        ("t,a,b,c,qi_hand,qj_hand,qk_hand,qr_hand", [3], (0, 1, 2, 3)),
+        ("t,a,b,c,qs,qx,qy,qz", [3], (1, 2, 3, 0)),
         ("t,a,b,c,pose.orientation.x,pose.orientation.y,pose.orientation.z,pose.orientation.w", [3], (0, 1, 2, 3)),
     ],
 )
@@ -229,6 +237,52 @@ def test_columns_of_a_log(head, starts, order, turns, tmp_path):
     (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
     dataset = ingested(tmp_path / "log.csv", tmp_path, time_unit="s")
     check(dataset, turns, "log", starts, order)
+
+
+@pytest.mark.parametrize(
+    ("stream", "names", "shape", "held"),
+    [
+        ("data", "R11 R12 R13 R21 R22 R23 R31 R32 R33", None, [(0, 9)]),
+        ("data", "x r00 r10 r20 r01 r11 r21 g", None, [(1, 7)]),
+        ("data", "r11 r12 r13 tx r21 r22 r23 ty r31 r32 r33 tz", None, [(0, 3), (4, 7), (8, 11)]),
+        ("data", " ".join(f"T[{i},{j}]" for i in range(4) for j in range(4)), None, [(0, 16)]),
+        ("data", "rot6d_0 rot6d_1 rot6d_2 rot6d_3 rot6d_4 rot6d_5 gripper", None, [(0, 6)]),
+        ("robot0_eef_rot6d", "", (6,), [(0, 6)]),
+        ("obs/ee_rotation_6d", "", (2, 6), [(0, 12)]),
+        ("ee_rot_mat", "", (9,), [(0, 9)]),
+        ("O_T_EE", "", (16,), [(0, 16)]),
+        ("R", "", (3, 3), [(0, 9)]),
+        ("T_WC", "", (4, 4), [(0, 16)]),
+        ("site_xmat", "", (5, 9), [(0, 45)]),
+        ("data", "j11 j12 j13 j21 j22 j23", None, []),
+        ("data", "r11 r12 r13", None, []),
+        ("cov_matrix", "", (9,), []),
+        ("joint_pos", "", (9,), []),
+        ("action_t", "", (16,), []),
+        ("action_t", "", (4, 4), []),
+    ],
+)
+def test_matrices_and_six_numbers_are_held_by_their_names(stream, names, shape, held):
+    names = names.split()
+    shape = shape or (len(names),)
+    rows = Rows(np.arange(2), np.zeros((2, *shape)), names or None)
+    ((_, found),) = with_rotations([(stream, rows)], Notes("npz", {}, "stop"))
+    assert found.attributes.get("methods", []) == [[a, b, "previous"] for a, b in held]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "x y z l h w rx ry rz",  # a box and its three angles
+        "x y z w vx vy vz",
+        "qr qi qj",
+        "w left.rx left.ry left.rz",
+        "x y z w",
+    ],
+)
+def test_a_w_that_is_no_scalar(names):
+    names = names.split()
+    assert rotations_of("data", names, (len(names),)) == []
 
 
 @pytest.mark.parametrize(
@@ -531,6 +585,35 @@ def test_gr00t_declares_kinds_of_rotations(tmp_path):
     got = between(dataset, "state.euler", 0.02, 0, n)
     exact = np.interp(time_s[:-1] + 0.02, time_s, np.unwrap(euler[:, 0]))
     np.testing.assert_allclose(wrapped(got - exact), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("units", [None, "deg"])
+def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
+    """Angles in radians turn at 2 pi: 170 to 190 degrees would pass through every angle."""
+    n, fps = 40, 20
+    degrees = np.rad2deg(turning(n)) if units is None else np.linspace(0, 5, n)
+    state = np.stack([degrees] * 3, axis=1).astype(np.float32)
+    time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
+    write_lerobot(tmp_path / "source", [Episode({"observation.state": state}, timestamp=time_s)], fps=fps)
+    said = {"start": 0, "end": 3, "rotation_type": "euler_angles_rpy"} | ({"units": units} if units else {})
+    report = robocache.ingest(tmp_path / "source", tmp_path / "cache", mapping={"state": {"rpy": said}})
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.streams["state.rpy"].attributes["methods"] == [[0, 3, "previous"]]
+    np.testing.assert_array_equal(between(dataset, "state.rpy", 0.02, 0, n), state[:-1, 0])
+    assert [one for one in report.assumed if "degrees have no method" in one.reason]
+
+
+def test_degrees_are_no_angle_by_a_mapping_or_a_window(tmp_path):
+    (tmp_path / "log.csv").write_text("t,yaw_deg\n" + "".join(f"{k / 10},{350 + k}\n" for k in range(20)))
+    with pytest.raises(robocache.Error, match="angle takes radians, got units 'deg'"):
+        mapping = {"streams": {"log": {"units": "deg", "methods": "angle"}}}
+        robocache.ingest(tmp_path / "log.csv", tmp_path / "cache", time_unit="s", mapping=mapping)
+    dataset = ingested(tmp_path / "log.csv", tmp_path, time_unit="s")
+    for method in ("angle", [(slice(0, 1), "angle")]):
+        with pytest.raises(robocache.ArgumentError, match=r"method: expected radians for 'angle', got 'yaw_deg'"):
+            robocache.Loader(
+                dataset, batch_size=4, delta_timestamps={"log": robocache.Window([0.01], method=method)}, findings=None
+            )
 
 
 def test_rotation_vectors_of_umi_and_diffusion_policy_are_held(rng, tmp_path):
