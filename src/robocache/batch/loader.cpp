@@ -126,7 +126,11 @@ void Loader::add_notes() {
     windows.gaps = "max_gap_s: windows interpolate across gaps of any length: " + windows.gaps +
                    "; max_gap_s= of a Window makes values in longer ones padding";
   }
-  notes.insert(notes.begin(), {windows.made_up, windows.padding, windows.gaps});
+  if (!windows.turns.empty()) {
+    windows.turns = "method: 'angle' gives values in [-pi, pi) between rows, and rows as recorded: " + windows.turns +
+                    ", so that one direction has two numbers; store angles in [-pi, pi), or take 'previous'";
+  }
+  notes.insert(notes.begin(), {windows.made_up, windows.padding, windows.gaps, windows.turns});
   notes.insert(notes.end(), {rounding_note(options_), overflow_note(options_, streams_.specs())});
   for (std::string& note : notes) {
     if (!note.empty()) options_.notes.push_back(std::move(note));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numbers>
 #include <optional>
 #include <vector>
 
@@ -141,6 +142,25 @@ std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stre
          seconds(findings.period_ns / kNsPerSecond) + " apart";
 }
 
+// Returns the feature of method 'angle' that rows store beyond [-pi, pi), in which values between rows lie; "" if there is none.
+std::string turns_text(const StreamRequest& asked, const Stream& stream) {
+  if (!stream.has_statistics() || stream.stats.min.empty()) return "";
+  constexpr double kRounding = 0.01;  // of float16
+  for (const FeatureBlock& block : feature_blocks(stream.features, *asked.method, asked.methods)) {
+    if (block.method != InterpolationMethod::kAngle) continue;
+    for (int64_t f = block.begin; f < block.end; ++f) {
+      const double low = stream.stats.min[static_cast<size_t>(f)];
+      const double high = stream.stats.max[static_cast<size_t>(f)];
+      if (low >= -std::numbers::pi - kRounding && high <= std::numbers::pi + kRounding) continue;
+      if (std::isnan(low) || std::isnan(high)) continue;
+      char text[96];
+      std::snprintf(text, sizeof text, "' has %.4g to %.4g in feature ", low, high);
+      return "'" + asked.stream + text + std::to_string(f);
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
@@ -162,6 +182,7 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
       if (const std::string gaps = gaps_text(asked, spec.keys[request], stream); !gaps.empty()) {
         add_to_note(notes.gaps, name + gaps);
       }
+      if (const std::string turns = turns_text(asked, stream); !turns.empty()) add_to_note(notes.turns, name + turns);
     }
     if (found.between == 0 || asked.method_asked || stream.clock != Clock::kNominal) continue;
     const double period_ns = period_ns_of(stream, found.anchor.episode);

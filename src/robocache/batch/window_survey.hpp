@@ -15,9 +15,10 @@ namespace robocache {
 struct WindowNotes {
   std::string padding;  // keys with more than half of all steps in padding; episodes with at most one row do not count
   std::string
-      made_up;       // nominal streams with values between rows, by a method that nobody asked for, around anchors of
-                     // a recorded clock
-  std::string gaps;  // streams whose long gaps are interpolated, since nothing limits them
+      made_up;        // nominal streams with values between rows, by a method that nobody asked for, around anchors of
+                      // a recorded clock
+  std::string gaps;   // streams whose long gaps are interpolated, since nothing limits them
+  std::string turns;  // streams whose angles go beyond [-pi, pi) in rows, but not between them
 };
 
 // Surveys up to 2048 anchors of a source, spread evenly, each time the same ones, and adds to the notes. Throws

@@ -876,6 +876,30 @@ def test_long_gaps_that_windows_interpolate_are_named_once(tmp_path, device, gap
     assert len(found) == (said is not None) and all(said in one for one in found), found
 
 
+@pytest.mark.parametrize(
+    ("low", "offset", "said"),
+    [
+        (0.0, 0.02, "'x' has 0 to 6.2 in feature 1, so that one direction has two numbers"),
+        (0.0, 0.0, None),  # all values are rows
+        (-np.pi, 0.02, None),
+    ],
+    ids=str,
+)
+def test_angles_that_rows_store_beyond_half_a_turn_are_named(tmp_path, device, low, offset, said):
+    """A heading of 3.5 on a row is -2.78 between two rows."""
+    time_ns = np.arange(400) * 50_000_000
+    heading = (0.1 * np.arange(400).astype(np.float64)) % 6.25 + low
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("x", attributes={"methods": [[1, 2, "angle"]]})
+        with writer.episode() as episode:
+            episode.append("x", time_ns, np.stack([np.full(400, 9.0), heading], 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        flat_loader(robocache.open(tmp_path / "cache"), batch_size=8, delta_timestamps={"x": [offset]}, device=device)
+    found = [str(one.message) for one in caught if "'angle' gives" in str(one.message)]
+    assert len(found) == (said is not None) and all(said in one for one in found), found
+
+
 def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked_for(tmp_path, device):
     time_ns = np.arange(40) * 50_000_000
     with robocache.Writer(tmp_path / "cache") as writer:
