@@ -14,7 +14,7 @@ import numpy as np
 from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import Relative, StepDelta, in_a_batch
-from .actions.declared import Declared, check_alike, check_declared, degrees_of, straight_angles
+from .actions.declared import Declared, check_alike, check_declared, degrees_of, straight_angles, subtracted_rotations
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
 from .episode_rates import notes_of_rates
@@ -328,6 +328,12 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
         yield (
             f"delta_timestamps['{key}'].convert: features {straight} are angles by the stream's own methods: their differences jump by "
             "2 pi where an angle passes its end; angles=[...] of the conversion takes the shorter way round"
+        )
+    rotations = subtracted_rotations(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
+    if rotations:
+        yield (
+            f"delta_timestamps['{key}'].convert: features {rotations} are a rotation's by the stream's names or methods, and are subtracted "
+            "one by one, which is no rotation; Relative('se3', rotation=...) gives one, or mask=[...] leaves them as they are"
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from .actions.declared import in_one_spelling
 from .dataset import Dataset, Stream
 from .dataset import open as open_dataset
 from .frames import is_labels
@@ -159,10 +160,6 @@ def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
     return found
 
 
-# Other words for units, without a plural's s.
-_SHORT_UNITS = {"radian": "rad", "degree": "deg", "°": "deg", "meter": "m", "metre": "m", "second": "s"}
-
-
 class Keys(dict[str, int]):
     """What a batch may hold: the features of a row, by key; which keys are cameras', which of these hold labels, and which
     are ragged or text; and the streams of numbers that fill a key."""
@@ -214,7 +211,7 @@ def check_units(key: str, streams: Sequence[Stream]) -> None:
             if not unit:
                 continue
             other = first.setdefault(feature, unit)
-            if _unit(other) != _unit(unit):
+            if in_one_spelling(other) != in_one_spelling(unit):
                 raise errors.ArgumentError(
                     f"delta_timestamps['{key}']: expected sources of one unit, got {other!r} and {unit!r} of feature {feature}, as the "
                     "attributes of their streams say; convert one, or rename= gives it a key of its own"
@@ -226,11 +223,6 @@ def units_of(stream: Stream) -> list[str]:
     units = stream.attributes.get("units")
     of_each = units if isinstance(units, list) else [units] * math.prod(stream.shape)
     return [unit.strip() if isinstance(unit, str) else "" for unit in of_each]
-
-
-def _unit(unit: str) -> str:
-    unit = unit.strip()
-    return _SHORT_UNITS.get(unit.lower().removesuffix("s"), unit)
 
 
 def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:

@@ -21,6 +21,8 @@ _TURN = re.compile(
 )
 _DEGREES = re.compile(r"(?i)(?<![a-z])(deg|degrees?)(?![a-z])|°")
 _RADIANS = re.compile(r"(?i)(?<![a-z])(rad|radians?)(?![a-z])")
+# Other words for units, without a plural's s.
+_SHORT_UNITS = {"radian": "rad", "degree": "deg", "°": "deg", "meter": "m", "metre": "m", "second": "s"}
 # An entry of a matrix: r01, R_12, rot[0,1], xy.
 _ENTRY = re.compile(
     r"(?i)(?:.*[^a-z0-9])?(?:r|rot|rotation|m|mat|matrix|rotmat|rot6d|6d)?[ _.\[(]*"
@@ -134,6 +136,23 @@ def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> 
             )
             taken = feature_mask("mask", conversion.mask, features)
             found |= {f for f in angles if taken[f] and not shorter[f]}
+    return sorted(found)
+
+
+def subtracted_rotations(conversions: Any, declared: Declared, features: int) -> list[int]:
+    """Returns the features that are a rotation's by a stream's methods or names, and that conversions subtract one by one."""
+    turning = {
+        f for start, stop, method in _blocks(declared.attributes) if method == "slerp" for f in range(start, stop)
+    }
+    turning |= {f for f, name in enumerate(declared.names) if _kind_of(name) not in ("", "euler")}
+    found: set[int] = set()
+    for conversion in conversions:
+        if isinstance(conversion, StepDelta) or (isinstance(conversion, Relative) and conversion.kind == "joints"):
+            found |= {
+                f
+                for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features))
+                if is_taken and f in turning
+            }
     return sorted(found)
 
 
@@ -255,6 +274,12 @@ def _check_radians(
         )
 
 
+def in_one_spelling(unit: str) -> str:
+    """Returns the short word for a unit that has several: m for metres."""
+    unit = unit.strip()
+    return _SHORT_UNITS.get(unit.lower().removesuffix("s"), unit)
+
+
 def is_degrees(word: str) -> bool:
     """Whether a unit or a name says degrees."""
     return bool(_DEGREES.search(word))
@@ -274,7 +299,7 @@ def _unit_of(declared: Declared, feature: int) -> str:
         for unit, pattern in (("deg", _DEGREES), ("rad", _RADIANS)):
             if pattern.search(word):
                 return unit
-    return declared.units[feature].strip().lower() if feature < len(declared.units) else ""
+    return in_one_spelling(declared.units[feature]) if feature < len(declared.units) else ""
 
 
 def _feature(declared: Declared, feature: int) -> str:

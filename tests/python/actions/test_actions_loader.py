@@ -810,6 +810,7 @@ def test_conversions_are_held_against_what_streams_declare(tmp_path, names, attr
             "state",
             None,
         ),
+        ({"units": "metres", "base_units": "m"}, Relative("joints"), "state", None),
         ({"units": "rad"}, Relative("joints"), "state", None),
     ],
 )
@@ -837,6 +838,26 @@ def test_differences_of_declared_angles_without_the_shorter_way_are_warned_of(tm
     )
     said = [str(one.message) for one in recwarn if "shorter way" in str(one.message)]
     assert len(said) == warned and all("features [0]" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("names", "attributes", "conversion", "features"),
+    [
+        ("x y z qx qy qz qw", None, Relative("joints"), "[3, 4, 5, 6]"),
+        ("x y z qx qy qz qw", None, StepDelta(), "[3, 4, 5, 6]"),
+        ("x y z axis_angle_x axis_angle_y axis_angle_z g", None, Relative("joints"), "[3, 4, 5]"),
+        ("a b c d e f g", {"methods": [[0, 7, "pose"]]}, Relative("joints"), "[3, 4, 5, 6]"),
+        ("x y z qx qy qz qw", None, Relative("joints", mask=[True] * 3 + [False] * 4), None),
+        ("x y z qx qy qz qw", None, Relative("se3"), None),
+        ("q0 q1 q2 q3 q4 q5 q6", None, Relative("joints"), None),
+    ],
+)
+def test_rotations_that_are_subtracted_number_by_number_are_warned_of(
+    tmp_path, recwarn, names, attributes, conversion, features
+):
+    opened_with(described(tmp_path / "c", names=names, attributes=attributes), [conversion])
+    said = [str(one.message) for one in recwarn if "which is no rotation;" in str(one.message)]
+    assert len(said) == (features is not None) and all(f"features {features} are a rotation's" in one for one in said)
 
 
 def test_other_refusals(tmp_path, rng):
