@@ -1,5 +1,8 @@
 #include "robocache/cache/dataset.hpp"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -173,6 +176,9 @@ struct Dataset::Impl {
   void map_stream(const cache::FileDescriptor& directory, Stream& stream);
   StreamFile open_again(int64_t stream, const char* name, const File& mapped, const void* first) const;
   std::vector<int64_t> all_streams() const;
+  // Throws FileError if the file is shorter than when it was opened: to read the rest of its mapping would end the process
+  // (SIGBUS).
+  void check_size(const File& file) const;
   void verify(std::span<const int64_t> streams, bool for_append) const;
 
   cache::FileDescriptor home;  // the open directory; its name may have changed
@@ -264,6 +270,18 @@ StreamFile Dataset::Impl::open_again(int64_t stream, const char* name, const Fil
   return opened;
 }
 
+void Dataset::Impl::check_size(const File& file) const {
+  const cache::MappedFile& mapping = file.mapping;
+  if (mapping.path().empty()) return;  // the stream has no such file
+  struct stat now{};
+  // A file that was replaced or removed is whole: no program can find it to cut it.
+  if (::fstatat(home.get(), mapping.path().c_str() + path.size() + 1, &now, 0) != 0) return;
+  const auto size = static_cast<int64_t>(now.st_size);
+  if (cache::FileIdentity{now.st_dev, now.st_ino} != mapping.identity() || size >= file.record.bytes) return;
+  cache::refuse_bytes(mapping.path(), size, "the " + std::to_string(file.record.bytes) + " bytes that were opened",
+                      std::to_string(size) + ": it was cut short");
+}
+
 void Dataset::Impl::verify(std::span<const int64_t> streams, bool for_append) const {
   std::vector<const File*> files{&episodes};
   for (const int64_t s : streams) {
@@ -272,6 +290,7 @@ void Dataset::Impl::verify(std::span<const int64_t> streams, bool for_append) co
     if (!for_append || manifest.streams[static_cast<size_t>(s)].has_statistics()) files.push_back(&mapping.values);
   }
   for (const File* file : files) {
+    check_size(*file);
     const auto blocks = static_cast<int64_t>(file->record.crc32.size());
     std::atomic<int64_t> first_bad{blocks};
     parallel_for(blocks, 1, [&](int64_t begin, int64_t end) {

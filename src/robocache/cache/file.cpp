@@ -80,7 +80,7 @@ void make_durable(std::span<const std::string> paths) {
     for (size_t at = next++; at < paths.size(); at = next++) {
       try {
         make_durable(paths[at]);
-      } catch (const FileError&) {
+      } catch (...) {
         const std::scoped_lock lock(mutex);
         if (failure == nullptr) failure = std::current_exception();
         next = paths.size();
@@ -90,7 +90,7 @@ void make_durable(std::span<const std::string> paths) {
   std::vector<std::thread> threads;
   try {
     while (threads.size() + 1 < std::min(kMostThreads, paths.size())) threads.emplace_back(work);
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     // The threads that already run do the work.
   }
   work();

@@ -57,6 +57,7 @@ void WriteBehind::add(BlockWriter& file, Bytes& block) {
 }
 
 bool WriteBehind::start() {
+  written_.reserve(kMostBuffers);  // the thread must not run out of memory
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error&) {

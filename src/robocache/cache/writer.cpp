@@ -123,23 +123,26 @@ Writer::Impl::Impl(const std::string& requested_path, WriteMode write_mode)
   if (mode == WriteMode::kAppend) {
     if (!cache::is_cache(path)) throw FileError(path + ": expected a cache to append to, got none");
     lock = cache::DirectoryLock::acquire_finished(path);
-    try {
-      restore_state(true);
-    } catch (...) {
-      abort();
-      throw;
-    }
-    return;
+  } else {
+    check_target();
+    std::error_code error;
+    fs::create_directories(fs::path(path).parent_path(), error);
+    if (error) throw FileError(path + ": creating its parent directory: " + error.message());
+    lock = cache::DirectoryLock::acquire(home);
   }
-  check_target();
-  std::error_code error;
-  fs::create_directories(fs::path(path).parent_path(), error);
-  if (error) throw FileError(path + ": creating its parent directory: " + error.message());
-  lock = cache::DirectoryLock::acquire(home);
-  cache::remove_contents(home);
-  const std::string directory = in_home(cache::kStreamsDirectory);
-  if (::mkdir(directory.c_str(), 0777) != 0) cache::refuse_errno(directory, "creating the directory");
-  episode_lines.emplace(in_home(cache::kEpisodesFile));
+  try {
+    if (mode == WriteMode::kAppend) {
+      restore_state(true);
+    } else {
+      cache::remove_contents(home);
+      const std::string directory = in_home(cache::kStreamsDirectory);
+      if (::mkdir(directory.c_str(), 0777) != 0) cache::refuse_errno(directory, "creating the directory");
+      episode_lines.emplace(in_home(cache::kEpisodesFile));
+    }
+  } catch (...) {
+    abort();
+    throw;
+  }
 }
 
 // Restores the state that the cache's writer had before its close().

@@ -1,7 +1,10 @@
 """A damaged cache is refused with the file's name, whatever the damage, and nothing crashes."""
 
 import io
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -158,3 +161,32 @@ def test_statistics_of_a_selection_refuse_a_damaged_stream(original, copy):
             normalize={"joint/position": "mean_std"},
             device="cpu",
         )
+
+
+USES = {
+    "verify": "dataset.verify()",
+    "export": "robocache.export(dataset, sys.argv[1] + '.mcap', to='mcap')",
+    "statistics": "robocache.Loader(dataset, batch_size=4, delta_timestamps={'x': robocache.Window([0.0], normalize='mean_std')}, "
+    "episodes=[1], device='cpu', framework='numpy')",
+    "loader": "robocache.Loader(dataset, batch_size=4, delta_timestamps={'x': [0.0]}, device='cpu', framework='numpy')",
+}
+
+
+@pytest.mark.parametrize("file", ["values", "time_ns"])
+@pytest.mark.parametrize("use", USES)
+def test_a_file_that_is_cut_short_after_the_dataset_was_opened_is_an_error_and_no_signal(tmp_path, use, file):
+    """A read behind the end of a mapped file would end the process (SIGBUS)."""
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for _ in range(2):
+            with writer.episode() as episode:
+                episode.append("x", np.arange(20_000) * 10, np.ones((20_000, 3)))
+    script = (
+        "import sys; sys.modules['torch'] = None\nimport os, robocache\n"
+        "dataset = robocache.open(sys.argv[1])\nos.truncate(sys.argv[2], os.path.getsize(sys.argv[2]) // 3)\n"
+        f"try:\n    {USES[use]}\nexcept robocache.FileError as error:\n    print(error)\n"
+    )
+    cut = tmp_path / f"cache/streams/x/{file}.npy"
+    command = [sys.executable, "-c", script, tmp_path / "cache", cut]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert done.stdout.startswith(f"{cut}: at byte ") and "it was cut short" in done.stdout, done

@@ -1,0 +1,227 @@
+// Memory that runs out at any allocation: an error, nothing half written, and everything works afterwards.
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "robocache/batch/feed.hpp"
+#include "robocache/batch/loader.hpp"
+#include "robocache/cache/dataset.hpp"
+#include "robocache/cache/writer.hpp"
+#include "robocache/core/error.hpp"
+#include "robocache/image/codec.hpp"
+#include "robocache/image/decode_jpeg.hpp"
+#include "tests/cpp/device_array.hpp"
+#include "tests/cpp/image/picture.hpp"
+#include "tests/cpp/temporary_cache.hpp"
+
+namespace {
+
+// Allocations until one fails, of all threads; below 0: none fails.
+std::atomic<int64_t> allocations_left{-1};
+
+void* allocated(size_t bytes, size_t alignment) {
+  if (allocations_left.load() >= 0 && allocations_left.fetch_sub(1) == 0) return nullptr;
+  return std::aligned_alloc(alignment, (std::max<size_t>(bytes, 1) + alignment - 1) / alignment * alignment);
+}
+
+void* allocated_or_thrown(size_t bytes, size_t alignment) {
+  void* const memory = allocated(bytes, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+constexpr size_t kDefault = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
+
+}  // namespace
+
+// Not inline, where the compiler would see memory of `new` that `free` takes.
+[[gnu::noinline]] void* operator new(size_t bytes) { return allocated_or_thrown(bytes, kDefault); }
+[[gnu::noinline]] void* operator new[](size_t bytes) { return allocated_or_thrown(bytes, kDefault); }
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t to) {
+  return allocated_or_thrown(bytes, static_cast<size_t>(to));
+}
+[[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t to) {
+  return allocated_or_thrown(bytes, static_cast<size_t>(to));
+}
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
+  return allocated(bytes, kDefault);
+}
+[[gnu::noinline]] void* operator new[](size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
+  return allocated(bytes, kDefault);
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t /*unused*/) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, size_t /*unused*/) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t /*unused*/) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::align_val_t /*unused*/) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t /*unused*/, std::align_val_t /*unused*/) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete[](void* memory, size_t /*unused*/, std::align_val_t /*unused*/) noexcept {
+  std::free(memory);
+}
+
+namespace robocache::test {
+namespace {
+
+enum Outcome : int { kNoneFailed, kThrew, kWentOn, kEnded, kThrewForNothing, kHarmed };
+
+Outcome with_failure_at(int64_t number, const std::function<void()>& body, const std::function<bool()>& is_whole) {
+  bool threw = false;
+  allocations_left = number;
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    threw = true;
+  } catch (const Error&) {
+    threw = true;
+  }
+  if (allocations_left.exchange(-1) >= 0) return threw ? kThrewForNothing : kNoneFailed;
+  if (!is_whole()) return kHarmed;
+  body();  // everything works afterwards
+  return threw ? kThrew : kWentOn;
+}
+
+// std::filesystem and nlohmann's json end the process where they list or destroy without memory, by libstdc++'s call of
+// std::terminate. A thread that lets an exception go is ours, and so is one that nobody joined: its destructor calls it here.
+void end() {
+  void* frames[4];  // this function, two of libstdc++ that end a process, and who called them
+  Dl_info caller{}, here{};
+  const bool is_known = backtrace(frames, 4) == 4 && dladdr(frames[3], &caller) != 0 && dladdr(frames[0], &here) != 0;
+  const bool by_library = is_known && caller.dli_fbase != here.dli_fbase;
+  _exit(::gettid() == ::getpid() && by_library ? kEnded : kHarmed);
+}
+
+// Runs `body` again and again in children: the first allocation fails, then the second, until none did. Afterwards `is_whole`
+// must hold and `body` must work; where a library has ended the process, `is_whole` must hold.
+void fail_each_allocation(const std::function<void()>& body, const std::function<bool()>& is_whole) {
+  body();  // what is made once for a process is there
+  int64_t threw = 0, ended = 0;
+  for (int64_t number = 0; number < 1'000'000; number += 1 + number / 40) {  // later every fortieth part
+    SCOPED_TRACE("allocation " + std::to_string(number));
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);  // a child that hangs must not hang the test
+      std::set_terminate(end);
+      _exit(with_failure_at(number, body, is_whole));
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+    const int outcome = WEXITSTATUS(status);
+    if (outcome == kNoneFailed) break;
+    ASSERT_LT(outcome, kThrewForNothing);
+    ASSERT_TRUE(is_whole());
+    threw += outcome == kThrew ? 1 : 0;
+    ended += outcome == kEnded ? 1 : 0;
+  }
+  EXPECT_GT(threw, 0);
+  EXPECT_LT(ended, threw / 4 + 1);
+}
+
+const std::vector<int64_t>& stamps() {
+  static const std::vector<int64_t> all = [] {
+    std::vector<int64_t> made(200);
+    for (size_t i = 0; i < made.size(); ++i) made[i] = static_cast<int64_t>(i) * 10'000'000;
+    return made;
+  }();
+  return all;
+}
+
+const std::vector<float>& values() {
+  static const std::vector<float> all(400, 1.5F);
+  return all;
+}
+
+void write(const std::string& path, WriteMode mode) {
+  static const DeviceArray<int64_t> clock(stamps(), DType::kInt64, {200}, Device{});
+  static const DeviceArray<float> rows(values(), DType::kFloat32, {200, 2}, Device{});
+  Writer writer(path, mode);
+  writer.begin_episode();
+  writer.append("x", clock.view(), rows.view());
+  writer.end_episode();
+  writer.close();
+}
+
+TEST(Allocation, AWriterLeavesWhatWasThere) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/cache";
+  write(path, WriteMode::kNew);
+  fail_each_allocation([&] { write(path, WriteMode::kOverwrite); },
+                       [&] { return Dataset::open(path, true)->num_episodes() == 1; });
+  write(path, WriteMode::kOverwrite);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(Allocation, ADatasetIsOpenedOrNot) {
+  const TemporaryFolder folder;
+  write(folder.path() + "/cache", WriteMode::kNew);
+  fail_each_allocation([&] { Dataset::open(folder.path() + "/cache", true)->stream("x"); }, [] { return true; });
+}
+
+// Gives the first batches, made ahead by a thread of the feed.
+std::vector<std::byte> batches_of(const std::shared_ptr<const Dataset>& dataset) {
+  LoaderOptions options;
+  options.batch_size = 16;
+  options.streams = {{.stream = "x", .delta_timestamps = std::vector<double>{-0.05, 0.0}}};
+  const auto loader = std::make_shared<const Loader>(dataset, options);
+  Feed feed(loader, {.prefetch = 2});
+  std::vector<std::byte> bytes;
+  int64_t count = 0;
+  for (const Batch& batch : feed.epoch()) {
+    const auto* const first = static_cast<const std::byte*>(batch["x"].data);
+    bytes.insert(bytes.end(), first, first + 16 * 2 * 2 * sizeof(float));
+    if (++count == 3) break;
+  }
+  return bytes;
+}
+
+TEST(Allocation, ALoaderGivesItsBatchesOrNone) {
+  const TemporaryFolder folder;
+  write(folder.path() + "/cache", WriteMode::kNew);
+  const auto dataset = Dataset::open(folder.path() + "/cache");
+  const std::vector<std::byte> expected = batches_of(dataset);
+  fail_each_allocation(
+      [&] {
+        const std::vector<std::byte> got = batches_of(dataset);
+        if (got != expected) std::abort();
+      },
+      [] { return true; });
+  EXPECT_EQ(batches_of(dataset), expected);
+}
+
+TEST(Allocation, FramesAreDecodedOrNot) {
+  const FrameShape shape{24, 32, 3, DType::kUInt8};
+  const std::vector<uint8_t> pixels = picture(shape.height, shape.width, shape.channels);
+  const std::vector<uint8_t> file = segment_jpeg(encode_frame(Codec::kJpeg, pixels.data(), shape)).blob;
+  std::vector<uint8_t> two = file;
+  two.insert(two.end(), file.begin(), file.end());
+  const auto bytes = std::ssize(file);
+  const DeviceArray<uint8_t> blobs(two, DType::kUInt8, {2 * bytes}, Device{});
+  const DeviceArray<int64_t> offsets({0, bytes, 2 * bytes}, DType::kInt64, {3}, Device{});
+  const DeviceArray<uint8_t> out(std::vector<uint8_t>(2 * pixels.size()), DType::kUInt8, {2, 24, 32, 3}, Device{});
+  fail_each_allocation([&] { decode_jpeg(blobs.view(), offsets.view(), out.view(), CudaStream{}); },
+                       [] { return true; });
+  fail_each_allocation([&] { segment_jpeg(file); }, [] { return true; });
+  fail_each_allocation([&] { encode_frame(Codec::kPng, pixels.data(), shape); }, [] { return true; });
+}
+
+}  // namespace
+}  // namespace robocache::test
