@@ -1,10 +1,12 @@
-"""The shipped aarch64 wheel under qemu: every operation and a loader against stored answers, which are x86-64's too.
+"""64-bit ARM under qemu: the shipped wheel gives the stored answers, which are x86-64's too; the C++ tests; Python's `cache`,
+`ops` and `loader`.
 
-`./dev release` runs it, after `./dev wheel`.
+`./dev release` runs it, after `./dev wheel`. It takes an hour.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,26 +17,91 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DEBIAN = "python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 libexpat1 zlib1g libssl3 libffi8 liblzma5"
-DEBIAN += " libbz2-1.0 libuuid1 libstdc++6 libgcc-s1"
-PYPI = ("numpy", "apache-tvm-ffi", "pyarrow", "rich", "typing_extensions", "markdown-it-py", "mdurl", "pygments")
+PYTHON = "python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 libexpat1 zlib1g libssl3 libffi8 liblzma5"
+PYTHON += " libbz2-1.0 libuuid1 libstdc++6 libgcc-s1 libsqlite3-0"
+LIBRARIES = "libjpeg62-turbo-dev zlib1g-dev nlohmann-json3-dev libgtest-dev"
+NEEDED = ("numpy", "apache-tvm-ffi", "pyarrow", "rich", "typing_extensions", "markdown-it-py", "mdurl", "pygments")
+# Besides, for the tests, with what they need; and torch's last release for aarch64 that needs no CUDA.
+TESTED = ("pytest", "hypothesis", "scipy", "pillow", "ml_dtypes", "mcap", "matplotlib")
+TESTED += ("sympy", "networkx", "jinja2", "filelock", "fsspec")
+TORCH = "torch==2.10.0"
+
+pytestmark = pytest.mark.skipif(
+    not all(map(shutil.which, ("qemu-aarch64-static", "apt-get", "aarch64-linux-gnu-g++"))),
+    reason="NOT RUN: needs apt-get, qemu-user-static and g++-aarch64-linux-gnu",
+)
 
 
-def test_self_test(tmp_path):
+def emulated(script, root, program):
+    """A script that runs a program of aarch64. The program knows it by this name, so that what it starts anew is the script."""
+    script.write_text(f'#!/bin/sh\nexec qemu-aarch64-static -0 {script} -L {root} {program} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """Python for aarch64, the wheel with what it needs, and the environment in which they run."""
     wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_aarch64.whl"))
-    if not wheels or not shutil.which("qemu-aarch64-static") or not shutil.which("apt-get"):
-        pytest.skip("NOT RUN: needs qemu-user-static, apt-get and the wheels of ./dev wheel")
-    root, site, downloads = tmp_path / "root", tmp_path / "site", tmp_path / "downloads"
-    subprocess.run([ROOT / "packaging/unpack_arm64", root, *DEBIAN.split()], check=True)
-    platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28)]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps", "-d", downloads]
-    wanted = [f"{name}=={version(name)}" for name in PYPI]
-    subprocess.run([*pip, "--only-binary=:all:", "--python-version=3.11", *platforms, *wanted], check=True)
-    for wheel in (*downloads.iterdir(), wheels[-1]):
-        zipfile.ZipFile(wheel).extractall(site)
-    command = ["qemu-aarch64-static", "-L", root, root / "usr/bin/python3.11", "-m", "robocache", "self-test", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(site)}
+    if not wheels:
+        pytest.skip("NOT RUN: needs the wheels of ./dev wheel")
+    folder = tmp_path_factory.mktemp("aarch64")
+    root = folder / "root"
+    subprocess.run([ROOT / "packaging/unpack_arm64", root, *PYTHON.split()], check=True)
+    install(folder / "site", "--no-deps", *(f"{name}=={version(name)}" for name in NEEDED))
+    zipfile.ZipFile(wheels[-1]).extractall(folder / "site")
+    environment = {**os.environ, "PYTHONPATH": str(folder / "site"), "PYTHONHOME": str(root / "usr")}
     environment.pop("ROBOCACHE_LIBRARY", None)
+    return emulated(folder / "python", root, root / "usr/bin/python3.11"), environment
+
+
+def install(folder, *wanted):
+    platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 24, 26, 27, 28)]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile", "--upgrade"]
+    subprocess.run(
+        [*pip, "--target", folder, "--only-binary=:all:", "--python-version=3.11", *platforms, *wanted], check=True
+    )
+
+
+def test_self_test(python, tmp_path):
+    program, environment = python
+    command = [program, "-m", "robocache", "self-test", "--json"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["cases"] >= 100
+
+
+def test_cpp(tmp_path):
+    root, build = ROOT / "build/aarch64-root", ROOT / "build/aarch64"  # with the libraries that the wheel was built of
+    state = ["dpkg-query", "-W", "-f", "${Package}=${Version}\n", *LIBRARIES.split()]
+    packages = subprocess.run(state, capture_output=True, text=True, check=True).stdout.split()
+    subprocess.run([ROOT / "packaging/unpack_arm64", root, *packages], check=True)
+    cmake = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", build, f"-DROBOCACHE_AARCH64_ROOT={root}"]
+    cmake += [f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/cmake/aarch64.cmake", "-DROBOCACHE_TESTS=ON", "-DROBOCACHE_CUDA=OFF"]
+    subprocess.run(cmake, check=True)
+    subprocess.run(["cmake", "--build", build], check=True)
+    passed = 0
+    for program in sorted((build / "tests/cpp").glob("robocache_*_test")):
+        script = emulated(tmp_path / program.name, "/usr/aarch64-linux-gnu", program)
+        done = subprocess.run([script, "--gtest_filter=-*cuda*"], capture_output=True, text=True)
+        assert done.returncode == 0, f"{program.name}: {done.stdout[-5000:]}{done.stderr[-2000:]}"
+        passed += int(re.search(r"\[  PASSED  \] (\d+) tests?\.", done.stdout)[1])
+    assert passed >= 370
+
+
+@pytest.mark.parametrize("room", ["cache", "ops", "loader"])
+def test_python(room, python, tmp_path):
+    program, environment = python
+    beside = ROOT / "build/aarch64-site"  # large, and of one version
+    if not (beside / "torch").exists():
+        install(beside, *(f"{name}=={version(name)}" for name in TESTED))
+        install(beside, "--no-deps", TORCH)
+    paths = f"{beside}:{environment['PYTHONPATH']}"
+    done = subprocess.run(
+        [program, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/python/{room}"],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": paths, "CI": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
