@@ -43,9 +43,11 @@ def test_self_test(version, packages, tmp_path):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
     subprocess.run([*pip, "install", "-q", "--upgrade", *wanted], check=True)
     found = robocache.check_installation()
+    (tmp_path / "robocache-alone").mkdir()  # beside it lie packages of another Python, where it is installed
+    (tmp_path / "robocache-alone/robocache").symlink_to(Path(robocache.__file__).parent)
     environment = {
         **os.environ,
-        "PYTHONPATH": str(Path(robocache.__file__).parents[1]),
+        "PYTHONPATH": str(tmp_path / "robocache-alone"),
         "ROBOCACHE_LIBRARY": found["library"],
     }
     done = subprocess.run(
