@@ -20,8 +20,7 @@ _OF_SUBJECTS = re.compile(
 )
 # Columns whose lists of texts may be anything; they name features if there are as many.
 _OF_ANYTHING = re.compile(
-    r"(?:(?:feature|column|field|channel|axis|axes|dim|dimension|data|header)s?_?)?(?:names?|labels?|columns|keys|fields|order|header)"
-    r"|features|channels|axes|dims|legend",
+    r"(?:(?:feature|column|field|channel|axis|data|header)s?_?)?(?:names?|labels?|columns|keys|fields|order|header)|features|channels|legend",
     re.IGNORECASE,
 )
 _JOINTS = re.compile(r"(\w+_)?(joint|dof|motor|actuator|servo)s?", re.IGNORECASE)
@@ -43,8 +42,8 @@ _LONGEST = 1 << 16
 
 def names_in(value: Any) -> list[str] | None:
     """Returns the names that a value lists: a list of texts, or one text with commas or spaces between, or JSON. None if none."""
-    if isinstance(value, bytes):
-        value = value.decode(errors="backslashreplace")
+    if isinstance(value, list | tuple) and len(value) == 1:
+        (value,) = value
     if isinstance(value, str) and len(value) <= _LONGEST:
         value = value.strip()
         if value.startswith("["):
@@ -70,15 +69,19 @@ def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for column, value in columns.items():
         if isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
-            try:
-                inner = json.loads(value)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(inner, dict):
-                found |= {f"{column}.{name}": names for name, names in declared_names(inner).items()}
+            found |= {f"{column}.{name}": names for name, names in declared_names(_read_object(value)).items()}
         elif may_name(column) and (names := names_in(value)):
             found[column] = names
     return found
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    """Returns the object that a text is in JSON; an empty one where it is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def may_name(column: str) -> bool:
@@ -116,6 +119,22 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
         elif not own and (not is_cartesian or any(map(_COMPONENTS.fullmatch, names))):
             found.append((2, column))
     return min(found)[1] if found else None
+
+
+def own_names(
+    stream: str, shape: Sequence[int], own: Mapping[str, Any], above: Sequence[Mapping[str, Any]]
+) -> list[str] | None:
+    """Returns the names of a stream's features that attributes declare: its own, else those of groups above it, the next one first."""
+    features = math.prod(shape)
+    for names in declared_names(own).values():
+        if len(names) == features:
+            return names
+    for attributes in above:
+        declared = declared_names(attributes)
+        column = names_for(stream, shape, declared)
+        if column and len(declared[column]) == features:
+            return declared[column]
+    return None
 
 
 def _names_of(stream: Stream, dataset: Dataset, episodes: Sequence[int] | None) -> list[list[str]]:
@@ -179,3 +198,72 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
 
 def _word(name: str) -> str:
     return re.split(r"[./]", name)[-1]
+
+
+# ---- units ----
+
+_UNITS = re.compile(
+    r"(\w+_)?units?(_\w+)?|(use|is|in|are)_?(deg|degrees?|rad|radians?)|angles?_(mode|type|format)", re.IGNORECASE
+)
+_FLAG = re.compile(r"(?:use|is|in|are)_?(deg|rad)", re.IGNORECASE)
+# By other words, in small letters without a plural's s.
+_SAME = {
+    **dict.fromkeys(("rad", "radian"), "rad"),
+    **dict.fromkeys(("deg", "degree", "\N{DEGREE SIGN}"), "deg"),
+    **dict.fromkeys(("m", "meter", "metre"), "m"),
+    **dict.fromkeys(("mm", "millimeter", "millimetre"), "mm"),
+    **dict.fromkeys(("cm", "centimeter", "centimetre"), "cm"),
+    **dict.fromkeys(("", "second", "sec"), "s"),
+    **dict.fromkeys(("ms", "millisecond", "msec"), "ms"),
+    **{unit: unit for unit in ("rad/", "deg/", "m/", "n", "nm", "inch", "ft", "rpm", "g", "kg", "rev", "turn", "tick")},
+}
+
+
+def may_say_unit(column: str) -> bool:
+    """Whether a column's or attribute's own word is one for units."""
+    return _UNITS.fullmatch(_word(column)) is not None
+
+
+def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the units that columns or attributes say, by where they say them. An object in JSON has columns of its own."""
+    found: dict[str, str] = {}
+    for column, value in columns.items():
+        if may_say_unit(column):
+            found |= units_in(column, value)
+        elif isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
+            found |= {f"{column}.{where}": unit for where, unit in declared_units(_read_object(value)).items()}
+    return found
+
+
+def units_in(column: str, value: Any) -> dict[str, str]:
+    """Returns the units that a column says, by where it says them, each as one word; without those that are not known."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = _read_object(value)
+    if isinstance(value, dict):
+        return {k: unit for name, one in value.items() for k, unit in units_in(f"{column}.{name}", one).items()}
+    if isinstance(value, bool) and (flag := _FLAG.match(_word(column))):
+        return {column: flag[1].lower() if value else {"deg": "rad", "rad": "deg"}[flag[1].lower()]}
+    if isinstance(value, str) and (names := names_in(value)):
+        value = names
+    if isinstance(value, list | tuple):
+        return {k: unit for i, one in enumerate(value) for k, unit in units_in(f"{column}[{i}]", one).items()}
+    unit = _SAME.get(value.strip().lower().removesuffix("s")) if isinstance(value, str) else None
+    return {column: unit} if unit else {}
+
+
+def own_units(attributes: Mapping[str, Any], features: int) -> dict[str, Any]:
+    """Returns the attribute `units` of a stream whose own attributes say its unit, or one for each feature."""
+    for name in ("units", "unit"):
+        value = attributes.get(name)
+        if isinstance(value, str) and (parts := names_in(value)) and len(parts) == features:
+            value = parts
+        if (isinstance(value, str) and value.strip()) or (
+            isinstance(value, list) and len(value) == features and all(isinstance(unit, str) for unit in value)
+        ):
+            return {"units": value}
+    return {}
+
+
+def declaring(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the columns or attributes whose words are for names of features or for units."""
+    return {column: value for column, value in columns.items() if may_name(column) or may_say_unit(column)}

@@ -5,13 +5,16 @@ Files may hold several rollouts one behind the other, and mark their ends. Nothi
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from .recording import Notes, Rows, Samples, SourceError, Texts
+from ..feature_names import declared_names, declared_units, names_for, names_joints
+from .recording import Notes, Recording, Rows, Samples, SourceError, Texts
 
 # The last words of streams and features, in small letters.
 _ENDS = {"terminal", "terminals", "timeout", "timeouts", "done", "dones", "terminated", "truncated", "terminations"} | {
@@ -42,10 +45,6 @@ _LENGTHS = re.compile(r"(\w+_)?(lengths|lens)")
 _CUTS = re.compile(
     r"(\w+_)?ends|((starts|begins|ends)|(episode|ep|traj|trajectory|demo|trial|rollout|seq|sequence)_?"
     r"(ends?|starts?|begins?|firsts|boundaries|splits|offsets))(_?(idxs?|index|indices|rows|steps|frames))?"
-)
-_JOINTS = re.compile(
-    r"((\w+_)?(joint|dof|motor|actuator|qpos|state|action|body|link|marker|keypoint|feature)s?_?(names?|order)|joints|dofs|actuators)",
-    re.IGNORECASE,
 )
 _MOST_FEATURES = 256
 
@@ -94,25 +93,80 @@ class Declared:
                 self._notes.assume(f"episodes of {column!r}", f"{self._what} as one, but it tells of {count}: {_CUT}")
 
 
-def check_joints(known: dict[str, list[str]], where: str, metadata: Mapping[str, Any]) -> None:
-    """Compares the names of joints in the columns of an episode with those of the first episode, in `known`.
+class Features:
+    """The names of features and the units that recordings declare, held against those of the first recording, or of the cache.
 
-    Raises:
-        SourceError: they differ, so the features of the streams have another meaning or order.
+    held: the columns of the cache's first episode.
+    names: the names of its streams' features.
     """
-    for column, value in metadata.items():
-        if not _JOINTS.fullmatch(_word(column)) or not isinstance(value, list | tuple | np.ndarray):
-            continue
-        names = list(value)
-        if not names or not all(isinstance(name, str) for name in names):
-            continue
-        before = known.setdefault(column, names)
-        if names != before:
-            order = "another order" if sorted(names) == sorted(before) else "other features"
-            raise SourceError(
-                f"{where}: {column} is {names}, but {before} in the recordings before it: its rows have {order}; "
-                "put its features in the order before, or give it a cache of its own"
-            )
+
+    def __init__(self, notes: Notes, held: Mapping[str, Any] | None, names: Mapping[str, list[str]]) -> None:
+        self._notes = notes
+        self._who = "the recordings before it" if held is None else "the cache"
+        self._names = {column: names for column, names in declared_names(held or {}).items() if names_joints(column)}
+        self._units = declared_units(held or {})
+        self._of_streams: dict[str, tuple[list[str] | None, int]] = {
+            name: (own or None, len(own)) for name, own in names.items()
+        }
+
+    def check(self, where: str, metadata: Mapping[str, Any]) -> None:
+        """Compares the columns of an episode.
+
+        Raises:
+            SourceError: they differ from those before, so that the features have another meaning, order or unit.
+        """
+        for column, names in declared_names(metadata).items():
+            before = self._names.setdefault(column, names) if names_joints(column) else names
+            if names != before:
+                order = "another order" if sorted(names) == sorted(before) else "other features"
+                raise SourceError(
+                    f"{where}: {column} is {names}, but {before} in {self._who}: its rows have {order}; "
+                    "put its features in the order before, or give it a cache of its own; a mapping that excludes the column takes them as one"
+                )
+        for column, unit in declared_units(metadata).items():
+            before_unit = self._units.setdefault(column, unit)
+            if unit != before_unit:
+                raise SourceError(
+                    f"{where}: {column} is {unit!r}, but {before_unit!r} in {self._who}: its rows have another unit; convert them, "
+                    "or give it a cache of its own, whose stream a Source renames"
+                )
+
+    def named(
+        self, recording: Recording, columns: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> Iterator[tuple[str, Samples]]:
+        """Yields the streams of a recording, with the names of features that its columns declare for streams without names.
+
+        columns: makes the columns of the episodes table of the recording's own.
+
+        Raises:
+            SourceError: they differ from those before, so that the features have another meaning, order or unit.
+        """
+        declared: dict[str, list[str]] | None = None
+        known: dict[str, list[str] | None] = {}
+        for stream, samples in recording.streams:
+            if declared is None:  # the columns are all there from the first stream on
+                kept = columns(recording.metadata)
+                self.check(recording.where, kept)
+                declared = declared_names(kept)
+            if isinstance(samples, Rows) and len(samples.values.shape) > 1:
+                if stream not in known:
+                    known[stream] = self._names_of(stream, samples, declared)
+                if known[stream] != samples.names:
+                    samples = replace(samples, names=known[stream])
+            yield stream, samples
+
+    def _names_of(self, stream: str, samples: Rows, declared: Mapping[str, list[str]]) -> list[str] | None:
+        shape, names = samples.values.shape[1:], samples.names
+        column = None if names else names_for(stream, shape, declared)
+        if column and len(declared[column]) == math.prod(shape):
+            names = declared[column]
+            why = "their names are those that it lists, as they are as many and its name is no other's"
+            self._notes.assume(f"features by {column!r}", why, stream)
+        first, count = self._of_streams.setdefault(stream, (names, len(names or ())))
+        if first is None and names and (column or not count):
+            self._notes.leave_out(f"{stream}: names of its features", f"{self._who} have none")
+            return None
+        return first if names is None and count == math.prod(shape) else names
 
 
 def _word(name: str) -> str:

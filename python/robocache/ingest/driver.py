@@ -26,7 +26,7 @@ from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
-from .declared import Declared, check_joints
+from .declared import Declared, Features
 from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
@@ -516,10 +516,10 @@ class Driver:
         self._mapper = None if work.mapping is None else Mapper(work.mapping, notes)
         if self._mapper is not None:
             notes.gives_methods = self._mapper.gives_methods
-        self._joints: dict[str, list[str]] = {}  # the first recording's, by the columns of their names
         self._held = {} if held is None else held.streams
-        for columns in [] if held is None else held.episodes.slice(0, 1).to_pylist():
-            check_joints(self._joints, "the cache", columns)
+        first = None if held is None else held.episodes.slice(0, 1).to_pylist()
+        held_names = {} if self._mapper else {name: stream.names for name, stream in self._held.items()}
+        self._features = Features(notes, next(iter(first or ()), None), held_names)
         self._fixed = {name: np.dtype(stream.dtype) for name, stream in self._held.items()}
         self._dtypes = {**notes.wider.setdefault("dtypes", {}), **self._fixed}
 
@@ -568,7 +568,6 @@ class Driver:
                 return
             order = Order(self._work.repair)
             later: dict[int, list[tuple[str, Samples]]] = {}
-            check_joints(self._joints, recording.where, recording.metadata)
             metadata = dict(recording.metadata) if self._mapper is None else self._mapper.columns(recording.metadata)
             if self._work.repair == "split":
                 if RUN_COLUMN in metadata:
@@ -597,7 +596,8 @@ class Driver:
         """The parts of a recording's streams, frames chunk by chunk, each told to the cache; `now` is what they say."""
         budget = Budget(recording.where)
         declared = Declared(recording.what, self._notes)
-        recording = replace(recording, streams=with_rotations(recording.streams, self._notes))
+        named = self._features.named(recording, dict if self._mapper is None else self._mapper.columns)
+        recording = replace(recording, streams=with_rotations(named, self._notes))
         for name, samples in recording.streams if self._mapper is None else self._mapper.streams(recording):
             offset = self._work.offsets_ns.get(name)
             if offset is not None:

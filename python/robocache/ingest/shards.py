@@ -27,6 +27,7 @@ from .._temporary import write_whole
 from ..errors import ArgumentError, ArgumentTypeError, FileError
 from ..writer import EpisodeWriter, Writer
 from .clocks import POLICIES, add_counts
+from .declared import Features
 from .driver import Driver, IngestReport, Progress, Work, checked_cache, checked_path, finish, report
 from .files import check_file, list_files
 from .mapping import parse_mapping
@@ -365,6 +366,7 @@ class _Merger:
         self._facts: dict[str, dict[str, Any]] = {}
         self._clocks: dict[str, str] = {}
         self._appended: set[str] = set()
+        self._features = Features(self.notes, None, {})
 
     def add(self, said: Mapping[str, Any], shard: dataset.Dataset) -> None:
         try:
@@ -388,11 +390,19 @@ class _Merger:
                 metadata = json.loads(line)
                 for column in ("episode_index", "start_ns", "end_ns"):
                     del metadata[column]
+                self._check_features(shard, metadata)
                 with self._writer.episode(**metadata) as episode:
                     self._copy(shard, number, episode)
                 self._done += 1
         except (ArgumentError, ArgumentTypeError) as error:
             raise ShardsError(f"{shard.path}: not of one kind with the shards before it: {error}") from error
+
+    def _check_features(self, shard: dataset.Dataset, metadata: Mapping[str, Any]) -> None:
+        """Compares what columns say of features, as one process would that reads all recordings."""
+        try:
+            self._features.check(str(shard.path), metadata)
+        except SourceError as error:
+            raise ShardsError(str(error)) from error
 
     def end(self) -> None:
         for name, facts in self._facts.items():

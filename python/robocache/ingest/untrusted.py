@@ -65,10 +65,12 @@ def hdf5_links(group: bytes) -> list[tuple[bytes, tuple[int, int]]]:
 
 
 def hdf5_attribute(node: bytes, name: str) -> Any:
-    """The value of an attribute of a group."""
+    """The value of an attribute of a group or dataset."""
     import h5py
 
-    return h5py.Group(h5py.h5g.open(_file.id, node)).attrs[name]
+    opened = h5py.h5o.open(_file.id, node)
+    kind = h5py.Dataset if isinstance(opened, h5py.h5d.DatasetID) else h5py.Group
+    return kind(opened).attrs[name]
 
 
 def hdf5_rows(dataset: bytes, rows: Any) -> Any:

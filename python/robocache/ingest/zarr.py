@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import FileError
+from ..feature_names import declaring, may_name, own_names, own_units
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
@@ -28,6 +30,7 @@ _ENDS = "meta/episode_ends"
 _COLUMNS = {"source_episode_index", "episode_index", "start_ns", "end_ns"}
 # Bytes that are read and written at once.
 _AT_ONCE = 2**25
+_MOST_NAMES = 4096
 # Rows that decide whether an array of floats is a camera.
 _LOOKED_AT_STAMPS = 1000
 _LOOKED_AT = 16
@@ -51,6 +54,10 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
         _tell_of_losses(store, contents, notes)
         arrays = _open_arrays(store, contents.arrays, int(ends[-1]), options, notes)
         columns = _read_columns(store, contents.arrays, len(ends), notes)
+        of_data: dict[str, Any] = {}
+        with notes.reading("data/.zattrs", store.where("data/.zattrs")):
+            of_data = read_json(store, "data/.zattrs") or {}
+        of_all = declaring({**attributes, **of_data}) | _read_names(store, contents.arrays, len(ends), notes)
         clock = _find_clock(arrays, root, attributes, options, notes)
         if clock.stamps is not None:
             arrays.remove(clock.stamps)
@@ -62,7 +69,11 @@ def read(source: Path, options: ZarrOptions, notes: Notes) -> Generator[Recordin
         notes.total = len(ends)
         for number, (start, stop) in enumerate(episodes):
             what, where = f"episode {number}", f"{root}: episode {number}"
-            metadata = {"source_episode_index": number, **{name: column[number] for name, column in columns.items()}}
+            metadata = {
+                **of_all,
+                "source_episode_index": number,
+                **{name: column[number] for name, column in columns.items()},
+            }
             streams = _read_episode(what, arrays, start, stop, clock, cameras, options, notes)
             yield Recording(what, where, metadata, streams)
 
@@ -128,8 +139,10 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
             if isinstance(array, str):
                 notes.leave_out(key, array)
                 continue
-            if said := read_json(store, f"{key}/.zattrs"):
-                notes.leave_out(f"{key}: attributes", ", ".join(sorted(said)))
+            said = read_json(store, f"{key}/.zattrs") or {}
+            if others := sorted(said.keys() - declaring(said).keys()):
+                notes.leave_out(f"{key}: attributes", ", ".join(others))
+            array = replace(array, attributes=declaring(said))
             if array.shape[0] < rows:
                 raise SourceError(f"{array.where}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
             if array.shape[0] > rows:
@@ -151,6 +164,8 @@ def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) ->
             continue
         with notes.reading(key, store.where(key)):
             array = open_array(store, key, fills=False)
+            if _lists_names(key, array, episodes):
+                continue
             if isinstance(array, str) or array.shape != (episodes,):
                 notes.leave_out(
                     key, array if isinstance(array, str) else f"expected one a episode, got {list(array.shape)}"
@@ -165,6 +180,25 @@ def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) ->
             else:
                 columns[key.removeprefix(_META)] = _texts(cells) if cells.dtype.kind in "US" else cells.tolist()
     return columns
+
+
+def _lists_names(key: str, array: Array | str, episodes: int) -> bool:
+    """Whether an array of `meta` lists names of features, for all episodes."""
+    is_list = not isinstance(array, str) and array.dtype.kind in "US" and len(array.shape) == 1
+    return is_list and may_name(key) and array.shape != (episodes,)  # type: ignore[union-attr]
+
+
+def _read_names(store: Store, keys: list[str], episodes: int, notes: Notes) -> dict[str, list[str]]:
+    """Returns the names of features that arrays of `meta` list."""
+    names: dict[str, list[str]] = {}
+    for key in keys:
+        if not key.startswith(_META) or not may_name(key):
+            continue
+        with notes.reading(key, store.where(key)):
+            array = open_array(store, key, fills=False)
+            if not isinstance(array, str) and _lists_names(key, array, episodes) and 0 < array.shape[0] <= _MOST_NAMES:
+                names[key.removeprefix(_META)] = _texts(array.rows(0, array.shape[0]))
+    return names
 
 
 # ---- the clock ----
@@ -254,7 +288,9 @@ def _read_episode(
             with notes.reading(f"{what}: {_name(array)}: rows {first - start}-{last - 1 - start}", array.where):
                 rows, time_ns = array.rows(first, last), clock.time_ns(first, last, start)
                 samples = _samples(array, rows, first, time_ns, clock.kind, cameras, options, notes)
-                yield _name(array), replace(samples, attributes={"methods": VECTOR_POSE}) if is_pose else samples
+                if is_pose:
+                    samples = replace(samples, attributes={**samples.attributes, "methods": VECTOR_POSE})
+                yield _name(array), samples
 
 
 def _samples(
@@ -280,7 +316,8 @@ def _samples(
     is_image = rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1))
     if is_image and (rows.dtype == np.uint8 or is_image_of_16_bits(_name(array), rows.shape[1:3])):
         return store_pixels(_name(array), time_ns, rows, options, clock, notes)
-    return Rows(time_ns, rows, None, clock)
+    names = own_names(_name(array), rows.shape[1:], array.attributes, ())
+    return Rows(time_ns, rows, names, clock, own_units(array.attributes, math.prod(rows.shape[1:])))
 
 
 def _texts(cells: np.ndarray) -> list[str]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -238,6 +238,7 @@ class Array:
     chunks: the shape of a chunk.
     decode: decodes a chunk's bytes into an array of that shape.
     fill: the value of missing chunks; None if a missing chunk is an error.
+    attributes: those that name or measure its features.
     """
 
     store: Store
@@ -249,6 +250,7 @@ class Array:
     separator: str
     decode: Callable[[bytes, np.ndarray], None]
     fill: Any
+    attributes: dict[str, Any] = field(default_factory=dict)
     _held: tuple[int, np.ndarray] | None = None
     _ahead: tuple[int, Future[np.ndarray]] | None = None
 

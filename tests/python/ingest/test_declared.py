@@ -133,6 +133,147 @@ def test_other_objects_in_a_later_file_are_none_of_joints(tmp_path):
     assert robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz").episodes == 2
 
 
+# ---- names of features ----
+
+
+def write_aloha(path, names, at="file", word="joint_names", count=2):
+    """ALOHA's layout, whose qpos counts from 0; the names are an attribute of the file, a group or the dataset, or a dataset."""
+    with h5py.File(path, "w") as file:
+        file.attrs["fps"] = 50
+        file["observations/qpos"] = np.arange(10.0 * count).reshape(10, count)
+        file["observations/eef_pose"] = file["action"] = np.zeros((10, count))
+        nodes = {"file": file, "group": file["observations"], "dataset": file["observations/qpos"]}
+        if at == "a dataset beside":
+            file[word] = names
+        else:
+            nodes[at].attrs[word] = names
+
+
+TEXTS = [
+    ["a", "b"],
+    np.array([b"a", b"b"]),
+    "a,b",
+    "a, b",
+    "a b",
+    '["a", "b"]',
+    "('a', 'b')",
+    "a|b",
+    np.array(["a,b"], "O"),
+]
+
+
+@pytest.mark.parametrize("names", TEXTS, ids=map(str, range(len(TEXTS))))
+@pytest.mark.parametrize("at", ["file", "group", "dataset", "a dataset beside"])
+def test_names_in_attributes_become_those_of_features(at, names, tmp_path):
+    write_aloha(tmp_path / "episode_0.hdf5", names, at)
+    robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").streams
+    assert streams["observations/qpos"].names == ["a", "b"]
+    assert streams["observations/eef_pose"].names == []
+
+
+@pytest.mark.parametrize(
+    "word", ["labels", "names", "columns", "keys", "fields", "joints", "motor_names", "qpos_names", "Feature_Names"]
+)
+def test_other_words_for_names(word, tmp_path):
+    write_aloha(tmp_path / "episode_0.hdf5", ["a", "b"], "file", word)
+    report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache")["observations/qpos"].names == ["a", "b"]
+    assert any("observations/qpos" in one.streams for one in report.assumed if repr(word) in one.what)
+
+
+@pytest.mark.parametrize("at", ["file", "group", "dataset"])
+@pytest.mark.parametrize("word", ["joint_names", "labels"])
+@pytest.mark.parametrize("names", [(["a", "b"], ["b", "a"]), ("a,b", "b,a")])
+@pytest.mark.parametrize("append", [False, True])
+def test_files_whose_names_have_another_order_are_no_one_dataset(append, names, word, at, tmp_path):
+    for number, own in enumerate(names):
+        (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
+        write_aloha(tmp_path / f"s{number * append}/episode_{number}.hdf5", own, at, word)
+    with pytest.raises(robocache.Error, match=r"episode_1.hdf5|expected the names that it has"):
+        robocache.ingest(tmp_path / "s0", tmp_path / "cache")
+        assert append
+        robocache.ingest(tmp_path / "s1", tmp_path / "cache", append=True)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_file_without_names_goes_with_those_that_have_some(first, tmp_path):
+    (tmp_path / "s").mkdir()
+    write_aloha(tmp_path / f"s/episode_{first}.hdf5", ["a", "b"])
+    write_aloha(tmp_path / f"s/episode_{1 - first}.hdf5", ["x"])
+    report = robocache.ingest(tmp_path / "s", tmp_path / "cache", format="aloha")
+    assert report.episodes == 2
+    assert robocache.open(tmp_path / "cache")["observations/qpos"].names == (["a", "b"] if first == 0 else [])
+    assert bool(first) == any("names of its features" in one.what for one in report.left_out)
+
+
+def test_names_of_components_declare_a_rotation(tmp_path):
+    write_aloha(tmp_path / "episode_0.hdf5", "x y z qx qy qz qw", "dataset", "columns", 7)
+    robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache")["observations/qpos"].attributes["methods"] == [[3, 7, "slerp"]]
+
+
+@pytest.mark.parametrize("names", ["a,b", np.array(["a b"]), np.array(["a", "b"])])
+def test_npz_names_its_features(names, tmp_path):
+    robocache.ingest(write_npz(tmp_path / "s", labels=names), tmp_path / "cache", rate_hz=10, format="npz")
+    assert robocache.open(tmp_path / "cache")["state"].names == ["a", "b"]
+
+
+@pytest.mark.parametrize("at", [".zattrs", "data/.zattrs", "data/state/.zattrs"])
+def test_zarr_names_its_features(at, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
+    for key, values in (("data/state", np.ones((10, 2))), ("meta/episode_ends", np.array([5, 10]))):
+        root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
+    (tmp_path / "z.zarr" / at).write_text('{"joint_names": "a b", "units": "deg", "note": "x"}')
+    robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset["state"].names == ["a", "b"]
+    assert (dataset["state"].attributes.get("units") == "deg") == ("state" in at)
+
+
+def test_a_mapping_that_excludes_the_column_takes_its_names_as_no_names(tmp_path):
+    source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b"]), np.array(["b", "a"])])
+    mapping = {"episodes": {"exclude": ["joint_names"]}}
+    robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz", mapping=mapping)
+    assert robocache.open(tmp_path / "cache")["state"].names == []
+
+
+def test_joints_of_another_order_in_another_shard_are_refused(tmp_path):
+    source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b", "c"]), np.array(["c", "b", "a"])])
+    with pytest.raises(robocache.FileError, match=r"e1.npz: joint_names is"):
+        robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz", workers=2)
+
+
+@pytest.mark.parametrize("word", ["units", "angle_unit", "use_degrees", "meta"])
+@pytest.mark.parametrize("append", [False, True])
+def test_another_unit_than_before_is_refused(append, word, tmp_path):
+    values = {"use_degrees": (False, True), "meta": ('{"unit": "rad"}', '{"unit": "degrees"}')}.get(
+        word, ("rad", "deg")
+    )
+    for number, value in enumerate(values):
+        (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
+        rows = np.zeros((ROWS, 2))
+        np.savez(tmp_path / f"s{number * append}/e{number}.npz", state=rows, action=rows, **{word: np.array(value)})
+    with pytest.raises(robocache.FileError, match=r"e1.npz: .*'deg', but 'rad' in"):
+        robocache.ingest(tmp_path / "s0", tmp_path / "cache", rate_hz=10, format="npz")
+        assert append
+        robocache.ingest(tmp_path / "s1", tmp_path / "cache", rate_hz=10, format="npz", append=True)
+
+
+@pytest.mark.parametrize("at", ["dataset", "file"])
+def test_units_of_hdf5_are_attributes_of_its_streams_and_others_refused(at, tmp_path):
+    for number, unit in enumerate(("rad", "deg")):
+        (tmp_path / f"s{number}").mkdir()
+        write_aloha(tmp_path / f"s{number}/episode_0.hdf5", unit, at, "units")
+    robocache.ingest(tmp_path / "s0", tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache")["observations/qpos"].attributes == (
+        {"units": "rad"} if at == "dataset" else {}
+    )
+    with pytest.raises(robocache.Error, match="rad"):
+        robocache.ingest(tmp_path / "s1", tmp_path / "cache", append=True)
+
+
 # ---- 16 bits ----
 
 

@@ -522,3 +522,14 @@ def test_an_empty_first_image_loses_no_camera(how, empty, tmp_path):
     kept = [row for row in range(10) if row not in empty]
     assert streams["observations/images/cam"][0].tolist() == [row * 10**8 for row in kept]
     assert len(skipped(notes)) == 1 and "observations/images/cam: rows" in next(iter(skipped(notes)))
+
+
+def test_a_file_that_is_read_twice_at_a_time_is_read_whole(tmp_path, recwarn):
+    """The end of one reading ended the other's, and its own end was an ignored KeyError."""
+    path = one_demo(tmp_path, lambda demo: demo.attrs.update(note="of any length"))
+    first, second = datasets.open_file(path), datasets.open_file(path)
+    file, again = first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    assert list(datasets.links(again)) == ["data"]
+    second.__exit__(None, None, None)
+    assert not file and not datasets._processes

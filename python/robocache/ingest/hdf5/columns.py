@@ -16,6 +16,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
+from ...feature_names import own_names, own_units
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
@@ -202,11 +203,10 @@ class Column:
             rows = f"rows of {list(shape)} {dtype}"
             self.notes.leave_out(self.stream, f"{rows}: neither frames nor at most {_MOST_FEATURES} numbers")
         else:
+            names = own_names(self.stream, shape, self.dataset.attributes, self.dataset.above)
+            attributes = {**self.clock.attributes, **own_units(self.dataset.attributes, math.prod(shape))}
             for start, stop, values in self._parts():
-                yield (
-                    self.stream,
-                    Rows(self._time_ns(start, stop), values, None, self.clock.kind, self.clock.attributes),
-                )
+                yield self.stream, Rows(self._time_ns(start, stop), values, names, self.clock.kind, attributes)
 
     def _time_ns(self, start: int, stop: int) -> np.ndarray:
         return self.clock.time_ns(start, stop)

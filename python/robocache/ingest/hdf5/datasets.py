@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from ...errors import FileError
+from ...feature_names import may_name, may_say_unit
 from ..files import Listing, check_file, look_through
 from ..formats.hdf5 import PROPRIO, TRAJECTORY, is_hdf5
 from ..reader_process import ReaderProcess, reader_process
@@ -64,25 +65,27 @@ def open_file(path: Path) -> Iterator[h5py.File]:
         except Exception as error:
             raise SourceError(f"{path}: not an HDF5 file that can be read: {error}") from error
         with file:
-            _processes[name] = process
+            _processes.setdefault(name, []).append(process)
             try:
                 check_links(path, file)
                 _links(file)
                 yield file
             finally:
-                del _processes[name]
+                _processes[name].remove(process)  # another reading of the file may go on
+                if not _processes[name]:
+                    del _processes[name]
 
 
 # Of each file that is open, by its name: what reads its attributes and rows of any length, and opens every object first. These
 # lie in heaps, and HDF5 (1.x and 2.0) reads some damaged ones for ever.
-_processes: dict[bytes, ReaderProcess] = {}
+_processes: dict[bytes, list[ReaderProcess]] = {}
 
 
 def _ask(node: Any, function: str, *arguments: Any, what: str = "") -> Any:
     name = h5py.h5i.get_name(node.id) or b"/"
     file = h5py.h5f.get_name(node.id)
     where = f"{os.fsdecode(file)}: {name.decode(errors='backslashreplace')}{what}"
-    return _processes[file].ask(where, function, name, *arguments)
+    return _processes[file][-1].ask(where, function, name, *arguments)
 
 
 def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOST_OBJECTS) -> int:
@@ -181,10 +184,16 @@ def _links(group: h5py.Group) -> list[tuple[bytes, Link]]:
 
 
 class Dataset:
-    """A dataset, of which HDF5 is asked once what h5py asks each time."""
+    """A dataset, of which HDF5 is asked once what h5py asks each time.
+
+    attributes: those that name or measure its features.
+    above: the same of the groups that it lies in, the next one first.
+    """
 
     def __init__(self, identifier: h5py.h5d.DatasetID) -> None:
         self.id = identifier
+        self.attributes: dict[str, Any] = {}
+        self.above: tuple[dict[str, Any], ...] = ()
 
     def __getitem__(self, rows: Any) -> Any:
         return _ask(self, "hdf5_rows", rows) if self.dtype.hasobject else self.opened[rows]
@@ -277,10 +286,10 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
     """
     tree = Tree(place(file, group).rstrip("/"))
     met: dict[int, str] = {_address(group): "itself"}
-    stack = [(group, "")]
+    stack: list[tuple[Any, str, tuple[dict[str, Any], ...]]] = [(group, "", ())]
     objects = 0
     while stack:
-        parent, prefix = stack.pop()
+        parent, prefix, above = stack.pop()
         groups = []
         objects = check_links(file, parent, objects)
         for name, link in _links(parent):
@@ -297,9 +306,10 @@ def walk(file: Path, group: h5py.Group, what: str, notes: Notes, leave_out: Mapp
                 if same is not path:
                     notes.leave_out(path, f"the same as {same}")
                 elif isinstance(node, h5py.Group):
-                    _leave_out_attributes(path, node, notes)
-                    groups.append((node, f"{path}/"))
+                    said = _declaring_attributes(path, node, notes)
+                    groups.append((node, f"{path}/", (said, *above) if said else above))
                 else:
+                    node.above = above
                     _sort_in(tree, path, node, notes)
         stack += reversed(groups)
     return tree
@@ -320,7 +330,7 @@ def _sort_in(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
         if properties.get_external_count():
             other = os.fsdecode(properties.get_external(0)[0])
             raise SourceError(f"{tree.where(path)}: its data lie in another file ({other}), which is not read")
-    _leave_out_attributes(path, dataset, notes)
+    dataset.attributes = _declaring_attributes(path, dataset, notes)
     try:
         dtype, shape = dataset.dtype, dataset.shape
     except TypeError as error:
@@ -349,28 +359,46 @@ def attributes(node: h5py.Group, notes: Notes, leave_out: Mapping[str, str] | No
         shown = name.decode(errors="backslashreplace")
         if leave_out and shown in leave_out:
             notes.leave_out(f"attribute {shown}", leave_out[shown])
-            continue
-        attribute = h5py.h5a.open(node.id, name)
-        kind = attribute.get_type()
-        if kind.get_class() == h5py.h5t.VLEN:  # no fact; and of a damaged kind HDF5 dies
-            notes.leave_out(f"attribute {shown}", "a list of any length")
-            continue
-        if h5py.check_ref_dtype(kind.dtype):
-            notes.leave_out(f"attribute {shown}", "references to other objects")
-            continue
-        if attribute.get_storage_size() > 16 * _FACT_BYTES:
-            notes.leave_out(f"attribute {shown}", f"more than {16 * _FACT_BYTES} bytes")
-            continue
+        else:
+            _take_attribute(facts, node, name, f"attribute {shown}", notes)
+    return facts
+
+
+def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -> dict[str, Any]:
+    """Returns the attributes of a group or dataset that name or measure features; the others are named."""
+    facts: dict[str, Any] = {}
+    others = []
+    for name in _attribute_names(node):
+        shown = name.decode(errors="backslashreplace")
+        if may_name(shown) or may_say_unit(shown):
+            _take_attribute(facts, node, name, f"{path}: attribute {shown}", notes)
+        else:
+            others.append(shown)
+    if others:
+        notes.leave_out(f"{path}: attributes", ", ".join(others))
+    return facts
+
+
+def _take_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: bytes, what: str, notes: Notes) -> None:
+    attribute = h5py.h5a.open(node.id, name)
+    kind = attribute.get_type()
+    if kind.get_class() == h5py.h5t.VLEN:  # no fact; and of a damaged kind HDF5 dies
+        notes.leave_out(what, "a list of any length")
+    elif h5py.check_ref_dtype(kind.dtype):
+        notes.leave_out(what, "references to other objects")
+    elif attribute.get_storage_size() > 16 * _FACT_BYTES:
+        notes.leave_out(what, f"more than {16 * _FACT_BYTES} bytes")
+    else:
+        shown = name.decode(errors="backslashreplace")
         try:
             value = _read_attribute(node, name, attribute, kind.dtype)
         except SourceError:
             raise
         except Exception as error:
-            raise SourceError(
-                f"{node.file.filename}: {escaped(node.name or '?')}: attribute {shown}: {error}"
-            ) from error
+            where = (h5py.h5i.get_name(node.id) or b"?").decode(errors="backslashreplace")
+            file = os.fsdecode(h5py.h5f.get_name(node.id))
+            raise SourceError(f"{file}: {where}: attribute {shown}: {error}") from error
         _take_fact(facts, shown, value, notes)
-    return facts
 
 
 def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
@@ -381,18 +409,18 @@ def _attribute_names(node: h5py.Group | Dataset) -> list[bytes]:
     return [h5py.h5a.open(node.id, index=0).name] if count else []
 
 
-def _read_attribute(node: h5py.Group, name: bytes, attribute: Any, dtype: np.dtype[Any]) -> Any:
+def _read_attribute(node: h5py.Group | Dataset, name: bytes, attribute: Any, dtype: np.dtype[Any]) -> Any:
     """As h5py gives it; of a plain number without opening it again."""
     if dtype.hasobject:
         return read_attribute(node, name.decode(errors="surrogateescape"))
     if attribute.shape != () or dtype.kind not in "iuf" or dtype.metadata:
-        return node.attrs[name]
+        return h5py.AttributeManager(node)[name]
     value = np.empty((), dtype)
     attribute.read(value, memory_type(dtype))
     return value[()]
 
 
-def read_attribute(node: h5py.Group, name: str) -> Any:
+def read_attribute(node: h5py.Group | Dataset, name: str) -> Any:
     """A text of any length, or what else an attribute holds."""
     return _ask(node, "hdf5_attribute", name, what=f": attribute {escaped(name)}")
 
@@ -401,11 +429,6 @@ def read_attribute(node: h5py.Group, name: str) -> Any:
 def memory_type(dtype: np.dtype[Any]) -> h5py.h5t.TypeID:
     """HDF5's name for it, which takes h5py as long as a small dataset's reading."""
     return h5py.h5t.py_create(dtype)
-
-
-def _leave_out_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -> None:
-    if names := _attribute_names(node):
-        notes.leave_out(f"{path}: attributes", ", ".join(name.decode(errors="backslashreplace") for name in names))
 
 
 def _take_fact(facts: dict[str, Any], name: str, value: Any, notes: Notes) -> None:

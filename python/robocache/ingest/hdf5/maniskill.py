@@ -16,6 +16,7 @@ from typing import Any
 
 import h5py
 
+from ...feature_names import declaring
 from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
@@ -67,9 +68,11 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                 said = _read_json(beside[path])
             told, episodes = _describe(said)
             env_info = said.get("env_info")
+            of_file = attributes(file, notes)
             rates = described_rates(env_info if isinstance(env_info, dict) else {}, "env_info.") | dict(
-                said_rates(attributes(file, notes), "attribute ")
+                said_rates(of_file, "attribute ")
             )
+            told |= declaring(of_file)
             rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates, notes)
             notes.see("files", name, {**told, "rate_hz": rate_hz, "rate_from": by})
             prefix = "" if len(files) == 1 else f"{name}: "

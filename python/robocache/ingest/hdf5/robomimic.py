@@ -17,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from ...feature_names import declaring
 from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
@@ -63,7 +64,9 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
         with notes.reading(name, path), open_file(path) as file:
             data = _find_data(path, file)
             facts = attributes(data, notes)
-            said = _said_rates(path, file, facts, notes)
+            of_file = attributes(file, notes)
+            said = _said_rates(path, of_file, facts)
+            of_all = declaring({**of_file, **facts})
             told = {**facts, **_told_rate(path, said, facts, options.rate_hz)}
             instruction = _read_instruction(data, "problem_info", "language_instruction")
             notes.see("files", name, told)
@@ -87,7 +90,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                         notes.leave_out(f"data/{escaped(demo)}", "no group, so no demo")
                         continue
                     metadata = {"name": escaped(demo), "source_file": name, "filters": masks.get(demo, [])}
-                    metadata |= attributes(group, notes, _MODEL) | _model_hash(group)
+                    metadata |= of_all | attributes(group, notes, _MODEL) | _model_hash(group)
                     if task := _read_instruction(group, "ep_meta", "lang") or instruction:
                         metadata.setdefault("task", task)
                     tree = walk(path, group, what, notes, _LEFT_OUT)
@@ -151,10 +154,10 @@ def _told_rate(
     return {"rate_hz": rate_hz, "rate_from": by}
 
 
-def _said_rates(path: Path, file: h5py.File, facts: Mapping[str, Any], notes: Notes) -> dict[str, float]:
+def _said_rates(path: Path, of_file: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, float]:
     """Returns the rates that the file gives for all its demos."""
     own = {key: value for key, value in facts.items() if key != "env_args"}
-    said = dict(said_rates(attributes(file, notes), "attribute "))
+    said = dict(said_rates(of_file, "attribute "))
     said |= said_rates(own, "data: attribute ")
     try:
         env_args = json.loads(facts.get("env_args", "{}"))
