@@ -32,6 +32,27 @@ def differ(one: float, other: float) -> bool:
     return max(one, other) > _OTHER_RATE * min(one, other)
 
 
+def rates_of_stamps(
+    values: np.ndarray, time_ns: np.ndarray, unit_ns: float | None = None
+) -> tuple[float, float, float] | None:
+    """Returns the rows a second by stamps that are kept as values, by their mean and by their median step, and those of the clock.
+
+    None where the values are no stamps: they step back, are few, or count rows.
+
+    unit_ns: of the values; None takes seconds, milliseconds, microseconds or nanoseconds, whichever is nearest to the clock.
+    """
+    steps = np.diff(values.astype(np.int64 if values.dtype.kind in "iu" else np.float64)).astype(np.float64)
+    if len(steps) < 3 or not (np.isfinite(steps).all() and (steps >= 0).all() and np.median(steps) > 0):
+        return None
+    if (steps == 1).all():
+        return None
+    # It uses the mean, because stamps may be rounded to whole units.
+    clock_ns = float(np.diff(time_ns).mean())
+    ratio = clock_ns / float(steps.mean())
+    unit = unit_ns or min((1.0, 1e3, 1e6, 1e9), key=lambda ns: abs(np.log(ns / ratio)))
+    return 1e9 / (float(steps.mean()) * unit), 1e9 / (float(np.median(steps)) * unit), 1e9 / clock_ns
+
+
 def notes_of_rates(
     windows: Mapping[str, Window], default: Window, anchors: Anchors, sources: Sequence[Source]
 ) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..episode_rates import rates_of_stamps
 from ..findings import Finding
 from ..provenance import ingests
 from .streams import Clock, Survey, ranges
@@ -74,25 +75,20 @@ def check_own_stamps(survey: Survey) -> Iterator[Finding]:
         starts = stream.row_offsets
         for episode in range(min(len(starts) - 1, OWN_STAMPS_EPISODES)):
             rows = slice(int(starts[episode]), int(starts[episode + 1]))
-            steps = np.diff(stream.values[rows].reshape(-1).astype(np.float64))
-            if len(steps) < 3 or not (np.isfinite(steps).all() and (steps >= 0).all() and np.median(steps) > 0):
+            rates = rates_of_stamps(stream.values[rows].reshape(-1), stream.time_ns[rows])
+            if rates is None:
                 continue
-            if (steps == 1).all():  # it counts the rows
-                continue
-            # It uses the mean, because stamps may be rounded to whole units.
-            units = float(np.diff(stream.time_ns[rows]).mean() / steps.mean())
-            unit = min((1.0, 1e3, 1e6, 1e9), key=lambda ns: abs(np.log(units / ns)))
-            off = abs(unit / units - 1)
+            rate, _, expected = rates
+            off = abs(rate / expected - 1)
             if off > RATE_WARNING:
-                rate = 1e9 / float(steps.mean() * unit)
                 yield Finding(
                     "error" if off > RATE_ERROR else "warning",
                     "rate-not-as-declared",
-                    f"its values are stamps of {rate:.5g} rows a second, and the clock is index / rate of {rate * unit / units:.5g}",
+                    f"its values are stamps of {rate:.5g} rows a second, and the clock is index / rate of {expected:.5g}",
                     episode=episode,
                     stream=stream.name,
                     value=rate,
-                    expected=rate * unit / units,
+                    expected=expected,
                     advice="Believe the stamps or the rate, whichever was measured, and correct the other at the source.",
                 )
                 break

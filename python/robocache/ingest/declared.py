@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..episode_rates import rates_of_stamps
 from ..feature_names import declared_names, declared_units, names_for, names_joints
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts
 
@@ -34,8 +35,22 @@ _PADDING = re.compile(
     r"(\w+_)?((is_)?(valid|pad|padding)|valids|validity|(attention|loss|action|pad|padding|valid)_?mask|masks?)"
 )
 _TIME = re.compile(
-    r"((sim|simulation|elapsed|episode|ep|relative|rel)_?)?(times?|timestamps?|stamps?)(_?(s|sec|secs|seconds|ms|us|ns))?"
+    r"((sim|simulation|elapsed|episode|ep|relative|rel|ros|unix|host|system)_?)?(times?|time_?stamps?|stamps?)"
+    r"(_?(s|sec|secs|seconds|ms|us|ns|nsec|nanoseconds))?|t"
 )
+_UNITS_NS = {
+    "s": 1e9,
+    "sec": 1e9,
+    "secs": 1e9,
+    "seconds": 1e9,
+    "ms": 1e6,
+    "us": 1e3,
+    "ns": 1.0,
+    "nsec": 1.0,
+    "nanoseconds": 1.0,
+}
+# Relative differences between the rates of two clocks: from the first on they are said, from the second on refused.
+_OTHER_RATE, _CONTRADICTION = 0.02, 2.0
 # Columns of an episode.
 _LENGTH = re.compile(
     r"((true|real|valid|actual|orig|original|unpadded)_?)?((episode|traj|trajectory|ep|demo|seq|sequence)_?)?(len|length)"
@@ -59,6 +74,7 @@ class Declared:
         self._notes = notes
         self._found: dict[tuple[str, str], list[np.ndarray]] = {}
         self._rows: dict[str, int] = {}
+        self._nominal_ns: dict[tuple[str, str], list[np.ndarray]] = {}
 
     def see(self, stream: str, samples: Samples) -> None:
         """Takes in a part of a stream."""
@@ -67,19 +83,34 @@ class Declared:
             flat = samples.values.reshape(len(samples.values), -1) if len(samples.values) else samples.values
             names = samples.names or []
             if flat.ndim == 2 and flat.shape[1] == 1 and _says(stream):
-                self._found.setdefault((stream, stream), []).append(flat[:, 0])
+                self._take((stream, stream), flat[:, 0], samples)
             elif flat.ndim == 2 and len(names) == flat.shape[1] <= _MOST_FEATURES:
                 for feature, name in enumerate(names):
                     if _says(name):
-                        self._found.setdefault((stream, name), []).append(flat[:, feature])
+                        self._take((stream, name), flat[:, feature], samples)
         elif isinstance(samples, Texts) and len(samples.texts) and _EPISODE.fullmatch(_word(stream)):
             self._found.setdefault((stream, stream), []).append(np.array(samples.texts, object))
 
-    def say(self, metadata: Mapping[str, Any]) -> None:
-        """Reports what the whole recording declares; `metadata` is its columns."""
+    def _take(self, found: tuple[str, str], values: np.ndarray, samples: Rows) -> None:
+        self._found.setdefault(found, []).append(values)
+        if samples.clock == "nominal" and _TIME.fullmatch(_word(found[1])):
+            self._nominal_ns.setdefault(found, []).append(samples.time_ns)
+
+    def say(self, metadata: Mapping[str, Any], where: str, asked_hz: float | None) -> None:
+        """Reports what the whole recording declares.
+
+        metadata: its columns.
+        asked_hz: the user's rate.
+
+        Raises:
+            SourceError: its rows have a rate, and stamps that are at another one by far.
+        """
         for (stream, name), parts in self._found.items():
-            if why := _why(_word(name), np.concatenate(parts)):
+            values = np.concatenate(parts)
+            if why := _why(_word(name), values):
                 self._notes.assume(f"episodes of {name!r}", f"{self._what} as one: {why}", stream)
+            elif (stream, name) in self._nominal_ns and values.dtype.kind in "iuf":
+                self._compare_rates(name, values, np.concatenate(self._nominal_ns[stream, name]), where, asked_hz)
         rows = max(self._rows.values(), default=0)
         for column, value in metadata.items():
             word = _word(column)
@@ -91,6 +122,24 @@ class Declared:
                 self._notes.assume(f"length {column!r}", why)
             elif values.ndim == 1 and (count := _count_episodes(word, values, rows)) > 1:
                 self._notes.assume(f"episodes of {column!r}", f"{self._what} as one, but it tells of {count}: {_CUT}")
+
+    def _compare_rates(
+        self, name: str, values: np.ndarray, time_ns: np.ndarray, where: str, asked_hz: float | None
+    ) -> None:
+        """Compares the rate of the rows with stamps that are values."""
+        match = _TIME.fullmatch(_word(name))
+        rates = rates_of_stamps(values, time_ns, _UNITS_NS.get(match[5] or "") if match else None)
+        if rates is None or (match and match[3] is None and (values == np.rint(values)).all()):  # t may count steps
+            return
+        mean_hz, median_hz, clock_hz = rates
+        both = f"{median_hz:.4g} rows a second by {name!r} (median; mean {mean_hz:.4g}), and {clock_hz:.4g} by the rate"
+        if asked_hz is None and max(median_hz, clock_hz) > _CONTRADICTION * min(median_hz, clock_hz):
+            raise SourceError(
+                f"{where}: {both}: they contradict each other; correct the wrong one in the file, or rate_hz (--rate-hz) "
+                f"{clock_hz:.6g} takes the rate"
+            )
+        if max(abs(mean_hz / clock_hz - 1), abs(median_hz / clock_hz - 1)) > _OTHER_RATE:
+            self._notes.assume(f"clock beside {name!r}", f"index / rate: {both}", name)
 
 
 class Features:

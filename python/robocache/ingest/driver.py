@@ -611,7 +611,7 @@ class Driver:
             self._describe(name, samples, now)
             for part in split_chunks(samples):
                 yield name, part
-        declared.say(recording.metadata)
+        declared.say(recording.metadata, recording.where, getattr(self._work.options, "rate_hz", None))
 
     def _with_first_methods(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
         """Returns samples with the methods that the stream has already, because it has them once. Names those that differ."""

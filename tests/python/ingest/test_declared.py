@@ -133,6 +133,80 @@ def test_other_objects_in_a_later_file_are_none_of_joints(tmp_path):
     assert robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="npz").episodes == 2
 
 
+# ---- stamps beside a rate ----
+
+STAMPS = np.arange(ROWS) / 10.0
+
+
+def write_beside(folder, form, name, stamps, fps):
+    """A recording with a rate that it declares and stamps of its own."""
+    folder.mkdir()
+    if form == "npz":
+        np.savez(folder / "e.npz", state=np.zeros((ROWS, 2)), action=np.zeros((ROWS, 2)), fps=fps, **{name: stamps})
+    elif form == "aloha":
+        with h5py.File(folder / "episode_0.hdf5", "w") as file:
+            file.attrs["control_freq"] = fps
+            file["observations/qpos"] = file["action"] = np.zeros((ROWS, 2))
+            file[f"observations/{name}"] = stamps
+    elif form == "robomimic":
+        with h5py.File(folder / "d.hdf5", "w") as file:
+            file.create_group("data").attrs["fps"] = fps
+            file["data/demo_0/actions"], file[f"data/demo_0/obs/{name}"] = np.zeros((ROWS, 2)), stamps
+    else:
+        zarr = pytest.importorskip("zarr")
+        root = zarr.group(store=zarr.storage.LocalStore(folder / "z.zarr"), zarr_format=2, attributes={"fps": fps})
+        for key, values in (
+            ("data/state", np.ones((ROWS, 2))),
+            (f"data/{name}", 1 + stamps),
+            ("meta/episode_ends", np.array([ROWS])),
+        ):
+            root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
+    return folder
+
+
+@pytest.mark.parametrize("form", ["npz", "aloha", "robomimic", "zarr"])
+@pytest.mark.parametrize(
+    ("name", "stamps"),
+    [
+        ("timestamps", STAMPS),
+        ("timestamp_ms", (1000 * STAMPS).astype(np.int64)),
+        ("time", (1e9 * STAMPS).astype(np.int64) + 1_700_000_000_000_000_000),
+        ("sim_time", STAMPS.astype(np.float32)[:, None]),
+        ("t", STAMPS),
+    ],
+)
+def test_a_rate_that_stamps_contradict_is_refused_or_said(form, name, stamps, tmp_path):
+    source = write_beside(tmp_path / "s", form, name, stamps, 25)
+    with pytest.raises(robocache.FileError, match=rf"10 rows a second by '.*{name}'.*25 by the rate.*rate-hz"):
+        robocache.ingest(source, tmp_path / "cache")
+    report = robocache.ingest(source, tmp_path / "cache", rate_hz=25)
+    assert [one.reason for one in report.assumed if "clock beside" in one.what]
+    near = write_beside(tmp_path / "near", form, name, stamps, 11)
+    report = robocache.ingest(near, tmp_path / "cache2")
+    (why,) = [one.reason for one in report.assumed if "clock beside" in one.what]
+    assert "10 rows a second" in why and "11 by the rate" in why
+
+
+@pytest.mark.parametrize(
+    ("name", "stamps"),
+    [
+        ("timestamps", STAMPS + np.random.default_rng(0).normal(0, 1e-3, ROWS)),
+        ("timestamp", np.arange(ROWS)),  # counts rows
+        ("t", 2 * np.arange(ROWS)),  # counts steps
+        ("time_of_day", STAMPS * 7),
+    ],
+)
+def test_stamps_that_agree_with_the_rate_are_not_said(name, stamps, tmp_path):
+    report = robocache.ingest(write_beside(tmp_path / "s", "npz", name, stamps, 10), tmp_path / "cache")
+    assert not said(report)
+
+
+def test_stamps_with_a_pause_are_said(tmp_path):
+    stamps = STAMPS + 9.0 * (np.arange(ROWS) > 20)
+    report = robocache.ingest(write_beside(tmp_path / "s", "npz", "timestamps", stamps, 10), tmp_path / "cache")
+    assert "mean 3.023" in said(report)["clock beside 'timestamps'"]
+
+
 # ---- names of features ----
 
 
