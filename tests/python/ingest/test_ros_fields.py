@@ -851,6 +851,51 @@ def test_texts_name_the_elements_of_the_arrays_beside_them(names, tmp_path):
         ]
 
 
+POSES = "pkg/Pose[] {}\nstring label\n" + "=" * 80 + "\nMSG: pkg/Pose\nfloat64 x\nfloat64 y\nstring frame\n"
+
+
+def write_models(path, names, kind, records, orders):
+    """A list of names or ids beside a list of messages, as gazebo_msgs/ModelStates has it."""
+    text = f"{kind}[] {names}\n" + POSES.format(records)
+    store = get_typestore(Stores.EMPTY)
+    store.register(get_types_from_msg(text, "pkg/msg/Models"))
+    pose, models = store.types["pkg/msg/Pose"], store.types["pkg/msg/Models"]
+    made = [
+        models(**{
+            names: list(order) if kind == "string" else np.array([ord(n) for n in order], "int32"),
+            records: [pose(x=10.0 * k + ord(n), y=float(ord(n)), frame=n) for n in order],
+            "label": "",
+        })
+        for k, order in enumerate(orders)
+    ]  # fmt: skip
+    payloads = [(START + k * MS, bytes(store.serialize_cdr(one, "pkg/msg/Models"))) for k, one in enumerate(made)]
+    return write_channel(path, "cdr", ("pkg/msg/Models", "ros2msg", text.encode()), payloads)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "records"),
+    [("name", "string", "pose"), ("ids", "int32", "points"), ("model_names", "string", "a")],
+)
+def test_messages_beside_names_are_in_the_order_of_the_first_names(names, kind, records, tmp_path):
+    orders = ["abc", "cab", "bca"]
+    streams = read(write_models(tmp_path / "a.mcap", names, kind, records, orders)).only
+    rows = streams[f"data/{records}"].rows
+    assert [row.tolist() for row in rows] == [[[10.0 * k + ord(n), ord(n)] for n in "abc"] for k in range(3)]
+    assert [json.loads(row) for row in streams[f"data/{records}.frame"].rows] == [list("abc")] * 3
+    if kind == "string":
+        assert [json.loads(row) for row in streams[f"data/{names}"].rows] == [list("abc")] * 3
+
+
+@pytest.mark.parametrize(("names", "kind", "records"), [("name", "string", "pose"), ("ids", "int32", "points")])
+def test_messages_beside_other_names_keep_their_order_and_it_is_said(names, kind, records, tmp_path):
+    path = write_models(tmp_path / "a.mcap", names, kind, records, ["ab", "ba", "abc"])
+    rows = read(path).only[f"data/{records}"].rows
+    assert [row[:, 1].tolist() for row in rows] == [[ord(n) for n in order] for order in ("ab", "ba", "abc")]
+    report = robocache.ingest(path, tmp_path / "cache")
+    (said,) = [one for one in report.assumed if "by their indices" in one.what]
+    assert records in said.what and names in said.reason
+
+
 @pytest.mark.parametrize(
     ("fields", "last", "held"),
     [

@@ -30,6 +30,7 @@ class Named:
     path: the names' field: "dof_names", "motors[].motor_name".
     names: its leaves: a list, or a single text or number for each element.
     arrays: what the names tell apart: an array, or single values, one for each element.
+    records: lists of messages, one for each element.
     unfit: arrays that have another number of elements than names in some message, or several lists of names beside them.
     of_subject: whether messages with other names are another subject's in any case, as those with `joint_names`.
     splits: whether messages with other names become another subject's. Ids of objects are too many for that.
@@ -39,6 +40,7 @@ class Named:
     path: str
     names: tuple[Leaf, ...]
     arrays: list[tuple[Leaf, ...]]
+    records: list[Leaf] = field(default_factory=list)
     unfit: list[tuple[Leaf, ...]] = field(default_factory=list)
     of_subject: bool = False
     splits: bool = False
@@ -87,6 +89,17 @@ class Named:
                 self.arrays.remove(array)
                 self.unfit.append(array)
 
+        for leaf in list(self.records):
+            counts = batch.counts(leaf)
+            if not ((counts == lengths) | (counts == 0)).all():
+                self.records.remove(leaf)
+                self.unfit.append((leaf,))
+
+    @property
+    def names_any(self) -> bool:
+        """Whether it names elements. Names of messages alone make no streams for subjects."""
+        return bool(self.arrays or (self.records and not self.splits))
+
     def has_array(self, leaf: Leaf) -> bool:
         """Whether a leaf is an array whose elements it names."""
         return any(len(array) == 1 and array[0].path == leaf.path for array in self.arrays)
@@ -95,7 +108,9 @@ class Named:
         """Returns the leaves that are taken by index, though the names change."""
         if len(self._lists) < 2:
             return []
-        return [leaf for array in (self.unfit if self.is_sure else self.unfit + self.arrays) for leaf in array]
+        if self.is_sure:
+            return [leaf for array in self.unfit for leaf in array]
+        return [leaf for array in self.unfit + self.arrays for leaf in array] + self.records
 
 
 def named_arrays(leaves: Sequence[Leaf]) -> Iterator[Named]:
@@ -132,16 +147,25 @@ def _lists_of_names(leaves: Sequence[Leaf]) -> Iterator[Named]:
     found = {path: Named(path, tuple(some), [], splits=_parent(path) in parents) for path, some in lists.items()}
     for leaf in leaves:
         is_array = (leaf.kind == "numbers" and leaf.dtype != np.uint8) or (leaf.kind == "number" and leaf.count)
-        if not is_array or leaf.path in lists:
+        # Messages with lists of their own, as a trajectory's points, are not one for each name.
+        is_record = leaf.kind == "records" and all(inner.kind in ("number", "text") for inner in leaf.fields)
+        if not (is_array or is_record) or leaf.path in lists:
             continue
         beside = [path for path in lists if _parent(path) == _parent(leaf.path)]
         own = [path for path in beside if (stem := _NAMES.sub("", _last(path))) and _last(leaf.path).startswith(stem)]
         if len(own) == 1 or len(beside) == 1:
-            found[(own if len(own) == 1 else beside)[0]].arrays.append((leaf,))
+            named = found[(own if len(own) == 1 else beside)[0]]
+            if is_array:
+                named.arrays.append((leaf,))
+            else:
+                named.records.append(leaf)
         else:
             for path in beside:
                 found[path].unfit.append((leaf,))
-    yield from (named for named in found.values() if named.arrays or named.unfit)
+    for named in found.values():
+        named.splits &= bool(named.arrays)
+        if named.arrays or named.records or named.unfit:
+            yield named
 
 
 def _names_a_message(path: str, leaf: Leaf) -> bool:
@@ -215,7 +239,13 @@ class Ordered:
         return [tuple(names[of] for of in order) for names, order in zip(lists, orders.tolist(), strict=True)]
 
     def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
+        """The records of all messages as they are; :func:`order_of` has their order."""
         return self._batch.records(leaf)
+
+    def order_of(self, leaf: Leaf) -> np.ndarray | None:
+        """Returns for each message the indices of its elements in order; None where they are not named."""
+        found = self._orders.get(leaf.path)
+        return None if found is None else found[2]
 
 
 def in_order(batch: Batch, groups: Sequence[Named], firsts: Mapping[str, tuple[str, ...]]) -> Batch:
@@ -230,4 +260,5 @@ def in_order(batch: Batch, groups: Sequence[Named], firsts: Mapping[str, tuple[s
         indices = np.array([of[names] for names in lists], np.int64).reshape(len(lists), len(first))
         for array in named.arrays if named.of_subject else [*named.arrays, named.names]:
             orders |= {leaf.path: (array, index, indices) for index, leaf in enumerate(array)}
+        orders |= {leaf.path: ((leaf,), 0, indices) for leaf in named.records}
     return Ordered(batch, orders) if orders else batch

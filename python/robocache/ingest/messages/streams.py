@@ -22,7 +22,7 @@ from .batches import Batch, Decoder, Leaf
 from .cameras import Camera, Intrinsics, depth_unit
 from .clocks import OF_TRANSFORMS, TopicClock, stamps_of_transforms
 from .known import Decoded, Origin, Span
-from .names import in_order
+from .names import Ordered, in_order
 from .points import Clouds, is_cloud
 
 # Fields with an element a joint, of types with a list of joints.
@@ -458,7 +458,8 @@ class Topic:
             return
         records, offsets = batch.records(leaf)
         orders = self._orders(batch)
-        of_joints = orders if leaf.path in _OF_JOINTS else None  # an element each
+        own = batch.order_of(leaf) if isinstance(batch, Ordered) else None
+        of_joints = orders if leaf.path in _OF_JOINTS else own  # an element each
         scalars = [inner for inner in leaf.fields if inner.kind == "number" and inner.count is None]
         for group, dtype in _vectors(scalars):
             place = stream if len(group) > 1 or _is_first(group, scalars) else f"{stream}.{group[0].path}"

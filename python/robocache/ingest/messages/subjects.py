@@ -214,7 +214,7 @@ class Subjects:
         for named in self._named + self._unsure:
             named.add(batch)
         for named in list(self._named):
-            if not named.is_sure or not named.arrays:
+            if not named.is_sure or not named.names_any:
                 self._doubt(named)
 
     def _find_names(self, batch: Batch, is_first: bool) -> None:
@@ -225,13 +225,14 @@ class Subjects:
         for named in named_arrays(self._decoder.leaves):
             if joints is not None and named.path in ("name", "joint_names"):  # the topic has their sequences in order
                 named.arrays = [array for array in named.arrays if array[0].kind == "number"]
+                named.records = []
                 named.of_subject = True
             named.splits &= joints is None
             if named.path in before:
                 known = before[named.path]
                 paths = {array[0].path for array in known.arrays + known.unfit}
                 known.arrays += [array for array in named.arrays if array[0].path not in paths]
-            elif named.arrays and is_first and (sure is None or named.path in sure):
+            elif named.names_any and is_first and (sure is None or named.path in sure):
                 self._named.append(named)
                 self._origin.named.append(named)
             else:
