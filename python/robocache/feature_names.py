@@ -266,4 +266,9 @@ def own_units(attributes: Mapping[str, Any], features: int) -> dict[str, Any]:
 
 def declaring(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the columns or attributes whose words are for names of features or for units."""
-    return {column: value for column, value in columns.items() if may_name(column) or may_say_unit(column)}
+    return {column: value for column, value in columns.items() if declares(column)}
+
+
+def declares(column: str) -> bool:
+    """Whether a column's or attribute's word is one for names of features or for units."""
+    return may_name(column) or may_say_unit(column)

@@ -146,8 +146,6 @@ def _read_folder(
                     f"{file.stem}: comments", "lines that begin with '#', before the header or the first row"
                 )
             attributes = layout.attributes
-            if layout.units:
-                notes.leave_out(f"{file.stem}: units", "the line below the header; only the clock's is used")
             for name, one in {
                 file.stem: rows,
                 **{f"{file.stem}.{column}": other for column, other in others.items()},
@@ -206,7 +204,6 @@ class _Layout:
     clock: what the clock's column is called.
     further: of each further clock its columns.
     comments: whether lines before the header, or before the first row, are none of it; files of a stream may differ.
-    units: whether a line of units follows the header.
     """
 
     header: bool
@@ -219,7 +216,6 @@ class _Layout:
     clock: str = ""
     further: dict[str, list[str]] = field(default_factory=dict)
     comments: bool = field(default=False, compare=False)
-    units: bool = field(default=False, compare=False)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -373,7 +369,6 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         " and ".join(map(begin.label, clock)),
         {name: rows.names or [] for name, rows in others.items() if isinstance(rows, Rows)},
         begin.comments,
-        begin.units,
     )
     of_main = {name: _read_texts(table[number], time_ns) for name, number in zip(of_text, texts, strict=True)}
     others = {**of_main, **others}
@@ -397,6 +392,7 @@ def read_log(file: Path, options: CsvOptions, alike: Alike, lost: dict[int, str]
         [types[number] for number in kept],
         {begin.label(number): table[number] for number in texts},
     )
+    attributes |= begin.units_of(kept)
     rows = Rows(time_ns, values, columns if header else None, attributes=attributes)
     return layout, rows, time_ns, paths, others, assumed
 
@@ -563,7 +559,8 @@ def _read_further(
         if max(np.fmax.reduce(column), -np.fmin.reduce(column)) >= 2**53:
             refuse_rounded_numbers(begin, number, name)
     of_text = {begin.names[int(number)]: rows[number] for number in texts}
-    attributes = source | _methods(values, names, [types[number] for number in numbers], of_text)
+    methods = _methods(values, names, [types[number] for number in numbers], of_text)
+    attributes = source | methods | begin.units_of(numbers)
     return streams | {begin.names[int(own)]: Rows(time_ns, values, names, attributes=attributes)}
 
 
@@ -717,7 +714,7 @@ def _check_quotes(begin: Begin, rows: int) -> None:
     if rows + begin.skipped >= lines + (last != b"\n"):
         return
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        before = begin.skipped - begin.header - begin.units
+        before = begin.skipped - begin.header - bool(begin.units)
         for _ in range(before):
             text.readline()
         reader = csv.reader(text, strict=True, delimiter=begin.separator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -90,7 +90,7 @@ class Begin:
     header: whether a line before the rows is one.
     skipped: how many lines are before the rows.
     separator: between cells.
-    units: whether a line of units follows the header; the clock's is then part of its name.
+    units: of each column by the line below the header; empty where that is none. The clock's is then part of its name.
     lost: lines with other numbers of cells than the first, and how many; None: they are refused.
     why: why this column is the clock, if neither its name nor the user says so.
     block: the first rows, columns by number since a header may name two alike.
@@ -102,7 +102,7 @@ class Begin:
     header: bool
     skipped: int
     separator: str
-    units: bool = False
+    units: list[str] = field(default_factory=list)
     lost: dict[int, str] | None = None
     fraction: str = ""
     why: str = ""
@@ -110,7 +110,12 @@ class Begin:
 
     @property
     def comments(self) -> bool:
-        return self.skipped > self.header + self.units
+        return self.skipped > self.header + bool(self.units)
+
+    def units_of(self, numbers: Sequence[str]) -> dict[str, list[str]]:
+        """Returns the attribute `units` of columns, where the file has some."""
+        found = [self.units[int(number)] for number in numbers] if self.units else []
+        return {"units": found} if any(found) else {}
 
     @property
     def numbers(self) -> list[str]:
@@ -188,12 +193,13 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
     header = not re.fullmatch(_VALUE, cells[clocks[0]])
     names = [name or str(i) for i, name in enumerate(names)]
     below = _split(rows[1][1], separator) if header and len(rows) == 2 and rows[1][0] == number + 1 else []
-    units = (
+    has_units = (
         len(below) == len(names) and is_unit(below[clocks[0]]) and not any(re.fullmatch(_VALUE, cell) for cell in below)
     )
-    if units:
+    if has_units:
         names[clocks[0]] += f" [{below[clocks[0]].strip('[]()')}]"
-    skipped = number - 1 + header + units
+    skipped = number - 1 + header + has_units
+    units = [cell.strip().strip("[]()").strip() for cell in below] if has_units else []
     begin = Begin(file, names, clocks[:1], header, skipped, separator, units, None if lost is None else {}, why=why)
     convert = pa_csv.ConvertOptions(column_types={begin.numbers[clocks[0]]: pa.string()})
     with pa_csv.open_csv(file, *begin.options(), convert) as blocks:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from ..episode_rates import rates_of_stamps
 from ..feature_names import declared_names, declared_units, names_for, names_joints
-from .recording import Notes, Recording, Rows, Samples, SourceError, Texts
+from .recording import Frames, Notes, Recording, Rows, Samples, SourceError, Texts
 
 # The last words of streams and features, in small letters.
 _ENDS = {"terminal", "terminals", "timeout", "timeouts", "done", "dones", "terminated", "truncated", "terminations"} | {
@@ -61,6 +61,10 @@ _CUTS = re.compile(
     r"(\w+_)?ends|((starts|begins|ends)|(episode|ep|traj|trajectory|demo|trial|rollout|seq|sequence)_?"
     r"(ends?|starts?|begins?|firsts|boundaries|splits|offsets))(_?(idxs?|index|indices|rows|steps|frames))?"
 )
+_COLORS = re.compile(
+    r"((image|img|camera|cam|rgb|pixel|frame|video)s?_?)?(colou?rs?|channels?|pixels?|image|img|rgb)?_?(space|order|format|mode|encoding|layout|convention)"
+    r"|encoding|colou?r|channels?|bgr"
+)
 _MOST_FEATURES = 256
 
 _CUT = "windows run across them; an episode for each needs a source that is cut there"
@@ -75,6 +79,7 @@ class Declared:
         self._found: dict[tuple[str, str], list[np.ndarray]] = {}
         self._rows: dict[str, int] = {}
         self._nominal_ns: dict[tuple[str, str], list[np.ndarray]] = {}
+        self._cameras: list[str] = []
 
     def see(self, stream: str, samples: Samples) -> None:
         """Takes in a part of a stream."""
@@ -88,6 +93,8 @@ class Declared:
                 for feature, name in enumerate(names):
                     if _says(name):
                         self._take((stream, name), flat[:, feature], samples)
+        elif isinstance(samples, Frames):
+            self._cameras += [stream] if stream not in self._cameras else []
         elif isinstance(samples, Texts) and len(samples.texts) and _EPISODE.fullmatch(_word(stream)):
             self._found.setdefault((stream, stream), []).append(np.array(samples.texts, object))
 
@@ -111,6 +118,8 @@ class Declared:
                 self._notes.assume(f"episodes of {name!r}", f"{self._what} as one: {why}", stream)
             elif (stream, name) in self._nominal_ns and values.dtype.kind in "iuf":
                 self._compare_rates(name, values, np.concatenate(self._nominal_ns[stream, name]), where, asked_hz)
+        if self._cameras:
+            say_colors(self._cameras, metadata, self._notes)
         rows = max(self._rows.values(), default=0)
         for column, value in metadata.items():
             word = _word(column)
@@ -286,3 +295,51 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
     if (not is_time and (np.log2(values[falls - 1] + 1) % 8 == 0).all()) or (not is_time and rises.max() > 1.5 * step):
         return falls[:0]
     return falls
+
+
+# ---- packed numbers ----
+
+# Attributes of the CF conventions, which netCDF and xarray write: value = stored * scale_factor + add_offset.
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
+
+
+def unpacked(stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes) -> np.ndarray:
+    """Returns the values that stored numbers mean by attributes of :data:`PACKING`; NaN for those that mean none."""
+    said: dict[str, float] = {}
+    for name in PACKING:
+        value = attributes.get(name)
+        (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            said[name] = value
+    is_scaled = "scale_factor" in said or "add_offset" in said
+    if not said or values.dtype.kind not in "iuf" or not (is_scaled or values.dtype.kind == "f"):
+        return values
+    fills = [values.dtype.type(said[name]) for name in PACKING[2:] if name in said and _holds(values.dtype, said[name])]
+    notes.assume(f"values of {stream}", ", ".join(f"{name} {value:g}" for name, value in said.items()), stream)
+    absent = np.isin(values, fills)
+    if is_scaled:
+        values = values * float(said.get("scale_factor", 1)) + float(said.get("add_offset", 0))
+    return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    if dtype.kind == "f":
+        return True
+    info = np.iinfo(dtype)
+    return value == int(value) and int(info.min) <= value <= int(info.max)
+
+
+# ---- colours ----
+
+
+def may_say_colors(column: str) -> bool:
+    """Whether a column's or attribute's word is one for the order of colours."""
+    return _COLORS.fullmatch(_word(column)) is not None
+
+
+def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Notes) -> None:
+    """Reports it where columns or attributes say that pictures are blue, green, red: they are read as they lie."""
+    for name, value in attributes.items():
+        if isinstance(value, str) and may_say_colors(name) and "bgr" in value.lower():
+            why = f'as they lie, though it says {value!r}; channels = "bgr" in a mapping exchanges red and blue'
+            notes.assume(f"pictures beside {name!r}", why, *cameras)

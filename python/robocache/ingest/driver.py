@@ -607,14 +607,15 @@ class Driver:
                 raise SourceError(f"{recording.where}: more than {count} streams; a mapping takes some of them")
             _count(budget, name, samples, is_new)
             declared.see(name, samples)
-            samples = self._with_first_methods(name, samples, now)
+            samples = self._as_first(name, samples, now)
             self._describe(name, samples, now)
             for part in split_chunks(samples):
                 yield name, part
         declared.say(recording.metadata, recording.where, getattr(self._work.options, "rate_hz", None))
 
-    def _with_first_methods(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
-        """Returns samples with the methods that the stream has already, because it has them once. Names those that differ."""
+    def _as_first(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
+        """Returns samples with the methods that the stream has already, because it has them once, and with its units, where they say
+        none. Names what differs."""
         before = now.get(name) or self.streams.get(name)
         if before is not None:
             who, told = "the recordings before it have", before.facts.get("attributes", {})
@@ -622,15 +623,18 @@ class Driver:
             who, told = "the cache has", dict(self._held[name].attributes)
         else:
             return samples
-        own, first = samples.attributes.get("methods"), told.get("methods")
-        if own == first or {**samples.attributes, "methods": None} != {**told, "methods": None}:
-            return samples
-        as_first = replace(samples, attributes=told)
-        if before is not None and as_first.facts != before.facts:
-            return samples
-        why = f"{who} {first}, which stays; a new ingest of all sources, or a mapping with methods, changes them"
-        self._notes.leave_out(f"{name}: its methods {own}", why)
-        return as_first
+        own = dict(samples.attributes)
+        if "units" in told and "units" not in own:
+            own["units"] = told["units"]
+        elif "units" in own and "units" not in told:
+            self._notes.leave_out(f"{name}: its units {own.pop('units')}", f"{who} none")
+        if own.get("methods") != told.get("methods") and {**own, "methods": None} == {**told, "methods": None}:
+            as_first = replace(samples, attributes=told)
+            if before is None or as_first.facts == before.facts:
+                why = f"{who} {told.get('methods')}, which stays; a new ingest of all sources, or a mapping with methods, changes them"
+                self._notes.leave_out(f"{name}: its methods {own.get('methods')}", why)
+                return as_first
+        return samples if own == samples.attributes else replace(samples, attributes=own)
 
     def _describe(self, name: str, samples: Samples, now: dict[str, _Stream]) -> None:
         """Tells the cache of the stream, or holds it against what was told; `now` is what this recording says."""

@@ -65,6 +65,7 @@ def _read_streams(
             else:
                 _add_column(name, entry, rows, archive, metadata, notes)
         metadata["rate_hz"] = rate_hz
+        _say_other_axis(rows, streams, notes)
         for name, entry in streams.items():
             with notes.reading(f"{what}: {name}", f"{path}: {name}"):
                 yield from _read_stream(name, entry, archive, rate_hz, options, notes)
@@ -96,6 +97,18 @@ def _count_rows(path: Path, entries: Mapping[str, Entry]) -> int:
             "moment is no recording"
         )
     return rows
+
+
+def _say_other_axis(rows: int, streams: Mapping[str, Entry], notes: Notes) -> None:
+    """Reports it where the second dimension of all arrays may be the steps: they are as many in each, and more than the rows."""
+    seconds = {entry.shape[1] for entry in streams.values() if len(entry.shape) > 1}
+    named = [name for name, entry in streams.items() if len(entry.shape) > 1]
+    if len(seconds) == 1 and len(named) > 1 and (steps := max(seconds)) > rows:
+        why = (
+            f"the first dimension, {rows}, though the second is {steps} in each of {len(named)} arrays: where it counts the steps, "
+            "exchange the two, or write a file for each episode of a batch"
+        )
+        notes.assume("rows of arrays", why, *named)
 
 
 def _read_stream(

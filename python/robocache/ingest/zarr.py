@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import FileError
-from ..feature_names import declaring, may_name, own_names, own_units
+from ..feature_names import declares, declaring, may_name, own_names, own_units
+from .declared import PACKING, may_say_colors, say_colors, unpacked
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
@@ -140,9 +141,12 @@ def _open_arrays(store: Store, keys: list[str], rows: int, options: ZarrOptions,
                 notes.leave_out(key, array)
                 continue
             said = read_json(store, f"{key}/.zattrs") or {}
-            if others := sorted(said.keys() - declaring(said).keys()):
+            own = {
+                name: value for name, value in said.items() if declares(name) or may_say_colors(name) or name in PACKING
+            }
+            if others := sorted(said.keys() - own.keys()):
                 notes.leave_out(f"{key}: attributes", ", ".join(others))
-            array = replace(array, attributes=declaring(said))
+            array = replace(array, attributes=own)
             if array.shape[0] < rows:
                 raise SourceError(f"{array.where}: expected {rows} rows, by {_ENDS}, got {array.shape[0]}")
             if array.shape[0] > rows:
@@ -315,9 +319,11 @@ def _samples(
         rows = pixels
     is_image = rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1))
     if is_image and (rows.dtype == np.uint8 or is_image_of_16_bits(_name(array), rows.shape[1:3])):
+        say_colors([_name(array)], array.attributes, notes)
         return store_pixels(_name(array), time_ns, rows, options, clock, notes)
     names = own_names(_name(array), rows.shape[1:], array.attributes, ())
-    return Rows(time_ns, rows, names, clock, own_units(array.attributes, math.prod(rows.shape[1:])))
+    values = unpacked(_name(array), rows, array.attributes, notes)
+    return Rows(time_ns, values, names, clock, own_units(array.attributes, math.prod(rows.shape[1:])))
 
 
 def _texts(cells: np.ndarray) -> list[str]:

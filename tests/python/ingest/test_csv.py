@@ -114,8 +114,16 @@ def test_a_line_of_units_below_the_header(tmp_path, unit, factor):
     time_ns, values = ingest_lines(tmp_path, "time,x,y", f"{unit},m,", "100,3,4", "1200,5,6", "2300,7,8")
     assert time_ns == [100 * factor, 1200 * factor, 2300 * factor]
     assert values.tolist() == [[3, 4], [5, 6], [7, 8]]
-    (omission,) = robocache.open(tmp_path / "cache").provenance["left_out"]
-    assert omission["what"] == "imu: units"
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.provenance["left_out"] == []
+    assert dataset["imu"].attributes["units"] == ["m", ""]
+
+
+def test_a_line_of_other_units_in_a_later_file_is_refused(tmp_path):
+    for name, unit in (("a", "rad"), ("b", "deg")):
+        write(tmp_path / "logs" / name / "imu.csv", "time,x", f"s,{unit}", "0.0,1", "0.1,2")
+    with pytest.raises(robocache.Error, match=r"deg.*rad"):
+        robocache.ingest(tmp_path / "logs", tmp_path / "cache")
 
 
 def test_a_line_of_units_that_no_clock_here_has_is_refused(tmp_path):

@@ -348,6 +348,68 @@ def test_units_of_hdf5_are_attributes_of_its_streams_and_others_refused(at, tmp_
         robocache.ingest(tmp_path / "s1", tmp_path / "cache", append=True)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("append", [False, True])
+def test_a_file_without_units_goes_with_those_that_have_some(append, first, tmp_path):
+    for number, word in enumerate(("units", "note") if first == 0 else ("note", "units")):
+        (tmp_path / f"s{number * append}").mkdir(exist_ok=True)
+        write_aloha(tmp_path / f"s{number * append}/episode_{number}.hdf5", "rad", "dataset", word)
+    report = robocache.ingest(tmp_path / "s0", tmp_path / "cache")
+    if append:
+        report = robocache.ingest(tmp_path / "s1", tmp_path / "cache", append=True)
+    dataset = robocache.open(tmp_path / "cache")
+    assert len(dataset.episodes) == 2
+    assert dataset["observations/qpos"].attributes == ({"units": "rad"} if first == 0 else {})
+    assert bool(first) == any("its units" in one.what for one in report.left_out)
+
+
+# ---- packed numbers, colours, dimensions ----
+
+
+@pytest.mark.parametrize("form", ["hdf5", "zarr"])
+def test_numbers_that_attributes_scale_are_what_they_mean(form, tmp_path):
+    """As the CF conventions have it: stored * scale_factor + add_offset; and no value for the fill value."""
+    stored = np.array([[100, 200], [-999, 300], [400, 500]], np.int16)
+    attributes = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -999}
+    if form == "hdf5":
+        with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+            file["action"] = np.zeros((3, 2))
+            file.create_dataset("observations/qpos", data=stored).attrs.update(attributes)
+        robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
+        stream = robocache.open(tmp_path / "cache")["observations/qpos"]
+    else:
+        zarr = pytest.importorskip("zarr")
+        root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
+        for key, values in (("data/state", stored), ("meta/episode_ends", np.array([3]))):
+            root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
+        root["data/state"].attrs.update(attributes)
+        robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
+        stream = robocache.open(tmp_path / "cache")["state"]
+    expected = np.where(stored == -999, np.nan, stored * 0.5 + 10)
+    np.testing.assert_array_equal(np.asarray(stream.values), expected)
+
+
+@pytest.mark.parametrize("at", ["file", "group", "dataset"])
+@pytest.mark.parametrize("word", ["encoding", "color_space", "channel_order", "image_format"])
+def test_pictures_that_an_attribute_says_are_bgr_are_said(word, at, rng, tmp_path):
+    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+        file["action"] = np.zeros((3, 2))
+        image = file.create_dataset("observations/images/top", data=rng.integers(0, 255, (3, 32, 32, 3), np.uint8))
+        {"file": file, "group": file["observations"], "dataset": image}[at].attrs[word] = "BGR8"
+    report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
+    (said,) = [one for one in report.assumed if word in one.what]
+    assert said.streams == ["observations/images/top"] and 'channels = "bgr"' in said.reason
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_said"), [((4, 40, 3), True), ((3, 40), True), ((40, 4, 3), False), ((40, 3), False)]
+)
+def test_arrays_whose_second_dimension_may_count_steps_are_said(shape, is_said, tmp_path):
+    (tmp_path / "s").mkdir()
+    np.savez(tmp_path / "s/e.npz", fps=10, q=np.zeros(shape), v=np.zeros(shape))
+    assert is_said == bool(said(robocache.ingest(tmp_path / "s", tmp_path / "cache")))
+
+
 # ---- 16 bits ----
 
 

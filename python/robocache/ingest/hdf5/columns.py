@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 
 from ...feature_names import own_names, own_units
+from ..declared import say_colors, unpacked
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
@@ -149,7 +150,11 @@ class Column:
             if not self._is_written():
                 self.notes.leave_out(self.stream, "declared, never written")
                 return
-            yield from self._samples(options, kinds)
+            for stream, samples in self._samples(options, kinds):
+                if isinstance(samples, Frames):
+                    for attributes in (self.dataset.attributes, *self.dataset.above):
+                        say_colors([stream], attributes, self.notes)
+                yield stream, samples
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         """Rows from one up to another, as h5py gives them; all of plain numbers without its detours for other types."""
@@ -205,7 +210,8 @@ class Column:
         else:
             names = own_names(self.stream, shape, self.dataset.attributes, self.dataset.above)
             attributes = {**self.clock.attributes, **own_units(self.dataset.attributes, math.prod(shape))}
-            for start, stop, values in self._parts():
+            for start, stop, stored in self._parts():
+                values = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
                 yield self.stream, Rows(self._time_ns(start, stop), values, names, self.clock.kind, attributes)
 
     def _time_ns(self, start: int, stop: int) -> np.ndarray:

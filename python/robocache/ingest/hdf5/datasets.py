@@ -19,7 +19,8 @@ import h5py
 import numpy as np
 
 from ...errors import FileError
-from ...feature_names import may_name, may_say_unit
+from ...feature_names import declares
+from ..declared import PACKING, may_say_colors
 from ..files import Listing, check_file, look_through
 from ..formats.hdf5 import PROPRIO, TRAJECTORY, is_hdf5
 from ..reader_process import ReaderProcess, reader_process
@@ -370,7 +371,7 @@ def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -
     others = []
     for name in _attribute_names(node):
         shown = name.decode(errors="backslashreplace")
-        if may_name(shown) or may_say_unit(shown):
+        if declares(shown) or may_say_colors(shown) or (shown in PACKING and isinstance(node, Dataset)):
             _take_attribute(facts, node, name, f"{path}: attribute {shown}", notes)
         else:
             others.append(shown)
