@@ -264,7 +264,7 @@ def test_a_demo_without_rows_and_what_lies_beside(rng, tmp_path):
         file["notes"] = 1
         file["data/readme"] = np.arange(3)
         file["data"].attrs["total"] = 7
-        file["data/demo_1/actions"].attrs["unit"] = "m"
+        file["data/demo_1/actions"].attrs["origin"] = "m"
     report = robocache.ingest(path, tmp_path / "cache")
     told = {omission.what: omission.reason for omission in report.left_out}
     assert report.episodes == 1 and told["demo_0"] == "nothing in it to keep"

@@ -563,14 +563,14 @@ def test_numbers_that_no_cache_holds_are_left_out_by_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["store.zarr", "store.zarr.zip"])
 def test_attributes_of_an_array_are_named(name, tmp_path):
-    """A scale of xarray's, which is not applied, among them."""
+    """But those of xarray that scale or measure its values."""
     folder = write_store(tmp_path / "store.zarr", {"depth": np.arange(17)})
-    (folder / "data/depth/.zattrs").write_text('{"scale_factor": 0.001, "units": "m"}')
+    (folder / "data/depth/.zattrs").write_text('{"scale_factor": 0.001, "units": "m", "title": "z", "note": 1}')
     if name.endswith(".zip"):
         zip_tree(folder, tmp_path / name)
         shutil.rmtree(folder)
     found = Yields("zarr", tmp_path / name, rate_hz=10)
-    assert found.left_out["data/depth: attributes"] == "scale_factor, units"
+    assert found.left_out["data/depth: attributes"] == "note, title"
     assert [what for what in found.left_out if what.endswith("attributes")] == ["data/depth: attributes"]
 
 
