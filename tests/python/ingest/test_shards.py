@@ -1,5 +1,6 @@
 """An ingest that is shared out gives the bytes of one that is not, whatever dies on the way."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -521,6 +522,30 @@ robocache.ingest(sys.argv[1], sys.argv[2], on_error="skip", workers=2, overwrite
 def start_ingest(source, cache, overwrite=False):
     command = [sys.executable, "-c", _INGEST, str(source), str(cache), "overwrite" if overwrite else ""]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_worker_that_is_killed_is_an_error_and_the_next_run_goes_on(tmp_path):
+    source = write_logs(tmp_path / "logs", 6)
+    robocache.ingest(source, tmp_path / "single", on_error="skip")
+    killed = []
+
+    def kill_one(done, total, what):
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid() and not killed:
+                    killed.append(int(path.parent.name))
+                    os.kill(killed[0], signal.SIGKILL)
+
+    began = time.monotonic()
+    with pytest.raises(
+        robocache.FileError, match=r"cache\.shards/.*: the process that converts it ended by itself \(-9\)"
+    ):
+        robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2, progress=kill_one)
+    assert time.monotonic() - began < 60 and killed
+    assert not (tmp_path / "cache").exists()
+    robocache.ingest(source, tmp_path / "cache", on_error="skip", workers=2)
+    assert_same(tmp_path / "single", tmp_path / "cache")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "logs", "single"]
 
 
 def attack(source, expected, cache, kills, seed, overwrite=False):

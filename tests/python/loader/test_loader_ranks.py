@@ -440,6 +440,57 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(plain, tmp_path):
         assert batches_from(resumed, 40) == wanted[number:]
 
 
+RANK = """
+import sys
+import robocache
+
+path, rank = sys.argv[1:]
+loader = robocache.Loader(path, batch_size=8, delta_timestamps={"x": [0.0]}, seed=5, framework="numpy", device="cpu",
+                          memory=robocache.Memory(residency="pinned"),
+                          ranks=robocache.Ranks(rank=int(rank), world_size=2))
+while True:
+    for batch in loader:
+        print(batch["x"].tolist(), flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_a_rank_that_is_killed_takes_nothing_from_the_others(plain):
+    """A Loader waits for no other rank: the one that is left gives its batches, as it would have, and in time."""
+    options = {"batch_size": 8, "delta_timestamps": {"x": [0.0]}, "seed": 5, "framework": "numpy", "world_size": 2}
+    expected = [
+        batch["x"].tolist()
+        for batch in itertools.islice(
+            itertools.chain.from_iterable(itertools.repeat(flat_loader(plain[0], rank=0, **options))), 40
+        )
+    ]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, plain[0].path, str(rank)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+        for rank in range(2)
+    ]
+    came = []
+    try:
+        for number in range(40):
+            came.append(json.loads(running[0].stdout.readline()))
+            print(file=running[0].stdin, flush=True)
+            if number == 5:
+                assert running[1].stdout.readline()  # it has begun
+                running[1].kill()
+                began = time.monotonic()
+        assert time.monotonic() - began < 30
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+    assert came == expected
+
+
 def test_anchors_of_all_ranks_are_an_epoch(dataset, recording, device):
     """With streams of every kind, edges and episodes."""
     options = {"edges": "drop", "drop_n_last": 2, "episodes": [6, 0, 3], "device": device, "batch_size": 7}
