@@ -21,6 +21,7 @@
 #include "robocache/image/decode_jpeg.hpp"
 #include "robocache/image/image_batch.hpp"
 #include "robocache/live/aligner.hpp"
+#include "robocache/live/chunks.hpp"
 #include "robocache/ops/fuse/fuse.hpp"
 #include "robocache/ops/resample/resample.hpp"
 #include "robocache/points/integrate_tsdf/integrate_tsdf.hpp"

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .. import errors
+from .. import _lib, errors
 from .._check import number, whole
 from ..spec import Spec
 
-_MODES = ("newest", "ensemble", "cross-fade")
-
-
-class _Chunk(NamedTuple):
-    time_ns: np.ndarray  # [T], ascending
-    actions: np.ndarray  # [T, D]
-    end_ns: int  # a step's length behind the last one
-
-    def at(self, time_ns: int) -> np.ndarray | None:
-        """The last step at or before a moment."""
-        step = int(np.searchsorted(self.time_ns, time_ns, "right")) - 1
-        return None if step < 0 or time_ns >= self.end_ns else self.actions[step]
+_chunks_open = _lib.function("chunks_open")
+_chunks_put = _lib.function("chunks_put")
+_chunks_at = _lib.function("chunks_at")
+_chunks_leftover = _lib.function("chunks_leftover")
+_chunks_frozen = _lib.function("chunks_frozen")
+_chunks_covered_until_ns = _lib.function("chunks_covered_until_ns")
+_chunks_starved = _lib.function("chunks_starved")
+_array_of = _lib.function("array_of")
 
 
 class Chunks:
@@ -65,23 +59,14 @@ class Chunks:
         spec: Spec | None = None,
         key: str | None = None,
     ) -> None:
-        if mode not in _MODES:
-            raise errors.ArgumentError(f"mode: expected one of {', '.join(map(repr, _MODES))}, got {mode!r}")
-        self._mode, self._decay, self._fade_ns = (
-            mode,
-            float(number("decay", decay)),
-            1e9 * float(number("fade_s", fade_s)),
+        self._handle = _chunks_open(
+            _lib.text("mode", mode), float(number("decay", decay)), float(number("fade_s", fade_s))
         )
-        if not self._fade_ns > 0 or not math.isfinite(self._decay):
-            raise errors.ArgumentError(f"fade_s, decay: expected above 0, and finite, got {fade_s!r} and {decay!r}")
         if (spec is None) != (key is None):
             raise errors.ArgumentError("spec, key: expected both or none")
         if spec is not None and key not in spec.keys:
             raise errors.ArgumentError(f"key: expected one of the spec's, {', '.join(spec.keys)}, got {key!r}")
         self._spec, self._key = spec, key
-        self._chunks: deque[_Chunk] = deque()  # by the anchors' stamps, the newest last
-        self._fades_from: int | None = None
-        self.starved = 0
 
     def put(
         self,
@@ -115,63 +100,40 @@ class Chunks:
         values = values[0] if values.ndim == 3 and len(values) == 1 else values
         if values.ndim != 2 or len(values) != len(offsets) or not len(offsets):
             raise errors.ArgumentError(f"actions: expected [{len(offsets)}, D], got {list(values.shape)}")
-        if (np.diff(offsets) <= 0).any():
-            raise errors.ArgumentError("offsets_s: expected ascending seconds")
-        if not np.isfinite(values).all():
-            raise errors.ArgumentError("actions: expected finite numbers")
-        if self._chunks and values.shape[1] != self._chunks[-1].actions.shape[1]:
-            raise errors.ArgumentError(
-                f"actions: expected {self._chunks[-1].actions.shape[1]} features, got {values.shape[1]}"
-            )
-        time_ns = anchor + offsets
-        length = int(time_ns[-1] - time_ns[-2]) if len(time_ns) > 1 else 1
-        chunk = _Chunk(time_ns, values, int(time_ns[-1]) + length)
-        index = sum(int(one.time_ns[0]) <= int(time_ns[0]) for one in self._chunks)  # an older one may come late
-        self._fades_from = None if index == len(self._chunks) else self._fades_from
-        self._chunks.insert(index, chunk)
+        _chunks_put(self._handle, _lib.from_numpy(anchor + offsets), _lib.from_numpy(np.ascontiguousarray(values)))
 
     def at(self, time_ns: int) -> np.ndarray | None:
         """The action ``[D]`` float64 at a moment; None, which :attr:`starved` counts, where no chunk has one.
 
         Moments are asked for in ascending order: chunks that have no action at or after one are forgotten.
         """
-        moment = whole("time_ns", time_ns)
-        while self._chunks and self._chunks[0].end_ns <= moment and len(self._chunks) > 1:
-            self._chunks.popleft()
-        found = [action for chunk in self._chunks if (action := chunk.at(moment)) is not None]
-        if not found:
-            self.starved += 1
-            return None
-        if self._mode == "ensemble":
-            weights = np.exp(-self._decay * np.arange(len(found)))
-            return np.asarray(weights @ np.array(found) / weights.sum())
-        if self._mode == "cross-fade" and len(found) > 1:
-            self._fades_from = moment if self._fades_from is None else self._fades_from
-            share = min(1.0, (moment - self._fades_from) / self._fade_ns)
-            return np.asarray(found[-2] + share * (found[-1] - found[-2]))
-        return np.array(found[-1])
+        action = _chunks_at(self._handle, whole("time_ns", time_ns))
+        return None if action is None else _lib.to_numpy(action)
 
     def leftover(self, time_ns: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rest of the newest chunk behind a moment: stamps ``[n]`` and actions ``[n, D]``, which real-time chunking
         begins its next chunk with."""
-        if not self._chunks:
-            return np.zeros(0, np.int64), np.zeros((0, 0))
-        chunk = self._chunks[-1]
-        step = int(np.searchsorted(chunk.time_ns, whole("time_ns", time_ns), "right"))
-        return chunk.time_ns[step:].copy(), chunk.actions[step:].copy()
+        rest = _chunks_leftover(self._handle, whole("time_ns", time_ns))
+        stamps, actions = (_lib.to_numpy(_array_of(rest, None, index)) for index in range(2))
+        return stamps, actions.reshape(len(stamps), -1 if len(stamps) else 0)
 
     def frozen(self, time_ns: int) -> int:
         """How many steps of the newest chunk begin at or before a moment: until then they are carried out, whatever comes.
 
         Of what :meth:`leftover` gives at the moment t, ``frozen(u) - frozen(t)`` are carried out before u.
         """
-        if not self._chunks:
-            return 0
-        return int(np.searchsorted(self._chunks[-1].time_ns, whole("time_ns", time_ns), "right"))
+        frozen: int = _chunks_frozen(self._handle, whole("time_ns", time_ns))
+        return frozen
 
     @property
     def covered_until_ns(self) -> int | None:
-        return max((chunk.end_ns for chunk in self._chunks), default=None)
+        until: int | None = _chunks_covered_until_ns(self._handle)
+        return until
+
+    @property
+    def starved(self) -> int:
+        starved: int = _chunks_starved(self._handle)
+        return starved
 
     def _as_recorded(self, output: Any, batch: Mapping[str, Any]) -> Any:
         if self._spec is None or self._key is None:

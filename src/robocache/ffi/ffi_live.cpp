@@ -10,6 +10,7 @@
 #include "robocache/ffi/ffi.hpp"
 #include "robocache/image/codec.hpp"
 #include "robocache/live/aligner.hpp"
+#include "robocache/live/chunks.hpp"
 #include "robocache/live/topic.hpp"
 #include "robocache/source/ring.hpp"
 
@@ -31,8 +32,14 @@ struct TopicHandle {
   std::shared_ptr<Topic> topic;
 };
 
+struct ChunksHandle {
+  static constexpr const char* kTypeKey = "robocache.live.Chunks";
+  std::shared_ptr<Chunks> chunks;
+};
+
 Ring& ring_of(const Args& args) { return *args.object<RingHandle>(0, "ring").ring; }
 Topic& topic_of(const Args& args) { return *args.object<TopicHandle>(0, "topic").topic; }
+Chunks& chunks_of(const Args& args) { return *args.object<ChunksHandle>(0, "chunks").chunks; }
 Aligner& aligner_of(const Args& args) { return *args.object<AlignerHandle>(0, "aligner").aligner; }
 
 void* batch_memory(const Aligner& aligner, const Args& args) {
@@ -225,6 +232,52 @@ ROBOCACHE_FFI(aligner_stalest, args, result) {
     result.set(std::string_view(nlohmann::json{{"key", stalest->key}, {"behind_ns", stalest->behind_ns}}.dump()));
   }
 }
+
+// (mode, decay, fade_s) -> chunks
+ROBOCACHE_FFI(chunks_open, args, result) {
+  result.set_object(
+      ChunksHandle{std::make_shared<Chunks>(ChunkOptions{.mode = value_of<ChunkMode>(args.string(0, "mode"), "mode"),
+                                                         .decay = args.real(1, "decay"),
+                                                         .fade_ns = 1e9 * args.real(2, "fade_s")})});
+}
+
+// (chunks, int64 [T] stamps, float64 [T, D] actions)
+ROBOCACHE_FFI(chunks_put, args, result) {
+  const TensorView time_ns = args.tensor(1, "time_ns");
+  const TensorView actions = args.tensor(2, "actions");
+  chunks_of(args).put({static_cast<const int64_t*>(time_ns.data), static_cast<size_t>(time_ns.numel())},
+                      {static_cast<const double*>(actions.data), static_cast<size_t>(actions.numel())});
+  result.set(int64_t{0});
+}
+
+// (chunks, time_ns) -> the action, float64 [D]; nothing where no chunk has one
+ROBOCACHE_FFI(chunks_at, args, result) {
+  Chunks& chunks = chunks_of(args);
+  OwnedTensor action = OwnedTensor::allocate(DType::kFloat64, {}, {chunks.features()});
+  if (!chunks.at(args.integer(1, "time_ns"),
+                 {static_cast<double*>(action.view().data), static_cast<size_t>(chunks.features())})) {
+    return;
+  }
+  result.set(std::move(action));
+}
+
+// (chunks, time_ns) -> Arrays of the newest chunk's rest: int64 [n] stamps, float64 [n * D] actions
+ROBOCACHE_FFI(chunks_leftover, args, result) {
+  const Chunks::Rest rest = chunks_of(args).leftover(args.integer(1, "time_ns"));
+  Arrays arrays;
+  const auto add = [&](DType dtype, const auto& numbers) {
+    arrays.arrays.emplace_back(OwnedTensor::allocate(dtype, {}, {std::ssize(numbers)}));
+    std::ranges::copy(numbers,
+                      static_cast<std::remove_cvref_t<decltype(numbers[0])>*>(arrays.arrays.back()->view().data));
+  };
+  add(DType::kInt64, rest.time_ns);
+  add(DType::kFloat64, rest.actions);
+  result.set_object(std::move(arrays));
+}
+
+ROBOCACHE_FFI(chunks_frozen, args, result) { result.set(chunks_of(args).frozen(args.integer(1, "time_ns"))); }
+ROBOCACHE_FFI(chunks_covered_until_ns, args, result) { set(result, chunks_of(args).covered_until_ns()); }
+ROBOCACHE_FFI(chunks_starved, args, result) { result.set(chunks_of(args).starved()); }
 
 ROBOCACHE_FFI(aligner_bad_frames, args, result) { result.set(aligner_of(args).bad_frames()); }
 

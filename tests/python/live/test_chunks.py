@@ -115,7 +115,9 @@ def test_chunks_that_are_none(arguments, words):
     chunks.put(0, [0.0, 0.1], np.zeros((2, 1)))
     with pytest.raises(robocache.ArgumentError, match=words):
         chunks.put(*arguments)
-    with pytest.raises(robocache.ArgumentError, match="mode: expected one of"):
+    with pytest.raises(
+        robocache.ArgumentError, match="mode: expected 'newest', 'ensemble' or 'cross-fade', got 'mean'"
+    ):
         Chunks("mean")
     with pytest.raises(robocache.ArgumentError, match="expected both or none"):
         Chunks(key="action")

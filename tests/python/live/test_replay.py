@@ -226,7 +226,7 @@ def ask(aligner, loader, thread, planted):
             int(np.searchsorted(moments, frontier)) if at is None else at
         )  # those before the first row are of no episode
         end = int(np.searchsorted(moments, frontier, side="right"))
-        for moment in moments[at:end].tolist():
+        for moment in moments[max(at, end - 1) if planted == "now" else at : end].tolist():
             batch = aligner.at(moment, settled=planted != "now")
             batches[moment] = {key: array.copy() for key, array in batch.items() if key != "anchor_age_ns"}
         at = max(at, end)
@@ -409,7 +409,7 @@ def test_the_comparison_finds_planted_faults(recordings, tmp_path):
         assert len(found) >= least, (change.__name__, len(found))
     same = rewritten(tmp_path / "same", played, recording, lambda stamps, rows, arrivals: (stamps, rows))
     assert differences(played.batches, same, [moment for moment in played.batches if moment in same]) == {}
-    for_now = Played(tmp_path / "now", recording, speed=20, begin_s=2.0, seconds=10.0, planted="now")
+    for_now = Played(tmp_path / "now", recording, speed=4, begin_s=2.0, seconds=10.0, planted="now")
     expected = gathered(loader_of(for_now.recorded, recording.streams))
     moments = [moment for moment in for_now.batches if moment in expected]
-    assert len(differences(for_now.batches, expected, moments)) > 0.9 * len(moments) > 500
+    assert len(differences(for_now.batches, expected, moments)) > 0.9 * len(moments) > 20

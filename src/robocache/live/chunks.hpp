@@ -1,0 +1,80 @@
+// A policy's action chunks become the action at a moment: by the stamps of their steps, never by counting calls.
+//
+//   Chunks chunks({.mode = ChunkMode::kEnsemble});
+//   chunks.put(stamps, actions);  // [T] ns, [T, D]: the policy's, as recorded
+//   std::vector<double> action(chunks.features());
+//   if (chunks.at(now_ns, action)) move(action);
+//
+// A step counts from its stamp to the next one's, the last for as long as the one before it. So steps that were over when the chunk
+// came are passed over by time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "robocache/core/enum_names.hpp"
+
+namespace robocache {
+
+enum class ChunkMode : uint8_t {
+  kNewest,    // the action of the newest chunk that has one
+  kEnsemble,  // the mean of all that have one, weighted by exp(-decay i), i = 0 for the oldest (ACT, Zhao et al., 2023)
+  kCrossFade,  // from the chunk before to the newest, in a straight line over fade_ns from the first moment asked for after it came
+};
+
+template <>
+struct EnumNames<ChunkMode> {
+  static constexpr std::string_view names[] = {"newest", "ensemble", "cross-fade"};
+};
+
+struct ChunkOptions {
+  ChunkMode mode = ChunkMode::kNewest;
+  double decay = 0.01;
+  double fade_ns = 1e8;
+};
+
+// One thread uses it.
+class Chunks {
+ public:
+  explicit Chunks(ChunkOptions options);  // throws ArgumentError
+
+  // Takes a chunk of T >= 1 steps: ascending stamps, and [T, D] finite numbers. Throws ArgumentError.
+  void put(std::span<const int64_t> time_ns, std::span<const double> actions);
+
+  // Writes the action at a moment, features() numbers. False, which starved() counts, if no chunk has one. Moments are asked for in
+  // ascending order: chunks that have no action at or after one are forgotten.
+  bool at(int64_t time_ns, std::span<double> action);
+
+  // The rest of the newest chunk behind a moment, which real-time chunking begins its next chunk with. Valid until the next put().
+  struct Rest {
+    std::span<const int64_t> time_ns;
+    std::span<const double> actions;
+  };
+  Rest leftover(int64_t time_ns) const;
+
+  // How many steps of the newest chunk begin at or before a moment: until then they are carried out, whatever comes.
+  int64_t frozen(int64_t time_ns) const;
+
+  std::optional<int64_t> covered_until_ns() const;  // from then on no chunk has an action; none before the first chunk
+  int64_t starved() const { return starved_; }
+  int64_t features() const { return features_; }  // D; 0 before the first chunk
+
+ private:
+  struct Chunk {
+    std::vector<int64_t> time_ns;
+    std::vector<double> actions;
+    int64_t end_ns;  // a step's length behind the last one
+  };
+
+  const ChunkOptions options_;
+  std::deque<Chunk> chunks_;  // by their first stamps, the newest last
+  std::optional<int64_t> fades_from_;
+  std::vector<const double*> found_;  // of at()
+  int64_t features_ = 0;
+  int64_t starved_ = 0;
+};
+
+}  // namespace robocache

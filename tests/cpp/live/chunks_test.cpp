@@ -1,0 +1,73 @@
+// The action at a moment, out of a policy's chunks. tests/python/live has the rule, as a loop over all steps.
+#include "robocache/live/chunks.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "tests/cpp/expect_refused.hpp"
+
+namespace robocache {
+namespace {
+
+std::vector<double> at(Chunks& chunks, int64_t time_ns) {
+  std::vector<double> action(static_cast<size_t>(chunks.features()));
+  if (!chunks.at(time_ns, action)) action.clear();
+  return action;
+}
+
+void put(Chunks& chunks, std::vector<int64_t> time_ns, std::vector<double> actions) { chunks.put(time_ns, actions); }
+
+TEST(Chunks, TakeStepsByTime) {
+  Chunks chunks({});
+  EXPECT_TRUE(at(chunks, 5).empty());
+  EXPECT_EQ(chunks.covered_until_ns(), std::nullopt);
+  put(chunks, {10, 20, 40}, {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(chunks.features(), 2);
+  EXPECT_TRUE(at(chunks, 9).empty());
+  EXPECT_EQ(at(chunks, 10), (std::vector<double>{1, 2}));
+  EXPECT_EQ(at(chunks, 39), (std::vector<double>{3, 4}));
+  EXPECT_EQ(at(chunks, 59), (std::vector<double>{5, 6}));  // as long as the step before
+  EXPECT_TRUE(at(chunks, 60).empty());
+  EXPECT_EQ(chunks.covered_until_ns(), 60);
+  EXPECT_EQ(chunks.starved(), 3);
+  EXPECT_EQ(chunks.frozen(20), 2);
+  const Chunks::Rest rest = chunks.leftover(10);
+  EXPECT_EQ(std::vector(rest.time_ns.begin(), rest.time_ns.end()), (std::vector<int64_t>{20, 40}));
+  EXPECT_EQ(std::vector(rest.actions.begin(), rest.actions.end()), (std::vector<double>{3, 4, 5, 6}));
+}
+
+TEST(Chunks, MixThoseThatHaveAnAction) {
+  Chunks ensemble({.mode = ChunkMode::kEnsemble, .decay = 0.5});
+  put(ensemble, {20, 30}, {4, 5});
+  put(ensemble, {10, 20}, {1, 2});  // an older one that comes late
+  const double older = 1;
+  const double newer = std::exp(-0.5);
+  EXPECT_DOUBLE_EQ(at(ensemble, 25)[0], (older * 2 + newer * 4) / (older + newer));
+  EXPECT_EQ(at(ensemble, 35)[0], 5);
+
+  Chunks fading({.mode = ChunkMode::kCrossFade, .fade_ns = 100});
+  put(fading, {0, 100, 200, 300}, {0, 0, 0, 0});
+  put(fading, {110, 210, 310}, {1, 1, 1});
+  EXPECT_EQ(at(fading, 120)[0], 0);
+  EXPECT_EQ(at(fading, 145)[0], 0.25);
+  EXPECT_EQ(at(fading, 220)[0], 1);
+}
+
+TEST(Chunks, RefuseWhatIsNone) {
+  using test::expect_refused;
+  expect_refused<ArgumentError>([] { Chunks({.fade_ns = 0}); }, "fade_s: expected above 0");
+  expect_refused<ArgumentError>([] { Chunks({.decay = std::numeric_limits<double>::infinity()}); },
+                                "decay: expected a finite number");
+  Chunks chunks({});
+  put(chunks, {0, 1}, {0, 1});
+  expect_refused<ArgumentError>([&] { put(chunks, {0, 0}, {0, 1}); }, "offsets_s: expected ascending");
+  expect_refused<ArgumentError>([&] { put(chunks, {0}, {NAN}); }, "actions: expected finite numbers");
+  expect_refused<ArgumentError>([&] { put(chunks, {0}, {1, 2}); }, "actions: expected 1 features, got 2");
+  expect_refused<ArgumentError>([&] { put(chunks, {}, {}); }, "actions: expected as many numbers");
+}
+
+}  // namespace
+}  // namespace robocache
