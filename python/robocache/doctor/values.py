@@ -30,6 +30,7 @@ QUATERNION_NORM = 0.01
 STATS_TOLERANCE = 1e-5
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _BYTES = 1 << 24  # scanned at a time
+_NUMBERS = 1 << 18  # compared with their neighbours at a time
 _scan_open, _scan_add, _scan_found = (_lib.function(f"scan_{name}") for name in ("open", "add", "found"))
 _array_of = _lib.function("array_of")
 _QUATERNION = re.compile(r"(?i)^(.*?)(?:quat(?:ernion)?|q|rotation|orientation|rot)?[._]?q?([wxyz])$")
@@ -78,7 +79,9 @@ def check_values(survey: Survey) -> Iterator[Finding]:
         yield from _near_constant(of_stream)
         yield from _outside(of_stream)
         yield from _stuck(of_stream, survey)
-        yield from _jumps(of_stream)
+        vectors = _vectors_past_half_a_turn(of_stream, survey)
+        yield from _jumps(of_stream, vectors)
+        yield from _vectors(of_stream, vectors)
         yield from _rotations(of_stream)
         yield from _statistics(of_stream, survey.dataset)
 
@@ -378,16 +381,16 @@ _JUMPS: dict[str, tuple[str, str, str, str]] = {
 }
 
 
-def _jumps(of: Scan) -> Iterator[Finding]:
+def _jumps(of: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
     episodes = max(int(np.count_nonzero(of.clock.rows)), 1)
     turning = {f + k: f for f in quaternions(of.stream) for k in range(4)}
-    mended = _methods_of_angles(of)
+    mended = _methods_of_angles(of, vectors)
     for what, (severity, code, message, advice) in _JUMPS.items():
         for f, found in sorted(of.jumps.items()):
             least = JUMP_RANGE * float(of.high[f] - of.low[f])
             jumps = [(row, size) for row, kind, size in found if kind == what and abs(size) >= least]
             if _covariance(of.stream, f) or (
-                what == "wrap" and not any(start <= f < stop for start, stop, _ in mended)
+                what == "wrap" and not any(start <= f < stop == start + 1 for start, stop, _ in mended)
             ):
                 continue
             if what == "step":
@@ -416,19 +419,92 @@ def _jumps(of: Scan) -> Iterator[Finding]:
             )
 
 
-def _methods_of_angles(of: Scan) -> list[list[Any]]:
-    """Returns methods for the features that wrap and are interpolated: "angle" for radians. Degrees have no method, so they are held."""
+def _methods_of_angles(of: Scan, vectors: dict[int, tuple[int, int]]) -> list[list[Any]]:
+    """Returns methods for the features that wrap and are interpolated: "angle" for radians. Degrees and rotation vectors have no
+    method, so they are held."""
     said = {f for start, stop, method in methods_of(of.stream) if method != "linear" for f in range(start, stop)}
-    mended = []
+    mended: list[list[Any]] = [[start, start + 3, "previous"] for start in vectors]
+    said |= {f for start in vectors for f in range(start, start + 3)}
     for f, found in sorted(of.jumps.items()):
         sizes = [abs(size) for _, kind, size in found if kind == "wrap"]
         if sizes and f not in said and of.stream.dtype.kind == "f":
             mended.append([f, f + 1, "angle" if max(sizes) < 10 else "previous"])
-    return mended
+    return sorted(mended)
+
+
+def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, int]]:
+    """Returns the first features of rotation vectors v that become v - 2 pi v / |v| from a row to the next, the same rotation; how often,
+    and the first such row. Euler angles wrap feature by feature. Features with a method of their own do not count."""
+    said = {
+        f
+        for start, stop, method in methods_of(of.stream)
+        if method not in ("linear", "angle")
+        for f in range(start, stop)
+    }
+    with np.errstate(invalid="ignore"):
+        most = np.maximum(np.abs(of.low), np.abs(of.high))
+    starts = [
+        f
+        for f in range(len(most) - 2)
+        if said.isdisjoint(range(f, f + 3))
+        and (most[f : f + 3] < 2 * np.pi + 0.1).all()
+        and (most[f : f + 3] ** 2).sum() > 9
+    ]
+    if not starts or of.stream.dtype.kind in "biu":
+        return {}
+    first, last = starts[0], starts[-1] + 3
+    left = np.array(starts) - first
+    begins = np.zeros(of.stream.rows + 1, bool)
+    begins[of.stream.row_offsets] = True
+    counts = np.zeros((2, len(starts)), np.int64)  # of large steps, and of those that turn a vector over
+    closeness = np.zeros(len(starts))  # of these; three features that lack one of the vector's are farther off
+    rows_of = np.full(len(starts), -1)
+    step = max(_NUMBERS // len(most), 2)
+    for at in range(1, of.stream.rows, step):
+        rows = slice(at - 1, min(at + step, of.stream.rows))
+        table = of.stream.values[rows].reshape(rows.stop - rows.start, -1)[:, first:last]
+        with np.errstate(invalid="ignore", over="ignore"):
+            steps = table[1:] - table[:-1]
+            if steps.max() < 3 and steps.min() > -3:
+                survey.forget(of.stream, rows)
+                continue
+            index = np.flatnonzero((np.abs(steps) > 3).any(1) & ~begins[at : rows.stop])
+            v, w = (table[index + k][:, left[:, None] + np.arange(3)].astype(np.float64) for k in (0, 1))
+            survey.forget(of.stream, rows)
+            far = np.linalg.norm(w - v, axis=2) > 5
+            length = np.linalg.norm(v, axis=2, keepdims=True)
+            off = np.linalg.norm(w - v * (1 - 2 * np.pi / np.maximum(length, 1e-9)), axis=2)
+            as_angles = np.linalg.norm(np.mod(w - v + np.pi, 2 * np.pi) - np.pi, axis=2)
+            over = far & (off < 0.35) & (off < as_angles / 2)
+        counts += far.sum(0), over.sum(0)
+        closeness += np.where(over, 0.35 - off, 0).sum(0)
+        for i in np.flatnonzero(over.any(0) & (rows_of < 0)):
+            rows_of[i] = index[over[:, i].argmax()] + at
+    found: dict[int, tuple[int, int]] = {}
+    for i in np.argsort(-closeness, kind="stable"):
+        start = starts[i]
+        if counts[1, i] and 10 * counts[1, i] >= 9 * counts[0, i] and all(abs(start - other) > 2 for other in found):
+            found[start] = (int(counts[1, i]), int(rows_of[i]))
+    return dict(sorted(found.items()))
+
+
+def _vectors(of: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
+    mended = _methods_of_angles(of, vectors)
+    for start, (number, row) in vectors.items():
+        yield Finding(
+            "warning",
+            "rotation-vector-wrap",
+            f"{feature_names(of.stream, list(range(start, start + 3)))}: a rotation vector that passes half a turn {number} "
+            f"time{'s' * (number != 1)}: v and v - 2 pi v / |v| are one rotation",
+            **of.clock.locate(row),
+            count=number,
+            advice="Between such rows interpolation passes through rotations that were never there. Ingest with --mapping FILE, which "
+            f"contains{_mapping_of_angles(of.stream, mended)}",
+        )
 
 
 def _mapping_of_angles(stream: Stream, methods: list[list[Any]]) -> str:
-    degrees = any(method == "previous" for _, _, method in methods)
+    degrees = any(method == "previous" and stop == start + 1 for start, stop, method in methods)
     return f":\n{mapping_line(stream.name, methods)}" + (
         "\n(degrees have no method: the row before is held)" if degrees else ""
     )

@@ -253,6 +253,45 @@ def test_an_angle_that_wraps_often(tmp_path, turn, low, share, hovers):
     assert ('[[0, 1, "angle"]]' if turn < 10 else '[[0, 1, "previous"]]') in found.advice
 
 
+@pytest.mark.parametrize("axis", [(1, 0.1, 0.05), (1, 1, 0.1), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("past_pi", [False, True], ids=["of length up to pi", "of length up to 2 pi"])
+def test_a_rotation_vector_that_passes_half_a_turn(tmp_path, axis, past_pi):
+    """A gripper that points down, about an axis that moves a little: the vector turns over again and again."""
+    rows = 600
+    time = np.arange(rows) * 20_000_000
+    about = np.array(axis) + 0.02 * np.stack([np.sin(time * 1e-9), np.cos(time * 2e-9), np.sin(time * 3e-9)], 1)
+    about /= np.linalg.norm(about, axis=1, keepdims=True)
+    angle = np.pi + 0.1 * np.sin(np.arange(rows) * 0.37)
+    v = Rotation.from_rotvec(about * angle[:, None]).as_rotvec()
+    if past_pi:  # as a quaternion of either sign gives it: (pi, 2 pi] where w is below 0
+        v = about * (np.pi * 0.9 + 0.2 * (np.arange(rows) % 50 > 25))[:, None]
+        over = np.arange(rows) % 37 > 20
+        v[over] *= 1 - 2 * np.pi / np.linalg.norm(v[over], axis=1, keepdims=True)
+    turned_over = np.linalg.norm(np.diff(v, axis=0), axis=1) > 5
+    values = np.concatenate(
+        [np.cumsum(np.random.default_rng(0).normal(0, 1e-3, (rows, 3)), 0), v, np.ones((rows, 1))], 1
+    )
+    names = ["x", "y", "z", "a", "b", "c", "gripper"]
+    cache = robots.write(tmp_path / "cache", [{"state": (time, values)}], describe={"state": {"names": names}})
+    found = [f for f in robocache.doctor(cache).findings if f.code in ("angle-wrap", "rotation-vector-wrap", "spike")]
+    assert [f.code for f in found] == ["rotation-vector-wrap"] and found[0].message.startswith("a, b, c")
+    assert found[0].count == turned_over.sum() and found[0].row == np.argmax(turned_over) + 1
+    assert found[0].advice.splitlines()[1:] == ['streams."state".methods = [[3, 6, "previous"]]']
+
+
+def test_euler_angles_and_joints_are_no_rotation_vectors(tmp_path):
+    rows = 600
+    time = np.arange(rows) * 20_000_000
+    rng = np.random.default_rng(1)
+    euler = np.stack([np.pi + 0.1 * np.sin(np.arange(rows) * 0.37), np.full(rows, 0.4), np.full(rows, -1.1)], 1)
+    euler = np.mod(euler + rng.normal(0, 1e-3, euler.shape) + np.pi, 2 * np.pi) - np.pi
+    joints = np.repeat(rng.uniform(-3, 3, (rows // 20, 3)), 20, 0)  # targets that jump
+    cache = robots.write(tmp_path / "cache", [{"state": (time, np.concatenate([euler, joints], 1))}])
+    found = [f for f in robocache.doctor(cache).findings if "wrap" in f.code]
+    assert [f.code for f in found] == ["angle-wrap"]
+    assert found[0].advice.splitlines()[1:] == ['streams."state".methods = [[0, 1, "angle"]]']
+
+
 @pytest.mark.parametrize("span", [2 * math.pi, 360.0])
 def test_numbers_that_span_a_turn_without_wrapping_have_no_wraps(tmp_path, span):
     rng = np.random.default_rng(6)
