@@ -22,7 +22,7 @@ from .feature_names import check_orders
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
-from .sources import Keys, Mixture, Source, check_units, own_methods, resolved, units_of
+from .sources import Keys, Mixture, Source, check_rotations, check_units, own_methods, resolved, units_of
 from .tasks import episode_tasks
 from .text_keys import TextKey, task_key, text_keys, without_missing
 
@@ -350,6 +350,7 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
     elif window.method is None and default.method is None and key in keys.numbers:
         blocks, asked = own_methods(key, keys.numbers[key]), False
     check_units(key, keys.numbers.get(key, ()))
+    check_rotations(key, keys.numbers.get(key, ()))
     fields = _converted("window", {"": replace(window, base=None)}, f"{name}.")
     images = window.images or (default.images if key in keys.cameras else None)
     if window.mirror is not None and key in keys.cameras:

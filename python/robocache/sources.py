@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .actions.declared import in_one_spelling
+from .actions.declared import in_one_spelling, rotations_said
 from .dataset import Dataset, Stream
 from .dataset import open as open_dataset
 from .frames import is_labels
@@ -215,6 +215,24 @@ def check_units(key: str, streams: Sequence[Stream]) -> None:
                 raise errors.ArgumentError(
                     f"delta_timestamps['{key}']: expected sources of one unit, got {other!r} and {unit!r} of feature {feature}, as the "
                     "attributes of their streams say; convert one, or rename= gives it a key of its own"
+                )
+
+
+def check_rotations(key: str, streams: Sequence[Stream]) -> None:
+    """Checks that the streams that fill a key have one form of rotations, where their attributes name it.
+
+    Raises:
+        ArgumentError: their forms differ.
+    """
+    first: dict[str, tuple[str, Any]] = {}
+    for stream in streams:
+        for attribute, said in rotations_said(stream.attributes).items():
+            value = stream.attributes[attribute]
+            other, other_value = first.setdefault(attribute, (said, value))
+            if said != other and said != other.partition("_")[0] and other != said.partition("_")[0]:
+                raise errors.ArgumentError(
+                    f"delta_timestamps['{key}']: expected sources of one form of rotations, got {attribute} = {other_value!r} and "
+                    f"{value!r}, as the attributes of their streams say; rename= gives each a key of its own, and convert= one form"
                 )
 
 

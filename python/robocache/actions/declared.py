@@ -38,7 +38,7 @@ _KINDS = {
 }
 # Attributes that say what a stream's rotations are.
 _ATTRIBUTE = re.compile(
-    r"(?i)(?:(quaternion|quat|euler)|rotation|rot|orientation)(?:_(?:type|format|order|representation))?"
+    r"(?i)(?:quaternion|quat|euler|rotation|rot|orientation)(?:_(?:type|format|order|representation))?"
 )
 _ORDERS = {"scalar_first": "quat_wxyz", "wxyz": "quat_wxyz", "scalar_last": "quat_xyzw", "xyzw": "quat_xyzw"}
 _TAKES_ROTATION = {"slerp": "quat", "angle": "euler"}
@@ -180,16 +180,13 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Decl
     if expected:
         raise errors.ArgumentError(f"{name}: expected {expected}, as the features' names {names} say, got {rotation!r}")
     kind = rotation.partition("_")[0]
-    for attribute, value in declared.attributes.items():
-        if isinstance(value, str) and (match := _ATTRIBUTE.fullmatch(attribute)) and (said := _said(value)):
-            if match[1] and not kind.startswith(
-                match[1].lower()[:4]
-            ):  # the order of quaternions says nothing of angles
-                continue
-            if said not in (rotation.lower(), kind):
-                raise errors.ArgumentError(
-                    f"{name}: expected {_written(said)}, as the attribute {attribute} = {value!r} says, got {rotation!r}"
-                )
+    for attribute, said in rotations_said(declared.attributes).items():
+        order = re.match(r"(?i)quat|euler", attribute)  # the order of quaternions says nothing of angles
+        if said not in (rotation.lower(), kind) and (order is None or kind.startswith(order[0].lower())):
+            value = declared.attributes[attribute]
+            raise errors.ArgumentError(
+                f"{name}: expected {_written(said)}, as the attribute {attribute} = {value!r} says, got {rotation!r}"
+            )
     for start, stop, method in _blocks(declared.attributes):
         shared = [f for f in own if start <= f < stop]
         said = _TAKES_ROTATION.get(method, kind)
@@ -315,6 +312,14 @@ def _blocks(attributes: Mapping[str, Any]) -> list[tuple[int, int, str]]:
         else []
     )
     return [(start + 3, stop, "slerp") if method == "pose" else (start, stop, method) for start, stop, method in blocks]
+
+
+def rotations_said(attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Returns by attribute the rotation that it says: its kind, or its name where its order is said, too."""
+    said = {
+        key: _said(value) for key, value in attributes.items() if isinstance(value, str) and _ATTRIBUTE.fullmatch(key)
+    }
+    return {key: rotation for key, rotation in said.items() if rotation}
 
 
 def _axes_of_turns(name: str) -> set[str]:

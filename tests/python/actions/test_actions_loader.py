@@ -860,6 +860,30 @@ def test_rotations_that_are_subtracted_number_by_number_are_warned_of(
     assert len(said) == (features is not None) and all(f"features {features} are a rotation's" in one for one in said)
 
 
+@pytest.mark.parametrize(
+    ("said", "other", "is_refused"),
+    [
+        ("quat_xyzw", "quat_wxyz", True),
+        ("quaternion", "quat_wxyz", False),
+        ("axis_angle", "euler_angles_rpy", True),
+        ("axis_angle", "rotation_vector", False),
+        ("euler_angles_rpy", "euler_xyz", False),
+        ("euler_angles_rpy", "euler_angles_ypr", True),
+    ],
+)
+def test_sources_whose_attributes_say_other_rotations_are_refused(tmp_path, said, other, is_refused):
+    sources = [
+        Source(described(tmp_path / str(i), names="a b c d", attributes={"rotation_type": one}))
+        for i, one in enumerate((said, other))
+    ]
+    options = {"batch_size": 4, "delta_timestamps": {"action": Window()}, "findings": None}
+    if not is_refused:
+        next(robocache.Loader(Mixture(sources), **options))
+        return
+    with pytest.raises(robocache.ArgumentError, match=re.escape(f"rotation_type = {said!r} and {other!r}")):
+        robocache.Loader(Mixture(sources), **options)
+
+
 def test_other_refusals(tmp_path, rng):
     narrow, wide = record(tmp_path / "a", rng, width={"action": 3, "state": 3}), record(tmp_path / "b", rng)
     with pytest.raises(robocache.ArgumentError, match="as wide in all sources, got"):
