@@ -219,8 +219,9 @@ class Aligner:
             raise errors.ArgumentTypeError(f"outputs: expected a list of keys, got {outputs!r}")
         handles = [x for key, ring in rings.items() for x in (_lib.text("rings", key), ring._handle)]
         handles += [x for key in outputs for x in (_lib.text("outputs", key), None)]
+        device = str(device)  # a torch.device is taken too
         self._torch = _framework(framework, device)
-        if self._torch is not None and device == "cuda":
+        if self._torch is not None and device == "cuda" and self._torch.cuda.is_available():
             device = f"cuda:{self._torch.cuda.current_device()}"
         self.device = device
         self._handle = _aligner_open(self.spec.to_json(), device, *handles)

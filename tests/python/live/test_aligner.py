@@ -433,7 +433,8 @@ def test_the_batch_on_a_device(tmp_path):
     spec = spec_of(tmp_path)
     ring = robocache.live.Ring((2,), "float32", span_s=1)
     here = robocache.live.Aligner(spec, {"joint": ring})
-    there = robocache.live.Aligner(spec, {"joint": ring}, device="cuda")
+    there = robocache.live.Aligner(spec, {"joint": ring}, device=pytest.importorskip("torch").device("cuda"))
+    assert there.device.startswith("cuda:")
     for k in range(1, 90):
         ring.push(NS + k * 10_000_000, np.full(2, k, np.float32), arrival_ns=2 * NS)
         if k > 2:
