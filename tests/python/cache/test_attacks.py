@@ -11,6 +11,7 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import time
 
 import numpy as np
@@ -193,6 +194,48 @@ def test_a_full_disk_at_any_byte_keeps_what_was_there(path, rng):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder with room for 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"NOT RUN: no file system of 1 MiB: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_full_keeps_what_was_there(small_disk, tmp_path, rng):
+    many = np.arange(200_000) * 100_000_000, rng.normal(size=200_000)
+    write(small_disk / "cache", 1.0)
+    for options in ({"overwrite": True}, {"append": True}):
+        refused = pytest.raises(robocache.FileError, match=r"cache(\.partial)?/.*: .*No space left on device")
+        with refused, robocache.Writer(small_disk / "cache", **options) as w, w.episode() as ep:
+            ep.append("x0", *many)
+        assert value_of(small_disk / "cache") == 1.0
+    with robocache.Writer(tmp_path / "large") as w, w.episode() as ep:
+        ep.append("x0", *many)
+    for to in ("mcap", "lerobot"):
+        with pytest.raises(robocache.FileError, match="No space left on device"):
+            robocache.export(
+                tmp_path / "large",
+                small_disk / to,
+                to=to,
+                **({"fps": 10, "methods": "nearest"} if to == "lerobot" else {}),
+            )
+    (tmp_path / "logs").mkdir()
+    np.savetxt(
+        tmp_path / "logs/imu.csv",
+        np.column_stack([np.arange(60_000) / 100, rng.normal(size=(60_000, 3))]),
+        delimiter=",",
+    )
+    with pytest.raises(robocache.FileError, match="No space left on device"):
+        robocache.ingest(tmp_path / "logs", small_disk / "ingested")
+    assert sorted(path.name for path in small_disk.iterdir()) == ["cache"]
+    robocache.open(small_disk / "cache", verify=True)
 
 
 # ---- forged manifests ------------------------------------------------------------------------------------------------
