@@ -7,7 +7,7 @@
 
 With --policy mlp the policy sees the cube's position instead of the camera, and two CPU cores suffice. All is written below
 --folder, and what was interrupted goes on where it stood. It needs mujoco, torch and gym-aloha's files (pip install --no-deps
-gym-aloha); ACT needs LeRobot.
+gym-aloha); ACT needs LeRobot, and compare 'lerobot[dataset]'.
 """
 
 import argparse
