@@ -65,6 +65,12 @@ constexpr size_t kDefault = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 [[gnu::noinline]] void* operator new[](size_t bytes, const std::nothrow_t& /*unused*/) noexcept {
   return allocated(bytes, kDefault);
 }
+[[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t to, const std::nothrow_t& /*unused*/) noexcept {
+  return allocated(bytes, static_cast<size_t>(to));
+}
+[[gnu::noinline]] void* operator new[](size_t bytes, std::align_val_t to, const std::nothrow_t& /*unused*/) noexcept {
+  return allocated(bytes, static_cast<size_t>(to));
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t /*unused*/) noexcept { std::free(memory); }
