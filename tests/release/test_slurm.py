@@ -126,11 +126,19 @@ def wait_for(done, said=lambda: "", seconds=120):
 
 
 def scripts():
-    """The two scripts of the page, for 3 shards and one process a node."""
+    """The two scripts of the page, for 3 shards and nodes of one processor."""
     found = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL | re.MULTILINE)
     ingest, train = [one for one in found if "sbatch" in one or "srun" in one]
-    assert "shards=64\n" in ingest and "gpus=8\n" in train and "train.sh" in ingest
-    return ingest.replace("shards=64\n", "shards=3\n"), train.replace("gpus=8\n", "gpus=1\n")
+    assert "train.sh" in ingest
+    smaller = {
+        " --gpus-per-node=8": "",
+        "--cpus-per-task=64": "--cpus-per-task=1",
+        "--nproc-per-node=8": "--nproc-per-node=1",
+    }
+    for shown, here in {"shards=64": "shards=3", **smaller}.items():
+        assert shown in ingest + train
+        ingest, train = ingest.replace(shown, here), train.replace(shown, here)
+    return ingest, train
 
 
 def test_the_scripts_make_one_cache_and_train_from_it(slurm, tmp_path):
