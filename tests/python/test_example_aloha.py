@@ -25,9 +25,12 @@ if importlib.util.find_spec("gym_aloha") is None:
 sys.path.insert(0, str(ROOT))
 
 from examples.aloha import expert  # noqa: E402
+from examples.aloha.__main__ import WAYS  # noqa: E402
 from examples.aloha.episode import ACTION, CAMERA, CUBE, STATE, Episode  # noqa: E402
 from examples.aloha.record import demonstrate  # noqa: E402
+from examples.aloha.rollout import Rollout  # noqa: E402
 from examples.aloha.scene import HELD_TICKS, Scene  # noqa: E402
+from examples.aloha.train import make_loader  # noqa: E402
 
 
 def run(folder, *arguments, code=0):
@@ -131,6 +134,21 @@ def test_recording_goes_on_where_it_stopped(folder):
     time_ns, rows = dataset.episode(31)[STATE]
     np.testing.assert_array_equal(time_ns, streams[STATE][0])
     np.testing.assert_array_equal(rows, streams[STATE][1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_commands_come_back_from_a_policys_numbers(folder, tmp_path, way):
+    loader = make_loader(folder / "demonstrations", camera=False, batch_size=64, device="cpu", seed=0, way=way)
+    loader.save_spec(tmp_path / "spec.json")
+    rollout = Rollout(1_000_000, robocache.Spec.load(tmp_path / "spec.json"), 25)
+    rollout.observe()
+    base = 0.0 if way == "absolute" else rollout._batch[f"{ACTION}_base"][0]
+    wanted = rollout._episode.scene.start + 0.01 * np.arange(50)[:, None] / 50
+    numbers = wanted - base * (np.arange(14) % 7 < 6)
+    rollout.advance(loader.normalize(ACTION, numbers[None].astype(np.float32))[0])
+    for step in (30, 49):
+        command = rollout._chunks.at(int(rollout._batch["time_ns"][0]) + step * 20_000_000)
+        np.testing.assert_allclose(command, wanted[step], atol=1e-4)
 
 
 def test_a_policy_from_joints_and_cube(folder):
