@@ -58,8 +58,12 @@ MS = 1_000_000
 # ---- Measures ----
 
 
-def measure(folder: Path, device: str) -> dict[str, int]:
-    """Counts what this process holds now, after it has let go of what nobody uses."""
+def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
+    """Counts what this process holds now, after it has let go of what nobody uses.
+
+    `identities` grows by the files of this run: memory that ranks share is named by device and inode of its file. Other
+    programs share memory too.
+    """
     gc.collect()
     pyarrow.default_memory_pool().release_unused()
     ctypes.CDLL(None).malloc_trim(0)
@@ -69,15 +73,16 @@ def measure(folder: Path, device: str) -> dict[str, int]:
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         gpu = total - free
-    user = f"robocache-{os.geteuid()}-"
+    files = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names]
+    identities.update(f"robocache-{os.geteuid()}-{one.st_dev}-{one.st_ino}-" for one in map(os.stat, files))
     return {
         "memory_bytes": own_memory(),
         "descriptors": len(os.listdir("/proc/self/fd")) - 1,  # one is of listing them
         "mappings": Path("/proc/self/maps").read_text().count("\n"),
         "threads": len(os.listdir("/proc/self/task")),
         "processes": children(),
-        "shared_memory_files": sum(name.startswith(user) for name in os.listdir("/dev/shm")),
-        "files": sum(len(names) for _, _, names in os.walk(folder)),
+        "shared_memory_files": sum(name.startswith(tuple(identities)) for name in os.listdir("/dev/shm")),
+        "files": len(files),
         "gpu_bytes": gpu,
     }
 
@@ -255,7 +260,10 @@ def ranks(stage: Stage) -> list[str]:
     if stage.round % 3:
         return []
     command = [sys.executable, "-c", RANK, str(stage.cache), stage.device]
-    running = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
+    sharing = os.environ | {"LOCAL_WORLD_SIZE": "2"}  # as torchrun says that ranks of one host share memory
+    running = [
+        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=sharing) for rank in range(2)
+    ]
     results = [process.communicate(timeout=300)[0] for process in running]
     if any(process.returncode for process in running):
         raise AssertionError(f"ranks ended with {[process.returncode for process in running]}")
@@ -407,7 +415,8 @@ class Soak:
         self.values: dict[str, list[int]] = {name: [] for name in LIMITS}  # at the end of each round
         # for each part, what it has added since the first round
         self.added: dict[str, dict[str, list[int]]] = {part: {name: [] for name in LIMITS} for part in parts}
-        self._before = measure(folder, device)
+        self._identities: set[str] = set()
+        self._before = measure(folder, device, self._identities)
 
     def run(self) -> None:
         """Runs a round."""
@@ -420,7 +429,7 @@ class Soak:
                     )
             except Exception as error:
                 self.failures.append(f"{name}: round {self.stage.round}: {type(error).__name__}: {error}")
-            after = measure(self.stage.folder, self.stage.device)
+            after = measure(self.stage.folder, self.stage.device, self._identities)
             for what, values in self.added[name].items():
                 values.append((values[-1] if values else 0) + after[what] - self._before[what])
             self._before = after
