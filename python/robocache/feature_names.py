@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from . import errors
 
@@ -141,17 +143,44 @@ def _names_of(stream: Stream, dataset: Dataset, episodes: Sequence[int] | None) 
     """Returns the names of a stream's features, or what the columns of these episodes say of them: each order once."""
     if stream.names:
         return [stream.names]
-    columns = [column["name"] for column in dataset._episode_columns if may_name(column["name"])]
-    if not columns:
-        return []
-    table = dataset.episodes.select(columns)
     found: dict[tuple[str, ...], None] = {}
-    chosen = range(len(table)) if episodes is None else [e for e in episodes if 0 <= e < len(table)]
-    for row in table.take(list(chosen)).to_pylist():
+    for row in _rows_of(dataset, episodes, may_name):
         declared = declared_names(row)
         if column := names_for(stream.name, stream.shape, declared):
             found[tuple(declared[column])] = None
     return [list(names) for names in found]
+
+
+def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
+    """Returns a note where columns of the episodes say other units in other sources or episodes: batches mix them.
+
+    Args:
+        sources: of each its name, its dataset, and the episodes that are drawn; None for all.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    for source, dataset, episodes in sources:
+        for row in _rows_of(dataset, episodes, may_say_unit):
+            for where, unit in declared_units(row).items():
+                told = f"{source}{dataset.path}"
+                before, who = first.setdefault(where, (unit, told))
+                if unit != before:
+                    return (
+                        f"episodes: column {where!r} says {before!r} in {who} and {unit!r} in {told}: batches mix these units; "
+                        "convert one, or episodes= draws those of one unit"
+                    )
+    return None
+
+
+def _rows_of(dataset: Dataset, episodes: Sequence[int] | None, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
+    """Returns the wanted columns of episodes, which are all for None."""
+    columns = [column["name"] for column in dataset._episode_columns if wanted(column["name"])]
+    if not columns:
+        return []
+    table = dataset.episodes.select(columns)
+    if episodes is not None:
+        table = table.take(np.array([e for e in episodes if 0 <= e < len(table)], np.int64))
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def compare(one: Sequence[str], other: Sequence[str]) -> str:

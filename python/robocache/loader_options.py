@@ -18,7 +18,7 @@ from .actions.declared import Declared, check_alike, check_declared, degrees_of,
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
 from .episode_rates import notes_of_rates
-from .feature_names import check_orders
+from .feature_names import check_orders, note_of_units
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
@@ -109,6 +109,8 @@ def open_loader(
         if key not in keys:
             raise keys.missing("memory.residency", key)
     notes = [note for key, window in windows.items() if (note := _check_orders(key, window, sources, names))]
+    if note := note_of_units([(name, x.dataset, x.episodes) for name, x in zip(names, sources, strict=True)]):
+        notes.append(note)
     own = {
         "device": device,
         "mixture": mixture is not None,

@@ -630,3 +630,16 @@ def test_names_that_fit_or_are_others_are_taken(column, one, other, stream, word
     robocache.Loader([robocache.Source(x) for x in datasets], delta_timestamps={stream: None}, batch_size=4)
     said = [str(one.message) for one in recwarn if "features" in str(one.message)]
     assert len(said) == bool(words) and all(words in one for one in said)
+
+
+@pytest.mark.parametrize(("column", "values"), [("units", ("rad", "deg")), ("use_degrees", (False, True))])
+def test_columns_that_say_other_units_are_a_warning(column, values, tmp_path, recwarn):
+    datasets = []
+    for number, value in enumerate(values):
+        with robocache.Writer(tmp_path / str(number)) as writer, writer.episode(**{column: value}) as episode:
+            episode.append("q", np.arange(4) * 10**8, np.ones((4, 2), np.float32))
+        datasets.append(robocache.Source(tmp_path / str(number)))
+    robocache.Loader(datasets[:1] * 2, delta_timestamps={"q": None}, batch_size=4)
+    assert not [one for one in recwarn if column in str(one.message)]
+    with pytest.warns(robocache.LoaderWarning, match=rf"'{column}' says 'rad' in sources\[0\].*'deg' in sources\[1\]"):
+        robocache.Loader(datasets, delta_timestamps={"q": None}, batch_size=4)
