@@ -22,7 +22,8 @@ _OF_SUBJECTS = re.compile(
 )
 # Columns whose lists of texts may be anything; they name features if there are as many.
 _OF_ANYTHING = re.compile(
-    r"(?:(?:feature|column|field|channel|axis|data|header)s?_?)?(?:names?|labels?|columns|keys|fields|order|header)|features|channels|legend",
+    r"names|labels|columns|keys|fields|features|channels|legend"
+    r"|(?:feature|column|field|channel|axis|data|header)s?_?(?:names?|labels?|columns|keys|fields|order)",
     re.IGNORECASE,
 )
 _JOINTS = re.compile(r"(\w+_)?(joint|dof|motor|actuator|servo)s?", re.IGNORECASE)
@@ -72,7 +73,12 @@ def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
     for column, value in columns.items():
         if isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
             found |= {f"{column}.{name}": names for name, names in declared_names(_read_object(value)).items()}
-        elif may_name(column) and (names := names_in(value)):
+        elif (
+            may_name(column)
+            and (names := names_in(value))
+            # One text for one name, as action_name "open drawer", lists none.
+            and (names == value or not _word(column).lower().endswith(("name", "label")))
+        ):
             found[column] = names
     return found
 

@@ -306,6 +306,19 @@ def test_zarr_names_its_features(at, tmp_path):
     assert (dataset["state"].attributes.get("units") == "deg") == ("state" in at)
 
 
+@pytest.mark.parametrize("word", ["name", "label", "order", "task", "object_names", "state_name"])
+def test_texts_that_name_other_things_name_no_features(word, tmp_path):
+    """As an episode's own name of two words beside two features."""
+    (tmp_path / "s").mkdir()
+    for text in ("run 1", "1 run"):
+        rows = np.zeros((ROWS, 2))
+        np.savez(tmp_path / f"s/{text}.npz", state=rows, action=rows, **{word: np.array(text)})
+    robocache.ingest(tmp_path / "s", tmp_path / "cache", rate_hz=10, format="npz")
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset["state"].names == []
+    robocache.Loader(dataset, delta_timestamps={"state": None}, batch_size=4)
+
+
 def test_a_mapping_that_excludes_the_column_takes_its_names_as_no_names(tmp_path):
     source = write_npz(tmp_path / "s", 2, joint_names=[np.array(["a", "b"]), np.array(["b", "a"])])
     mapping = {"episodes": {"exclude": ["joint_names"]}}
