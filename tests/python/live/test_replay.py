@@ -214,17 +214,15 @@ def play(asked, network=None):
 def ask(aligner, loader, thread, planted):
     """Asks for every moment of the recording once it is settled. Returns copies of the batches, and of some of `latest()`."""
     moments = np.array([loader.gather([i])["time_ns"][0] for i in range(loader.num_anchors)])
-    batches, latest, at = {}, {}, None
-    while thread.is_alive():
+    batches, latest, at, is_playing = {}, {}, 0, True
+    while is_playing:
+        is_playing = thread.is_alive()  # what came last is asked for, too
         frontier = aligner.frontier()
         if frontier is None:
             time.sleep(0.001)
             continue
         if planted == "now":  # a policy that does not know the frontier
             frontier = max(ring.newest_ns for ring in aligner.rings.values())
-        at = (
-            int(np.searchsorted(moments, frontier)) if at is None else at
-        )  # those before the first row are of no episode
         end = int(np.searchsorted(moments, frontier, side="right"))
         for moment in moments[max(at, end - 1) if planted == "now" else at : end].tolist():
             batch = aligner.at(moment, settled=planted != "now")
