@@ -7,6 +7,7 @@ import pathlib
 import resource
 import subprocess
 import sys
+import tempfile
 import threading
 
 import ml_dtypes
@@ -608,12 +609,18 @@ except robocache.Error as error:  # pyarrow has no other way
 """
 
 
-def test_where_the_system_gives_no_thread_all_is_done_by_the_caller(tmp_path):
-    folder = tmp_path / "open to all"
-    folder.mkdir()
-    for up in (folder, *folder.parents):
-        with contextlib.suppress(OSError):
-            up.chmod(up.stat().st_mode | 0o777 if up == folder else up.stat().st_mode | 0o011)
+@pytest.fixture
+def open_to_all():
+    """A folder outside pytest's own, which every session that begins closes to others."""
+    with tempfile.TemporaryDirectory(prefix="open to all ") as name:
+        for up in (pathlib.Path(name), *pathlib.Path(name).parents):
+            with contextlib.suppress(OSError):
+                up.chmod(up.stat().st_mode | (0o777 if up == pathlib.Path(name) else 0o011))
+        yield pathlib.Path(name)
+
+
+def test_where_the_system_gives_no_thread_all_is_done_by_the_caller(open_to_all):
+    folder = open_to_all
     logs = folder / "logs"
     logs.mkdir()
     for run in ("a", "b", "c"):  # of which each is read ahead while the one before it is written
