@@ -35,9 +35,9 @@ def differ(one: float, other: float) -> bool:
 def rates_of_stamps(
     values: np.ndarray, time_ns: np.ndarray, unit_ns: float | None = None
 ) -> tuple[float, float, float] | None:
-    """Returns the rows a second by stamps that are kept as values, by their mean and by their median step, and those of the clock.
+    """Returns three rates in Hz: of stamps that are kept as values by their mean step and by their median step, and of the clock.
 
-    None where the values are no stamps: they step back, are few, or count rows.
+    None if the values are no stamps: they step back, are few, or count rows.
 
     unit_ns: of the values; None takes seconds, milliseconds, microseconds or nanoseconds, whichever is nearest to the clock.
     """

@@ -1,4 +1,4 @@
-"""Finds the names of features that a recording declares beside its rows, in columns or attributes, and compares their orders."""
+"""Finds the names and units of features that a recording declares in columns or attributes, and compares the orders of names."""
 
 from __future__ import annotations
 
@@ -211,14 +211,14 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
     note = None
     for source, stream, dataset, episodes in streams:
         for names in _names_of(stream, dataset, episodes):
-            told = f"{source}stream '{stream.name}' of {dataset.path}"
-            first = first or (told, names, bool(stream.names))
+            where = f"{source}stream '{stream.name}' of {dataset.path}"
+            first = first or (where, names, bool(stream.names))
             how = compare(first[1], names)
             if how == "order":
                 at = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
                 raise errors.ArgumentError(
                     f"delta_timestamps['{key}']: expected features in one order in all sources, got {list(first[1])} in {first[0]} and "
-                    f"{names} in {told}: feature {at} is {first[1][at]!r} and {names[at]!r}; rename= of a Source gives it a key of "
+                    f"{names} in {where}: feature {at} is {first[1][at]!r} and {names[at]!r}; rename= of a Source gives it a key of "
                     "its own, episodes= draws those of one order, and ingest with a mapping whose slices give each part of the row a "
                     "stream of its own puts them together"
                 )
@@ -226,7 +226,7 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
                 index = next(i for i, (a, b) in enumerate(zip(first[1], names, strict=False)) if a != b)
                 note = (
                     f"delta_timestamps['{key}']: other features in its sources: [{index}] is {first[1][index]!r} in {first[0]}, and "
-                    f"{names[index]!r} in {told}; rename= of a Source gives one a key of its own"
+                    f"{names[index]!r} in {where}; rename= of a Source gives one a key of its own"
                 )
     return note
 
@@ -241,7 +241,7 @@ _UNITS = re.compile(
     r"(\w+_)?units?(_\w+)?|(use|is|in|are)_?(deg|degrees?|rad|radians?)|angles?_(mode|type|format)", re.IGNORECASE
 )
 _FLAG = re.compile(r"(?:use|is|in|are)_?(deg|rad)", re.IGNORECASE)
-# By other words, in small letters without a plural's s.
+# Units by their words, in small letters without a plural's s.
 _SAME = {
     **dict.fromkeys(("rad", "radian"), "rad"),
     **dict.fromkeys(("deg", "degree", "\N{DEGREE SIGN}"), "deg"),
@@ -271,7 +271,7 @@ def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
 
 
 def units_in(column: str, value: Any) -> dict[str, str]:
-    """Returns the units that a column says, by where it says them, each as one word; without those that are not known."""
+    """Returns the known units that a column says, each as one word, by where it says them."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = _read_object(value)
     if isinstance(value, dict):

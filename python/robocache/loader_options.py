@@ -62,22 +62,7 @@ def open_loader(
     normalization = of_type("normalization", given["normalization"], Normalization)
     memory = of_type("memory", given["memory"], Memory)
     ranks = of_type("ranks", given["ranks"], Ranks)
-    default = of_type("default", given["default"] or Window(), Window)
-    if any(
-        (
-            default.offsets is not None,
-            default.rows is not None,
-            default.stream,
-            default.moment,
-            isinstance(default.method, list | tuple),
-            default.convert,
-            default.base,
-            default.texts,
-        )
-    ):
-        raise errors.ArgumentError(
-            f"default: expected no offsets or rows, one method, no conversions and no texts, which all keys share, got {default!r}"
-        )
+    default = _default(given["default"])
     windows = _windows(given["delta_timestamps"])
     texts = _text_keys(sources, names, windows, given)
     sources = without_missing(sources, names, {key: texts[key] for key in texts if key in windows}, given["missing"])
@@ -169,6 +154,27 @@ def open_loader(
     # Notes are of what the library has not refused.
     notes += [note for key, window in windows.items() for note in _notes(key, window, default, keys)]
     return handle, texts, [*notes, *notes_of_rates(windows, default, anchors, sources)]
+
+
+def _default(asked: Any) -> Window:
+    """Returns the window that fills in what keys leave out, without what they cannot share."""
+    default: Window = of_type("default", asked or Window(), Window)
+    if any(
+        (
+            default.offsets is not None,
+            default.rows is not None,
+            default.stream,
+            default.moment,
+            isinstance(default.method, list | tuple),
+            default.convert,
+            default.base,
+            default.texts,
+        )
+    ):
+        raise errors.ArgumentError(
+            f"default: expected no offsets or rows, one method, no conversions and no texts, which all keys share, got {default!r}"
+        )
+    return default
 
 
 def _check_orders(key: str, window: Window, sources: Sequence[Source], names: Sequence[str]) -> str | None:
@@ -425,7 +431,7 @@ def _of_labels(name: str, images: ImageOptions) -> ImageOptions:
 
 
 def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, Any]:
-    """The conversions of a window, and the base that they compare with."""
+    """Returns the fields of a window's conversions, and of the base that they compare with."""
     features = keys.get(key, 0)
     base: Any = window.base
     taken: list[int] = []
@@ -458,7 +464,7 @@ def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, A
 
 
 def _check_radians(name: str, blocks: Sequence[Any], streams: Sequence[Stream]) -> None:
-    """Refuses the method "angle", which turns at 2 pi, for features that say degrees."""
+    """Refuses the method "angle", which wraps at 2 pi, for features whose names or units say degrees."""
     for begin, end, method in blocks:
         for stream in streams if method == "angle" else ():
             features = range(math.prod(stream.shape))[begin:end]

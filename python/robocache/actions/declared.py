@@ -12,7 +12,7 @@ from ._arrays import feature_mask
 from .conversions import Relative, Rescale, Rotate, StepDelta
 from .rotations import MATRIX_ENTRIES, rotation_width
 
-# The letter of a component in a name: qw, q_x_world, w.left; r, i, j, k behind q.
+# A component's letter in a name: qw, q_x_world, w.left; r, i, j, k behind q.
 _COMPONENT = re.compile(r"(?i)(?<![a-z])(?:q|r|quat|euler)?_?([wxyz])(?![a-z])|(?<![a-z])q_?([rijk])(?![a-z])")
 _LETTERS = dict(zip("rijk", "wxyz", strict=True))
 # Words for Euler angles, by the axes that they turn about.
@@ -80,16 +80,16 @@ def check_declared(name: str, conversions: Any, declared: Declared) -> None:
             are in degrees, or a rotation begins at another feature.
     """
     features: list[int | None] = list(range(max(len(declared.names), len(declared.units))))  # None: computed
-    made: dict[int, str] = {}  # by the feature where it begins, the rotation that the conversions so far speak of
+    known: dict[int, str] = {}  # the rotations that the conversions so far name, each by the feature where it begins
     for conversion in conversions:
         if isinstance(conversion, Relative | StepDelta):
             _check_radians(name, conversion, declared, features)
         for rotation, start, block in _rotations(conversion, features):
-            if (before := made.get(start, rotation)) != rotation:
+            if (before := known.get(start, rotation)) != rotation:
                 raise errors.ArgumentError(
                     f"{name}: expected {before!r} from feature {start} on, as the conversion before it, got {rotation!r}"
                 )
-            made[start] = rotation
+            known[start] = rotation
             own = [feature for feature in block if feature is not None]
             if len(own) == rotation_width("rotation", rotation):
                 _check_rotation(name, rotation, own, declared)
@@ -102,8 +102,8 @@ def check_declared(name: str, conversions: Any, declared: Declared) -> None:
             width = rotation_width("target", conversion.target)
             features[conversion.start : end] = [None] * width
             more = width - (end - conversion.start)
-            made = {at + more * (at > conversion.start): rotation for at, rotation in made.items()}
-            made[conversion.start] = conversion.target
+            known = {at + more * (at > conversion.start): rotation for at, rotation in known.items()}
+            known[conversion.start] = conversion.target
 
 
 def check_alike(name: str, conversions: Any, declared: Declared, base: Declared) -> None:
@@ -157,7 +157,7 @@ def subtracted_rotations(conversions: Any, declared: Declared, features: int) ->
 
 
 def _rotations(conversion: Any, features: Sequence[int | None]) -> Iterator[tuple[str, int, list[int | None]]]:
-    """Yields a conversion's rotations, where each begins in a row, and the stream's features that it reads."""
+    """Yields of each rotation of a conversion its name, the index in a row where it begins, and the stream's features that it reads."""
     if isinstance(conversion, Rotate):
         width = rotation_width("source", conversion.source)
         yield conversion.source, conversion.start, list(features[conversion.start : conversion.start + width])
@@ -204,7 +204,7 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Decl
 
 
 def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
-    """Returns the rotation that the names of its features say, where it is another one; else ""."""
+    """Returns the rotation that the features' names say, if it is another one than `rotation`; else ""."""
     kind = rotation.partition("_")[0]
     turns = [_axes_of_turns(each) for each in names]
     letters = [
@@ -239,7 +239,7 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
 
 
 def _check_positions(name: str, conversion: Relative, declared: Declared, features: Sequence[int | None]) -> None:
-    """Refuses a pose whose position is where names or methods say that a rotation is."""
+    """Refuses a pose whose position is a rotation by the names or methods of its features."""
     taken = _taken(conversion, features)
     turning = {
         f
@@ -252,7 +252,7 @@ def _check_positions(name: str, conversion: Relative, declared: Declared, featur
         names = [declared.names[f] for f in position if f < len(declared.names)]
         if turning.intersection(position) or any(_kind_of(each) or _axes_of_turns(each) for each in names):
             raise errors.ArgumentError(
-                f"{name}: expected x, y, z and then the rotation, got {names or position} in the position's place; a mapping at ingest "
+                f"{name}: expected x, y, z and then the rotation, got {names or position} instead of the position; a mapping at ingest "
                 "puts features in another order"
             )
 

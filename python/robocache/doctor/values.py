@@ -433,8 +433,8 @@ def _methods_of_angles(of: Scan, vectors: dict[int, tuple[int, int]]) -> list[li
 
 
 def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, int]]:
-    """Returns the first features of rotation vectors v that become v - 2 pi v / |v| from a row to the next, the same rotation; how often,
-    and the first such row. Euler angles wrap feature by feature. Features with a method of their own do not count."""
+    """Finds rotation vectors v that become v - 2 pi v / |v|, the same rotation, from a row to the next. Returns by the first feature how
+    often, and the first such row. Euler angles wrap feature by feature. Features with a method of their own do not count."""
     said = {
         f
         for start, stop, method in methods_of(of.stream)
@@ -456,8 +456,10 @@ def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, 
     left = np.array(starts) - first
     begins = np.zeros(of.stream.rows + 1, bool)
     begins[of.stream.row_offsets] = True
-    counts = np.zeros((2, len(starts)), np.int64)  # of large steps, and of those that turn a vector over
-    closeness = np.zeros(len(starts))  # of these; three features that lack one of the vector's are farther off
+    counts = np.zeros((2, len(starts)), np.int64)  # large steps, and those among them that turn a vector over
+    closeness = np.zeros(
+        len(starts)
+    )  # sums over the latter; three features that lack one of the vector's are farther off
     rows_of = np.full(len(starts), -1)
     step = max(_NUMBERS // len(most), 2)
     for at in range(1, of.stream.rows, step):

@@ -49,7 +49,7 @@ _UNITS_NS = {
     "nsec": 1.0,
     "nanoseconds": 1.0,
 }
-# Relative differences between the rates of two clocks: from the first on they are said, from the second on refused.
+# Rates of two clocks are reported if they differ by this share of one, and refused if one is so many times the other.
 _OTHER_RATE, _CONTRADICTION = 0.02, 2.0
 # Columns of an episode.
 _LENGTH = re.compile(
@@ -152,7 +152,7 @@ class Declared:
 
 
 class Features:
-    """The names of features and the units that recordings declare, held against those of the first recording, or of the cache.
+    """Holds the names of features and the units that recordings declare against those of the first recording, or of the cache.
 
     held: the columns of the cache's first episode.
     names: the names of its streams' features.
@@ -194,7 +194,7 @@ class Features:
     ) -> Iterator[tuple[str, Samples]]:
         """Yields the streams of a recording, with the names of features that its columns declare for streams without names.
 
-        columns: makes the columns of the episodes table of the recording's own.
+        columns: turns the recording's columns into those of the episodes table.
 
         Raises:
             SourceError: they differ from those before, so that the features have another meaning, order or unit.
@@ -233,7 +233,7 @@ def _word(name: str) -> str:
 
 
 def _count_episodes(word: str, values: np.ndarray, rows: int) -> int:
-    """Returns how many episodes of these rows a list tells of: by its lengths, or by the rows where they begin or end."""
+    """Returns how many episodes a list says that these rows have: by lengths, or by the rows where they begin or end."""
     if _LENGTHS.fullmatch(word):
         return len(values) if values.sum() == rows and values.min(initial=1) > 0 else 0
     rises = (np.diff(values) > 0).all() and values.min(initial=0) >= 0
@@ -280,7 +280,7 @@ def _why(word: str, values: np.ndarray) -> str | None:
 
 
 def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
-    """Returns the rows in which a count of rows, or a time, begins again where it began at first."""
+    """Returns the rows in which a count of rows, or a time, goes back to its first value."""
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         return np.empty(0, np.int64)
     values = values.astype(np.float64)
@@ -338,7 +338,7 @@ def may_say_colors(column: str) -> bool:
 
 
 def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Notes) -> None:
-    """Reports it where columns or attributes say that pictures are blue, green, red: they are read as they lie."""
+    """Reports columns or attributes that say that pictures are blue, green, red: they are read as they lie."""
     for name, value in attributes.items():
         if isinstance(value, str) and may_say_colors(name) and "bgr" in value.lower():
             why = f'as they lie, though it says {value!r}; channels = "bgr" in a mapping exchanges red and blue'

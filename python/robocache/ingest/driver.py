@@ -614,24 +614,24 @@ class Driver:
         declared.say(recording.metadata, recording.where, getattr(self._work.options, "rate_hz", None))
 
     def _as_first(self, name: str, samples: Samples, now: dict[str, _Stream]) -> Samples:
-        """Returns samples with the methods that the stream has already, because it has them once, and with its units, where they say
-        none. Names what differs."""
+        """Returns samples with the methods that the stream has already, since a stream has them once, and with its units if the samples
+        name none. Reports what differs."""
         before = now.get(name) or self.streams.get(name)
         if before is not None:
-            who, told = "the recordings before it have", before.facts.get("attributes", {})
+            who, first = "the recordings before it have", before.facts.get("attributes", {})
         elif name in self._held:
-            who, told = "the cache has", dict(self._held[name].attributes)
+            who, first = "the cache has", dict(self._held[name].attributes)
         else:
             return samples
         own = dict(samples.attributes)
-        if "units" in told and "units" not in own:
-            own["units"] = told["units"]
-        elif "units" in own and "units" not in told:
+        if "units" in first and "units" not in own:
+            own["units"] = first["units"]
+        elif "units" in own and "units" not in first:
             self._notes.leave_out(f"{name}: its units {own.pop('units')}", f"{who} none")
-        if own.get("methods") != told.get("methods") and {**own, "methods": None} == {**told, "methods": None}:
-            as_first = replace(samples, attributes=told)
+        if own.get("methods") != first.get("methods") and {**own, "methods": None} == {**first, "methods": None}:
+            as_first = replace(samples, attributes=first)
             if before is None or as_first.facts == before.facts:
-                why = f"{who} {told.get('methods')}, which stays; a new ingest of all sources, or a mapping with methods, changes them"
+                why = f"{who} {first.get('methods')}, which stays; a new ingest of all sources, or a mapping with methods, changes them"
                 self._notes.leave_out(f"{name}: its methods {own.get('methods')}", why)
                 return as_first
         return samples if own == samples.attributes else replace(samples, attributes=own)

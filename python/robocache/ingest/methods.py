@@ -29,7 +29,7 @@ _MATRIX = {
     *("rotation", "rotations", "rot", "orientation", "matrix", "matrices", "mat", "rotmat", "extrinsic", "extrinsics"),
     *("world", "transform", "transforms", "tf", "pose", "poses", "R", "T", "xmat", "ximat"),
 }
-# The same for one that is written in a line: 9 entries, and 12 or 16 of a transform.
+# Words for a matrix that is written in a line: 9 entries of a rotation, 12 or 16 of a transform.
 _FLAT_ROTATION = {"rotation", "rot", "orientation", "matrix", "matrices", "mat", "rotmat", "R", "xmat", "ximat"}
 _FLAT_TRANSFORM = {"matrix", "matrices", "mat", "extrinsic", "extrinsics", "transform", "transforms", "tf", "pose", "T"}
 # Six numbers of a rotation, and an entry of a matrix in a name: r01, rot_12, R[0,1], T03.
@@ -144,12 +144,12 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
 }
 # A component's letter ends a name, or a word within one: qx, q[x], qx_world, q_x_world.
 _COMPONENT = re.compile(r"[ ._/\[-]?([xyzwXYZW])\]?(?=$|[ ._/\[(-])")
-# The same in other letters: qr, qi, qj, qk, and qs for the scalar.
+# Components may have other letters: qr, qi, qj, qk, and qs for the scalar.
 _OTHER_COMPONENT = re.compile(
     r"(?i)(?<![a-z])(q|quat|quaternion|rot|rotation|ori|orientation)[ ._/\[-]?([rsijk])\]?(?=$|[ ._/\[(-])"
 )
 _OTHER_LETTERS = {"r": "w", "s": "w", "i": "x", "j": "y", "k": "z"}
-# A scalar whose vector has another name: w beside rx, ry, rz.
+# A scalar may have another name than its vector: w beside rx, ry, rz.
 _SCALAR = re.compile(r"(?i)((?:.*[ ._/\[])?)w\]?")
 _BRACKETS = re.compile(r" *[\[(][^\])]*[\])]")
 _GAP = "\0"  # where a component's letter was
@@ -333,7 +333,7 @@ def _rotations_of_poses(names: Sequence[str]) -> set[int]:
 
 
 def _matrices_of(names: Sequence[str]) -> set[int]:
-    """Returns the features that are entries of a matrix by their names, and those of six numbers of a rotation."""
+    """Returns the features whose names say that they are entries of a matrix, or of a rotation's six numbers."""
     found: dict[str, dict[tuple[int, int], int]] = {}
     rows: set[int] = set()
     for index, name in enumerate(names):
@@ -441,7 +441,7 @@ def scattered(names: Sequence[str]) -> list[list[int]]:
 
 
 def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
-    """Returns of each name the letters x, y, z or w that may name a component, by the name without it.
+    """Returns for each name the letters x, y, z or w that may be a component's, by the rest of the name.
 
     A w alone is the scalar of a rotation beside it that has x, y and z, such as rx, ry, rz, but no w. Beside h and l it is a width.
     """

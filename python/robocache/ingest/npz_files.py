@@ -100,7 +100,7 @@ def _count_rows(path: Path, entries: Mapping[str, Entry]) -> int:
 
 
 def _say_other_axis(rows: int, streams: Mapping[str, Entry], notes: Notes) -> None:
-    """Reports it where the second dimension of all arrays may be the steps: they are as many in each, and more than the rows."""
+    """Reports arrays whose second dimension may be the steps: it is the same in all arrays, and longer than the first."""
     seconds = {entry.shape[1] for entry in streams.values() if len(entry.shape) > 1}
     named = [name for name, entry in streams.items() if len(entry.shape) > 1]
     if len(seconds) == 1 and len(named) > 1 and (steps := max(seconds)) > rows:

@@ -398,7 +398,7 @@ class _Merger:
             raise ShardsError(f"{shard.path}: not of one kind with the shards before it: {error}") from error
 
     def _check_features(self, shard: dataset.Dataset, metadata: Mapping[str, Any]) -> None:
-        """Compares what columns say of features, as one process would that reads all recordings."""
+        """Compares the features that columns declare with those of the shards before, as ingest does within one process."""
         try:
             self._features.check(str(shard.path), metadata)
         except SourceError as error:

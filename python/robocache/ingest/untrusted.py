@@ -65,7 +65,7 @@ def hdf5_links(group: bytes) -> list[tuple[bytes, tuple[int, int]]]:
 
 
 def hdf5_attribute(node: bytes, name: str) -> Any:
-    """The value of an attribute of a group or dataset."""
+    """Returns the value of an attribute of a group or dataset."""
     import h5py
 
     opened = h5py.h5o.open(_file.id, node)

@@ -239,11 +239,11 @@ class Ordered:
         return [tuple(names[of] for of in order) for names, order in zip(lists, orders.tolist(), strict=True)]
 
     def records(self, leaf: Leaf) -> tuple[Batch, np.ndarray]:
-        """The records of all messages as they are; :func:`order_of` has their order."""
+        """Returns the records of all messages in the order of the source; :meth:`order_of` gives the order of names."""
         return self._batch.records(leaf)
 
     def order_of(self, leaf: Leaf) -> np.ndarray | None:
-        """Returns for each message the indices of its elements in order; None where they are not named."""
+        """Returns for each message the indices that put its elements in order; None if they have no names."""
         found = self._orders.get(leaf.path)
         return None if found is None else found[2]
 
