@@ -121,7 +121,7 @@ def compare(streams: dict, loader: robocache.Loader, device: str) -> None:
     assert compared > 10
 
 
-# The messages of the writers: a float32 vector, and an image of bytes.
+# Writers send two messages: a float32 vector, and an image of bytes.
 NUMBERS = {"path": "row", "kind": "number", "dtype": "float32", "count": FEATURES, "to": [[0, 0]]}
 IMAGE = [
     *({"path": name, "kind": "number", "dtype": "uint32", "use": name} for name in ("height", "width", "step")),
@@ -155,7 +155,7 @@ int64_t write_rows(const Sink* sinks, void* const* topics, const uint8_t* const*
 
 
 def message_of(row: np.ndarray) -> bytes:
-    """A row as CDR, as IMAGE or NUMBERS says."""
+    """Returns a row as CDR, as IMAGE or NUMBERS says."""
     if row.ndim == 1:
         return b"\0\1\0\0" + row.tobytes()
     height, width, _ = row.shape

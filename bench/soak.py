@@ -88,7 +88,7 @@ def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
 
 
 def own_memory() -> int:
-    """Bytes of memory without pages of files; where the kernel does not tell them apart, all that is resident."""
+    """Returns the bytes of memory without pages of files, or all resident ones if the kernel does not tell them apart."""
     try:
         found = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
     except OSError:
@@ -109,7 +109,7 @@ def children() -> int:
 
 
 def slope(values: np.ndarray) -> float:
-    """The median slope of all pairs of points (Theil and Sen): single jumps do not count."""
+    """Returns the median slope of all pairs of points (Theil and Sen): single jumps do not count."""
     rounds = np.unique(np.linspace(0, len(values) - 1, 200).astype(int))
     first, second = np.triu_indices(len(rounds), 1)
     rises = values[rounds[second]] - values[rounds[first]]
@@ -117,7 +117,7 @@ def slope(values: np.ndarray) -> float:
 
 
 def steady_slope(values: np.ndarray) -> float:
-    """The smaller slope of the two halves: memory that is kept once is no leak."""
+    """Returns the smaller slope of the two halves: memory that is kept once is no leak."""
     middle = len(values) // 2
     return min(slope(values[:middle]), slope(values[middle:]))
 
@@ -136,7 +136,7 @@ class Stage:
         return self.folder / "cache"
 
     def new(self, name: str) -> Path:
-        """A path for this part alone, with nothing there."""
+        """Returns a path for this part alone, at which nothing is."""
         path = self.folder / name
         shutil.rmtree(path, ignore_errors=True)
         return path
@@ -172,7 +172,7 @@ def digest(batches: Any) -> str:
 
 
 def some(loader: Any, count: int = 6) -> list[Any]:
-    """The first batches, over an epoch's end where there are fewer."""
+    """Returns the first batches, also of the next epochs if one has fewer."""
     return list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count))
 
 
@@ -440,8 +440,8 @@ class Soak:
         self.stage.round += 1
 
     def growth(self) -> dict[str, dict[str, Any]]:
-        """By measure: where it stood after the warm-up, a third of the rounds, and at the end; its slope for a round; and the part
-        that grows most."""
+        """Returns for each measure its value after the warm-up (a third of the rounds) and at the end, its slope for a round, and the
+        part that grows most."""
         warm = self.stage.round // 3
         grown = {}
         for what, values in self.values.items():

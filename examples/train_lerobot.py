@@ -75,7 +75,7 @@ def train(root, out, policy, loader, seed, episodes, steps, batch_size, device):
 
 
 def validate(root, checkpoint, policy, episodes, device):
-    """The loss on held-out episodes, all of LeRobot's own making."""
+    """Returns the loss on held-out episodes; LeRobot's own code loads the policy and the samples."""
     import torch
     from lerobot.configs.policies import PreTrainedConfig
     from lerobot.datasets.factory import resolve_delta_timestamps

@@ -26,7 +26,7 @@ PREDICTED = {
 }
 TITLES = {"act": "From the camera, LeRobot's ACT", "mlp": "From joints and the cube's position"}
 EXECUTE = 25  # ticks of a chunk of 50 that are carried out before the policy is asked again; with 10 it can stand still
-# How commands become the policy's numbers.
+# Conversions make the policy's numbers of commands.
 WAYS = {
     "absolute": "as recorded, normalised by their statistics",
     "per-step": "relative to the joints, each step of a chunk normalised by its own statistics",
@@ -83,7 +83,7 @@ def train(given):
 
 
 def evaluate(given):
-    """What was rolled out before is not again."""
+    """Rolls out the checkpoints that have no rollouts yet."""
     from . import evaluate as rolling
 
     several = len(given.actions) > 1

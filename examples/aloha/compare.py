@@ -40,13 +40,14 @@ PREDICTED = (
 
 
 def apart(function, *arguments):
-    """The function's result, from a process of its own."""
+    """Calls a function in a process of its own, and returns its result."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *arguments).result()
 
 
 class Demonstrations:
-    """What was recorded, the LeRobot dataset that is exported from it, and the cache that is ingested from that, raw."""
+    """Holds the recorded demonstrations, the LeRobot dataset that is exported from them, and the cache of raw frames that is ingested
+    from that."""
 
     def __init__(self, folder):
         self.recorded, self.set, self.cache = (folder / name for name in ("demonstrations", "lerobot", "lerobot.cache"))
@@ -83,7 +84,7 @@ class Demonstrations:
         )
 
     def order(self, count, batch_size, seed=0):
-        """The rows of the first `count` batches that on_theirs gives."""
+        """Returns the rows of the first `count` batches of :meth:`on_theirs`."""
         batches = endless(self.on_theirs(batch_size, "cpu", seed, video=False))
         return [next(batches)["index"].tolist() for _ in range(count)]
 
@@ -132,7 +133,7 @@ class AsRecorded:
 
 
 def check_equal(of, batch_size, batches=4):
-    """LeRobot's samples are those of Loader.from_lerobot, bit for bit, frames as bytes. Returns how many were compared."""
+    """Checks that LeRobot's samples are those of Loader.from_lerobot, bit for bit, frames as bytes. Returns how many it compared."""
     order = of.order(batches, batch_size)
     for decoder in decoders():
         ours = iter(of.on_theirs(batch_size, None))

@@ -19,7 +19,7 @@ ACTIONS_S = [k * robot.STEP_NS / 1e9 for k in range(CHUNK)]
 THINK_STEPS = 6  # a new chunk every 75 ms
 RELATIVE = [actions.Relative("joints", mask=[True, True, True, False])]  # the grip stays as it is
 
-# How commands become the policy's numbers.
+# Conversions make the policy's numbers of commands.
 WAYS = {
     "per-step": "relative to the hand, each step of a chunk normalised by its own statistics",
     "pooled": "relative to the hand, normalised by the statistics of all steps together",

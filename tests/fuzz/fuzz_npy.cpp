@@ -1,4 +1,4 @@
-// The header of an .npy file. The first byte chooses the expected dtype and shape.
+// Reads the header of an .npy file. The first byte chooses the expected dtype and shape.
 #include <span>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-"""The example that trains by lerobot-train on real recordings with two cameras."""
+"""Tests the example that trains by lerobot-train on real recordings with two cameras."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The programs for Ray of the chart and of docs/ingest.md on three nodes, of which one is killed with a shard half written.
+"""Runs the Ray programs of the chart and of docs/ingest.md on three nodes, of which one is killed with a shard half written.
 
 `./dev release` runs it, with Ray in a folder of its own. All nodes are processes of this machine.
 """
@@ -69,7 +69,7 @@ sys.exit(code)
 
 
 def recipes():
-    """The program of the chart, which finds a plan in work/, and that of docs/ingest.md, which makes one."""
+    """Returns the program of the chart, which finds a plan in work/, and that of docs/ingest.md, which makes one."""
     chart = (ROOT / "packaging/chart/templates/ray.yaml").read_text()
     chart = textwrap.dedent(chart.partition("  ingest.py: |\n")[2].partition("---\n")[0])
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/ingest.md").read_text(), re.DOTALL | re.MULTILINE)

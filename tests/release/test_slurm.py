@@ -1,4 +1,4 @@
-"""The scripts of docs/cluster.md on a Slurm of two nodes, both on this machine: a cache, and a training that shares it.
+"""Runs the scripts of docs/cluster.md on a Slurm of two nodes, both on this machine: a cache, and a training that shares it.
 
 `./dev release` runs it. Each daemon has its files in the folder of the test; a Slurm of this machine is not touched.
 """
@@ -42,7 +42,7 @@ NodeName=one NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
 NodeName=two NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
 PartitionName=all Nodes=one,two Default=YES
 """
-# The first attempt at shard 1 ends in the middle of its work, as by a node that is taken away.
+# Shard 1 ends at first in the middle of its work, as if its node were taken away.
 ROBOCACHE = """#!/bin/bash
 if [[ "$1 ${{4:-}} ${{SLURM_RESTART_COUNT:-0}}" == 'convert 1 0' ]]; then
   {python} -m robocache "$@" &
@@ -81,7 +81,7 @@ def free_ports(count):
 
 @pytest.fixture
 def slurm(tmp_path):
-    """The environment in which commands reach a Slurm of two nodes of one processor each."""
+    """Returns the environment in which commands reach a Slurm of two nodes of one processor each."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing or os.geteuid():
         pytest.skip(f"NOT RUN: needs root and Slurm (slurmctld, slurmd, slurm-client, munge); missing: {missing}")
@@ -126,7 +126,7 @@ def wait_for(done, said=lambda: "", seconds=120):
 
 
 def scripts():
-    """The two scripts of the page, for 3 shards and nodes of one processor."""
+    """Returns the two scripts of the page, for 3 shards and nodes of one processor."""
     found = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs/cluster.md").read_text(), re.DOTALL | re.MULTILINE)
     ingest, train = [one for one in found if "sbatch" in one or "srun" in one]
     assert "train.sh" in ingest

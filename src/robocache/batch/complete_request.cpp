@@ -250,7 +250,7 @@ void check_grid(const LoaderOptions& options, size_t index) {
       continue;
     }
     mixes = mixes || (is_floating(stream->dtype) && !stream->frames && !request.causal.value_or(options.causal));
-    std::map<int64_t, Period> own;  // by microseconds: an episode may have a rate of its own
+    std::map<int64_t, Period> own;  // by microseconds, since an episode may have a rate of its own
     const StreamFindings& findings = stream->findings;
     if (static_cast<double>(findings.max_period_ns - findings.min_period_ns) <= kOffGridNs) {
       own[0] = {findings.period_ns, 1};

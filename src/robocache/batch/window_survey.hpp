@@ -13,12 +13,14 @@ namespace robocache {
 
 // Notes for people about windows, "" where there is nothing to say.
 struct WindowNotes {
-  std::string padding;  // keys with more than half of all steps in padding; episodes with at most one row do not count
-  std::string
-      made_up;        // nominal streams with values between rows, by a method that nobody asked for, around anchors of
-                      // a recorded clock
-  std::string gaps;   // streams whose long gaps are interpolated, since nothing limits them
-  std::string turns;  // streams whose angles go beyond [-pi, pi) in rows, but not between them
+  // Keys with more than half of all steps in padding. Episodes with at most one row do not count.
+  std::string padding;
+  // Nominal streams with values between rows, by a method that nobody asked for, around anchors of a recorded clock.
+  std::string made_up;
+  // Streams whose long gaps are interpolated, since nothing limits them.
+  std::string gaps;
+  // Streams whose rows store angles beyond [-pi, pi), in which values between rows lie.
+  std::string turns;
 };
 
 // Surveys up to 2048 anchors of a source, spread evenly, each time the same ones, and adds to the notes. Throws

@@ -71,7 +71,7 @@ bool passes_end(double from, double to) {
   });
 }
 
-// The 99th percentile of some sizes, which this reorders.
+// Returns the 99th percentile of sizes, and reorders them.
 template <class Real>
 double percentile_of(std::vector<Real>& sizes) {
   const auto percentile = sizes.begin() + static_cast<ptrdiff_t>(0.99 * static_cast<double>(sizes.size() - 1));
@@ -79,7 +79,7 @@ double percentile_of(std::vector<Real>& sizes) {
   return static_cast<double>(*percentile);
 }
 
-// The steps of an angle that wraps so often that the 99th percentile of its steps is such a step.
+// An angle wraps so often that the 99th percentile of its steps is a wrap.
 struct FrequentWraps {
   double turn;
   double ordinary;  // the 99th percentile of the other steps

@@ -23,8 +23,8 @@ inline constexpr double kJumpMoving = 0.5;
 // A spike returns to within kSpikeReturn of its step. A wrap is a step within kWrapNear of a full turn.
 inline constexpr double kSpikeReturn = 0.2;
 inline constexpr double kWrapNear = 0.05;
-// Where more than a hundredth of the steps are above half a turn, and a share kWrapShare of these are a turn less an
-// ordinary step, an angle wraps often. Such a step is kWrapRatio times the 99th percentile of the other steps.
+// An angle wraps often if more than a hundredth of its steps are above half a turn, and a share kWrapShare of these are a
+// turn less an ordinary step. Such a step is more than kWrapRatio times the 99th percentile of the other steps.
 inline constexpr double kWrapShare = 0.9;
 inline constexpr double kWrapRatio = 3;
 inline constexpr double kQuaternionNorm = 0.01;

@@ -212,7 +212,7 @@ __device__ Out* out_of(const TransformBatch& batch, int64_t i) {
   return static_cast<Out*>(batch.out) + i * (int64_t{p.out[0]} * p.out[1] * p.channels);
 }
 
-// The rows that each block of a frame computes.
+// Returns how many rows each block of a frame computes.
 __device__ int32_t rows_of_block(const TransformParams& p) {
   return (p.out[0] + static_cast<int32_t>(gridDim.y) - 1) / static_cast<int32_t>(gridDim.y);
 }
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
     }
     store_pixels<Out, kChannels>(p, bytes, y, x, count, out);
   };
-  // With few frames a thread computes one pixel at a time: the device has threads enough, and eight would take eight times as long.
+  // With few frames a thread computes one pixel at a time, since the device has threads enough for all.
   along_my_pixels(p, blockIdx.y * rows, rows, make, rows <= kRowsOfBlock / kTogether ? 1 : kTogether);
 }
 

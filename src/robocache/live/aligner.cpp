@@ -487,7 +487,7 @@ struct Aligner::Impl {
                "aligner");
   }
 
-  // Queues the copy of a frame unless an earlier step has. Returns its number among the copies, from 1; 0 if it does not decode.
+  // Queues the copy of a frame, unless an earlier step queued it. Returns its number among the copies, from 1; 0 if it does not decode.
   int64_t copy_frame(Key& key, int64_t number, CudaStream stream) {
     const auto found = std::ranges::find(key.copied, number);
     const int64_t index = found - key.copied.begin();
@@ -516,7 +516,7 @@ struct Aligner::Impl {
     queued.record(stream);
   }
 
-  // Writes the frames; on CUDA it queues their copies, and the numbers then count those.
+  // Writes the frames. On CUDA it queues their copies, and writes the number of each step's copy instead of its frame's.
   void write_frames(Key& key, char* memory, CudaStream stream) {
     const KeySpec& of = *key.spec;
     char* const out = memory + key.out_offset;
@@ -546,7 +546,7 @@ struct Aligner::Impl {
     }
   }
 
-  // A file is decoded to `to`. Null for a frame that does not decode.
+  // Returns a frame's pixels; those of a file are decoded into `to`. Null if it does not decode.
   const uint8_t* pixels_of(Key& key, int64_t row, uint8_t* to) {
     const std::span<const uint8_t> file = key.rows.frames[static_cast<size_t>(row)].bytes();
     if (*key.spec->rows->codec == Codec::kRaw) return file.data();

@@ -9,7 +9,7 @@
 // targets are settled, over all keys. A Loader's batch at that moment has the same bytes. Other moments have it too, but for
 // targets that are not settled: they are padding, though the recording may have a value there later (rule 53).
 //
-// On a CUDA device frames are copied as the ring has them, and resized there; everything else is made on the host and copied at once.
+// On a CUDA device frames are copied as the ring has them, and resized there. All else is made on the host and copied at once.
 //
 // The arrays are those of the Loader, of one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on; "time_ns" [1], the
 // moment; and "anchor_age_ns" [1], the newest stamp of all rings less the moment. Of a key that the policy puts out there is
@@ -50,8 +50,9 @@ class Aligner {
   std::optional<int64_t> frontier() const;
 
   // Fills `memory` (batch_bytes() of the device, 64-byte aligned) with the batch at a moment; on CUDA it queues that on `stream`.
-  // Never waits for rows. Allocates only while rings grow. Returns the number of targets that are not settled. Throws ArgumentError for a moment beyond +-2^62 ns. Throws StaleError
-  // if a ring has forgotten rows that the window needs: with padding instead, the batch would differ from a Loader's.
+  // Never waits for rows. Allocates only while rings grow. Returns the number of targets that are not settled. Throws
+  // ArgumentError for a moment beyond +-2^62 ns. Throws StaleError if a ring has forgotten rows that the window needs: with
+  // padding instead, the batch would differ from a Loader's.
   int64_t at(int64_t time_ns, void* memory, CudaStream stream = {});
 
   // The batch at the frontier; false where there is none.

@@ -48,14 +48,14 @@ class Chunks {
   // ascending order: chunks that have no action at or after one are forgotten.
   bool at(int64_t time_ns, std::span<double> action);
 
-  // The rest of the newest chunk behind a moment, which real-time chunking begins its next chunk with. Valid until the next put().
+  // Returns the newest chunk's steps behind a moment: real-time chunking begins its next chunk with them. Valid until the next put().
   struct Rest {
     std::span<const int64_t> time_ns;
     std::span<const double> actions;
   };
   Rest leftover(int64_t time_ns) const;
 
-  // How many steps of the newest chunk begin at or before a moment: until then they are carried out, whatever comes.
+  // Returns how many steps of the newest chunk begin at or before a moment: they are carried out, whatever chunk comes then.
   int64_t frozen(int64_t time_ns) const;
 
   std::optional<int64_t> covered_until_ns() const;  // from then on no chunk has an action; none before the first chunk

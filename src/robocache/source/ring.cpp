@@ -91,7 +91,7 @@ struct Ring::View {
 };
 
 struct RingFrame::Slot {
-  // In whole pages of its own: two slots that share a page could not both be page-locked.
+  // Copies a frame into whole pages of its own: two slots that share a page could not both be page-locked.
   void assign(std::span<const char> frame) {
     constexpr size_t kPage = 4096;
     if (const size_t pages = (frame.size() + kPage - 1) / kPage; pages > capacity / kPage) {

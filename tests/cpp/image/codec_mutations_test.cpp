@@ -126,7 +126,7 @@ std::string png_fault(const Call& call, std::span<const uint8_t> blob, const Fra
   }
 }
 
-// ROBOCACHE_SOAK times as many in `./dev attack`'s sense: 40 are 100,000.
+// ROBOCACHE_SOAK, the factor of `./dev attack`, multiplies their number: 40 gives 100,000.
 int rounds() {
   const char* factor = std::getenv("ROBOCACHE_SOAK");
   return 2500 * (factor != nullptr ? std::max(1, std::atoi(factor)) : 1);

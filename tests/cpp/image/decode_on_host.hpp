@@ -1,4 +1,4 @@
-// The kernels' loops that decode JPEGs, on the host.
+// Decodes JPEGs on the host by the kernels' loops.
 #pragma once
 
 #include <algorithm>

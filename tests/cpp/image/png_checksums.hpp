@@ -1,4 +1,4 @@
-// The checksums of a PNG's chunks.
+// Computes the checksums of a PNG's chunks.
 #pragma once
 
 #include <cstddef>

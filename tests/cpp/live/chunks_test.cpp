@@ -1,4 +1,4 @@
-// The action at a moment, out of a policy's chunks. tests/python/live has the rule, as a loop over all steps.
+// Tests the action at a moment, out of a policy's chunks. tests/python/live has the rule, as a loop over all steps.
 #include "robocache/live/chunks.hpp"
 
 #include <gtest/gtest.h>

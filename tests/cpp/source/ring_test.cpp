@@ -199,8 +199,8 @@ TEST(Ring, ReadersSeeWholeRows) {
   }
 }
 
-// The answer to a row follows from stamps alone, so the counts must be the writer's own, whatever readers do meanwhile. As many seconds
-// as ROBOCACHE_SOAK says, or one.
+// A row's stamp alone decides what becomes of it, so the ring's counts must be the writer's own, whatever readers do. The test
+// takes ROBOCACHE_SOAK seconds, or one.
 TEST(Ring, CountsEveryRowOnce) {
   const char* const asked = std::getenv("ROBOCACHE_SOAK");
   const double seconds = asked == nullptr ? 1 : std::atof(asked);

@@ -525,7 +525,7 @@ def test_an_empty_first_image_loses_no_camera(how, empty, tmp_path):
 
 
 def test_a_file_that_is_read_twice_at_a_time_is_read_whole(tmp_path, recwarn):
-    """The end of one reading ended the other's, and its own end was an ignored KeyError."""
+    """One reading ends while another of the same file goes on."""
     path = one_demo(tmp_path, lambda demo: demo.attrs.update(note="of any length"))
     first, second = datasets.open_file(path), datasets.open_file(path)
     file, again = first.__enter__(), second.__enter__()

@@ -563,7 +563,7 @@ def test_numbers_that_no_cache_holds_are_left_out_by_name(tmp_path):
 
 @pytest.mark.parametrize("name", ["store.zarr", "store.zarr.zip"])
 def test_attributes_of_an_array_are_named(name, tmp_path):
-    """But those of xarray that scale or measure its values."""
+    """Attributes that scale or measure values are used instead."""
     folder = write_store(tmp_path / "store.zarr", {"depth": np.arange(17)})
     (folder / "data/depth/.zattrs").write_text('{"scale_factor": 0.001, "units": "m", "title": "z", "note": 1}')
     if name.endswith(".zip"):

@@ -243,7 +243,7 @@ def gathered(loader):
 
 
 def differences(batches, expected, moments):
-    """The moments at which a byte differs, and the arrays that differ."""
+    """Returns the moments at which a byte differs, with the arrays that differ."""
     found = {
         moment: [key for key, array in batches[moment].items() if array.tobytes() != expected[moment][key].tobytes()]
         for moment in moments
@@ -252,7 +252,7 @@ def differences(batches, expected, moments):
 
 
 def without_gaps(recording, recorded, moments):
-    """The moments whose windows read no row that the recorded cache lacks: two rows on each side of every target have come."""
+    """Returns the moments whose windows read no row that the recorded cache lacks: two rows on each side of every target have come."""
     whole = np.ones(len(moments), bool)
     for stream, window in recording.streams.items():
         original = np.unique(np.asarray(recording.dataset[stream].time_ns))
@@ -349,7 +349,7 @@ def test_windows_of_a_recording_that_is_played_again(recordings, tmp_path, name,
     for result in ("reordered", "refused", "duplicates", "too_late"):
         assert sum(count[result] for count in counts) > 0, (result, counts)
     check_windows(played, recording, least=least, least_whole=least // 4)
-    assert compare_latest(played, recording) > 20 or name == "vicon"  # whose curves numpy has not
+    assert compare_latest(played, recording) > 20 or name == "vicon"  # numpy has no such curves
 
 
 @pytest.mark.parametrize("name", ["imu and pose", "vicon"])
@@ -366,7 +366,7 @@ def test_every_datagram_that_a_network_loses_is_counted(recordings, tmp_path, na
 
 
 def rewritten(path, played, recording, change):
-    """The recorded cache with the rows of each stream changed: as another recorder would have written it."""
+    """Changes the rows of each stream of the recorded cache, as another recorder would have written them. Returns its batches."""
     with robocache.Writer(path) as writer:
         for stream in recording.streams:
             writer.stream(stream, names=played.recorded[stream].names, attributes=recording.dataset[stream].attributes)

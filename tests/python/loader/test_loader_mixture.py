@@ -625,7 +625,7 @@ def test_episodes_of_one_dataset_with_features_in_other_orders_fill_no_key(tmp_p
     ],
 )
 def test_names_that_fit_or_are_others_are_taken(column, one, other, stream, words, tmp_path, recwarn):
-    """Of others there is a warning: they may be other words for the same."""
+    """Other names may be other words for the same, so they are a warning."""
     datasets = [with_names(tmp_path / name, x, column, stream=stream) for name, x in (("one", one), ("other", other))]
     robocache.Loader([robocache.Source(x) for x in datasets], delta_timestamps={stream: None}, batch_size=4)
     said = [str(one.message) for one in recwarn if "features" in str(one.message)]
