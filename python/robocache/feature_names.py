@@ -158,7 +158,7 @@ def _names_of(stream: Stream, dataset: Dataset, episodes: Sequence[int] | None) 
 
 
 def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
-    """Returns a note where columns of the episodes say other units in other sources or episodes: batches mix them.
+    """Returns a note if a column of the episodes says other units in other sources or episodes: batches mix them.
 
     Args:
         sources: of each its name, its dataset, and the episodes that are drawn; None for all.
@@ -167,18 +167,18 @@ def note_of_units(sources: Sequence[tuple[str, Dataset, Any]]) -> str | None:
     for source, dataset, episodes in sources:
         for row in _rows_of(dataset, episodes, may_say_unit):
             for where, unit in declared_units(row).items():
-                told = f"{source}{dataset.path}"
-                before, who = first.setdefault(where, (unit, told))
+                here = f"{source}{dataset.path}"
+                before, there = first.setdefault(where, (unit, here))
                 if unit != before:
                     return (
-                        f"episodes: column {where!r} says {before!r} in {who} and {unit!r} in {told}: batches mix these units; "
+                        f"episodes: column {where!r} says {before!r} in {there} and {unit!r} in {here}: batches mix these units; "
                         "convert one, or episodes= draws those of one unit"
                     )
     return None
 
 
 def _rows_of(dataset: Dataset, episodes: Sequence[int] | None, wanted: Callable[[str], bool]) -> list[dict[str, Any]]:
-    """Returns the wanted columns of episodes, which are all for None."""
+    """Returns the wanted columns of these episodes, or of all."""
     columns = [column["name"] for column in dataset._episode_columns if wanted(column["name"])]
     if not columns:
         return []
