@@ -217,10 +217,9 @@ def loading(content: dict) -> str:
     tried = ", ".join(f"{one['decoder']} with {one['workers']} {one['ms']:.1f}" for one in found["tried"])
     return (
         "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
-        + f"\n{'; '.join(said) or 'No loader is slower than the step'}. Else the step bounds the training. On a GPU, what a step takes longer in training than alone is "
-        f"the time that it waits. Decoders and workers of "
-        f"LeRobot's that were tried at one batch size, ms: {tried}. Of its samples {found['equal_samples']} were compared with ours of the same dataset, "
-        "and every bit is equal.\n"
+        + f"\n{'; '.join(said) or 'No loader is slower than the step'}. Otherwise the step limits the training. On a GPU a step waits as "
+        f"much as it takes longer in training than alone. Decoders and workers of LeRobot's that were tried at one batch size, ms: {tried}. Of its "
+        f"samples {found['equal_samples']} were compared with ours of the same dataset, and every bit is equal.\n"
     )
 
 
