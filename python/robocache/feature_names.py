@@ -72,7 +72,7 @@ def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for column, value in columns.items():
         if isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
-            found |= {f"{column}.{name}": names for name, names in declared_names(_read_object(value)).items()}
+            found |= {f"{column}.{name}": names for name, names in declared_names(read_object(value)).items()}
         elif (
             may_name(column)
             and (names := names_in(value))
@@ -83,7 +83,7 @@ def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def _read_object(text: str) -> dict[str, Any]:
+def read_object(text: str) -> dict[str, Any]:
     """Returns the object that a text is in JSON; an empty one where it is none."""
     try:
         value = json.loads(text)
@@ -266,14 +266,14 @@ def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
         if may_say_unit(column):
             found |= units_in(column, value)
         elif isinstance(value, str) and value.lstrip().startswith("{") and len(value) <= _LONGEST:
-            found |= {f"{column}.{where}": unit for where, unit in declared_units(_read_object(value)).items()}
+            found |= {f"{column}.{where}": unit for where, unit in declared_units(read_object(value)).items()}
     return found
 
 
 def units_in(column: str, value: Any) -> dict[str, str]:
     """Returns the known units that a column says, each as one word, by where it says them."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        value = _read_object(value)
+        value = read_object(value)
     if isinstance(value, dict):
         return {k: unit for name, one in value.items() for k, unit in units_in(f"{column}.{name}", one).items()}
     if isinstance(value, bool) and (flag := _FLAG.match(_word(column))):

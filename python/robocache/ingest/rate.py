@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FileError
+from ..feature_names import read_object
 from .recording import Notes, SourceError
 
 # What says it: layouts have no common name for it.
@@ -98,7 +98,7 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
     """
     for path, value in facts.items():
         if isinstance(value, str) and value.lstrip().startswith("{"):
-            yield from described_rates(_read_object(value), f"{where}{path}.").items()
+            yield from described_rates(read_object(value), f"{where}{path}.").items()
             continue
         name, number = path.rpartition("/")[2].lower(), _number(value)
         if number is None:
@@ -139,15 +139,6 @@ def described_rates(described: Mapping[str, Any], where: str) -> dict[str, float
             if isinstance(inner, dict)
         ]
     return said or others
-
-
-def _read_object(text: str) -> dict[str, Any]:
-    """The object that a text is in JSON; an empty one where it is none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _number(value: Any) -> float | None:
