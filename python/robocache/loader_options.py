@@ -14,7 +14,16 @@ import numpy as np
 from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import Relative, StepDelta, in_a_batch
-from .actions.declared import Declared, check_alike, check_declared, degrees_of, straight_angles, subtracted_rotations
+from .actions.declared import (
+    Declared,
+    check_absolute,
+    check_alike,
+    check_declared,
+    degrees_of,
+    relative_names,
+    straight_angles,
+    subtracted_rotations,
+)
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stream
 from .episode_rates import notes_of_rates
@@ -337,6 +346,12 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
             f"delta_timestamps['{key}'].convert: features {straight} are angles by the stream's own methods: their differences jump by "
             "2 pi where an angle passes its end; angles=[...] of the conversion takes the shorter way round"
         )
+    relative = relative_names(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
+    if relative:
+        yield (
+            f"delta_timestamps['{key}'].convert: {relative} are relative already by their names: a conversion makes them relative twice; "
+            "leave it out, or say absolute = true in the attributes of a mapping where the names mislead"
+        )
     rotations = subtracted_rotations(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
     if rotations:
         yield (
@@ -446,6 +461,7 @@ def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, A
     convert = None if window.convert is None else in_a_batch(f"{name}.convert", window.convert, features)
     declared = [_declared(stream) for stream in keys.numbers.get(key, ()) if convert]
     for one in declared:
+        check_absolute(f"{name}.convert", window.convert, one)
         check_declared(f"{name}.convert", window.convert, one)
     comparing = [one for one in window.convert or () if isinstance(one, Relative | StepDelta)]
     for stream in keys.numbers.get(base, ()) if comparing and isinstance(base, str) else ():
@@ -453,6 +469,7 @@ def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, A
         if len(read) != features:  # the library refuses it
             continue
         of_base = _declared(stream).of(read)
+        check_absolute(f"{name}.base: '{base}'", comparing, of_base)
         check_declared(f"{name}.base: '{base}'", comparing, of_base)
         for one in declared:
             check_alike(f"{name}.base", comparing, one, of_base)
@@ -476,7 +493,7 @@ def _check_radians(name: str, blocks: Sequence[Any], streams: Sequence[Stream]) 
 
 
 def _declared(stream: Stream) -> Declared:
-    return Declared(stream.names, units_of(stream), stream.attributes)
+    return Declared(stream.names, units_of(stream), stream.attributes, stream.name)
 
 
 def _check_normalization(normalization: Normalization, windows: Sequence[Window]) -> None:

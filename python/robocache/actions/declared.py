@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from .. import errors
@@ -42,6 +43,19 @@ _ATTRIBUTE = re.compile(
 )
 _ORDERS = {"scalar_first": "quat_wxyz", "wxyz": "quat_wxyz", "scalar_last": "quat_xyzw", "xyzw": "quat_xyzw"}
 _TAKES_ROTATION = {"slerp": "quat", "angle": "euler"}
+# Parts of a row by the words of its stream's name: xyz_wxyz is a position and a quaternion. By each part its numbers.
+_PARTS = {
+    **dict.fromkeys(("xyz", "pos", "position", "point", "points", "trans", "translation", "pose"), 3),
+    **dict.fromkeys(("quat", "quats", "quaternion", "quaternions", "xquat", "wxyz", "xyzw", "qwxyz", "qxyzw"), 4),
+    "gripper": 1,
+}
+
+
+# Attributes that say whether a stream's numbers are relative: GR00T's absolute, robosuite's control_delta, ManiSkill's control_mode.
+_ABSOLUTE = re.compile(r"(?i)(?:is_)?absolute")
+_IS_RELATIVE = re.compile(r"(?i)(?:(?:is|use|control|action)_)*(?:delta|relative)s?(?:_(?:actions?|control))?")
+_MODE = re.compile(r"(?i)(?:(?:action|control|controller)_)?(?:type|mode|space|rep|representation)")
+_RELATIVE = re.compile(r"(?<![a-z])(?:rel|relative|deltas?)(?![a-z])")
 
 
 @dataclass(frozen=True)
@@ -52,11 +66,13 @@ class Declared:
         names: of features.
         units: of features, "" where there is none.
         attributes: the stream's own, with its methods.
+        stream: its name.
     """
 
     names: Sequence[str] = ()
     units: Sequence[str] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    stream: str = ""
 
     def of(self, features: Sequence[int]) -> Declared:
         """Returns the facts of these features alone, in this order. Methods are those of whole rotations within them."""
@@ -69,7 +85,7 @@ class Declared:
             for start, stop, method in _blocks(self.attributes)
             if [index.get(f, -1) - index.get(start, 0) for f in range(start, stop)] == list(range(stop - start))
         ]
-        return Declared(names, units, {**self.attributes, "methods": kept})
+        return Declared(names, units, {**self.attributes, "methods": kept}, self.stream)
 
 
 def check_declared(name: str, conversions: Any, declared: Declared) -> None:
@@ -104,6 +120,43 @@ def check_declared(name: str, conversions: Any, declared: Declared) -> None:
             more = width - (end - conversion.start)
             known = {at + more * (at > conversion.start): rotation for at, rotation in known.items()}
             known[conversion.start] = conversion.target
+
+
+def check_absolute(name: str, conversions: Any, declared: Declared) -> None:
+    """Checks that conversions make nothing relative that its stream's attributes declare relative already.
+
+    Raises:
+        ArgumentError: it would be relative twice.
+    """
+    said = next(
+        (f"{key} = {value!r}" for key, value in declared.attributes.items() if _declares_relative(key, value)), ""
+    )
+    for conversion in conversions if said else ():
+        if isinstance(conversion, Relative | StepDelta) and (conversion.mask is None or any(conversion.mask)):
+            raise errors.ArgumentError(
+                f"{name}: expected values that are absolute, which {type(conversion).__name__} makes relative, got stream "
+                f"'{declared.stream}', which is relative already as its attribute {said} says; leave the conversion out, or correct "
+                "the attribute by a mapping at ingest"
+            )
+
+
+def relative_names(conversions: Any, declared: Declared, features: int) -> list[str]:
+    """Returns the names, of the stream or of its features, that say relative where conversions make them so once more."""
+    if any(_ABSOLUTE.fullmatch(key) and value is True for key, value in declared.attributes.items()):
+        return []
+    found: dict[str, None] = {}
+    for conversion in conversions:
+        if isinstance(conversion, Relative | StepDelta):
+            taken = [f for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features)) if is_taken]
+            names = [declared.stream] * bool(taken) + [declared.names[f] for f in taken if f < len(declared.names)]
+            found |= dict.fromkeys(each for each in names if _RELATIVE.search(_in_snake_case(each)))
+    return list(found)
+
+
+def _declares_relative(key: str, value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(_MODE.fullmatch(key) and _RELATIVE.search(_in_snake_case(value)))
+    return (value is False and bool(_ABSOLUTE.fullmatch(key))) or (value is True and bool(_IS_RELATIVE.fullmatch(key)))
 
 
 def check_alike(name: str, conversions: Any, declared: Declared, base: Declared) -> None:
@@ -180,7 +233,14 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Decl
     if expected:
         raise errors.ArgumentError(f"{name}: expected {expected}, as the features' names {names} say, got {rotation!r}")
     kind = rotation.partition("_")[0]
-    for attribute, said in rotations_said(declared.attributes).items():
+    stated = rotations_said(declared.attributes)
+    said = "" if stated else _said_by_stream(declared.stream)
+    if said and said not in (rotation.lower(), kind):
+        raise errors.ArgumentError(
+            f"{name}: expected {_written(said)}, as the name of stream '{declared.stream}' says, got {rotation!r}; a mapping at ingest "
+            "says otherwise by the attribute rotation"
+        )
+    for attribute, said in stated.items():
         order = re.match(r"(?i)quat|euler", attribute)  # the order of quaternions says nothing of angles
         if said not in (rotation.lower(), kind) and (order is None or kind.startswith(order[0].lower())):
             value = declared.attributes[attribute]
@@ -223,6 +283,9 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
         return (
             repr(same[0]) if same else "the entries row after row" if kind == "matrix" else "entries in another order"
         )
+    orders = {_order_of(each) for each in names}
+    if kind == "quat" and len(orders) == 1 and not orders & {"", rotation}:
+        return f"rotation {min(orders)!r}"
     kinds = {_kind_of(each) for each in names}
     by_word = min(kinds) if len(kinds) == 1 else ""
     if all(len(turn) == 1 for turn in turns) and turns:
@@ -341,9 +404,47 @@ def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
     return pairs if len(set(pairs)) == len(pairs) and all(0 <= min(pair) <= max(pair) < 3 for pair in pairs) else []
 
 
+def _said_by_stream(stream: str) -> str:
+    """Returns the kind of rotation, or its name where it has an order, that a stream's name says; "" if it says none or several."""
+    last = _in_snake_case(re.split(r"[./]", stream)[-1])
+    kinds = {kind for kind, pattern in _KINDS.items() if pattern.search(last)}
+    if kinds == {"quat"}:
+        return _order_of(last) or "quat"
+    # A pose in six dimensions may have any rotation.
+    return _said(last) if len(kinds) == 1 and (kinds != {"rot6d"} or "rot" in last) else ""
+
+
+def _order_of(name: str) -> str:
+    """Returns the rotation of the one order of components that a name says as a word, wxyz or xyzw; else ""."""
+    found = {f"quat_{order}" for order in re.findall(r"(?<![a-z])q?(wxyz|xyzw)(?![a-z])", _in_snake_case(name))}
+    return min(found) if len(found) == 1 else ""
+
+
+def quaternions_in(stream: str, width: int) -> list[int]:
+    """Returns where quaternions begin in a row of that width whose parts the stream's name says in turn: 3 in a row of 7 for pos_quat.
+
+    Rows may repeat the parts, and each time have one number more, a gripper's, behind a position and a quaternion.
+    """
+    words = re.findall(r"[a-z]+", _in_snake_case(re.split(r"[./]", stream)[-1]))
+    parts = [
+        part for part, _ in groupby(_PARTS[word] for word in words if word in _PARTS)
+    ]  # pose_xyz, quat_wxyz: one part
+    if 4 not in parts:
+        return []
+    row = sum(parts)
+    sizes = [width] * (width == row) if 3 not in parts else [row] + [row + 1] * (1 not in parts)
+    size = next((size for size in sizes if width and width % size == 0), 0)
+    starts = [sum(parts[:i]) for i, part in enumerate(parts) if part == 4]
+    return [first + start for first in range(0, width, size) for start in starts] if size else []
+
+
+def _in_snake_case(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+
+
 def _said(value: str) -> str:
     """Returns the kind of rotation, or its name where it has an order, that an attribute's value says; "" if it says none."""
-    said = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", value).lower())
+    said = _in_snake_case(value)
     for order, rotation in _ORDERS.items():
         if order in said:
             return rotation

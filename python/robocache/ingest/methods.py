@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..actions.declared import is_degrees
+from ..actions.declared import is_degrees, quaternions_in
 from .recording import Notes, Ragged, Rows, Samples
 
 Block = list[Any]  # [start, stop, method]
@@ -22,8 +22,14 @@ Block = list[Any]  # [start, stop, method]
 # A word that means a quaternion of four numbers, and a word that means a rotation, a quaternion if its components are x, y, z, w.
 _QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
 _ROTATION = _QUATERNION | {"q", "r", "o", "orientation", "orient", "ori", "orn", "rotation", "rot", "attitude"}
-# Words of a stream whose rows are several times four numbers; four alone may be those of four wheels.
-_OF_FOUR = _QUATERNION | {"rotation", "rotations", "rot", "rots", "orientation", "orientations"}
+_WITH_ORDER = _QUATERNION | {"wxyz", "xyzw", "qwxyz", "qxyzw"}
+_ORIENTATION = {"orientation", "orientations", "orient", "ori", "orn", "attitude"}
+# Words of a stream whose rows are four numbers or several times four, unless a word says other things of which there are four.
+_OF_FOUR = _QUATERNION | _ORIENTATION | {"rotation", "rotations", "rot", "rots"}
+_OF_PARTS = {
+    *("wheel", "wheels", "joint", "joints", "motor", "motors", "leg", "legs", "caster", "casters", "finger", "fingers"),
+    *("speed", "count", "counts", "error", "torque", "weight", "weights"),
+}
 # Words for a matrix a row that holds a rotation.
 _MATRIX = {
     *("rotation", "rotations", "rot", "orientation", "matrix", "matrices", "mat", "rotmat", "extrinsic", "extrinsics"),
@@ -80,6 +86,8 @@ _VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz0-3])\]?")
 # Components behind a position's x, y and z: of a rotation vector (LeRobot's ee.wx), of that or of three angles (rx).
 _OF_POSE = re.compile(r"(?i)((?:.*[ ._/\[])?)([wr]|(?:rot|rotation|ori|orientation)[ ._]?)([xyz])\]?")
 _UR_PART = re.compile(r"(actual|target)_TCP_pose_[345]")
+# A stamp's parts: /imu/header/stamp/sec and nanosec.
+_STAMP_PART = re.compile(r"(?i)(.*?)(?:(secs?|seconds)|((?:n|nano|u|micro)_?(?:secs?|seconds)))")
 HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
 
 # Rotations and angles that formats declare by their schemas: by format a pattern of streams, the shape of a row, and methods.
@@ -234,6 +242,7 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
                     features = ", ".join(f"{samples.names[i]} [{i}]" for i in four)  # type: ignore[index]
                     why = f"{features} are not adjacent: they are interpolated number by number"
                     notes.leave_out(f"{stream}: a rotation", why)
+                known[key] = with_others(known[key], _stamps_in_parts(samples.names or ()))
             if known[key]:
                 methods = with_others(samples.attributes.get("methods", []), known[key])
                 samples = replace(samples, attributes={**samples.attributes, "methods": methods})
@@ -349,6 +358,14 @@ def _matrices_of(names: Sequence[str]) -> set[int]:
     return rows
 
 
+def _stamps_in_parts(names: Sequence[str]) -> list[Block]:
+    """Returns the features that are a stamp's seconds and what is beyond them, sec and nanosec, which are held: between two stamps the
+    second part may begin at 0 again."""
+    parts = [match.groups() if (match := _STAMP_PART.fullmatch(name)) else ("", None, None) for name in names]
+    seconds, beyond = ({stem for stem, *part in parts if part[i]} for i in (0, 1))
+    return _runs([i for i, (stem, *_) in enumerate(parts) if stem in seconds & beyond], "previous")
+
+
 def _says_vector(name: str) -> bool:
     return bool(_ROTATION_VECTOR.search(name)) and not _RELATIVE.search(name) and not words_of(name) & _OTHER
 
@@ -395,10 +412,15 @@ def rotations_of(
     """
     features = prod(shape)
     starts = []
-    if shape and shape[-1] == 4 and _says(stream, _OF_FOUR if words is _QUATERNION and len(shape) > 1 else words):
+    of_four = words_of(re.split(r"[./]", stream)[-1]).isdisjoint(_OF_PARTS) or len(shape) > 1
+    if shape and shape[-1] == 4 and _says(stream, _OF_FOUR.union(words) if of_four else words):
         starts = list(range(0, features, 4))
     elif len(names) == features:
         starts = _by_names(names, words)
+    if not starts and shape and _says(stream, _WITH_ORDER):
+        starts = [
+            row + start for row in range(0, features, shape[-1] or 1) for start in quaternions_in(stream, shape[-1])
+        ]
     return [[start, start + 4, "slerp"] for start in starts]
 
 
@@ -413,7 +435,10 @@ def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
     for start in range(len(names) - 3):
         if starts and start < starts[-1] + 4:
             continue
-        for found, letters, of in ((components, ("wxyz",), _ROTATION), (numbered, ("0123", "1234"), words)):
+        for found, letters, of in (
+            (components, ("wxyz",), _ROTATION),
+            (numbered, ("0123", "1234"), _ORIENTATION.union(words)),
+        ):
             four = found[start : start + 4]
             if any(
                 "".join(sorted(one[stem] for one in four)) in letters
@@ -423,7 +448,12 @@ def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
             ):
                 starts.append(start)
                 break
-    return starts
+    for stem in [] if starts else sizes:
+        at = [index for index, numbers in enumerate(numbered) if stem in numbers]
+        in_turn = [int(numbered[index][stem]) - int(numbered[at[0]][stem]) for index in at] == list(range(len(at)))
+        if in_turn and at[-1] - at[0] < len(at) and _says(stem, _WITH_ORDER):
+            starts += [at[0] + start for start in quaternions_in(stem, len(at))]
+    return sorted(starts)
 
 
 def scattered(names: Sequence[str]) -> list[list[int]]:

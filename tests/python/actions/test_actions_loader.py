@@ -663,18 +663,18 @@ def test_conversions_are_held_against_the_names_and_units_of_features(tmp_path, 
 ROW = "r00 r01 r02 r10 r11 r12 r20 r21 r22"
 
 
-def described(path, *, units=None, base_units=None, names, base_names=None, attributes=None):
+def described(path, *, units=None, base_units=None, names, base_names=None, attributes=None, action="action"):
     """A dataset of a state and an action, with these names, units and attributes."""
     names = names.split()
     with robocache.Writer(path) as writer:
         for stream, own_names, own in (
             ("state", (base_names or " ".join(names)).split(), base_units or units),
-            ("action", names, units),
+            (action, names, units),
         ):
             facts = (attributes or {}) | ({} if own is None else {"units": own})
             writer.stream(stream, names=own_names, attributes=facts)
         with writer.episode() as episode:
-            for stream in ("state", "action"):
+            for stream in ("state", action):
                 episode.append(stream, np.arange(10) * 20_000_000, rotations_in(len(names)))
     return path
 
@@ -687,10 +687,77 @@ def rotations_in(width):
     return np.concatenate([np.ones((10, width - end.shape[1])), end], -1)
 
 
-def opened_with(path, conversions, base="state"):
+def opened_with(path, conversions, base="state", stream="action"):
     compares = isinstance(conversions[0], Relative | StepDelta)
     action = Window([0.0, 0.02], convert=conversions, **({"base": base} if compares else {}))
-    next(robocache.Loader(path, batch_size=4, delta_timestamps={"state": Window(), "action": action}, findings=None))
+    next(robocache.Loader(path, batch_size=4, delta_timestamps={"state": Window(), stream: action}, findings=None))
+
+
+@pytest.mark.parametrize(
+    ("stream", "names", "attributes", "conversion", "words"),
+    [
+        ("tcp_xyz_wxyz", "a b c d e f g", None, Relative("se3"), "'quat_wxyz', as the name of stream 'tcp_xyz_wxyz'"),
+        ("tcp_xyz_wxyz", "a b c d e f g", None, Relative("se3", rotation="quat_wxyz"), None),
+        ("obs.tcpPoseXYZW", "a b c d e f g", None, Relative("se3", rotation="quat_wxyz"), "'quat_xyzw', as the name"),
+        ("tcp_xyzw", "a b c d", None, Rotate(0, "quat_wxyz", "rotvec"), "'quat_xyzw', as the name"),
+        ("tcp_xyzw", "a b c d", {"rotation": "quat_wxyz"}, Rotate(0, "quat_wxyz", "rotvec"), None),
+        ("tcp_axis_angle", "a b c", None, Rotate(0, "euler_xyz", "quat_xyzw"), "'rotvec', as the name"),
+        ("tcp_6d_pose", "a b c d e f", None, Rotate(3, "euler_xyz", "quat_xyzw"), None),
+        ("tcp_quat", "a b c d", None, Rotate(0, "quat_wxyz", "rotvec"), None),
+        ("wxyz_of_xyzw", "a b c d", None, Rotate(0, "quat_wxyz", "rotvec"), None),
+        ("log", "p_wxyz_0 p_wxyz_1 p_wxyz_2 p_wxyz_3", None, Rotate(0, "quat_xyzw", "rotvec"), "'quat_wxyz', as the f"),
+    ],
+)
+def test_conversions_are_held_against_the_stream_s_own_name(tmp_path, stream, names, attributes, conversion, words):
+    path = described(tmp_path / "c", names=names, attributes=attributes, action=stream)
+    if words is None:
+        opened_with(path, [conversion], stream=stream)
+        return
+    with pytest.raises(robocache.ArgumentError, match=re.escape(words)):
+        opened_with(path, [conversion], stream=stream)
+
+
+@pytest.mark.parametrize("conversion", [Relative("joints"), StepDelta(), Relative("joints", mask=[False, True])])
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"absolute": False}, "absolute = False"),
+        ({"control_delta": True}, "control_delta = True"),
+        ({"use_relative_actions": True}, "use_relative_actions = True"),
+        ({"action_type": "delta"}, "action_type = 'delta'"),
+        ({"control_mode": "pd_ee_delta_pose"}, "control_mode = 'pd_ee_delta_pose'"),
+        ({"absolute": True, "control_delta": False, "control_mode": "pd_joint_pos"}, None),
+    ],
+)
+def test_what_is_declared_relative_is_not_made_relative_again(tmp_path, attributes, words, conversion):
+    with robocache.Writer(tmp_path / "c") as writer:
+        writer.stream("action", attributes=attributes)
+        with writer.episode() as episode:
+            for stream in ("state", "action"):
+                episode.append(stream, np.arange(10) * 20_000_000, np.ones((10, 2)))
+    if words is None:
+        opened_with(tmp_path / "c", [conversion])
+        return
+    with pytest.raises(robocache.ArgumentError, match="relative already as its attribute " + re.escape(words)):
+        opened_with(tmp_path / "c", [conversion])
+
+
+@pytest.mark.parametrize(
+    ("stream", "names", "attributes", "conversion", "said"),
+    [
+        ("rel_actions", "a b c", None, Relative("joints"), ["rel_actions"]),
+        ("action.eefDelta", "a b c", None, StepDelta(), ["action.eefDelta"]),
+        ("action", "delta_x delta_y g", None, Relative("joints"), ["delta_x", "delta_y"]),
+        ("action", "delta_x y g", None, Relative("joints", mask=[False, True, True]), []),
+        ("rel_actions", "a b c", {"absolute": True}, Relative("joints"), []),
+        ("release", "a b c", None, Relative("joints"), []),
+    ],
+)
+def test_what_only_names_call_relative_is_warned_of(tmp_path, recwarn, stream, names, attributes, conversion, said):
+    path = described(tmp_path / "c", names=names, attributes=attributes, action=stream)
+    opened_with(path, [conversion], stream=stream)
+    found = [str(one.message) for one in recwarn if "relative already" in str(one.message)]
+    assert len(found) == bool(said) and all(f".convert: {said} are relative already" in one for one in found)
 
 
 @pytest.mark.parametrize(

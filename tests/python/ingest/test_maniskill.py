@@ -28,7 +28,7 @@ def make(rng, steps, size=16):
     }
 
 
-def write(path, trajectories, kwargs=None, json_too=True):
+def write(path, trajectories, kwargs=None, json_too=True, control_mode="pd_joint_pos"):
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         for number, datasets in trajectories.items():
@@ -39,7 +39,7 @@ def write(path, trajectories, kwargs=None, json_too=True):
             {
                 "episode_id": number,
                 "episode_seed": 7 + number,
-                "control_mode": "pd_joint_pos",
+                "control_mode": control_mode,
                 "control_freq": None,
                 "elapsed_steps": len(datasets["actions"]),
                 "reset_kwargs": {"seed": 7 + number},
@@ -53,6 +53,14 @@ def write(path, trajectories, kwargs=None, json_too=True):
         said = {"env_info": info, "episodes": episodes, "source_type": "motionplanning"}
         path.with_suffix(".json").write_text(json.dumps(said, indent=2))
     return trajectories
+
+
+@pytest.mark.parametrize(("mode", "is_relative"), [("pd_ee_delta_pose", True), ("pd_joint_pos", False)])
+def test_actions_are_declared_relative_where_the_control_mode_says_so(mode, is_relative, rng, tmp_path):
+    write(tmp_path / "t.h5", {0: make(rng, 6)}, {"sim_config": {"control_freq": 20}}, control_mode=mode)
+    robocache.ingest(tmp_path / "t.h5", tmp_path / "cache")
+    attributes = robocache.open(tmp_path / "cache").streams["actions"].attributes
+    assert attributes.get("absolute") == (False if is_relative else None)
 
 
 def test_two_files_of_trajectories(rng, tmp_path):

@@ -46,6 +46,26 @@ def test_demos_become_episodes(rng, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("controllers", "absolute"),
+    [
+        ({"type": "OSC_POSE", "control_delta": True}, False),
+        ({"type": "OSC_POSE", "control_delta": False}, True),
+        ({"type": "OSC_POSE"}, False),  # robosuite's default
+        ({"body_parts": {"right": {"type": "OSC_POSE", "input_type": "absolute"}}}, True),
+        ([{"type": "OSC_POSE", "control_delta": True}, {"type": "OSC_POSE", "control_delta": False}], None),
+        ({"type": "JOINT_VELOCITY"}, None),
+    ],
+)
+def test_the_controllers_say_whether_actions_are_relative(controllers, absolute, rng, tmp_path):
+    args = {"env_kwargs": {"control_freq": 20, "controller_configs": controllers}}
+    path = write_robomimic(tmp_path / "low.hdf5", {"demo_0": make_demo(rng, 5)}, env_args=args)
+    robocache.ingest(path, tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").streams
+    assert streams["actions"].attributes.get("absolute") == absolute
+    assert all("absolute" not in streams[name].attributes for name in streams if name != "actions")
+
+
+@pytest.mark.parametrize(
     ("of_data", "of_demo", "task"),
     [
         ({"problem_info": json.dumps({"language_instruction": "turn on the stove"})}, {}, "turn on the stove"),

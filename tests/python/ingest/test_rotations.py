@@ -406,6 +406,28 @@ def test_a_mapping_and_the_loader_go_before_what_is_declared(turns, tmp_path):
         ("s", ["TX", "TY", "TZ", "RX", "RY", "RZ", "RW"], (7,), [3]),
         ("s", ["x", "y", "z", "ow", "ox", "oy", "oz"], (7,), [3]),
         ("quat/joints", [], (4,), []),
+        ("data/robot_0_tcp_xyz_wxyz", [], (7,), [3]),
+        ("robot0_eef_pose_xyzw", [], (7,), [3]),
+        ("tcp_pose_quat_wxyz", [], (7,), [3]),
+        ("eefPosQuat", [], (7,), [3]),
+        ("quat_pos", [], (7,), [0]),
+        ("pos_quat_gripper", [], (16,), [3, 11]),
+        ("tcp_pose_xyzw", [], (8,), [3]),
+        ("arm_poses.pose_xyzw", [], (2, 7), [3, 10]),
+        ("tcp_wxyz", [], (4,), [0]),
+        ("log", [f"tcp_pose_quat_wxyz_{i}" for i in range(7)] + ["g"], (8,), [3]),
+        ("log", ["g", *(f"tcp_xyzw[{i}]" for i in range(4))], (5,), [1]),
+        ("position_xyzw", [], (4,), []),
+        ("points_xyzw", [], (10, 4), []),
+        ("tcp_pose", [], (7,), []),
+        ("tcp_xyz_wxyz_vel", [], (7,), []),
+        ("tcp_pose_xyzw", [], (9,), []),
+        ("pose.orientation", [], (4,), [0]),
+        ("object_rot", [], (4,), [0]),
+        ("base_rotation", [], (4,), [0]),
+        ("log", [f"imu.orientation[{i}]" for i in range(4)], (4,), [0]),
+        ("orientation_error", [], (4,), []),
+        ("rotation_speed", [], (4,), []),
     ],
 )
 def test_names(stream, names, shape, starts):
@@ -660,6 +682,13 @@ def test_matrices_of_rotations_by_name_and_shape_are_held(stream, shape, is_held
     assert samples.attributes.get("methods") == ([[0, np.prod(shape), "previous"]] if is_held else None)
 
 
+def test_arrays_whose_names_say_position_and_quaternion_turn_between_rows(turns, tmp_path):
+    poses = np.concatenate([np.zeros((ROWS, 3)), turns[:, [3, 0, 1, 2]]], 1)
+    seconds = np.arange(ROWS) * STEP / 1e9
+    write_zarr(tmp_path / "a.zarr", {"tcp_xyz_wxyz": poses, "timestamp": seconds}, ROWS)
+    check(ingested(tmp_path / "a.zarr", tmp_path), turns, "tcp_xyz_wxyz", [3], (1, 2, 3, 0))
+
+
 @pytest.mark.parametrize("bodies", [3, 4])
 def test_quaternions_of_so_many_bodies_as_a_matrix_has_rows_are_no_matrix(bodies):
     rows = Rows(np.arange(2), np.zeros((2, bodies, 4)))
@@ -797,6 +826,9 @@ def test_angles_in_ros_messages(tmp_path):
         ("csv", "tcp", ["x", "rotvec_x", "rotvec_y", "rotvec_z"], (4,), [[1, 4, "previous"]]),
         ("csv", "ur", [f"actual_TCP_pose_{k}" for k in range(6)], (6,), [[3, 6, "previous"]]),
         ("csv", "arm", ["left_hip_pitch", "left_hip_roll", "yaw"], (3,), []),
+        ("csv", "log", ["ax", "/imu/header/stamp/nanosec", "/imu/header/stamp/sec"], (3,), [[1, 3, "previous"]]),
+        ("hdf5", "log", ["stamp.secs", "stamp.nsecs", "ax"], (3,), [[0, 2, "previous"]]),
+        ("csv", "log", ["run_sec", "other_nsec"], (2,), []),
     ],
 )
 def test_schemas_and_names(format, stream, names, shape, methods):

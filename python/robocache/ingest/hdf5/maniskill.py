@@ -73,6 +73,8 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                 said_rates(of_file, "attribute ")
             )
             told |= declaring(of_file)
+            env_kwargs = env_info.get("env_kwargs") if isinstance(env_info, dict) else None
+            told |= {key: value for key, value in _scalars(env_kwargs).items() if key == "control_mode"}
             rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates, notes)
             notes.see("files", name, {**told, "rate_hz": rate_hz, "rate_from": by})
             prefix = "" if len(files) == 1 else f"{name}: "
@@ -181,4 +183,6 @@ def _read_streams(
         for name, samples in column.samples(options, kinds):
             if isinstance(samples, Frames) and name.endswith("/depth") and dataset.dtype.kind in "iu":
                 samples = replace(samples, unit_m=_OLD_UNIT_M if name.startswith(_OLD_CAMERAS) else 0.001)
+            if name == "actions" and "_delta_" in str(metadata.get("control_mode")):
+                samples = replace(samples, attributes={"absolute": False, **samples.attributes})
             yield name, samples

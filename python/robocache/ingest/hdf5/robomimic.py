@@ -11,6 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,10 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             data = _find_data(path, file)
             facts = attributes(data, notes)
             of_file = attributes(file, notes)
-            said = _said_rates(path, of_file, facts)
+            env_args = _env_args(path, facts)
+            said = _said_rates(of_file, facts, env_args)
+            is_relative = set(_says_relative(env_args))
+            of_actions = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
             of_all = declaring({**of_file, **facts})
             told = {**facts, **_told_rate(path, said, facts, options.rate_hz)}
             instruction = _read_instruction(data, "problem_info", "language_instruction")
@@ -106,7 +110,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                         what,
                         tree.base,
                         metadata,
-                        _read_streams(tree, what, clock, options, kinds, notes),
+                        _read_streams(tree, what, clock, of_actions, options, kinds, notes),
                     )
             total = facts.get("total")
             if isinstance(total, int) and total != rows:
@@ -154,18 +158,34 @@ def _told_rate(
     return {"rate_hz": rate_hz, "rate_from": by}
 
 
-def _said_rates(path: Path, of_file: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, float]:
+def _said_rates(of_file: Mapping[str, Any], facts: Mapping[str, Any], env_args: Mapping[str, Any]) -> dict[str, float]:
     """Returns the rates that the file gives for all its demos."""
     own = {key: value for key, value in facts.items() if key != "env_args"}
     said = dict(said_rates(of_file, "attribute "))
     said |= said_rates(own, "data: attribute ")
+    return said | described_rates(env_args, "env_args.")
+
+
+def _env_args(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         env_args = json.loads(facts.get("env_args", "{}"))
     except (ValueError, TypeError, RecursionError) as error:
         raise SourceError(f"{path}: /data: attribute env_args: expected JSON: {error}") from error
-    if not isinstance(env_args, dict):
-        return said
-    return said | described_rates(env_args, "env_args.")
+    return env_args if isinstance(env_args, dict) else {}
+
+
+def _says_relative(described: Any) -> Iterator[bool]:
+    """Yields of each of robosuite's controllers whether its actions are relative to the state, as they are if it does not say."""
+    if isinstance(described, dict):
+        if isinstance(described.get("control_delta"), bool):
+            yield described["control_delta"]
+        elif described.get("input_type") in ("delta", "absolute"):
+            yield described["input_type"] == "delta"
+        elif str(described.get("type")).startswith("OSC_"):
+            yield True
+    inner = described.values() if isinstance(described, dict) else described if isinstance(described, list) else ()
+    for part in inner:
+        yield from _says_relative(part)
 
 
 # ---- demos ----
@@ -249,11 +269,20 @@ def _is_action(key: str) -> bool:
 
 
 def _read_streams(
-    tree: Tree, what: str, clock: Clock, options: RateOptions, kinds: Kinds, notes: Notes
+    tree: Tree,
+    what: str,
+    clock: Clock,
+    of_actions: Mapping[str, Any],
+    options: RateOptions,
+    kinds: Kinds,
+    notes: Notes,
 ) -> Iterator[tuple[str, Samples]]:
     if clock.rows == 0:
         return
     for stream, dataset in tree.datasets.items():
         # Isaac Lab's state after the reset is a single row, at the start.
         own = Clock(1, clock.time_ns, clock.kind) if stream.startswith(f"{_INITIAL}/") else clock
-        yield from Column(stream, what, tree.where(stream), dataset, own, notes).samples(options, kinds)
+        for name, samples in Column(stream, what, tree.where(stream), dataset, own, notes).samples(options, kinds):
+            if name == "actions" and of_actions:
+                samples = replace(samples, attributes={**of_actions, **samples.attributes})
+            yield name, samples
