@@ -882,3 +882,21 @@ def test_a_clone_without_its_lfs_files_is_refused(on_error, real_data, tmp_path)
     with pytest.raises(robocache.FileError, match="git lfs pull"):
         robocache.ingest(source, tmp_path / "cache", on_error=on_error)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("other", "warned"), [("open", True), ("place", False)])
+def test_sources_that_number_their_texts_otherwise_are_warned_of(rng, tmp_path, recwarn, other, warned):
+    sources = []
+    for name, tasks in (("a", ["pick", "place"]), ("b", ["pick", other])):
+        columns = {"observation.state": rng.random((6, 3)), "action": rng.random((6, 3))}
+        write_lerobot(tmp_path / name, [Episode(columns, tasks=[task]) for task in tasks], "v3.0")
+        robocache.ingest(tmp_path / name, tmp_path / f"cache_{name}")
+        sources.append(robocache.Source(robocache.open(tmp_path / f"cache_{name}")))
+    windows = {"action": None, "task_index": None}
+    next(robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", findings=None))
+    said = [str(one.message) for one in recwarn if "number texts otherwise" in str(one.message)]
+    assert len(said) == warned and all("1 is 'place' in one and 'open' in another" in one for one in said)
+    recwarn.clear()
+    windows["task_index"] = robocache.Window(texts="indices")
+    next(robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", findings=None))
+    assert not [one for one in recwarn if "number texts otherwise" in str(one.message)]

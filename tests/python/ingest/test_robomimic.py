@@ -328,3 +328,37 @@ def test_pictures_that_lie_bottom_up_are_named(convention, rng, tmp_path):
     _, notes = read_all(path)
     named = [what for what in left_out(notes) if what == "cameras: pictures the right way up"]
     assert bool(named) == (convention == "opengl")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "units", "unit_m", "metres"),
+    [
+        ("float32", "mm", None, 1.5),
+        ("float32", "Millimeters", None, 1.5),
+        ("float32", "m", None, 1500.0),
+        ("float32", None, None, 1500.0),
+        ("uint16", "mm", 0.001, 1.5),
+        ("uint16", "cm", 0.01, 15.0),
+    ],
+)
+def test_depth_has_the_unit_that_its_attribute_declares(dtype, units, unit_m, metres, tmp_path):
+    def write(demo):
+        depth = demo.create_dataset("obs/cam_depth", data=np.full((4, 8, 8, 1), 1500, dtype))
+        if units is not None:
+            depth.attrs["units"] = units
+
+    report = robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert dataset.streams["obs/cam_depth"].frames.unit_m == unit_m
+    batch = next(robocache.Loader(dataset, batch_size=2, delta_timestamps={"obs/cam_depth": None}, device="cpu"))
+    np.testing.assert_allclose(np.asarray(batch["obs/cam_depth"]), metres, rtol=1e-6)
+    said = [one["what"] for one in report.to_dict()["assumed"]]
+    assert ("obs/cam_depth: depth in float32" in said) == (units is None)
+
+
+def test_depth_of_an_unknown_unit_is_refused_by_name(tmp_path):
+    def write(demo):
+        demo.create_dataset("obs/cam_depth", data=np.ones((4, 8, 8, 1), np.float32)).attrs["units"] = "disparity"
+
+    with pytest.raises(robocache.Error, match="expected m, cm or mm of depth, got 'disparity'"):
+        robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
