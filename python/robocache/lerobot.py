@@ -32,6 +32,7 @@ from .iteration import Iteration
 from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache, warn_caller
 from .loader import Loader, LoaderWarning
 from .loader_options import as_anchors, as_window
+from .norm_stats import misfits, warn_of_misfits
 from .options import Memory, Ranks, Window, copied
 from .sources import Source, selected
 from .text_keys import task_key
@@ -53,6 +54,8 @@ _MAKES_PADDING = ("tolerance_s", "max_gap_s", "offset_s")
 _ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
 # Runs of episodes that a warning names.
 _RUNS_NAMED = 5
+# Columns that count rows and episodes: nothing normalises them.
+_COUNTED = {*INDEX_COLUMNS, "episode_index", "task_index", "subtask_index"}
 
 
 # ---- LeRobot's batches ----
@@ -425,6 +428,7 @@ class LeRobotMetadata:
         depth they are in metres, and left out where info.json does not say their unit.
         """
         stats = self._own_stats()
+        self._check_rows(stats)
         for key in stats.keys() & set(self.depth_keys):
             infos = [self.features[key].get(name) for name in ("video_info", "info")]
             units = [info["depth_unit"] for info in infos if isinstance(info, dict) and info.get("depth_unit")]
@@ -437,6 +441,19 @@ class LeRobotMetadata:
             else:
                 stats[key] = {name: x if name == "count" else x * scale for name, x in stats[key].items()}
         return stats
+
+    def _check_rows(self, stats: dict[str, dict[str, np.ndarray]]) -> None:
+        """Warns of a set's statistics that are not those of its rows, where the cache has all its episodes."""
+        if self.total_frames < self.info.get("total_frames", 0):
+            return
+        found = [
+            f"{key}: {misfit}"
+            for key, of_key in stats.items()
+            if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED}
+            for misfit in misfits(of_key, self._dataset.stats[key], 0.01)
+        ]
+        advice = "lerobot-train normalises by them: compute them anew first"
+        warn_of_misfits(str(self.root / "meta"), found, advice, stacklevel=4)
 
     def _own_stats(self) -> dict[str, dict[str, np.ndarray]]:
         """The same as the set has them."""

@@ -25,11 +25,11 @@ from .actions.declared import (
     subtracted_rotations,
 )
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
-from .dataset import Dataset, Stream
+from .dataset import Dataset, Stats, Stream
 from .episode_rates import notes_of_rates
 from .feature_names import check_orders, note_of_units
 from .image_options import ImageOptions
-from .norm_stats import MIN_SPREAD, as_stats, check_names
+from .norm_stats import MIN_SPREAD, as_stats, check_names, misfits, warn_of_misfits
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
 from .sources import Keys, Mixture, Source, check_rotations, check_units, own_methods, resolved, units_of
 from .tasks import episode_tasks
@@ -148,9 +148,9 @@ def open_loader(
             *_values(source, name, snap_ns, raised),
             episode_tasks(source.dataset) if has_other else None,
         )
-    arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows)
+    arrays += _stats(-1, "normalization.norm_stats", normalization.norm_stats, keys, sources, windows, default)
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
-        arrays += _stats(index, f"{name}norm_stats", source.norm_stats, keys, [source], windows)
+        arrays += _stats(index, f"{name}norm_stats", source.norm_stats, keys, [source], windows, default)
     prefetch, reuse = whole("memory.prefetch", memory.prefetch), truth("memory.reuse_buffers", memory.reuse_buffers)
     # The library borrows the memory of arrays during the call.
     borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
@@ -521,7 +521,13 @@ def _budget(given: Any, device: str) -> dict[str, Any]:
 
 
 def _stats(
-    source: int, name: str, given: Any, keys: Keys, sources: Sequence[Source], windows: Mapping[str, Window]
+    source: int,
+    name: str,
+    given: Any,
+    keys: Keys,
+    sources: Sequence[Source],
+    windows: Mapping[str, Window],
+    default: Window,
 ) -> list[Any]:
     """Statistics for keys of the batch, which `sources` fill."""
     if given is None:
@@ -541,8 +547,30 @@ def _stats(
             fields = {field: array for field, array in stats._asdict().items() if array is not None}
             table = np.stack([array.ravel() for array in fields.values()])
             steps = _steps_of(next(iter(fields.values())).shape, keys.numbers.get(key, []), windows.get(key))
+            if key in windows and not steps:
+                _check_rows(f"{name}[{key!r}]", key, stats, sources, windows[key], default)
             arrays += source, key, stats.of or "", steps, ",".join(fields), table
     return arrays
+
+
+def _check_rows(name: str, key: str, stats: Stats, sources: Sequence[Source], window: Window, default: Window) -> None:
+    """Warns of statistics that cannot be those of the rows drawn: of another unit, or of a file that was not kept up to date.
+
+    The rows may lie outside min and max by half their range, as those of a validation set do.
+    """
+    if window.convert or window.normalize == "none" or (window.normalize or default.normalize or "none") == "none":
+        return
+    stream = window.stream or key
+    for source in sources:
+        if source.norm_stats is not None and key in source.norm_stats and not name.startswith("sources["):
+            continue  # it has its own
+        if (rows := source.dataset.stats.get(stream)) is None or source.dataset.streams[stream].frames is not None:
+            continue
+        found = misfits(stats._asdict(), rows, 0.5)
+        if found and source.episodes is not None and len(source.episodes):
+            found = misfits(stats._asdict(), source.dataset.statistics(episodes=source.episodes)[stream], 0.5)
+        advice = f"Normalise by the dataset's own: leave {key!r} out of norm_stats"
+        warn_of_misfits(name, found, advice, stacklevel=5)
 
 
 def _steps_of(shape: tuple[int, ...], streams: Sequence[Stream], window: Window | None) -> int:

@@ -92,6 +92,45 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
     warn(f"{name}: statistics of other features than {of}: {told}", NormStatsWarning, stacklevel=4)
 
 
+def misfits(given: Mapping[str, Any], rows: Stats, beyond: float) -> list[str]:
+    """Returns where statistics cannot be those of rows, by feature.
+
+    Values lie outside min and max by more than `beyond` times their range, all values lie outside q01 and q99, or the mean is off
+    by more than one std. Statistics of another number of features are compared where both have some, as openpi pads its own.
+    """
+    fields = {name: np.ravel(x) for name, x in given.items() if name in _GROOT and x is not None}
+    least, most, mean = (np.ravel(x) for x in (rows.min, rows.max, rows.mean))
+    names = rows.names or [f"feature {index}" for index in range(len(least))]
+    found = []
+    for feature in range(min([len(least), *map(len, fields.values())])):
+        low, high, center = least[feature], most[feature], mean[feature]
+        of = {name: float(x[feature]) for name, x in fields.items()}
+        slack = MIN_SPREAD * max(1, abs(low), abs(high))
+        span = f"the rows go from {low:.6g} to {high:.6g}"
+        if {"min", "max"} <= of.keys():
+            outside = max(of["min"] - low, high - of["max"])
+            if outside > slack + beyond * (of["max"] - of["min"]):
+                found.append(f"{names[feature]}: {span}, its min and max are {of['min']:.6g} and {of['max']:.6g}")
+                continue
+        if {"q01", "q99"} <= of.keys() and (of["q99"] < low - slack or of["q01"] > high + slack):
+            found.append(f"{names[feature]}: {span}, its q01 and q99 are {of['q01']:.6g} and {of['q99']:.6g}")
+        elif {"mean", "std"} <= of.keys() and abs(center - of["mean"]) > of["std"] + slack:
+            numbers = f"its mean and std are {of['mean']:.6g} and {of['std']:.6g}"
+            found.append(f"{names[feature]}: the rows' mean is {center:.6g}, {numbers}")
+    return found
+
+
+def warn_of_misfits(name: str, found: Sequence[str], advice: str, stacklevel: int) -> None:
+    """Warns of statistics that :func:`misfits` found, with the first three features."""
+    if found:
+        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        warn(
+            f"{name}: these statistics do not fit the rows: {'; '.join(found[:3])}{more}. {advice}",
+            NormStatsWarning,
+            stacklevel + 1,
+        )
+
+
 def _is_quantile(field: Any) -> bool:
     return isinstance(field, str) and re.fullmatch(r"q(\d\d(\.\d+)?|100)", field) is not None
 

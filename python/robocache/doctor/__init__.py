@@ -97,7 +97,7 @@ def doctor(
                 report = Report(str(root), robocache_version=_lib.function("version")())
                 report.add([source.unreadable(root.name, str(error))])
                 return report
-            report = _look(cache, parts)
+            report = _look(cache, parts, root)
     except OSError as error:
         if isinstance(error, FileError):
             raise
@@ -115,10 +115,10 @@ def _checked_splits(splits: Any) -> dict[str, list[int]]:
     return {name: sorted({*part.tolist()}) for name, part in episodes.items()}
 
 
-def _look(cache: Path, splits: dict[str, list[int]]) -> Report:
+def _look(cache: Path, splits: dict[str, list[int]], source: Path | None = None) -> Report:
     crc32 = manifest_crc32(cache)
     opened = dataset.open(cache)
-    survey = Survey(opened, splits)
+    survey = Survey(opened, splits, source)
     for name, part in survey.splits.items():
         if part and not 0 <= part[0] <= part[-1] < len(opened):
             raise ArgumentError(f"splits['{name}']: expected episodes below {len(opened)}, got {part[0]} to {part[-1]}")

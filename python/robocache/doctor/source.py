@@ -111,22 +111,26 @@ def check_source_statistics(survey: Survey) -> Iterator[Finding]:
     """Compares meta/stats.json of the cache's LeRobot dataset, if it still exists, with the cache's rows.
 
     Mean, std, min and max must agree within a thousandth of the column's range plus the rounding of float32 sums. v2.1's
-    meta/episodes_stats.jsonl is compared by episode. Caches with appended sources are not compared.
+    meta/episodes_stats.jsonl is compared by episode. Caches with appended sources are not compared, nor those of a part of the
+    episodes with meta/stats.json.
     """
     provenance = survey.dataset.provenance
     from ..ingest.files import is_source  # imported here, because ingest takes long to import
 
-    source = Path(survey.dataset.path).parent / str(provenance.get("source") or "")
+    source = survey.source or Path(survey.dataset.path).parent / str(provenance.get("source") or "")
     if not is_source(provenance, source):  # it is elsewhere, or another source has its path
         return
     meta = source / "meta"
     if provenance.get("format") != "lerobot" or provenance.get("appended") or not meta.is_dir():
         return
     statistics, found = _json(meta / "stats.json"), list[Finding | None]()
+    info = _json(meta / "info.json")
+    total = info.get("total_frames") if isinstance(info, dict) else None
     if isinstance(statistics, dict):
         for stream in survey.numbers:
             of_stream = statistics.get(stream.name)
-            if isinstance(of_stream, dict):
+            is_part = isinstance(total, int) and stream.rows < total
+            if isinstance(of_stream, dict) and not is_part:
                 stats = survey.dataset.stats[stream.name]
                 rows = {key: np.ravel(getattr(stats, key)) for key in ("mean", "std", "min", "max")}
                 found.append(_compared(meta / "stats.json", stream.name, None, of_stream, rows, stream.rows))

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,11 +138,13 @@ class Survey:
     Attributes:
         dataset: the cache.
         splits: lists of episodes by name; no episode may be in two of them.
+        source: the path that the cache was just made of; None where the cache itself was given.
         blank: cameras whose first and last frames show one colour, once checked.
     """
 
     dataset: Dataset
     splits: dict[str, list[int]]
+    source: Path | None = None
     blank: set[str] = field(default_factory=set)
 
     @cached_property

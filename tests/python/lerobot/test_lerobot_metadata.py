@@ -3,11 +3,13 @@
 import json
 import pickle
 import sys
+import warnings
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from flat_options import from_lerobot, lerobot_dataset
+from lerobot_files import Episode, write_lerobot
 from reference.lerobot import Items
 from sets import write
 
@@ -123,6 +125,36 @@ def test_stats_are_the_datasets_own(source):
     assert stats["action"]["mean"].tolist() == [1.0, 2.0]
     assert stats["action"]["std"].dtype == np.float64
     assert stats["next.reward"]["mean"].shape == (1,)
+
+
+def test_stats_that_do_not_fit_the_rows_are_warned_of(source):
+    action = np.array([row["action"] for row in Items(source).rows], np.float64)
+    fitting = {name: getattr(np, name)(action, axis=0).tolist() for name in ("mean", "std", "min", "max")}
+    for off, said in (
+        ({"max": [0.0, 0.0], "min": [-1e-3, -1e-3]}, "min and max are -0.001 and 0"),
+        ({"mean": (action.mean(0) + 2 * action.std(0)).tolist()}, "mean is"),
+    ):
+        (source / "meta/stats.json").write_text(json.dumps({"action": fitting | off}))
+        with pytest.warns(robocache.NormStatsWarning, match=f"action: .*{said}.*compute them anew") as warned:
+            assert lerobot_dataset(source).meta.stats["action"]["std"].tolist() == fitting["std"]
+        assert len(warned) == 1
+    (source / "meta/stats.json").write_text(json.dumps({"action": fitting, "index": {"min": [5], "max": [6]}}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", robocache.NormStatsWarning)
+        assert lerobot_dataset(source).meta.stats["action"]["max"].tolist() == fitting["max"]
+
+
+def test_the_doctor_compares_them_with_the_rows_of_a_source(rng, tmp_path):
+    table = rng.normal(size=(20, 2)).astype(np.float32)
+    root = write_lerobot(tmp_path / "set", [Episode({"action": table})], "v3.0")
+    stats = {name: getattr(np, name)(table, axis=0).tolist() for name in ("mean", "std", "min", "max")}
+    for of_set, count in ((stats, 0), (stats | {"max": [100.0, 100.0]}, 1)):
+        (root / "meta/stats.json").write_text(json.dumps({"action": of_set}))
+        assert [f.code for f in robocache.doctor(root).findings].count("source-statistics") == count
+    info = json.loads((root / "meta/info.json").read_text())
+    (root / "meta/info.json").write_text(json.dumps(info | {"total_frames": 1000, "total_episodes": 50}))
+    robocache.ingest(root, tmp_path / "part", on_error="skip")
+    assert "source-statistics" not in {f.code for f in robocache.doctor(tmp_path / "part").findings}
 
 
 def test_or_those_of_the_cache(source):

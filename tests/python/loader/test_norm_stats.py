@@ -384,3 +384,50 @@ def test_quantiles_of_real_episodes_merge_nearer_to_the_truth_than_their_average
                 for got in (getattr(merged, field), average)
             )
             assert off < 0.1 and averages > 0.25, (key, field)
+
+
+# ---- statistics that do not fit the rows ----
+
+
+def warnings_of(dataset, norm_stats, episodes=None, **window):
+    windows = {"x": robocache.Window(**({"normalize": "min_max"} | window))}
+    normalization = robocache.Normalization(norm_stats={"x": norm_stats})
+    source = dataset if episodes is None else robocache.Source(dataset, episodes=episodes)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        robocache.Loader(source, batch_size=2, delta_timestamps=windows, normalization=normalization, device="cpu")
+    return [str(one.message) for one in caught if one.category is robocache.NormStatsWarning]
+
+
+def test_a_loader_warns_of_statistics_that_do_not_fit_the_rows(rng, tmp_path):
+    parts = [rng.uniform(-1, 1, (50, 2)), rng.uniform(-1, 1, (50, 2)) + np.array([0, 100])]
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for part in parts:
+            with writer.episode() as episode:
+                episode.append("x", np.arange(len(part)) * 10**7, part)
+    dataset = robocache.open(tmp_path / "cache")
+
+    def of(rows, *fields):
+        rows = np.asarray(rows)
+        found = {name: getattr(np, name)(rows, axis=0) for name in ("mean", "std", "min", "max")}
+        found |= {f"q{q:02}": np.quantile(rows, q / 100, axis=0) for q in (1, 99)}
+        return {name: found[name] for name in fields or found}
+
+    whole = np.concatenate(parts)
+    (warned,) = warnings_of(dataset, of(parts[0]))
+    assert "norm_stats['x']" in warned and "feature 1: the rows go from" in warned and "feature 0" not in warned
+    assert "leave 'x' out of norm_stats" in warned
+    for fitting in (of(whole), of(whole * 1.2), of(whole, "mean", "std"), of(whole, "q01", "q99")):
+        mode = "mean_std" if "mean" in fitting else "q01_q99"
+        assert warnings_of(dataset, fitting, normalize=mode) == []
+    assert warnings_of(dataset, of(parts[0]), episodes=[0]) == []  # the outlier is in an episode that is not drawn
+    assert warnings_of(dataset, of(rng.uniform(-1, 1, (20, 2))), episodes=[0]) == []  # as a validation set's
+    assert len(warnings_of(dataset, of(parts[0]), episodes=[1])) == 1
+    (warned,) = warnings_of(dataset, of(parts[0], "mean", "std"), normalize="mean_std")
+    assert "mean and std" in warned
+    (warned,) = warnings_of(dataset, of(parts[0] - 1000, "q01", "q99"), normalize="q01_q99")
+    assert "q01 and q99" in warned
+    padded = {name: np.concatenate([x, np.zeros(30)]) for name, x in of(whole, "mean", "std", "q01", "q99").items()}
+    assert warnings_of(dataset, padded, normalize="q01_q99") == []
+    convert = [robocache.actions.StepDelta()]
+    assert warnings_of(dataset, of(parts[0] - 1000), offsets=[0.0, 0.01], convert=convert) == []
