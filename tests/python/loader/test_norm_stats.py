@@ -430,4 +430,4 @@ def test_a_loader_warns_of_statistics_that_do_not_fit_the_rows(rng, tmp_path):
     padded = {name: np.concatenate([x, np.zeros(30)]) for name, x in of(whole, "mean", "std", "q01", "q99").items()}
     assert warnings_of(dataset, padded, normalize="q01_q99") == []
     convert = [robocache.actions.StepDelta()]
-    assert warnings_of(dataset, of(parts[0] - 1000), offsets=[0.0, 0.01], convert=convert) == []
+    assert warnings_of(dataset, of(parts[0] - 1000), offsets=[0.0, 0.01], convert=convert, base="x") == []
