@@ -32,7 +32,7 @@ from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names, misfits, warn_of_misfits
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
 from .sources import Keys, Mixture, Source, check_rotations, check_units, own_methods, resolved, units_of
-from .tasks import episode_tasks
+from .tasks import episode_tasks, texts_of_numbers
 from .text_keys import TextKey, task_key, text_keys, without_missing
 
 _open = _lib.function("loader_open")
@@ -103,6 +103,7 @@ def open_loader(
         if key not in keys:
             raise keys.missing("memory.residency", key)
     notes = [note for key, window in windows.items() if (note := _check_orders(key, window, sources, names))]
+    notes += [note for key, window in windows.items() if (note := _check_numbering(key, window, sources))]
     if note := note_of_units([(name, x.dataset, x.episodes) for name, x in zip(names, sources, strict=True)]):
         notes.append(note)
     own = {
@@ -195,6 +196,22 @@ def _check_orders(key: str, window: Window, sources: Sequence[Source], names: Se
         if stream.kind == "numbers" and (source.rename or {}).get(stream.name, stream.name) == (window.stream or key)
     ]
     return check_orders(key, streams)
+
+
+def _check_numbering(key: str, window: Window, sources: Sequence[Source]) -> str | None:
+    """Returns a note if a whole number of a key means one text in a source and another text in another source, as its tables say."""
+    first: dict[int, str] = {}
+    for source in {id(source.dataset): source for source in sources}.values():
+        for stream in source.dataset.streams.values():
+            if (source.rename or {}).get(stream.name, stream.name) != (window.stream or key):
+                continue
+            for code, text in texts_of_numbers(source.dataset, stream).items():
+                if text is not None and first.setdefault(code, text) != text:
+                    return (
+                        f"delta_timestamps['{key}']: its sources number texts otherwise: {code} is {first[code]!r} in one and {text!r} in "
+                        'another; Window(texts="indices") numbers the texts of all sources'
+                    )
+    return None
 
 
 def _text_keys(

@@ -65,6 +65,14 @@ def nominal(rows: int, rate_hz: float) -> Clock:
     return Clock(rows, partial(nominal_time_ns, rate_hz=rate_hz), "nominal")
 
 
+# Metres of the units that a dataset of depth may declare.
+_METRES = {
+    **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1.0),
+    **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), 0.01),
+    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), 0.001),
+}
+
+
 # ---- how many rows ----
 
 
@@ -214,6 +222,18 @@ class Column:
                 values = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
                 yield self.stream, Rows(self._time_ns(start, stop), values, names, self.clock.kind, attributes)
 
+    def _unit_of_depth(self) -> float | None:
+        """Returns the metres of a unit of depth that the dataset's attributes declare; None without one."""
+        said = str(own_units(self.dataset.attributes, 1).get("units", "")).strip()
+        if not said:
+            if self._dtype == np.float32:
+                why = "taken as metres, since no attribute units says another unit; a simulator's normalised depth buffer is none"
+                self.notes.assume(f"{self.stream}: depth in float32", why, self.stream)
+            return None
+        if said.lower() not in _METRES:
+            raise SourceError(f"{self.where}: attribute units: expected m, cm or mm of depth, got {said!r}")
+        return _METRES[said.lower()]
+
     def _time_ns(self, start: int, stop: int) -> np.ndarray:
         return self.clock.time_ns(start, stop)
 
@@ -303,6 +323,8 @@ class Column:
             storage = replace(Storage.of(options, self.stream), codec=codec)
         else:
             storage = Storage.of_pixels(options, self.stream, height, width, self.notes)
+        unit_m = self._unit_of_depth() if depth else None
+        is_metres = unit_m is None or self._dtype != np.float32
         if depth and storage.size is not None:
             self.notes.leave_out(f"{self.stream}: image_size", "depth keeps its size")
             storage = replace(storage, size=None)
@@ -320,6 +342,8 @@ class Column:
                         )
                         self.notes.skip(f"{self.what}: {self.stream}: {span}", negative)
                         continue
+                if not is_metres:
+                    pixels = (pixels * np.float64(unit_m)).astype(np.float32)
                 yield self._time_ns(start, stop), encode(np.ascontiguousarray(pixels), storage)
 
         found = chunks()
@@ -328,6 +352,7 @@ class Column:
             return None
         return Frames(
             chain([first], found),
+            unit_m=None if self._dtype == np.float32 else unit_m,
             resized=storage.resized(height, width),
             clock=self.clock.kind,
             attributes=self.clock.attributes,
