@@ -242,11 +242,10 @@ class Videos(VideoFrames):
                     )
                 begin, end = first, behind
         if self._by_index:
-            frames = begin + np.arange(len(time_ns))
-            frames[frames >= end] = -1
+            frames = self.match_by_index(camera, episode.what, index.path, time_ns, index.time_ns[begin:end])
         else:
             frames = match(time_ns, index.time_ns[begin:end], self._period_ns / 2)  # none of the next episode's
-            frames[frames >= 0] += begin
+        frames[frames >= 0] += begin
         lacking = np.flatnonzero(frames < 0)
         if len(lacking):
             error = self._explain(index, time_ns, lacking, begin, end)
@@ -296,7 +295,9 @@ class Videos(VideoFrames):
         if index.declared > len(index):
             counts += f", of {index.declared} that the file's header names"
         if self._by_index:
-            return SourceError(f"{index.path}: {counts}: none for the last {len(lacking)} rows")
+            return SourceError(
+                f"{index.path}: {counts}: none for {len(lacking)} of the rows, by the frames' order and holes in their times"
+            )
         return SourceError(
             f"{index.path}: {counts}: no frame within {self._period_ns / 2e6:.4g} ms of {len(lacking)} of the rows, "
             f"the first row {lacking[0]} at {time_ns[lacking[0]] / 1e9:.4f} s"

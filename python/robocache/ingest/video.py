@@ -1,8 +1,7 @@
 """Frames out of video files, by PyAV: which frame a row's is, and processes that decode and encode them.
 
-A row's frame is found by presentation time, never by counting. Which stamps a file has is read from its packets, without
-decoding (:func:`index_video`), held against the rows' clock (:func:`match`), and what is wanted is cut into pieces
-(:class:`Cut`) that begin at keyframes where they can. :class:`Decoders` decodes cuts in processes of their own, each as far
+A row's frame is found by presentation time. Which stamps a file has is read from its packets, without decoding
+(:func:`index_video`), held against the rows' clock (:func:`match`), and what is wanted is cut into pieces (:class:`Cut`) that begin at keyframes where they can. :class:`Decoders` decodes cuts in processes of their own, each as far
 as its encoded bytes, and gives them back in the order in which they were asked for, whatever the number of processes.
 """
 
@@ -46,6 +45,8 @@ from .turns import Turn, turn_of_matrix
 _FRAMES_PER_CUT = 64
 _MOST_FRAMES_PER_CUT = 256
 _BYTES_PER_CUT = 64 << 20
+# Steps of an even video are whole periods to within this share of one.
+_MOST_OFF = 0.2
 # Frames that are decoded before they are encoded: more of them only fall out of the processor's cache.
 _BYTES_AT_ONCE = 4 << 20
 # Files that a process keeps open: one for each of a robot's cameras.
@@ -161,6 +162,43 @@ def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndar
     before, after = np.maximum(after - 1, 0), np.minimum(after, len(frame_ns) - 1)
     nearest = np.where(np.abs(row_ns - frame_ns[before]) <= np.abs(frame_ns[after] - row_ns), before, after)
     return np.where(np.abs(row_ns - frame_ns[nearest]) <= within_ns, nearest, -1)
+
+
+def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gives row k frame k, but leaves out the rows of frames that the video lost.
+
+    Times of frames that are even but for steps of two periods and more have holes. Frames behind a hole go to the rows that
+    their times name, if all these rows exist. The rows' own clock may have the same holes.
+
+    Returns:
+        int64 ``[rows]``: the index of each row's frame, or -1.
+        int64 ``[n]``: the frames before holes, if the number of rows does not allow for the holes: then row k has frame k.
+    """
+    count = min(len(row_ns), len(frame_ns))
+    found = np.full(len(row_ns), -1)
+    found[:count] = np.arange(count)
+    numbers = _number(frame_ns[:count])
+    holes = np.flatnonzero(np.diff(numbers) > 1)
+    if len(holes):
+        row_numbers = _number(row_ns)
+        rows = np.searchsorted(row_numbers, numbers)
+        if rows[-1] < len(row_ns) and np.array_equal(row_numbers[rows], numbers):
+            found[:] = -1
+            found[rows] = np.arange(count)
+            holes = holes[:0]
+    return found, holes
+
+
+def _number(time_ns: np.ndarray) -> np.ndarray:
+    """int64 ``[n]``: the number of periods from the first time to each; 0, 1, 2, ... if the steps are not whole periods."""
+    steps = np.diff(time_ns)
+    if len(steps) and (median := np.sort(steps)[(len(steps) - 1) // 2]) > 0:
+        # The mean of single steps is finer than their median: some files have times in whole milliseconds.
+        periods = steps / steps[steps < 1.5 * median].mean()
+        whole = np.rint(periods).astype(np.int64)
+        if whole.min() >= 1 and np.abs(periods - whole).max() <= _MOST_OFF:
+            return np.concatenate([[0], np.cumsum(whole)])
+    return np.arange(len(time_ns))
 
 
 # ---- decoding ----
@@ -563,6 +601,21 @@ class VideoFrames:
         if index.turn is not None:
             self._notes.leave_out(f"{camera}: frames as they lie in the file", f"{index.turn}, as the file says")
         return index
+
+    def match_by_index(
+        self, camera: str, what: str, path: Path, row_ns: np.ndarray, frame_ns: np.ndarray
+    ) -> np.ndarray:
+        """Returns the frames of :func:`match_by_index`; reports holes that the number of rows does not allow for."""
+        frames, holes = match_by_index(row_ns, frame_ns)
+        if len(holes):
+            self._notes.assume(
+                f"{what}: {camera}",
+                f"frame k is row k's, but the times of {path.name} have holes ({len(holes)}, the first after frame {holes[0]}), "
+                f"for which {len(row_ns)} rows and {len(frame_ns)} frames leave no room: rows after a hole may have "
+                "a later row's frame",
+                camera,
+            )
+        return frames
 
     def chunks(
         self, what: str, path: Path, tickets: list[Ticket], time_ns: np.ndarray

@@ -148,6 +148,22 @@ def test_what_is_damaged_is_named_and_the_rest_kept(rng, tmp_path):
     )
 
 
+def test_rows_of_holes_in_a_video_have_no_frame(rng, tmp_path):
+    stamps = write(tmp_path / "a", rng, 1, {2: 9}, depth=False)[2]["timestamp"]
+    fewer, as_many = [0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    for camera, kept in (("head_color", fewer), ("hand_left_color", as_many)):
+        write_video(tmp_path / f"a/observations/1/2/videos/{camera}.mp4", kept, times=[k / 30 for k in kept])
+    report = robocache.ingest(tmp_path / "a", tmp_path / "cache", on_error="skip", jobs=1)
+    assert [omission.what for omission in report.skipped] == ["1/2: videos/head_color: rows 4"]
+    said = {one.what: one.reason for one in report.assumed}
+    assert "hand_left_color.mp4 have holes (1, the first after frame 3)" in said["1/2: videos/hand_left_color"]
+    episode = robocache.open(tmp_path / "cache").episode(0)
+    for camera, kept, rows in (("head_color", fewer, fewer), ("hand_left_color", as_many, range(9))):
+        time_ns, frames = episode[f"videos/{camera}"]
+        assert time_ns.tolist() == stamps[list(rows)].tolist()
+        assert [number_of(frame) for frame in frames[:]] == kept
+
+
 def test_an_episode_alone_in_a_folder(rng, tmp_path):
     write(tmp_path / "a", rng, 1, {2: 8}, depth=False)
     (tmp_path / "a/proprio_stats/1/2/proprio_stats.h5").rename(tmp_path / "a/observations/1/2/proprio_stats.h5")

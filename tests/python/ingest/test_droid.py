@@ -71,10 +71,10 @@ def test_droid_cameras_are_told_apart_without_metadata(rng, tmp_path):
     assert "a: metadata" in left_out(notes)
 
 
-def droid_video(rng, tmp_path, frames, rows=6, name=SERIALS["ext1"], listed=None, **options):
+def droid_video(rng, tmp_path, frames, rows=6, name=SERIALS["ext1"], listed=None, times=None, **options):
     trajectory = make_droid(rng, rows)
     folder = write_droid(tmp_path / "a", trajectory)
-    write_video(folder / f"recordings/MP4/{name}.mp4", frames, fps=60)
+    write_video(folder / f"recordings/MP4/{name}.mp4", frames, fps=60, times=times)
     if listed is not None:
         received = trajectory[f"observation/timestamp/cameras/{SERIALS['ext1']}_frame_received"]
         stamps = [int(received[row]) if row >= 0 else 1 for row in listed]
@@ -118,6 +118,19 @@ def test_droid_frames_that_lack_are_named(rng, tmp_path):
     streams, notes, captured = droid_video(rng, tmp_path, range(3), on_error="skip")
     assert shown(streams["observation/image/ext1"]) == (captured[:3], [0, 1, 2])
     assert list(skipped(notes)) == ["a: observation/image/ext1: rows 3-5"]
+
+
+def test_droid_rows_of_holes_in_the_video_have_no_frame(rng, tmp_path):
+    left, all_but_2 = [0, 1, 3, 4, 5], [0, 1, 3, 4, 5, 6]
+    with pytest.raises(robocache.FileError, match="no frame: 6 rows and 5 frames"):
+        droid_video(rng, tmp_path / "stop", left, times=[k / 60 for k in left])
+    streams, notes, captured = droid_video(rng, tmp_path / "a", left, times=[k / 60 for k in left], on_error="skip")
+    assert shown(streams["observation/image/ext1"]) == ([captured[k] for k in left], left)
+    assert list(skipped(notes)) == ["a: observation/image/ext1: rows 2"] and not notes.left_out
+    streams, notes, captured = droid_video(rng, tmp_path / "b", all_but_2, times=[k / 60 for k in all_but_2])
+    assert shown(streams["observation/image/ext1"]) == (captured, all_but_2)
+    said = {one.what: one.reason for one in notes.assumed}
+    assert "holes (1, the first after frame 1)" in said["a: observation/image/ext1"]
 
 
 def test_droid_a_list_of_stamps_says_whose_a_frame_is(rng, tmp_path):

@@ -621,6 +621,74 @@ def test_video_that_drifts_against_its_rows_is_refused(tmp_path):
     assert seen(tmp_path / "index") == [(numbers(e, n), nominal_ns(range(n))) for e, n in enumerate(lengths)]
 
 
+def test_frames_by_index_leave_out_the_rows_of_holes(tmp_path):
+    """The video lost frames in the middle; its rate is not that of the rows, so that times alone do not pair them."""
+    source = write_set(tmp_path / "source", (10, 10, 10))
+    left = [k for k in range(10) if k not in (4, 7)]
+    write_video(video_path(source, 0), left, fps=29, times=[k / 29 for k in left])
+    left = [k for k in range(11) if k != 4]  # as many frames as rows: the hole has no row
+    write_video(video_path(source, 1), left, times=[k / 30 for k in left])
+    varied = np.cumsum([0, 1, 1.4, 2.1, 0.7, 1, 1.6, 2, 1])  # no whole periods
+    write_video(video_path(source, 2), numbers(2, 9), times=(varied / 30).tolist())
+    report = robocache.ingest(source, tmp_path / "cache", frames="by-index", on_error="skip", jobs=1)
+    assert [omission.what for omission in report.skipped] == [
+        f"episode 0: {TOP}: rows 4, 7",
+        f"episode 2: {TOP}: rows 9",
+    ]
+    said = {one.what: one.reason for one in report.assumed if one.what.endswith(TOP)}
+    assert list(said) == [f"episode 1: {TOP}"] and "holes (1, the first after frame 3)" in said[f"episode 1: {TOP}"]
+    kept = [k for k in range(10) if k not in (4, 7)]
+    assert seen(tmp_path / "cache") == [
+        (kept, nominal_ns(kept)),
+        (left, nominal_ns(range(10))),
+        (numbers(2, 9), nominal_ns(range(9))),
+    ]
+
+
+def test_frames_by_index_in_a_shared_file_leave_out_the_rows_of_holes(tmp_path):
+    source = write_set(tmp_path / "source", (8, 6), "v3.0", extras=one_file([(0.0, 8 / 30), (8 / 30, 14 / 30)]))
+    shown = [k for k in range(8) if k != 2] + [100 + k for k in range(6) if k != 3]
+    times = [(k if k < 100 else k - 92) / 30 for k in shown]
+    write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", shown, times=times)
+    names = skipped(source, tmp_path / "cache", frames="by-index")
+    assert list(names) == [f"episode 0: {TOP}: rows 2", f"episode 1: {TOP}: rows 3"]
+    assert [found for found, _ in seen(tmp_path / "cache")] == [shown[:7], shown[7:]]
+
+
+ROWS_30 = np.arange(9) * 1e9 / 30
+
+
+@pytest.mark.parametrize(
+    ("row_ns", "times", "expected", "holes"),
+    [
+        (ROWS_30, [0, 1, 2, 3, 4, 5, 6, 7, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8], []),
+        (ROWS_30, [0, 1, 2, 3, 5, 6, 7, 8], [0, 1, 2, 3, -1, 4, 5, 6, 7], []),
+        (ROWS_30, [0, 1, 4, 5, 8], [0, 1, -1, -1, 2, 3, -1, -1, 4], []),
+        (ROWS_30, [0, 1, 2, 3, 5, 6, 7], [0, 1, 2, 3, -1, 4, 5, 6, -1], []),
+        (ROWS_30, [0, 1, 2, 4, 5, 7, 8, 9], [0, 1, 2, 3, 4, 5, 6, 7, -1], [2, 4]),
+        (ROWS_30, [0, 1, 2, 3, 4, 5, 6, 7, 8, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8], []),  # behind the rows
+        (ROWS_30, [0, 1, 2.1, 3, 5.1, 6, 7, 8], [0, 1, 2, 3, -1, 4, 5, 6, 7], []),  # jitter
+        (ROWS_30, [0, 1, 2.5, 3, 5, 6.3, 7, 8], [0, 1, 2, 3, 4, 5, 6, 7, -1], []),  # no whole periods
+        # The rows' clock has the same hole, and the video ends a frame early.
+        (np.delete(ROWS_30, 4), [0, 1, 2, 3, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, -1], []),
+        (ROWS_30, [0], [0, *[-1] * 8], []),
+        (ROWS_30, [], [-1] * 9, []),
+        (ROWS_30[:0], [0, 1, 3], [], []),
+    ],
+)
+def test_which_frames_are_rows_by_index(row_ns, times, expected, holes):
+    frame_ns = np.rint(np.array(times, np.float64) * 1e9 / 60 + 5e8).astype(np.int64)
+    found, behind = video.match_by_index(row_ns.astype(np.int64), frame_ns)
+    assert (found.tolist(), behind.tolist()) == (expected, holes)
+
+
+def test_holes_of_times_in_whole_milliseconds():
+    """33 ms is a hundredth off 1/30 s, so that a long hole counted in steps of 33 ms would be a frame longer."""
+    kept = np.delete(np.arange(200), np.arange(40, 140))
+    found, holes = video.match_by_index(np.arange(200) * 33_333_333, np.rint(kept * 1e3 / 30).astype(np.int64) * 10**6)
+    assert np.flatnonzero(found >= 0).tolist() == kept.tolist() and not len(holes)
+
+
 @pytest.mark.parametrize("end", [0.2, 8 / 30])
 @pytest.mark.parametrize("frames", ["by-time", "by-index"])
 def test_no_row_gets_a_frame_of_the_next_episode(frames, end, tmp_path):

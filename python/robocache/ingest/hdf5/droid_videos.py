@@ -1,6 +1,7 @@
 """DROID's video: which of a file's frames an episode's rows have.
 
-A camera is read once a row while it records, so frame k is row k's, whatever the file's own times, which are only number / rate.
+A camera is read once a row while it records, so frame k is row k's. The file's own times are only number / rate, but a hole in
+them is a frame that was lost.
 The only module of the format that needs PyAV.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 from ..._printable import ranges
 from ...frames import Encoded
 from ..recording import Frames, SourceError
-from ..video import Ticket, VideoFrames, cut_up
+from ..video import Index, Ticket, VideoFrames, cut_up
 from .beside import find_stamps, read_json
 from .columns import Clock
 
@@ -44,7 +45,7 @@ class Videos(VideoFrames):
         """
         index = self.index(stream, path)
         self._kinds.check(stream, f"{index.width}x{index.height}", path)
-        frames = self._match(stream, what, path, len(index), received_ns, clock.rows)
+        frames = self._match(stream, what, index, received_ns, clock)
         rows = np.flatnonzero(frames >= 0)
         if not len(rows):
             raise SourceError(f"{path}: {clock.rows} rows and {len(index)} frames, of which none is a row's")
@@ -66,18 +67,16 @@ class Videos(VideoFrames):
                 for ticket in camera.tickets:
                     self._decoders.drop(ticket)
 
-    def _match(
-        self, stream: str, what: str, path: Path, count: int, received_ns: np.ndarray | None, rows: int
-    ) -> np.ndarray:
+    def _match(self, stream: str, what: str, index: Index, received_ns: np.ndarray | None, clock: Clock) -> np.ndarray:
         """int64 ``[rows]``: the frame of each row, or -1."""
+        path, count, rows = index.path, len(index), clock.rows
         stamps = find_stamps(path)
         if received_ns is not None and stamps.exists():
             frames = _find(received_ns, _read_list(stamps)[:count])
             by = f"the stamps in {stamps.name}"
         else:
-            frames = np.arange(rows)
-            frames[frames >= count] = -1
-            by = "their order"
+            frames = self.match_by_index(stream, what, path, clock.time_ns(0, rows), index.time_ns)
+            by = "their order, and holes in the video's times"
         lacking = np.flatnonzero(frames < 0)
         told = f"{rows} rows and {count} frames; which is whose is told by {by}"
         # The export to MP4 ends a frame early.
