@@ -66,6 +66,9 @@ _COLORS = re.compile(
     r"|encoding|colou?r|channels?|bgr"
 )
 _MOST_FEATURES = 256
+_LONGITUDE = re.compile(r"(\w+_)?(longitude|lon|lng)(_?deg(rees)?)?")
+# The depth buffer of a simulator's camera is near 1 nearly everywhere.
+_BUFFER = 0.9
 
 _CUT = "windows run across them; an episode for each needs a source that is cut there"
 
@@ -343,3 +346,47 @@ def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Not
         if isinstance(value, str) and may_say_colors(name) and "bgr" in value.lower():
             why = f'as they lie, though it says {value!r}; channels = "bgr" in a mapping exchanges red and blue'
             notes.assume(f"pictures beside {name!r}", why, *cameras)
+
+
+# ---- values that are not what their names say ----
+
+
+def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
+    """Reports pixels of float32 depth that cannot be metres: negative ones, and those of OpenGL's depth buffer."""
+    if isinstance(chunk, list):  # files of 8 bits
+        return
+    is_depth = chunk.ndim == 3 or chunk.shape[3] == 1 if isinstance(chunk, np.ndarray) else chunk.color_space == "depth"
+    if chunk.dtype != np.float32 or not is_depth:
+        return
+    pixels = (chunk if isinstance(chunk, np.ndarray) else chunk.data).reshape(-1).view(np.float32)
+    if (pixels < 0).any():
+        notes.assume(camera, "depth in metres, but pixels are negative, as along a camera's -z: they are kept", camera)
+    seen = pixels[np.isfinite(pixels) & (pixels != 0)]
+    if len(seen) and seen.min() > _BUFFER and seen.max() <= 1:
+        why = (
+            f"depth in metres, but all pixels are in ({_BUFFER}, 1], as in OpenGL's depth buffer, which is no distance: they are kept; "
+            "near and far of the simulator's camera make it metres"
+        )
+        notes.assume(camera, why, camera)
+
+
+def say_wraps(stream: str, samples: Rows, notes: Notes) -> None:
+    """Reports longitudes in degrees that cross 180: between two such rows the line through the numbers leads around the Earth."""
+    values, names, methods = samples.values, samples.names, (samples.attributes or {}).get("methods", [])
+    if values.dtype.kind != "f" or not values.size:
+        return
+    flat = values.reshape(len(values), -1)
+    own = names if names and len(names) == flat.shape[1] else [stream] * (flat.shape[1] == 1)
+    for feature, name in enumerate(own[:_MOST_FEATURES]):
+        is_held = methods == "previous" or any(
+            start <= feature < stop and method == "previous" for start, stop, method in methods
+        )
+        if is_held or not _LONGITUDE.fullmatch(_word(name)):
+            continue
+        crossed = np.flatnonzero(np.abs(np.diff(flat[:, feature].astype(np.float64))) > 180)
+        if len(crossed):
+            why = (
+                f"it crosses 180 degrees at row {crossed[0] + 1}: what lies between those rows by a straight line is wrong; "
+                'methods = "previous" in a mapping holds the row before'
+            )
+            notes.assume(f"{stream}: {name}", why, stream)

@@ -26,7 +26,7 @@ from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
-from .declared import Declared, Features
+from .declared import Declared, Features, say_no_metres, say_wraps
 from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
@@ -665,6 +665,7 @@ class Driver:
             self._notes.leave_out(f"{name}: times of rows of their own", why)
         match samples:
             case Rows(time_ns=time_ns, values=values):
+                say_wraps(name, samples, self._notes)
                 episode.append(name, time_ns, self._as_before(name, values))
             case Ragged(time_ns=time_ns, values=values, offsets=offsets):
                 episode.append(name, time_ns, self._as_before(name, values), offsets=offsets)
@@ -678,6 +679,7 @@ class Driver:
                             "depth by its name, but in no known unit" if says_depth(name) else "an image, and no depth"
                         )
                         self._notes.assume(name, f"{what}: 16 bits a pixel, which are kept; a batch refuses them", name)
+                    say_no_metres(name, frames, self._notes)
                     codec = samples.codec if isinstance(frames, np.ndarray) else None  # files say theirs
                     episode.append(name, time_ns, frames, codec=codec, quality=samples.quality)
                     self.frames += len(time_ns)

@@ -362,3 +362,17 @@ def test_depth_of_an_unknown_unit_is_refused_by_name(tmp_path):
 
     with pytest.raises(robocache.Error, match="expected m, cm or mm of depth, got 'disparity'"):
         robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.98, 0.99, "OpenGL's depth buffer"), (-1.5, 2.0, "negative"), (0.4, 0.99, None), (1.1, 3.0, None)],
+)
+def test_float_depth_that_cannot_be_metres_is_said(low, high, word, tmp_path):
+    def write(demo):
+        pixels = np.linspace(low, high, 4 * 64, dtype=np.float32).reshape(4, 8, 8, 1)
+        demo.create_dataset("obs/cam_depth", data=pixels).attrs["units"] = "m"
+
+    report = robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
+    said = [one["reason"] for one in report.to_dict()["assumed"] if one["what"] == "obs/cam_depth"]
+    assert len(said) == (word is not None) and all(word in one for one in said)
