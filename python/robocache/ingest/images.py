@@ -278,12 +278,18 @@ class DepthImages:
     def stored(self, kinds: Kinds, notes: Notes) -> Frames | None:
         """Returns uint16 as PNGs with their unit, and floats in metres; None if no row can be read."""
         unit = self.said.get("depth_unit")
+        if unit not in (None, "m", "mm"):
+            notes.leave_out(self.camera, f"depth in depth_unit {unit!r}: expected m or mm")
+            return None
         chunks = self._chunks(unit, kinds, notes)
         first = next(chunks, None)
         if first is None:
             return None
         _, images = first
         unit_m = None if images.dtype == np.float32 else 1.0 if unit == "m" else 0.001
+        if unit is None:
+            taken = "metres, since it is float32" if unit_m is None else "millimetres, since it has 16 bits"
+            notes.assume(f"{self.camera}: depth without a depth_unit", taken, self.camera)
         return Frames(chain([first], chunks), unit_m=unit_m, clock=self.clock)
 
     def _chunks(self, unit: Any, kinds: Kinds, notes: Notes) -> Iterator[tuple[np.ndarray, frames.Encoded]]:

@@ -524,6 +524,7 @@ def test_a_camera_of_depth_whose_second_file_is_none(tmp_path):
         (np.uint16, "PNG", "m", 1.0),
         (np.float32, "TIFF", "m", None),
         (np.float32, "TIFF", "mm", None),
+        (np.float32, "TIFF", None, None),
         (">u2", "TIFF", "mm", 0.001),
     ],
 )
@@ -534,12 +535,26 @@ def test_images_of_depth(dtype, format, unit, unit_m, rng, tmp_path):
     written = json.loads((source / "meta/info.json").read_text())
     written["features"][TOP]["info"] = {"is_depth_map": True, "depth_unit": unit}
     (source / "meta/info.json").write_text(json.dumps(written))
-    assert robocache.ingest(source, tmp_path / "cache").skipped == []
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert report.skipped == []
+    said = [one.reason for one in report.assumed if one.what == f"{TOP}: depth without a depth_unit"]
+    assert [one.split(",")[0] for one in said] == ([] if unit else ["metres" if unit_m is None else "millimetres"])
     stream = robocache.open(tmp_path / "cache").streams[TOP]
     assert (stream.frames.color_space, stream.frames.unit_m) == ("depth", unit_m)
     found = np.stack([stream.frame(row) for row in range(9)])[..., 0]
     expected = depth / np.float32(1000) if unit == "mm" and dtype == np.float32 else depth
     np.testing.assert_array_equal(found, expected)
+
+
+def test_images_of_depth_in_an_unknown_unit_are_left_out(tmp_path):
+    depth = np.full((HEIGHT, WIDTH), 150, np.uint16)
+    source = write_images(tmp_path / "source", [image_bytes(depth, "PNG")] * 9)
+    written = json.loads((source / "meta/info.json").read_text())
+    written["features"][TOP]["info"] = {"is_depth_map": True, "depth_unit": "cm"}
+    (source / "meta/info.json").write_text(json.dumps(written))
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert any(one.what == TOP and "depth_unit 'cm': expected m or mm" in one.reason for one in report.left_out)
+    assert TOP not in robocache.open(tmp_path / "cache").streams
 
 
 def test_images_that_are_no_depth_after_all(tmp_path):
