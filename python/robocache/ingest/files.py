@@ -272,17 +272,14 @@ def natural(name: Path | str) -> list[str | int]:
 
 
 def fingerprint(source: Path, *folders: str) -> str:
-    """Returns a hash of the names, sizes and times of all files in these folders of `source`.
-
-    The times are those of the last change of the content, which copies and archives set back, and of the inode, which they cannot.
-    """
+    """Returns a hash of the names, sizes and modification times of all files in these folders of `source`."""
     hashed = hashlib.sha256()
     with bounded(source, follow_links=True):  # the hash must not depend on whether links are followed
         files = [file for folder in folders for file in list_files(source / folder).files]
     for file in files:
         try:
             status = file.stat()
-            state = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+            state = f"{status.st_size} {status.st_mtime_ns}"
         except OSError as error:  # for example a dangling symlink, which its reader names
             state = str(error.errno)
         hashed.update(os.fsencode(file.relative_to(source)) + f"\0{state}\n".encode())
