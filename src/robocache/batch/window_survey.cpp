@@ -134,7 +134,7 @@ std::string gaps_text(const StreamRequest& asked, const KeySpec& key, const Stre
   const StreamFindings& findings = stream.findings;
   const auto longest_ns = static_cast<double>(findings.max_period_ns);
   if (!is_floating(stream.dtype) || key.causal || key.max_gap_ns || !key.offsets_rows.empty()) return "";
-  if (longest_ns < kNamedGapNs || longest_ns < kNamedGapPeriods * findings.period_ns) return "";
+  if (findings.gaps == 0 || longest_ns < kNamedGapNs || longest_ns < kNamedGapPeriods * findings.period_ns) return "";
   const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *asked.method, asked.methods);
   if (std::ranges::all_of(blocks, [](const FeatureBlock& block) { return is_step(block.method); })) return "";
   return "'" + asked.stream + "' has " + std::to_string(findings.gaps) + (findings.gaps == 1 ? " gap" : " gaps") +

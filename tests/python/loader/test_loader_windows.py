@@ -876,6 +876,16 @@ def test_long_gaps_that_windows_interpolate_are_named_once(tmp_path, device, gap
     assert len(found) == (said is not None) and all(said in one for one in found), found
 
 
+def test_stamps_that_mostly_repeat_have_no_gaps_to_name(tmp_path, device):
+    rows = {"x": (np.arange(400) // 4 * 10**9, np.arange(400, dtype=np.float32)[:, None])}  # stamps in whole seconds
+    rows["tick"] = (np.arange(30) * 370_000_000 + 5_000_000, np.zeros((30, 1), np.float32))
+    made = write(tmp_path / "cache", [rows])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        flat_loader(made, batch_size=8, delta_timestamps={"x": [0.0]}, device=device, anchor="tick")
+    assert not [one for one in caught if "gaps of any length" in str(one.message)]
+
+
 @pytest.mark.parametrize(
     ("low", "offset", "said"),
     [
