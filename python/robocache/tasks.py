@@ -34,10 +34,10 @@ def task_streams(dataset: Dataset) -> list[Stream]:
 
 def table_name(stream: Stream) -> str | None:
     """Returns the table with the texts of a stream's numbers, by its attribute ``texts``: "lerobot.tasks"; or None."""
-    if stream.kind != "numbers" or stream.dtype.kind not in "iu" or math.prod(stream.shape) != 1:
-        return None
     name = stream.attributes.get("texts", "lerobot.tasks" if stream.name == "task_index" else None)
-    return name if isinstance(name, str) else None
+    if not isinstance(name, str) or stream.kind != "numbers":
+        return None
+    return name if stream.dtype.kind in "iu" and math.prod(stream.shape) == 1 else None
 
 
 def texts_of_numbers(dataset: Dataset, stream: Stream) -> dict[int, str | None]:

@@ -110,11 +110,12 @@ def check_arrays(survey: Survey) -> Iterator[Finding]:
 
 def scan(stream: Stream, survey: Survey) -> Scan:
     """Scans a stream of numbers in one pass, a few MB at a time."""
-    bounds, blocks = limits(stream), np.array(quaternions(stream), np.int64)
+    found, blocks = limits(stream), np.array(quaternions(stream), np.int64)
+    bounds = None if found is None else np.concatenate(found)
     opened = _scan_open(
         stream._opened.handle,
         index_of(stream._opened.handle, stream.name),
-        None if bounds is None else _lib.from_numpy(np.concatenate(bounds)),
+        None if bounds is None else _lib.from_numpy(bounds),
         _lib.from_numpy(blocks),
     )
     done = 0

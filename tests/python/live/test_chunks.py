@@ -121,3 +121,13 @@ def test_chunks_that_are_none(arguments, words):
         Chunks("mean")
     with pytest.raises(robocache.ArgumentError, match="expected both or none"):
         Chunks(key="action")
+
+
+def test_long_chunks_are_kept_as_they_were_given():
+    chunks, offsets = Chunks(), np.arange(800) * 0.001
+    for k in range(20):
+        actions = np.random.default_rng(k).random((800, 3))
+        chunks.put(k * 20 * MS, offsets, actions)
+        stamps, left = chunks.leftover(k * 20 * MS - 1)
+        np.testing.assert_array_equal(stamps, k * 20 * MS + np.arange(800) * MS)
+        np.testing.assert_array_equal(left, actions)
