@@ -110,8 +110,8 @@ def check_arrays(survey: Survey) -> Iterator[Finding]:
 
 def scan(stream: Stream, survey: Survey) -> Scan:
     """Scans a stream of numbers in one pass, a few MB at a time."""
-    found, blocks = limits(stream), np.array(quaternions(stream), np.int64)
-    bounds = None if found is None else np.concatenate(found)
+    ends, blocks = limits(stream), np.array(quaternions(stream), np.int64)
+    bounds = None if ends is None else np.concatenate(ends)
     opened = _scan_open(
         stream._opened.handle,
         index_of(stream._opened.handle, stream.name),
