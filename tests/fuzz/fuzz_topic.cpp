@@ -6,25 +6,12 @@
 #include "robocache/image/codec.hpp"
 #include "robocache/live/topic.hpp"
 #include "tests/cpp/image/picture.hpp"
+#include "tests/cpp/live/topic_plan.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 using namespace robocache;
 
 namespace {
-
-constexpr const char* kNumbers = R"({
-  "fields": [
-    {"path": "sec", "kind": "number", "dtype": "int32", "use": "seconds"},
-    {"path": "nanosec", "kind": "number", "dtype": "uint32", "use": "nanoseconds"},
-    {"path": "frame_id", "kind": "text", "use": "frame"},
-    {"path": "name", "kind": "texts", "use": "joints"},
-    {"path": "position", "kind": "numbers", "dtype": "float64", "to": [[0, -1]]},
-    {"path": "covariance", "kind": "number", "dtype": "float32", "count": 3, "to": [[1, 0]], "absent": [[2, 1]]},
-    {"path": "notes", "kind": "records",
-     "fields": [{"path": "text", "kind": "texts"}, {"path": "k", "kind": "numbers", "dtype": "int16"}]},
-    {"path": "mode", "kind": "number", "dtype": "uint8", "to": [[2, 0], [2, 1]]}],
-  "rows": [{"names": ["a", "b"]}, {"names": []}, {"names": []}],
-  "encodings": {}, "quality": 95})";
 
 constexpr const char* kImage = R"({
   "fields": [
@@ -66,7 +53,7 @@ std::vector<std::string> seeds() {
       {5, 7, 2, a, 2, 2, a, 2, b, 2, 0, 0, 0x3ff00000, 0, 0x40000000, 0x40800000, 0, 0, 1, 1, 2, a, 2, 0x00020001, 9});
   std::string image = cdr({5, 7, 4, 4, 6, 0x61726762, 0x00000038, 16, 64});
   for (const uint8_t pixel : test::picture(4, 4, 4)) image += static_cast<char>(pixel);
-  return {kNumbers, kImage, numbers, image};
+  return {test::kPlan, kImage, numbers, image};
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -79,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         [&] { take(plan.c_str(), rows, {reinterpret_cast<const uint8_t*>(message.data()), message.size()}); });
     return 0;
   }
-  take(kNumbers, rows, {data, size});
+  take(test::kPlan, rows, {data, size});
   for (const Codec codec : {Codec::kRaw, Codec::kJpeg})
     take(kImage, {ring(DType::kUInt8, {4, 4, 3}, codec)}, {data, size});
   return 0;

@@ -108,3 +108,16 @@ print(*(name.partition("::")[2] for name in torch._C._dispatch_get_all_op_names(
     named = {name.partition(".")[0] for name in python(program)}
     used = {"resample_trajectories", "fuse_multimodal", "voxelize_pointcloud"}
     assert used | {"voxelize_sparse", "voxel_downsample", "integrate_tsdf_out"} <= named
+
+
+def test_arrays_that_the_library_borrows_have_a_name():
+    """from_numpy borrows the memory: that of an expression within the call is freed before the library reads it."""
+    package = Path(robocache.__file__).parent
+    calls = [
+        (path.name, node.lineno, node.args[0])
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_lib.from_numpy"
+    ]
+    assert len(calls) > 20
+    assert not [(name, line) for name, line, given in calls if not isinstance(given, ast.Name | ast.Attribute)]

@@ -12,24 +12,10 @@
 #include <vector>
 
 #include "robocache/core/error.hpp"
+#include "tests/cpp/live/topic_plan.hpp"
 
 namespace robocache {
 namespace {
-
-// A stamp, a frame, joints with positions, an array, records with texts, and a number of another dtype.
-constexpr const char* kPlan = R"({
-  "fields": [
-    {"path": "sec", "kind": "number", "dtype": "int32", "use": "seconds"},
-    {"path": "nanosec", "kind": "number", "dtype": "uint32", "use": "nanoseconds"},
-    {"path": "frame_id", "kind": "text", "use": "frame"},
-    {"path": "name", "kind": "texts", "use": "joints"},
-    {"path": "position", "kind": "numbers", "dtype": "float64", "to": [[0, -1]]},
-    {"path": "covariance", "kind": "number", "dtype": "float32", "count": 3, "to": [[1, 0]], "absent": [[2, 1]]},
-    {"path": "notes", "kind": "records",
-     "fields": [{"path": "text", "kind": "texts"}, {"path": "k", "kind": "numbers", "dtype": "int16"}]},
-    {"path": "mode", "kind": "number", "dtype": "uint8", "to": [[2, 0], [2, 1]]}],
-  "rows": [{"names": ["a", "b"]}, {"names": []}, {"names": []}],
-  "encodings": {}, "quality": 95})";
 
 struct Rings {
   std::vector<std::shared_ptr<Ring>> all;
@@ -91,7 +77,7 @@ std::vector<uint8_t> message(int32_t seconds, float first) {
 
 TEST(Topic, AMessageBecomesRows) {
   Rings rings;
-  Topic topic(kPlan, rings.all);
+  Topic topic(test::kPlan, rings.all);
   topic.take(message(5, 4.0F), {.arrival_ns = 6'000'000'000, .publisher = 1, .sequence = 3});
   EXPECT_EQ(topic.counts().taken, 1) << topic.refusal();
   EXPECT_EQ(rings.all[0]->newest_ns(), 5'000'000'007);
@@ -106,7 +92,7 @@ TEST(Topic, AMessageBecomesRows) {
 
 TEST(Topic, TruncatedAndDamagedMessagesAreRefused) {
   Rings rings;
-  Topic topic(kPlan, rings.all);
+  Topic topic(test::kPlan, rings.all);
   const std::vector<uint8_t> whole = message(5, 4.0F);
   std::mt19937 random(1);
   const auto take = [&](const std::vector<uint8_t>& bytes, size_t size) {
@@ -132,7 +118,7 @@ TEST(Topic, TruncatedAndDamagedMessagesAreRefused) {
 
 TEST(Topic, APlanThatDoesNotFitTheRingsIsRefused) {
   Rings rings;
-  const std::string plan = kPlan;
+  const std::string plan = test::kPlan;
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string changed = plan;
     changed.replace(changed.find(from), from.size(), to);

@@ -66,17 +66,17 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             said: dict[str, Any] = {}
             with notes.reading(f"{name}: metadata", beside[path]):
                 said = _read_json(beside[path])
-            told, episodes = _describe(said)
+            file_facts, episodes = _describe(said)
             env_info = said.get("env_info")
             of_file = attributes(file, notes)
             rates = described_rates(env_info if isinstance(env_info, dict) else {}, "env_info.") | dict(
                 said_rates(of_file, "attribute ")
             )
-            told |= declaring(of_file)
+            file_facts |= declaring(of_file)
             env_kwargs = env_info.get("env_kwargs") if isinstance(env_info, dict) else None
-            told |= {key: value for key, value in _scalars(env_kwargs).items() if key == "control_mode"}
+            file_facts |= {key: value for key, value in _scalars(env_kwargs).items() if key == "control_mode"}
             rate_hz, by = find_rate(options.rate_hz, path, _WHY, rates, notes)
-            notes.see("files", name, {**told, "rate_hz": rate_hz, "rate_from": by})
+            notes.see("files", name, {**file_facts, "rate_hz": rate_hz, "rate_from": by})
             prefix = "" if len(files) == 1 else f"{name}: "
             for key in trajectories:
                 what = prefix + escaped(key)
@@ -85,7 +85,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
                     if not isinstance(group, h5py.Group):
                         notes.leave_out(escaped(key), "no group, so no trajectory")
                         continue
-                    metadata = {"name": escaped(key), "source_file": name, **told, **attributes(group, notes)}
+                    metadata = {"name": escaped(key), "source_file": name, **file_facts, **attributes(group, notes)}
                     if key in episodes:
                         metadata |= episodes[key]
                     elif said:
@@ -118,9 +118,9 @@ def _describe(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
     """Columns that are all trajectories' alike, and of each by its name."""
     info = said.get("env_info")
     env_id = info.get("env_id") if isinstance(info, dict) else None
-    told = {key: said[key] for key in ("source_type", "source_desc") if isinstance(said.get(key), str)}
+    file_facts = {key: said[key] for key in ("source_type", "source_desc") if isinstance(said.get(key), str)}
     if isinstance(env_id, str):
-        told |= {"task": env_id, "env_id": env_id}
+        file_facts |= {"task": env_id, "env_id": env_id}
     episodes: dict[str, dict[str, Any]] = {}
     listed = said.get("episodes")
     for episode in listed if isinstance(listed, list) else []:
@@ -132,7 +132,7 @@ def _describe(said: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[s
             f"info_{key}" if key not in ("success", "fail") else key: value for key, value in _scalars(inner).items()
         }
         episodes[f"traj_{episode['episode_id']}"] = {**facts, **_scalars(episode)}
-    return told, episodes
+    return file_facts, episodes
 
 
 def _scalars(value: Any) -> dict[str, Any]:
