@@ -25,11 +25,12 @@ INTRODUCTION = """\
 # A policy that succeeds
 
 Each example records demonstrations, trains a policy with the Loader, and runs it from starts that no demonstration had. At deployment
-it has its checkpoint and the loader's spec, and no dataset. `python docs/training.py` writes this page from `bench/results/`,
-where each run has its commit and the versions of its packages.
+it has its checkpoint and the loader's spec, and no dataset. `python docs/training.py` writes this page from `bench/results/`, where each
+run has its command, commit, packages, each seed, and what was expected before.
 
-Intervals are 95 %: Wilson's for a share, Newcombe's (method 10) for the difference of two policies on the same starts. They hold for
-one training run; other seeds can differ by more. Pictures use fewer starts: lines are means over the seeds, bands the worst and best.
+A row is a policy: the successes of each seed, the lowest and highest bound of the seeds' 95 % intervals, in brackets those of the
+difference on the same starts. Intervals hold for one training run; other seeds can differ by more. Times and steps are means, shares
+of waiting the greatest.
 """
 
 # The examples in the page's order: their heading, and what they do.
@@ -37,9 +38,9 @@ EXAMPLES = {
     "metaworld": (
         "Tasks of metaworld",
         """\
-[examples/metaworld](../examples/metaworld/__main__.py): a simulated arm. Hand positions and commands come at 80 Hz, objects at 30 Hz
-on another clock. A scripted expert demonstrates; every second demonstration is disturbed. A small network gives chunks of 20 commands
-from the [live aligner](live.md). Success is the environment's own rule, within 2 s. Times are CPU seconds of all threads.
+[examples/metaworld](../examples/metaworld/__main__.py): a simulated arm. Hand and commands come at 80 Hz, objects at 30 Hz on another
+clock. A scripted expert demonstrates; every second demonstration is disturbed. A small network gives chunks of 20 commands from the
+[live aligner](live.md). Success is the environment's own rule, within 2 s.
 
 ```bash
 pip install '.[examples]'
@@ -51,9 +52,8 @@ python -m examples.metaworld compare --seeds 0      # or record, train and evalu
         "Transfer cube of ALOHA",
         """\
 [examples/aloha](../examples/aloha/__main__.py): two ViperX arms hand a cube over, in gym-aloha's model. Joints come at 200 Hz, commands
-at 50 Hz, camera frames at 30 Hz with jitter, a delay of about 33 ms and 3 % lost. Start pose, cube and meeting point are drawn. Failed
-demonstrations are kept with `success=False` and not trained on. At deployment the [live aligner](live.md) gives the newest moment for
-which all rows have come.
+at 50 Hz, camera frames at 30 Hz with jitter, a delay of about 33 ms and 3 % lost. Failed demonstrations are kept with `success=False`
+and not trained on.
 
 Success is strict: after 8 s the cube has been between the left fingers for 0.5 s and touched neither the right arm nor the table. The
 environment's own rule counts a touch (`touched` in the result files).
@@ -69,17 +69,16 @@ python -m examples.aloha evaluate --policy mlp      # without --no-camera and --
         "Why clocks: a moving belt",
         """\
 [examples/conveyor](../examples/conveyor/__main__.py): a belt carries a part at 0.1 to 0.4 m/s. At 1.05 s a tool comes down; success is
-a tip within 3 mm of the part's centre. The policy sees only a camera of 30 Hz on its own clock. A frame arrives 30 or 60 ms late on
-average; the delay is log-normal and changes slowly. Demonstrations, network, steps of training and executor are the same for all:
+a tip within 3 mm of the part's centre. The policy sees a camera of 30 Hz, whose frames arrive 30 or 60 ms late on average. All else is
+the same for all:
 
 | policy | its data |
 | --- | --- |
-| rows | a LeRobot dataset of 30 fps: each row has the newest frame that had arrived, as the policy gets it on the belt. It knows the mean age, not this frame's |
+| rows | a LeRobot dataset of 30 fps: each row has the newest frame that had arrived, as on the belt |
 | stamps | the same, and the age of the row's frame as a feature |
-| clocks | streams: frames have the camera's stamp, and the loader gives the age at any moment: 120 moments a second to draw from. The policy acts for the newest settled moment, and its chunk has stamps. One policy serves both delays |
+| clocks | streams: frames have the camera's stamp, and the loader gives the age at any moment. One policy serves both delays |
 
-What decides is whether the age is known. The 3 mm were chosen after a pilot; the picture has other distances. Policies are trained on
-the CPU, one thread each.
+What decides is whether the age is known. The 3 mm were chosen after a pilot; the picture has other distances.
 
 ```bash
 pip install '.[examples]'
@@ -92,10 +91,9 @@ python -m examples.conveyor record      # then train, evaluate, compare
 REAL = """\
 ## LeRobot's trainer on real recordings
 
-[examples/train_lerobot.py](../examples/train_lerobot.py): 25 episodes of 10 rows of BridgeData V2, a WidowX arm with two
-cameras of 64 pixels, through `robocache ingest` and `robocache export` to a LeRobot dataset. `lerobot-train` trains with its own dataset
-and with ours; its `from_pretrained` loads the checkpoints. The loss is that of 5 episodes which were held out: ACT's distance from the
-normalised actions, and Diffusion's own.
+[examples/train_lerobot.py](../examples/train_lerobot.py): 25 episodes of BridgeData V2, a WidowX arm with two cameras of 64 pixels,
+through `robocache ingest` and `robocache export` to a LeRobot dataset. `lerobot-train` trains with its own dataset and with ours. The
+loss is that of 5 episodes which were held out.
 """
 
 # Examples that draw a picture of all their result files: the module with draw(plt, contents).
@@ -121,7 +119,8 @@ def time_of(content: dict) -> tuple[str, str]:
 
 
 def has_curves(content: dict) -> bool:
-    return any(len(one["curve"]) > 1 for one in content["arms"])
+    """Whether there are curves to compare."""
+    return len(by_arm(content)) > 1 and any(len(one["curve"]) > 1 for one in content["arms"])
 
 
 # ---- The page ----
@@ -131,67 +130,91 @@ def percent(low: float, high: float, between: str = " to ") -> str:
     return f"{100 * low:.1f}{between}{100 * high:.1f}"
 
 
-def row(one: dict, first: dict | None, field: str) -> list[str]:
-    cells = [one["name"], str(one["seed"]), f"{one['successes']}/{one['rollouts']}", percent(*one["interval"], "-")]
-    if first is None or first is one:
-        cells.append("")
+def each(runs: list[dict], cell: Callable[[dict], str]) -> str:
+    return ", ".join(cell(one) for one in runs)
+
+
+def mean(runs: list[dict], values: list[float | None]) -> str:
+    return f"{sum(values) / len(runs):.1f}" if all(values) else ""
+
+
+def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> list[str]:
+    """The cells of an arm, of all its seeds."""
+    counts = {one["rollouts"] for one in runs}
+    if len(counts) == 1:
+        succeeded = f"{each(runs, lambda one: str(one['successes']))} of {counts.pop()}"
     else:
-        difference, interval = results.paired_difference(results.outcomes_of(one), results.outcomes_of(first))
-        cells.append(f"{100 * difference:+.1f} ({percent(*interval)})")
-    reached = [point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]]
-    cells.append(f"{one['curve'][-1][field]:.1f}" if one["curve"] else "")
-    cells.append("" if len(one["curve"]) < 2 else f"{reached[0]:.1f}" if reached else "never")
-    cells.append("" if one["wait_share"] is None else f"{100 * one['wait_share']:.1f} %")
-    cells.append(f"{one['steps_per_s']:.1f}" if one.get("steps_per_s") else "")
-    return [*cells, f"{100 * one['gpu_busy']:.0f} %" if one.get("gpu_busy") else ""]
+        succeeded = each(runs, lambda one: f"{one['successes']} of {one['rollouts']}")
+    cells = [name, succeeded, percent(min(one["interval"][0] for one in runs), max(one["interval"][1] for one in runs))]
+    pairs = [(one, firsts[one["seed"]]) for one in runs if one["seed"] in firsts]
+    pairs = [(one, of) for one, of in pairs if one is not of and len(one["outcomes"]) == len(of["outcomes"])]
+    found = [results.paired_difference(results.outcomes_of(one), results.outcomes_of(of)) for one, of in pairs]
+    differences = ", ".join(f"{100 * difference:+.1f}" for difference, _ in found)
+    bounds = [bound for _, interval in found for bound in interval]
+    cells.append(f"{differences} ({percent(min(bounds), max(bounds))})" if found else "")
+    cells.append(mean(runs, [one["curve"][-1][field] if one["curve"] else None for one in runs]))
+    if any(len(one["curve"]) > 1 for one in runs):
+        reached = [[point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]] for one in runs]
+        cells.append(", ".join(f"{times[0]:.1f}" if times else "never" for times in reached))
+    else:
+        cells.append("")
+    waited = [one["wait_share"] for one in runs if one["wait_share"] is not None]
+    cells.append(f"{100 * max(waited):.1f} %" if waited else "")
+    cells.append(mean(runs, [one.get("steps_per_s") for one in runs]))
+    busy = [one.get("gpu_busy") for one in runs]
+    return [*cells, f"{100 * min(busy):.0f} %" if all(busy) else ""]
 
 
-def table(content: dict) -> str:
-    field, _ = time_of(content)
-    arms = by_arm(content)
-    firsts = {one["seed"]: one for one in next(iter(arms.values()))}
+def table(arms: list[tuple[str, list[dict], dict[int, dict]]], field: str) -> str:
+    """A row for each (name, runs, runs by seed that they are compared with), without columns that are empty."""
     unit = "CPU-s" if field == "cpu_s" else "s"
-    head = ["", "seed", "succeeded", "interval, %", "more than the first arm, points", f"trained, {unit}"]
-    rows = [[*head, f"80 % after, {unit}", "waited for data", "steps/s", "GPU busy"], ["---"] * 10]
-    for runs in arms.values():
-        rows += [
-            row(
-                one,
-                firsts.get(one["seed"])
-                if len(one["outcomes"]) == len(firsts.get(one["seed"], one)["outcomes"])
-                else None,
-                field,
-            )
-            for one in runs
-        ]
-    keep = [k for k in range(10) if k < 4 or any(cells[k] for cells in rows[2:])]
+    head = ["", "succeeded", "interval, %", "more than the first, points", f"trained, {unit}"]
+    rows = [[*head, f"80 % after, {unit}", "waited for data", "steps/s", "GPU busy"], ["---"] * 9]
+    rows += [row(*arm, field) for arm in arms]
+    keep = [k for k in range(9) if k < 3 or any(cells[k] for cells in rows[2:])]
     return "".join(f"|{'|'.join(cells[k] for k in keep)}|\n" for cells in rows)
 
 
-def section(path: Path, content: dict, said: set[str]) -> str:
-    """A result file's part of the page, without what a part before it has `said` of its arms and of what was expected."""
-    what = " ".join(path.stem.split("-")[2:])
+def title_of(path: Path, content: dict) -> str:
+    return content.get("title", " ".join(path.stem.split("-")[2:]).capitalize())
+
+
+def source(path: Path, content: dict) -> str:
     expert = content["expert"]
-    share = results.wilson(expert["successes"], expert["episodes"])
+    return (
+        f"Demonstrations that succeed: {expert['successes']} of {expert['episodes']}. {content['machine']}; "
+        f"[{path.name}](../bench/results/{path.name}).\n"
+    )
+
+
+def section(path: Path, content: dict, said: set[str]) -> str:
+    """A result file's part of the page, without what a part before it has `said` of its arms."""
+    arms = by_arm(content)
+    firsts = {one["seed"]: one for one in next(iter(arms.values()))}
     explained = [f"- {name}: {words}\n" for name, words in content.get("explained", {}).items()]
-    expected = f"Expected before the runs: {content['predictions'].strip().rstrip('.')}."
-    sentences = [
-        f"Demonstrations that succeed: {expert['successes']} of {expert['episodes']} ({percent(*share)} %).",
-        "" if expected in said else expected,
-        verdict(content),
-        spent(content),
-        f"{content['machine']}, `{content['command']}`.",
-    ]
     lines = [
-        f"### {content.get('title', what.capitalize())}\n",
+        f"### {title_of(path, content)}\n",
         f"![Success and loss against the time of training]({path.stem}.png)\n" if has_curves(content) else "",
-        table(content),
+        table([(name, runs, firsts) for name, runs in arms.items()], time_of(content)[0]),
         "".join(one for one in explained if one not in said),
-        " ".join(filter(None, sentences)) + "\n",
+        verdict(content),
+        source(path, content),
         loading(content),
     ]
-    said.update(explained, [expected])
+    said.update(explained)
     return "\n".join(filter(str.strip, lines))
+
+
+def alone(found: dict[Path, dict]) -> str:
+    """One table of the result files of one arm each."""
+    arms = [(title_of(path, content), content["arms"], {}) for path, content in found.items()]
+    fields = {time_of(content)[0] for content in found.values()}
+    if len(fields) > 1:
+        raise SystemExit(f"{', '.join(path.name for path in found)}: expected times of one kind")
+    files = ", ".join(f"[{path.name}](../bench/results/{path.name})" for path in found)
+    machines = ", ".join(dict.fromkeys(content["machine"] for content in found.values()))
+    heading = "One policy each" if len(arms) > 1 else arms[0][0]
+    return f"### {heading}\n\n{table(arms, fields.pop())}\n{machines}; {files}.\n"
 
 
 def loading(content: dict) -> str:
@@ -201,25 +224,12 @@ def loading(content: dict) -> str:
     found = content["loading"]
     names = list(found["sizes"][0]["batch_ms"])
     rows = [["batch", *(f"{name}, ms" for name in names), "a step of the policy, ms"], ["---"] * (len(names) + 2)]
-    slower: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
     for one in found["sizes"]:
-        times = [one["batch_ms"][name] for name in names]
-        rows.append([str(one["batch_size"]), *(f"{ms:.2f}" for ms in times), f"{one['step_ms']:.2f}"])
-        for name, ms in zip(names, times, strict=True):
-            if ms > one["step_ms"]:
-                slower[name].append((str(one["batch_size"]), f"{ms / one['step_ms']:.1f}"))
-    said = [
-        f"{name} is slower than the step at batches of {', '.join(size for size, _ in sizes)}: it limits policies whose step takes less "
-        f"than {', '.join(times for _, times in sizes)} times as long as this one's"
-        for name, sizes in slower.items()
-        if sizes
-    ]
-    tried = ", ".join(f"{one['decoder']} with {one['workers']} {one['ms']:.1f}" for one in found["tried"])
+        rows.append([str(one["batch_size"]), *(f"{one['batch_ms'][name]:.2f}" for name in names), f"{one['step_ms']:.2f}"])
     return (
         "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
-        + f"\n{'; '.join(said) or 'No loader is slower than the step'}. Otherwise the step limits the training. On a GPU a step waits as "
-        f"much as it takes longer in training than alone. Decoders and workers of LeRobot's that were tried at one batch size, ms: {tried}. Of its "
-        f"samples {found['equal_samples']} were compared with ours of the same dataset, and every bit is equal.\n"
+        + f"\nThe slower of loader and step limits the training. {found['equal_samples']} of LeRobot's samples were compared with ours of "
+        "the same dataset, and every bit is equal.\n"
     )
 
 
@@ -239,7 +249,7 @@ def real_recordings(path: Path) -> str:
         REAL
         + "\n"
         + "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
-        + f"\nExpected before the runs: {content['predictions']}. {content['machine']}, `{content['command']}`.\n"
+        + f"\n{content['machine']}; [{path.name}](../bench/results/{path.name}).\n"
     )
 
 
@@ -251,14 +261,7 @@ def verdict(content: dict) -> str:
     intervals = [results.paired_difference(*pair)[1] for pair in pairs]
     if not intervals or any(low > 0 or high < 0 for low, high in intervals):
         return ""
-    return "Every interval of a difference holds 0: these starts show none."
-
-
-def spent(content: dict) -> str:
-    """How much the command took for everything, where that was kept."""
-    if "spent" not in content:
-        return ""
-    return "All of it: {cpu_s:.0f} CPU seconds in {wall_s:.0f} s.".format(**content["spent"])
+    return "Every interval of a difference holds 0: these starts show none.\n"
 
 
 def rollouts(example: str) -> str:
@@ -279,13 +282,16 @@ def page(found: dict[Path, dict]) -> str:
         of_it = {path: content for path, content in found.items() if example_of(path) == example}
         if of_it:
             said: set[str] = set()
+            one_arm = {path: content for path, content in of_it.items() if len(by_arm(content)) == 1}
+            compared = {path: content for path, content in of_it.items() if path not in one_arm}
             own = f"![{heading}](training-{example}.png)\n" if example in DRAWN else ""
             parts += [
                 f"## {heading}\n",
                 words,
                 own,
                 rollouts(example),
-                *(section(*item, said) for item in of_it.items()),
+                *(section(*item, said) for item in compared.items()),
+                alone(one_arm) if one_arm else "",
             ]
     parts.append(real_recordings(HERE.parent / "bench/results/lerobot-training-bridge.json"))
     return "\n".join(filter(None, parts))
