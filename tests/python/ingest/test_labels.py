@@ -1,8 +1,14 @@
 """Pictures whose pixels are labels, by their names: no pixel is made of two, at ingest and in a batch."""
 
+import io
+
+import h5py
 import numpy as np
+import pyarrow as pa
 import pytest
-from hdf5_files import write_robomimic
+from hdf5_files import one_demo, write_robomimic
+from lerobot_files import Episode, write_lerobot
+from PIL import Image
 from rlds_files import example, group, image, sequence, tensor, write_rlds
 from robocache.frames import is_labels
 from ros_files import START, header, message, write_mcap
@@ -169,3 +175,80 @@ def test_labels_of_16_bits_are_no_millimetres(compressed, masks, tmp_path):
     assert dataset.streams[topic].frames.unit_m is None
     with pytest.raises(robocache.ArgumentError, match=f"'{topic}'.*unit_m"):  # a batch holds distances, or bytes
         robocache.Loader(dataset, delta_timestamps={topic: robocache.Window()}, batch_size=ROWS)
+
+
+def palette_files(indices, bits=8):
+    """PNGs of mode P with the colours of a map of classes."""
+    files = []
+    for one in indices:
+        picture = Image.fromarray(one[..., 0]).convert("P")
+        picture.putdata(one.reshape(-1).tolist())
+        picture.putpalette(np.random.default_rng(0).integers(0, 256, 3 * 2**bits, dtype=np.uint8).tobytes())
+        file = io.BytesIO()
+        picture.save(file, "PNG", bits=bits)
+        files.append(file.getvalue())
+        assert files[-1][24:26] == bytes([bits, 3])
+    return files
+
+
+def hdf5_of_files(folder, name, files):
+    def write(demo):
+        rows = demo.create_dataset(f"obs/{name}", (ROWS,), h5py.vlen_dtype(np.uint8))
+        for row, file in enumerate(files):
+            rows[row] = np.frombuffer(file, np.uint8)
+
+    return one_demo(folder, write), f"obs/{name}", {}
+
+
+def rlds_of_files(folder, name, files):
+    features = group(steps=sequence(group(action=tensor("float32", 2), **{name: image(HEIGHT, WIDTH, 3)})))
+    steps = {f"steps/{name}": files, "steps/action": np.zeros(2 * ROWS, np.float32)}
+    return write_rlds(folder / "toy", {"train": [[example(steps)]]}, features), name, {"rate_hz": 10}
+
+
+def ros_of_files(folder, name, files, format="png"):
+    made = []
+    for k, file in enumerate(files):
+        time_ns, data = START + k * STEP, np.frombuffer(file, np.uint8)
+        made.append(
+            (time_ns, message("sensor_msgs/msg/CompressedImage", header=header(time_ns), format=format, data=data))
+        )
+    return write_mcap(folder / "a.mcap", {f"/{name}": ("sensor_msgs/msg/CompressedImage", made)}), f"/{name}", {}
+
+
+def ros_of_bgr(folder, name, files):
+    return ros_of_files(folder, name, files, "bgr8; png compressed bgr8")
+
+
+def csv_of_files(folder, name, files):
+    (folder / "log" / name).mkdir(parents=True)
+    for k, file in enumerate(files):
+        (folder / "log" / name / f"{k}.png").write_bytes(file)
+    rows = [f"{k / 10},{k}.png" for k in range(ROWS)]
+    (folder / f"log/{name}.csv").write_text("\n".join(["t [s],file", *rows]))
+    return folder / "log", f"{name}.file", {}
+
+
+def lerobot_of_files(folder, name, files):
+    column = pa.array([{"bytes": file, "path": f"{k}.png"} for k, file in enumerate(files)])
+    episode = Episode({"action": np.zeros((ROWS, 2), np.float32), name: column})
+    write_lerobot(folder / "source", [episode], features={name: {"dtype": "image", "shape": [HEIGHT, WIDTH, 3]}})
+    return folder / "source", name, {}
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(
+    "write", [hdf5_of_files, rlds_of_files, ros_of_files, ros_of_bgr, csv_of_files, lerobot_of_files]
+)
+def test_the_indices_of_a_palette_are_the_labels(write, bits, masks, tmp_path):
+    masks = masks & (2**bits - 1)
+    for name, is_mask in (("front_mask", True), ("front", False)):
+        (tmp_path / name).mkdir()
+        source, stream, options = write(tmp_path / name, name, palette_files(masks, bits))
+        report = robocache.ingest(source, tmp_path / name / "cache", **options)
+        found = robocache.open(tmp_path / name / "cache").streams[stream].values[:]
+        said = [one.reason for one in report.assumed if "colours of PNGs with a palette" in one.reason]
+        assert len(said) == (not is_mask) and found.shape[-1] == (1 if is_mask else 3)
+        if is_mask:
+            np.testing.assert_array_equal(found, masks)
+            assert f"{stream}: colours of a palette" in [one.what for one in report.left_out]

@@ -320,7 +320,8 @@ class Camera:
             )
             declared = depth or formats[rows[0]].startswith("16UC1")
             for stream, samples in self._stored(images, declared, messages.attributes):
-                if main.how == "exchanged file":
+                has_indices = "colour type 3" in main.says and frames.is_labels(origin.name)
+                if main.how == "exchanged file" and not has_indices:
                     why = f"{formats[rows[0]].strip()!r}: exchanged back, as compressed_image_transport does; channels = 'bgr' in a mapping undoes it"
                     origin.notes.leave_out(f"{origin.name}: red and blue as they are in the files", why)
                     where = f"{origin.where}: {origin.name}"
