@@ -242,7 +242,10 @@ class Videos(VideoFrames):
                     )
                 begin, end = first, behind
         if self._by_index:
-            frames = self.match_by_index(camera, episode.what, index.path, time_ns, index.time_ns[begin:end])
+            own_ns = index.time_ns[begin:end]
+            frames = self.match_by_index(
+                camera, episode.what, index, time_ns, own_ns, int(time_ns[0]) if len(time_ns) else 0
+            )
         else:
             frames = match(time_ns, index.time_ns[begin:end], self._period_ns / 2)  # none of the next episode's
         frames[frames >= 0] += begin

@@ -47,6 +47,8 @@ _MOST_FRAMES_PER_CUT = 256
 _BYTES_PER_CUT = 64 << 20
 # Steps of an even video are whole periods to within this share of one.
 _MOST_OFF = 0.2
+# Single stamps may be off by this share, compared with the middle of the last ones.
+_MOST_JITTER, _LAST = 0.4, 9
 # Frames that are decoded before they are encoded: more of them only fall out of the processor's cache.
 _BYTES_AT_ONCE = 4 << 20
 # Files that a process keeps open: one for each of a robot's cameras.
@@ -164,41 +166,72 @@ def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndar
     return np.where(np.abs(row_ns - frame_ns[nearest]) <= within_ns, nearest, -1)
 
 
-def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+@dataclass(frozen=True)
+class ByIndex:
+    """Which frame is each row's by the order of both.
+
+    frames: int64 ``[rows]``: the index of each row's frame, or -1.
+    holes: int64 ``[n]``: the frames before holes, if the number of rows does not allow for the holes: then row k has frame k.
+    untold: how many rows lack a frame, where nothing tells which; else 0.
+    """
+
+    frames: np.ndarray
+    holes: np.ndarray
+    untold: int
+
+
+def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray, start_ns: int | None = None) -> ByIndex:
     """Gives row k frame k, but leaves out the rows of frames that the video lost.
 
-    Times of frames that are even but for steps of two periods and more have holes. Frames behind a hole go to the rows that
-    their times name, if all these rows exist. The rows' own clock may have the same holes.
+    Times of frames have holes where a step is two periods and more. Frames behind a hole go to the rows that their times name, if all
+    these rows exist. The rows' own clock may have the same holes. Frames whose first one is later than `start_ns` lack as many before
+    it, if all these rows exist. Without `start_ns` the times of a video begin anywhere: it may end a frame early, but of more rows
+    without a frame nothing tells whether they are its first or its last.
 
-    Returns:
-        int64 ``[rows]``: the index of each row's frame, or -1.
-        int64 ``[n]``: the frames before holes, if the number of rows does not allow for the holes: then row k has frame k.
+    start_ns: the first row's, by the clock of `frame_ns`.
     """
     count = min(len(row_ns), len(frame_ns))
     found = np.full(len(row_ns), -1)
     found[:count] = np.arange(count)
-    numbers = _number(frame_ns[:count])
+    numbers, period_ns = _number(frame_ns[:count])
+    late = (frame_ns[0] - (start_ns or 0)) / period_ns if len(frame_ns) and period_ns else 0.0
     holes = np.flatnonzero(np.diff(numbers) > 1)
-    if len(holes):
-        row_numbers = _number(row_ns)
-        rows = np.searchsorted(row_numbers, numbers)
-        if rows[-1] < len(row_ns) and np.array_equal(row_numbers[rows], numbers):
+    row_numbers, _ = _number(row_ns)
+    for first in dict.fromkeys((max(0, round(late)), 0)):
+        if not first and not len(holes):
+            continue
+        rows = np.searchsorted(row_numbers, numbers + first)
+        if rows[-1] < len(row_ns) and np.array_equal(row_numbers[rows], numbers + first):
             found[:] = -1
             found[rows] = np.arange(count)
             holes = holes[:0]
-    return found, holes
+            break
+    behind = len(row_ns) - 1 - int(np.flatnonzero(found >= 0)[-1]) if count else 0
+    is_told = (period_ns > 0 or count < 3) and (start_ns is not None or behind < 2)
+    return ByIndex(found, holes, 0 if is_told else int((found < 0).sum()))
 
 
-def _number(time_ns: np.ndarray) -> np.ndarray:
-    """int64 ``[n]``: the number of periods from the first time to each; 0, 1, 2, ... if the steps are not whole periods."""
+def _number(time_ns: np.ndarray) -> tuple[np.ndarray, float]:
+    """Returns int64 ``[n]``, the number of periods from the first time to each, and the period; 0, 1, 2, ... and 0 if the times are on
+    no grid of periods."""
     steps = np.diff(time_ns)
-    if len(steps) and (median := np.sort(steps)[(len(steps) - 1) // 2]) > 0:
-        # The mean of single steps is finer than their median: some files have times in whole milliseconds.
-        periods = steps / steps[steps < 1.5 * median].mean()
-        whole = np.rint(periods).astype(np.int64)
-        if whole.min() >= 1 and np.abs(periods - whole).max() <= _MOST_OFF:
-            return np.concatenate([[0], np.cumsum(whole)])
-    return np.arange(len(time_ns))
+    numbers = np.arange(len(time_ns))
+    if not len(steps) or (median := np.sort(steps)[(len(steps) - 1) // 2]) <= 0:
+        return numbers, 0.0
+    # The mean of single steps is finer than their median: some files have times in whole milliseconds.
+    period = float(steps[steps < 1.5 * median].mean())
+    whole = np.rint(steps / period).astype(np.int64)
+    if whole.min() >= 1 and np.abs(steps / period - whole).max() <= _MOST_OFF:
+        return np.concatenate([[0], np.cumsum(whole)]), period
+    # Stamps that jitter by more are on a grid still, from which the last ones tell how far it has drifted.
+    off = [0.0]
+    for index, time in enumerate(((time_ns - time_ns[0]) / period).tolist()[1:], 1):
+        drift = float(np.median(off[-_LAST:]))
+        numbers[index] = round(time - drift)
+        off.append(time - int(numbers[index]))
+        if numbers[index] <= numbers[index - 1] or abs(off[-1] - drift) > _MOST_JITTER:
+            return np.arange(len(time_ns)), 0.0
+    return numbers, period
 
 
 # ---- decoding ----
@@ -603,19 +636,34 @@ class VideoFrames:
         return index
 
     def match_by_index(
-        self, camera: str, what: str, path: Path, row_ns: np.ndarray, frame_ns: np.ndarray
+        self,
+        camera: str,
+        what: str,
+        index: Index,
+        row_ns: np.ndarray,
+        frame_ns: np.ndarray,
+        start_ns: int | None = None,
     ) -> np.ndarray:
-        """Returns the frames of :func:`match_by_index`; reports holes that the number of rows does not allow for."""
-        frames, holes = match_by_index(row_ns, frame_ns)
-        if len(holes):
+        """Returns the frames of :func:`match_by_index`; reports holes that the number of rows does not allow for.
+
+        Raises:
+            SourceError: rows lack frames, and nothing tells which.
+        """
+        found = match_by_index(row_ns, frame_ns, start_ns)
+        both = f"{len(row_ns)} rows and {len(frame_ns)} frames"
+        if found.untold and index.declared <= len(index):  # of a file that was cut off, they are the last
+            raise SourceError(
+                f"{index.path}: {both}: {found.untold} rows have none, and no time, hole or list of stamps tells which, so that any "
+                "frame may be another row's"
+            )
+        if len(found.holes):
             self._notes.assume(
                 f"{what}: {camera}",
-                f"frame k is row k's, but the times of {path.name} have holes ({len(holes)}, the first after frame {holes[0]}), "
-                f"for which {len(row_ns)} rows and {len(frame_ns)} frames leave no room: rows after a hole may have "
-                "a later row's frame",
+                f"frame k is row k's, but the times of {index.path.name} have holes ({len(found.holes)}, the first after frame "
+                f"{found.holes[0]}), for which {both} leave no room: rows after a hole may have a later row's frame",
                 camera,
             )
-        return frames
+        return found.frames
 
     def chunks(
         self, what: str, path: Path, tickets: list[Ticket], time_ns: np.ndarray

@@ -643,12 +643,12 @@ def test_frames_by_index_leave_out_the_rows_of_holes(tmp_path):
     write_video(video_path(source, 0), left, fps=29, times=[k / 29 for k in left])
     left = [k for k in range(11) if k != 4]  # as many frames as rows: the hole has no row
     write_video(video_path(source, 1), left, times=[k / 30 for k in left])
-    varied = np.cumsum([0, 1, 1.4, 2.1, 0.7, 1, 1.6, 2, 1])  # no whole periods
+    varied = np.cumsum([0, 1, 1.4, 2.1, 0.7, 1, 1.6, 2, 1])  # on no grid: any row may lack its frame
     write_video(video_path(source, 2), numbers(2, 9), times=(varied / 30).tolist())
     report = robocache.ingest(source, tmp_path / "cache", frames="by-index", on_error="skip", jobs=1)
     assert [omission.what for omission in report.skipped] == [
         f"episode 0: {TOP}: rows 4, 7",
-        f"episode 2: {TOP}: rows 9",
+        f"episode 2: {TOP}",
     ]
     said = {one.what: one.reason for one in report.assumed if one.what.endswith(TOP)}
     assert list(said) == [f"episode 1: {TOP}"] and "holes (1, the first after frame 3)" in said[f"episode 1: {TOP}"]
@@ -656,7 +656,7 @@ def test_frames_by_index_leave_out_the_rows_of_holes(tmp_path):
     assert seen(tmp_path / "cache") == [
         (kept, nominal_ns(kept)),
         (left, nominal_ns(range(10))),
-        (numbers(2, 9), nominal_ns(range(9))),
+        ([], []),
     ]
 
 
@@ -683,7 +683,7 @@ ROWS_30 = np.arange(9) * 1e9 / 30
         (ROWS_30, [0, 1, 2, 4, 5, 7, 8, 9], [0, 1, 2, 3, 4, 5, 6, 7, -1], [2, 4]),
         (ROWS_30, [0, 1, 2, 3, 4, 5, 6, 7, 8, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8], []),  # behind the rows
         (ROWS_30, [0, 1, 2.1, 3, 5.1, 6, 7, 8], [0, 1, 2, 3, -1, 4, 5, 6, 7], []),  # jitter
-        (ROWS_30, [0, 1, 2.5, 3, 5, 6.3, 7, 8], [0, 1, 2, 3, 4, 5, 6, 7, -1], []),  # no whole periods
+        (ROWS_30, [0, 1, 2.5, 3, 5, 6.3, 7, 8], [0, 1, 2, 3, 4, 5, 6, 7, -1], []),  # on no grid
         # The rows' clock has the same hole, and the video ends a frame early.
         (np.delete(ROWS_30, 4), [0, 1, 2, 3, 5, 6, 7], [0, 1, 2, 3, 4, 5, 6, -1], []),
         (ROWS_30, [0], [0, *[-1] * 8], []),
@@ -693,15 +693,46 @@ ROWS_30 = np.arange(9) * 1e9 / 30
 )
 def test_which_frames_are_rows_by_index(row_ns, times, expected, holes):
     frame_ns = np.rint(np.array(times, np.float64) * 1e9 / 60 + 5e8).astype(np.int64)
-    found, behind = video.match_by_index(row_ns.astype(np.int64), frame_ns)
-    assert (found.tolist(), behind.tolist()) == (expected, holes)
+    found = video.match_by_index(row_ns.astype(np.int64), frame_ns)
+    assert (found.frames.tolist(), found.holes.tolist()) == (expected, holes)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_jittery_times_never_pair_a_row_with_another_row_s_frame(seed):
+    rng = np.random.default_rng(seed)
+    kept = np.flatnonzero(rng.random(120) > 0.1)
+    kept = kept[np.maximum.accumulate(kept > 0)] if kept[0] else kept
+    jitter = rng.uniform(-0.3, 0.3, len(kept))
+    frame_ns = np.rint((kept + jitter + 3) * 1e9 / 29.5).astype(np.int64)
+    found = video.match_by_index(np.rint(np.arange(120) * 1e9 / 30).astype(np.int64), frame_ns)
+    right = np.full(120, -1)
+    right[kept - kept[0]] = np.arange(len(kept))
+    assert found.untold or found.frames.tolist() == right.tolist()
+
+
+@pytest.mark.parametrize(
+    ("times", "start_ns", "expected", "untold"),
+    [
+        ([2, 3, 4, 5, 6, 7, 8], 0, [-1, -1, 0, 1, 2, 3, 4, 5, 6], 0),  # lost at the start, by their own times
+        ([2, 3, 5, 6, 7], 0, [-1, -1, 0, 1, -1, 2, 3, 4, -1], 0),
+        ([0, 1, 2, 3, 4, 5, 6], 0, [0, 1, 2, 3, 4, 5, 6, -1, -1], 0),
+        ([12, 13, 14, 15, 16, 17, 18, 19, 20], 0, [0, 1, 2, 3, 4, 5, 6, 7, 8], 0),  # as many: an offset
+        ([0, 1, 2, 3, 4, 5, 6], None, None, 2),  # the first two or the last two
+        ([0, 1, 2, 3, 4, 5, 6, 7], None, [0, 1, 2, 3, 4, 5, 6, 7, -1], 0),  # the export ends a frame early
+        ([0, 1, 3.5, 3.9, 5.5, 8, 8.1, 9.6], None, None, 1),
+    ],
+)
+def test_frames_lost_at_the_start_are_told_by_their_times_or_not_at_all(times, start_ns, expected, untold):
+    frame_ns = np.rint(np.array(times) * 1e9 / 30).astype(np.int64)
+    found = video.match_by_index(ROWS_30.astype(np.int64), frame_ns, start_ns)
+    assert found.untold == untold and (expected is None or found.frames.tolist() == expected)
 
 
 def test_holes_of_times_in_whole_milliseconds():
     """33 ms is a hundredth off 1/30 s, so that a long hole counted in steps of 33 ms would be a frame longer."""
     kept = np.delete(np.arange(200), np.arange(40, 140))
-    found, holes = video.match_by_index(np.arange(200) * 33_333_333, np.rint(kept * 1e3 / 30).astype(np.int64) * 10**6)
-    assert np.flatnonzero(found >= 0).tolist() == kept.tolist() and not len(holes)
+    found = video.match_by_index(np.arange(200) * 33_333_333, np.rint(kept * 1e3 / 30).astype(np.int64) * 10**6)
+    assert np.flatnonzero(found.frames >= 0).tolist() == kept.tolist() and not len(found.holes)
 
 
 @pytest.mark.parametrize("end", [0.2, 8 / 30])

@@ -75,7 +75,7 @@ class Videos(VideoFrames):
             frames = _find(received_ns, _read_list(stamps)[:count])
             by = f"the stamps in {stamps.name}"
         else:
-            frames = self.match_by_index(stream, what, path, clock.time_ns(0, rows), index.time_ns)
+            frames = self.match_by_index(stream, what, index, clock.time_ns(0, rows), index.time_ns)
             by = "their order, and holes in the video's times"
         lacking = np.flatnonzero(frames < 0)
         told = f"{rows} rows and {count} frames; which is whose is told by {by}"
