@@ -305,5 +305,14 @@ def declaring(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def declares(column: str) -> bool:
-    """Whether a column's or attribute's word is one for names of features or for units."""
-    return may_name(column) or may_say_unit(column)
+    """Whether a column's or attribute's word is one for names of features, for units or for the unit of depth."""
+    return may_name(column) or may_say_unit(column) or depth_unit_of(column) is not None
+
+
+_DEPTH_UNIT = re.compile(r"(?:(\w+?)_?)?depth_?(?:units?|scale|factor)", re.IGNORECASE)
+
+
+def depth_unit_of(column: str) -> str | None:
+    """Returns whose unit of depth a column or attribute says by its word: "wrist" of wrist_depth_scale, "" of depth_units; else None."""
+    match = _DEPTH_UNIT.fullmatch(_word(column))
+    return None if match is None else (match[1] or "").lower()

@@ -8,14 +8,21 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from .. import _lib
+from ..dataset import Stream
 from ..episode_rates import rates_of_stamps
-from ..feature_names import declared_names, declared_units, names_for, names_joints
+from ..feature_names import declared_names, declared_units, depth_unit_of, names_for, names_joints, own_units
+from ..frames import is_labels, says_depth
+from .mapping import toml
 from .recording import Frames, Notes, Recording, Rows, Samples, SourceError, Texts
+
+_index_of, _find_wraps, _array_of = map(_lib.function, ("dataset_index_of", "find_wraps", "array_of"))
 
 # The last words of streams and features, in small letters.
 _ENDS = {"terminal", "terminals", "timeout", "timeouts", "done", "dones", "terminated", "truncated", "terminations"} | {
@@ -66,9 +73,12 @@ _COLORS = re.compile(
     r"|encoding|colou?r|channels?|bgr"
 )
 _MOST_FEATURES = 256
-_LONGITUDE = re.compile(r"(\w+_)?(longitude|lon|lng)(_?deg(rees)?)?")
 # The depth buffer of a simulator's camera is near 1 nearly everywhere.
 _BUFFER = 0.9
+# No indoor camera's middle pixel is so far away.
+_FAR_M = 100
+# Of rows that may be images.
+_LEAST_SIDE = 8
 
 _CUT = "windows run across them; an episode for each needs a source that is cut there"
 
@@ -348,6 +358,125 @@ def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Not
             notes.assume(f"pictures beside {name!r}", why, *cameras)
 
 
+# ---- depth ----
+
+# Metres of the units that may be declared.
+METRES = {
+    **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1.0),
+    **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), 0.01),
+    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), 0.001),
+}
+# A larger number may be units a metre (1000, 5000), or millimetres a unit.
+_MOST_METRES = 0.01
+
+
+def depth_unit_m(camera: str, said: Mapping[str, Any], notes: Notes) -> float | None:
+    """Returns the metres of a unit of a camera's depth that columns or attributes declare, by a word (mm) or a number (0.001).
+
+    A column that begins with another camera's name is not its own. Other words and numbers are reported.
+    """
+    found = None
+    for name, value in said.items():
+        whose = depth_unit_of(name)
+        if whose is None or whose not in camera.lower():
+            continue
+        (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
+        metres = METRES.get(value.strip().lower()) if isinstance(value, str) else value
+        if (
+            isinstance(metres, int | float)
+            and not isinstance(metres, bool)
+            and (0 < metres <= _MOST_METRES or isinstance(value, str))
+        ):
+            found = found or float(metres)
+        else:
+            why = f"not applied, as it is {value!r}: expected metres a unit, such as 0.001, or m, cm or mm; units in a mapping says it"
+            notes.assume(f"depth beside {name!r}", why, camera)
+    return found
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What the attributes of an array declare of its pixels of depth.
+
+    unit_m: metres of a unit; None where nothing declares it.
+    packing: the attributes of :data:`PACKING` that apply.
+    to_metres: whether pixels become float32 metres. Others keep their integers.
+    """
+
+    unit_m: float | None
+    packing: Mapping[str, Any]
+    to_metres: bool
+
+    @classmethod
+    def of(
+        cls,
+        camera: str,
+        dtype: np.dtype[Any],
+        own: Mapping[str, Any],
+        above: Sequence[Mapping[str, Any]],
+        where: str,
+        notes: Notes,
+    ) -> Depth:
+        """Reads its own attributes, then those of groups above it, the next one first.
+
+        Raises:
+            SourceError: its attribute `units` is no length.
+        """
+        packing = {name: own[name] for name in PACKING if name in own}
+        is_scaled = "scale_factor" in packing or "add_offset" in packing
+        says = says_depth(camera)
+        unit_m = None
+        if says is not False and not is_labels(camera):
+            units = str(own_units(own, 1).get("units", "")).strip()
+            if units and (unit_m := METRES.get(units.lower())) is None:
+                raise SourceError(f"{where}: attribute units: expected m, cm or mm of depth, got {units!r}")
+            for attributes in (own, *above) if says else (own,):
+                unit_m = depth_unit_m(camera, attributes, notes) if unit_m is None else unit_m
+        if is_scaled and unit_m is None and not says:
+            notes.leave_out(f"{camera}: {', '.join(packing)}", "not applied to images that may be no depth")
+            return cls(None, {}, False)
+        to_metres = is_scaled or dtype.kind == "f"
+        if to_metres and unit_m is None:
+            why = "taken as metres, since no attribute units says another unit; a simulator's normalised depth buffer is none"
+            notes.assume(f"{camera}: depth in {'scaled numbers' if is_scaled else dtype}", why, camera)
+        return cls(unit_m, packing, to_metres)
+
+    def pixels(self, camera: str, stored: np.ndarray, notes: Notes) -> np.ndarray:
+        """Returns stored pixels as float32 metres, or as the integers that they are."""
+        if not self.to_metres:
+            return stored
+        values = unpacked(camera, stored, self.packing, notes)
+        unit_m = self.unit_m or 1.0
+        return (values if unit_m == 1 else values * np.float64(unit_m)).astype(np.float32)
+
+
+def with_unit(name: str, samples: Frames, metadata: Mapping[str, Any], notes: Notes) -> Frames:
+    """Returns a camera, with the unit of depth that the recording's columns or a mapping declare if it is of 16 bits and has none."""
+    units = samples.attributes.get("units")
+    said = {**({"depth_units": units} if units else {}), **metadata}
+    if samples.unit_m is not None or all(depth_unit_of(column) is None for column in said):
+        return samples
+    if is_labels(name, samples.attributes) or (not units and not says_depth(name)):
+        return samples
+    chunks = iter(samples.chunks)
+    first = next(chunks, None)
+    if first is None or getattr(first[1], "dtype", None) != np.uint16:
+        return replace(samples, chunks=chunks if first is None else chain([first], chunks))
+    return replace(samples, chunks=chain([first], chunks), unit_m=depth_unit_m(name, said, notes))
+
+
+def say_depth_numbers(name: str, samples: Rows, notes: Notes) -> None:
+    """Reports images of depth by their name that are kept as numbers in no declared unit."""
+    values = samples.values
+    is_image = values.ndim > 2 and min(values.shape[1:3]) >= _LEAST_SIDE and values.dtype.kind in "iuf"
+    if not is_image or not says_depth(name) or "units" in samples.attributes:
+        return
+    seen = values[np.isfinite(values) & (values != 0)]
+    if len(seen):
+        why = f"numbers, no camera, in no declared unit: the middle one is {np.median(seen):.4g}, the largest {seen.max():.4g}"
+        notes.assume(f"{name}: depth by its name", f"{why}; units in a mapping says it", name)
+
+
 # ---- values that are not what their names say ----
 
 
@@ -362,6 +491,9 @@ def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
     if (pixels < 0).any():
         notes.assume(camera, "depth in metres, but pixels are negative, as along a camera's -z: they are kept", camera)
     seen = pixels[np.isfinite(pixels) & (pixels != 0)]
+    if len(seen) and (middle := float(np.median(seen))) > _FAR_M:
+        why = f"depth in metres, but the middle pixel is at {middle:.4g}, as in millimetres: they are kept"
+        notes.assume(camera, f"{why}; a source that declares its unit is converted", camera)
     if len(seen) and seen.min() > _BUFFER and seen.max() <= 1:
         why = (
             f"depth in metres, but all pixels are in ({_BUFFER}, 1], as in OpenGL's depth buffer, which is no distance: they are kept; "
@@ -370,23 +502,22 @@ def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
         notes.assume(camera, why, camera)
 
 
-def say_wraps(stream: str, samples: Rows, notes: Notes) -> None:
-    """Reports longitudes in degrees that cross 180: between two such rows the line through the numbers leads around the Earth."""
-    values, names, methods = samples.values, samples.names, (samples.attributes or {}).get("methods", [])
-    if values.dtype.kind != "f" or not values.size:
+def say_wraps(stream: Stream, notes: Notes) -> None:
+    """Reports features of a written stream that jump by a turn between rows and are interpolated as numbers."""
+    if stream.dtype.kind != "f":
         return
-    flat = values.reshape(len(values), -1)
-    own = names if names and len(names) == flat.shape[1] else [stream] * (flat.shape[1] == 1)
-    for feature, name in enumerate(own[:_MOST_FEATURES]):
-        is_held = methods == "previous" or any(
-            start <= feature < stop and method == "previous" for start, stop, method in methods
-        )
-        if is_held or not _LONGITUDE.fullmatch(_word(name)):
-            continue
-        crossed = np.flatnonzero(np.abs(np.diff(flat[:, feature].astype(np.float64))) > 180)
-        if len(crossed):
-            why = (
-                f"it crosses 180 degrees at row {crossed[0] + 1}: what lies between those rows by a straight line is wrong; "
-                'methods = "previous" in a mapping holds the row before'
-            )
-            notes.assume(f"{stream}: {name}", why, stream)
+    handle = stream._opened.handle
+    table = _lib.to_numpy(_array_of(_find_wraps(handle, _index_of(handle, stream.name)), None, 0))
+    methods = stream.attributes.get("methods", [])
+    said = {feature for start, stop, _ in methods for feature in range(start, stop)}
+    found = [wraps for wraps in table.tolist() if wraps[0] not in said]
+    if not found:
+        return
+    names = [stream.names[int(wraps[0])] if stream.names else f"[{wraps[0]:.0f}]" for wraps in found]
+    blocks = [[int(feature), int(feature) + 1, "previous" if turn == 360 else "angle"] for feature, *_, turn in found]
+    _, _, episode, row, before, behind, _ = found[0]
+    why = (
+        f"{names[0]} goes from {before:.4g} to {behind:.4g} at row {row:.0f} of episode {episode:.0f}: interpolated as numbers, "
+        f"through all angles between, unless a mapping has streams.{toml(stream.name)}.methods = {toml(sorted([*methods, *blocks]))}"
+    )
+    notes.assume(f"{stream.name}: {', '.join(names)}", why, stream.name)

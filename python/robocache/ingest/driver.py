@@ -26,7 +26,7 @@ from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, joined_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
-from .declared import Declared, Features, say_no_metres, say_wraps
+from .declared import Declared, Features, say_depth_numbers, say_no_metres, say_wraps, with_unit
 from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
@@ -422,6 +422,8 @@ def report(
             notes.assume(f"rate of {name}", f"{rates}: windows of rows span other times there", name)
     for name, stream in {} if held is None else held.streams.items():
         rows[name] -= stream.rows
+    for stream in written.streams.values():
+        say_wraps(stream, notes)
     return IngestReport(
         str(work.source),
         str(cache),
@@ -607,6 +609,10 @@ class Driver:
                 raise SourceError(f"{recording.where}: more than {count} streams; a mapping takes some of them")
             _count(budget, name, samples, is_new)
             declared.see(name, samples)
+            if isinstance(samples, Frames):
+                samples = with_unit(name, samples, recording.metadata, self._notes)
+            elif isinstance(samples, Rows):
+                say_depth_numbers(name, samples, self._notes)
             samples = self._as_first(name, samples, now)
             self._describe(name, samples, now)
             for part in split_chunks(samples):
@@ -665,7 +671,6 @@ class Driver:
             self._notes.leave_out(f"{name}: times of rows of their own", why)
         match samples:
             case Rows(time_ns=time_ns, values=values):
-                say_wraps(name, samples, self._notes)
                 episode.append(name, time_ns, self._as_before(name, values))
             case Ragged(time_ns=time_ns, values=values, offsets=offsets):
                 episode.append(name, time_ns, self._as_before(name, values), offsets=offsets)

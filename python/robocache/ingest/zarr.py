@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import FileError
 from ..feature_names import declares, declaring, may_name, own_names, own_units
-from .declared import PACKING, may_say_colors, say_colors, unpacked
+from .declared import PACKING, Depth, may_say_colors, say_colors, unpacked
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
@@ -319,8 +319,13 @@ def _samples(
         rows = pixels
     is_image = rows.ndim == 4 and (rows.dtype.name, rows.shape[3]) in (("uint8", 3), ("uint16", 1))
     if is_image and (rows.dtype == np.uint8 or is_image_of_16_bits(_name(array), rows.shape[1:3])):
-        say_colors([_name(array)], array.attributes, notes)
-        return store_pixels(_name(array), time_ns, rows, options, clock, notes)
+        name = _name(array)
+        say_colors([name], array.attributes, notes)
+        if rows.dtype == np.uint8:
+            return store_pixels(name, time_ns, rows, options, clock, notes)
+        depth = Depth.of(name, rows.dtype, array.attributes, (), array.where, notes)
+        images = store_pixels(name, time_ns, depth.pixels(name, rows, notes), options, clock, notes)
+        return images if depth.to_metres else replace(images, unit_m=depth.unit_m)
     names = own_names(_name(array), rows.shape[1:], array.attributes, ())
     values = unpacked(_name(array), rows, array.attributes, notes)
     return Rows(time_ns, values, names, clock, own_units(array.attributes, math.prod(rows.shape[1:])))

@@ -130,7 +130,14 @@ void Loader::add_notes() {
     windows.turns = "method: 'angle' gives values in [-pi, pi) between rows, and rows as recorded: " + windows.turns +
                     ", so that one direction has two numbers; store angles in [-pi, pi), or take 'previous'";
   }
-  notes.insert(notes.begin(), {windows.made_up, windows.padding, windows.gaps, windows.turns});
+  if (!windows.wraps.empty()) {
+    windows.wraps =
+        "method: values that jump by a turn, as angles do, are interpolated as numbers, through all angles between: " +
+        windows.wraps +
+        "; give these features a method, in the window or in ingest's mapping: 'angle' turns the short way between "
+        "radians, 'previous' holds rotation vectors and degrees";
+  }
+  notes.insert(notes.begin(), {windows.made_up, windows.padding, windows.gaps, windows.turns, windows.wraps});
   notes.insert(notes.end(), {rounding_note(options_), overflow_note(options_, streams_.specs())});
   for (std::string& note : notes) {
     if (!note.empty()) options_.notes.push_back(std::move(note));

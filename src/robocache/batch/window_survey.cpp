@@ -9,6 +9,7 @@
 
 #include "robocache/align/window_math.hpp"
 #include "robocache/batch/option_checks.hpp"
+#include "robocache/cache/wraps.hpp"
 #include "robocache/core/arguments.hpp"
 #include "robocache/core/mix_bits.hpp"
 #include "robocache/interpolation/blocks.hpp"
@@ -19,6 +20,7 @@ namespace {
 constexpr int64_t kMostAnchors = 2048;
 constexpr int64_t kFewestAnchors = 64;
 constexpr int64_t kMostTargets = 65536;  // for a key
+constexpr int64_t kMostRows = 1 << 20;   // of a stream whose values are looked at
 
 // A gap is named if it is so many times the median period and so long.
 constexpr double kNamedGapPeriods = 10;
@@ -161,6 +163,26 @@ std::string turns_text(const StreamRequest& asked, const Stream& stream) {
   return "";
 }
 
+// Returns the first feature that jumps by a turn between rows and is interpolated as a number; "" if there is none.
+std::string wraps_text(const StreamRequest& asked, const Stream& stream, const std::vector<int64_t>& episodes) {
+  const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *asked.method, asked.methods);
+  for (const cache::Wraps& wraps : cache::find_wraps(stream, episodes, kMostRows)) {
+    const auto block = std::ranges::find_if(blocks, [&](const FeatureBlock& b) { return wraps.feature < b.end; });
+    if (is_step(block->method) || block->method == InterpolationMethod::kAngle ||
+        block->method == InterpolationMethod::kSlerp) {
+      continue;
+    }
+    char text[96];
+    std::snprintf(text, sizeof text, " goes from %.4g to %.4g", wraps.from, wraps.to);
+    const bool is_named = !stream.names.empty();
+    return "'" + asked.stream + "' feature " + std::to_string(wraps.feature) +
+           (is_named ? " (" + stream.names[static_cast<size_t>(wraps.feature)] + ")" : "") + text + " at row " +
+           std::to_string(wraps.row) + " of episode " + std::to_string(wraps.episode) +
+           (wraps.turn == 360 ? " (degrees: 'previous')" : "");
+  }
+  return "";
+}
+
 }  // namespace
 
 void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, size_t source,
@@ -181,6 +203,9 @@ void survey_windows(const LoaderOptions& options, const LoaderStreams& streams, 
     if (found.between > 0) {
       if (const std::string gaps = gaps_text(asked, spec.keys[request], stream); !gaps.empty()) {
         add_to_note(notes.gaps, name + gaps);
+      }
+      if (const std::string wraps = wraps_text(asked, stream, *from.episodes); !wraps.empty()) {
+        add_to_note(notes.wraps, name + wraps);
       }
       if (const std::string turns = turns_text(asked, stream); !turns.empty()) add_to_note(notes.turns, name + turns);
     }

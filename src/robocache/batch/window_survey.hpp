@@ -21,6 +21,8 @@ struct WindowNotes {
   std::string gaps;
   // Streams whose rows store angles beyond [-pi, pi), in which values between rows lie.
   std::string turns;
+  // Streams whose features jump by a turn from row to row, as angles do, and are interpolated as numbers.
+  std::string wraps;
 };
 
 // Surveys up to 2048 anchors of a source, spread evenly, each time the same ones, and adds to the notes. Throws

@@ -55,9 +55,6 @@ void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width,
   }
 }
 
-// A full turn in radians and in degrees.
-constexpr std::array kTurns{2 * std::numbers::pi, 360.0};
-
 bool is_wrap(double step) {
   return std::ranges::any_of(kTurns, [&](double turn) { return std::abs(std::abs(step) / turn - 1) < kWrapNear; });
 }

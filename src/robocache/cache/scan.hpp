@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,8 @@
 
 namespace robocache::cache {
 
+// A full turn in radians and in degrees.
+inline constexpr std::array kTurns{2 * std::numbers::pi, 360.0};
 // Runs of equal numbers are reported from this length on.
 inline constexpr int64_t kStuckRows = 20;
 // A step is a jump if it is kJump times the 99th percentile of the steps around it. A share kJumpMoving of those steps

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "robocache/cache/scan_clock.hpp"
 #include "robocache/cache/selection_statistics.hpp"
 #include "robocache/cache/statistics.hpp"
+#include "robocache/cache/wraps.hpp"
 #include "robocache/cache/writer.hpp"
 #include "robocache/ffi/arguments.hpp"
 #include "robocache/ffi/dataset_handle.hpp"
@@ -260,6 +262,25 @@ ROBOCACHE_FFI(scan_found, args, result) {
   found.arrays.push_back(table(scan.beyond(), [](const cache::Beyond& one) {
     return std::array{static_cast<double>(one.feature), static_cast<double>(one.kind), static_cast<double>(one.count),
                       static_cast<double>(one.first_row), one.worst};
+  }));
+  result.set_object(std::move(found));
+}
+
+// (dataset, stream's place) -> float64 rows: feature, count, episode, row, from, to, turn
+ROBOCACHE_FFI(find_wraps, args, result) {
+  const Dataset& dataset = dataset_of(args);
+  const Stream& stream = dataset.streams()[static_cast<size_t>(args.integer(1, "stream"))];
+  std::vector<int64_t> episodes(static_cast<size_t>(dataset.num_episodes()));
+  std::iota(episodes.begin(), episodes.end(), 0);
+  Arrays found;
+  found.arrays.push_back(table(cache::find_wraps(stream, episodes, stream.rows), [](const cache::Wraps& wraps) {
+    return std::array{static_cast<double>(wraps.feature),
+                      static_cast<double>(wraps.count),
+                      static_cast<double>(wraps.episode),
+                      static_cast<double>(wraps.row),
+                      wraps.from,
+                      wraps.to,
+                      wraps.turn};
   }));
   result.set_object(std::move(found));
 }

@@ -1296,14 +1296,12 @@ def test_other_whole_numbers_are_numbers(name, ids, tmp_path):
     np.testing.assert_allclose(values[:-1, 0], np.arange(29) + 1.0)
 
 
-@pytest.mark.parametrize(
-    ("header", "crosses"), [("longitude", True), ("gps_lon_deg", True), ("longitude", False), ("x", True)]
-)
+@pytest.mark.parametrize(("header", "crosses"), [("longitude", True), ("gps_lon_deg", True), ("longitude", False)])
 def test_a_longitude_that_crosses_180_degrees_is_said(header, crosses, tmp_path):
     last = -179.9995 if crosses else 179.9996
     write(
         tmp_path / "gps.csv", f"time_s,latitude,{header}", "1000.0,5,179.9990", "1000.1,5,179.9995", f"1000.2,5,{last}"
     )
     report = robocache.ingest(tmp_path / "gps.csv", tmp_path / "cache")
-    said = [one.reason for one in report.assumed if "crosses 180" in one.reason]
-    assert len(said) == (crosses and header != "x") and all("at row 2" in one for one in said)
+    said = [one.reason for one in report.assumed if "from 180 to -180 at row 2 of episode 0" in one.reason]
+    assert len(said) == crosses and all(one.endswith('.methods = [[1, 2, "previous"]]') for one in said)

@@ -835,3 +835,25 @@ def test_schemas_and_names(format, stream, names, shape, methods):
     rows = Rows(np.arange(2), np.zeros((2, *shape)), names or None)
     ((_, found),) = with_rotations([(stream, rows)], Notes(format, {}, "stop"))
     assert found.attributes.get("methods", []) == methods
+
+
+@pytest.mark.parametrize(
+    ("unit", "method"),
+    [(np.pi, '[[0, 1, "angle"], [2, 3, "angle"]]'), (180.0, '[[0, 1, "previous"], [2, 3, "previous"]]')],
+)
+def test_euler_angles_that_wrap_and_declare_nothing_are_said_with_the_mapping_that_mends_them(unit, method, tmp_path):
+    turned = np.linspace(0, 5 * unit, 60)
+    angles = np.stack(
+        [wrapped(turned / unit * np.pi) / np.pi * unit, turned / 6, wrapped(-turned / unit * np.pi) / np.pi * unit], 1
+    )
+    rows = [f"{k / 10},{','.join(map(repr, row))}" for k, row in enumerate(angles.tolist())]
+    (tmp_path / "euler.csv").write_text("\n".join(["time_s,a,b,c", *rows]))
+    report = robocache.ingest(tmp_path / "euler.csv", tmp_path / "cache")
+    (said,) = [one for one in report.assumed if "interpolated as numbers" in one.reason]
+    assert said.what == "euler: a, c" and said.streams == ["euler"]
+    assert said.reason.endswith(f'unless a mapping has streams."euler".methods = {method}')
+    (tmp_path / "mapping.toml").write_text(said.reason.partition("a mapping has ")[2])
+    report = robocache.ingest(tmp_path / "euler.csv", tmp_path / "mended", mapping=tmp_path / "mapping.toml")
+    assert not [one for one in report.assumed if "interpolated as numbers" in one.reason]
+    if unit == np.pi:
+        check_angle(robocache.open(tmp_path / "mended"), "euler", 0, turned, 0.1)

@@ -910,6 +910,44 @@ def test_angles_that_rows_store_beyond_half_a_turn_are_named(tmp_path, device, l
     assert len(found) == (said is not None) and all(said in one for one in found), found
 
 
+def turning(unit, dtype=np.float64):
+    """An angle in [-turn / 2, turn / 2) that passes the end twice, beside one number that does not."""
+    turn = {"rad": 2 * np.pi, "deg": 360.0}[unit]
+    angle = (np.linspace(0.1, 2.3, 400) * turn + turn / 2) % turn - turn / 2
+    return np.stack([np.linspace(-3, 3, 400), angle], 1).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "said"),
+    [
+        (turning("rad"), {}, r"'x' feature 1 \(yaw\) goes from 3.1\d+ to -3.1\d+ at row \d+ of episode 0;"),
+        (turning("deg", np.float32), {}, r"goes from 17\d\S* to -17\d\S* at row"),
+        (turning("rad"), {"method": "pchip"}, "'x' feature 1"),
+        (turning("rad") + np.array([0, np.pi]), {}, r"goes from 6.2\d+ to 0.0\d+"),
+        (turning("rad"), {"method": {"x": [(slice(1, 2), "angle")]}}, None),
+        (turning("rad"), {"method": "previous"}, None),
+        (turning("rad"), {"episodes": [1]}, None),
+        (np.unwrap(turning("rad"), axis=0), {}, None),
+        (np.random.default_rng(0).uniform(-np.pi, np.pi, (400, 2)), {}, None),  # noise passes a half as often
+        (np.where(np.arange(400) % 40 < 20, 2.5, -2.5)[:, None] * [1, 1], {}, None),  # of a switch
+    ],
+)
+def test_angles_that_wrap_and_are_interpolated_as_numbers_are_named(tmp_path, device, values, options, said):
+    time_ns = np.arange(400) * 50_000_000
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("x", names=["x", "yaw"])
+        for rows in (slice(400), slice(20)):
+            with writer.episode() as episode:
+                episode.append("x", time_ns[rows], values[rows])
+    made = robocache.open(tmp_path / "cache")
+    for offset in (0.02, 0.0):  # with 0 all values are rows
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            flat_loader(made, batch_size=8, delta_timestamps={"x": [offset]}, device=device, **options)
+        found = [str(one.message) for one in caught if "jump by a turn" in str(one.message)]
+        assert len(found) == (said is not None and offset > 0) and all(re.search(said, one) for one in found), found
+
+
 def test_rule_33_what_a_stream_says_of_its_rotations_is_no_method_that_was_asked_for(tmp_path, device):
     time_ns = np.arange(40) * 50_000_000
     with robocache.Writer(tmp_path / "cache") as writer:

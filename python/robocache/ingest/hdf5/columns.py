@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 
 from ...feature_names import own_names, own_units
-from ..declared import say_colors, unpacked
+from ..declared import Depth, say_colors, unpacked
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
@@ -63,14 +63,6 @@ class Clock:
 def nominal(rows: int, rate_hz: float) -> Clock:
     """Row k at k / `rate_hz`."""
     return Clock(rows, partial(nominal_time_ns, rate_hz=rate_hz), "nominal")
-
-
-# Metres of the units that a dataset of depth may declare.
-_METRES = {
-    **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1.0),
-    **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), 0.01),
-    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), 0.001),
-}
 
 
 # ---- how many rows ----
@@ -222,18 +214,6 @@ class Column:
                 values = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
                 yield self.stream, Rows(self._time_ns(start, stop), values, names, self.clock.kind, attributes)
 
-    def _unit_of_depth(self) -> float | None:
-        """Returns the metres of a unit of depth that the dataset's attributes declare; None without one."""
-        said = str(own_units(self.dataset.attributes, 1).get("units", "")).strip()
-        if not said:
-            if self._dtype == np.float32:
-                why = "taken as metres, since no attribute units says another unit; a simulator's normalised depth buffer is none"
-                self.notes.assume(f"{self.stream}: depth in float32", why, self.stream)
-            return None
-        if said.lower() not in _METRES:
-            raise SourceError(f"{self.where}: attribute units: expected m, cm or mm of depth, got {said!r}")
-        return _METRES[said.lower()]
-
     def _time_ns(self, start: int, stop: int) -> np.ndarray:
         return self.clock.time_ns(start, stop)
 
@@ -319,12 +299,15 @@ class Column:
         kinds.check(self.stream, f"{width}x{height} {channels} {self._dtype}", self.where)
         # Masks and depth are what they are in every pixel.
         if depth or (channels == 1 and options.image_codec is None):
-            codec: Literal["png", "raw"] = "raw" if self._dtype == np.float32 else "png"
-            storage = replace(Storage.of(options, self.stream), codec=codec)
+            storage = replace(Storage.of(options, self.stream), codec="png")
         else:
             storage = Storage.of_pixels(options, self.stream, height, width, self.notes)
-        unit_m = self._unit_of_depth() if depth else None
-        is_metres = unit_m is None or self._dtype != np.float32
+        declared = None
+        if depth:
+            declared = Depth.of(
+                self.stream, self._dtype, self.dataset.attributes, self.dataset.above, self.where, self.notes
+            )
+            storage = replace(storage, codec="raw" if declared.to_metres else "png")
         if depth and storage.size is not None:
             self.notes.leave_out(f"{self.stream}: image_size", "depth keeps its size")
             storage = replace(storage, size=None)
@@ -342,8 +325,8 @@ class Column:
                         )
                         self.notes.skip(f"{self.what}: {self.stream}: {span}", negative)
                         continue
-                if not is_metres:
-                    pixels = (pixels * np.float64(unit_m)).astype(np.float32)
+                if declared is not None:
+                    pixels = declared.pixels(self.stream, pixels, self.notes)
                 yield self._time_ns(start, stop), encode(np.ascontiguousarray(pixels), storage)
 
         found = chunks()
@@ -352,7 +335,7 @@ class Column:
             return None
         return Frames(
             chain([first], found),
-            unit_m=None if self._dtype == np.float32 else unit_m,
+            unit_m=None if declared is None or declared.to_metres else declared.unit_m,
             resized=storage.resized(height, width),
             clock=self.clock.kind,
             attributes=self.clock.attributes,
@@ -373,7 +356,7 @@ def _layout_of_frames(dtype: np.dtype[Any], shape: tuple[int, ...], stream: str)
         return False, channels_first
     if channels != 1:
         return None
-    if dtype == np.float32:
+    if dtype.kind == "f":
         return (True, channels_first) if "depth" in stream.lower() else None
     if dtype not in (np.uint16, np.int16) or (dtype == np.int16 and len(shape) == 2):
         return None

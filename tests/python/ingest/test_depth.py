@@ -1,0 +1,150 @@
+"""Units of depth that files declare beside the pixels, in each format that has a place for them."""
+
+import json
+
+import numpy as np
+import pytest
+from hdf5_files import one_demo
+from rlds_files import example, group, image, sequence, tensor, write_rlds
+
+import robocache
+from robocache import frames
+
+ROWS, STORED = 4, 1500
+
+
+def write_hdf5(tmp_path, pixels, own=None, above=None, of_file=None):
+    def write(demo):
+        demo.create_dataset("obs/cam_depth", data=pixels).attrs.update(own or {})
+        demo["obs"].attrs.update(above or {})
+        demo.file.attrs.update(of_file or {})
+
+    return one_demo(tmp_path, write), "obs/cam_depth", {}
+
+
+def write_zarr(tmp_path, pixels, own=None, of_file=None):
+    arrays = {"data/cam_depth": pixels, "data/state": np.arange(float(ROWS)), "meta/episode_ends": np.array([ROWS])}
+    for name, values in arrays.items():
+        (tmp_path / "a.zarr" / name).mkdir(parents=True)
+        facts = {"shape": values.shape, "chunks": values.shape, "dtype": values.dtype.str, "zarr_format": 2}
+        facts |= {"compressor": None, "fill_value": 0, "order": "C", "filters": None}
+        (tmp_path / "a.zarr" / name / ".zarray").write_text(json.dumps(facts))
+        (tmp_path / "a.zarr" / name / ".".join("0" * values.ndim)).write_bytes(values.tobytes())
+    (tmp_path / "a.zarr/data/cam_depth/.zattrs").write_text(json.dumps(own or {}))
+    (tmp_path / "a.zarr/.zattrs").write_text(json.dumps(of_file or {}))
+    return tmp_path / "a.zarr", "cam_depth", {"rate_hz": 10}
+
+
+def write_npz(tmp_path, pixels, of_file=None):
+    np.savez(tmp_path / "a.npz", cam_depth=pixels, state=np.arange(float(ROWS)), fps=10, **(of_file or {}))
+    return tmp_path / "a.npz", "cam_depth", {}
+
+
+def write_tfds(tmp_path, pixels, of_file=None):
+    of_file = of_file or {}
+    is_image = pixels.dtype == np.uint16
+    values = [bytes(frames.encode(one[None], codec="png").data) for one in pixels] if is_image else pixels.reshape(-1)
+    of_pixels = image(*pixels.shape[1:], dtype="uint16") if is_image else tensor(str(pixels.dtype), *pixels.shape[1:])
+    features = group(
+        steps=sequence(group(observation=group(cam_depth=of_pixels), is_first=tensor("bool"))),
+        episode_metadata=group(**{name: tensor("float32") for name in of_file}),
+    )
+    lists = {"steps/observation/cam_depth": values, "steps/is_first": np.arange(ROWS) == 0}
+    lists |= {f"episode_metadata/{name}": np.array([value], np.float32) for name, value in of_file.items()}
+    write_rlds(tmp_path / "a", {"train": [[example(lists)]]}, features)
+    return tmp_path / "a", "observation/cam_depth", {"rate_hz": 10}
+
+
+def uint16(side=32):
+    pixels = np.full((ROWS, side, side, 1), STORED, np.uint16)
+    pixels[:, 0, 0] = 0  # no measurement
+    return pixels
+
+
+@pytest.mark.parametrize(
+    ("write", "said", "metres"),
+    [
+        (write_hdf5, {"own": {"depth_scale": 0.001}}, 1.5),
+        (write_hdf5, {"own": {"depth_unit": "mm"}}, 1.5),
+        (write_hdf5, {"own": {"depth_units": [0.0001]}}, 0.15),
+        (write_hdf5, {"own": {"scale_factor": 0.002}}, 3.0),
+        (write_hdf5, {"own": {"scale_factor": 2.0, "units": "mm"}}, 3.0),
+        (write_hdf5, {"own": {"scale_factor": 0.001, "add_offset": 0.25, "_FillValue": 0}}, 1.75),
+        (write_hdf5, {"above": {"depth_scale": 0.001}}, 1.5),
+        (write_hdf5, {"own": {"units": "cm"}, "above": {"depth_scale": 0.001}}, 15.0),
+        (write_hdf5, {"of_file": {"depth_scale": 0.00025}}, 0.375),
+        (write_hdf5, {"of_file": {"cam_depth_scale": 0.001, "wrist_depth_scale": 0.0001}}, 1.5),
+        (write_zarr, {"own": {"depth_scale": 0.001}}, 1.5),
+        (write_zarr, {"own": {"scale_factor": 0.001}}, 1.5),
+        (write_zarr, {"own": {"units": "mm"}}, 1.5),
+        (write_zarr, {"of_file": {"depth_scale": 0.001}}, 1.5),
+        (write_npz, {"of_file": {"depth_scale": 0.001}}, 1.5),
+        (write_npz, {"of_file": {"depth_unit": "mm"}}, 1.5),
+        (write_tfds, {"of_file": {"depth_scale": 0.001}}, 1.5),
+    ],
+)
+def test_the_unit_that_is_declared_beside_integers_makes_them_metres(write, said, metres, tmp_path):
+    source, stream, options = write(tmp_path, uint16(), **said)
+    robocache.ingest(source, tmp_path / "cache", **options)
+    dataset = robocache.open(tmp_path / "cache")
+    loader = robocache.Loader(dataset, batch_size=2, delta_timestamps={stream: None}, device="cpu")
+    got = np.asarray(next(loader)[stream]).reshape(2, 32, 32)
+    np.testing.assert_allclose(got[:, 1:], metres, rtol=1e-6)
+    if "_FillValue" in said.get("own", {}):
+        assert np.isnan(got[:, 0, 0]).all()
+    elif "add_offset" not in said.get("own", {}):
+        assert (got[:, 0, 0] == 0).all()
+
+
+@pytest.mark.parametrize("write", [write_hdf5, write_zarr, write_npz, write_tfds])
+@pytest.mark.parametrize("scale", [1000.0, 5000.0, 0.1])
+def test_a_number_that_may_mean_several_units_is_refused_by_name(write, scale, tmp_path):
+    source, stream, options = write(tmp_path, uint16(), of_file={"depth_scale": scale})
+    report = robocache.ingest(source, tmp_path / "cache", **options)
+    said = [one.reason for one in report.assumed if one.what.startswith("depth beside")]
+    assert len(said) == 1 and f"it is {scale:g}" in said[0].replace(
+        str(np.float64(np.float32(scale))), f"{scale:g}"
+    ).replace(".0:", ":")
+    with pytest.raises(robocache.Error, match="unit"):
+        robocache.Loader(tmp_path / "cache", batch_size=2, delta_timestamps={stream: None}, device="cpu")
+
+
+@pytest.mark.parametrize("write", [write_hdf5, write_zarr, write_npz, write_tfds])
+def test_a_mapping_says_the_unit_where_the_file_does_not(write, tmp_path):
+    source, stream, options = write(tmp_path, uint16())
+    mapping = {"streams": {stream: {"units": "mm"}}}
+    robocache.ingest(source, tmp_path / "cache", mapping=mapping, **options)
+    assert robocache.open(tmp_path / "cache").streams[stream].frames.unit_m == 0.001
+
+
+def test_images_of_other_things_keep_their_numbers(tmp_path):
+    def write(demo):
+        for name, said in {"thermal": {"units": "K", "scale_factor": 0.01}, "mask": {"depth_scale": 0.001}}.items():
+            demo.create_dataset(f"obs/{name}", data=uint16()).attrs.update(said)
+
+    report = robocache.ingest(one_demo(tmp_path, write), tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").streams
+    assert streams["obs/thermal"].frames.unit_m is streams["obs/mask"].frames.unit_m is None
+    assert [one.reason for one in report.left_out if one.what == "obs/thermal: scale_factor"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("units", [None, "mm"])
+def test_float_depth_of_hdf5_is_a_camera_in_metres(dtype, units, tmp_path):
+    pixels = uint16().astype(dtype)
+    source, stream, _ = write_hdf5(tmp_path, pixels, {"units": units} if units else {})
+    report = robocache.ingest(source, tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    batch = next(robocache.Loader(dataset, batch_size=2, delta_timestamps={stream: None}, device="cpu"))
+    np.testing.assert_allclose(np.asarray(batch[stream]).reshape(2, 32, 32)[:, 1:], 1.5 if units else 1500.0, rtol=1e-6)
+    said = [one.reason for one in report.assumed if one.what == stream]
+    assert len(said) == (units is None) and all("the middle pixel is at 1500, as in millimetres" in one for one in said)
+
+
+@pytest.mark.parametrize("write", [write_zarr, write_npz, write_tfds])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_float_depth_that_is_kept_as_numbers_is_said_with_them(write, dtype, tmp_path):
+    source, _, options = write(tmp_path, uint16(8).astype(dtype))
+    report = robocache.ingest(source, tmp_path / "cache", **options)
+    (said,) = [one.reason for one in report.assumed if one.what.endswith("cam_depth: depth by its name")]
+    assert "in no declared unit: the middle one is 1500, the largest 1500" in said
