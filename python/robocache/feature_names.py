@@ -286,6 +286,16 @@ def units_in(column: str, value: Any) -> dict[str, str]:
     return {column: unit} if unit else {}
 
 
+_UNIT_BEHIND = re.compile(r".*\S\s*[\[(]\s*([^\])\[(]+?)\s*[\])]")
+
+
+def units_of_names(names: Sequence[str]) -> list[str]:
+    """Returns the known units in brackets behind names of features, as written: "deg" of "yaw (deg)", "" of "q[0]"; [] if no name has one."""
+    matches = [_UNIT_BEHIND.fullmatch(name) for name in names]
+    units = [match[1] if match and units_in("units", match[1]) else "" for match in matches]
+    return units if any(units) else []
+
+
 def own_units(attributes: Mapping[str, Any], features: int) -> dict[str, Any]:
     """Returns the attribute `units` of a stream whose own attributes say its unit, or one for each feature."""
     for name in ("units", "unit"):

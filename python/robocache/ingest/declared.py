@@ -17,7 +17,15 @@ import numpy as np
 from .. import _lib
 from ..dataset import Stream
 from ..episode_rates import rates_of_stamps
-from ..feature_names import declared_names, declared_units, depth_unit_of, names_for, names_joints, own_units
+from ..feature_names import (
+    declared_names,
+    declared_units,
+    depth_unit_of,
+    names_for,
+    names_joints,
+    own_units,
+    units_of_names,
+)
 from ..frames import is_labels, says_depth
 from .mapping import toml
 from .recording import Frames, Notes, Recording, Rows, Samples, SourceError, Texts
@@ -205,7 +213,8 @@ class Features:
     def named(
         self, recording: Recording, columns: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Iterator[tuple[str, Samples]]:
-        """Yields the streams of a recording, with the names of features that its columns declare for streams without names.
+        """Yields the streams of a recording, with the names of features that its columns declare for streams without names, and with
+        the units that names declare for streams without units.
 
         columns: turns the recording's columns into those of the episodes table.
 
@@ -214,6 +223,7 @@ class Features:
         """
         declared: dict[str, list[str]] | None = None
         known: dict[str, list[str] | None] = {}
+        units: dict[str, list[str]] = {}
         for stream, samples in recording.streams:
             if declared is None:  # the columns are all there from the first stream on
                 kept = columns(recording.metadata)
@@ -224,6 +234,11 @@ class Features:
                     known[stream] = self._names_of(stream, samples, declared)
                 if known[stream] != samples.names:
                     samples = replace(samples, names=known[stream])
+            if isinstance(samples, Rows) and samples.names and "units" not in samples.attributes:
+                if stream not in units:
+                    units[stream] = units_of_names(samples.names)
+                if units[stream]:
+                    samples = replace(samples, attributes={**samples.attributes, "units": units[stream]})
             yield stream, samples
 
     def _names_of(self, stream: str, samples: Rows, declared: Mapping[str, list[str]]) -> list[str] | None:

@@ -473,7 +473,8 @@ class Mapper:
             raise FileError(f"{self._mapping.where}: streams.{name}: methods: expected numbers of one shape a row")
         try:
             if features is not None:
-                _check_attributes(said, features, f"{self._mapping.where}: streams.{name}")
+                units = {"units": known["units"]} if "units" in known else {}
+                _check_attributes({**units, **said}, features, f"{self._mapping.where}: streams.{name}")
         except ArgumentError as error:
             raise FileError(str(error)) from error
         if isinstance(said.get("methods"), list):  # the features that it does not name keep the source's methods

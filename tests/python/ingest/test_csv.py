@@ -1305,3 +1305,14 @@ def test_a_longitude_that_crosses_180_degrees_is_said(header, crosses, tmp_path)
     report = robocache.ingest(tmp_path / "gps.csv", tmp_path / "cache")
     said = [one.reason for one in report.assumed if "from 180 to -180 at row 2 of episode 0" in one.reason]
     assert len(said) == crosses and all(one.endswith('.methods = [[1, 2, "previous"]]') for one in said)
+
+
+@pytest.mark.parametrize("header", ["yaw (deg)", "yaw [deg]", "yaw[degrees]", "yaw (\N{DEGREE SIGN})"])
+def test_units_in_brackets_of_a_header_are_units(header, tmp_path):
+    source = write(tmp_path / "imu.csv", f"t,q[0],{header},x (left),v [m/s]", "0.0,1,2,3,4", "0.1,3,4,5,6")
+    robocache.ingest(source, tmp_path / "cache", time_unit="s")
+    units = robocache.open(tmp_path / "cache").streams["imu"].attributes["units"]
+    assert units == ["", header.strip("yaw ()[]"), "", "m/s"]
+    mapping = {"streams": {"imu": {"methods": [[1, 2, "angle"]]}}}
+    with pytest.raises(robocache.Error, match="angle takes radians, got units"):
+        robocache.ingest(source, tmp_path / "turned", time_unit="s", mapping=mapping)
