@@ -106,17 +106,21 @@ COLUMNS = {
     "read_bytes_per_s": "bytes read/s",
 }
 
-# Shown on pages of their own: docs/images.md and docs/formats.md.
-ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest")
+# Not on docs/benchmarks.md: docs/images.md and docs/formats.md show four, only the files show the last.
+ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock")
 
 # Shares of which less is better.
 ADDED = ("grown_by", "doctor_adds")
 
 # Measures that only the files show.
-UNSHOWN = ("share_of_writing", "writing_of_library")
+UNSHOWN = ("share_of_writing", "writing_of_library", "queued_us", "copied_p50_us", "copied_p99_us", "writer_share")
 
 # Variants of other cases, with one of these in their names: the page sums them up.
-VARIANTS = ["int64 clocks", "float32 values", "D7", "D14", "quantum"]
+VARIANTS = [
+    *("int64 clocks", "float32 values", "float16 values", "D7", "D14", "akima"),
+    *("quantum", "gaussian", "500k", "10M uniform, 256^3", "mean and max", "depth camera", "downsample, outdoor lidar"),
+    *("depth, 512^3", "depth carving, 512^3"),
+]
 
 
 def results(folder: Path) -> Results:
@@ -278,10 +282,8 @@ def contests(result: dict) -> str:
     parts = [table(["", *columns], rows)] if rows else []
     if variants:
         ratios = [case["times_the_copy"] for case in variants]
-        met = [variant for variant in VARIANTS if any(variant in case["name"] for case in variants)]
         parts.append(
-            f"{len(variants)} more, with {', '.join(met)}, take {number(min(ratios))} to {number(max(ratios))} "
-            "times a copy.\n"
+            f"{len(variants)} more in the file: {number(min(ratios))} to {number(max(ratios))} times a copy.\n"
         )
     return "".join(f"\n{part}" for part in [*parts, beyond_the_launch(result)] if part)
 
@@ -412,7 +414,7 @@ def cameras(found: Results) -> str:
             if tier in TIERS and name.startswith(("batches", "a step")):
                 by_tier.setdefault(name, {})[tier] = in_a_tier(case)
                 peers |= dict.fromkeys(case.get("faster_than", {}))
-            elif tier == "cold" or not name.startswith("to a batch"):  # only the files show the others
+            elif tier == "cold" or result["bench"] == "videos" or "256 x" in case["name"]:  # the files show the others
                 rows.append([case["name"], came(case), "; ".join(beside(case))])
         part = f"{measured}:\n"
         if rows:

@@ -154,7 +154,9 @@ def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> lis
     cells.append(f"{differences} ({percent(min(bounds), max(bounds))})" if found else "")
     cells.append(mean(runs, [one["curve"][-1][field] if one["curve"] else None for one in runs]))
     if any(len(one["curve"]) > 1 for one in runs):
-        reached = [[point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]] for one in runs]
+        reached = [
+            [point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]] for one in runs
+        ]
         cells.append(", ".join(f"{times[0]:.1f}" if times else "never" for times in reached))
     else:
         cells.append("")
@@ -225,7 +227,9 @@ def loading(content: dict) -> str:
     names = list(found["sizes"][0]["batch_ms"])
     rows = [["batch", *(f"{name}, ms" for name in names), "a step of the policy, ms"], ["---"] * (len(names) + 2)]
     for one in found["sizes"]:
-        rows.append([str(one["batch_size"]), *(f"{one['batch_ms'][name]:.2f}" for name in names), f"{one['step_ms']:.2f}"])
+        rows.append(
+            [str(one["batch_size"]), *(f"{one['batch_ms'][name]:.2f}" for name in names), f"{one['step_ms']:.2f}"]
+        )
     return (
         "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
         + f"\nThe slower of loader and step limits the training. {found['equal_samples']} of LeRobot's samples were compared with ours of "
