@@ -198,7 +198,7 @@ def ingest(
             source is incomplete without them.
         progress: True shows a bar on a terminal and in a notebook; False or None none. A function is called as
             ``progress(done, total, what)`` before each episode and while it is read, `what` then with frames or rows a second.
-        options: the format's own, named as on the command line: `image_size`, `rate_hz`, `time_unit`, ...: docs/ingest.md.
+        options: the format's own, named as on the command line: `image_size`, `rate_hz`, `time_unit`, ...: ``robocache ingest --help``.
 
     Returns:
         An :class:`IngestReport`.

@@ -4,7 +4,6 @@ import ast
 import contextlib
 import re
 import sqlite3
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -174,9 +173,3 @@ def test_the_readme_names_every_family():
         "zarr": "zarr stores",
     }
     assert [name for name in lines_of_the_table() if words.get(name, name) not in text] == []
-
-
-def test_options_of_formats_are_in_the_table_of_options():
-    text = (ROOT / "docs/ingest.md").read_text()
-    options = {option.name for entry in FORMATS.values() for option in fields(entry.options)}
-    assert [name for name in sorted(options) if f"`{name}=" not in text] == []
