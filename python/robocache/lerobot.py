@@ -450,7 +450,7 @@ class LeRobotMetadata:
             f"{key}: {misfit}"
             for key, of_key in stats.items()
             if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED}
-            for misfit in misfits(of_key, self._dataset.stats[key], 0.01)
+            for misfit in misfits(of_key, self._dataset.stats[key], beyond=0.01, off=0.1)
         ]
         advice = "lerobot-train normalises by them: compute them anew first"
         warn_of_misfits(str(self.root / "meta"), found, advice, stacklevel=4)

@@ -583,11 +583,16 @@ def _check_rows(name: str, key: str, stats: Stats, sources: Sequence[Source], wi
             continue  # it has its own
         if (rows := source.dataset.stats.get(stream)) is None or source.dataset.streams[stream].frames is not None:
             continue
-        found = misfits(stats._asdict(), rows, 0.5)
-        if found and source.episodes is not None and len(source.episodes):
-            found = misfits(stats._asdict(), source.dataset.statistics(episodes=source.episodes)[stream], 0.5)
+        found = _misfits(stats, rows, len(source.dataset))
+        if found and source.episodes is not None and (episodes := len(source.episodes)):
+            found = _misfits(stats, source.dataset.statistics(episodes=source.episodes)[stream], episodes)
         advice = f"Normalise by the dataset's own: leave {key!r} out of norm_stats"
         warn_of_misfits(name, found, advice, stacklevel=5)
+
+
+def _misfits(stats: Stats, rows: Stats, episodes: int) -> list[str]:
+    """Compares with three standard errors of the mean to spare. Rows of an episode are alike, so episodes are counted."""
+    return misfits(stats._asdict(), rows, beyond=0.5, off=1 + 3 / math.sqrt(max(episodes, 1)), few=episodes < 3)
 
 
 def _steps_of(shape: tuple[int, ...], streams: Sequence[Stream], window: Window | None) -> int:

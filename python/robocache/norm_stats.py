@@ -92,16 +92,21 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
     warn(f"{name}: statistics of other features than {of}: {told}", NormStatsWarning, stacklevel=4)
 
 
-def misfits(given: Mapping[str, Any], rows: Stats, beyond: float) -> list[str]:
+# Stds of rows and of statistics that are so many times each other are of other units: degrees and radians are 57.
+_LARGER, _SMALLER = 5, 20
+
+
+def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, few: bool = False) -> list[str]:
     """Returns where statistics cannot be those of rows, by feature.
 
-    Values lie outside min and max by more than `beyond` times their range, all values lie outside q01 and q99, or the mean is off
-    by more than one std. Statistics of another number of features are compared where both have some, as openpi pads its own.
+    Values lie outside min and max by more than `beyond` times their range, all values lie outside q01 and q99, the mean is off by more
+    than `off` stds, or a std is of another unit: larger in a feature, or smaller in half of them, unless the rows are `few`. Statistics
+    of another number of features are compared where both have some, as openpi pads its own.
     """
     fields = {name: np.ravel(x) for name, x in given.items() if name in _GROOT and x is not None}
-    least, most, mean = (np.ravel(x) for x in (rows.min, rows.max, rows.mean))
+    least, most, mean, spread = (np.ravel(x) for x in (rows.min, rows.max, rows.mean, rows.std))
     names = rows.names or [f"feature {index}" for index in range(len(least))]
-    found = []
+    found, shares = [], []
     for feature in range(min([len(least), *map(len, fields.values())])):
         low, high, center = least[feature], most[feature], mean[feature]
         of = {name: float(x[feature]) for name, x in fields.items()}
@@ -114,9 +119,17 @@ def misfits(given: Mapping[str, Any], rows: Stats, beyond: float) -> list[str]:
                 continue
         if {"q01", "q99"} <= of.keys() and (of["q99"] < low - slack or of["q01"] > high + slack):
             found.append(f"{names[feature]}: {span}, its q01 and q99 are {of['q01']:.6g} and {of['q99']:.6g}")
-        elif {"mean", "std"} <= of.keys() and abs(center - of["mean"]) > of["std"] + slack:
-            numbers = f"its mean and std are {of['mean']:.6g} and {of['std']:.6g}"
-            found.append(f"{names[feature]}: the rows' mean is {center:.6g}, {numbers}")
+        elif {"mean", "std"} <= of.keys():
+            far = abs(center - of["mean"]) > off * of["std"] + slack
+            if far or spread[feature] > _LARGER * of["std"] + slack:
+                numbers = f"its mean and std are {of['mean']:.6g} and {of['std']:.6g}"
+                found.append(
+                    f"{names[feature]}: the rows' mean is {center:.6g} and std {spread[feature]:.6g}, {numbers}"
+                )
+            elif of["std"] > slack and spread[feature] > 0:
+                shares.append(spread[feature] / of["std"])
+    if not found and not few and shares and (share := float(np.median(shares))) < 1 / _SMALLER:
+        found.append(f"half of the features: the rows' std is {share:.2g} times its std, or less")
     return found
 
 

@@ -431,3 +431,30 @@ def test_a_loader_warns_of_statistics_that_do_not_fit_the_rows(rng, tmp_path):
     assert warnings_of(dataset, padded, normalize="q01_q99") == []
     convert = [robocache.actions.StepDelta()]
     assert warnings_of(dataset, of(parts[0] - 1000), offsets=[0.0, 0.01], convert=convert, base="x") == []
+
+
+@pytest.mark.parametrize("episodes", [1, 3, 40])
+def test_the_mean_of_few_episodes_may_be_off_and_of_many_may_not(episodes, tmp_path):
+    """Each episode stays near a place of its own. Training saw places with a std of 1; these lie 1.5 off their mean."""
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for place in 1.5 + 0.5 * np.linspace(-1, 1, episodes) * (episodes > 1):
+            with writer.episode() as episode:
+                values = place + 0.1 * np.sin(np.arange(50))[:, None] * [1, 0.5]
+                episode.append("x", np.arange(50) * 10**7, values)
+    dataset = robocache.open(tmp_path / "cache")
+    given = {"mean": np.zeros(2), "std": np.ones(2)}
+    warned = warnings_of(dataset, given, normalize="mean_std")
+    assert len(warned) == (episodes == 40) and all("the rows' mean is 1.5" in one for one in warned)
+    assert len(warnings_of(dataset, given | {"mean": np.full(2, 60.0)}, normalize="mean_std")) == 1
+
+
+@pytest.mark.parametrize(("factor", "said"), [(57.3, "and std 5"), (1 / 57.3, "times its std, or less"), (1.5, None)])
+def test_statistics_in_another_unit_are_told_by_the_std(factor, said, rng, tmp_path):
+    rows = rng.normal(0, 1, (4, 50, 3))
+    with robocache.Writer(tmp_path / "cache") as writer:
+        for values in rows * factor:
+            with writer.episode() as episode:
+                episode.append("x", np.arange(50) * 10**7, values)
+    given = {"mean": rows.mean((0, 1)), "std": rows.std((0, 1))}
+    warned = warnings_of(robocache.open(tmp_path / "cache"), given, normalize="mean_std")
+    assert len(warned) == (said is not None) and all(said in one for one in warned)
