@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "robocache/core/thread_pool.hpp"
-#include "tests/cpp/batch/loader_reference.hpp"
+#include "robocache/sample/order.hpp"
+#include "tests/cpp/batch/every_type.hpp"
 #include "tests/cpp/expect_refused.hpp"
 
 namespace robocache::test {
@@ -17,76 +18,6 @@ namespace {
 
 class LoaderTest : public OnDeviceOfLoader {};
 ROBOCACHE_ON_EACH_DEVICE(LoaderTest);
-
-// ---- Against the reference ----
-
-// 33 streams: more than fit one group of segments.
-TEST_P(LoaderTest, EveryTypeWidthMethodAndNormalizationGivesTheReferencesBits) {
-  const auto dataset = every_type();
-  constexpr Normalize kNormalizations[] = {Normalize::kNone, Normalize::kMeanStd, Normalize::kMinMax,
-                                           Normalize::kQ01Q99};
-  constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
-                                              InterpolationMethod::kPrevious, InterpolationMethod::kNext,
-                                              InterpolationMethod::kLinear};
-  size_t turn = 0;
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
-    LoaderOptions asked = options();
-    asked.dtype = dtype;
-    asked.batch_size = 24;
-    asked.anchor = stream_name(DType::kFloat32, 4);
-    for (const Stream& stream : dataset->streams()) {
-      StreamRequest request{.stream = stream.name, .delta_timestamps = kDeltas};
-      ++turn;
-      const bool floating = is_floating(stream.dtype);
-      if (turn % 3 != 0) request.method = kMethods[floating ? turn % 5 : 1 + turn % 3];
-      if (floating) request.normalize = kNormalizations[turn % 4];
-      if (turn % 5 == 0) request.max_gap_s = 0.012;
-      asked.streams.push_back(request);
-    }
-    ASSERT_EQ(asked.streams.size(), 33u);
-    expect_every_batch(*dataset, Loader(dataset, asked), 7, 3);
-  }
-}
-
-// Windows of more steps than a group holds, so that one stream is spread over several.
-TEST_P(LoaderTest, LongWindows) {
-  const auto dataset = every_type();
-  LoaderOptions asked = options();
-  asked.batch_size = 9;
-  std::vector<double> many;
-  for (int i = 0; i < 1300; ++i) many.push_back(0.0003 * (i - 650));
-  asked.streams = {{.stream = stream_name(DType::kFloat32, 3), .delta_timestamps = kDeltas},
-                   {.stream = stream_name(DType::kFloat32, 4), .delta_timestamps = many},
-                   {.stream = stream_name(DType::kInt16, 2), .delta_timestamps = {many.begin(), many.begin() + 511}},
-                   {.stream = stream_name(DType::kFloat64, 1),
-                    .delta_timestamps = {many.begin(), many.begin() + 513},
-                    .normalize = Normalize::kMeanStd}};
-  const Loader loader(dataset, asked);
-  expect_reference(*dataset, loader, {});
-  expect_reference(*dataset, loader, {.samples = (loader.steps_per_epoch() - 1) * asked.batch_size});
-}
-
-TEST_P(LoaderTest, ManyStreams) {
-  Random random(42);
-  CacheWriter writer;
-  LoaderOptions asked = options();
-  for (int64_t episode = 0; episode < 2; ++episode) {
-    writer.begin_episode();
-    for (int64_t i = 0; i < 40; ++i) {
-      const std::vector<int64_t> times = jittered(random, kStart, 100 * kMillisecond, (4 + i % 9) * kMillisecond);
-      writer.append("stream " + std::to_string(i), F32{}, times,
-                    random.tame_values(F32{}, static_cast<int64_t>(times.size())));
-    }
-    writer.end_episode();
-  }
-  for (int64_t i = 0; i < 40; ++i) {
-    asked.streams.push_back({.stream = "stream " + std::to_string(39 - i),
-                             .delta_timestamps = std::vector<double>(static_cast<size_t>(1 + i % 3), 0.001 * i)});
-  }
-  asked.batch_size = 13;
-  const auto dataset = writer.dataset();
-  expect_every_batch(*dataset, Loader(dataset, asked));
-}
 
 // ---- Moments ----
 
@@ -97,7 +28,17 @@ TEST_P(LoaderTest, TheHostKnowsEachSamplesMoment) {
   asked.anchor = stream_name(DType::kFloat32, 4);
   asked.streams = {{.stream = asked.anchor, .delta_timestamps = kDeltas}};
   const Loader loader(dataset, asked);
-  const std::vector<Moment> moments = all_moments(*dataset, loader.options());
+  struct Moment {
+    int64_t episode, time_ns;
+  };
+  std::vector<Moment> moments;
+  const Stream& stream = dataset->stream(asked.anchor);
+  for (size_t e = 0; e + 1 < stream.row_offsets.size(); ++e) {
+    for (int64_t row = stream.row_offsets[e]; row < stream.row_offsets[e + 1]; ++row) {
+      moments.push_back({static_cast<int64_t>(e), stream.time_ns[row]});
+    }
+  }
+  ASSERT_EQ(loader.anchors(), std::ssize(moments));
   const auto expect = [&](const SampleAnchor& found, int64_t anchor, int64_t number) {
     EXPECT_EQ(found.source, 0);
     EXPECT_EQ(found.episode, moments[static_cast<size_t>(anchor)].episode);
@@ -162,25 +103,41 @@ TEST_P(LoaderTest, WeightsChangeInOrderAndForOneSeed) {
 
 // ---- Threads ----
 
-LoaderOptions options_of_everything(const Dataset& dataset) {
+// Every method and normalization; 33 streams, more than fit one group of segments; one window is spread over several.
+LoaderOptions options_of_everything(const Dataset& dataset, DType dtype = DType::kFloat32) {
+  constexpr Normalize kNormalizations[] = {Normalize::kNone, Normalize::kMeanStd, Normalize::kMinMax,
+                                           Normalize::kQ01Q99};
+  constexpr InterpolationMethod kMethods[] = {InterpolationMethod::kLinear, InterpolationMethod::kNearest,
+                                              InterpolationMethod::kPrevious, InterpolationMethod::kNext,
+                                              InterpolationMethod::kLinear};
   LoaderOptions asked;
+  asked.dtype = dtype;
   asked.batch_size = 150;
   asked.anchor = stream_name(DType::kFloat32, 4);
+  size_t turn = 0;
   for (const Stream& stream : dataset.streams()) {
-    asked.streams.push_back({.stream = stream.name, .delta_timestamps = kDeltas});
+    StreamRequest request{.stream = stream.name, .delta_timestamps = kDeltas};
+    const bool floating = is_floating(stream.dtype);
+    if (++turn % 3 != 0) request.method = kMethods[floating ? turn % 5 : 1 + turn % 3];
+    if (floating) request.normalize = kNormalizations[turn % 4];
+    if (turn % 5 == 0) request.max_gap_s = 0.012;
+    asked.streams.push_back(request);
   }
+  for (int i = 0; i < 1300; ++i) asked.streams[0].delta_timestamps.push_back(0.0003 * (i - 650));
   return asked;
 }
 
 TEST(LoaderThreads, TheirNumberChangesNothing) {
   const auto dataset = every_type();
-  const Loader loader(dataset, options_of_everything(*dataset));
   const int before = num_threads();
-  set_num_threads(1);
-  const std::vector<unsigned char> expected = filled(loader, {.seed = 3});
-  for (const int threads : {2, 5}) {
-    set_num_threads(threads);
-    EXPECT_EQ(filled(loader, {.seed = 3}), expected) << threads;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
+    const Loader loader(dataset, options_of_everything(*dataset, dtype));
+    set_num_threads(1);
+    const std::vector<unsigned char> expected = filled(loader, {.seed = 3});
+    for (const int threads : {2, 5}) {
+      set_num_threads(threads);
+      EXPECT_EQ(filled(loader, {.seed = 3}), expected) << threads;
+    }
   }
   set_num_threads(before);
 }

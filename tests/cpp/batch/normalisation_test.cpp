@@ -15,8 +15,9 @@
 #include <vector>
 
 #include "robocache/core/error.hpp"
-#include "tests/cpp/batch/loader_reference.hpp"
+#include "tests/cpp/batch/every_type.hpp"
 #include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/trials.hpp"
 
 namespace robocache::test {

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "robocache/core/error.hpp"
-#include "tests/cpp/batch/loader_reference.hpp"
-#include "tests/cpp/expect_refused.hpp"
+#include "tests/cpp/batch/every_type.hpp"
 
 namespace robocache::test {
 namespace {
@@ -69,59 +68,8 @@ TEST(LoaderOptionsJson, RefusesByTheFieldsName) {
 
 // ---- Refusals ----
 
-class LoaderRefuses : public OnDevice {
- protected:
-  // That `spoil` makes good options ones that are refused.
-  template <class Refusal, class Spoil>
-  static void when(const Spoil& spoil, const std::string& start) {
-    LoaderOptions asked;
-    asked.device = device();
-    asked.streams = {{.stream = "float32.4", .delta_timestamps = {0.0}},
-                     {.stream = "int16.2", .delta_timestamps = {0.0}}};
-    EXPECT_NO_THROW(Loader(every_type(), asked));
-    spoil(asked);
-    expect_refused<Refusal>([&] { Loader(every_type(), asked); }, start);
-  }
-};
+class LoaderRefuses : public OnDevice {};
 ROBOCACHE_ON_EACH_DEVICE(LoaderRefuses);
-
-TEST_P(LoaderRefuses, OptionsByName) {
-  using M = InterpolationMethod;
-  using O = LoaderOptions;
-  when<ArgumentError>([](O& o) { o.streams.clear(); }, "delta_timestamps: ");
-  when<ArgumentError>([](O& o) { o.streams[0].stream = "no such"; }, "delta_timestamps: ");
-  when<ArgumentError>([](O& o) { o.streams.push_back(o.streams[0]); }, "delta_timestamps: ");
-  when<ArgumentError>([](O& o) { o.dtype = DType::kInt64; }, "default.dtype: ");
-  when<ArgumentError>([](O& o) { o.batch_size = 100'000, o.drop_last = true; }, "batch_size: ");
-  when<ArgumentError>([](O& o) { o.anchor = "no such"; }, "anchors.stream: ");
-  when<ArgumentError>([](O& o) { o.anchor = "int16.2", o.anchor_hz = 10; }, "anchors.stream: ");
-  const std::string first = "delta_timestamps['float32.4']";
-  const std::string second = "delta_timestamps['int16.2']";
-  when<ArgumentError>([](O& o) { o.streams[0].delta_timestamps.clear(); }, first);
-  when<ArgumentError>([](O& o) { o.streams[0].method = M::kCubic; }, first + ".method: ");
-  when<ArgumentError>([](O& o) { o.streams[0].methods = {{0, 3, M::kSlerp}}; }, first + ".method: ");
-  when<ArgumentTypeError>([](O& o) { o.streams[0].dtype = DType::kInt32; }, first + ".dtype: ");
-  when<ArgumentTypeError>([](O& o) { o.streams[1].methods = {{0, 1, M::kAngle}}; }, second + ".method: ");
-  when<ArgumentTypeError>([](O& o) { o.streams[1].method = M::kLinear; }, second + ".method: ");
-  when<ArgumentTypeError>([](O& o) { o.streams[1].normalize = Normalize::kMinMax; }, second + ".normalize: ");
-  when<ArgumentTypeError>([](O& o) { o.streams[1].dtype = DType::kFloat32; }, second + ".dtype: ");
-  for (const double bad : {kNan, HUGE_VAL, -HUGE_VAL, 5e9, -5e9}) {
-    when<ArgumentError>([&](O& o) { o.streams[0].delta_timestamps = {0.0, bad}; }, first);
-  }
-  for (const double bad : {-1e-9, kNan}) {
-    when<ArgumentError>([&](O& o) { o.streams[0].max_gap_s = bad; }, first + ".max_gap_s: ");
-  }
-  for (const double bad : {-1e-9, kNan, HUGE_VAL}) when<ArgumentError>([&](O& o) { o.snap_s = bad; }, "snap_s: ");
-  for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{1} << 40}) {
-    when<ArgumentError>([&](O& o) { o.batch_size = bad; }, "batch_size: ");
-  }
-  for (const double bad : {0.0, -1.0, kNan, HUGE_VAL, 1e300, 1e-300}) {
-    when<ArgumentError>([&](O& o) { o.anchor_hz = bad; }, "anchors.rate_hz: ");
-  }
-  for (const std::vector<int64_t>& bad : {std::vector<int64_t>{}, {0, 5}, {-1}}) {
-    when<ArgumentError>([&](O& o) { o.sources = {{.episodes = bad}}; }, "episodes: ");
-  }
-}
 
 TEST_P(LoaderRefuses, RowsOfMoreDimensionsThanABatchHolds) {
   for (const size_t dimensions : {6, 7}) {
@@ -156,11 +104,6 @@ TEST_P(LoaderRefuses, PlacesOutsideTheEpoch) {
     }
   }
   EXPECT_EQ(loader.samples_at({.samples = loader.samples()}), 0);
-}
-
-TEST_P(LoaderRefuses, DevicesThatAreNotThere) {
-  when<DeviceError>([](LoaderOptions& o) { o.device = {DeviceType::kCuda, 99}; },
-                    cuda_device_count() == 0 ? "CUDA is not available: " : "device: ");
 }
 
 }  // namespace

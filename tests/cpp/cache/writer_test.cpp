@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,7 +24,6 @@ namespace fs = std::filesystem;
 using test::append;
 using test::append_cloud;
 using test::append_png;
-using test::blobs_of;
 using test::contains;
 using test::FileSizeLimit;
 using test::message_of;
@@ -224,44 +222,6 @@ TEST_F(WriterTest, AnEpisodeWhoseLineCannotBeWrittenLeavesNothingOfIt) {
   EXPECT_TRUE(contains(lines, "\"first\"") && contains(lines, "\"last\""));
 }
 
-TEST_F(WriterTest, CommitsMakeTheOpenEpisodeLonger) {
-  Writer writer(path());
-  writer.begin_episode(R"({"task": "one"})");
-  append(writer, "x", {1, 2}, {1, 2});
-  append_png(writer, "top", {0}, {7});
-  writer.commit(R"({"source": "test"})");
-  EXPECT_FALSE(fs::exists(partial()));
-  const auto first = Dataset::open(path(), true);
-  for (int64_t time = 3; time < 40; ++time) {
-    append(writer, "x", {time}, {float(time)});
-    if (time % 4 == 0) append_cloud(writer, {time}, {time});
-    if (time % 7 == 0) writer.commit();
-  }
-  writer.end_episode(R"({"task": "one", "success": true})");
-  writer.commit();
-  writer.begin_episode(R"({"task": "two"})");
-  append(writer, "x", {1}, {1});
-  append(writer, "y", {1}, {1});
-  writer.abort_episode();
-  writer.begin_episode(R"({"task": "three"})");
-  append(writer, "x", {5}, {5});
-  writer.commit();
-  append(writer, "x", {6}, {6});
-  append(writer, "z", {6}, {6});
-  EXPECT_EQ(Dataset::open(path(), true)->stream("x").rows, 40);
-  writer.abort();
-  const auto dataset = Dataset::open(path(), true);
-  EXPECT_EQ(dataset->num_episodes(), 2);
-  EXPECT_EQ(dataset->streams().size(), 3u);
-  const Stream& x = dataset->stream("x");
-  EXPECT_EQ(std::vector<int64_t>(x.row_offsets.begin(), x.row_offsets.end()), (std::vector<int64_t>{0, 39, 40}));
-  const std::string lines(dataset->episodes_jsonl());
-  EXPECT_TRUE(contains(lines, R"("end_ns": 39, "task": "one", "success": true)")) << lines;
-  EXPECT_FALSE(contains(lines, "two"));
-  EXPECT_EQ(first->stream("x").rows, 2);  // who had it open keeps that
-  EXPECT_EQ(first->num_episodes(), 1);
-}
-
 TEST_F(WriterTest, ThreadsMayAppendAtOnce) {
   constexpr int64_t kRows = 20000;
   {
@@ -420,85 +380,6 @@ TEST_F(WriterTest, EpisodesGoBehindThoseOfAFinishedCache) {
     EXPECT_EQ(stream.clock_checksum, other.clock_checksum);
   }
   EXPECT_FALSE(fs::exists(path() + "/writer.lock"));
-}
-
-// ---- Frames ----
-
-TEST_F(WriterTest, RawFramesAreRowsWithoutStatistics) {
-  const std::vector<int64_t> shape{2, 2, 1};
-  std::vector<uint16_t> pixels{1, 2, 3, 4, 5, 6, 7, 8};
-  std::vector<int64_t> times{5, 6};
-  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(pixels.data()), 16);
-  {
-    Writer writer(path());
-    writer.describe_frames("depth", 0.001, {1, 0, 2, 0, 1, 2, 0, 0, 1}, R"({"size": [2, 2]})");
-    writer.describe_stream("depth", Clock::kNominal);
-    writer.begin_episode();
-    const TensorView clock = TensorView::contiguous(times.data(), DType::kInt64, {2});
-    writer.append_frames("depth", clock, Codec::kRaw, ColorSpace::kGray, DType::kUInt16, shape, bytes, {});
-    writer.end_episode();
-    writer.close();
-  }
-  const auto dataset = Dataset::open(path(), true);
-  const Stream& depth = dataset->stream("depth");
-  EXPECT_EQ(depth.frames->codec, Codec::kRaw);
-  EXPECT_EQ(depth.frames->color_space, ColorSpace::kDepth);
-  EXPECT_EQ(depth.frames->unit_m, 0.001);
-  EXPECT_EQ(depth.frames->intrinsics, (std::vector<double>{1, 0, 2, 0, 1, 2, 0, 0, 1}));
-  EXPECT_EQ(depth.frames->resized_json, R"({"size": [2, 2]})");
-  EXPECT_EQ(depth.clock, Clock::kNominal);
-  EXPECT_FALSE(depth.has_offsets());
-  EXPECT_EQ(depth.blob_offsets, nullptr);
-  const auto* values = static_cast<const uint16_t*>(depth.values);
-  EXPECT_EQ(std::vector<uint16_t>(values, values + 8), pixels);
-  EXPECT_TRUE(depth.stats.mean.empty());
-}
-
-// ---- Ragged rows and text ----
-
-void append_text(Writer& writer, std::vector<int64_t> times, std::string text, std::vector<int64_t> offsets) {
-  writer.append_ragged("said", TensorView::contiguous(times.data(), DType::kInt64, {std::ssize(times)}),
-                       TensorView::contiguous(text.data(), DType::kUInt8, {std::ssize(text)}),
-                       TensorView::contiguous(offsets.data(), DType::kInt64, {std::ssize(offsets)}), Ragged::kText);
-}
-
-TEST_F(WriterTest, RaggedRowsAndTextKeepTheirSizes) {
-  {
-    Writer writer(path());
-    writer.describe_stream("cloud", Clock::kNominal, {"x", "y"}, R"({"frame_id":"lidar"})");
-    writer.begin_episode();
-    append_cloud(writer, {1, 2}, {3, 0});
-    append_text(writer, {5, 5}, "hello\xc3\xa4", {0, 5, 7});
-    writer.end_episode();
-    writer.begin_episode();
-    append_cloud(writer, {1, 2}, {500000, 7});  // blocks are in the file already
-    writer.abort_episode();
-    writer.begin_episode();
-    append_cloud(writer, {1}, {1});
-    append_cloud(writer, {}, {});
-    append_cloud(writer, {4}, {2});
-    writer.end_episode();
-    writer.close();
-  }
-  const auto dataset = Dataset::open(path(), true);
-  const Stream& cloud = dataset->stream("cloud");
-  EXPECT_EQ(cloud.ragged, Ragged::kArray);
-  EXPECT_EQ(cloud.dtype, DType::kInt32);
-  EXPECT_EQ(cloud.shape, (std::vector<int64_t>{2}));
-  EXPECT_EQ(cloud.rows, 4);
-  EXPECT_EQ(cloud.names, (std::vector<std::string>{"x", "y"}));
-  EXPECT_EQ(cloud.attributes_json, R"({"frame_id": "lidar"})");
-  EXPECT_EQ(std::vector<int64_t>(cloud.blob_offsets, cloud.blob_offsets + 5), (std::vector<int64_t>{0, 3, 3, 4, 6}));
-  const auto* values = static_cast<const int32_t*>(cloud.values);
-  EXPECT_EQ(std::vector<int32_t>(values, values + 12), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 0, 1, 0, 1, 2, 3}));
-  EXPECT_EQ(std::vector<int64_t>(cloud.row_offsets.begin(), cloud.row_offsets.end()), (std::vector<int64_t>{0, 2, 4}));
-  EXPECT_TRUE(cloud.stats.mean.empty());
-  EXPECT_FALSE(fs::exists(path() + "/streams/cloud/stats.npy"));
-  EXPECT_EQ(cloud.findings.max_period_ns, 3);
-  const Stream& said = dataset->stream("said");
-  EXPECT_EQ(said.ragged, Ragged::kText);
-  EXPECT_EQ(blobs_of(said), "hello\xc3\xa4");
-  EXPECT_EQ(said.attributes_json, "{}");
 }
 
 }  // namespace

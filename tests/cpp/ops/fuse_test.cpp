@@ -11,7 +11,6 @@
 
 #include "robocache/interpolation/interpolate.hpp"
 #include "tests/cpp/device_array.hpp"
-#include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/random_data.hpp"
 #include "tests/cpp/reference.hpp"
@@ -21,7 +20,6 @@ namespace {
 
 using test::DeviceArray;
 using test::Element;
-using test::expect_refused;
 using test::kMethods;
 using test::kNan;
 using test::Random;
@@ -174,85 +172,6 @@ TEST_P(Fuse, StreamsOfEveryFloatEqualTheReference) {
       EXPECT_TRUE(out.gaps_are_untouched());
     }
   });
-}
-
-// ---- What is refused ----
-
-TEST_P(Fuse, RefusalsNameTheStream) {
-  const DeviceArray<double> values = doubles({1, 2, 3, 4}, {2, 2});
-  const DeviceArray<double> times = doubles({0, 1}, {2});
-  const DeviceArray<double> targets = doubles({0, 1, 2}, {3});
-  const DeviceArray<double> out = doubles(std::vector<double>(12), {3, 4});
-  const FuseStream good{.values = values.view(), .times = times.view()};
-  const auto call = [&](FuseStream second, std::string_view name = "b") {
-    second.name = name;
-    FuseStream first = good;
-    first.name = name.empty() ? "" : "a";
-    const FuseStream streams[] = {first, second};
-    fuse_multimodal(streams, targets.view(), {&out.view(), 1}, CudaStream{});
-  };
-  EXPECT_NO_THROW(call(good));
-  FuseStream bad = good;
-  bad.times = targets.view();
-  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].times: ");
-  expect_refused<ArgumentError>([&] { call(bad, ""); }, "streams[1].times: ");
-  bad = good;
-  bad.options.max_gap = -1.0;
-  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].max_gap: ");
-  bad = good;
-  bad.offset = int64_t{-1};
-  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].offset: ");
-  bad = good;
-  bad.options.method = InterpolationMethod::kPose;
-  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].method: ");
-  bad = good;
-  bad.scale = targets.view();
-  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].scale: ");
-  bad.scale = TensorView::contiguous(nullptr, DType::kFloat32, {2}, device());
-  expect_refused<ArgumentTypeError>([&] { call(bad); }, "streams['b'].scale: ");
-  bad = good;
-  bad.values = TensorView::contiguous(bad.values.data, DType::kFloat64, {1, 2, 2}, device());
-  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].values: ");
-  bad = good;
-  bad.values.device = device().is_cuda() ? Device{} : Device{DeviceType::kCuda, 0};
-  expect_refused<ArgumentError>([&] { call(bad); }, "streams['b'].values: ");
-}
-
-TEST_P(Fuse, RefusesWhatDoesNotFitTogether) {
-  const DeviceArray<double> values = doubles({1, 2, 3, 4}, {2, 2});
-  const DeviceArray<double> times = doubles({0, 1}, {2});
-  const DeviceArray<double> out = doubles(std::vector<double>(8), {2, 4});
-  const DeviceArray<double> half = doubles(std::vector<double>(4), {2, 2});
-  const DeviceArray<int64_t> lengths({1}, DType::kInt64, {1}, device());
-  const FuseStream stream{.values = values.view(), .times = times.view()};
-  const std::vector<FuseStream> two(2, stream);
-  const TensorView to = out.view();
-  const auto call = [&](std::span<const FuseStream> streams, std::vector<TensorView> outs,
-                        const std::optional<TensorView>& target_lengths = std::nullopt,
-                        const std::optional<TensorView>& valid = std::nullopt,
-                        const std::optional<TensorView>& age = std::nullopt) {
-    fuse_multimodal(streams, times.view(), outs, CudaStream{}, target_lengths, valid, age);
-  };
-  EXPECT_NO_THROW(call(two, {to}, lengths.view()));
-  expect_refused<ArgumentError>([&] { call({}, {to}); }, "streams: ");
-  const std::vector<FuseStream> many(static_cast<size_t>(kMaxSegments) + 1, stream);
-  const DeviceArray<double> wide =
-      doubles(std::vector<double>(many.size() * 4), {2, static_cast<int64_t>(many.size() * 2)});
-  expect_refused<ArgumentError>([&] { call(many, {wide.view()}); }, "streams: ");
-  expect_refused<ArgumentError>([&] { call(two, {to, to, to}); }, "out: ");
-  expect_refused<ArgumentError>([&] { call(two, {half.view()}); }, "out: ");
-  expect_refused<ArgumentError>([&] { call(two, {half.view(), half.view()}); }, "streams[1].out: ");
-  expect_refused<ArgumentError>([&] { call(two, {half.view(), values.view()}); }, "streams[1].out: ");
-  expect_refused<ArgumentTypeError>([&] { call(two, {to}, std::nullopt, to); }, "valid: ");
-  expect_refused<ArgumentError>([&] { call(two, {to}, std::nullopt, std::nullopt, to); }, "age: ");
-  TensorView whole = to;
-  whole.dtype = DType::kInt64;
-  expect_refused<ArgumentTypeError>([&] { call(two, {whole}); }, "streams[0].values: ");
-  FuseStream other = stream;
-  other.values.dtype = DType::kInt64;
-  const std::vector<FuseStream> mixed{stream, other};
-  expect_refused<ArgumentTypeError>([&] { fuse_outputs(mixed, stream.times, false); }, "dtype: ");
-  EXPECT_EQ(fuse_outputs(two, stream.times, false).out[0].dtype, DType::kFloat64);
 }
 
 }  // namespace

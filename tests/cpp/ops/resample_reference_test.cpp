@@ -12,6 +12,7 @@
 
 #include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/not_finite.hpp"
 #include "tests/cpp/ops/resample_problem.hpp"
 #include "tests/cpp/trials.hpp"
@@ -237,6 +238,28 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
       check(clock, {.method = InterpolationMethod::kNearest}, samples);
     });
   }
+}
+
+// What Python never asks: its face makes workspaces, and has no CUDA tensor where there is no CUDA.
+TEST_P(ResampleReference, RefusesACubicWithoutAWorkspaceAndADeviceThatIsNotThere) {
+  const auto call = [](Device on, InterpolationMethod method) {
+    const DeviceArray<float> values({0, 10, 20}, DType::kFloat32, {3, 1}, device());
+    const DeviceArray<float> out({7, 7, 7}, DType::kFloat32, {3, 1}, device());
+    const DeviceArray<float> times({0, 1, 2}, DType::kFloat32, {3}, device());
+    ResampleCall asked{.values = values.view(), .times = times.view(), .target_times = times.view(), .out = out.view()};
+    asked.options.method = method;
+    for (TensorView* view : {&asked.values, &asked.times, &asked.target_times, &asked.out}) view->device = on;
+    try {
+      resample_trajectories(asked, CudaStream{});
+    } catch (...) {
+      EXPECT_EQ(out.read(), std::vector<float>(3, 7));
+      throw;
+    }
+  };
+  test::expect_refused<ArgumentError>([&] { call(device(), InterpolationMethod::kCubic); }, "workspace: ");
+  if (cuda_device_count() > 0) return;
+  test::expect_refused<DeviceError>([&] { call({DeviceType::kCuda, 0}, InterpolationMethod::kLinear); },
+                                    "CUDA is not available: ", cuda_unavailable_reason());
 }
 
 // ---- Threads ----

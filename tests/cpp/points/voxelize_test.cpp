@@ -13,7 +13,6 @@
 #include "robocache/core/error.hpp"
 #include "robocache/core/thread_pool.hpp"
 #include "tests/cpp/device_array.hpp"
-#include "tests/cpp/expect_refused.hpp"
 #include "tests/cpp/random_data.hpp"
 
 namespace robocache {
@@ -141,26 +140,6 @@ TEST_P(Voxelize, AgreesWithAPlainLoop) {
     ASSERT_EQ(dropped_array.read(), dropped);
     for (size_t r = 0; r < 6; ++r) ASSERT_EQ(arrays[r].read(), results[r]) << name_of(modes[r + 2]);
   }
-}
-
-TEST_P(Voxelize, RefusesByName) {
-  const auto points = array<float>({0, 0, 0}, DType::kFloat32, {1, 3});
-  const auto counts = array<int32_t>({0}, DType::kInt32, {1, 1, 1});
-  const VoxelizeOptions good = {
-      .grid_min = {0, 0, 0}, .voxel_size = {1, 1, 1}, .grid_size = {1, 1, 1}, .modes = {VoxelMode::kCount}};
-  EXPECT_NO_THROW(run({.points = points.view()}, good, {counts.view()}));
-  const auto refused = [&](const auto& spoil, const std::vector<TensorView>& outs, const std::string& name) {
-    VoxelizeOptions options = good;
-    spoil(options);
-    test::expect_refused<Error>([&] { run({.points = points.view()}, options, outs); }, name);
-  };
-  const auto as_it_is = [](VoxelizeOptions&) {};
-  refused(as_it_is, {}, "out: ");
-  refused(as_it_is, {points.view()}, "out: ");
-  refused([](VoxelizeOptions& o) { o.grid_size[1] = -2; }, {counts.view()}, "grid_size: ");
-  refused([](VoxelizeOptions& o) { o.modes = {VoxelMode::kMean}; }, {counts.view()}, "features: ");
-  refused([](VoxelizeOptions& o) { o.voxel_size[2] = 0; }, {counts.view()}, "voxel_size: ");
-  refused([](VoxelizeOptions& o) { o.voxel_size[2] = 1e-50; }, {counts.view()}, "voxel_size: ");
 }
 
 }  // namespace

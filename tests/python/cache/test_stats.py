@@ -128,6 +128,17 @@ def test_findings_against_numpy(tmp_path_factory, episodes):
     assert findings["jitter_ns"] == pytest.approx(np.sqrt(np.mean((periods[~gaps] - median) ** 2)), rel=1e-12)
 
 
+def test_findings_of_many_stamps(tmp_path, rng):
+    periods = rng.integers(900_000, 1_100_000, 299_999)
+    periods[::1000] = 0
+    with robocache.Writer(tmp_path / "cache") as w, w.episode() as ep:
+        ep.append("x", np.concatenate([[0], np.cumsum(periods)]), np.zeros(300_000, np.uint8))
+    findings = robocache.open(tmp_path / "cache").streams["x"].findings
+    assert findings["period_ns"] == np.median(periods)
+    assert (findings["min_period_ns"], findings["max_period_ns"]) == (0, periods.max())
+    assert findings["duplicates"] == 300
+
+
 @pytest.mark.parametrize(
     ("period_ns", "rate_hz"),
     [

@@ -54,6 +54,30 @@ def test_every_window_length_and_batch_size(dataset, recording, device, offsets,
     check(dataset, recording, deltas, device=device, batch_size=batch_size, normalize={"action": "mean_std"}, batches=1)
 
 
+def test_windows_of_more_steps_than_a_group_holds(dataset, recording, device):
+    many = [0.0003 * (k - 650) for k in range(1300)]
+    deltas = {"action": many, "mode": many[:511], "observation.imu": many[:513], "gripper": [0.0, 0.4]}
+    check(dataset, recording, deltas, device=device, batch_size=9, normalize={"observation.imu": "mean_std"}, batches=1)
+
+
+def test_more_streams_than_a_group_holds(rng, tmp_path, device):
+    names = [f"stream {k}" for k in range(40)]
+    recording = [
+        {
+            name: (np.arange(8 + k % 9) * (90 + k) * 10**5, rng.standard_normal((8 + k % 9, 1)))
+            for k, name in enumerate(names)
+        }
+        for _ in range(2)
+    ]
+    dataset = write(tmp_path / "cache", recording)
+    deltas = {name: [0.001 * k] * (1 + k % 3) for k, name in enumerate(reversed(names))}
+    loader = flat_loader(dataset, batch_size=20, delta_timestamps=deltas, device=device, dtype="float64")
+    batch = next(iter(loader))
+    anchors = zip(to_numpy(batch["episode_index"]).tolist(), to_numpy(batch["time_ns"]).tolist(), strict=True)
+    types = {"dtypes": dict.fromkeys(names, np.dtype(float)), "shapes": dict.fromkeys(names, (1,)), "dtype": "float64"}
+    assert_batch(batch, window_batch(recording, list(anchors), deltas, **types))
+
+
 def test_offsets_of_any_order_and_size(dataset, recording, device):
     check(dataset, recording, {"action": [0.5, -0.5, 0.0, 0.0, 1e-9, -1e-9, 30.0, -1e5]}, device=device)
 
