@@ -26,8 +26,6 @@ Results = dict[str, dict]  # by the name of the file, less .json
 
 # The README's table: a case of a result, what it is in words, and the measure that tells its speed.
 HEADLINES = [
-    ("nvidia-h200-loader", "batch 1024", "a training batch: 1024 windows of 16 steps, 3 streams", "samples_per_s"),
-    ("intel-xeon-2-cores-loader", "batch 1024", "the same", "samples_per_s"),
     (
         "nvidia-h200-resample",
         "B1024 S2048 T1024 D64",
