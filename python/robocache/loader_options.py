@@ -363,11 +363,22 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
             f"delta_timestamps['{key}'].convert: features {straight} are angles by the stream's own methods: their differences jump by "
             "2 pi where an angle passes its end; angles=[...] of the conversion takes the shorter way round"
         )
-    relative = relative_names(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
+    features = keys.get(key, 0)
+    relative = [name for one in streams for name in relative_names(window.convert or (), _declared(one), features)]
     if relative:
         yield (
-            f"delta_timestamps['{key}'].convert: {relative} are relative already by their names: a conversion makes them relative twice; "
-            "leave it out, or say absolute = true in the attributes of a mapping where the names mislead"
+            f"delta_timestamps['{key}'].convert: {list(dict.fromkeys(relative))} are relative already by their names: a conversion makes "
+            "them relative twice; leave it out, or say absolute = true in the attributes of a mapping where the names mislead"
+        )
+    base, taken = (
+        window.base if isinstance(window.base, list | tuple) and len(window.base) == 2 else (window.base, None)
+    )
+    of_base = keys.numbers.get(base, []) if isinstance(base, str) else []
+    read = [_declared(one).of(range(math.prod(one.shape)) if taken is None else taken) for one in of_base]
+    if relative := [name for one in read for name in relative_names(window.convert or (), one, features)]:
+        yield (
+            f"delta_timestamps['{key}'].base: {list(dict.fromkeys(relative))} of '{base}' are relative by their names, and no state to "
+            "compare with; take another base, or say absolute = true in the attributes of a mapping where the names mislead"
         )
     rotations = subtracted_rotations(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
     if rotations:

@@ -332,7 +332,9 @@ def _streams(
     if rows.dtype.kind not in "biuf":
         notes.leave_out(name, f"not numeric: {rows.dtype}")
         return
-    yield name, Rows(time_ns, rows, None, "nominal")
+    # relative to the state before the step, and scaled to [-1, 1], by CALVIN's description of its data
+    attributes = {"absolute": False} if name == "rel_actions" else {}
+    yield name, Rows(time_ns, rows, None, "nominal", attributes)
 
 
 def _language_streams(split: _Split, start: int, stop: int) -> Iterator[tuple[str, Samples]]:

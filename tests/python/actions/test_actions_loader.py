@@ -761,6 +761,27 @@ def test_what_only_names_call_relative_is_warned_of(tmp_path, recwarn, stream, n
 
 
 @pytest.mark.parametrize(
+    ("base", "attributes", "said"),
+    [("delta_state", {}, True), ("delta_state", {"absolute": True}, False), ("state", {}, False)],
+)
+def test_a_base_that_only_its_name_calls_relative_is_warned_of(tmp_path, recwarn, base, attributes, said):
+    with robocache.Writer(tmp_path / "c") as writer:
+        writer.stream(base, attributes=attributes)
+        with writer.episode() as episode:
+            for stream in (base, "action"):
+                episode.append(stream, np.arange(10) * 20_000_000, np.ones((10, 3)))
+    windows = {
+        "action": robocache.Window([0.0], convert=[Relative("joints")], base=(base, [0, 1, 2])),
+        base: robocache.Window([0.0]),
+    }
+    robocache.Loader(tmp_path / "c", batch_size=2, delta_timestamps=windows, device="cpu")
+    found = [str(one.message) for one in recwarn if ".base: " in str(one.message)]
+    assert len(found) == said and all(
+        "['delta_state'] of 'delta_state' are relative by their names" in one for one in found
+    )
+
+
+@pytest.mark.parametrize(
     ("names", "attributes", "conversions", "words"),
     [
         (

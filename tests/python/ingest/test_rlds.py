@@ -133,6 +133,20 @@ def test_every_list_is_a_stream_of_its_shape(tmp_path):
     assert found.provenance["rlds"]["rate_hz"] == 8
 
 
+def test_calvins_relative_actions_are_not_made_relative_twice(tmp_path):
+    features = group(
+        steps=sequence(group(observation=group(rel_actions=tensor("float32", 7), robot_obs=tensor("float32", 7))))
+    )
+    lists = {f"steps/observation/{name}": np.ones(7 * STEPS, np.float32) for name in ("rel_actions", "robot_obs")}
+    write_rlds(tmp_path / "a", {"train": [[example(lists)]]}, features)
+    robocache.ingest(tmp_path / "a", tmp_path / "cache", rate_hz=10)
+    action, state = "observation/rel_actions", "observation/robot_obs"
+    convert = [robocache.actions.Relative("joints")]
+    windows = {action: robocache.Window([0.0], convert=convert, base=state), state: robocache.Window([0.0])}
+    with pytest.raises(robocache.ArgumentError, match="relative already as its attribute absolute = False"):
+        robocache.Loader(tmp_path / "cache", batch_size=2, delta_timestamps=windows, device="cpu")
+
+
 def test_the_rate_is_asked_for(tmp_path):
     refused(write_toy(tmp_path / "toy"), "toy", "--rate-hz", rate_hz=None)
 

@@ -420,5 +420,9 @@ class _Dataset:
             tensors, start, size = [], row, 0
 
 
-def _attributes(feature: Feature) -> dict[str, str]:
-    return {"description": feature.description} if feature.description else {}
+def _attributes(feature: Feature) -> dict[str, Any]:
+    said: dict[str, Any] = {"description": feature.description} if feature.description else {}
+    is_calvins = feature.name.rpartition("/")[2].startswith(
+        "rel_actions"
+    )  # relative by CALVIN's description of its data
+    return {**said, "absolute": False} if is_calvins else said
