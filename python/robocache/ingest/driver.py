@@ -315,7 +315,13 @@ def preview(
     Args, Raises: as of :func:`ingest`.
     """
     work = Work.of(source, format=format, on_error=on_error, mapping=mapping, **options)
-    notes = Notes(work.format.name, {}, work.on_error)
+    wider: dict[str, Any] = {}
+    while True:
+        with suppress(WiderError):
+            return _preview(work, Notes(work.format.name, {}, work.on_error, wider=wider))
+
+
+def _preview(work: Work, notes: Notes) -> Preview:
     mapper = None if work.mapping is None else Mapper(work.mapping, notes)
     if mapper is not None:
         notes.gives_methods = mapper.gives_methods

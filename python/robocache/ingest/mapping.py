@@ -25,7 +25,7 @@ from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from .clocks import split_chunks, stamps
 from .files import check_file
 from .images import exchange_red_and_blue
-from .methods import HELD, MOST_RADIANS, declares_whole, method_of_rotation, says_degrees, with_others
+from .methods import HELD, declares_whole, method_of_rotation, says_degrees, with_others
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):
@@ -456,12 +456,13 @@ class Mapper:
                     self._notes.leave_out(f"{part.names[0]}: {method} of features {begin} to {end} of {name}", why)
         said = dict(part.attributes)
         if "rotation_type" in said and said["methods"] == "angle" and isinstance(samples, Rows):
-            most = float(np.fmax.reduce(np.abs(samples.values), axis=None, initial=0))
-            if most > MOST_RADIANS or says_degrees(said.get("units")):
+            in_degrees = says_degrees(said.get("units", known.get("units")))
+            most = None if in_degrees else self._notes.beyond_a_turn(part.names[0], samples.values)
+            if in_degrees or most is not None:
                 why = (
-                    f"{said['rotation_type']} up to {most:.4g}, more than a turn in radians"
-                    if most > MOST_RADIANS
-                    else "in degrees"
+                    "in degrees"
+                    if most is None
+                    else f"{said['rotation_type']} up to {most:.4g}, more than a turn in radians"
                 )
                 self._notes.assume(part.names[0], f"{why}: degrees have no method, so the row before is held", name)
                 said["methods"] = "previous"

@@ -99,7 +99,6 @@ _CALVIN = (
     (r"(.*/)?robot_obs", (15,), _EULER_POSE),
     (r"(.*/)?scene_obs", (24,), [[9, 12, "angle"], [15, 18, "angle"], [21, 24, "angle"]]),
 )
-MOST_RADIANS = 6.5  # a turn, and some noise
 _DROID = (r"(.*[/.])?(target_)?cartesian_position", (6,), _EULER_POSE)
 _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
     "agibot": (
@@ -232,9 +231,10 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
     for stream, samples in streams:
         if isinstance(samples, Rows | Ragged) and samples.values.dtype.kind not in "biu":
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
+            of_schema = _of_schema(stream, samples, notes)  # of each part, whose values may be no angles
             if key not in known:
                 by_names = with_others(rotations_of(*key), _rotation_vectors(*key))
-                known[key] = with_others(_of_schema(stream, samples, notes), by_names)
+                known[key] = with_others(of_schema, by_names)
                 _say_assumed(stream, samples, [block for block in by_names if block in known[key]], notes)
                 if any(how == "previous" and not notes.gives_methods(stream, a, b) for a, b, how in known[key]):
                     notes.leave_out(f"{stream}: values between rows", HELD)
@@ -257,8 +257,7 @@ def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]
         return methods
     if notes.gives_methods(stream, 3, 6):
         return methods
-    most = float(np.fmax.reduce(np.abs(samples.values.reshape(-1, 6)[:, 3:]), axis=None, initial=0))
-    if most > MOST_RADIANS:
+    if (most := notes.beyond_a_turn(stream, samples.values.reshape(-1, 6)[:, 3:])) is not None:
         why = f"values up to {most:.4g} are no Euler angles in radians, as DROID's stream of this name has: interpolated as numbers"
         notes.assume(f"{stream}: rotation", why, stream)
         return []

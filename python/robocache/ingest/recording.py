@@ -48,6 +48,8 @@ ATTRIBUTES = {
     "labels": "of a camera: whether its pixels are labels, where its name does not say so",
     "texts": "of whole numbers: the table in the provenance that has their texts, as lerobot.tasks",
 }
+# Angles in radians are a turn at most, and some noise.
+MOST_RADIANS = 6.5
 # Among such numbers: none holds.
 NO_TEXT = -1
 
@@ -255,6 +257,7 @@ class Notes:
         self._left_out: set[Omission] = set()
         self._assumed: dict[tuple[str, str], Assumption] = {}
         self._streams_of_assumed: set[tuple[str, str, str]] = set()
+        self._radians: set[str] = set()
 
     def wants(self, first: int, count: int = 1) -> bool:
         """Whether one of these recordings is read. A reader that works ahead, or reads a file for several, can skip the others."""
@@ -310,6 +313,25 @@ class Notes:
             raise error
         if self.wants(self.position):
             self.skipped.append(Omission(as_utf8(shortened(what)), as_utf8(str(error))))
+
+    def beyond_a_turn(self, stream: str, angles: np.ndarray) -> float | None:
+        """Returns the first angle of a stream, in these rows or in others, that is too large for radians; None if there is none.
+
+        Raises:
+            WiderError: there was none in the rows before: the ingest begins anew.
+        """
+        beyond: dict[str, float] = self.wider.setdefault("beyond a turn", {})
+        if stream not in beyond:
+            most = float(np.fmax.reduce(np.abs(angles), axis=None, initial=0))
+            if most <= MOST_RADIANS:
+                self._radians.add(stream)
+                return None
+            beyond[stream] = most
+            if stream in self._radians:
+                raise WiderError(
+                    f"stream {stream!r}: angles up to {most:.4g}, but no more than a turn in radians before"
+                )
+        return beyond[stream]
 
     def count_told(self) -> tuple[int, str]:
         """Returns values that change with each omission, each assumption and each fact of :meth:`tell`."""

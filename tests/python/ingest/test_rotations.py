@@ -625,6 +625,28 @@ def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
     assert [one for one in report.assumed if "degrees have no method" in one.reason]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("by", ["modality.json", "DROID"])
+def test_angles_are_judged_by_all_episodes_and_not_by_the_first(by, workers, tmp_path):
+    n, fps = 40, 20
+    time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
+    episodes = []
+    for most in (3.0, 170.0, 2.0):
+        state = np.tile(np.linspace(0, most, n)[:, None], (1, 6)).astype(np.float32)
+        episodes.append(Episode({"observation.state.cartesian_position": state}, timestamp=time_s))
+    write_lerobot(tmp_path / "source", episodes, fps=fps)
+    name = "observation.state.cartesian_position"
+    options = {"workers": workers}
+    if by == "modality.json":
+        said = {"start": 3, "end": 6, "rotation_type": "euler_angles_rpy", "original_key": name}
+        options["mapping"], name = {"state": {"rpy": said}}, "state.rpy"
+    report = robocache.ingest(tmp_path / "source", tmp_path / "cache", **options)
+    attributes = robocache.open(tmp_path / "cache").streams[name].attributes
+    assert attributes.get("methods") == ([[0, 3, "previous"]] if by == "modality.json" else None)
+    assert not any("which stays" in one.reason for one in report.left_out)
+    assert [one for one in report.assumed if "up to 170" in one.reason]
+
+
 def test_degrees_are_no_angle_by_a_mapping_or_a_window(tmp_path):
     (tmp_path / "log.csv").write_text("t,yaw_deg\n" + "".join(f"{k / 10},{350 + k}\n" for k in range(20)))
     with pytest.raises(robocache.Error, match="angle takes radians, got units 'deg'"):
