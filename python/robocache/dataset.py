@@ -388,11 +388,11 @@ class Stream:
     def _stats(self) -> Stats:
         table = self._stored_stats
         if np.isinf(table[2:4]).any():  # an older version counted infinities, so the library computes these again, once
-            episodes, (asked, _) = np.arange(self._episodes), quantile_fields(())
+            asked, _ = quantile_fields(())
             found = _dataset_statistics(
                 self._opened.handle,
                 _dataset_index_of(self._opened.handle, self.name),
-                _lib.from_numpy(episodes),
+                _lib.from_numpy(np.arange(self._episodes)),
                 _lib.from_numpy(asked),
             )
             table = _lib.to_numpy(found).reshape(table.shape)

@@ -235,7 +235,6 @@ class Aligner:
             memory = np.zeros(described["bytes"] + 63, np.uint8)
             memory = memory[-memory.ctypes.data % 64 :]
             self._memory: Any = _lib.from_numpy(memory)
-            self._owner = memory
             for name, dtype, shape, offset in arrays:
                 size = int(np.prod(shape)) * _lib.numpy_dtype(dtype).itemsize
                 self._batch[name] = memory[offset : offset + size].view(_lib.numpy_dtype(dtype)).reshape(shape)

@@ -100,8 +100,9 @@ class Chunks:
         values = values[0] if values.ndim == 3 and len(values) == 1 else values
         if values.ndim != 2 or len(values) != len(offsets) or not len(offsets):
             raise errors.ArgumentError(f"actions: expected [{len(offsets)}, D], got {list(values.shape)}")
-        time_ns, values = anchor + offsets, np.ascontiguousarray(values)  # from_numpy wants them alive
-        _chunks_put(self._handle, _lib.from_numpy(time_ns), _lib.from_numpy(values))
+        if (np.diff(offsets) <= 0).any():
+            raise errors.ArgumentError("offsets_s: expected ascending seconds")
+        _chunks_put(self._handle, _lib.from_numpy(anchor + offsets), _lib.from_numpy(np.ascontiguousarray(values)))
 
     def at(self, time_ns: int) -> np.ndarray | None:
         """The action ``[D]`` float64 at a moment; None, which :attr:`starved` counts, where no chunk has one.

@@ -101,8 +101,8 @@ class Topic:
             sequence: the message's sequence number. None: the transport gives none, and `lost` does not count.
         """
         came = time.time_ns() if arrival_ns is None else arrival_ns
-        array = np.frombuffer(message, np.uint8)
-        _topic_take(self._handle, _lib.from_numpy(array), came, publisher, -1 if sequence is None else sequence)
+        array = _lib.from_numpy(np.frombuffer(message, np.uint8))
+        _topic_take(self._handle, array, came, publisher, -1 if sequence is None else sequence)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -171,6 +171,11 @@ std::string described(const TVMFFIAny& arg) {
   throw ArgumentTypeError(std::string(name) + ": expected " + expected + ", got " + described(came));
 }
 
+std::shared_ptr<void> kept(TVMFFIObjectHandle object) {
+  TVMFFIObjectIncRef(object);
+  return {object, [](void* one) { TVMFFIObjectDecRef(one); }};
+}
+
 // A DLPack tensor whose memory `owner` keeps alive; Managed is DLManagedTensor or DLManagedTensorVersioned.
 template <class Managed>
 struct SharedTensor {
@@ -276,9 +281,7 @@ TensorView Args::tensor(int i, const char* name) const {
 
 std::function<void(std::span<const int64_t>)> Args::function(int i, const char* name) const {
   if (any(i).type_index != kTVMFFIFunction) wrong_type(name, "a function", any(i));
-  TVMFFIObjectIncRef(any(i).v_obj);
-  const std::shared_ptr<void> kept(any(i).v_obj, [](void* function) { TVMFFIObjectDecRef(function); });
-  return [kept](std::span<const int64_t> numbers) {
+  return [kept = kept(any(i).v_obj)](std::span<const int64_t> numbers) {
     std::vector<TVMFFIAny> given(numbers.size());
     for (size_t k = 0; k < numbers.size(); ++k) {
       given[k].type_index = kTVMFFIInt;
@@ -292,6 +295,11 @@ std::function<void(std::span<const int64_t>)> Args::function(int i, const char* 
     if (raised != nullptr) TVMFFIObjectDecRef(raised);
     throw Error("a function of Python raised");
   };
+}
+
+std::shared_ptr<const void> Args::owner(int i) const {
+  if (any(i).type_index != kTVMFFIOpaquePyObject) wrong_type("owner", "an object", any(i));
+  return kept(any(i).v_obj);
 }
 
 OwnedTensor OwnedTensor::allocate(DType dtype, Device device, std::initializer_list<int64_t> shape) {

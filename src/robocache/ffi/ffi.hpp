@@ -69,6 +69,8 @@ class Args {
   // where the function returned False or raised; Python keeps what was raised.
   std::function<void(std::span<const int64_t>)> function(int i, const char* name) const;
 
+  std::shared_ptr<const void> owner(int i) const;  // keeps an object of Python alive
+
   std::string description(int i) const;  // what came, as an error says it
 
   bool is_integer(int i) const { return any(i).type_index == kTVMFFIInt; }

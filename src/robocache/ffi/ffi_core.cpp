@@ -12,19 +12,19 @@ ROBOCACHE_FFI(num_threads, args, result) { result.set(static_cast<int64_t>(num_t
 
 ROBOCACHE_FFI(set_num_threads, args, result) { set_num_threads(args.integer(0, "n")); }
 
-// (address, dtype name, shape..., strides...) -> a tensor that owns nothing. For numpy arrays that DLPack refuses:
-// read-only ones and bfloat16. The caller keeps the array alive.
-ROBOCACHE_FFI(borrow, args, result) {
+// (owner, address, dtype name, ndim, shape..., strides...) -> a tensor over memory of the owner, which it keeps alive. For numpy
+// arrays that DLPack refuses: read-only ones and bfloat16.
+ROBOCACHE_FFI(tensor_over, args, result) {
   TensorView view;
-  view.data = reinterpret_cast<void*>(args.integer(0, "address"));
-  view.dtype = dtype_from_name(args.string(1, "dtype"));
-  view.ndim = static_cast<int>(args.integer(2, "ndim"));
+  view.data = reinterpret_cast<void*>(args.integer(1, "address"));
+  view.dtype = dtype_from_name(args.string(2, "dtype"));
+  view.ndim = static_cast<int>(args.integer(3, "ndim"));
   if (view.ndim > kMaxDims) throw ArgumentError("expected at most 8 dimensions, got " + std::to_string(view.ndim));
   for (int d = 0; d < view.ndim; ++d) {
-    view.shape[d] = args.integer(3 + d, "shape");
-    view.strides[d] = args.integer(3 + view.ndim + d, "strides");
+    view.shape[d] = args.integer(4 + d, "shape");
+    view.strides[d] = args.integer(4 + view.ndim + d, "strides");
   }
-  result.set(OwnedTensor::share(view, nullptr));
+  result.set(OwnedTensor::share(view, args.owner(0)));
 }
 
 ROBOCACHE_FFI(tensor_address, args, result) {

@@ -21,7 +21,7 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
            std::to_string(actions.size()), " in all");
   }
   if (std::ranges::adjacent_find(time_ns, std::greater_equal()) != time_ns.end()) {
-    refuse("offsets_s: expected ascending seconds");
+    refuse("time_ns: expected ascending stamps");
   }
   if (!std::ranges::all_of(actions, [](double number) { return std::isfinite(number); })) {
     refuse("actions: expected finite numbers");
