@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
+from .feature_words import ROTATIONS, known_unit, last_part, words_of
 
 if TYPE_CHECKING:
     from .dataset import Dataset, Stream
@@ -30,11 +31,41 @@ _JOINTS = re.compile(r"(\w+_)?(joint|dof|motor|actuator|servo)s?", re.IGNORECASE
 # Parts of a body, each with several numbers a row.
 _BODIES = re.compile(r"(\w+_)?(joint|dof|body|link|marker|keypoint|bone)s?", re.IGNORECASE)
 # Words of streams whose features are no joints, and names of such features.
-_CARTESIAN = re.compile(
-    r"(^|_)(ee|eef|tcp|poses?|cart(esian)?|grippers?|quats?|quaternions?|rot(ation)?s?|orientation|xyz|wrench|forces?|ft|imu|gyro|acc|"
-    r"rewards?|images?|objects?|obj|goals?|tasks?|base|root|cam(era)?s?|scene|points?|tactile)(_|$|\d)",
-    re.IGNORECASE,
-)
+_CARTESIAN = ROTATIONS | {
+    *(
+        "ee",
+        "eef",
+        "tcp",
+        "pose",
+        "poses",
+        "cart",
+        "cartesian",
+        "gripper",
+        "grippers",
+        "xyz",
+        "wrench",
+        "force",
+        "forces",
+        "ft",
+    ),
+    *(
+        "imu",
+        "gyro",
+        "acc",
+        "reward",
+        "rewards",
+        "image",
+        "images",
+        "object",
+        "objects",
+        "obj",
+        "goal",
+        "goals",
+        "task",
+        "tasks",
+    ),
+    *("base", "root", "cam", "cams", "camera", "cameras", "scene", "point", "points", "tactile"),
+}
 _COMPONENTS = re.compile(
     r"(.*[ ._/\[-])?(p|q|pos_?|t|r|w|v|d)?[xyzw]\]?(_.*)?|(.*[ ._/-])?(roll|pitch|yaw|gripper|grip)(_.*)?",
     re.IGNORECASE,
@@ -77,7 +108,7 @@ def declared_names(columns: Mapping[str, Any]) -> dict[str, list[str]]:
             may_name(column)
             and (names := names_in(value))
             # One text for one name, as action_name "open drawer", lists none.
-            and (names == value or not _word(column).lower().endswith(("name", "label")))
+            and (names == value or not last_part(column).lower().endswith(("name", "label")))
         ):
             found[column] = names
     return found
@@ -94,13 +125,13 @@ def read_object(text: str) -> dict[str, Any]:
 
 def may_name(column: str) -> bool:
     """Whether a column's or attribute's own word is one for names of features."""
-    word = _word(column)
+    word = last_part(column)
     return bool(_OF_SUBJECTS.fullmatch(word) or _OF_ANYTHING.fullmatch(word))
 
 
 def names_joints(column: str) -> bool:
     """Whether a column names joints or others by its word, whatever the streams are."""
-    return _OF_SUBJECTS.fullmatch(_word(column)) is not None
+    return _OF_SUBJECTS.fullmatch(last_part(column)) is not None
 
 
 def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence[str]]) -> str | None:
@@ -108,10 +139,10 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
 
     A column with the stream's own word goes before one of joints, and that before one of anything.
     """
-    features, word = math.prod(shape), _word(stream)
+    features, word = math.prod(shape), last_part(stream)
     found: list[tuple[int, str]] = []
     for column, names in declared.items():
-        own = _OF_SUBJECTS.fullmatch(_word(column))
+        own = _OF_SUBJECTS.fullmatch(last_part(column))
         subject = (own[1] or own[2]).lower().removesuffix("s") if own else ""
         if len(shape) > 1 and len(names) != features:
             if len(names) == shape[0] and subject and _BODIES.fullmatch(subject):
@@ -119,7 +150,7 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
             continue
         if len(names) != features or features < 2:
             continue
-        is_cartesian = _CARTESIAN.search(word) is not None
+        is_cartesian = not words_of(word).isdisjoint(_CARTESIAN)
         if subject and (word.startswith(subject) or word.endswith(subject)):
             found.append((0, column))
         elif subject and _JOINTS.fullmatch(subject):
@@ -231,32 +262,17 @@ def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) 
     return note
 
 
-def _word(name: str) -> str:
-    return re.split(r"[./]", name)[-1]
-
-
 # ---- units ----
 
 _UNITS = re.compile(
     r"(\w+_)?units?(_\w+)?|(use|is|in|are)_?(deg|degrees?|rad|radians?)|angles?_(mode|type|format)", re.IGNORECASE
 )
 _FLAG = re.compile(r"(?:use|is|in|are)_?(deg|rad)", re.IGNORECASE)
-# Units by their words, in small letters without a plural's s.
-_SAME = {
-    **dict.fromkeys(("rad", "radian"), "rad"),
-    **dict.fromkeys(("deg", "degree", "\N{DEGREE SIGN}"), "deg"),
-    **dict.fromkeys(("m", "meter", "metre"), "m"),
-    **dict.fromkeys(("mm", "millimeter", "millimetre"), "mm"),
-    **dict.fromkeys(("cm", "centimeter", "centimetre"), "cm"),
-    **dict.fromkeys(("", "second", "sec"), "s"),
-    **dict.fromkeys(("ms", "millisecond", "msec"), "ms"),
-    **{unit: unit for unit in ("rad/", "deg/", "m/", "n", "nm", "inch", "ft", "rpm", "g", "kg", "rev", "turn", "tick")},
-}
 
 
 def may_say_unit(column: str) -> bool:
     """Whether a column's or attribute's own word is one for units."""
-    return _UNITS.fullmatch(_word(column)) is not None
+    return _UNITS.fullmatch(last_part(column)) is not None
 
 
 def declared_units(columns: Mapping[str, Any]) -> dict[str, str]:
@@ -276,13 +292,13 @@ def units_in(column: str, value: Any) -> dict[str, str]:
         value = read_object(value)
     if isinstance(value, dict):
         return {k: unit for name, one in value.items() for k, unit in units_in(f"{column}.{name}", one).items()}
-    if isinstance(value, bool) and (flag := _FLAG.match(_word(column))):
+    if isinstance(value, bool) and (flag := _FLAG.match(last_part(column))):
         return {column: flag[1].lower() if value else {"deg": "rad", "rad": "deg"}[flag[1].lower()]}
     if isinstance(value, str) and (names := names_in(value)):
         value = names
     if isinstance(value, list | tuple):
         return {k: unit for i, one in enumerate(value) for k, unit in units_in(f"{column}[{i}]", one).items()}
-    unit = _SAME.get(value.strip().lower().removesuffix("s")) if isinstance(value, str) else None
+    unit = known_unit(value) if isinstance(value, str) else None
     return {column: unit} if unit else {}
 
 
@@ -292,7 +308,7 @@ _UNIT_BEHIND = re.compile(r".*\S\s*[\[(]\s*([^\])\[(]+?)\s*[\])]")
 def units_of_names(names: Sequence[str]) -> list[str]:
     """Returns the known units in brackets behind names of features, as written: "deg" of "yaw (deg)", "" of "q[0]"; [] if no name has one."""
     matches = [_UNIT_BEHIND.fullmatch(name) for name in names]
-    units = [match[1] if match and units_in("units", match[1]) else "" for match in matches]
+    units = [match[1] if match and known_unit(match[1]) else "" for match in matches]
     return units if any(units) else []
 
 
@@ -324,5 +340,5 @@ _DEPTH_UNIT = re.compile(r"(?:(\w+?)_?)?depth_?(?:units?|scale|factor)", re.IGNO
 
 def depth_unit_of(column: str) -> str | None:
     """Returns whose unit of depth a column or attribute says by its word: "wrist" of wrist_depth_scale, "" of depth_units; else None."""
-    match = _DEPTH_UNIT.fullmatch(_word(column))
+    match = _DEPTH_UNIT.fullmatch(last_part(column))
     return None if match is None else (match[1] or "").lower()

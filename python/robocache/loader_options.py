@@ -15,7 +15,7 @@ from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import Relative, StepDelta, in_a_batch
 from .actions.declared import (
-    Declared,
+    DeclaredFeatures,
     check_absolute,
     check_alike,
     check_declared,
@@ -153,10 +153,9 @@ def open_loader(
     for index, (source, name) in enumerate(zip(sources, names, strict=True)):
         arrays += _stats(index, f"{name}norm_stats", source.norm_stats, keys, [source], windows, default)
     prefetch, reuse = whole("memory.prefetch", memory.prefetch), truth("memory.reuse_buffers", memory.reuse_buffers)
-    # The library borrows the memory of arrays during the call.
-    borrowed = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    tensors = [_lib.from_numpy(array) if isinstance(array, np.ndarray) else array for array in arrays]
     try:
-        handle = _open(prefetch, reuse, json.dumps(request), *borrowed)
+        handle = _open(prefetch, reuse, json.dumps(request), *tensors)
     except errors.Error:
         if raised:
             raise raised[0] from None
@@ -520,8 +519,8 @@ def _check_radians(name: str, blocks: Sequence[Any], streams: Sequence[Stream]) 
                 )
 
 
-def _declared(stream: Stream) -> Declared:
-    return Declared(stream.names, units_of(stream), stream.attributes, stream.name)
+def _declared(stream: Stream) -> DeclaredFeatures:
+    return DeclaredFeatures(stream.names, units_of(stream), stream.attributes, stream.name)
 
 
 def _check_normalization(normalization: Normalization, windows: Sequence[Window]) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .actions.declared import in_one_spelling, rotations_said
+from .actions.declared import rotations_said
 from .dataset import Dataset, Stream
 from .dataset import open as open_dataset
+from .feature_words import in_one_spelling
 from .frames import is_labels
 
 if TYPE_CHECKING:

@@ -5,61 +5,39 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from .. import errors
+from ..feature_words import (
+    angle_unit,
+    axes_of_turns,
+    in_one_spelling,
+    in_snake_case,
+    is_degrees,
+    kinds_of,
+    last_part,
+    letters_of,
+    matrix_entry,
+    says_relative,
+)
 from ._arrays import feature_mask
 from .conversions import Relative, Rescale, Rotate, StepDelta
 from .rotations import MATRIX_ENTRIES, rotation_width
 
-# A component's letter in a name: qw, q_x_world, w.left; r, i, j, k behind q.
-_COMPONENT = re.compile(r"(?i)(?<![a-z])(?:q|r|quat|euler)?_?([wxyz])(?![a-z])|(?<![a-z])q_?([rijk])(?![a-z])")
-_LETTERS = dict(zip("rijk", "wxyz", strict=True))
-# Words for Euler angles, by the axes that they turn about.
-_TURN = re.compile(
-    r"(?<![a-zA-Z])(?i:(roll)|(pitch)|(yaw|heading))(?![a-z])|(Roll)(?![a-z])|(Pitch)(?![a-z])|(Yaw|Heading)(?![a-z])"
-)
-_DEGREES = re.compile(r"(?i)(?<![a-z])(deg|degrees?)(?![a-z])|°")
-_RADIANS = re.compile(r"(?i)(?<![a-z])(rad|radians?)(?![a-z])")
-# Other words for units, without a plural's s.
-_SHORT_UNITS = {"radian": "rad", "degree": "deg", "°": "deg", "meter": "m", "metre": "m", "second": "s"}
-# An entry of a matrix: r01, R_12, rot[0,1], xy.
-_ENTRY = re.compile(
-    r"(?i)(?:.*[^a-z0-9])?(?:r|rot|rotation|m|mat|matrix|rotmat|rot6d|6d)?[ _.\[(]*"
-    r"(?:([0-3])[ ,_.\]()\[]*([0-3])|([xyz])([xyz]))[\])]*"
-)
-# Words for kinds of rotations, in names and in attributes.
-_KINDS = {
-    "rot6d": re.compile(r"(?i)(?<![a-z0-9])(?:rot(?:ation)?_?)?6_?d(?![a-z0-9])"),
-    "rotvec": re.compile(r"(?i)axis_?angle|rot(?:ation)?_?vec"),
-    "quat": re.compile(r"(?i)quat|(?<![a-z])q_?[wxyzrijk](?![a-z])|xyzw|wxyz|scalar_?(?:first|last)"),
-    "matrix": re.compile(r"(?i)rot_?mat|matrix"),
-    "euler": re.compile(r"(?i)euler|rpy|ypr"),
-}
 # Attributes that say what a stream's rotations are.
 _ATTRIBUTE = re.compile(
     r"(?i)(?:quaternion|quat|euler|rotation|rot|orientation)(?:_(?:type|format|order|representation))?"
 )
 _ORDERS = {"scalar_first": "quat_wxyz", "wxyz": "quat_wxyz", "scalar_last": "quat_xyzw", "xyzw": "quat_xyzw"}
 _TAKES_ROTATION = {"slerp": "quat", "angle": "euler"}
-# Parts of a row by the words of its stream's name: xyz_wxyz is a position and a quaternion. By each part its numbers.
-_PARTS = {
-    **dict.fromkeys(("xyz", "pos", "position", "point", "points", "trans", "translation", "pose"), 3),
-    **dict.fromkeys(("quat", "quats", "quaternion", "quaternions", "xquat", "wxyz", "xyzw", "qwxyz", "qxyzw"), 4),
-    "gripper": 1,
-}
-
-
 # Attributes that say whether a stream's numbers are relative: GR00T's absolute, robosuite's control_delta, ManiSkill's control_mode.
 _ABSOLUTE = re.compile(r"(?i)(?:is_)?absolute")
 _IS_RELATIVE = re.compile(r"(?i)(?:(?:is|use|control|action)_)*(?:delta|relative)s?(?:_(?:actions?|control))?")
 _MODE = re.compile(r"(?i)(?:(?:action|control|controller)_)?(?:type|mode|space|rep|representation)")
-_RELATIVE = re.compile(r"(?<![a-z])(?:rel|relative|deltas?)(?![a-z])")
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredFeatures:
     """Facts that a stream declares, for each feature; a list without entries says nothing.
 
     Args:
@@ -74,7 +52,7 @@ class Declared:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     stream: str = ""
 
-    def of(self, features: Sequence[int]) -> Declared:
+    def of(self, features: Sequence[int]) -> DeclaredFeatures:
         """Returns the facts of these features alone, in this order. Methods are those of whole rotations within them."""
         index = {feature: i for i, feature in enumerate(features)}
         names, units = (
@@ -85,10 +63,10 @@ class Declared:
             for start, stop, method in _blocks(self.attributes)
             if [index.get(f, -1) - index.get(start, 0) for f in range(start, stop)] == list(range(stop - start))
         ]
-        return Declared(names, units, {**self.attributes, "methods": kept}, self.stream)
+        return DeclaredFeatures(names, units, {**self.attributes, "methods": kept}, self.stream)
 
 
-def check_declared(name: str, conversions: Any, declared: Declared) -> None:
+def check_declared(name: str, conversions: Any, declared: DeclaredFeatures) -> None:
     """Checks what conversions say of rotations against what their stream declares; a stream without names and units passes.
 
     Raises:
@@ -122,7 +100,7 @@ def check_declared(name: str, conversions: Any, declared: Declared) -> None:
             known[conversion.start] = conversion.target
 
 
-def check_absolute(name: str, conversions: Any, declared: Declared) -> None:
+def check_absolute(name: str, conversions: Any, declared: DeclaredFeatures) -> None:
     """Checks that conversions make nothing relative that its stream's attributes declare relative already.
 
     Raises:
@@ -140,7 +118,7 @@ def check_absolute(name: str, conversions: Any, declared: Declared) -> None:
             )
 
 
-def relative_names(conversions: Any, declared: Declared, features: int) -> list[str]:
+def relative_names(conversions: Any, declared: DeclaredFeatures, features: int) -> list[str]:
     """Returns the names, of the stream or of its features, that say relative where conversions make them so once more."""
     if any(_ABSOLUTE.fullmatch(key) and value is True for key, value in declared.attributes.items()):
         return []
@@ -149,17 +127,17 @@ def relative_names(conversions: Any, declared: Declared, features: int) -> list[
         if isinstance(conversion, Relative | StepDelta):
             taken = [f for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features)) if is_taken]
             names = [declared.stream] * bool(taken) + [declared.names[f] for f in taken if f < len(declared.names)]
-            found |= dict.fromkeys(each for each in names if _RELATIVE.search(_in_snake_case(each)))
+            found |= dict.fromkeys(each for each in names if says_relative(each))
     return list(found)
 
 
 def _declares_relative(key: str, value: Any) -> bool:
     if isinstance(value, str):
-        return bool(_MODE.fullmatch(key) and _RELATIVE.search(_in_snake_case(value)))
+        return bool(_MODE.fullmatch(key) and says_relative(value))
     return (value is False and bool(_ABSOLUTE.fullmatch(key))) or (value is True and bool(_IS_RELATIVE.fullmatch(key)))
 
 
-def check_alike(name: str, conversions: Any, declared: Declared, base: Declared) -> None:
+def check_alike(name: str, conversions: Any, declared: DeclaredFeatures, base: DeclaredFeatures) -> None:
     """Checks that a stream and the base that its conversions compare it with have the same units.
 
     Raises:
@@ -192,7 +170,7 @@ def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> 
     return sorted(found)
 
 
-def subtracted_rotations(conversions: Any, declared: Declared, features: int) -> list[int]:
+def subtracted_rotations(conversions: Any, declared: DeclaredFeatures, features: int) -> list[int]:
     """Returns the features that are a rotation's by a stream's methods or names, and that conversions subtract one by one."""
     turning = {
         f for start, stop, method in _blocks(declared.attributes) if method == "slerp" for f in range(start, stop)
@@ -227,7 +205,7 @@ def _taken(conversion: Relative, features: Sequence[int | None]) -> list[int]:
     return [i for i, is_taken in enumerate(feature_mask("mask", conversion.mask, len(features))) if is_taken]
 
 
-def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Declared) -> None:
+def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: DeclaredFeatures) -> None:
     names = [declared.names[f] for f in own if f < len(declared.names)]
     expected = _expected_by_names(rotation, names)
     if expected:
@@ -266,14 +244,9 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Decl
 def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
     """Returns the rotation that the features' names say, if it is another one than `rotation`; else ""."""
     kind = rotation.partition("_")[0]
-    turns = [_axes_of_turns(each) for each in names]
-    letters = [
-        {_LETTERS.get(x.lower(), x.lower()) for found in _COMPONENT.findall(each) for x in found if x} for each in names
-    ]
-    said = "".join(
-        min(one) if len(one) == 1 else "?"
-        for one in (turn or letter for turn, letter in zip(turns, letters, strict=True))
-    )
+    turns = [axes_of_turns(each) for each in names]
+    turning = bool(turns) and all(len(turn) == 1 for turn in turns)
+    said = "".join(map(min, turns)) if turning else letters_of(names)
     if entries := _entries(names):
         if kind not in ("rot6d", "matrix"):
             return "'matrix' or a 6D rotation"
@@ -287,9 +260,7 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
     if kind == "quat" and len(orders) == 1 and not orders & {"", rotation}:
         return f"rotation {min(orders)!r}"
     kinds = {_kind_of(each) for each in names}
-    by_word = min(kinds) if len(kinds) == 1 else ""
-    if all(len(turn) == 1 for turn in turns) and turns:
-        by_word = "euler"
+    by_word = "euler" if turning else min(kinds) if len(kinds) == 1 else ""
     if kind == "quat" and sorted(said) == list("wxyz"):
         if said == rotation.removeprefix("quat_"):
             return ""
@@ -301,7 +272,9 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
     return ""
 
 
-def _check_positions(name: str, conversion: Relative, declared: Declared, features: Sequence[int | None]) -> None:
+def _check_positions(
+    name: str, conversion: Relative, declared: DeclaredFeatures, features: Sequence[int | None]
+) -> None:
     """Refuses a pose whose position is a rotation by the names or methods of its features."""
     taken = _taken(conversion, features)
     turning = {
@@ -313,7 +286,7 @@ def _check_positions(name: str, conversion: Relative, declared: Declared, featur
     for begin in range(0, len(taken), 3 + rotation_width("rotation", conversion.rotation)):
         position = taken[begin : begin + 3]
         names = [declared.names[f] for f in position if f < len(declared.names)]
-        if turning.intersection(position) or any(_kind_of(each) or _axes_of_turns(each) for each in names):
+        if turning.intersection(position) or any(_kind_of(each) or axes_of_turns(each) for each in names):
             raise errors.ArgumentError(
                 f"{name}: expected x, y, z and then the rotation, got {names or position} instead of the position; a mapping at ingest "
                 "puts features in another order"
@@ -321,7 +294,7 @@ def _check_positions(name: str, conversion: Relative, declared: Declared, featur
 
 
 def _check_radians(
-    name: str, conversion: Relative | StepDelta, declared: Declared, features: Sequence[int | None]
+    name: str, conversion: Relative | StepDelta, declared: DeclaredFeatures, features: Sequence[int | None]
 ) -> None:
     """Refuses the shorter way round, which is in radians, for angles in degrees."""
     if conversion.angles is None or not features:
@@ -334,35 +307,21 @@ def _check_radians(
         )
 
 
-def in_one_spelling(unit: str) -> str:
-    """Returns the short word for a unit that has several: m for metres."""
-    unit = unit.strip()
-    return _SHORT_UNITS.get(unit.lower().removesuffix("s"), unit)
-
-
-def is_degrees(word: str) -> bool:
-    """Whether a unit or a name says degrees."""
-    return bool(_DEGREES.search(word))
-
-
-def degrees_of(declared: Declared, features: Sequence[int]) -> str:
+def degrees_of(declared: DeclaredFeatures, features: Sequence[int]) -> str:
     """Returns the unit or the name that says degrees for one of the features, or ""."""
     said = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
     said += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
     return next((word for word in said if is_degrees(word)), "")
 
 
-def _unit_of(declared: Declared, feature: int) -> str:
+def _unit_of(declared: DeclaredFeatures, feature: int) -> str:
     """Returns a feature's unit in one spelling: its own, or degrees or radians by its name; "" if nothing says one."""
-    words = [facts[feature] for facts in (declared.units, declared.names) if feature < len(facts) and facts[feature]]
-    for word in words:
-        for unit, pattern in (("deg", _DEGREES), ("rad", _RADIANS)):
-            if pattern.search(word):
-                return unit
-    return in_one_spelling(declared.units[feature]) if feature < len(declared.units) else ""
+    said = [facts[feature] for facts in (declared.units, declared.names) if feature < len(facts)]
+    angle = next(filter(None, map(angle_unit, said)), "")
+    return angle or (in_one_spelling(declared.units[feature]) if feature < len(declared.units) else "")
 
 
-def _feature(declared: Declared, feature: int) -> str:
+def _feature(declared: DeclaredFeatures, feature: int) -> str:
     return repr(declared.names[feature]) if feature < len(declared.names) else f"feature {feature}"
 
 
@@ -385,20 +344,15 @@ def rotations_said(attributes: Mapping[str, Any]) -> dict[str, str]:
     return {key: rotation for key, rotation in said.items() if rotation}
 
 
-def _axes_of_turns(name: str) -> set[str]:
-    return {"xyz"[i % 3] for found in _TURN.findall(name) for i, word in enumerate(found) if word}
-
-
 def _kind_of(name: str) -> str:
-    return next((kind for kind, pattern in _KINDS.items() if pattern.search(name)), "")
+    return next(iter(kinds_of(name)), "")
 
 
 def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
     """Returns the row and the column, from 0, that each name says of a matrix; nothing unless all names say different ones."""
-    found = [match.groups() for name in names if (match := _ENTRY.fullmatch(name))]
-    if len(found) != len(names) or len(names) < 6:
+    pairs = [entry[2:] for entry in map(matrix_entry, names) if entry]
+    if len(pairs) != len(names) or len(names) < 6:
         return []
-    pairs = [("xyz".index(c.lower()), "xyz".index(d.lower())) if c else (int(a), int(b)) for a, b, c, d in found]
     first = 1 if any(3 in pair for pair in pairs) else 0
     pairs = [(row - first, column - first) for row, column in pairs]
     return pairs if len(set(pairs)) == len(pairs) and all(0 <= min(pair) <= max(pair) < 3 for pair in pairs) else []
@@ -406,45 +360,23 @@ def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
 
 def _said_by_stream(stream: str) -> str:
     """Returns the kind of rotation, or its name where it has an order, that a stream's name says; "" if it says none or several."""
-    last = _in_snake_case(re.split(r"[./]", stream)[-1])
-    kinds = {kind for kind, pattern in _KINDS.items() if pattern.search(last)}
-    if kinds == {"quat"}:
+    last = in_snake_case(last_part(stream))
+    kinds = kinds_of(last)
+    if kinds == ["quat"]:
         return _order_of(last) or "quat"
     # A pose in six dimensions may have any rotation.
-    return _said(last) if len(kinds) == 1 and (kinds != {"rot6d"} or "rot" in last) else ""
+    return _said(last) if len(kinds) == 1 and (kinds != ["rot6d"] or "rot" in last) else ""
 
 
 def _order_of(name: str) -> str:
     """Returns the rotation of the one order of components that a name says as a word, wxyz or xyzw; else ""."""
-    found = {f"quat_{order}" for order in re.findall(r"(?<![a-z])q?(wxyz|xyzw)(?![a-z])", _in_snake_case(name))}
+    found = {f"quat_{order}" for order in re.findall(r"(?<![a-z])q?(wxyz|xyzw)(?![a-z])", in_snake_case(name))}
     return min(found) if len(found) == 1 else ""
-
-
-def quaternions_in(stream: str, width: int) -> list[int]:
-    """Returns where quaternions begin in a row of that width whose parts the stream's name says in turn: 3 in a row of 7 for pos_quat.
-
-    Rows may repeat the parts, and each time have one number more, a gripper's, behind a position and a quaternion.
-    """
-    words = re.findall(r"[a-z]+", _in_snake_case(re.split(r"[./]", stream)[-1]))
-    parts = [
-        part for part, _ in groupby(_PARTS[word] for word in words if word in _PARTS)
-    ]  # pose_xyz, quat_wxyz: one part
-    if 4 not in parts:
-        return []
-    row = sum(parts)
-    sizes = [width] * (width == row) if 3 not in parts else [row] + [row + 1] * (1 not in parts)
-    size = next((size for size in sizes if width and width % size == 0), 0)
-    starts = [sum(parts[:i]) for i, part in enumerate(parts) if part == 4]
-    return [first + start for first in range(0, width, size) for start in starts] if size else []
-
-
-def _in_snake_case(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
 def _said(value: str) -> str:
     """Returns the kind of rotation, or its name where it has an order, that an attribute's value says; "" if it says none."""
-    said = _in_snake_case(value)
+    said = in_snake_case(value)
     for order, rotation in _ORDERS.items():
         if order in said:
             return rotation

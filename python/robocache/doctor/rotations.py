@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..dataset import Stream
+from ..feature_words import letters_of
 from ..findings import Finding
 from .streams import Survey, feature_names
 from .values import mapping_line, methods_of
@@ -72,9 +73,8 @@ def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
 
 
 def _names_components(stream: Stream, start: int) -> bool:
-    """Whether the names of four features end with x, y, z and w."""
-    names = list(stream.names)[start : start + 4]
-    return sorted(name.rstrip("])")[-1:].lower() for name in names) == list("wxyz")
+    """Whether the names of four features say x, y, z and w."""
+    return sorted(letters_of(stream.names[start : start + 4])) == list("wxyz")
 
 
 def _are_numbered(stream: Stream, start: int) -> bool:

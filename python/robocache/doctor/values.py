@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from .. import _lib
 from ..dataset import Dataset, Stream
 from ..findings import Finding
 from ..ingest.mapping import toml
+from ..ingest.methods import rotations_of
 from ..norm_stats import MIN_SPREAD
 from .streams import Clock, Survey, feature_names, index_of, is_action
 
@@ -33,7 +33,6 @@ _BYTES = 1 << 24  # scanned at a time
 _NUMBERS = 1 << 18  # compared with their neighbours at a time
 _scan_open, _scan_add, _scan_found = (_lib.function(f"scan_{name}") for name in ("open", "add", "found"))
 _array_of = _lib.function("array_of")
-_QUATERNION = re.compile(r"(?i)^(.*?)(?:quat(?:ernion)?|q|rotation|orientation|rot)?[._]?q?([wxyz])$")
 
 
 @dataclass
@@ -110,13 +109,12 @@ def check_arrays(survey: Survey) -> Iterator[Finding]:
 
 def scan(stream: Stream, survey: Survey) -> Scan:
     """Scans a stream of numbers in one pass, a few MB at a time."""
-    ends, blocks = limits(stream), np.array(quaternions(stream), np.int64)
-    bounds = None if ends is None else np.concatenate(ends)
+    bounds = limits(stream)
     opened = _scan_open(
         stream._opened.handle,
         index_of(stream._opened.handle, stream.name),
-        None if bounds is None else _lib.from_numpy(bounds),
-        _lib.from_numpy(blocks),
+        None if bounds is None else _lib.from_numpy(np.concatenate(bounds)),
+        _lib.from_numpy(np.array(quaternions(stream), np.int64)),
     )
     done = 0
     while done < stream.rows:
@@ -155,14 +153,7 @@ def quaternions(stream: Stream) -> list[int]:
             blocks.add(start)
         elif method == "pose" and stop - start == 7:
             blocks.add(start + 3)
-    for f in range(len(stream.names) - 3):
-        parts = [_QUATERNION.match(name) for name in stream.names[f : f + 4]]
-        if all(parts):
-            letters = "".join(part[2].lower() for part in parts if part)
-            stems = {part[1] for part in parts if part}
-            if letters in ("wxyz", "xyzw") and len(stems) == 1:
-                blocks.add(f)
-    return sorted(blocks)
+    return sorted(blocks.union(start for start, *_ in rotations_of(stream.name, stream.names, stream.shape)))
 
 
 def methods_of(stream: Stream) -> Iterator[tuple[int, int, str]]:

@@ -26,6 +26,7 @@ from ..feature_names import (
     own_units,
     units_of_names,
 )
+from ..feature_words import known_unit, last_part
 from ..frames import is_labels, says_depth
 from .mapping import toml
 from .recording import Frames, Notes, Recording, Rows, Samples, SourceError, Texts
@@ -91,7 +92,7 @@ _LEAST_SIDE = 8
 _CUT = "windows run across them; an episode for each needs a source that is cut there"
 
 
-class Declared:
+class DeclaredEpisodes:
     """What the streams of one recording declare, part by part."""
 
     def __init__(self, what: str, notes: Notes) -> None:
@@ -257,7 +258,7 @@ class Features:
 
 def _word(name: str) -> str:
     """Returns the last part of a name, in small letters: "dones" of "data/dones", "episode_id" of "log.episode_id"."""
-    return re.split(r"[./]", name.lower())[-1]
+    return last_part(name).lower()
 
 
 def _count_episodes(word: str, values: np.ndarray, rows: int) -> int:
@@ -376,11 +377,7 @@ def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Not
 # ---- depth ----
 
 # Metres of the units that may be declared.
-METRES = {
-    **dict.fromkeys(("m", "meter", "meters", "metre", "metres"), 1.0),
-    **dict.fromkeys(("cm", "centimeter", "centimeters", "centimetre", "centimetres"), 0.01),
-    **dict.fromkeys(("mm", "millimeter", "millimeters", "millimetre", "millimetres"), 0.001),
-}
+_METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
 # A larger number may be units a metre (1000, 5000), or millimetres a unit.
 _MOST_METRES = 0.01
 
@@ -396,7 +393,7 @@ def depth_unit_m(camera: str, said: Mapping[str, Any], notes: Notes) -> float | 
         if whose is None or whose not in camera.lower():
             continue
         (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
-        metres = METRES.get(value.strip().lower()) if isinstance(value, str) else value
+        metres = _METRES.get(known_unit(value) or "") if isinstance(value, str) else value
         if (
             isinstance(metres, int | float)
             and not isinstance(metres, bool)
@@ -443,7 +440,7 @@ class Depth:
         unit_m = None
         if says is not False and not is_labels(camera):
             units = str(own_units(own, 1).get("units", "")).strip()
-            if units and (unit_m := METRES.get(units.lower())) is None:
+            if units and (unit_m := _METRES.get(known_unit(units) or "")) is None:
                 raise SourceError(f"{where}: attribute units: expected m, cm or mm of depth, got {units!r}")
             for attributes in (own, *above) if says else (own,):
                 unit_m = depth_unit_m(camera, attributes, notes) if unit_m is None else unit_m

@@ -7,51 +7,50 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
+from itertools import groupby
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..actions.declared import is_degrees, quaternions_in
+from ..feature_words import (
+    FLAT_ROTATION,
+    FLAT_TRANSFORM,
+    MATRIX,
+    NO_ROTATION,
+    ORIENTATION,
+    QUATERNION,
+    ROTATIONS,
+    WITH_COMPONENTS,
+    WITH_ORDER,
+    components_of,
+    in_snake_case,
+    is_degrees,
+    kinds_of,
+    last_part,
+    matrix_entry,
+    says,
+    says_relative,
+    words_of,
+)
 from .recording import Notes, Ragged, Rows, Samples
 
 Block = list[Any]  # [start, stop, method]
 
-# A word that means a quaternion of four numbers, and a word that means a rotation, a quaternion if its components are x, y, z, w.
-_QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
-_ROTATION = _QUATERNION | {"q", "r", "o", "orientation", "orient", "ori", "orn", "rotation", "rot", "attitude"}
-_WITH_ORDER = _QUATERNION | {"wxyz", "xyzw", "qwxyz", "qxyzw"}
-_ORIENTATION = {"orientation", "orientations", "orient", "ori", "orn", "attitude"}
-# Words of a stream whose rows are four numbers or several times four, unless a word says other things of which there are four.
-_OF_FOUR = _QUATERNION | _ORIENTATION | {"rotation", "rotations", "rot", "rots"}
+# Words of things of which there are four.
 _OF_PARTS = {
     *("wheel", "wheels", "joint", "joints", "motor", "motors", "leg", "legs", "caster", "casters", "finger", "fingers"),
     *("speed", "count", "counts", "error", "torque", "weight", "weights"),
 }
-# Words for a matrix a row that holds a rotation.
-_MATRIX = {
-    *("rotation", "rotations", "rot", "orientation", "matrix", "matrices", "mat", "rotmat", "extrinsic", "extrinsics"),
-    *("world", "transform", "transforms", "tf", "pose", "poses", "R", "T", "xmat", "ximat"),
-}
-# Words for a matrix that is written in a line: 9 entries of a rotation, 12 or 16 of a transform.
-_FLAT_ROTATION = {"rotation", "rot", "orientation", "matrix", "matrices", "mat", "rotmat", "R", "xmat", "ximat"}
-_FLAT_TRANSFORM = {"matrix", "matrices", "mat", "extrinsic", "extrinsics", "transform", "transforms", "tf", "pose", "T"}
-# Six numbers of a rotation, and an entry of a matrix in a name: r01, rot_12, R[0,1], T03.
-_SIX = re.compile(r"(?i)(?<![a-z])rot(?:ation)?_?6_?d(?![a-z0-9])|(?<![a-z0-9])6_?d_?rot(?:ation)?(?![a-z])")
-_ENTRY = re.compile(
-    r"(?i)((?:.*[^a-z0-9])?(?:r|rot|rotation|rotmat|rot_mat|m|mat|matrix|t|tf|transform|pose))[ _.\[(]*([0-4])[ ,_.\])(\[]*([0-4])[\])]*"
-)
 _GRIDS = {(2, 3), (3, 2), (3, 3), (3, 4), (4, 4)}
 # PX4 calls a quaternion q. Elsewhere q is as often joint positions.
-PX4_WORDS = _QUATERNION | {"q"}
-# Words for quantities of a rotation that are not rotations themselves.
-_OTHER = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
+PX4_WORDS = QUATERNION | {"q"}
 # PX4's words for angles. Its unit is the radian, where a name does not end with another one.
 _PX4_ANGLE = {"yaw", "heading", "cog", "course", "bearing", "azimuth", "roll", "pitch", "euler"}
 _PX4_OTHER = {
-    *_OTHER,
+    *NO_ROTATION,
     *("deg", "degrees", "speed", "delta", "accuracy", "acc", "scale", "torque", "thrust", "body_rate", "ratio"),
     *("ratios", "variances", "innov", "innovation", "innovations", "test", "integ", "integral", "gain", "weight"),
     *("count", "flag", "flags", "error", "quality", "confidence", "trim", "offset", "control", "input", "stick"),
@@ -78,9 +77,6 @@ _ROS_ANGLES = {
     "unitree_legged_msgs/IMU": {"rpy"},
     "vision_msgs/Pose2D": {"theta"},
 }
-# Names of rotation vectors: three numbers, the axis times the angle.
-_ROTATION_VECTOR = re.compile(r"(?i)(?<![a-z])(axis_?angle|rot_?vec|rotation_?vector|axang)(?![a-z])")
-_RELATIVE = re.compile(r"(?i)(?<![a-z])(rel|relative|delta)(?![a-z])")
 # The components of one: rotvec_x, axis_angle1; and of Universal Robots' actual_TCP_pose_3.
 _VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz0-3])\]?")
 # Components behind a position's x, y and z: of a rotation vector (LeRobot's ee.wx), of that or of three angles (rx).
@@ -149,19 +145,13 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
         (r"robot\d+_demo_(start|end)_pose", (6,), VECTOR_POSE),
     ),
 }
-# A component's letter ends a name, or a word within one: qx, q[x], qx_world, q_x_world.
-_COMPONENT = re.compile(r"[ ._/\[-]?([xyzwXYZW])\]?(?=$|[ ._/\[(-])")
-# Components may have other letters: qr, qi, qj, qk, and qs for the scalar.
-_OTHER_COMPONENT = re.compile(
-    r"(?i)(?<![a-z])(q|quat|quaternion|rot|rotation|ori|orientation)[ ._/\[-]?([rsijk])\]?(?=$|[ ._/\[(-])"
-)
-_OTHER_LETTERS = {"r": "w", "s": "w", "i": "x", "j": "y", "k": "z"}
-# A scalar may have another name than its vector: w beside rx, ry, rz.
-_SCALAR = re.compile(r"(?i)((?:.*[ ._/\[])?)w\]?")
-_BRACKETS = re.compile(r" *[\[(][^\])]*[\])]")
-_GAP = "\0"  # where a component's letter was
+# Parts of a row by the words of its stream's name: xyz_wxyz is a position and a quaternion. By each part its numbers.
+_PARTS = {
+    **dict.fromkeys(("xyz", "pos", "position", "point", "points", "trans", "translation", "pose"), 3),
+    **dict.fromkeys(WITH_ORDER, 4),
+    "gripper": 1,
+}
 _NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 # More values than this name no subjects: counters, as some drivers write them there.
@@ -295,13 +285,13 @@ def _by_schema(format: str, stream: str, shape: Sequence[int]) -> list[Block]:
 
 def _rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
     """Returns the rotation vectors and matrices that names declare, which are held: numbers between two are no rotation between."""
-    last = re.split(r"[./]", stream)[-1]
+    last = last_part(stream)
     words = words_of(last) | set(re.findall(r"(?<![A-Za-z])[RT](?![A-Za-z])", last))  # R, T_WC
-    flat = {9: _FLAT_ROTATION, 12: _FLAT_TRANSFORM, 16: _FLAT_TRANSFORM}.get(shape[-1] if shape else 0, set())
-    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and words & _MATRIX) or words & flat
-    if is_matrix and not words & _OTHER:
+    flat = {9: FLAT_ROTATION, 12: FLAT_TRANSFORM, 16: FLAT_TRANSFORM}.get(shape[-1] if shape else 0, set())
+    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and words & MATRIX) or words & flat
+    if is_matrix and not words & NO_ROTATION:
         return [[0, prod(shape), "previous"]]
-    if shape and shape[-1] == 6 and _SIX.search(last) and not words & _OTHER:
+    if shape and shape[-1] == 6 and _says_six(last) and not words & NO_ROTATION:
         return [[0, prod(shape), "previous"]]
     if shape and shape[-1] == 3 and _says_vector(last):
         return [[0, prod(shape), "previous"]]
@@ -345,9 +335,9 @@ def _matrices_of(names: Sequence[str]) -> set[int]:
     found: dict[str, dict[tuple[int, int], int]] = {}
     rows: set[int] = set()
     for index, name in enumerate(names):
-        if match := _ENTRY.fullmatch(name) or _ENTRY.fullmatch(_without_units(name)):
-            found.setdefault(match[1].lower(), {})[int(match[2]), int(match[3])] = index
-        if _SIX.search(name) and not words_of(name) & _OTHER:
+        if (entry := matrix_entry(name)) and entry[1]:
+            found.setdefault(entry[0], {})[entry[2:]] = index
+        if _says_six(name) and not words_of(name) & NO_ROTATION:
             rows.add(index)
     for entries in found.values():
         first = min(min(entries))
@@ -366,7 +356,11 @@ def _stamps_in_parts(names: Sequence[str]) -> list[Block]:
 
 
 def _says_vector(name: str) -> bool:
-    return bool(_ROTATION_VECTOR.search(name)) and not _RELATIVE.search(name) and not words_of(name) & _OTHER
+    return "rotvec" in kinds_of(name) and not says_relative(name) and not words_of(name) & NO_ROTATION
+
+
+def _says_six(name: str) -> bool:
+    return "rot6d" in kinds_of(name) and "rot" in name.lower()
 
 
 def ros_angles(type: str, field: str) -> bool:
@@ -402,29 +396,27 @@ def says_degrees(units: Any) -> bool:
     return any(is_degrees(unit) for unit in (units if isinstance(units, list) else [units]) if isinstance(unit, str))
 
 
-def rotations_of(
-    stream: str, names: Sequence[str], shape: Sequence[int], words: Iterable[str] = _QUATERNION
-) -> list[Block]:
+def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words: Set[str] = QUATERNION) -> list[Block]:
     """Returns the quaternions in a row of that shape: [[start, stop, "slerp"], ...].
 
     words: the words that declare four numbers without names of components.
     """
     features = prod(shape)
     starts = []
-    of_four = words_of(re.split(r"[./]", stream)[-1]).isdisjoint(_OF_PARTS) or len(shape) > 1
-    if shape and shape[-1] == 4 and _says(stream, _OF_FOUR.union(words) if of_four else words):
+    of_four = words_of(last_part(stream)).isdisjoint(_OF_PARTS) or len(shape) > 1
+    if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if of_four else words):
         starts = list(range(0, features, 4))
     elif len(names) == features:
         starts = _by_names(names, words)
-    if not starts and shape and _says(stream, _WITH_ORDER):
+    if not starts and shape and says(stream, WITH_ORDER):
         starts = [
-            row + start for row in range(0, features, shape[-1] or 1) for start in quaternions_in(stream, shape[-1])
+            row + start for row in range(0, features, shape[-1] or 1) for start in _quaternions_in(stream, shape[-1])
         ]
     return [[start, start + 4, "slerp"] for start in starts]
 
 
-def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
-    components = _components_of(names)
+def _by_names(names: Sequence[str], words: Set[str]) -> list[int]:
+    components = components_of(names)
     numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
     sizes: dict[str, int] = {}
     for numbers in numbered:
@@ -435,13 +427,13 @@ def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
         if starts and start < starts[-1] + 4:
             continue
         for found, letters, of in (
-            (components, ("wxyz",), _ROTATION),
-            (numbered, ("0123", "1234"), _ORIENTATION.union(words)),
+            (components, ("wxyz",), WITH_COMPONENTS),
+            (numbered, ("0123", "1234"), ORIENTATION.union(words)),
         ):
             four = found[start : start + 4]
             if any(
                 "".join(sorted(one[stem] for one in four)) in letters
-                and _says(stem, of)
+                and says(stem, of)
                 and (found is components or sizes[stem] == 4)
                 for stem in set(four[0]).intersection(*four[1:])
             ):
@@ -450,17 +442,17 @@ def _by_names(names: Sequence[str], words: Iterable[str]) -> list[int]:
     for stem in [] if starts else sizes:
         at = [index for index, numbers in enumerate(numbered) if stem in numbers]
         in_turn = [int(numbered[index][stem]) - int(numbered[at[0]][stem]) for index in at] == list(range(len(at)))
-        if in_turn and at[-1] - at[0] < len(at) and _says(stem, _WITH_ORDER):
-            starts += [at[0] + start for start in quaternions_in(stem, len(at))]
+        if in_turn and at[-1] - at[0] < len(at) and says(stem, WITH_ORDER):
+            starts += [at[0] + start for start in _quaternions_in(stem, len(at))]
     return sorted(starts)
 
 
 def scattered(names: Sequence[str]) -> list[list[int]]:
     """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
     components: dict[str, list[tuple[int, str]]] = {}
-    for number, found in enumerate(_components_of(names)):
+    for number, found in enumerate(components_of(names)):
         for stem, letter in found.items():
-            if _says(stem, _ROTATION):
+            if says(stem, WITH_COMPONENTS):
                 components.setdefault(stem, []).append((number, letter))
     return [
         [number for number, _ in four]
@@ -469,40 +461,22 @@ def scattered(names: Sequence[str]) -> list[list[int]]:
     ]
 
 
-def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
-    """Returns for each name the letters x, y, z or w that may be a component's, by the rest of the name.
+def _quaternions_in(stream: str, width: int) -> list[int]:
+    """Returns where quaternions begin in a row of that width whose parts the stream's name says in turn: 3 in a row of 7 for pos_quat.
 
-    A w alone is the scalar of a rotation beside it that has x, y and z, such as rx, ry, rz, but no w. Beside h and l it is a width.
+    Rows may repeat the parts, and each time have one number more, a gripper's, behind a position and a quaternion.
     """
-    components = [_components(name) for name in names]
-    letters: dict[str, set[str]] = {}
-    for found in components:
-        for stem, letter in found.items():
-            letters.setdefault(stem, set()).add(letter)
-    lower = {name.lower().rstrip("]") for name in names}
-    for name, found in zip(names, components, strict=True):
-        match = _SCALAR.fullmatch(_without_units(name))
-        if match is None or {f"{match[1]}h".lower(), f"{match[1]}l".lower()} & lower:
-            continue
-        for stem in letters:
-            vector = stem.removeprefix(match[1]).removesuffix(_GAP).rstrip(" ._").lower()
-            if letters[stem] == set("xyz") and stem.startswith(match[1]) and vector in _ROTATION:
-                found[stem] = "w"
-    return components
-
-
-def _components(name: str) -> dict[str, str]:
-    name = _without_units(name)
-    found = {
-        f"{name[: match.start()]}{_GAP}{name[match.end() :]}": match[1].lower() for match in _COMPONENT.finditer(name)
-    }
-    for match in _OTHER_COMPONENT.finditer(name):
-        found[f"{name[: match.end(1)]}{_GAP}{name[match.end() :]}"] = _OTHER_LETTERS[match[2].lower()]
-    return found
-
-
-def _without_units(name: str) -> str:
-    return _BRACKETS.sub(lambda brackets: brackets[0] if len(brackets[0].strip()) == 3 else "", name)
+    words = re.findall(r"[a-z]+", in_snake_case(last_part(stream)))
+    parts = [
+        part for part, _ in groupby(_PARTS[word] for word in words if word in _PARTS)
+    ]  # pose_xyz, quat_wxyz: one part
+    if 4 not in parts:
+        return []
+    row = sum(parts)
+    sizes = [width] * (width == row) if 3 not in parts else [row] + [row + 1] * (1 not in parts)
+    size = next((size for size in sizes if width and width % size == 0), 0)
+    starts = [sum(parts[:i]) for i, part in enumerate(parts) if part == 4]
+    return [first + start for first in range(0, width, size) for start in starts] if size else []
 
 
 def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]:
@@ -541,19 +515,3 @@ def _runs(features: Sequence[int], method: str) -> list[Block]:
 def declares_whole(dtype: object) -> bool:
     """Whether a file's word for a dtype says bool or integer."""
     return str(dtype).startswith(("bool", "int", "uint"))
-
-
-def says_quaternion(name: str) -> bool:
-    """Whether the last part of a type's or field's name has a word for a quaternion."""
-    return _says(name, _QUATERNION)
-
-
-def _says(name: str, words: Iterable[str]) -> bool:
-    before, _, after = name.partition(_GAP)
-    said = words_of(re.split(r"[./]", before)[-1] + after)
-    return not said.isdisjoint(words) and said.isdisjoint(_OTHER)
-
-
-def words_of(name: str) -> set[str]:
-    """Returns the words of a name in lower case: of "anchorId" and of "anchor_id" they are anchor and id."""
-    return {word.lower() for word in _WORD.findall(name)}

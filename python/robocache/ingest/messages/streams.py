@@ -15,7 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..methods import PX4_WORDS, px4_of_several, ros_angles, rotations_of, says_quaternion, with_held, with_others
+from ...feature_words import QUATERNION, says
+from ..methods import PX4_WORDS, px4_of_several, ros_angles, rotations_of, with_held, with_others
 from ..recording import Ragged, Rows, Samples, SourceError, Texts
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
@@ -407,7 +408,7 @@ class Topic:
         names = []
         for leaf in leaves:
             stem, dot, name = leaf.path.rpartition(".")
-            names.append(f"{stem}{dot}quaternion.{name}" if says_quaternion(leaf.of) else leaf.path)
+            names.append(f"{stem}{dot}quaternion.{name}" if says(leaf.of, QUATERNION) else leaf.path)
         words = {"words": PX4_WORDS} if self._origin.schema.startswith("px4_msgs/") else {}
         field = names[0] if len(names) == 1 else ""  # an array: a message of one field has the topic's name
         if dtype.kind in "biu":

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, WORDS_OF_SUBJECTS, Ids, words_of
+from ...feature_words import words_of
+from ..methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, WORDS_OF_SUBJECTS, Ids
 from ..recording import Samples
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
