@@ -10,7 +10,6 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import whole
-from ._fma import fma
 from ._operation import Array
 from .norm_stats import MIN_SPREAD, as_stats
 
@@ -163,14 +162,10 @@ class Affine:
         if factor.ndim > len(shape):
             between = [1] * (x.ndim - factor.ndim)
             factor, summand = (part.reshape(len(part), *between, *shape) for part in (factor, summand))
-        if in_torch:
-            from ._multiply_add import multiply_add
-
-            of_torch = multiply_add(x, factor, summand)
-            return of_torch.clamp(-1, 1) if clips else of_torch
         with np.errstate(all="ignore"):
-            y = np.asarray(fma(np, x, factor, summand))
-            return np.clip(y, -1, 1).astype(y.dtype) if clips else y
+            y = (x.double() if in_torch else x.astype(np.float64)) * factor + summand
+            y = y.clip(-1, 1) if clips else y
+            return y.to(x.dtype) if in_torch else np.asarray(y.astype(x.dtype))
 
     def _rows(self, x: Any, dataset_index: Any, sources: int, in_torch: bool) -> Any:
         """Returns the index into the sources: one for all, or one for each row of x."""
