@@ -51,10 +51,8 @@ def make_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         made.add_argument("--debug", action="store_true", help="show the traceback of an error")
-        return made
-
-    def json_option(made: argparse.ArgumentParser) -> None:
         made.add_argument("--json", action="store_true", help="print JSON instead of text, of a failure too")
+        return made
 
     def format_option(made: argparse.ArgumentParser, summary: str) -> None:
         made.add_argument("--format", help=f"{', '.join(FORMATS)} ({summary})")
@@ -121,7 +119,6 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--workers", type=_positive(int), help="processes that share the recordings out (default 1)")
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
     ingest_options(made)
-    json_option(made)
     made.set_defaults(append=False)
 
     made = command(
@@ -133,7 +130,6 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("source", help="as of robocache ingest")
     made.add_argument("cache", help="the cache to add to; open readers do not change")
     ingest_options(made)
-    json_option(made)
     made.set_defaults(append=True, dry_run=False, overwrite=False, workers=None)
 
     made = command(
@@ -147,7 +143,6 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("plan", help="the directory to make, in which the shards will be")
     made.add_argument("--shards", type=_positive(int), required=True, help="how many")
     ingest_options(made)
-    json_option(made)
 
     made = command("convert", "convert one shard of a plan", "robocache convert work --shard 3")
     made.add_argument("plan", help="what robocache plan made")
@@ -158,7 +153,6 @@ def make_parser() -> argparse.ArgumentParser:
         required=True,
         help="its number, from 0, of N that there must be; one that is finished is left alone",
     )
-    json_option(made)
 
     made = command(
         "merge",
@@ -169,7 +163,6 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("shards", nargs="+", metavar="plan", help="what robocache plan made, or all its shards")
     made.add_argument("cache", help="the directory to write")
     made.add_argument("--overwrite", action="store_true", help="replace a cache that is there")
-    json_option(made)
 
     made = command(
         "export",
@@ -198,7 +191,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="LeRobot: what a feature is called; streams of one feature are put together in this order",
     )
     made.add_argument("--video", action="store_true", help="LeRobot: cameras as H.264 in mp4 (default: as image files)")
-    json_option(made)
 
     made = command(
         "inspect",
@@ -219,7 +211,6 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--plot", metavar="FILE", help="save a picture of values, episode lengths and recorded clocks")
     made.add_argument("--episode", type=int, default=0, help="the episode that the picture looks at (default 0)")
     made.add_argument("--verify", action="store_true", help="check every byte against its checksum first")
-    json_option(made)
 
     made = command(
         "doctor",
@@ -244,7 +235,6 @@ def make_parser() -> argparse.ArgumentParser:
     memory_option(made)
     links_option(made)
     add_arguments(made)
-    json_option(made)
 
     made = command(
         "skew",
@@ -260,7 +250,6 @@ def make_parser() -> argparse.ArgumentParser:
         default=1000,
         help="how many moments to draw if the recording has none of a policy (default 1000)",
     )
-    json_option(made)
 
     made = command(
         "bench",
@@ -277,7 +266,6 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", default="float32", help="of the batch's floats (default float32)")
     made.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda where it works)")
     made.add_argument("--seconds", type=_positive(float), default=3.0, help="how long to measure (default 3)")
-    json_option(made)
 
     made = command(
         "demo",
@@ -288,7 +276,6 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument("--out", default="demo", help="the folder for the cache and the picture (default demo)")
     made.add_argument("--episodes", type=_positive(int), default=24, help="of 10 s each (default 24)")
     made.add_argument("--seed", type=int, default=0, help="another seed, other recordings (default 0)")
-    json_option(made)
 
     made = command(
         "info",
@@ -299,15 +286,13 @@ def make_parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--report", action="store_true", help="print what a bug report needs, the self-test too, without user paths"
     )
-    json_option(made)
 
-    made = command(
+    command(
         "self-test",
         "run every operation and a loader on every device, against stored answers",
         "robocache self-test",
         "robocache self-test --json",
     )
-    json_option(made)
     return parser
 
 

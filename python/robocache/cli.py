@@ -131,6 +131,12 @@ def _offsets(given: list[tuple[str, str]]) -> dict[str, str]:
     return offsets
 
 
+def _reading(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns how a source is read, as ingest, plan and preview take it."""
+    names = ("format", "on_error", "mapping", "memory_limit", "follow_links")
+    return {name: getattr(arguments, name) for name in names} | given_options(arguments)
+
+
 def _ingest(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(arguments)
@@ -139,17 +145,12 @@ def _ingest(arguments: argparse.Namespace) -> int:
     report = ingest(
         arguments.source,
         arguments.cache,
-        format=arguments.format,
-        on_error=arguments.on_error,
         repair=arguments.repair,
         offsets=_offsets(arguments.offset),
-        mapping=arguments.mapping,
-        memory_limit=arguments.memory_limit,
-        follow_links=arguments.follow_links,
         overwrite=arguments.overwrite,
         append=arguments.append,
         workers=arguments.workers,
-        **given_options(arguments),
+        **_reading(arguments),
     )
     return _show_report(report, arguments)
 
@@ -166,15 +167,7 @@ def _show_report(report: IngestReport, arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(arguments: argparse.Namespace) -> int:
-    found = preview(
-        arguments.source,
-        format=arguments.format,
-        on_error=arguments.on_error,
-        mapping=arguments.mapping,
-        memory_limit=arguments.memory_limit,
-        follow_links=arguments.follow_links,
-        **given_options(arguments),
-    )
+    found = preview(arguments.source, **_reading(arguments))
     if arguments.json:
         _print_json(found.to_dict())
     else:
@@ -187,14 +180,9 @@ def _plan(arguments: argparse.Namespace) -> int:
         arguments.source,
         arguments.plan,
         shards=arguments.shards,
-        format=arguments.format,
-        on_error=arguments.on_error,
         repair=arguments.repair,
         offsets=_offsets(arguments.offset),
-        mapping=arguments.mapping,
-        memory_limit=arguments.memory_limit,
-        follow_links=arguments.follow_links,
-        **given_options(arguments),
+        **_reading(arguments),
     )
     if arguments.json:
         _print_json({**planned.described, "folder": str(planned.folder)})

@@ -16,53 +16,16 @@ from typing import Any
 from ..errors import ArgumentError, Error, FileError
 from . import options
 from .files import POINTER, is_cache, is_pointer, list_files
-from .formats import (
-    Format,
-    agibot,
-    aloha,
-    calvin,
-    clouds,
-    csv,
-    droid,
-    euroc,
-    lerobot,
-    maniskill,
-    mcap,
-    npz,
-    rlds,
-    robomimic,
-    robotwin,
-    rosbag1,
-    rosbag2,
-    ulog,
-    zarr,
-)
+from .formats import Format, calvin, clouds, csv, euroc, hdf5, lerobot, mcap, npz, rlds, rosbag1, rosbag2, ulog, zarr
 from .recording import SourceError
 
 GROUP = "robocache.formats"
 # Files that are looked at where none is of a known format.
 _LOOKED_AT = 100
-_MODULES = (
-    lerobot,
-    robomimic,
-    aloha,
-    robotwin,
-    droid,
-    agibot,
-    maniskill,
-    rlds,
-    calvin,
-    zarr,
-    npz,
-    rosbag2,
-    mcap,
-    rosbag1,
-    ulog,
-    euroc,
-    clouds,
-    csv,
-)
-FORMATS: dict[str, Format] = {module.FORMAT.name: module.FORMAT for module in _MODULES}
+_MODULES = (rlds, calvin, zarr, npz, rosbag2, mcap, rosbag1, ulog, euroc, clouds, csv)
+FORMATS: dict[str, Format] = {
+    entry.name: entry for entry in (lerobot.FORMAT, *hdf5.FORMATS, *(module.FORMAT for module in _MODULES))
+}
 # Of formats of other packages that do not work, why.
 BROKEN: dict[str, str] = {}
 

@@ -43,6 +43,11 @@ class _Options(TypedDict, total=False):
     dtype: Any
 
 
+class _Call(_Options, total=False):
+    target_lengths: Any
+    out: Any
+
+
 @overload
 def fuse_multimodal(
     streams: Mapping[_Name, tuple[Array, Any]] | Sequence[tuple[Array, Any]],
@@ -51,9 +56,7 @@ def fuse_multimodal(
     output: Literal["concat"] = ...,
     return_valid: Literal[False] = ...,
     return_age: Literal[False] = ...,
-    target_lengths: Any = ...,
-    out: Any = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_Call],
 ) -> Array: ...
 @overload
 def fuse_multimodal(
@@ -63,9 +66,7 @@ def fuse_multimodal(
     output: Literal["concat"] = ...,
     return_valid: Literal[True],
     return_age: Literal[False] = ...,
-    target_lengths: Any = ...,
-    out: Any = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_Call],
 ) -> tuple[Array, Array]: ...
 @overload
 def fuse_multimodal(
@@ -75,9 +76,7 @@ def fuse_multimodal(
     output: Literal["concat"] = ...,
     return_valid: Literal[False] = ...,
     return_age: Literal[True],
-    target_lengths: Any = ...,
-    out: Any = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_Call],
 ) -> tuple[Array, Array]: ...
 @overload
 def fuse_multimodal(
@@ -87,9 +86,7 @@ def fuse_multimodal(
     output: Literal["concat"] = ...,
     return_valid: Literal[True],
     return_age: Literal[True],
-    target_lengths: Any = ...,
-    out: Any = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_Call],
 ) -> tuple[Array, Array, Array]: ...
 @overload
 def fuse_multimodal(
@@ -99,9 +96,7 @@ def fuse_multimodal(
     output: Literal["dict"],
     return_valid: Literal[False] = ...,
     return_age: Literal[False] = ...,
-    target_lengths: Any = ...,
-    out: Any = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_Call],
 ) -> dict[_Name, Array]: ...
 @overload
 def fuse_multimodal(
@@ -111,9 +106,7 @@ def fuse_multimodal(
     output: Literal["dict"],
     return_valid: Literal[False] = ...,
     return_age: Literal[False] = ...,
-    target_lengths: Any = ...,
-    out: Any = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_Call],
 ) -> list[Array]: ...
 @overload
 def fuse_multimodal(
@@ -123,9 +116,7 @@ def fuse_multimodal(
     output: str = ...,
     return_valid: bool = ...,
     return_age: bool = ...,
-    target_lengths: Any = ...,
-    out: Any = ...,
-    **options: Unpack[_Options],
+    **options: Unpack[_Call],
 ) -> Any: ...
 @_fuse.documents
 def fuse_multimodal(

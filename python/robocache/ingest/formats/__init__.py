@@ -1,6 +1,7 @@
 """The entry of each format, one module a format. It is known before the reader and the reader's libraries are imported.
 
-Each module defines `FORMAT`, its dataclass of options, and the function that recognises its files. ``registry`` lists them.
+Each module defines `FORMAT`, its dataclass of options, and the function that recognises its files; ``hdf5`` has several.
+``registry`` lists them.
 """
 
 from __future__ import annotations
@@ -63,6 +64,16 @@ class Format:
             if self.reader.startswith("robocache."):
                 raise
             raise Error(f"format {self.name!r}: {self.reader}: {type(error).__name__}: {error}") from error
+
+
+def has_suffix(file: Path, *suffixes: str) -> bool:
+    """Whether a file's name has one of these endings, in letters of any case, and is not hidden."""
+    return file.name.lower().endswith(suffixes) and not file.name.startswith(".")
+
+
+def first(is_one: Callable[[Path], bool]) -> Callable[[Path, Sequence[Path]], Path | None]:
+    """Returns the `find_sign` of a format whose files show it one by one."""
+    return lambda source, files: next(filter(is_one, files), None)
 
 
 # ---- options that several formats share ----

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 from ..options import option
-from . import Format, RateOptions
+from . import Format, RateOptions, first
 
 # Says which steps are an episode's.
 EPISODES = "ep_start_end_ids.npy"
@@ -25,15 +23,11 @@ class CalvinOptions(RateOptions):
     )
 
 
-def _find_episodes(source: Path, files: Sequence[Path]) -> Path | None:
-    return next((file for file in files if file.name == EPISODES), None)
-
-
 FORMAT = Format(
     "calvin",
     "CALVIN dataset",
     EPISODES,
-    _find_episodes,
+    first(lambda file: file.name == EPISODES),
     CalvinOptions,
     "robocache.ingest.calvin",
     "pip install robocache",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from ...errors import ArgumentError
 from ..options import option
-from . import Format, RateOptions
+from . import Format, RateOptions, first
 
 # Files that can only be clouds, and those that are taken for clouds where the user says that they are.
 _CLOUDS = (".ply", ".pcd", ".las", ".laz", ".pcd.bin")
@@ -41,15 +40,11 @@ def is_cloud(file: Path, arrays: bool = True) -> bool:
     return (in_kitti or name.endswith(suffixes)) and not name.startswith(".")
 
 
-def _find_cloud(source: Path, files: Sequence[Path]) -> Path | None:
-    return next((file for file in files if is_cloud(file, arrays=False)), None)
-
-
 FORMAT = Format(
     "clouds",
     "folder of point clouds",
     "*.ply, *.pcd, *.las, *.laz",
-    _find_cloud,
+    first(lambda file: is_cloud(file, arrays=False)),
     CloudOptions,
     "robocache.ingest.clouds",
     "pip install 'robocache[lidar]'",

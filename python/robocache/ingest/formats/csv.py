@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..options import option
-from . import CameraOptions, Format
+from . import CameraOptions, Format, first, has_suffix
 
 
 @dataclass(frozen=True)
@@ -28,18 +27,14 @@ SUFFIXES = (".csv", ".tsv")
 
 def is_csv(file: Path) -> bool:
     """Whether the name of a file is that of a log that is not hidden."""
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
-
-
-def _find_csv(source: Path, files: Sequence[Path]) -> Path | None:
-    return next(filter(is_csv, files), None)
+    return has_suffix(file, *SUFFIXES)
 
 
 FORMAT = Format(
     "csv",
     "folder of CSV logs",
     "*.csv, *.tsv",
-    _find_csv,
+    first(is_csv),
     CsvOptions,
     "robocache.ingest.csv",
     "pip install pyarrow",

@@ -1,12 +1,15 @@
-"""Recognises the layouts of HDF5 files by name and first bytes, before h5py is imported."""
+"""Formats in HDF5 files: their entries. Layouts are recognised by name and first bytes, before h5py is imported."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from ..files import is_readable
+from . import Format, RateOptions, VideoOptions, has_suffix
 
 SUFFIXES = (".hdf5", ".h5", ".hdf")
 TRAJECTORY = "trajectory.h5"  # DROID's, or ManiSkill's if a JSON file of the same name says so
@@ -22,10 +25,10 @@ _OPENED = 16
 
 def is_hdf5(file: Path) -> bool:
     """Whether the name of a file is that of an HDF5 file that is not hidden."""
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    return has_suffix(file, *SUFFIXES)
 
 
-def finder(layout: str) -> Callable[[Path, Sequence[Path]], Path | None]:
+def _finder(layout: str) -> Callable[[Path, Sequence[Path]], Path | None]:
     """Returns the `find_sign` of a layout."""
 
     def find(source: Path, files: Sequence[Path]) -> Path | None:
@@ -73,3 +76,25 @@ def _says_maniskill(beside: Path) -> bool:
         return False
     with beside.open("rb") as opened:
         return b'"env_info"' in opened.read(_HEAD)
+
+
+@dataclass(frozen=True)
+class AgibotOptions(VideoOptions, RateOptions):
+    """The stamps of simulated episodes may be missing."""
+
+    title: ClassVar[str] = "AgiBot World"
+
+
+def _entry(name: str, title: str, sign: str, options: type[Any] = RateOptions) -> Format:
+    reader, install = f"robocache.ingest.hdf5.{name}", "pip install 'robocache[hdf5]'"
+    return Format(name, title, sign, _finder(name), options, reader, install)
+
+
+FORMATS = (
+    _entry("robomimic", "robomimic dataset (MimicGen's and Isaac Lab's too)", "*.hdf5 of demos"),
+    _entry("aloha", "folder of ALOHA or ACT episodes", "episode_*.hdf5"),
+    _entry("robotwin", "folder of RoboTwin episodes", "episode*.hdf5 with joint_action"),
+    _entry("droid", "folder of raw DROID episodes", TRAJECTORY, VideoOptions),
+    _entry("agibot", "AgiBot World", PROPRIO, AgibotOptions),
+    _entry("maniskill", "ManiSkill trajectories", "*.h5 with traj_*, *.json beside it"),
+)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from ...errors import ArgumentError
 from ..options import option
-from . import CameraOptions, Format
+from . import CameraOptions, Format, first, has_suffix
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,10 @@ class MessageOptions(CameraOptions):
 PACKED = (".zstd", ".zst")
 
 
+def packed(suffix: str) -> list[str]:
+    return [suffix, *(suffix + one for one in PACKED)]
+
+
 def unpacked_name(file: Path) -> str:
     """The name of a file without the suffix that says that it was compressed as a whole."""
     return file.stem if file.suffix.lower() in PACKED else file.name
@@ -41,18 +44,14 @@ def unpacked_name(file: Path) -> str:
 
 def is_mcap(file: Path) -> bool:
     """Whether a file is taken for MCAP, by its name; it may be compressed as a whole."""
-    return unpacked_name(file).lower().endswith(".mcap") and not file.name.startswith(".")
-
-
-def _find_mcap(source: Path, files: Sequence[Path]) -> Path | None:
-    return next(filter(is_mcap, files), None)
+    return has_suffix(file, *packed(".mcap"))
 
 
 FORMAT = Format(
     "mcap",
     "MCAP files",
     "*.mcap, *.mcap.zstd",
-    _find_mcap,
+    first(is_mcap),
     MessageOptions,
     "robocache.ingest.messages.mcap",
     "pip install 'robocache[ros]'",

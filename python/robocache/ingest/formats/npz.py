@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import Format, RateOptions
+from . import Format, RateOptions, has_suffix
 
 # Names of scalar arrays that give the rate in Hz, or the period in seconds.
 RATES = ("fps", "framerate", "frame_rate", "mocap_framerate", "mocap_frame_rate")
@@ -17,7 +17,7 @@ _OPENED = 4
 
 def is_npz(file: Path) -> bool:
     """Whether the name of a file is that of an .npz file that is not hidden."""
-    return file.suffix.lower() == ".npz" and not file.name.startswith(".")
+    return has_suffix(file, ".npz")
 
 
 def _find_motion(source: Path, files: Sequence[Path]) -> Path | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-from . import Format, RateOptions
+from . import Format, RateOptions, first
 
 # Matches names such as bridge_dataset-train.tfrecord-00000-of-00512.
 SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<number>\d{5,9})-of-(?P<count>\d{5,9})")
@@ -21,15 +19,11 @@ class RldsOptions(RateOptions):
     title: ClassVar[str] = "RLDS dataset"
 
 
-def _find_shard(source: Path, files: Sequence[Path]) -> Path | None:
-    return next((file for file in files if SHARD.fullmatch(file.name)), None)
-
-
 FORMAT = Format(
     "rlds",
     "RLDS dataset (TFDS TFRecords, Open X-Embodiment)",
     "*.tfrecord-00000-of-00001",
-    _find_shard,
+    first(lambda file: SHARD.fullmatch(file.name) is not None),
     RldsOptions,
     "robocache.ingest.rlds.dataset",
     "pip install 'robocache[rlds]'",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from . import Format
-from .mcap import MessageOptions, unpacked_name
+from . import Format, first, has_suffix
+from .mcap import MessageOptions, packed
 
 
 def is_database(file: Path) -> bool:
     """Whether a file is taken for a bag's, by its name; it may be compressed as a whole."""
-    return unpacked_name(file).lower().endswith(".db3") and not file.name.startswith(".")
+    return has_suffix(file, *packed(".db3"))
 
 
 def is_metadata(file: Path) -> bool:
@@ -25,15 +24,11 @@ def is_metadata(file: Path) -> bool:
         return False
 
 
-def _find_bag(source: Path, files: Sequence[Path]) -> Path | None:
-    return next((file for file in files if is_database(file) or is_metadata(file)), None)
-
-
 FORMAT = Format(
     "rosbag2",
     "ROS 2 bags",
     "metadata.yaml, *.db3 or *.db3.zstd",
-    _find_bag,
+    first(lambda file: is_database(file) or is_metadata(file)),
     MessageOptions,
     "robocache.ingest.messages.rosbag2",
     "pip install 'robocache[ros]'",

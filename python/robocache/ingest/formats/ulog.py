@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..files import is_readable
-from . import Format
+from . import Format, has_suffix
 
 MAGIC = b"ULog\x01\x12\x35"
 
@@ -22,7 +22,7 @@ class UlogOptions:
 
 def is_ulog(file: Path) -> bool:
     """Whether the name of a file is that of a log that is not hidden."""
-    return file.suffix.lower() in (".ulg", ".ulog") and not file.name.startswith(".")
+    return has_suffix(file, ".ulg", ".ulog")
 
 
 def _find_ulog(source: Path, files: Sequence[Path]) -> Path | None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from ..options import option
-from . import Format, RateOptions
+from . import Format, RateOptions, first
 
 # The array with the ends of episodes, in zarr v2 and in v3. v3 is recognised only to refuse it with a clear error.
 EPISODE_ENDS = (("meta", "episode_ends", ".zarray"), ("meta", "episode_ends", "zarr.json"))
@@ -31,15 +30,11 @@ def is_store(file: Path) -> bool:
     return file.parts[-3:] in EPISODE_ENDS or file.name.lower().endswith(".zarr.zip")
 
 
-def _find_store(source: Path, files: Sequence[Path]) -> Path | None:
-    return next(filter(is_store, files), None)
-
-
 FORMAT = Format(
     "zarr",
     "zarr store of episodes (diffusion_policy, UMI)",
     "meta/episode_ends or *.zarr.zip",
-    _find_store,
+    first(is_store),
     ZarrOptions,
     "robocache.ingest.zarr",
     "pip install 'robocache[zarr]'",

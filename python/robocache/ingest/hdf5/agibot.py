@@ -19,8 +19,7 @@ import numpy as np
 
 from ...errors import FileError
 from ..files import check_file, list_files, natural
-from ..formats.agibot import AgibotOptions
-from ..formats.hdf5 import PROPRIO
+from ..formats.hdf5 import PROPRIO, AgibotOptions
 from ..images import Images, Kinds
 from ..rate import find_rate, nominal_time_ns, refuse_no_seconds, said_rates
 from ..recording import Frames, Notes, Recording, Samples, SourceError, Texts, as_utf8
