@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import gc
 import hashlib
-import importlib.util
 import itertools
 import json
 import os
@@ -27,11 +26,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow
 import torch
@@ -89,22 +88,18 @@ def measure(folder: Path, device: str, identities: set[str]) -> dict[str, int]:
 
 def own_memory() -> int:
     """Returns the bytes of memory without pages of files, or all resident ones if the kernel does not tell them apart."""
-    try:
-        found = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
-    except OSError:
-        found = []
-    if found:
-        return sum(map(int, found)) << 10
+    with contextlib.suppress(OSError):
+        kept = re.findall(r"^Pss_(?:Anon|Shmem): +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.M)
+        if kept:
+            return sum(map(int, kept)) << 10
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def children() -> int:
     count = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
+        with contextlib.suppress(OSError):  # it has ended
             count += int(status.read_text().rpartition(")")[2].split()[1]) == os.getpid()
-        except OSError:
-            continue  # it has ended
     return count
 
 
@@ -116,12 +111,6 @@ def slope(values: np.ndarray) -> float:
     return float(np.median(rises / (rounds[second] - rounds[first]))) if len(rises) else 0.0
 
 
-def steady_slope(values: np.ndarray) -> float:
-    """Returns the smaller slope of the two halves: memory that is kept once is no leak."""
-    middle = len(values) // 2
-    return min(slope(values[:middle]), slope(values[middle:]))
-
-
 # ---- Parts ----
 
 
@@ -130,16 +119,23 @@ class Stage:
     folder: Path
     device: str
     round: int = 0
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / "cache"
+    made: list[Path] = field(default_factory=list)  # removed after the part; what lies beside them counts
 
     def new(self, name: str) -> Path:
-        """Returns a path for this part alone, at which nothing is."""
-        path = self.folder / name
-        shutil.rmtree(path, ignore_errors=True)
-        return path
+        self.made.append(self.folder / name)
+        return self.made[-1]
+
+    def loader(self, dataset: Any = None, batch_size: int = 24, windows: Any = None, **options: Any) -> Any:
+        images = ImageOptions(size=(40, 48), crop=(32, 32), brightness=0.2, hue=0.05)
+        windows = windows or {
+            "state": Window([-0.1, -0.033, 0.0], normalize="mean_std"),
+            "action": Window([0.0, 0.05, 0.1, 0.3]),
+            "camera": Window([-0.1, 0.0], images=images),
+        }
+        options = {"device": self.device} | options
+        return robocache.Loader(
+            dataset or self.folder / "cache", batch_size=batch_size, delta_timestamps=windows, **options
+        )
 
 
 Part = Callable[[Stage], Any]
@@ -171,24 +167,14 @@ def digest(batches: Any) -> str:
     return result.hexdigest()
 
 
-def some(loader: Any, count: int = 6) -> list[Any]:
+def some(loader: Any, count: int) -> list[Any]:
     """Returns the first batches, also of the next epochs if one has fewer."""
     return list(itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), count))
 
 
-def windows() -> dict[str, Window]:
-    images = ImageOptions(size=(40, 48), crop=(32, 32), brightness=0.2, hue=0.05)
-    return {
-        "state": Window([-0.1, -0.033, 0.0], normalize="mean_std"),
-        "action": Window([0.0, 0.05, 0.1, 0.3]),
-        "camera": Window([-0.1, 0.0], images=images),
-    }
-
-
 def operations(stage: Stage) -> None:
-    tested = self_test()
-    if tested.failures:
-        raise AssertionError(f"self-test: {tested.failures}")
+    if failures := self_test().failures:
+        raise AssertionError(f"self-test: {failures}")
 
 
 def gradients(stage: Stage) -> str:
@@ -208,31 +194,21 @@ def loaders(stage: Stage) -> list[str]:
     results = []
     for residency, prefetch in itertools.product(("device", "pinned", "mapped"), (0, 2)):
         memory = Memory(residency=residency, prefetch=prefetch, reuse_buffers=prefetch == 2 and residency == "mapped")
-        loader = robocache.Loader(
-            stage.cache, batch_size=24, delta_timestamps=windows(), device=stage.device, memory=memory, task_text=True
-        )
+        loader = stage.loader(memory=memory, task_text=True)
         results.append(digest(itertools.islice(loader, 3)))
         loader.load_state_dict(loader.state_dict())
         results.append(digest([next(loader)]))
-    decoded = robocache.Loader(
-        stage.cache,
-        batch_size=8,
-        delta_timestamps={"camera": None},
-        device=stage.device,
-        memory=Memory(residency="decoded" if stage.device == "cuda" else "auto"),
-        anchors=Anchors(stream="state", edges="drop"),
-    )
-    return [*results, digest(some(decoded))]
+    memory = Memory(residency="decoded" if stage.device == "cuda" else "auto")
+    anchors = Anchors(stream="state", edges="drop")
+    return [*results, digest(some(stage.loader(windows={"camera": None}, memory=memory, anchors=anchors), 6))]
 
 
 def mixtures(stage: Stage) -> str:
+    shares = (("first", 3, [0, 1]), ("second", 1, [2, 3]))
     sources = [
-        Source(stage.cache, weight=3, episodes=[0, 1], name="first"),
-        Source(stage.cache, weight=1, episodes=[2, 3], name="second"),
+        Source(stage.folder / "cache", weight=weight, episodes=episodes, name=name) for name, weight, episodes in shares
     ]
-    loader = robocache.Loader(
-        Mixture(sources, samples_per_epoch=500), batch_size=32, delta_timestamps=windows(), device=stage.device
-    )
+    loader = stage.loader(Mixture(sources, samples_per_epoch=500))
     batches = some(loader, 4)
     loader.set_weights({"first": 1, "second": 2})
     return digest([*batches, *some(loader, 4)])
@@ -243,12 +219,11 @@ import hashlib, sys
 cache, device, rank = sys.argv[1:]
 if device == "cpu":
     sys.modules["torch"] = None  # its import takes most of the time
-import robocache
+from robocache import Loader, Memory, Ranks
 windows = {"state": [-0.1, 0.0], "action": [0.0, 0.05], "camera": [0.0]}
-loader = robocache.Loader(cache, batch_size=16, delta_timestamps=windows, device=device, seed=1,
-                          memory=robocache.Memory(residency="pinned"), ranks=robocache.Ranks(rank=int(rank), world_size=2))
+memory, ranks = Memory(residency="pinned"), Ranks(rank=int(rank), world_size=2)
 result = hashlib.sha256()
-for batch in loader:
+for batch in Loader(cache, batch_size=16, delta_timestamps=windows, device=device, seed=1, memory=memory, ranks=ranks):
     for key in sorted(batch):
         result.update((batch[key].cpu().numpy() if device == "cuda" else batch[key]).tobytes())
 print(result.hexdigest())
@@ -259,11 +234,9 @@ def ranks(stage: Stage) -> list[str]:
     """Two processes that share the batches of an epoch, every third round."""
     if stage.round % 3:
         return []
-    command = [sys.executable, "-c", RANK, str(stage.cache), stage.device]
+    command = [sys.executable, "-c", RANK, str(stage.folder / "cache"), stage.device]
     sharing = os.environ | {"LOCAL_WORLD_SIZE": "2"}  # as torchrun says that ranks of one host share memory
-    running = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True, env=sharing) for rank in range(2)
-    ]
+    running = [subprocess.Popen([*command, rank], stdout=subprocess.PIPE, text=True, env=sharing) for rank in "01"]
     results = [process.communicate(timeout=300)[0] for process in running]
     if any(process.returncode for process in running):
         raise AssertionError(f"ranks ended with {[process.returncode for process in running]}")
@@ -272,78 +245,66 @@ def ranks(stage: Stage) -> list[str]:
 
 def datasets(stage: Stage) -> None:
     for number in range(20):
-        with robocache.open(stage.cache, verify=number % 5 == 0) as dataset:
+        with robocache.open(stage.folder / "cache", verify=number % 5 == 0) as dataset:
             kept = dataset.episode(number % 4)["camera"][1][0]
         if kept.shape != (48, 64, 3):
             raise AssertionError(f"a frame of another shape: {kept.shape}")
 
 
 def appends(stage: Stage) -> None:
-    """Grows one cache for ten rounds, then begins anew."""
-    path = stage.folder / "growing" if stage.round % 10 else stage.new("growing")
-    write_recording(path, 1, append=path.exists())
-    with robocache.open(path, verify=True) as dataset:
-        if len(dataset) != stage.round % 10 + 1:
-            raise AssertionError(f"{len(dataset)} episodes after {stage.round % 10 + 1} appends")
-    if stage.round % 10 == 9:
-        shutil.rmtree(path)
+    path = stage.new("growing")
+    for number in range(3):
+        write_recording(path, 1, append=number > 0)
+        with robocache.open(path, verify=True) as dataset:
+            if len(dataset) != number + 1:
+                raise AssertionError(f"{len(dataset)} episodes after {number} appends")
 
 
 def ingests(stage: Stage) -> list[Any]:
     source, rng = stage.new("source"), np.random.default_rng(2)
     for number in range(3):
-        folder = source / "csv" / f"run_{number}"
-        folder.mkdir(parents=True)
+        (source / f"csv/run_{number}").mkdir(parents=True)
         table = np.column_stack([np.arange(200) / 100, rng.normal(size=(200, 6))])
-        np.savetxt(folder / "imu.csv", table, fmt="%.9f", delimiter=",")
-    sources = {"csv": source / "csv"}
-    if importlib.util.find_spec("h5py"):
-        import h5py
-
-        sources["robomimic"] = source / "demos.hdf5"
-        with h5py.File(sources["robomimic"], "w") as file:
-            demo = file.create_group("data/demo_0")
-            demo["actions"], demo["obs/joint_pos"] = rng.normal(size=(50, 7)), rng.normal(size=(50, 9))
-            demo["obs/agentview_image"] = rng.integers(0, 255, (50, 32, 32, 3), dtype=np.uint8)
-    results = []
-    for name, path in sources.items():
-        more = {"rate_hz": 20} if name == "robomimic" else {"workers": 2 if stage.round % 3 == 0 else 1}
-        report = robocache.ingest(path, stage.folder / "ingested", format=name, overwrite=True, progress=None, **more)
-        found = robocache.doctor(stage.folder / "ingested")
-        results.append((report.rows, found.summary))
-    shutil.rmtree(source)
-    shutil.rmtree(stage.folder / "ingested")
-    return results
+        np.savetxt(source / f"csv/run_{number}/imu.csv", table, fmt="%.9f", delimiter=",")
+    with h5py.File(source / "demos.hdf5", "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["actions"], demo["obs/joint_pos"] = rng.normal(size=(50, 7)), rng.normal(size=(50, 9))
+        demo["obs/agentview_image"] = rng.integers(0, 255, (50, 32, 32, 3), dtype=np.uint8)
+    workers = 2 if stage.round % 3 == 0 else 1
+    return [
+        read(stage, source / "csv", format="csv", workers=workers),
+        read(stage, source / "demos.hdf5", format="robomimic", rate_hz=20),
+    ]
 
 
 def exports(stage: Stage) -> list[Any]:
-    """A cache to LeRobot, and to MCAP where that is installed, and both read again."""
-    results = []
-    for to in ("lerobot", *(["mcap"] if importlib.util.find_spec("mcap") else [])):
-        more = {"fps": 20, "methods": {"state": "linear", "action": "linear", "camera": "nearest"}}
-        exported = stage.new("exported")
-        robocache.export(
-            stage.cache, exported, to=to, streams=["state", "action", "camera"], **(more if to == "lerobot" else {})
-        )
-        report = robocache.ingest(exported, stage.folder / "again", overwrite=True, progress=None)
-        results.append((to, report.episodes, report.rows))
-    shutil.rmtree(stage.folder / "again")
-    shutil.rmtree(exported)
+    """A cache to LeRobot and to MCAP, and both read again."""
+    streams, results = {"state": "linear", "action": "linear", "camera": "nearest"}, []
+    for to, options in (("lerobot", {"fps": 20, "methods": streams}), ("mcap", {})):
+        exported = stage.new(to)
+        robocache.export(stage.folder / "cache", exported, to=to, streams=list(streams), **options)
+        results.append(read(stage, exported))
     return results
+
+
+def read(stage: Stage, source: Path, **options: Any) -> Any:
+    path = stage.new("read")
+    report = robocache.ingest(source, path, overwrite=True, progress=None, **options)
+    return report.episodes, report.rows, robocache.doctor(path).summary
 
 
 def robot(stage: Stage) -> None:
     """Rings that rows reach late, twice, or too late to be kept, while an aligner reads them and a recorder writes them."""
+    options = {"span_s": 8.0, "lateness_s": 0.02}
     rings = {
-        "state": live.Ring((7,), "float32", span_s=8.0, lateness_s=0.02),
-        "action": live.Ring((5,), "float64", span_s=8.0, lateness_s=0.02, on_rewind="segment"),
-        "camera": live.Ring((48, 64, 3), "uint8", span_s=8.0, lateness_s=0.02, codec="jpeg"),
+        "state": live.Ring((7,), "float32", **options),
+        "action": live.Ring((5,), "float64", **options, on_rewind="segment"),
+        "camera": live.Ring((48, 64, 3), "uint8", **options, codec="jpeg"),
     }
-    dataset = robocache.open(stage.cache)
-    spec = robocache.Loader(dataset, batch_size=1, delta_timestamps=windows(), device="cpu").spec
+    dataset = robocache.open(stage.folder / "cache")
     frame = dataset["camera"].values.file(0).tobytes()
-    aligner = live.Aligner(spec, rings, device=stage.device)
-    pushed, came = dict.fromkeys(rings, 0), {name: dict[str, int]() for name in rings}
+    aligner = live.Aligner(stage.loader(dataset, batch_size=1, device="cpu").spec, rings, device=stage.device)
+    pushed = dict.fromkeys(rings, 0)
     rng = np.random.default_rng(stage.round)
 
     def push() -> None:
@@ -351,16 +312,14 @@ def robot(stage: Stage) -> None:
         for tick in range(1000):
             if tick % 10 == 0:
                 time.sleep(0.002)  # the reader and the recorder go on meanwhile
-            now = 2 * MS * tick
             for name, every in (("state", 1), ("action", 2), ("camera", 10)):
                 if tick % every:
                     continue
                 # on time, late, too late, ahead of its arrival, a rewind
-                back = int(rng.choice([0, 6, 15, 200, -60_000, 20_000], p=[0.8, 0.1, 0.05, 0.04, 0.005, 0.005])) * MS
+                back = int(rng.choice([0, 6, 15, 200, -60_000, 20_000], p=[0.8, 0.1, 0.05, 0.04, 0.005, 0.005]))
                 row = frame if name == "camera" else np.zeros(rings[name].shape, rings[name].dtype)
-                became = rings[name].push(begin + now - back, row)
+                rings[name].push(begin + (2 * tick - back) * MS, row)
                 pushed[name] += 1
-                came[name][became] = came[name].get(became, 0) + 1
 
     recorder = live.Recorder(rings, stage.new("recorded"), episode={"task": "soak"}, commit_s=0.2)
     thread = threading.Thread(target=push)
@@ -370,22 +329,14 @@ def robot(stage: Stage) -> None:
             aligner.latest()
     thread.join()
     recorder.close()
-    for name, ring in rings.items():
-        counts = ring.counts
-        became = {key: counts[key] for key in ("kept", "reordered", "too_late", "refused", "segments")}
-        if counts["pushed"] != pushed[name] or sum(became.values()) != pushed[name]:
-            raise AssertionError(f"ring {name}: pushed {pushed[name]}, counted {counts}")
-        if {
-            key.removesuffix("s") if key == "segments" else key: count for key, count in became.items() if count
-        } != came[name]:
-            raise AssertionError(f"ring {name}: push said {came[name]}, counted {counts}")
     with robocache.open(stage.folder / "recorded", verify=True) as recorded:
-        for name in rings:
-            if len(recorded[name].time_ns) != recorder.counts[name]["kept"]:
+        for name, ring in rings.items():
+            counts, rows = ring.counts, len(recorded[name].time_ns)
+            became = sum(counts[how] for how in ("kept", "reordered", "too_late", "refused", "segments"))
+            if not became == counts["pushed"] == pushed[name] or rows != recorder.counts[name]["kept"]:
                 raise AssertionError(
-                    f"recorder {name}: {recorder.counts[name]}, {len(recorded[name].time_ns)} rows in the cache"
+                    f"{name}: pushed {pushed[name]}, {counts}, {recorder.counts[name]}, {rows} in the cache"
                 )
-    shutil.rmtree(stage.folder / "recorded")
 
 
 PARTS: dict[str, Part] = {
@@ -403,8 +354,6 @@ PARTS: dict[str, Part] = {
 
 
 # ---- The run ----
-
-
 class Soak:
     """Runs rounds of parts and judges what they leave behind."""
 
@@ -423,12 +372,12 @@ class Soak:
         for name, part in self.parts.items():
             try:
                 result = part(self.stage)
-                if result is not None and result != [] and result != self.results.setdefault(name, result):
-                    self.failures.append(
-                        f"{name}: round {self.stage.round} gave {result}, the first {self.results[name]}"
-                    )
+                if result not in (None, []) and result != (first := self.results.setdefault(name, result)):
+                    self.failures.append(f"{name}: round {self.stage.round} gave {result}, the first {first}")
             except Exception as error:
                 self.failures.append(f"{name}: round {self.stage.round}: {type(error).__name__}: {error}")
+            while self.stage.made:
+                shutil.rmtree(self.stage.made.pop(), ignore_errors=True)
             after = measure(self.stage.folder, self.stage.device, self._identities)
             for what, values in self.added[name].items():
                 values.append((values[-1] if values else 0) + after[what] - self._before[what])
@@ -440,21 +389,18 @@ class Soak:
         self.stage.round += 1
 
     def growth(self) -> dict[str, dict[str, Any]]:
-        """Returns for each measure its value after the warm-up (a third of the rounds) and at the end, its slope for a round, and the
-        part that grows most."""
-        warm = self.stage.round // 3
-        grown = {}
+        """Returns for each measure its value after the warm-up (a third of the rounds) and at the end, its slope for a round (the
+        smaller one of both halves: memory that is kept once is no leak), and the part that grows most."""
+        warm, grown = self.stage.round // 3, {}
         for what, values in self.values.items():
             after = np.array(values[warm:], np.float64)
             by_part = {name: slope(np.array(added[what][warm:], np.float64)) for name, added in self.added.items()}
-            steepest = max(by_part, key=lambda name: by_part[name])
-            rate = steady_slope(after)
+            rate = min(map(slope, (after[: len(after) // 2], after[len(after) // 2 :])))
             grown[what] = {
-                "first": int(after[0]),
-                "last": int(after[-1]),
-                "most": int(after.max()),
+                "first": values[warm],
+                "last": values[-1],
                 "a_round": round(rate, 3),
-                "steepest": steepest,
+                "steepest": max(by_part, key=by_part.__getitem__),
                 "grows": rate * len(after) > LIMITS[what],
             }
         return grown
@@ -472,13 +418,12 @@ def run(parts: Mapping[str, Part], minutes: float, device: str, least_rounds: in
             soak.run()
             if len(soak.failures) > 20:
                 break
-        grown = soak.growth()
+    grown, seconds = soak.growth(), round(time.monotonic() - began, 1)
     failures = soak.failures + [
-        f"{measured['steepest']}: {what} grows by {measured['a_round']} a round, from {measured['first']} to {measured['last']}"
-        for what, measured in grown.items()
-        if measured["grows"]
+        f"{one['steepest']}: {what} grows by {one['a_round']} a round, from {one['first']} to {one['last']}"
+        for what, one in grown.items()
+        if one["grows"]
     ]
-    seconds = round(time.monotonic() - began, 1)
     return {"rounds": soak.stage.round, "seconds": seconds, "parts": list(parts), "growth": grown, "failures": failures}
 
 
@@ -486,32 +431,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART", help=", ".join(PARTS)
-    )
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--json", type=Path, help="writes the result to this file")
     options = parser.parse_args()
     options.threads, options.machine = os.cpu_count(), None
+    about = {
+        "bench": "soak",
+        "machine": describe_machine(options),
+        "commit": os.environ.get("ROBOCACHE_COMMIT") or commit(),
+    }
+    about |= {"date": time.strftime("%Y-%m-%d", time.gmtime()), "device": options.device}
     result = run({name: PARTS[name] for name in options.parts}, options.minutes, options.device)
-    missing = [name for name in ("h5py", "mcap") if not importlib.util.find_spec(name)]
-    for what, measured in result["growth"].items():
-        print(f"{what:20s} {measured['first']:>12,} -> {measured['last']:>12,}   {measured['a_round']:+,.3f} a round")
+    for what, one in result["growth"].items():
+        print(f"{what:20s} {one['first']:>12,} -> {one['last']:>12,}   {one['a_round']:+,.3f} a round")
     print(f"{result['rounds']} rounds of {len(result['parts'])} parts in {result['seconds']:.0f} s on {options.device}")
-    if missing:
-        print(f"NOT RUN: what needs {', '.join(missing)}, which is not installed")
     for failure in result["failures"]:
         print(f"FAILED {failure}")
     if options.json:
-        about = {
-            "bench": "soak",
-            "machine": describe_machine(options),
-            "commit": os.environ.get("ROBOCACHE_COMMIT") or commit(),
-        }
-        about |= {
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-            "device": options.device,
-            "not_installed": missing,
-        }
         options.json.write_text(json.dumps(about | result, indent=1) + "\n")
     return bool(result["failures"])
 
