@@ -13,6 +13,7 @@
 #include "robocache/image/codec.hpp"
 #include "robocache/image/transform.hpp"
 #include "robocache/interpolation/methods.hpp"
+#include "robocache/live/copy_params.hpp"
 
 namespace robocache {
 namespace {
@@ -123,15 +124,18 @@ struct Aligner::Impl {
     if (!device.is_cuda()) return;
     host_memory = PinnedBuffer(device, static_cast<size_t>(host_bytes));
     queued = CudaEvent(device);
+    size_t most = 1;
     for (Key& key : keys) {
       if (!key.transform) continue;
       const auto bytes = static_cast<size_t>(key.spec->steps() * key.frame.bytes());
       if (*key.spec->rows->codec != Codec::kRaw) key.decoded = PinnedBuffer(device, bytes);
       key.on_device = DeviceBuffer(device, bytes);
       key.copied.reserve(static_cast<size_t>(key.spec->steps()));
+      most += static_cast<size_t>(key.spec->steps());
       const int64_t workspace = key.transform->workspace_bytes(key.spec->steps());
       if (workspace > 0) key.workspace = DeviceBuffer(device, static_cast<size_t>(workspace));
     }
+    copies.reserve(most);
   }
 
   std::string names_of_keys() const {
@@ -437,6 +441,7 @@ struct Aligner::Impl {
       if (span > 0) key.episode->rows_per_ns = static_cast<double>(rows - 1) / static_cast<double>(span);
     }
     if (moved) make_plan();
+    copies.clear();
     anchor = {.first_anchor = 0, .episode = 0, .origin = time_ns, .first_tick = 0};
     WindowBatch batch{};
     batch.plan = plan;
@@ -467,7 +472,7 @@ struct Aligner::Impl {
         is_pad[step] = true;
         ++unsettled;
       }
-      if (key.spec->images) write_frames(key, memory, stream);
+      if (key.spec->images) write_frames(key, memory);
       if (key.feature_pad_offset >= 0) {
         const int64_t own = key.ring == nullptr ? 0
                             : key.conversion    ? key.conversion->out_features
@@ -482,28 +487,34 @@ struct Aligner::Impl {
     return unsettled;
   }
 
-  void copy_to_device(void* to, const void* from, int64_t bytes, CudaStream stream) const {
-    check_cuda(cuda_backend().copy_from_host(device.index, to, from, static_cast<size_t>(bytes), stream.handle),
-               "aligner");
-  }
-
-  // Queues the copy of a frame, unless an earlier step queued it. Returns its number among the copies, from 1; 0 if it does not decode.
-  int64_t copy_frame(Key& key, int64_t number, CudaStream stream) {
+  // Adds the copy of a frame, unless an earlier step did. Returns its number among the copies, from 1; 0 if it does not decode.
+  int64_t copy_frame(Key& key, int64_t number) {
     const auto found = std::ranges::find(key.copied, number);
     const int64_t index = found - key.copied.begin();
     if (found != key.copied.end()) return index + 1;
     const int64_t offset = index * key.frame.bytes();
-    const uint8_t* const pixels = pixels_of(key, number - 1, static_cast<uint8_t*>(key.decoded.data()) + offset);
-    if (pixels == nullptr) return 0;
-    if (*key.spec->rows->codec == Codec::kRaw) key.rows.frames[static_cast<size_t>(number - 1)].page_lock(device);
-    copy_to_device(static_cast<char*>(key.on_device.data()) + offset, pixels, key.frame.bytes(), stream);
+    if (pixels_of(key, number - 1, static_cast<uint8_t*>(key.decoded.data()) + offset) == nullptr) return 0;
+    const void* const from = *key.spec->rows->codec == Codec::kRaw
+                                 ? key.rows.frames[static_cast<size_t>(number - 1)].page_lock(device)
+                                 : static_cast<const char*>(key.decoded.on_device()) + offset;
+    copies.push_back({static_cast<char*>(key.on_device.data()) + offset, from, key.frame.bytes()});
     key.copied.push_back(number);
     return index + 1;
   }
 
-  // Queues the copy of everything that the host has made, and the frames that are made of it.
+  // Queues the copy of everything that the host has made, and the frames that are made of it. One kernel makes all copies: the
+  // driver is slower, most of all with frames of some 100 kB.
   void queue(char* batch, CudaStream stream) {
-    copy_to_device(batch, host_memory.data(), host_bytes, stream);
+    using Launch = int(const PinnedCopies*, int32_t device, void* stream);
+    static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_copy_pinned"));
+    copies.push_back({batch, host_memory.on_device(), host_bytes});
+    for (std::span rest(copies); !rest.empty();) {
+      PinnedCopies some{};
+      some.count = static_cast<int32_t>(std::min<size_t>(rest.size(), PinnedCopies::kMost));
+      std::copy_n(rest.begin(), some.count, some.of);
+      check_cuda(launch(&some, device.index, stream.handle), "aligner");
+      rest = rest.subspan(static_cast<size_t>(some.count));
+    }
     for (Key& key : keys) {
       if (!key.transform) continue;
       key.transform->run_on_device({.pixels = key.on_device.data(),
@@ -516,8 +527,8 @@ struct Aligner::Impl {
     queued.record(stream);
   }
 
-  // Writes the frames. On CUDA it queues their copies, and writes the number of each step's copy instead of its frame's.
-  void write_frames(Key& key, char* memory, CudaStream stream) {
+  // Writes the frames. On CUDA it adds their copies, and writes the number of each step's copy instead of its frame's.
+  void write_frames(Key& key, char* memory) {
     const KeySpec& of = *key.spec;
     char* const out = memory + key.out_offset;
     auto* const numbers = reinterpret_cast<int64_t*>(memory + key.number_offset);
@@ -530,7 +541,7 @@ struct Aligner::Impl {
     for (int64_t step = 0; step < of.steps(); ++step) {
       const int64_t number = key.transform ? numbers[step] : 0;
       if (key.transform && device.is_cuda()) {
-        numbers[step] = number > 0 ? copy_frame(key, number, stream) : 0;
+        numbers[step] = number > 0 ? copy_frame(key, number) : 0;
         if (number > 0 && numbers[step] == 0) is_pad[step] = true;
       } else if (key.transform) {
         const uint8_t* const pixels = number > 0 ? pixels_of(key, number - 1, key.pixels.data()) : nullptr;
@@ -578,6 +589,7 @@ struct Aligner::Impl {
 
   // On CUDA:
   PinnedBuffer host_memory;
+  std::vector<PinnedCopy> copies;
   CudaEvent queued;  // behind the last batch
 };
 

@@ -124,9 +124,10 @@ void RingFrame::release() {
   slot_ = nullptr;
 }
 
-void RingFrame::page_lock(Device device) {
+const void* RingFrame::page_lock(Device device) {
   std::call_once(slot_->locked,
                  [&] { slot_->registration = HostRegistration(device, slot_->memory.get(), slot_->capacity); });
+  return slot_->registration.on_device();
 }
 
 Ring::Ring(RingOptions options)

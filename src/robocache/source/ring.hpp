@@ -90,9 +90,9 @@ class RingFrame {
   std::span<const uint8_t> bytes() const;
   void release();
 
-  // Page-locks the frame's memory, so that a copy to a CUDA device needs no staging. Only for frames of kRaw, whose memory stays.
-  // Its later frames are page-locked too. Throws DeviceError, OutOfMemory.
-  void page_lock(Device device);
+  // Page-locks the frame's memory and returns its address for the kernels of a CUDA device. Only for frames of kRaw, whose memory
+  // stays: its later frames are page-locked too. Throws DeviceError, OutOfMemory.
+  const void* page_lock(Device device);
 
  private:
   friend class Ring;

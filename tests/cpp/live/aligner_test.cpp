@@ -50,7 +50,7 @@ BatchSpec spec() {
        .shape = {3},
        .offsets_ns = {-20 * kMs, -7 * kMs, 0},
        .rows = RowsSpec{.shape = {3}, .methods = {{0, 3, InterpolationMethod::kLinear}}, .affine = {}}});
-  spec.keys.push_back(camera("raw", Codec::kRaw, {24, 32, 3}, {10, 14}, DType::kFloat32));
+  spec.keys.push_back(camera("raw", Codec::kRaw, {23, 31, 3}, {10, 14}, DType::kFloat32));
   spec.keys.push_back(camera("kept", Codec::kRaw, {24, 32, 3}, {24, 32}, DType::kUInt8));
   spec.keys.push_back(camera("jpeg", Codec::kJpeg, {24, 32, 3}, {9, 9}, DType::kBFloat16));
   spec.keys.push_back(camera("depth", Codec::kPng, {24, 32, 1}, {12, 16}, DType::kFloat32));
