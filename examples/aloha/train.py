@@ -1,13 +1,14 @@
 """Training by RoboCache's Loader: batches of windows around moments of the recording, one kernel launch each."""
 
+import copy
 import importlib.util
-import math
 import os
 import threading
 import time
 from pathlib import Path
 
 import torch
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 import robocache
 from examples import results
@@ -18,10 +19,13 @@ from .policy import CHUNK, build, calibrate, loss_of
 from .scene import TICK_S
 
 WARMUP = 200  # steps
+# Rollouts get an exponential average of the weights over this share of the steps so far. The rate of learning stays as it is:
+# weights that are not averaged succeed with one checkpoint and fail with the next, and a rate that falls ends lower.
+AVERAGED = 0.1
 RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay as they are
 
 
-def make_loader(path, *, camera, batch_size, device, seed, image_size=0, way="absolute"):
+def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0, way="absolute"):
     """Batches of the demonstrations that succeeded.
 
     The anchors are the camera's frames, at the moment of their exposure, because that is where the policy will stand: its
@@ -30,7 +34,7 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size=0, way="ab
     converted = {} if way == "absolute" else {"convert": [RELATIVE], "base": STATE}
     windows = {STATE: None, ACTION: robocache.Window([k * TICK_S for k in range(CHUNK)], **converted)}
     if camera:
-        pictures = robocache.ImageOptions(size=(image_size, image_size), mean="imagenet", std="imagenet")
+        pictures = robocache.ImageOptions(size=(image_size, image_size), shift=shift, mean="imagenet", std="imagenet")
         windows[CAMERA] = robocache.Window(images=pictures)
     else:
         windows[CUBE] = None
@@ -61,10 +65,12 @@ class Step:
     """A step of training: loss, gradients and AdamW. On CUDA, from the tenth on, it is one replay of a graph.
 
     ACT launches some thousand small kernels a step, which takes a processor four times as long as the GPU needs for them.
+    `averaged` is the policy with the exponential average of the weights.
     """
 
     def __init__(self, policy, device):
         self._policy = policy
+        self.averaged = copy.deepcopy(policy)
         self._on_cuda = str(device).startswith("cuda")
         self._rate = torch.zeros((), device=device) if self._on_cuda else 0.0
         self.optimizer = torch.optim.AdamW(
@@ -73,8 +79,13 @@ class Step:
         self._taken = 0
         self._graph = None
 
-    def __call__(self, batch, rate):
-        """Returns the loss, a tensor that the next step may overwrite."""
+    def __call__(self, batch, rate, weight=0.0):
+        """Returns the loss, a tensor that the next step may overwrite. weight: of this step's weights in their average."""
+        loss = self._learn(batch, rate)
+        get_ema_multi_avg_fn(1 - weight)([*self.averaged.parameters()], [*self._policy.parameters()], None)
+        return loss
+
+    def _learn(self, batch, rate):
         for group in self.optimizer.param_groups:
             if self._on_cuda:
                 group["lr"].fill_(rate)
@@ -178,17 +189,21 @@ def train(
     keys = {key: loader.dataset.streams[key].shape[-1] for key in (STATE, ACTION) + (() if camera else (CUBE,))}
     shape = {"kind": kind, "keys": keys, "image_size": image_size if camera else 0}
     policy = build(**shape).to(device)
-    step_of = Step(policy, device)
+    where = torch.device(device)
+    noise = torch.cuda.default_generators[where.index or 0] if where.type == "cuda" else torch.default_generator
     step, spent, log, pace = 0, 0.0, [], None
     saved = checkpoints(folder)
+    if camera and not saved:
+        calibrate(policy, next(loader) if calibration is None else calibration)
+    step_of = Step(policy, device)
     if saved:
         state = torch.load(saved[-1], map_location=device, weights_only=True)
-        policy.load_state_dict(state["weights"])
+        policy.load_state_dict(state["training"])
+        step_of.averaged.load_state_dict(state["weights"])
         step_of.optimizer.load_state_dict(state["optimizer"])
         loader.load_state_dict(state["loader"])
+        noise.set_state(state["noise"].cpu())
         step, spent, log, pace = state["step"], state["spent_s"], state["log"], state["pace"]
-    elif camera:
-        calibrate(policy, next(loader) if calibration is None else calibration)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     policy.train()
     progress = results.Progress("training", steps, step)
@@ -204,8 +219,7 @@ def train(
             waited_s += time.perf_counter() - asked
             if step == timed_from:
                 timed, waited_s = Pace(device), 0.0
-            rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
-            total += step_of(batch, rate)
+            total += step_of(batch, lr * min(1, (step + 1) / WARMUP), 1 / (1 + AVERAGED * step))
             step += 1
             counted += 1
             progress.show(step, f"loss {log[-1]['loss']:.4f}" if log else "")
@@ -220,7 +234,9 @@ def train(
                     folder / f"step_{step}.pt",
                     {
                         **shape,
-                        "weights": policy.state_dict(),
+                        "weights": step_of.averaged.state_dict(),
+                        "training": policy.state_dict(),
+                        "noise": noise.get_state(),
                         "optimizer": step_of.optimizer.state_dict(),
                         "loader": loader.state_dict(),
                         "step": step,

@@ -25,6 +25,7 @@ if importlib.util.find_spec("gym_aloha") is None:
 sys.path.insert(0, str(ROOT))
 
 from examples.aloha import expert  # noqa: E402
+from examples.aloha import train as training  # noqa: E402
 from examples.aloha.__main__ import WAYS  # noqa: E402
 from examples.aloha.episode import ACTION, CAMERA, CUBE, STATE, Episode  # noqa: E402
 from examples.aloha.record import demonstrate  # noqa: E402
@@ -191,6 +192,30 @@ def test_a_policy_from_joints_and_cube(folder):
     run(folder, "train", "--policy", "mlp", "--steps", 500, "--device", "cpu")
     run(folder, *evaluate)
     assert {file: file.stat().st_mtime_ns for file in before} == before
+
+
+def test_weights_are_averaged_and_training_goes_on_bit_for_bit(folder, tmp_path):
+    def run_to_the_end(name):
+        loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0)
+        training.train(loader, tmp_path / name, kind="mlp", steps=4, every=1)
+        files = training.checkpoints(tmp_path / name)
+        return [torch.load(file, weights_only=True) for file in files]
+
+    whole = run_to_the_end("whole")
+    for key, averaged in whole[-1]["weights"].items():
+        expected = 0
+        for step, state in enumerate(whole):
+            expected += (state["training"][key].double().numpy() - expected) / (1 + 0.1 * step)
+        np.testing.assert_allclose(averaged.numpy(), expected, atol=1e-6)
+        assert not torch.equal(averaged, whole[-1]["training"][key])
+    (tmp_path / "half").mkdir()
+    shutil.copy(tmp_path / "whole" / "step_2.pt", tmp_path / "half")
+    torch.manual_seed(99)
+    again = run_to_the_end("half")[-1]
+    for part in ("weights", "training"):
+        assert all(torch.equal(value, again[part][key]) for key, value in whole[-1][part].items())
+    policy = training.load(tmp_path / "half" / "step_4.pt")
+    assert all(torch.equal(value, whole[-1]["weights"][key]) for key, value in policy.state_dict().items())
 
 
 @pytest.fixture(scope="module")
