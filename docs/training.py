@@ -213,7 +213,7 @@ def alone(found: dict[Path, dict]) -> str:
     fields = {time_of(content)[0] for content in found.values()}
     if len(fields) > 1:
         raise SystemExit(f"{', '.join(path.name for path in found)}: expected times of one kind")
-    files = ", ".join(f"[{path.name}](../bench/results/{path.name})" for path in found)
+    files = ", ".join(f"`{path.name}`" for path in found)
     machines = ", ".join(dict.fromkeys(content["machine"] for content in found.values()))
     heading = "One policy each" if len(arms) > 1 else arms[0][0]
     return f"### {heading}\n\n{table(arms, fields.pop())}\n{machines}; {files}.\n"
