@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset import Dataset
+from ..dataset import Dataset, Stream
 from ..errors import ArgumentError, FileError
 from ..tasks import find_table, table_name
+from .mapping import parse_mapping
+from .recording import Samples
 
 # Tables of texts that sources have, by their names.
 TABLES = ("lerobot.tasks", "lerobot.subtasks")
@@ -29,6 +31,39 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
         raise ArgumentError(f"append: {cache.path} has the index columns of one LeRobot dataset, expected none")
     if getattr(settings, "index_columns", False):
         raise ArgumentError("append: goes without index_columns=True (--index-columns), which count within one dataset")
+
+
+def check_as_held(stream: Stream, samples: Samples, exchanges: bool, held_exchanges: bool) -> None:
+    """Refuses a source whose stamps or colours were changed otherwise than those of the cache.
+
+    Args:
+        exchanges: whether the mapping exchanges red and blue of the source's camera.
+        held_exchanges: whether it was so in the cache.
+
+    Raises:
+        ArgumentError: they differ.
+    """
+    before_ns, now_ns = (of.attributes.get("offset_ns", 0) for of in (stream, samples))
+    if before_ns != now_ns:
+        raise ArgumentError(
+            f"stream {stream.name!r}: its stamps are moved by {now_ns / 1e9:g} s, those in the cache by {before_ns / 1e9:g} s: expected the "
+            f"same; offsets={{{stream.name!r}: {before_ns / 1e9:g}}} (--offset), or a cache of its own in a list of Sources"
+        )
+    if stream.frames is not None and exchanges != held_exchanges:
+        raise ArgumentError(
+            f"stream {stream.name!r}: channels are {_order(exchanges)!r} by the mapping of this source, and {_order(held_exchanges)!r} by that "
+            "of the cache: expected the same mapping, or a cache of its own in a list of Sources"
+        )
+
+
+def _order(exchanges: bool) -> str:
+    return "bgr" if exchanges else "rgb"
+
+
+def exchanged_in(cache: Dataset) -> set[str]:
+    """Returns the cameras whose red and blue a mapping exchanged when the cache was written."""
+    told = [of["mapping"] for of in (cache.provenance, *cache.provenance.get("appended", [])) if of.get("mapping")]
+    return {name for given in told for name in parse_mapping(given, "mapping").exchanged}
 
 
 def joined_provenance(source: Path, cache: Dataset, told: Mapping[str, Any]) -> dict[str, Any]:

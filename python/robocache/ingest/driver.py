@@ -23,7 +23,7 @@ from ..episode_rates import differ, median_period_ns
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
 from ..frames import is_labels, says_depth
 from ..writer import EpisodeWriter, Writer
-from .append import check_appendable, joined_provenance
+from .append import check_appendable, check_as_held, exchanged_in, joined_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
 from .declared import DeclaredEpisodes, Features, say_depth_numbers, say_no_metres, say_wraps, with_unit
@@ -525,6 +525,8 @@ class Driver:
         if self._mapper is not None:
             notes.gives_methods = self._mapper.gives_methods
         self._held = {} if held is None else held.streams
+        self._exchanged = set() if work.mapping is None else work.mapping.exchanged
+        self._held_exchanged = set() if held is None else exchanged_in(held)
         first = None if held is None else held.episodes.slice(0, 1).to_pylist()
         held_names = {} if self._mapper else {name: stream.names for name, stream in self._held.items()}
         self._features = Features(notes, next(iter(first or ()), None), held_names)
@@ -632,6 +634,7 @@ class Driver:
         if before is not None:
             who, first = "the recordings before it have", before.facts.get("attributes", {})
         elif name in self._held:
+            check_as_held(self._held[name], samples, name in self._exchanged, name in self._held_exchanged)
             who, first = "the cache has", dict(self._held[name].attributes)
         else:
             return samples

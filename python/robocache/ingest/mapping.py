@@ -79,6 +79,11 @@ class StreamMapping:
     without: tuple[str, ...] = ()
     complete: bool = True
 
+    @property
+    def exchanged(self) -> set[str]:
+        """The cameras whose red and blue it exchanges, by their new names."""
+        return {name for parts in self.streams.values() for part in parts if part.is_bgr for name in part.names}
+
 
 def load_mapping(mapping: Any) -> StreamMapping:
     """Reads and checks a file, or a dict of the same form.

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from flat_options import flat_loader
+from hdf5_files import make_aloha, write_aloha
 from lerobot_files import Episode, make_episodes, write_json_lines, write_lerobot
 
 import robocache
@@ -244,3 +245,31 @@ def test_another_rate_than_the_cache_s_is_said(tmp_path):
         found = [one.reason for one in report.assumed if one.what == "rate of imu"]
         assert len(found) == said
     assert "10 Hz in what is appended, 90.91 Hz in the cache" in found[0]
+
+
+def test_stamps_are_moved_as_those_in_the_cache(tmp_path):
+    log(tmp_path / "one", 5)
+    moved = {"joints": 0.25}
+    robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", offsets=moved)
+    robocache.ingest(tmp_path / "one", tmp_path / "as they are", time_unit="s")
+    with pytest.raises(robocache.FileError, match=r"joints.*moved by 0 s, those in the cache by 0\.25 s.*--offset"):
+        robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", append=True)
+    with pytest.raises(robocache.FileError, match=r"joints.*moved by 0\.25 s, those in the cache by 0 s"):
+        robocache.ingest(tmp_path / "one", tmp_path / "as they are", time_unit="s", append=True, offsets=moved)
+    robocache.ingest(tmp_path / "one", tmp_path / "moved", time_unit="s", append=True, offsets=moved)
+    assert [robocache.open(tmp_path / "moved").episode(e)["joints"][0][0] for e in range(2)] == [250_000_000] * 2
+
+
+def test_red_and_blue_are_exchanged_as_in_the_cache(tmp_path, rng):
+    episode = make_aloha(rng, 3)
+    write_aloha(tmp_path / "one/episode_0.hdf5", episode)
+    (camera,) = (name for name, values in episode.items() if values.ndim == 4)
+    exchanged = {"streams": {camera: {"channels": "bgr"}}}
+    options = {"rate_hz": 50, "image_codec": "png", "format": "aloha"}
+    for cache, own, other in ((tmp_path / "bgr", exchanged, None), (tmp_path / "rgb", None, exchanged)):
+        robocache.ingest(tmp_path / "one", cache, mapping=own, **options)
+        with pytest.raises(robocache.FileError, match=r"channels are '\w+' by the mapping of this source, and '\w+' by"):
+            robocache.ingest(tmp_path / "one", cache, append=True, mapping=other, **options)
+        robocache.ingest(tmp_path / "one", cache, append=True, mapping=own, **options)
+        frames = robocache.open(cache).episode(1)[camera][1][:]
+        np.testing.assert_array_equal(frames, episode[camera][..., ::-1] if own else episode[camera])
