@@ -38,6 +38,7 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         self._dataset, self._snap_ns = dataset, snap_ns
         self._columns: dict[str, Callable[[np.ndarray, np.ndarray], Any]] = {}
         self._listed: list[str] = []
+        self._features: dict[str, tuple[Stream, int | None]] = {}
         for stream in dataset.streams.values():
             if stream.kind == "numbers":
                 self._add_numbers(stream)
@@ -137,6 +138,21 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
         true_at(nothing, nothing)
         return true_at
 
+    def features_in(self, argument: str, condition: Any) -> dict[str, tuple[Stream, int | None]]:
+        """Returns the columns of numbers that a condition needs: the stream of each and its feature, None for all together."""
+        import pyarrow as pa
+
+        expression = as_expression(argument, condition)
+        text, nothing = str(expression), np.zeros(0, np.int64)
+        table = pa.table({name: self[name](nothing, nothing) for name in self if name in text})
+        found = {}
+        for name in self._features.keys() & set(table.column_names):
+            try:
+                true_rows(argument, expression, table.drop_columns([name]), columns=self.names)
+            except errors.ArgumentError:
+                found[name] = self._features[name]
+        return found
+
     def _add(self, name: str, column: Callable[[np.ndarray, np.ndarray], Any], *, listed: bool = True) -> None:
         if name not in self._columns:
             self._columns[name] = column
@@ -145,17 +161,22 @@ class AnchorColumns(Mapping[str, Callable[[np.ndarray, np.ndarray], Any]]):
     def _add_numbers(self, stream: Stream) -> None:
         features = math.prod(stream.shape)
         if features == 1:
-            self._add(stream.name, self._feature(stream, 0))
+            self._add_feature(stream.name, stream, 0)
         elif features:
             names = [f"{stream.name}.{name}" for name in stream.names] if len(stream.names) == features else []
             short = features <= _LISTED
             for index in range(features):
-                self._add(f"{stream.name}[{index}]", self._feature(stream, index), listed=short and not names)
+                self._add_feature(f"{stream.name}[{index}]", stream, index, listed=short and not names)
             for index, name in enumerate(names):
-                self._add(name, self._feature(stream, index), listed=short)
+                self._add_feature(name, stream, index, listed=short)
             if not short:
                 self._listed.append(f"{(names or [stream.name + '[0]'])[0]} to {(names or [f'[{features - 1}]'])[-1]}")
         self._add(f"speed({stream.name})", self._speed(stream), listed=False)
+        self._features.setdefault(f"speed({stream.name})", (stream, None))
+
+    def _add_feature(self, name: str, stream: Stream, index: int, *, listed: bool = True) -> None:
+        self._add(name, self._feature(stream, index), listed=listed)
+        self._features.setdefault(name, (stream, index))
 
     def _rows(self, stream: Stream, episodes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns each anchor's row, and the first of its episode, which is behind the row where there is none."""

@@ -20,6 +20,7 @@ from .actions.declared import (
     check_alike,
     check_declared,
     degrees_of,
+    in_one_spelling,
     relative_names,
     straight_angles,
     subtracted_rotations,
@@ -27,7 +28,7 @@ from .actions.declared import (
 from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stats, Stream
 from .episode_rates import notes_of_rates
-from .feature_names import check_orders, note_of_units
+from .feature_names import check_orders, compare, note_of_units
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names, misfits, warn_of_misfits
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
@@ -103,7 +104,14 @@ def open_loader(
         if key not in keys:
             raise keys.missing("memory.residency", key)
     notes = [note for key, window in windows.items() if (note := _check_orders(key, window, sources, names))]
-    notes += [note for key, window in windows.items() if (note := _check_numbering(key, window, sources))]
+    notes += [
+        note
+        for key, window in windows.items()
+        if (note := _check_numbering(f"delta_timestamps['{key}']", window.stream or key, sources))
+    ]
+    of_loader = [(source, name) for source, name in zip(sources, names, strict=True) if source.anchors is None]
+    if anchors.where is not None and len(of_loader) > 1:
+        notes += _check_where(anchors.where, of_loader)
     if note := note_of_units([(name, x.dataset, x.episodes) for name, x in zip(names, sources, strict=True)]):
         notes.append(note)
     own = {
@@ -197,18 +205,44 @@ def _check_orders(key: str, window: Window, sources: Sequence[Source], names: Se
     return check_orders(key, streams)
 
 
-def _check_numbering(key: str, window: Window, sources: Sequence[Source]) -> str | None:
+def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]:
+    """Compares what the columns of a condition are in the sources that share it, by their names in errors. Returns notes.
+
+    Raises:
+        ArgumentError: a column has another unit in another source, or its index is another feature's.
+    """
+    first: dict[str, tuple[str, Stream, list[str]]] = {}
+    numbers: dict[str, None] = {}
+    for source, name in sources:
+        for column, (stream, feature) in AnchorColumns(source.dataset, 0).features_in("anchors.where", where).items():
+            units = [in_one_spelling(unit) for unit in units_of(stream)]
+            units = sorted(units) if feature is None else [units[feature]]
+            here = f"{name.replace('.', ' ')}{source.dataset.path}"
+            there, before, units_before = first.setdefault(column, (here, stream, units))
+            pairs = [(a, b) for a, b in zip(units_before, units, strict=False) if a and b and a != b]
+            if column == f"{stream.name}[{feature}]" and compare(before.names, stream.names) == "order":
+                pairs += [(a, b) for a, b in [(before.names[feature], stream.names[feature])] if a != b]
+            if pairs:
+                raise errors.ArgumentError(
+                    f"anchors.where: expected columns with one meaning in all sources, got {column!r} of {pairs[0][0]!r} in {there} and of "
+                    f"{pairs[0][1]!r} in {here}; anchors= of a Source has a condition of its own"
+                )
+            numbers[stream.name] = None
+    return [note for name in numbers if (note := _check_numbering("anchors.where", name, [of for of, _ in sources]))]
+
+
+def _check_numbering(argument: str, key: str, sources: Sequence[Source]) -> str | None:
     """Returns a note if a whole number of a key means one text in a source and another text in another source, as its tables say."""
     first: dict[int, str] = {}
     for source in {id(source.dataset): source for source in sources}.values():
         for stream in source.dataset.streams.values():
-            if (source.rename or {}).get(stream.name, stream.name) != (window.stream or key):
+            if (source.rename or {}).get(stream.name, stream.name) != key:
                 continue
             for code, text in texts_of_numbers(source.dataset, stream).items():
                 if text is not None and first.setdefault(code, text) != text:
                     return (
-                        f"delta_timestamps['{key}']: its sources number texts otherwise: {code} is {first[code]!r} in one and {text!r} in "
-                        'another; Window(texts="indices") numbers the texts of all sources'
+                        f"{argument}: its sources number texts otherwise: {code} is {first[code]!r} in one and {text!r} in "
+                        'another; Window(texts="indices") numbers the texts of all sources, and a condition may name the text'
                     )
     return None
 

@@ -268,7 +268,9 @@ def test_red_and_blue_are_exchanged_as_in_the_cache(tmp_path, rng):
     options = {"rate_hz": 50, "image_codec": "png", "format": "aloha"}
     for cache, own, other in ((tmp_path / "bgr", exchanged, None), (tmp_path / "rgb", None, exchanged)):
         robocache.ingest(tmp_path / "one", cache, mapping=own, **options)
-        with pytest.raises(robocache.FileError, match=r"channels are '\w+' by the mapping of this source, and '\w+' by"):
+        with pytest.raises(
+            robocache.FileError, match=r"channels are '\w+' by the mapping of this source, and '\w+' by"
+        ):
             robocache.ingest(tmp_path / "one", cache, append=True, mapping=other, **options)
         robocache.ingest(tmp_path / "one", cache, append=True, mapping=own, **options)
         frames = robocache.open(cache).episode(1)[camera][1][:]

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from flat_options import flat_loader
@@ -900,3 +901,9 @@ def test_sources_that_number_their_texts_otherwise_are_warned_of(rng, tmp_path, 
     windows["task_index"] = robocache.Window(texts="indices")
     next(robocache.Loader(sources, batch_size=4, delta_timestamps=windows, device="cpu", findings=None))
     assert not [one for one in recwarn if "number texts otherwise" in str(one.message)]
+    options = {"batch_size": 4, "delta_timestamps": {"action": None}, "device": "cpu", "findings": None}
+    for condition, told in ((pc.field("task") == "pick", False), (pc.field("task_index") == 0, warned)):
+        recwarn.clear()
+        robocache.Loader(sources, anchors=robocache.Anchors(where=condition), **options)
+        said = [str(one.message) for one in recwarn if "number texts otherwise" in str(one.message)]
+        assert len(said) == told and all(text.startswith("anchors.where: ") for text in said)

@@ -405,3 +405,36 @@ def test_what_the_caller_changes_later_is_not_what_was_asked_for(dataset):
     keep["start_row"] = [1]
     assert drawn(pickle.loads(pickle.dumps(loader))) == drawn(loader)
     assert_same_batches(batches_of(opened(dataset, anchors)), batches_of(loader))
+
+
+def test_a_condition_for_several_sources_means_one_thing_in_all(tmp_path):
+    def made(name, names, units):
+        with robocache.Writer(tmp_path / name) as writer:
+            with writer.episode() as episode:
+                episode.append("arm", np.arange(4) * 10**8, np.arange(8, dtype=np.float32).reshape(4, 2))
+                episode.append("a", np.arange(4) * 10**8, np.arange(4, dtype=np.float32)[:, None])
+            writer.stream("arm", names=names, attributes={"units": units})
+        return tmp_path / name
+
+    first = made("first", ["x", "y"], "m")
+    turned = made("turned", ["y", "x"], "metres")
+    small = made("small", ["x", "y"], ["mm", "m"])
+
+    def count(condition, *paths, own=None):
+        of_each = None if own is None else robocache.Anchors(where=own)
+        sources = [robocache.Source(path, anchors=of_each) for path in paths]
+        anchors = robocache.Anchors(stream="a", where=condition)
+        return robocache.Loader(sources, batch_size=1, delta_timestamps={"a": None}, anchors=anchors).num_anchors
+
+    for condition, other, said in (
+        (pc.field("arm[0]") > 1, turned, r"'arm\[0\]' of 'x' in sources\[0\] .* and of 'y' in"),
+        (pc.field("arm.x") > 1, small, r"'arm.x' of 'm' in sources\[0\] .* and of 'mm' in"),
+        ((pc.field("a") > 0) & (pc.field("speed(arm)") > 1), small, r"'speed\(arm\)' of 'm' in"),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=rf"anchors\.where: expected columns .* got {said}"):
+            count(condition, first, other)
+        assert count(condition, first) > 0
+    # Columns that the condition does not use may mean anything, as may those of conditions of each source.
+    assert count(pc.field("arm.x") > 1, first, turned) == 3 + 3
+    assert count(pc.field("arm[1]") > 1, first, small) == count(pc.field("a") > 0, first, turned) == 6
+    assert count(None, first, small, own=pc.field("arm.x") > 1) == 6
