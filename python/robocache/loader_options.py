@@ -220,8 +220,10 @@ def _check_where(where: Any, sources: Sequence[tuple[Source, str]]) -> list[str]
             here = f"{name.replace('.', ' ')}{source.dataset.path}"
             there, before, units_before = first.setdefault(column, (here, stream, units))
             pairs = [(a, b) for a, b in zip(units_before, units, strict=False) if a and b and a != b]
-            if column == f"{stream.name}[{feature}]" and compare(before.names, stream.names) == "order":
-                pairs += [(a, b) for a, b in [(before.names[feature], stream.names[feature])] if a != b]
+            by_index = column == f"{stream.name}[{feature}]"
+            if feature is not None and by_index and compare(before.names, stream.names) == "order":
+                own, other = before.names[feature], stream.names[feature]
+                pairs += [(own, other)] if own != other else []
             if pairs:
                 raise errors.ArgumentError(
                     f"anchors.where: expected columns with one meaning in all sources, got {column!r} of {pairs[0][0]!r} in {there} and of "

@@ -81,6 +81,10 @@ _COLORS = re.compile(
     r"((image|img|camera|cam|rgb|pixel|frame|video)s?_?)?(colou?rs?|channels?|pixels?|image|img|rgb)?_?(space|order|format|mode|encoding|layout|convention)"
     r"|encoding|colou?r|channels?|bgr"
 )
+# Values of these: other spaces, and pictures whose columns come before their rows.
+_NO_RGB = re.compile(
+    r"(cie)?[ _-]?(hs[vli]|hls|l[*]?a[*]?b[*]?|luv|yuv|ycc|ycbcr|ycrcb|xyz|cmyk)[ _-]?(\d{2,4}p?)?|[ntb]?whc"
+)
 _MOST_FEATURES = 256
 # The depth buffer of a simulator's camera is near 1 nearly everywhere.
 _BUFFER = 0.9
@@ -332,8 +336,11 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
 PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
 
 
-def unpacked(stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes) -> np.ndarray:
-    """Returns the values that stored numbers mean by attributes of :data:`PACKING`; NaN for those that mean none."""
+def unpacked(
+    stream: str, values: np.ndarray, attributes: Mapping[str, Any], notes: Notes
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Returns the values that stored numbers mean by attributes of :data:`PACKING`, NaN for those that mean none, and the attributes
+    that they have then: whole numbers that are not scaled become float64, and are held."""
     said: dict[str, float] = {}
     for name in PACKING:
         value = attributes.get(name)
@@ -341,14 +348,25 @@ def unpacked(stream: str, values: np.ndarray, attributes: Mapping[str, Any], not
         if isinstance(value, int | float) and not isinstance(value, bool):
             said[name] = value
     is_scaled = "scale_factor" in said or "add_offset" in said
-    if not said or values.dtype.kind not in "iuf" or not (is_scaled or values.dtype.kind == "f"):
-        return values
+    if not said or values.dtype.kind not in "iuf":
+        return values, {}
     fills = [values.dtype.type(said[name]) for name in PACKING[2:] if name in said and _holds(values.dtype, said[name])]
-    notes.assume(f"values of {stream}", ", ".join(f"{name} {value:g}" for name, value in said.items()), stream)
+    if not fills and not is_scaled:
+        return values, {}
     absent = np.isin(values, fills)
+    told = ", ".join(f"{name} {value:g}" for name, value in said.items())
     if is_scaled:
         values = values * float(said.get("scale_factor", 1)) + float(said.get("add_offset", 0))
-    return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values
+    elif values.dtype.kind in "iu":
+        as_floats = values.astype(np.float64)
+        if not np.array_equal(as_floats.astype(values.dtype), values):
+            raise SourceError(f"{stream}: expected whole numbers that float64 holds beside {told}, which is NaN there")
+        values = as_floats
+        held = {"methods": [[0, math.prod(values.shape[1:]), "previous"]]}
+        notes.assume(f"values of {stream}", f"{told}: NaN, so float64", stream)
+        return np.where(absent, np.nan, values), held
+    notes.assume(f"values of {stream}", told, stream)
+    return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values, {}
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
@@ -367,11 +385,17 @@ def may_say_colors(column: str) -> bool:
 
 
 def say_colors(cameras: Sequence[str], attributes: Mapping[str, Any], notes: Notes) -> None:
-    """Reports columns or attributes that say that pictures are blue, green, red: they are read as they lie."""
+    """Reports columns or attributes that say that pictures are blue, green, red, or no RGB: they are read as they lie."""
     for name, value in attributes.items():
-        if isinstance(value, str) and may_say_colors(name) and "bgr" in value.lower():
+        if not isinstance(value, str) or not may_say_colors(name):
+            continue
+        if "bgr" in value.lower():
             why = f'as they lie, though it says {value!r}; channels = "bgr" in a mapping exchanges red and blue'
-            notes.assume(f"pictures beside {name!r}", why, *cameras)
+        elif _NO_RGB.fullmatch(value.strip().lower()):
+            why = f"as they lie, as RGB of rows of pixels, though it says {value!r}; convert them in the source"
+        else:
+            continue
+        notes.assume(f"pictures beside {name!r}", why, *cameras)
 
 
 # ---- depth ----

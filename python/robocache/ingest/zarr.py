@@ -327,8 +327,8 @@ def _samples(
         images = store_pixels(name, time_ns, depth.pixels(name, rows, notes), options, clock, notes)
         return images if depth.to_metres else replace(images, unit_m=depth.unit_m)
     names = own_names(_name(array), rows.shape[1:], array.attributes, ())
-    values = unpacked(_name(array), rows, array.attributes, notes)
-    return Rows(time_ns, values, names, clock, own_units(array.attributes, math.prod(rows.shape[1:])))
+    values, more = unpacked(_name(array), rows, array.attributes, notes)
+    return Rows(time_ns, values, names, clock, own_units(array.attributes, math.prod(rows.shape[1:])) | more)
 
 
 def _texts(cells: np.ndarray) -> list[str]:

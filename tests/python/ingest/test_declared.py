@@ -379,11 +379,14 @@ def test_a_file_without_units_goes_with_those_that_have_some(append, first, tmp_
 # ---- packed numbers, colours, dimensions ----
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [{"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -999}, {"_FillValue": -999}, {"missing_value": -999}],
+)
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
-def test_numbers_that_attributes_scale_are_what_they_mean(form, tmp_path):
+def test_numbers_that_attributes_scale_are_what_they_mean(form, attributes, tmp_path):
     """As the CF conventions have it: stored * scale_factor + add_offset; and no value for the fill value."""
     stored = np.array([[100, 200], [-999, 300], [400, 500]], np.int16)
-    attributes = {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -999}
     if form == "hdf5":
         with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
             file["action"] = np.zeros((3, 2))
@@ -398,8 +401,19 @@ def test_numbers_that_attributes_scale_are_what_they_mean(form, tmp_path):
         root["data/state"].attrs.update(attributes)
         robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
         stream = robocache.open(tmp_path / "cache")["state"]
-    expected = np.where(stored == -999, np.nan, stored * 0.5 + 10)
+    is_scaled = "scale_factor" in attributes
+    expected = np.where(stored == -999, np.nan, stored * 0.5 + 10 if is_scaled else stored)
     np.testing.assert_array_equal(np.asarray(stream.values), expected)
+    # Whole numbers stay so between rows, though NaN needs floats.
+    assert stream.attributes.get("methods") == (None if is_scaled else [[0, 2, "previous"]])
+
+
+def test_whole_numbers_that_float64_does_not_hold_are_refused_beside_a_fill_value(tmp_path):
+    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+        file["action"] = np.zeros((3, 2))
+        file.create_dataset("observations/serial", data=np.arange(3) + 2**53 + 1).attrs["_FillValue"] = -1
+    with pytest.raises(robocache.FileError, match="observations/serial: expected whole numbers that float64 holds"):
+        robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
 
 
 @pytest.mark.parametrize("at", ["file", "group", "dataset"])
@@ -412,6 +426,33 @@ def test_pictures_that_an_attribute_says_are_bgr_are_said(word, at, rng, tmp_pat
     report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
     (said,) = [one for one in report.assumed if word in one.what]
     assert said.streams == ["observations/images/top"] and 'channels = "bgr"' in said.reason
+
+
+@pytest.mark.parametrize("form", ["hdf5", "zarr"])
+@pytest.mark.parametrize(
+    ("said", "is_said"),
+    [
+        *((said, True) for said in ("HSV", "ycrcb", "yuv444", "CIE Lab", "WHC")),
+        *((said, False) for said in ("rgb8", "HWC", "label", "jpeg")),
+    ],
+)
+def test_pictures_that_an_attribute_says_are_no_rgb_are_said(said, is_said, form, tmp_path):
+    pixels = np.zeros((3, 32, 32, 3), np.uint8)
+    if form == "hdf5":
+        with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+            file["action"] = np.zeros((3, 2))
+            file.create_dataset("observations/images/top", data=pixels).attrs["encoding"] = said
+        report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
+    else:
+        zarr = pytest.importorskip("zarr")
+        root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
+        for key, values in (("data/top", pixels), ("meta/episode_ends", np.array([3]))):
+            root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape, fill_value=9)[:] = (
+                values
+            )
+        root["data/top"].attrs["layout"] = said
+        report = robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
+    assert is_said == any(f"though it says {said!r}" in one.reason for one in report.assumed)
 
 
 @pytest.mark.parametrize(

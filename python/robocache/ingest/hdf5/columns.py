@@ -211,8 +211,11 @@ class Column:
             names = own_names(self.stream, shape, self.dataset.attributes, self.dataset.above)
             attributes = {**self.clock.attributes, **own_units(self.dataset.attributes, math.prod(shape))}
             for start, stop, stored in self._parts():
-                values = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
-                yield self.stream, Rows(self._time_ns(start, stop), values, names, self.clock.kind, attributes)
+                values, more = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
+                yield (
+                    self.stream,
+                    Rows(self._time_ns(start, stop), values, names, self.clock.kind, {**attributes, **more}),
+                )
 
     def _time_ns(self, start: int, stop: int) -> np.ndarray:
         return self.clock.time_ns(start, stop)
