@@ -341,17 +341,9 @@ def unpacked(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Returns the values that stored numbers mean by attributes of :data:`PACKING`, NaN for those that mean none, and the attributes
     that they have then: whole numbers that are not scaled become float64, and are held."""
-    said: dict[str, float] = {}
-    for name in PACKING:
-        value = attributes.get(name)
-        (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            said[name] = value
+    said, fills = _packing(values.dtype, attributes)
     is_scaled = "scale_factor" in said or "add_offset" in said
-    if not said or values.dtype.kind not in "iuf":
-        return values, {}
-    fills = [values.dtype.type(said[name]) for name in PACKING[2:] if name in said and _holds(values.dtype, said[name])]
-    if not fills and not is_scaled:
+    if values.dtype.kind not in "iuf" or not (fills or is_scaled):
         return values, {}
     absent = np.isin(values, fills)
     told = ", ".join(f"{name} {value:g}" for name, value in said.items())
@@ -369,9 +361,20 @@ def unpacked(
     return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values, {}
 
 
+def _packing(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> tuple[dict[str, float], list[Any]]:
+    """Returns the numbers of attributes of :data:`PACKING`, and the stored values that mean none."""
+    said: dict[str, float] = {}
+    for name in PACKING:
+        value = attributes.get(name)
+        (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            said[name] = value
+    return said, [dtype.type(said[name]) for name in PACKING[2:] if name in said and _holds(dtype, said[name])]
+
+
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    if dtype.kind == "f":
-        return True
+    if dtype.kind not in "iu":
+        return dtype.kind == "f"
     info = np.iinfo(dtype)
     return value == int(value) and int(info.min) <= value <= int(info.max)
 
@@ -475,13 +478,20 @@ class Depth:
         if to_metres and unit_m is None:
             why = "taken as metres, since no attribute units says another unit; a simulator's normalised depth buffer is none"
             notes.assume(f"{camera}: depth in {'scaled numbers' if is_scaled else dtype}", why, camera)
-        return cls(unit_m, packing, to_metres)
+        return cls(unit_m, packing if says or to_metres else {}, to_metres)
 
     def pixels(self, camera: str, stored: np.ndarray, notes: Notes) -> np.ndarray:
-        """Returns stored pixels as float32 metres, or as the integers that they are."""
+        """Returns stored pixels as float32 metres, or as the integers that they are, 0 where these mean no measurement."""
         if not self.to_metres:
-            return stored
-        values = unpacked(camera, stored, self.packing, notes)
+            said, fills = _packing(stored.dtype, self.packing)
+            if fills:
+                notes.assume(
+                    f"depth of {camera}",
+                    f"{', '.join(f'{k} {v:g}' for k, v in said.items())}: 0, no measurement",
+                    camera,
+                )
+            return np.where(np.isin(stored, fills), stored.dtype.type(0), stored) if fills else stored
+        values, _ = unpacked(camera, stored, self.packing, notes)
         unit_m = self.unit_m or 1.0
         return (values if unit_m == 1 else values * np.float64(unit_m)).astype(np.float32)
 

@@ -96,6 +96,19 @@ def test_the_unit_that_is_declared_beside_integers_makes_them_metres(write, said
         assert (got[:, 0, 0] == 0).all()
 
 
+@pytest.mark.parametrize("name", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("write", [write_hdf5, write_zarr])
+def test_whole_numbers_that_are_declared_absent_measure_nothing(write, name, tmp_path):
+    pixels = uint16()
+    pixels[:, 1, 1] = 65535
+    source, stream, options = write(tmp_path, pixels, own={"units": "mm", name: 65535})
+    report = robocache.ingest(source, tmp_path / "cache", **options)
+    assert [one.what for one in report.assumed if f"{name} 65535" in one.reason] == [f"depth of {stream}"]
+    loader = robocache.Loader(tmp_path / "cache", batch_size=2, delta_timestamps={stream: None}, device="cpu")
+    got = np.asarray(next(loader)[stream]).reshape(2, 32, 32)
+    np.testing.assert_allclose(got, np.where(pixels[:2, ..., 0] == STORED, 1.5, 0), rtol=1e-6)
+
+
 @pytest.mark.parametrize("write", [write_hdf5, write_zarr, write_npz, write_tfds])
 @pytest.mark.parametrize("scale", [1000.0, 5000.0, 0.1])
 def test_a_number_that_may_mean_several_units_is_refused_by_name(write, scale, tmp_path):
