@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import math
 import os
 import threading
 import time
@@ -19,9 +20,7 @@ from .policy import CHUNK, build, calibrate, loss_of
 from .scene import TICK_S
 
 WARMUP = 200  # steps
-# Rollouts get an exponential average of the weights over this share of the steps so far. The rate of learning stays as it is:
-# weights that are not averaged succeed with one checkpoint and fail with the next, and a rate that falls ends lower.
-AVERAGED = 0.1
+AVERAGED = 0.1  # share of the steps so far that a rollout's weights are averaged over, exponentially
 RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay as they are
 
 
@@ -219,7 +218,8 @@ def train(
             waited_s += time.perf_counter() - asked
             if step == timed_from:
                 timed, waited_s = Pace(device), 0.0
-            total += step_of(batch, lr * min(1, (step + 1) / WARMUP), 1 / (1 + AVERAGED * step))
+            rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
+            total += step_of(batch, rate, 1 / (1 + AVERAGED * step))
             step += 1
             counted += 1
             progress.show(step, f"loss {log[-1]['loss']:.4f}" if log else "")
