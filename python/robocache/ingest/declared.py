@@ -153,7 +153,12 @@ class DeclaredEpisodes:
             if values.dtype.kind not in "iuf" or not (values == np.rint(values)).all():
                 continue
             if values.ndim == 0 and _LENGTH.fullmatch(word) and 2 <= values < min(self._rows.values(), default=0):
-                why = f"says {value:g}, but {self._what} has {rows} rows: those behind may be padding, and are read"
+                are = (
+                    "are padding if it is a length and no setting of a policy or simulator"
+                    if word == "horizon"
+                    else "may be padding"
+                )
+                why = f"says {value:g}, but {self._what} has {rows} rows: those behind {are}, and are read"
                 self._notes.assume(f"length {column!r}", why)
             elif values.ndim == 1 and (count := _count_episodes(word, values, rows)) > 1:
                 self._notes.assume(f"episodes of {column!r}", f"{self._what} as one, but it tells of {count}: {_CUT}")

@@ -44,6 +44,7 @@ COUNTS = np.r_[:25, :15]
         ("episode_ends", np.array([15, 40]), "tells of 2"),
         ("num_steps", 30, "says 30, but e0.npz has 40 rows"),
         *((name, 30, "says 30, but e0.npz has 40 rows") for name in ("seq_len", "valid_len", "T", "horizon", "length")),
+        ("horizon", 16, "those behind are padding if it is a length and no setting of a policy or simulator"),
         ("num_valid_frames", 30.0, "says 30, but e0.npz has 40 rows"),
         *((name, COUNTS, "begins again in 1 rows (row 25)") for name in ("step", "frame_index", "t", "env/timestep")),
         ("frame_idx", COUNTS.astype("float32") + 1, "begins again in 1 rows (row 25)"),
