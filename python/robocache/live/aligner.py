@@ -181,8 +181,8 @@ class Aligner:
         rings: ``{key: Ring}``, one for each key of the spec but the outputs.
         outputs: the keys that the policy puts out, such as ``["action"]``. The batch does not have them, and has ``<key>_base`` where
             their conversions compare with a state: :meth:`Spec.to_absolute` needs it.
-        device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once; frames are copied as they came and
-            resized there. The batch is queued on torch's current stream.
+        device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once; JPEG and PNG are decoded on the CPU, and
+            frames are resized on the device. The batch is queued on torch's current stream.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
         max_age_s: in seconds. :meth:`latest` raises StaleError if a ring got no row for longer, or if its newest row is older
             than another ring's by more. None: no limit.

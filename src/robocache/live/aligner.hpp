@@ -9,7 +9,7 @@
 // targets are settled, over all keys. A Loader's batch at that moment has the same bytes. Other moments have it too, but for
 // targets that are not settled: they are padding, though the recording may have a value there later (rule 53).
 //
-// On a CUDA device frames are copied as the ring has them, and resized there. All else is made on the host and copied at once.
+// On a CUDA device frames are copied as pixels and resized there. All else is made on the host and copied with them.
 //
 // The arrays are those of the Loader, of one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on; "time_ns" [1], the
 // moment; and "anchor_age_ns" [1], the newest stamp of all rings less the moment. Of a key that the policy puts out there is

@@ -63,7 +63,7 @@ TEST(Chunks, RefuseWhatIsNone) {
                                 "decay: expected a finite number");
   Chunks chunks({});
   put(chunks, {0, 1}, {0, 1});
-  expect_refused<ArgumentError>([&] { put(chunks, {0, 0}, {0, 1}); }, "offsets_s: expected ascending");
+  expect_refused<ArgumentError>([&] { put(chunks, {0, 0}, {0, 1}); }, "time_ns: expected ascending stamps");
   expect_refused<ArgumentError>([&] { put(chunks, {0}, {NAN}); }, "actions: expected finite numbers");
   expect_refused<ArgumentError>([&] { put(chunks, {0}, {1, 2}); }, "actions: expected 1 features, got 2");
   expect_refused<ArgumentError>([&] { put(chunks, {}, {}); }, "actions: expected as many numbers");
