@@ -60,8 +60,9 @@ environment's own rule counts a touch (`touched` in the result files).
 
 ```bash
 pip install '.[examples]' && pip install --no-deps gym-aloha
-python -m examples.aloha record --no-camera && python -m examples.aloha train --policy mlp --steps 2000 --batch-size 256 --lr 1e-3
-python -m examples.aloha evaluate --policy mlp      # without --no-camera and --policy: LeRobot's ACT, from the camera
+python -m examples.aloha record --episodes 200 --no-camera
+python -m examples.aloha train --policy mlp --steps 2000 --batch-size 256 --lr 1e-3
+python -m examples.aloha evaluate --policy mlp      # all three without options: LeRobot's ACT, from the camera
 ```
 """,
     ),
