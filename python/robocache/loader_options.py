@@ -20,7 +20,6 @@ from .actions.declared import (
     check_alike,
     check_declared,
     degrees_of,
-    in_one_spelling,
     relative_names,
     straight_angles,
     subtracted_rotations,
@@ -29,6 +28,7 @@ from .anchor_columns import AnchorColumns, as_columns, as_ranges
 from .dataset import Dataset, Stats, Stream
 from .episode_rates import notes_of_rates
 from .feature_names import check_orders, compare, note_of_units
+from .feature_words import in_one_spelling
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names, misfits, warn_of_misfits
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window

@@ -25,6 +25,8 @@ Columns = dict[str, np.ndarray]
 
 # A header that ends beyond this is none.
 _HEADER = 1 << 16
+# Numbers of a point: in an array of few rows that are longer, points may be columns.
+_WIDEST = 16
 # Bytes that any file may say to hold, and how many times its own size one that is packed may.
 _SMALL, _MOST_PACKED = 1 << 26, 100
 # Lines of text that are read at once.
@@ -326,6 +328,10 @@ def _array_columns(file: Path, points: np.ndarray) -> Columns:
     if points.ndim != 2 or points.shape[1] < 3:
         raise SourceError(
             f"{file}: expected points [N, 3] and wider, or an array with fields, got {list(points.shape)}"
+        )
+    if len(points) in (3, 4, 6) and points.shape[1] > _WIDEST:
+        raise SourceError(
+            f"{file}: expected a point a row, got {list(points.shape)}: its points may be columns; transpose the array, points.T"
         )
     names = ["x", "y", "z", *(str(column) for column in range(3, points.shape[1]))]
     return dict(zip(names, np.array(points).T, strict=True))

@@ -66,6 +66,9 @@ from .stamps import (
 _STAMP = f"{NUMBER}|{DATE}{ZONE}?|{DAY}|{TIME_OF_DAY}{ZONE}?"
 # A line of cells of which each is in quotes from its begin to its end, or has none.
 _WHOLE_LINE = re.compile(rb'(?:"[^"\r\n]*"|[^",\r\n]*)(?:,(?:"[^"\r\n]*"|[^",\r\n]*))*\r?\n')
+# Columns that say the zone of the times in another one, and clocks whose names do.
+_ZONE_COLUMN = re.compile(r"((time|utc|gmt|tz)[ _-]?)?(zone|off(set)?)|tz(info)?", re.IGNORECASE)
+_ZONE_IN_NAME = re.compile(r"(utc|gmt) ?[+-] ?\d|(^|[^a-z])(local|cest|cet|[ecmp][sd]t|jst)([^a-z]|$)", re.IGNORECASE)
 # The number of rows whose columns are copied side by side at once: the processor's cache holds them.
 _ROWS_AT_ONCE = 2048
 # Between two subjects a column must jump by so many times its step within one subject.
@@ -600,7 +603,13 @@ def _assumed_of_clock(begin: Begin, time_ns: np.ndarray, unit: str, options: Csv
     if begin.fraction:
         yield what, f"one stamp of seconds and {unit.rpartition(' ')[2]}, by their names"
     elif unit.endswith("read as UTC"):
-        yield what, "UTC, since it says no zone"
+        columns = (
+            [name] if _ZONE_IN_NAME.search(name) else [x for x in begin.names if _ZONE_COLUMN.fullmatch(x.strip())]
+        )
+        why = "since it says no zone"
+        if begin.header and columns:
+            why = f"though {columns[0]!r} may say another zone: write it behind each time, as in 13:45:00+02:00"
+        yield what, f"UTC, {why}"
     elif options.time_unit is None and unit in UNITS and not declares_unit(name):
         yield what, why_unit(name, unit, time_ns)
 

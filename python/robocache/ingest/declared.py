@@ -29,7 +29,7 @@ from ..feature_names import (
 from ..feature_words import known_unit, last_part
 from ..frames import is_labels, says_depth
 from .mapping import toml
-from .recording import Frames, Notes, Recording, Rows, Samples, SourceError, Texts
+from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 _index_of, _find_wraps, _array_of = map(_lib.function, ("dataset_index_of", "find_wraps", "array_of"))
 
@@ -260,7 +260,7 @@ class Features:
             self._notes.assume(f"features by {column!r}", why, stream)
         first, count = self._of_streams.setdefault(stream, (names, len(names or ())))
         if first is None and names and (column or not count):
-            self._notes.leave_out(f"{stream}: names of its features", f"{self._who} have none")
+            self._notes.leave_out(f"{stream}: names of its features", f"there are none in {self._who}")
             return None
         return first if names is None and count == math.prod(shape) else names
 
@@ -529,6 +529,29 @@ def say_depth_numbers(name: str, samples: Rows, notes: Notes) -> None:
 
 
 # ---- values that are not what their names say ----
+
+_FILES = (
+    ("JPEG", b"\xff\xd8\xff"),
+    ("PNG", b"\x89PNG\r\n\x1a\n"),
+    ("GIF", b"GIF8[79]a"),
+    ("WebP", b"RIFF.{4}WEBP"),
+    ("TIFF", b"II\\*\0|MM\0\\*"),
+    ("BMP", b"BM.{4}\0{4}"),
+    ("JPEG 2000", b"\0\0\0\x0cjP  |\xff\x4f\xff\x51"),
+    ("JPEG XL", b"\0\0\0\x0cJXL "),
+    ("AVIF or MP4", b".{4}ftyp"),
+)
+
+
+def say_files(stream: str, samples: Rows | Ragged, notes: Notes) -> None:
+    """Reports rows of bytes that begin as files of pictures, which no camera is made of."""
+    if samples.values.dtype != np.uint8 or samples.values.size < 32:
+        return
+    begin = samples.values.reshape(-1)[:32].tobytes()
+    for kind, mark in _FILES:
+        if re.match(mark, begin, re.DOTALL):
+            why = f"files of {kind}, kept as bytes and no camera; store pixels, or JPEG or PNG where the format has cameras of files"
+            notes.assume(stream, why, stream)
 
 
 def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:

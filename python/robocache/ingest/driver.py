@@ -26,7 +26,7 @@ from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, check_as_held, exchanged_in, joined_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
-from .declared import DeclaredEpisodes, Features, say_depth_numbers, say_no_metres, say_wraps, with_unit
+from .declared import DeclaredEpisodes, Features, say_depth_numbers, say_files, say_no_metres, say_wraps, with_unit
 from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
@@ -680,8 +680,10 @@ class Driver:
             self._notes.leave_out(f"{name}: times of rows of their own", why)
         match samples:
             case Rows(time_ns=time_ns, values=values):
+                say_files(name, samples, self._notes)
                 episode.append(name, time_ns, self._as_before(name, values))
             case Ragged(time_ns=time_ns, values=values, offsets=offsets):
+                say_files(name, samples, self._notes)
                 episode.append(name, time_ns, self._as_before(name, values), offsets=offsets)
             case Texts(time_ns=time_ns, texts=texts):
                 if len(texts):  # of none nothing tells that they are text

@@ -239,6 +239,9 @@ def test_arrays(rng, tmp_path):
     assert "objects in dtype" in outcome("clouds", tmp_path / "d.npy")
     np.save(tmp_path / "d.npy", np.zeros((3, 2)))
     assert "expected points [N, 3]" in outcome("clouds", tmp_path / "d.npy")
+    for turned in (np.zeros((3, 40)), np.zeros((4, 17), np.float32)):
+        np.save(tmp_path / "d.npy", turned)
+        assert "expected a point a row" in outcome("clouds", tmp_path / "d.npy")
     np.savez(tmp_path / "e.npz", a=numbers, b=numbers)
     assert "expected an array 'points'" in outcome("clouds", tmp_path / "e.npz")
 

@@ -294,6 +294,14 @@ def test_what_was_assumed_of_a_clock_is_said(header, stamps, expected, tmp_path)
     assert [(one.what, one.reason, one.streams) for one in report.assumed] == [(*one, ["imu"]) for one in expected]
 
 
+@pytest.mark.parametrize("header", ["t,zone", "time,Time Zone", "t,utc_offset", "time (UTC+2),x", "local_time,x"])
+def test_a_zone_that_is_said_elsewhere_is_no_utc(header, tmp_path):
+    source = write(tmp_path / "imu.csv", f"{header},y", *(f"2024-05-31T13:45:0{k},2,1" for k in range(4)))
+    report = robocache.ingest(source, tmp_path / "cache")
+    (reason,) = [one.reason for one in report.assumed if one.what.startswith("clock")]
+    assert reason.startswith("UTC, though ") and "may say another zone" in reason and "no zone" not in reason
+
+
 ISO_NS = 1_704_067_200_123_456_789  # 2024-01-01T00:00:00.123456789Z
 
 

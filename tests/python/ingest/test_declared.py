@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from hdf5_files import image_file
 from lerobot_files import Episode, write_lerobot
 
 import robocache
@@ -523,3 +524,23 @@ def test_six_numbers_with_droid_s_name_are_angles_only_within_a_turn_and_it_is_s
     assert attributes.get("methods") == (None if degrees else [[3, 6, "angle"]])
     (said,) = [one.reason for one in report.assumed if one.what == f"{name}: rotation"]
     assert ("values up to 190" in said) == degrees
+
+
+@pytest.mark.parametrize("form", ["hdf5", "npz"])
+@pytest.mark.parametrize("kind", ["GIF", "WebP", "TIFF", "BMP", "JPEG2000", "PNG", "JPEG"])
+def test_files_of_pictures_that_no_camera_is_made_of_are_said(kind, form, tmp_path):
+    file = image_file(np.zeros((32, 32, 3), np.uint8), kind)
+    rows = np.tile(np.frombuffer(file, np.uint8), (3, 1))
+    if form == "hdf5":
+        with h5py.File(tmp_path / "episode_0.hdf5", "w") as opened:
+            opened["action"] = np.zeros((3, 2))
+            opened["observations/images/top"] = rows
+        source, stream = tmp_path / "episode_0.hdf5", "observations/images/top"
+    else:
+        np.savez(tmp_path / "a.npz", top=rows, state=np.zeros((3, 2)))
+        source, stream = tmp_path / "a.npz", "top"
+    report = robocache.ingest(source, tmp_path / "cache", rate_hz=10, format="aloha" if form == "hdf5" else "npz")
+    said = [one.reason for one in report.assumed if one.what == stream and "kept as bytes and no camera" in one.reason]
+    is_camera = robocache.open(tmp_path / "cache").streams[stream].kind == "frames"
+    assert len(said) == (not is_camera) and is_camera == (form == "hdf5" and kind in ("PNG", "JPEG"))
+    assert not robocache.open(tmp_path / "cache")[stream].attributes.get("methods")

@@ -92,6 +92,7 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
         for topic, (kind, of) in made.items()
     }
     topics["/tf"] = ("tf2_msgs/msg/TFMessage", [(stamp(k), frames(k, q)) for k, q in enumerate(turns)])
+    topics["/robot/tf_static"] = topics["/tf"]
     bare = "geometry_msgs/msg/Quaternion"
     topics["/bare"] = (bare, [(stamp(k), quaternion(q)) for k, q in enumerate(turns)])
     dataset = ingested(write_mcap(tmp_path / "a.mcap", topics), tmp_path)
@@ -102,6 +103,8 @@ def test_quaternions_in_messages_alone_and_in_poses(turns, tmp_path):
     check(dataset, turns, "/odom", [3])
     check(dataset, turns, "/tf/map/base", [3])
     check(dataset, turns, "/bare", [0])
+    static = dataset.streams["/robot/tf_static/map/base"]
+    assert static.attributes["methods"] == [[0, 7, "previous"]]  # it holds until it is sent again
     assert dataset.streams["/poses"].attributes["methods"] == [[3, 7, "slerp"]]  # of an element
     for stream in ("/imu/orientation_covariance", "/odom/pose.covariance", "/odom/twist.covariance"):
         assert "methods" not in dataset.streams[stream].attributes

@@ -672,8 +672,11 @@ class Topic:
         rows: dict[tuple[str, str], list[int]] = {}
         for row, pair in enumerate(pairs):
             rows.setdefault(pair, []).append(row)
+        # A static transform holds until it is sent again: none lies between two.
+        is_static = self._origin.name.rpartition("/")[2] == "tf_static"
+        held = {"methods": [[0, len(numbers), "previous"]]} if is_static else {}
         for (parent, child), some in rows.items():
-            attributes = self._attributes(frame_id=parent, child_frame_id=child)
+            attributes = self._attributes(frame_id=parent, child_frame_id=child, **held)
             yield f"{self._name}/{parent}/{child}", Rows(times[some], values[some], names, attributes=attributes)
 
 
