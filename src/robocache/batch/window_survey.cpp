@@ -19,8 +19,8 @@ namespace {
 
 constexpr int64_t kMostAnchors = 2048;
 constexpr int64_t kFewestAnchors = 64;
-constexpr int64_t kMostTargets = 65536;  // for a key
-constexpr int64_t kMostRows = 1 << 20;   // of a stream whose values are looked at
+constexpr int64_t kMostTargets = 65536;    // for a key
+constexpr int64_t kMostNumbers = 1 << 24;  // of a stream whose values are looked at
 
 // A gap is named if it is so many times the median period and so long.
 constexpr double kNamedGapPeriods = 10;
@@ -166,7 +166,8 @@ std::string turns_text(const StreamRequest& asked, const Stream& stream) {
 // Returns the first feature that jumps by a turn between rows and is interpolated as a number; "" if there is none.
 std::string wraps_text(const StreamRequest& asked, const Stream& stream, const std::vector<int64_t>& episodes) {
   const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *asked.method, asked.methods);
-  for (const cache::Wraps& wraps : cache::find_wraps(stream, episodes, kMostRows)) {
+  for (const cache::Wraps& wraps :
+       cache::find_wraps(stream, episodes, kMostNumbers / std::max<int64_t>(1, stream.features))) {
     const auto block = std::ranges::find_if(blocks, [&](const FeatureBlock& b) { return wraps.feature < b.end; });
     if (is_step(block->method) || block->method == InterpolationMethod::kAngle ||
         block->method == InterpolationMethod::kSlerp) {
