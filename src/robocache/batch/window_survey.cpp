@@ -167,7 +167,7 @@ std::string turns_text(const StreamRequest& asked, const Stream& stream) {
 std::string wraps_text(const StreamRequest& asked, const Stream& stream, const std::vector<int64_t>& episodes) {
   const std::vector<FeatureBlock> blocks = feature_blocks(stream.features, *asked.method, asked.methods);
   for (const cache::Wraps& wraps :
-       cache::find_wraps(stream, episodes, kMostNumbers / std::max<int64_t>(1, stream.features))) {
+       cache::find_wraps(stream, episodes, 1 + kMostNumbers / std::max<int64_t>(1, stream.features))) {
     const auto block = std::ranges::find_if(blocks, [&](const FeatureBlock& b) { return wraps.feature < b.end; });
     if (is_step(block->method) || block->method == InterpolationMethod::kAngle ||
         block->method == InterpolationMethod::kSlerp) {
