@@ -56,49 +56,17 @@ def run(capsys, *arguments):
 
 def test_json_schema(cache):
     told = robocache.doctor(cache).to_dict()
-    assert list(told) == [
-        "format",
-        "schema_version",
-        "robocache_version",
-        "path",
-        "manifest_crc32",
-        "episodes",
-        "counts",
-        "findings",
-        "more",
-        "streams",
-    ]
+    fields = "format schema_version robocache_version path manifest_crc32 episodes counts findings more streams"
+    assert list(told) == fields.split()
     assert (told["format"], told["schema_version"], told["episodes"]) == ("robocache-doctor", 1, 4)
     assert told["counts"] == {"error": 1, "warning": 1, "note": 1}
     assert json.loads((cache / "manifest.json").read_text())["crc32"] == told["manifest_crc32"]
     for finding in told["findings"]:
-        assert list(finding) == [
-            "severity",
-            "code",
-            "message",
-            "episode",
-            "stream",
-            "row",
-            "end_row",
-            "count",
-            "value",
-            "expected",
-            "file",
-            "advice",
-        ]
+        fields = "severity code message episode stream row end_row count value expected file advice"
+        assert list(finding) == fields.split()
     for stream in told["streams"]:
-        assert list(stream) == [
-            "name",
-            "kind",
-            "rows",
-            "dtype",
-            "shape",
-            "clock",
-            "rate_hz",
-            "true_rate_hz",
-            "duration_s",
-            "lost_s",
-        ]
+        fields = "name kind rows dtype shape clock rate_hz true_rate_hz duration_s lost_s"
+        assert list(stream) == fields.split()
     assert [(f["code"], f["episode"], f["row"]) for f in told["findings"]] == [
         ("nan", 1, 7),
         ("long-gap", 2, 400),
@@ -164,14 +132,11 @@ def test_numbers_of_no_finding_are_no_record(more, cache):
 
 
 @pytest.mark.parametrize("odd", [5, -1.5, True, None, "x", [1], {"a": 1}, "\x1b[2J"])
-@pytest.mark.parametrize("name", [None, *(field.name for field in dataclasses.fields(Finding))])
-def test_a_record_of_other_types_is_none_or_is_shown(name, odd, cache, capsys, recwarn):
+def test_a_record_of_other_types_is_none_or_is_shown(odd, cache, capsys, recwarn):
     told = robocache.doctor(cache).to_dict()
-    if name is None:  # each of the report's own
-        records = [{**told, key: odd} for key in told if key != "manifest_crc32"]
-    else:
-        records = [{**told, "findings": [{**told["findings"][0], name: odd}], "more": {}}]
-    for record in records:
+    fields = [field.name for field in dataclasses.fields(Finding)]
+    records = [{**told, "findings": [{**told["findings"][0], name: odd}], "more": {}} for name in fields]
+    for record in [*records, *({**told, key: odd} for key in told if key != "manifest_crc32")]:
         (cache / "doctor.json").write_text(json.dumps(record))
         load_by(cache)
         assert "\x1b" not in "".join(run(capsys, "inspect", cache)[1:])
