@@ -126,22 +126,33 @@ class Stats(_Fields):
     Attributes:
         of: what they are statistics of, as :meth:`Dataset.statistics` says; None where nobody said it.
         names: of the features; None where they have none, or come from a file without them.
+        units: of recorded values, as the stream's attributes say; None where they say none.
     """
 
     of: str | None = None
     names: list[str] | None = None
+    units: str | list[str] | None = None
 
-    def __new__(cls, *fields: Any, of: str | None = None, names: Sequence[str] | None = None, **named: Any) -> Stats:
+    def __new__(
+        cls,
+        *fields: Any,
+        of: str | None = None,
+        names: Sequence[str] | None = None,
+        units: str | list[str] | None = None,
+        **named: Any,
+    ) -> Stats:
         made = super().__new__(cls, *fields, **{name: x for name, x in named.items() if name in cls._fields})
         vars(made).update({name: x for name, x in named.items() if name not in cls._fields})
         if of is not None:
             vars(made)["of"] = of
         if names:
             vars(made)["names"] = list(names)
+        if units:
+            vars(made)["units"] = units
         return made
 
     def _asdict(self) -> dict[str, Any]:
-        return super()._asdict() | {name: x for name, x in vars(self).items() if name not in ("of", "names")}
+        return super()._asdict() | {name: x for name, x in vars(self).items() if name not in ("of", "names", "units")}
 
 
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
@@ -397,7 +408,7 @@ class Stream:
             )
             table = _lib.to_numpy(found).reshape(table.shape)
             table.flags.writeable = False
-        return Stats(*table, of=RECORDED, names=self.names)
+        return Stats(*table, of=RECORDED, names=self.names, units=self.attributes.get("units"))
 
     @property
     def _stored_stats(self) -> np.ndarray:
@@ -655,7 +666,8 @@ class Dataset:
         index = _dataset_index_of(self._handle, stream.name)
         found = _dataset_statistics(self._handle, index, _lib.from_numpy(episodes), _lib.from_numpy(quantiles))
         arrays = _lib.to_numpy(found).reshape(-1, *stream.shape)
-        return Stats(**dict(zip(fields, arrays, strict=True)), of=RECORDED, names=stream.names)
+        units = stream.attributes.get("units")
+        return Stats(**dict(zip(fields, arrays, strict=True)), of=RECORDED, names=stream.names, units=units)
 
     def _selectable(self) -> pyarrow.Table:
         """`episodes` and what :meth:`select` knows beside it."""

@@ -221,12 +221,29 @@ def _rows_of(dataset: Dataset, episodes: Sequence[int] | None, wanted: Callable[
 
 
 def compare(one: Sequence[str], other: Sequence[str]) -> str:
-    """Returns "" for the same names, "order" where as many have one at another index, and "others" where names at an index differ."""
+    """Returns "" for the same names, "order" where as many have one at another index, and "others" where names at an index differ.
+
+    What all names of a list begin or end with, up to a separator, is no part of them: ``action.x, action.y`` have another order than
+    ``state.y, state.x``.
+    """
     if all(a == b for a, b in zip(one, other, strict=False)):
         return ""
     at = {name: index for index, name in enumerate(one) if one.count(name) == other.count(name) == 1}
     moved = len(one) == len(other) and any(at.get(name, index) != index for index, name in enumerate(other))
-    return "order" if moved else "others"
+    own, others = _without_common(one), _without_common(other)
+    return "order" if moved or (own != others and sorted(own) == sorted(others)) else "others"
+
+
+def _without_common(names: Sequence[str]) -> list[str]:
+    begin, end = (_common(names), _common([name[::-1] for name in names])) if names else (0, 0)
+    return [name[begin : max(begin, len(name) - end)] for name in names]
+
+
+def _common(names: Sequence[str]) -> int:
+    """Returns how many characters all names begin with, up to their last separator."""
+    one, other = min(names), max(names)
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return 1 + max(one[:same].rfind(mark) for mark in "./_ -")
 
 
 def check_orders(key: str, streams: Sequence[tuple[str, Stream, Dataset, Any]]) -> str | None:

@@ -31,6 +31,7 @@ from .feature_names import check_orders, compare, note_of_units
 from .feature_words import in_one_spelling
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names, misfits, warn_of_misfits
+from .norm_stats import check_units as check_units_of_stats
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
 from .sources import Keys, Mixture, Source, check_rotations, check_units, own_methods, resolved, units_of
 from .tasks import episode_tasks, texts_of_numbers
@@ -535,6 +536,12 @@ def _conversions(name: str, window: Window, key: str, keys: Keys) -> dict[str, A
         check_absolute(f"{name}.base: '{base}'", comparing, of_base)
         check_declared(f"{name}.base: '{base}'", comparing, of_base)
         for one in declared:
+            if compare(one.names, of_base.names) == "order":
+                at = next(i for i, pair in enumerate(zip(one.names, of_base.names, strict=False)) if pair[0] != pair[1])
+                raise errors.ArgumentError(
+                    f"{name}.base: expected features of '{base}' in the order of this key's, got feature {at} is {one.names[at]!r} and "
+                    f"{of_base.names[at]!r}; base=(key, [indices]) gives their order"
+                )
             check_alike(f"{name}.base", comparing, one, of_base)
     return {
         "convert": convert,
@@ -606,7 +613,9 @@ def _stats(
         if key in keys:
             stats = as_stats(f"{name}[{key!r}]", of_key)
             for stream in streams.get(windows[key].stream or key, ()) if key in windows else ():
-                check_names(f"{name}[{key!r}]", stats.names, stream.names, f"the stream '{stream.name}'")
+                of_stream = f"the stream '{stream.name}'"
+                check_names(f"{name}[{key!r}]", stats.names, stream.names, of_stream)
+                check_units_of_stats(f"{name}[{key!r}]", stats.units, stream.attributes.get("units"), of_stream)
             fields = {field: array for field, array in stats._asdict().items() if array is not None}
             table = np.stack([array.ravel() for array in fields.values()])
             steps = _steps_of(next(iter(fields.values())).shape, keys.numbers.get(key, []), windows.get(key))

@@ -17,6 +17,7 @@ from . import _lib, errors
 from ._printable import warn
 from ._temporary import write_whole
 from .dataset import Stats
+from .feature_words import in_one_spelling
 from .ingest.files import check_file
 from .ingest.recording import naming
 
@@ -50,7 +51,7 @@ def as_stats(name: str, value: Any) -> Stats:
         ArgumentError, ArgumentTypeError: naming the field, what was expected and what came.
     """
     of = getattr(value, "of", None)
-    names = value.names if isinstance(value, Stats) else None
+    names, units = (value.names, value.units) if isinstance(value, Stats) else (None, None)
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -77,7 +78,7 @@ def as_stats(name: str, value: Any) -> Stats:
         if not (np.isfinite(count) & (count >= 0)).all():
             raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {count.min():g}")
         given["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
-    return Stats(**given, of=of, names=names)
+    return Stats(**given, of=of, names=names, units=units)
 
 
 def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] | None, of: str) -> None:
@@ -94,6 +95,19 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
 
 # Stds of rows and of statistics that are so many times each other are of other units: degrees and radians are 57.
 _LARGER, _SMALLER = 5, 20
+
+
+def check_units(name: str, units: Any, expected: Any, of: str) -> None:
+    """Refuses statistics of features in another unit than expected, where both are known. `of` is whose unit is expected."""
+    one, other = (said if isinstance(said, list) else [said] for said in (units, expected))
+    width = max(len(one), len(other))
+    one, other = (said * width if len(said) == 1 else said for said in (one, other))
+    for feature, pair in enumerate(zip(one, other, strict=False)):
+        got, wanted = (in_one_spelling(unit) if isinstance(unit, str) else "" for unit in pair)
+        if got and wanted and got != wanted:
+            raise errors.ArgumentError(
+                f"{name}: expected statistics in the unit of {of}: feature {feature} is in {pair[0]!r}, and in {pair[1]!r} there"
+            )
 
 
 def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, few: bool = False) -> list[str]:
@@ -237,6 +251,7 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
                 f"{name}: expected statistics of the same values as {first}, those of {head.of}, got those of {part.of}"
             )
         check_names(name, part.names, head.names, first)
+        check_units(name, part.units, head.units, first)
     of = head.of if all(part.of for part in parts.values()) else None
     fields = list(dict.fromkeys(field for part in parts.values() for field in _fields(part)))
     common = [field for field in fields if all(getattr(part, field, None) is not None for part in parts.values())]
@@ -251,7 +266,12 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
             merged_feature = _merged_feature(column)
         for field, number in merged_feature.items():
             merged[field][d] = number
-    return Stats(**{field: numbers.reshape(shape) for field, numbers in merged.items()}, of=of, names=head.names)
+    return Stats(
+        **{field: numbers.reshape(shape) for field, numbers in merged.items()},
+        of=of,
+        names=head.names,
+        units=head.units,
+    )
 
 
 def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:

@@ -530,6 +530,26 @@ def test_a_state_in_another_order_is_refused(tmp_path):
     np.testing.assert_array_equal(batch["action_base"][0], [2, 3, 0, 1])
 
 
+@pytest.mark.parametrize(
+    ("names", "others", "is_refused"),
+    [
+        (["action.x", "action.y", "action.z"], ["state.y", "state.x", "state.z"], True),
+        (["x_cmd", "y_cmd", "z_cmd"], ["x.pos", "z.pos", "y.pos"], True),
+        (["action.x", "action.y", "action.z"], ["state.x", "state.y", "state.z"], False),
+        (["joint_0", "joint_1", "joint_2"], ["motor_1", "motor_2", "motor_3"], False),
+    ],
+)
+def test_names_have_an_order_behind_what_is_common_to_them(names, others, is_refused, tmp_path):
+    dataset = named(tmp_path / "a", names, other=others)
+    relative = robocache.Window([0.0], convert=[robocache.actions.Relative("joints")], base="state")
+    windows = {"action": relative, "state": [0.0]}
+    if is_refused:
+        with pytest.raises(robocache.ArgumentError, match=r"base: .*order of this key's"):
+            robocache.Loader(dataset, batch_size=4, delta_timestamps=windows)
+        return
+    robocache.Loader(dataset, batch_size=4, delta_timestamps=windows)
+
+
 def of_unit(path, units, width=2):
     with robocache.Writer(path) as writer:
         with writer.episode() as episode:
@@ -556,7 +576,20 @@ def test_sources_of_several_units_fill_no_key_together(one, other, words, tmp_pa
     sources = [of_unit(tmp_path / "one", one), of_unit(tmp_path / "other", other)]
     if not words:
         assert len(next(robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8, shuffle=False))["q"]) == 8
+        assert robocache.merge_stats([source.dataset.stats for source in sources])["q"].count.tolist() == [8, 8]
         return
+    first, second = (source.dataset for source in sources)
+    for norm_stats in (first.stats, first.statistics([0]), robocache.merge_stats([first.stats, first.statistics([0])])):
+        with pytest.raises(
+            robocache.ArgumentError, match=r"stats\[1\]\['q'\]: expected statistics in the unit of stats"
+        ):
+            robocache.merge_stats([norm_stats, second.stats])
+        given = robocache.Normalization(norm_stats=norm_stats)
+        with pytest.raises(
+            robocache.ArgumentError, match=r"norm_stats\['q'\]: expected statistics in the unit of the stream"
+        ):
+            window = robocache.Window(normalize="mean_std")
+            robocache.Loader(second, delta_timestamps={"q": window}, batch_size=8, normalization=given)
     with pytest.raises(robocache.ArgumentError, match=rf"delta_timestamps\['q'\].*{words}.*rename="):
         robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8)
     apart = [sources[0], robocache.Source(sources[1].dataset, rename={"q": "other"}, anchor="other")]
