@@ -144,6 +144,12 @@ class Work:
         settings = make_options(chosen.options, chosen.name, options)
         return cls(source, chosen, settings, on_error, repair, offsets_ns, streams, memory_limit, follow_links)  # type: ignore[arg-type]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "format": self.format.name}  # whose `find_sign` may be a lambda
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, format=format_of(state["format"]))
+
     @contextmanager
     def limits(self) -> Iterator[None]:
         """Within the block, what is read is held against the limit of memory, links are followed as was asked for, and processes
