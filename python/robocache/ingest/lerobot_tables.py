@@ -243,7 +243,9 @@ def open_parquet(file: Path) -> pq.ParquetFile:
 
 def read_columns(parquet: pq.ParquetFile, file: Path, columns: list[str]) -> pa.Table:
     try:
-        return parquet.read(columns)
+        table = parquet.read(columns)
+        plain = [pa.field(field.name, _decoded(field.type), field.nullable) for field in table.schema]
+        return table.cast(pa.schema(plain)) if any(map(pa.types.is_dictionary, table.schema.types)) else table
     except (pa.ArrowException, OSError) as error:
         raise SourceError(f"{file}: damaged: {error}") from error
 
@@ -254,7 +256,12 @@ def read_kinds(parquet: pq.ParquetFile, file: Path) -> dict[str, str]:
     if len(set(names)) < len(names):
         (name, _), *_ = Counter(names).most_common(1)
         raise SourceError(f"{file}: two columns are named {name}")
-    return {field.name: _kind(field.type) for field in parquet.schema_arrow}
+    return {field.name: _kind(_decoded(field.type)) for field in parquet.schema_arrow}
+
+
+def _decoded(dtype: pa.DataType) -> pa.DataType:
+    """The type of the values that a dictionary encodes, as pandas' categories."""
+    return dtype.value_type if pa.types.is_dictionary(dtype) else dtype
 
 
 def _kind(dtype: pa.DataType) -> str:

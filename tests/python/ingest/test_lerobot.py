@@ -292,13 +292,18 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
     assert texts_of(tmp_path / "cache")[0] == ["pick the cup"] * 50
 
 
-def test_a_text_column_is_the_task_where_there_is_no_task_index(tmp_path):
+@pytest.mark.parametrize("is_category", [False, True])
+def test_a_text_column_is_the_task_where_there_is_no_task_index(is_category, tmp_path):
     source = write_lerobot(tmp_path / "source", [Episode({"action": np.arange(4.0)}, tasks=["a", "b"])])
     (file,) = (source / "data").rglob("*.parquet")
     table = pq.read_table(file).drop_columns(["task_index"])
-    pq.write_table(table.append_column("language_instruction", pa.array([None, "a", None, "b"])), file)
+    said = pa.array([None, "a", None, "b"])
+    table = table.append_column("language_instruction", said.dictionary_encode() if is_category else said)
+    numbers = pa.array([2.5, None, 7.0, 2.5])
+    pq.write_table(table.append_column("gain", numbers.dictionary_encode() if is_category else numbers), file)
     robocache.ingest(source, tmp_path / "cache")
     assert texts_of(tmp_path / "cache") == [[None, "a", None, "b"]]
+    np.testing.assert_array_equal(robocache.open(tmp_path / "cache")["gain"].values, [2.5, np.nan, 7.0, 2.5])
 
 
 def test_columns_of_text_are_streams_of_it(rng, tmp_path):
