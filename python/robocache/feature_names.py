@@ -31,41 +31,10 @@ _JOINTS = re.compile(r"(\w+_)?(joint|dof|motor|actuator|servo)s?", re.IGNORECASE
 # Parts of a body, each with several numbers a row.
 _BODIES = re.compile(r"(\w+_)?(joint|dof|body|link|marker|keypoint|bone)s?", re.IGNORECASE)
 # Words of streams whose features are no joints, and names of such features.
-_CARTESIAN = ROTATIONS | {
-    *(
-        "ee",
-        "eef",
-        "tcp",
-        "pose",
-        "poses",
-        "cart",
-        "cartesian",
-        "gripper",
-        "grippers",
-        "xyz",
-        "wrench",
-        "force",
-        "forces",
-        "ft",
-    ),
-    *(
-        "imu",
-        "gyro",
-        "acc",
-        "reward",
-        "rewards",
-        "image",
-        "images",
-        "object",
-        "objects",
-        "obj",
-        "goal",
-        "goals",
-        "task",
-        "tasks",
-    ),
-    *("base", "root", "cam", "cams", "camera", "cameras", "scene", "point", "points", "tactile"),
-}
+_CARTESIAN = re.compile(
+    r"ee|eef|tcp|poses?|cart(esian)?|grippers?|xyz|wrench|forces?|ft|imu|gyro|acc|rewards?|images?|objects?|obj|goals?|tasks?|base|root"
+    r"|cam(era)?s?|scene|points?|tactile|" + "|".join(ROTATIONS)
+)
 _COMPONENTS = re.compile(
     r"(.*[ ._/\[-])?(p|q|pos_?|t|r|w|v|d)?[xyzw]\]?(_.*)?|(.*[ ._/-])?(roll|pitch|yaw|gripper|grip)(_.*)?",
     re.IGNORECASE,
@@ -150,7 +119,7 @@ def names_for(stream: str, shape: Sequence[int], declared: Mapping[str, Sequence
             continue
         if len(names) != features or features < 2:
             continue
-        is_cartesian = not words_of(word).isdisjoint(_CARTESIAN)
+        is_cartesian = any(map(_CARTESIAN.fullmatch, words_of(word)))
         if subject and (word.startswith(subject) or word.endswith(subject)):
             found.append((0, column))
         elif subject and _JOINTS.fullmatch(subject):

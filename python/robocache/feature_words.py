@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Set
+from itertools import groupby
+from math import prod
+from typing import Any
+
+Block = list[Any]  # [start, stop, method]
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # Words of a quaternion; of an orientation; of rotations, which are quaternions if they have four numbers; and of those that are some
 # if their components are x, y, z, w.
 QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
-ORIENTATION = frozenset({"orientation", "orientations", "orient", "ori", "orn", "attitude"})
-ROTATIONS = QUATERNION | ORIENTATION | {"rotation", "rotations", "rot", "rots"}
-WITH_COMPONENTS = ROTATIONS | {"q", "r", "o"}
-WITH_ORDER = QUATERNION | {"wxyz", "xyzw", "qwxyz", "qxyzw"}
+_ORIENTATION = frozenset({"orientation", "orientations", "orient", "ori", "orn", "attitude"})
+ROTATIONS = QUATERNION | _ORIENTATION | {"rotation", "rotations", "rot", "rots"}
+_WITH_COMPONENTS = ROTATIONS | {"q", "r", "o"}
+_WITH_ORDER = QUATERNION | {"wxyz", "xyzw", "qwxyz", "qxyzw"}
 # Words for a matrix a row that holds a rotation; written in a line it has 9 entries of a rotation, 12 or 16 of a transform.
 _FLAT = {"matrix", "matrices", "mat"}
-FLAT_ROTATION = _FLAT | {"rotation", "rot", "orientation", "rotmat", "R", "xmat", "ximat"}
-FLAT_TRANSFORM = _FLAT | {"extrinsic", "extrinsics", "transform", "transforms", "tf", "pose", "T"}
-MATRIX = FLAT_ROTATION | FLAT_TRANSFORM | {"rotations", "world", "poses"}
+_FLAT_ROTATION = _FLAT | {"rotation", "rot", "orientation", "rotmat", "R", "xmat", "ximat"}
+_FLAT_TRANSFORM = _FLAT | {"extrinsic", "extrinsics", "transform", "transforms", "tf", "pose", "T"}
+_MATRIX = _FLAT_ROTATION | _FLAT_TRANSFORM | {"rotations", "world", "poses"}
 # Words for quantities of a rotation that are not rotations themselves.
 NO_ROTATION = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
 # Kinds of rotations by a name in snake case, in the words of actions; the first that matches counts.
@@ -49,26 +54,33 @@ _OTHER_LETTERS = {"r": "w", "s": "w", "i": "x", "j": "y", "k": "z"}
 _SCALAR = re.compile(r"(?i)((?:.*[ ._/\[])?)w\]?")
 _BRACKETS = re.compile(r" *[\[(][^\])]*[\])]")
 _GAP = "\0"  # where a component's letter was
-
+# The components of a rotation vector: rotvec_x, axis_angle1; and of Universal Robots' actual_TCP_pose_3.
+_VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz0-3])\]?")
+# Components behind a position's x, y and z: of a rotation vector (LeRobot's ee.wx), of that or of three angles (rx).
+_OF_POSE = re.compile(r"(?i)((?:.*[ ._/\[])?)([wr]|(?:rot|rotation|ori|orientation)[ ._]?)([xyz])\]?")
+_UR_PART = re.compile(r"(actual|target)_TCP_pose_[345]")
+# Words of other things of which there are four.
+_OF_PARTS = {
+    *("wheel", "wheels", "joint", "joints", "motor", "motors", "leg", "legs", "caster", "casters", "finger", "fingers"),
+    *("speed", "count", "counts", "error", "torque", "weight", "weights"),
+}
+_GRIDS = {(2, 3), (3, 2), (3, 3), (3, 4), (4, 4)}
+# Parts of a row by the words of its stream's name: xyz_wxyz is a position and a quaternion. By each part its numbers.
+_PARTS = {
+    **dict.fromkeys(("xyz", "pos", "position", "point", "points", "trans", "translation", "pose"), 3),
+    **dict.fromkeys(_WITH_ORDER, 4),
+    "gripper": 1,
+}
+_NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
 _DEGREES = re.compile(r"(?i)(?<![a-z])(deg|degrees?)(?![a-z])|°")
 _RADIANS = re.compile(r"(?i)(?<![a-z])(rad|radians?)(?![a-z])")
 # Units by their words in small letters, without a plural's s.
 _UNITS = {
-    **dict.fromkeys(("rad", "radian"), "rad"),
-    **dict.fromkeys(("deg", "degree", "°"), "deg"),
-    **dict.fromkeys(("m", "meter", "metre"), "m"),
-    **dict.fromkeys(("mm", "millimeter", "millimetre"), "mm"),
-    **dict.fromkeys(("cm", "centimeter", "centimetre"), "cm"),
-    **dict.fromkeys(("s", "second", "sec"), "s"),
-    **dict.fromkeys(("ms", "millisecond", "msec"), "ms"),
-    **{
-        unit.lower(): unit
-        for unit in ("rad/s", "deg/s", "m/s", "N", "Nm", "inch", "ft", "rpm", "g", "kg", "rev", "turn", "tick")
-    },
+    unit.lower(): unit for unit in ("rad", "rad/s", "deg", "deg/s", "m", "m/s", "mm", "cm", "s", "ms", "N", "Nm", "kg")
 }
-
-
-# ---- words ----
+_UNITS |= {"radian": "rad", "degree": "deg", "°": "deg", "second": "s", "sec": "s", "millisecond": "ms", "msec": "ms"}
+_UNITS |= {f"{part}{metre}": f"{part[:1]}m" for part in ("", "centi", "milli") for metre in ("meter", "metre")}
+_UNITS |= {unit: unit for unit in ("rpm", "g", "inch", "ft", "rev", "turn", "tick")}
 
 
 def last_part(name: str) -> str:
@@ -89,9 +101,6 @@ def says_relative(name: str) -> bool:
     return _RELATIVE.search(in_snake_case(name)) is not None
 
 
-# ---- rotations ----
-
-
 def kinds_of(name: str) -> list[str]:
     """Returns the kinds of rotations that a name says, most often none or one."""
     name = in_snake_case(name)
@@ -105,7 +114,7 @@ def axes_of_turns(name: str) -> set[str]:
 
 def matrix_entry(name: str) -> tuple[str, bool, int, int] | None:
     """Returns of the name of a matrix's entry the stem, whether it has a word for a matrix, and the numbers of row and column."""
-    match = _ENTRY.fullmatch(name) or _ENTRY.fullmatch(without_units(name))
+    match = _ENTRY.fullmatch(name) or _ENTRY.fullmatch(_without_units(name))
     if match is None:
         return None
     stem, word, row, column, *letters = match.groups()
@@ -114,7 +123,7 @@ def matrix_entry(name: str) -> tuple[str, bool, int, int] | None:
     return stem.lower(), bool(word) and match[3] is not None, int(row), int(column)
 
 
-def without_units(name: str) -> str:
+def _without_units(name: str) -> str:
     """Returns a name without what stands in brackets, but for one letter or digit."""
     return _BRACKETS.sub(lambda brackets: brackets[0] if len(brackets[0].strip()) == 3 else "", name)
 
@@ -126,24 +135,24 @@ def says(name: str, words: Set[str]) -> bool:
     return not said.isdisjoint(words) and said.isdisjoint(NO_ROTATION)
 
 
-def components_of(names: Sequence[str]) -> list[dict[str, str]]:
+def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
     """Returns for each name the letters x, y, z or w that may be a component's, by the rest of the name.
 
     A w alone is the scalar of a rotation beside it that has x, y and z, such as rx, ry, rz, but no w. Beside h and l it is a width.
     """
-    components = [_components(without_units(name)) for name in names]
+    components = [_components(_without_units(name)) for name in names]
     letters: dict[str, set[str]] = {}
     for found in components:
         for stem, letter in found.items():
             letters.setdefault(stem, set()).add(letter)
     lower = {name.lower().rstrip("]") for name in names}
     for name, found in zip(names, components, strict=True):
-        match = _SCALAR.fullmatch(without_units(name))
+        match = _SCALAR.fullmatch(_without_units(name))
         if match is None or {f"{match[1]}h".lower(), f"{match[1]}l".lower()} & lower:
             continue
         for stem in letters:
             vector = stem.removeprefix(match[1]).removesuffix(_GAP).rstrip(" ._").lower()
-            if letters[stem] == set("xyz") and stem.startswith(match[1]) and vector in WITH_COMPONENTS:
+            if letters[stem] == set("xyz") and stem.startswith(match[1]) and vector in _WITH_COMPONENTS:
                 found[stem] = "w"
     return components
 
@@ -157,7 +166,7 @@ def _components(name: str) -> dict[str, str]:
 
 def letters_of(names: Sequence[str]) -> str:
     """Returns the letters, another for each, by which names that else are one say components; "" if they do not."""
-    found = components_of(names)
+    found = _components_of(names)
     for stem in set(found[0]).intersection(*found[1:]) if found else ():
         letters = "".join(one[stem] for one in found)
         if len(set(letters)) == len(letters):
@@ -165,7 +174,169 @@ def letters_of(names: Sequence[str]) -> str:
     return ""
 
 
-# ---- units ----
+def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
+    """Returns the rotation vectors and matrices that names declare, which are held: numbers between two are no rotation between."""
+    last = last_part(stream)
+    words = words_of(last) | set(re.findall(r"(?<![A-Za-z])[RT](?![A-Za-z])", last))  # R, T_WC
+    flat = {9: _FLAT_ROTATION, 12: _FLAT_TRANSFORM, 16: _FLAT_TRANSFORM}.get(shape[-1] if shape else 0, set())
+    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and words & _MATRIX) or words & flat
+    if is_matrix and not words & NO_ROTATION:
+        return [[0, prod(shape), "previous"]]
+    if shape and shape[-1] == 6 and _says_six(last) and not words & NO_ROTATION:
+        return [[0, prod(shape), "previous"]]
+    if shape and shape[-1] == 3 and _says_vector(last):
+        return [[0, prod(shape), "previous"]]
+    if len(names) != prod(shape):
+        return []
+    parts = [match[1] if (match := _VECTOR_PART.fullmatch(name)) and _says_vector(match[1]) else "" for name in names]
+    of_poses = _rotations_of_poses(names) | _matrices_of(names)
+    return runs(
+        [
+            i
+            for i, (name, part) in enumerate(zip(names, parts, strict=True))
+            if part or i in of_poses or _UR_PART.fullmatch(name)
+        ],
+        "previous",
+    )
+
+
+def _rotations_of_poses(names: Sequence[str]) -> set[int]:
+    """Returns the features wx, wy, wz or rx, ry, rz that follow x, y, z of the same name: a pose whose rotation is three numbers.
+
+    Beside a velocity vx, wx is the speed of turning; beside rw, rx is a quaternion's.
+    """
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for index, name in enumerate(names):
+        if match := _OF_POSE.fullmatch(name):
+            found.setdefault((match[1], match[2].lower()), {})[match[3].lower()] = index
+    lower = {name.lower().rstrip("]") for name in names}
+    rows: set[int] = set()
+    for (start, letter), parts in found.items():
+        stem = start.lower()
+        of_position = ("", "t", "p", "pos_", "pos.", "position_", "position.")
+        has_position = any({f"{stem}{word}{axis}" for axis in "xyz"} <= lower for word in of_position)
+        is_other = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
+        if len(parts) == 3 and has_position and not is_other:
+            rows |= set(parts.values())
+    return rows
+
+
+def _matrices_of(names: Sequence[str]) -> set[int]:
+    """Returns the features whose names say that they are entries of a matrix, or of a rotation's six numbers."""
+    found: dict[str, dict[tuple[int, int], int]] = {}
+    rows: set[int] = set()
+    for index, name in enumerate(names):
+        if (entry := matrix_entry(name)) and entry[1]:
+            found.setdefault(entry[0], {})[entry[2:]] = index
+        if _says_six(name) and not words_of(name) & NO_ROTATION:
+            rows.add(index)
+    for entries in found.values():
+        first = min(min(entries))
+        height, width = (max(entry[axis] for entry in entries) - first + 1 for axis in (0, 1))
+        if (height, width) in _GRIDS and len(entries) == height * width:
+            rows |= set(entries.values())
+    return rows
+
+
+def _says_vector(name: str) -> bool:
+    return "rotvec" in kinds_of(name) and not says_relative(name) and not words_of(name) & NO_ROTATION
+
+
+def _says_six(name: str) -> bool:
+    return "rot6d" in kinds_of(name) and "rot" in name.lower()
+
+
+def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words: Set[str] = QUATERNION) -> list[Block]:
+    """Returns the quaternions in a row of that shape: [[start, stop, "slerp"], ...].
+
+    words: the words that declare four numbers without names of components.
+    """
+    features = prod(shape)
+    starts = []
+    of_four = words_of(last_part(stream)).isdisjoint(_OF_PARTS) or len(shape) > 1
+    if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if of_four else words):
+        starts = list(range(0, features, 4))
+    elif len(names) == features:
+        starts = _by_names(names, words)
+    if not starts and shape and says(stream, _WITH_ORDER):
+        starts = [
+            row + start for row in range(0, features, shape[-1] or 1) for start in _quaternions_in(stream, shape[-1])
+        ]
+    return [[start, start + 4, "slerp"] for start in starts]
+
+
+def _by_names(names: Sequence[str], words: Set[str]) -> list[int]:
+    components = _components_of(names)
+    numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
+    sizes: dict[str, int] = {}
+    for numbers in numbered:
+        for stem in numbers:
+            sizes[stem] = sizes.get(stem, 0) + 1
+    starts: list[int] = []
+    for start in range(len(names) - 3):
+        if starts and start < starts[-1] + 4:
+            continue
+        for found, letters, of in (
+            (components, ("wxyz",), _WITH_COMPONENTS),
+            (numbered, ("0123", "1234"), _ORIENTATION.union(words)),
+        ):
+            four = found[start : start + 4]
+            if any(
+                "".join(sorted(one[stem] for one in four)) in letters
+                and says(stem, of)
+                and (found is components or sizes[stem] == 4)
+                for stem in set(four[0]).intersection(*four[1:])
+            ):
+                starts.append(start)
+                break
+    for stem in [] if starts else sizes:
+        at = [index for index, numbers in enumerate(numbered) if stem in numbers]
+        in_turn = [int(numbered[index][stem]) - int(numbered[at[0]][stem]) for index in at] == list(range(len(at)))
+        if in_turn and at[-1] - at[0] < len(at) and says(stem, _WITH_ORDER):
+            starts += [at[0] + start for start in _quaternions_in(stem, len(at))]
+    return sorted(starts)
+
+
+def scattered(names: Sequence[str]) -> list[list[int]]:
+    """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
+    components: dict[str, list[tuple[int, str]]] = {}
+    for number, found in enumerate(_components_of(names)):
+        for stem, letter in found.items():
+            if says(stem, _WITH_COMPONENTS):
+                components.setdefault(stem, []).append((number, letter))
+    return [
+        [number for number, _ in four]
+        for four in components.values()
+        if sorted(letter for _, letter in four) == list("wxyz") and four[-1][0] - four[0][0] > 3
+    ]
+
+
+def _quaternions_in(stream: str, width: int) -> list[int]:
+    """Returns where quaternions begin in a row of that width whose parts the stream's name says in turn: 3 in a row of 7 for pos_quat.
+
+    Rows may repeat the parts, and each time have one number more, a gripper's, behind a position and a quaternion.
+    """
+    words = re.findall(r"[a-z]+", in_snake_case(last_part(stream)))
+    parts = [
+        part for part, _ in groupby(_PARTS[word] for word in words if word in _PARTS)
+    ]  # pose_xyz, quat_wxyz: one part
+    if 4 not in parts:
+        return []
+    row = sum(parts)
+    sizes = [width] * (width == row) if 3 not in parts else [row] + [row + 1] * (1 not in parts)
+    size = next((size for size in sizes if width and width % size == 0), 0)
+    starts = [sum(parts[:i]) for i, part in enumerate(parts) if part == 4]
+    return [first + start for first in range(0, width, size) for start in starts] if size else []
+
+
+def runs(features: Sequence[int], method: str) -> list[Block]:
+    blocks: list[Block] = []
+    for feature in features:
+        if blocks and blocks[-1][1] == feature:
+            blocks[-1][1] = feature + 1
+        else:
+            blocks.append([feature, feature + 1, method])
+    return blocks
 
 
 def known_unit(word: str) -> str | None:
@@ -181,6 +352,11 @@ def in_one_spelling(unit: str) -> str:
 def is_degrees(word: str) -> bool:
     """Whether a unit or a name says degrees."""
     return _DEGREES.search(word) is not None
+
+
+def says_degrees(units: Any) -> bool:
+    """Whether a stream's units, one or a list of them, say degrees of a feature."""
+    return any(is_degrees(unit) for unit in (units if isinstance(units, list) else [units]) if isinstance(unit, str))
 
 
 def angle_unit(word: str) -> str:

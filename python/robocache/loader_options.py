@@ -15,7 +15,7 @@ from . import _lib, errors
 from ._check import listed, number, truth, whole, wholes
 from .actions.conversions import Relative, StepDelta, in_a_batch
 from .actions.declared import (
-    DeclaredFeatures,
+    FeatureFacts,
     check_absolute,
     check_alike,
     check_declared,
@@ -562,8 +562,8 @@ def _check_radians(name: str, blocks: Sequence[Any], streams: Sequence[Stream]) 
                 )
 
 
-def _declared(stream: Stream) -> DeclaredFeatures:
-    return DeclaredFeatures(stream.names, units_of(stream), stream.attributes, stream.name)
+def _declared(stream: Stream) -> FeatureFacts:
+    return FeatureFacts(stream.names, units_of(stream), stream.attributes, stream.name)
 
 
 def _check_normalization(normalization: Normalization, windows: Sequence[Window]) -> None:

@@ -7,19 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import errors
-from ..feature_words import (
-    angle_unit,
-    axes_of_turns,
-    in_one_spelling,
-    in_snake_case,
-    is_degrees,
-    kinds_of,
-    last_part,
-    letters_of,
-    matrix_entry,
-    says_relative,
-)
+from .. import errors, feature_words
 from ._arrays import feature_mask
 from .conversions import Relative, Rescale, Rotate, StepDelta
 from .rotations import MATRIX_ENTRIES, rotation_width
@@ -37,7 +25,7 @@ _MODE = re.compile(r"(?i)(?:(?:action|control|controller)_)?(?:type|mode|space|r
 
 
 @dataclass(frozen=True)
-class DeclaredFeatures:
+class FeatureFacts:
     """Facts that a stream declares, for each feature; a list without entries says nothing.
 
     Args:
@@ -52,7 +40,7 @@ class DeclaredFeatures:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     stream: str = ""
 
-    def of(self, features: Sequence[int]) -> DeclaredFeatures:
+    def of(self, features: Sequence[int]) -> FeatureFacts:
         """Returns the facts of these features alone, in this order. Methods are those of whole rotations within them."""
         index = {feature: i for i, feature in enumerate(features)}
         names, units = (
@@ -63,10 +51,10 @@ class DeclaredFeatures:
             for start, stop, method in _blocks(self.attributes)
             if [index.get(f, -1) - index.get(start, 0) for f in range(start, stop)] == list(range(stop - start))
         ]
-        return DeclaredFeatures(names, units, {**self.attributes, "methods": kept}, self.stream)
+        return FeatureFacts(names, units, {**self.attributes, "methods": kept}, self.stream)
 
 
-def check_declared(name: str, conversions: Any, declared: DeclaredFeatures) -> None:
+def check_declared(name: str, conversions: Any, declared: FeatureFacts) -> None:
     """Checks what conversions say of rotations against what their stream declares; a stream without names and units passes.
 
     Raises:
@@ -100,7 +88,7 @@ def check_declared(name: str, conversions: Any, declared: DeclaredFeatures) -> N
             known[conversion.start] = conversion.target
 
 
-def check_absolute(name: str, conversions: Any, declared: DeclaredFeatures) -> None:
+def check_absolute(name: str, conversions: Any, declared: FeatureFacts) -> None:
     """Checks that conversions make nothing relative that its stream's attributes declare relative already.
 
     Raises:
@@ -118,7 +106,7 @@ def check_absolute(name: str, conversions: Any, declared: DeclaredFeatures) -> N
             )
 
 
-def relative_names(conversions: Any, declared: DeclaredFeatures, features: int) -> list[str]:
+def relative_names(conversions: Any, declared: FeatureFacts, features: int) -> list[str]:
     """Returns the names, of the stream or of its features, that say relative where conversions make them so once more."""
     if any(_ABSOLUTE.fullmatch(key) and value is True for key, value in declared.attributes.items()):
         return []
@@ -127,17 +115,17 @@ def relative_names(conversions: Any, declared: DeclaredFeatures, features: int) 
         if isinstance(conversion, Relative | StepDelta):
             taken = [f for f, is_taken in enumerate(feature_mask("mask", conversion.mask, features)) if is_taken]
             names = [declared.stream] * bool(taken) + [declared.names[f] for f in taken if f < len(declared.names)]
-            found |= dict.fromkeys(each for each in names if says_relative(each))
+            found |= dict.fromkeys(each for each in names if feature_words.says_relative(each))
     return list(found)
 
 
 def _declares_relative(key: str, value: Any) -> bool:
     if isinstance(value, str):
-        return bool(_MODE.fullmatch(key) and says_relative(value))
+        return bool(_MODE.fullmatch(key) and feature_words.says_relative(value))
     return (value is False and bool(_ABSOLUTE.fullmatch(key))) or (value is True and bool(_IS_RELATIVE.fullmatch(key)))
 
 
-def check_alike(name: str, conversions: Any, declared: DeclaredFeatures, base: DeclaredFeatures) -> None:
+def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: FeatureFacts) -> None:
     """Checks that a stream and the base that its conversions compare it with have the same units.
 
     Raises:
@@ -170,7 +158,7 @@ def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> 
     return sorted(found)
 
 
-def subtracted_rotations(conversions: Any, declared: DeclaredFeatures, features: int) -> list[int]:
+def subtracted_rotations(conversions: Any, declared: FeatureFacts, features: int) -> list[int]:
     """Returns the features that are a rotation's by a stream's methods or names, and that conversions subtract one by one."""
     turning = {
         f for start, stop, method in _blocks(declared.attributes) if method == "slerp" for f in range(start, stop)
@@ -205,7 +193,7 @@ def _taken(conversion: Relative, features: Sequence[int | None]) -> list[int]:
     return [i for i, is_taken in enumerate(feature_mask("mask", conversion.mask, len(features))) if is_taken]
 
 
-def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: DeclaredFeatures) -> None:
+def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: FeatureFacts) -> None:
     names = [declared.names[f] for f in own if f < len(declared.names)]
     expected = _expected_by_names(rotation, names)
     if expected:
@@ -244,9 +232,9 @@ def _check_rotation(name: str, rotation: str, own: Sequence[int], declared: Decl
 def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
     """Returns the rotation that the features' names say, if it is another one than `rotation`; else ""."""
     kind = rotation.partition("_")[0]
-    turns = [axes_of_turns(each) for each in names]
+    turns = [feature_words.axes_of_turns(each) for each in names]
     turning = bool(turns) and all(len(turn) == 1 for turn in turns)
-    said = "".join(map(min, turns)) if turning else letters_of(names)
+    said = "".join(map(min, turns)) if turning else feature_words.letters_of(names)
     if entries := _entries(names):
         if kind not in ("rot6d", "matrix"):
             return "'matrix' or a 6D rotation"
@@ -272,9 +260,7 @@ def _expected_by_names(rotation: str, names: Sequence[str]) -> str:
     return ""
 
 
-def _check_positions(
-    name: str, conversion: Relative, declared: DeclaredFeatures, features: Sequence[int | None]
-) -> None:
+def _check_positions(name: str, conversion: Relative, declared: FeatureFacts, features: Sequence[int | None]) -> None:
     """Refuses a pose whose position is a rotation by the names or methods of its features."""
     taken = _taken(conversion, features)
     turning = {
@@ -286,7 +272,7 @@ def _check_positions(
     for begin in range(0, len(taken), 3 + rotation_width("rotation", conversion.rotation)):
         position = taken[begin : begin + 3]
         names = [declared.names[f] for f in position if f < len(declared.names)]
-        if turning.intersection(position) or any(_kind_of(each) or axes_of_turns(each) for each in names):
+        if turning.intersection(position) or any(_kind_of(each) or feature_words.axes_of_turns(each) for each in names):
             raise errors.ArgumentError(
                 f"{name}: expected x, y, z and then the rotation, got {names or position} instead of the position; a mapping at ingest "
                 "puts features in another order"
@@ -294,7 +280,7 @@ def _check_positions(
 
 
 def _check_radians(
-    name: str, conversion: Relative | StepDelta, declared: DeclaredFeatures, features: Sequence[int | None]
+    name: str, conversion: Relative | StepDelta, declared: FeatureFacts, features: Sequence[int | None]
 ) -> None:
     """Refuses the shorter way round, which is in radians, for angles in degrees."""
     if conversion.angles is None or not features:
@@ -307,21 +293,21 @@ def _check_radians(
         )
 
 
-def degrees_of(declared: DeclaredFeatures, features: Sequence[int]) -> str:
+def degrees_of(declared: FeatureFacts, features: Sequence[int]) -> str:
     """Returns the unit or the name that says degrees for one of the features, or ""."""
     said = [facts[f] for facts in (declared.units, declared.names) for f in features if f < len(facts)]
     said += [value for key, value in declared.attributes.items() if "angle_unit" in key and isinstance(value, str)]
-    return next((word for word in said if is_degrees(word)), "")
+    return next((word for word in said if feature_words.is_degrees(word)), "")
 
 
-def _unit_of(declared: DeclaredFeatures, feature: int) -> str:
+def _unit_of(declared: FeatureFacts, feature: int) -> str:
     """Returns a feature's unit in one spelling: its own, or degrees or radians by its name; "" if nothing says one."""
     said = [facts[feature] for facts in (declared.units, declared.names) if feature < len(facts)]
-    angle = next(filter(None, map(angle_unit, said)), "")
-    return angle or (in_one_spelling(declared.units[feature]) if feature < len(declared.units) else "")
+    angle = next(filter(None, map(feature_words.angle_unit, said)), "")
+    return angle or (feature_words.in_one_spelling(declared.units[feature]) if feature < len(declared.units) else "")
 
 
-def _feature(declared: DeclaredFeatures, feature: int) -> str:
+def _feature(declared: FeatureFacts, feature: int) -> str:
     return repr(declared.names[feature]) if feature < len(declared.names) else f"feature {feature}"
 
 
@@ -345,12 +331,12 @@ def rotations_said(attributes: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _kind_of(name: str) -> str:
-    return next(iter(kinds_of(name)), "")
+    return next(iter(feature_words.kinds_of(name)), "")
 
 
 def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
     """Returns the row and the column, from 0, that each name says of a matrix; nothing unless all names say different ones."""
-    pairs = [entry[2:] for entry in map(matrix_entry, names) if entry]
+    pairs = [entry[2:] for entry in map(feature_words.matrix_entry, names) if entry]
     if len(pairs) != len(names) or len(names) < 6:
         return []
     first = 1 if any(3 in pair for pair in pairs) else 0
@@ -360,8 +346,8 @@ def _entries(names: Sequence[str]) -> list[tuple[int, int]]:
 
 def _said_by_stream(stream: str) -> str:
     """Returns the kind of rotation, or its name where it has an order, that a stream's name says; "" if it says none or several."""
-    last = in_snake_case(last_part(stream))
-    kinds = kinds_of(last)
+    last = feature_words.in_snake_case(feature_words.last_part(stream))
+    kinds = feature_words.kinds_of(last)
     if kinds == ["quat"]:
         return _order_of(last) or "quat"
     # A pose in six dimensions may have any rotation.
@@ -370,13 +356,15 @@ def _said_by_stream(stream: str) -> str:
 
 def _order_of(name: str) -> str:
     """Returns the rotation of the one order of components that a name says as a word, wxyz or xyzw; else ""."""
-    found = {f"quat_{order}" for order in re.findall(r"(?<![a-z])q?(wxyz|xyzw)(?![a-z])", in_snake_case(name))}
+    found = {
+        f"quat_{order}" for order in re.findall(r"(?<![a-z])q?(wxyz|xyzw)(?![a-z])", feature_words.in_snake_case(name))
+    }
     return min(found) if len(found) == 1 else ""
 
 
 def _said(value: str) -> str:
     """Returns the kind of rotation, or its name where it has an order, that an attribute's value says; "" if it says none."""
-    said = in_snake_case(value)
+    said = feature_words.in_snake_case(value)
     for order, rotation in _ORDERS.items():
         if order in said:
             return rotation

@@ -16,6 +16,7 @@ from .values import mapping_line, methods_of
 
 UNIT = 1e-3  # the length of each row may differ from 1 by this much
 ROWS_LEAST = 20
+_NUMBERED = re.compile(r"(?i).*q\D*0\]?\n.*q\D*1\]?\n.*q\D*2\]?\n.*q\D*3\]?")
 _NUMBERS = 1 << 20  # checked at a time
 
 
@@ -37,7 +38,9 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
         blocks = [f for f in blocks if changes[f : f + 4].sum() >= 2]
         flips = _unit_blocks(survey, stream, blocks)
         mended: list[int] = []
-        for start in sorted(flips, key=lambda start: (not _names_components(stream, start), flips[start][1])):
+        for start in sorted(
+            flips, key=lambda f: (sorted(letters_of(stream.names[f : f + 4])) != list("wxyz"), flips[f][1])
+        ):
             if all(abs(start - other) > 3 for other in mended):
                 mended.append(start)
         mended.sort()
@@ -62,7 +65,7 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
             + f":\n{mapping_line(stream.name, blocks_said)}"
             + (
                 "\n(of components 0 to 3 the first is w in most sources)"
-                if any(_are_numbered(stream, f) for f in mended)
+                if any(_NUMBERED.fullmatch("\n".join(stream.names[f : f + 4])) for f in mended)
                 else ""
             ),
         )
@@ -70,20 +73,6 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
 
 def _overlap(start: int, stop: int, blocks: list[int]) -> bool:
     return any(start < block + 4 and block < stop for block in blocks)
-
-
-def _names_components(stream: Stream, start: int) -> bool:
-    """Whether the names of four features say x, y, z and w."""
-    return sorted(letters_of(stream.names[start : start + 4])) == list("wxyz")
-
-
-def _are_numbered(stream: Stream, start: int) -> bool:
-    """Whether the names of four features are q0 to q3 or the like."""
-    return [
-        match[1]
-        for name in list(stream.names)[start : start + 4]
-        if (match := re.fullmatch(r"(?i).*q\D*(\d+)\]?", name))
-    ] == list("0123")
 
 
 def _unit_blocks(survey: Survey, stream: Stream, blocks: list[int]) -> dict[int, tuple[int, float]]:

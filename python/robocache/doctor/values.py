@@ -13,9 +13,9 @@ import numpy as np
 
 from .. import _lib
 from ..dataset import Dataset, Stream
+from ..feature_words import rotations_of
 from ..findings import Finding
 from ..ingest.mapping import toml
-from ..ingest.methods import rotations_of
 from ..norm_stats import MIN_SPREAD
 from .streams import Clock, Survey, feature_names, index_of, is_action
 

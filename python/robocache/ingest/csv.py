@@ -26,7 +26,7 @@ import pyarrow.csv as pa_csv
 
 from .._printable import ranges
 from ..errors import FileError
-from ..feature_words import words_of
+from ..feature_words import scattered, words_of
 from .csv_begin import (
     LONGEST_LINE,
     Alike,
@@ -44,7 +44,7 @@ from .csv_begin import (
 from .files import Ahead, check_file, look_through, natural
 from .formats.csv import SUFFIXES, CsvOptions, is_csv
 from .images import Images, Kinds
-from .methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, WORDS_OF_SUBJECTS, Ids, scattered, with_held
+from .methods import MOST_SUBJECTS, NO_SUBJECT, WORDS_OF_IDS, WORDS_OF_SUBJECTS, Ids, with_held
 from .recording import Frames, Notes, Recording, Rows, SourceError, Texts, as_utf8, naming
 from .stamps import (
     DATE,

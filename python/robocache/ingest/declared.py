@@ -96,7 +96,7 @@ _LEAST_SIDE = 8
 _CUT = "windows run across them; an episode for each needs a source that is cut there"
 
 
-class DeclaredEpisodes:
+class EpisodeFacts:
     """What the streams of one recording declare, part by part."""
 
     def __init__(self, what: str, notes: Notes) -> None:

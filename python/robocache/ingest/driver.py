@@ -26,7 +26,7 @@ from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, check_as_held, exchanged_in, joined_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
-from .declared import DeclaredEpisodes, Features, say_depth_numbers, say_files, say_no_metres, say_wraps, with_unit
+from .declared import EpisodeFacts, Features, say_depth_numbers, say_files, say_no_metres, say_wraps, with_unit
 from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
@@ -611,7 +611,7 @@ class Driver:
     def _parts(self, recording: Recording, now: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
         """The parts of a recording's streams, frames chunk by chunk, each told to the cache; `now` is what they say."""
         budget = Budget(recording.where)
-        declared = DeclaredEpisodes(recording.what, self._notes)
+        declared = EpisodeFacts(recording.what, self._notes)
         named = self._features.named(recording, dict if self._mapper is None else self._mapper.columns)
         recording = replace(recording, streams=with_rotations(named, self._notes))
         for name, samples in recording.streams if self._mapper is None else self._mapper.streams(recording):

@@ -22,10 +22,11 @@ import numpy as np
 from .. import frames
 from .._printable import printable
 from ..errors import ArgumentError, ArgumentTypeError, Error, FileError
+from ..feature_words import says_degrees
 from .clocks import split_chunks, stamps
 from .files import check_file
 from .images import exchange_red_and_blue
-from .methods import HELD, declares_whole, method_of_rotation, says_degrees, with_others
+from .methods import HELD, declares_whole, method_of_rotation, with_others
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):

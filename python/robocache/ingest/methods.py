@@ -7,44 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from ..feature_words import (
-    FLAT_ROTATION,
-    FLAT_TRANSFORM,
-    MATRIX,
-    NO_ROTATION,
-    ORIENTATION,
-    QUATERNION,
-    ROTATIONS,
-    WITH_COMPONENTS,
-    WITH_ORDER,
-    components_of,
-    in_snake_case,
-    is_degrees,
-    kinds_of,
-    last_part,
-    matrix_entry,
-    says,
-    says_relative,
-    words_of,
-)
+from ..feature_words import NO_ROTATION, QUATERNION, Block, rotation_vectors, rotations_of, runs, scattered, words_of
 from .recording import Notes, Ragged, Rows, Samples
 
-Block = list[Any]  # [start, stop, method]
-
-# Words of things of which there are four.
-_OF_PARTS = {
-    *("wheel", "wheels", "joint", "joints", "motor", "motors", "leg", "legs", "caster", "casters", "finger", "fingers"),
-    *("speed", "count", "counts", "error", "torque", "weight", "weights"),
-}
-_GRIDS = {(2, 3), (3, 2), (3, 3), (3, 4), (4, 4)}
 # PX4 calls a quaternion q. Elsewhere q is as often joint positions.
 PX4_WORDS = QUATERNION | {"q"}
 # PX4's words for angles. Its unit is the radian, where a name does not end with another one.
@@ -77,11 +48,6 @@ _ROS_ANGLES = {
     "unitree_legged_msgs/IMU": {"rpy"},
     "vision_msgs/Pose2D": {"theta"},
 }
-# The components of one: rotvec_x, axis_angle1; and of Universal Robots' actual_TCP_pose_3.
-_VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz0-3])\]?")
-# Components behind a position's x, y and z: of a rotation vector (LeRobot's ee.wx), of that or of three angles (rx).
-_OF_POSE = re.compile(r"(?i)((?:.*[ ._/\[])?)([wr]|(?:rot|rotation|ori|orientation)[ ._]?)([xyz])\]?")
-_UR_PART = re.compile(r"(actual|target)_TCP_pose_[345]")
 # A stamp's parts: /imu/header/stamp/sec and nanosec.
 _STAMP_PART = re.compile(r"(?i)(.*?)(?:(secs?|seconds)|((?:n|nano|u|micro)_?(?:secs?|seconds)))")
 HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
@@ -145,13 +111,6 @@ _SCHEMAS: dict[str, tuple[tuple[str, tuple[int, ...], list[Block]], ...]] = {
         (r"robot\d+_demo_(start|end)_pose", (6,), VECTOR_POSE),
     ),
 }
-# Parts of a row by the words of its stream's name: xyz_wxyz is a position and a quaternion. By each part its numbers.
-_PARTS = {
-    **dict.fromkeys(("xyz", "pos", "position", "point", "points", "trans", "translation", "pose"), 3),
-    **dict.fromkeys(WITH_ORDER, 4),
-    "gripper": 1,
-}
-_NUMBERED = re.compile(r"(.*?)[ ._\[-]?(\d)\]?")
 
 
 # More values than this name no subjects: counters, as some drivers write them there.
@@ -223,7 +182,7 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
             key = stream, tuple(samples.names or ()), samples.values.shape[1:]
             of_schema = _of_schema(stream, samples, notes)  # of each part, whose values may be no angles
             if key not in known:
-                by_names = with_others(rotations_of(*key), _rotation_vectors(*key))
+                by_names = with_others(rotations_of(*key), rotation_vectors(*key))
                 known[key] = with_others(of_schema, by_names)
                 _say_assumed(stream, samples, [block for block in by_names if block in known[key]], notes)
                 if any(how == "previous" and not notes.gives_methods(stream, a, b) for a, b, how in known[key]):
@@ -242,7 +201,15 @@ def with_rotations(streams: Iterable[tuple[str, Samples]], notes: Notes) -> Iter
 def _of_schema(stream: str, samples: Rows | Ragged, notes: Notes) -> list[Block]:
     """Returns the methods that the format's schema has for a stream. DROID's name for a pose is also that of other robots' sets, so it
     is said there, and it is no angle in radians where values are beyond a turn."""
-    methods = _by_schema(notes.format, stream, samples.values.shape[1:])
+    shape = samples.values.shape[1:]
+    methods: list[Block] = next(
+        (
+            methods
+            for pattern, row, methods in _SCHEMAS.get(notes.format, ())
+            if re.fullmatch(pattern, stream) and (shape == row or (not row and prod(shape) >= 7))
+        ),
+        [],
+    )
     if not methods or notes.format not in ("lerobot", "rlds") or not re.fullmatch(_DROID[0], stream):
         return methods
     if notes.gives_methods(stream, 3, 6):
@@ -276,91 +243,12 @@ def _say_assumed(stream: str, samples: Rows | Ragged, by_names: list[Block], not
         notes.assume(what, f"{meaning}, by name", stream)
 
 
-def _by_schema(format: str, stream: str, shape: Sequence[int]) -> list[Block]:
-    for pattern, row, methods in _SCHEMAS.get(format, ()):
-        if re.fullmatch(pattern, stream) and (tuple(shape) == row or (not row and prod(shape) >= 7)):
-            return methods
-    return []
-
-
-def _rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
-    """Returns the rotation vectors and matrices that names declare, which are held: numbers between two are no rotation between."""
-    last = last_part(stream)
-    words = words_of(last) | set(re.findall(r"(?<![A-Za-z])[RT](?![A-Za-z])", last))  # R, T_WC
-    flat = {9: FLAT_ROTATION, 12: FLAT_TRANSFORM, 16: FLAT_TRANSFORM}.get(shape[-1] if shape else 0, set())
-    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and words & MATRIX) or words & flat
-    if is_matrix and not words & NO_ROTATION:
-        return [[0, prod(shape), "previous"]]
-    if shape and shape[-1] == 6 and _says_six(last) and not words & NO_ROTATION:
-        return [[0, prod(shape), "previous"]]
-    if shape and shape[-1] == 3 and _says_vector(last):
-        return [[0, prod(shape), "previous"]]
-    if len(names) != prod(shape):
-        return []
-    parts = [match[1] if (match := _VECTOR_PART.fullmatch(name)) and _says_vector(match[1]) else "" for name in names]
-    of_poses = _rotations_of_poses(names) | _matrices_of(names)
-    return _runs(
-        [
-            i
-            for i, (name, part) in enumerate(zip(names, parts, strict=True))
-            if part or i in of_poses or _UR_PART.fullmatch(name)
-        ],
-        "previous",
-    )
-
-
-def _rotations_of_poses(names: Sequence[str]) -> set[int]:
-    """Returns the features wx, wy, wz or rx, ry, rz that follow x, y, z of the same name: a pose whose rotation is three numbers.
-
-    Beside a velocity vx, wx is the speed of turning; beside rw, rx is a quaternion's.
-    """
-    found: dict[tuple[str, str], dict[str, int]] = {}
-    for index, name in enumerate(names):
-        if match := _OF_POSE.fullmatch(name):
-            found.setdefault((match[1], match[2].lower()), {})[match[3].lower()] = index
-    lower = {name.lower().rstrip("]") for name in names}
-    rows: set[int] = set()
-    for (start, letter), parts in found.items():
-        stem = start.lower()
-        of_position = ("", "t", "p", "pos_", "pos.", "position_", "position.")
-        has_position = any({f"{stem}{word}{axis}" for axis in "xyz"} <= lower for word in of_position)
-        is_other = f"{stem}vx" in lower or f"{stem}{letter}w" in lower
-        if len(parts) == 3 and has_position and not is_other:
-            rows |= set(parts.values())
-    return rows
-
-
-def _matrices_of(names: Sequence[str]) -> set[int]:
-    """Returns the features whose names say that they are entries of a matrix, or of a rotation's six numbers."""
-    found: dict[str, dict[tuple[int, int], int]] = {}
-    rows: set[int] = set()
-    for index, name in enumerate(names):
-        if (entry := matrix_entry(name)) and entry[1]:
-            found.setdefault(entry[0], {})[entry[2:]] = index
-        if _says_six(name) and not words_of(name) & NO_ROTATION:
-            rows.add(index)
-    for entries in found.values():
-        first = min(min(entries))
-        height, width = (max(entry[axis] for entry in entries) - first + 1 for axis in (0, 1))
-        if (height, width) in _GRIDS and len(entries) == height * width:
-            rows |= set(entries.values())
-    return rows
-
-
 def _stamps_in_parts(names: Sequence[str]) -> list[Block]:
     """Returns the features that are a stamp's seconds and what is beyond them, sec and nanosec, which are held: between two stamps the
     second part may begin at 0 again."""
     parts = [match.groups() if (match := _STAMP_PART.fullmatch(name)) else ("", None, None) for name in names]
     seconds, beyond = ({stem for stem, *part in parts if part[i]} for i in (0, 1))
-    return _runs([i for i, (stem, *_) in enumerate(parts) if stem in seconds & beyond], "previous")
-
-
-def _says_vector(name: str) -> bool:
-    return "rotvec" in kinds_of(name) and not says_relative(name) and not words_of(name) & NO_ROTATION
-
-
-def _says_six(name: str) -> bool:
-    return "rot6d" in kinds_of(name) and "rot" in name.lower()
+    return runs([i for i, (stem, *_) in enumerate(parts) if stem in seconds & beyond], "previous")
 
 
 def ros_angles(type: str, field: str) -> bool:
@@ -382,101 +270,13 @@ def px4_angles(topic: str, names: Sequence[str]) -> list[Block]:
     if words_of(topic) & _PX4_OTHER:
         return []
     said = [words_of(re.sub(r"\[\d+\]", "", name.rpartition(".")[2])) for name in names]
-    return _runs([i for i, words in enumerate(said) if words & _PX4_ANGLE and not words & _PX4_OTHER], "angle")
+    return runs([i for i, words in enumerate(said) if words & _PX4_ANGLE and not words & _PX4_OTHER], "angle")
 
 
 def method_of_rotation(kind: str) -> str:
     """Returns the method for a rotation of that kind, in the words of GR00T's modality.json: Euler angles are in radians; rotation
     vectors and matrices have no method between rows, so they are held."""
     return "slerp" if kind == "quaternion" else "angle" if kind.startswith("euler") else "previous"
-
-
-def says_degrees(units: Any) -> bool:
-    """Whether a stream's units, one or a list of them, say degrees of a feature."""
-    return any(is_degrees(unit) for unit in (units if isinstance(units, list) else [units]) if isinstance(unit, str))
-
-
-def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words: Set[str] = QUATERNION) -> list[Block]:
-    """Returns the quaternions in a row of that shape: [[start, stop, "slerp"], ...].
-
-    words: the words that declare four numbers without names of components.
-    """
-    features = prod(shape)
-    starts = []
-    of_four = words_of(last_part(stream)).isdisjoint(_OF_PARTS) or len(shape) > 1
-    if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if of_four else words):
-        starts = list(range(0, features, 4))
-    elif len(names) == features:
-        starts = _by_names(names, words)
-    if not starts and shape and says(stream, WITH_ORDER):
-        starts = [
-            row + start for row in range(0, features, shape[-1] or 1) for start in _quaternions_in(stream, shape[-1])
-        ]
-    return [[start, start + 4, "slerp"] for start in starts]
-
-
-def _by_names(names: Sequence[str], words: Set[str]) -> list[int]:
-    components = components_of(names)
-    numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
-    sizes: dict[str, int] = {}
-    for numbers in numbered:
-        for stem in numbers:
-            sizes[stem] = sizes.get(stem, 0) + 1
-    starts: list[int] = []
-    for start in range(len(names) - 3):
-        if starts and start < starts[-1] + 4:
-            continue
-        for found, letters, of in (
-            (components, ("wxyz",), WITH_COMPONENTS),
-            (numbered, ("0123", "1234"), ORIENTATION.union(words)),
-        ):
-            four = found[start : start + 4]
-            if any(
-                "".join(sorted(one[stem] for one in four)) in letters
-                and says(stem, of)
-                and (found is components or sizes[stem] == 4)
-                for stem in set(four[0]).intersection(*four[1:])
-            ):
-                starts.append(start)
-                break
-    for stem in [] if starts else sizes:
-        at = [index for index, numbers in enumerate(numbered) if stem in numbers]
-        in_turn = [int(numbered[index][stem]) - int(numbered[at[0]][stem]) for index in at] == list(range(len(at)))
-        if in_turn and at[-1] - at[0] < len(at) and says(stem, WITH_ORDER):
-            starts += [at[0] + start for start in _quaternions_in(stem, len(at))]
-    return sorted(starts)
-
-
-def scattered(names: Sequence[str]) -> list[list[int]]:
-    """Returns the indices of the components of each declared quaternion whose components are not adjacent."""
-    components: dict[str, list[tuple[int, str]]] = {}
-    for number, found in enumerate(components_of(names)):
-        for stem, letter in found.items():
-            if says(stem, WITH_COMPONENTS):
-                components.setdefault(stem, []).append((number, letter))
-    return [
-        [number for number, _ in four]
-        for four in components.values()
-        if sorted(letter for _, letter in four) == list("wxyz") and four[-1][0] - four[0][0] > 3
-    ]
-
-
-def _quaternions_in(stream: str, width: int) -> list[int]:
-    """Returns where quaternions begin in a row of that width whose parts the stream's name says in turn: 3 in a row of 7 for pos_quat.
-
-    Rows may repeat the parts, and each time have one number more, a gripper's, behind a position and a quaternion.
-    """
-    words = re.findall(r"[a-z]+", in_snake_case(last_part(stream)))
-    parts = [
-        part for part, _ in groupby(_PARTS[word] for word in words if word in _PARTS)
-    ]  # pose_xyz, quat_wxyz: one part
-    if 4 not in parts:
-        return []
-    row = sum(parts)
-    sizes = [width] * (width == row) if 3 not in parts else [row] + [row + 1] * (1 not in parts)
-    size = next((size for size in sizes if width and width % size == 0), 0)
-    starts = [sum(parts[:i]) for i, part in enumerate(parts) if part == 4]
-    return [first + start for first in range(0, width, size) for start in starts] if size else []
 
 
 def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]:
@@ -486,7 +286,7 @@ def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]
 
     is_whole: of each feature, whether its type is bool, enum or integer.
     """
-    return with_others(methods, _runs([feature for feature, whole in enumerate(is_whole) if whole], "previous"))
+    return with_others(methods, runs([feature for feature, whole in enumerate(is_whole) if whole], "previous"))
 
 
 def with_others(methods: Sequence[Block], others: Sequence[Block]) -> list[Block]:
@@ -498,18 +298,8 @@ def with_others(methods: Sequence[Block], others: Sequence[Block]) -> list[Block
         if len(free) == stop - start:
             blocks.append([start, stop, method])
         elif method not in ("slerp", "pose"):
-            blocks += _runs(free, method)
+            blocks += runs(free, method)
     return sorted(blocks)
-
-
-def _runs(features: Sequence[int], method: str) -> list[Block]:
-    blocks: list[Block] = []
-    for feature in features:
-        if blocks and blocks[-1][1] == feature:
-            blocks[-1][1] = feature + 1
-        else:
-            blocks.append([feature, feature + 1, method])
-    return blocks
 
 
 def declares_whole(dtype: object) -> bool:

@@ -20,9 +20,10 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..errors import FileError
+from ..feature_words import rotations_of
 from .files import check_file, look_through
 from .formats.ulog import MAGIC, UlogOptions, is_ulog
-from .methods import PX4_WORDS, px4_angles, px4_of_several, rotations_of, with_held, with_others
+from .methods import PX4_WORDS, px4_angles, px4_of_several, with_held, with_others
 from .recording import Notes, Recording, Rows, SourceError, Texts
 
 _SYNC = b"\x2f\x73\x13\x20\x25\x0c\xbb\x12"

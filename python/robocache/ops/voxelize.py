@@ -29,6 +29,7 @@ class _Options(_Grid, total=False):
     batch_offsets: Any
     fill: float
     quantum: float | None
+    out: Any
 
 
 @overload
@@ -38,18 +39,11 @@ def voxelize_pointcloud(
     *,
     mode: str = ...,
     return_dropped: Literal[False] = ...,
-    out: Any = ...,
     **options: Unpack[_Options],
 ) -> Array: ...
 @overload
 def voxelize_pointcloud(
-    points: Array,
-    features: Any = ...,
-    *,
-    mode: str = ...,
-    return_dropped: Literal[True],
-    out: Any = ...,
-    **options: Unpack[_Options],
+    points: Array, features: Any = ..., *, mode: str = ..., return_dropped: Literal[True], **options: Unpack[_Options]
 ) -> tuple[Array, Array]: ...
 @overload
 def voxelize_pointcloud(
@@ -58,7 +52,6 @@ def voxelize_pointcloud(
     *,
     mode: list[str] | tuple[str, ...],
     return_dropped: Literal[False] = ...,
-    out: Any = ...,
     **options: Unpack[_Options],
 ) -> dict[str, Array]: ...
 @overload
@@ -68,7 +61,6 @@ def voxelize_pointcloud(
     *,
     mode: list[str] | tuple[str, ...],
     return_dropped: Literal[True],
-    out: Any = ...,
     **options: Unpack[_Options],
 ) -> tuple[dict[str, Array], Array]: ...
 @overload
@@ -78,7 +70,6 @@ def voxelize_pointcloud(
     *,
     mode: str | Sequence[str] = ...,
     return_dropped: bool = ...,
-    out: Any = ...,
     **options: Unpack[_Options],
 ) -> Any: ...
 @_voxelize.documents

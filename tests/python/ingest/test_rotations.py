@@ -10,7 +10,8 @@ from flat_options import flat_loader
 from hdf5_files import make_droid, write_droid, write_robomimic
 from lerobot_files import Episode, write_lerobot
 from rlds_files import example, group, sequence, tensor, write_rlds
-from robocache.ingest.methods import rotations_of, with_rotations
+from robocache.feature_words import rotations_of
+from robocache.ingest.methods import with_rotations
 from robocache.ingest.recording import Notes, Rows
 from ros_files import ROS1, START, header, message, write_bag1, write_channel, write_mcap
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...feature_words import QUATERNION, says
-from ..methods import PX4_WORDS, px4_of_several, ros_angles, rotations_of, with_held, with_others
+from ...feature_words import QUATERNION, rotations_of, says
+from ..methods import PX4_WORDS, px4_of_several, ros_angles, with_held, with_others
 from ..recording import Ragged, Rows, Samples, SourceError, Texts
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
