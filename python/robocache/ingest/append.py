@@ -12,7 +12,7 @@ from ..dataset import Dataset, Stream
 from ..errors import ArgumentError, FileError
 from ..tasks import find_table, table_name
 from .mapping import parse_mapping
-from .recording import Samples
+from .recording import Notes, Samples
 
 # Tables of texts that sources have, by their names.
 TABLES = ("lerobot.tasks", "lerobot.subtasks")
@@ -33,12 +33,12 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
         raise ArgumentError("append: goes without index_columns=True (--index-columns), which count within one dataset")
 
 
-def check_as_held(stream: Stream, samples: Samples, exchanges: bool, held_exchanges: bool) -> None:
-    """Refuses a source whose stamps or colours were changed otherwise than those of the cache.
+def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held_exchanges: bool, notes: Notes) -> None:
+    """Refuses a source whose stamps or colours were changed otherwise than those of the cache, unless its mapping says the order.
 
     Args:
-        exchanges: whether the mapping exchanges red and blue of the source's camera.
-        held_exchanges: whether it was so in the cache.
+        exchanges: whether the mapping exchanges red and blue of the source's camera; None where it says nothing.
+        held_exchanges: whether one did so in the cache.
 
     Raises:
         ArgumentError: they differ.
@@ -49,21 +49,22 @@ def check_as_held(stream: Stream, samples: Samples, exchanges: bool, held_exchan
             f"stream {stream.name!r}: its stamps are moved by {now_ns / 1e9:g} s, those in the cache by {before_ns / 1e9:g} s: expected the "
             f"same; offsets={{{stream.name!r}: {before_ns / 1e9:g}}} (--offset), or a cache of its own in a list of Sources"
         )
-    if stream.frames is not None and exchanges != held_exchanges:
+    if stream.frames is not None and exchanges is None and held_exchanges:
         raise ArgumentError(
-            f"stream {stream.name!r}: channels are {_order(exchanges)!r} by the mapping of this source, and {_order(held_exchanges)!r} by that "
-            "of the cache: expected the same mapping, or a cache of its own in a list of Sources"
+            f"stream {stream.name!r}: a mapping exchanged red and blue in the cache, and none says their order in this source: expected "
+            "the same mapping, or channels = 'rgb' in one"
         )
-
-
-def _order(exchanges: bool) -> str:
-    return "bgr" if exchanges else "rgb"
+    if stream.frames is not None and exchanges is not None and exchanges != held_exchanges:
+        notes.assume(
+            f"colours of {stream.name}", "red and blue are exchanged in the cache or here, as mappings say", stream.name
+        )
 
 
 def exchanged_in(cache: Dataset) -> set[str]:
     """Returns the cameras whose red and blue a mapping exchanged when the cache was written."""
     told = [of["mapping"] for of in (cache.provenance, *cache.provenance.get("appended", [])) if of.get("mapping")]
-    return {name for given in told for name in parse_mapping(given, "mapping").exchanged}
+    found = [parse_mapping(given, "mapping").exchanges for given in told]
+    return {name for exchanges in found for name, is_bgr in exchanges.items() if is_bgr}
 
 
 def joined_provenance(source: Path, cache: Dataset, told: Mapping[str, Any]) -> dict[str, Any]:

@@ -531,7 +531,7 @@ class Driver:
         if self._mapper is not None:
             notes.gives_methods = self._mapper.gives_methods
         self._held = {} if held is None else held.streams
-        self._exchanged = set() if work.mapping is None else work.mapping.exchanged
+        self._exchanges = {} if work.mapping is None else work.mapping.exchanges
         self._held_exchanged = set() if held is None else exchanged_in(held)
         first = None if held is None else held.episodes.slice(0, 1).to_pylist()
         held_names = {} if self._mapper else {name: stream.names for name, stream in self._held.items()}
@@ -640,7 +640,9 @@ class Driver:
         if before is not None:
             who, first = "the recordings before it have", before.facts.get("attributes", {})
         elif name in self._held:
-            check_as_held(self._held[name], samples, name in self._exchanged, name in self._held_exchanged)
+            check_as_held(
+                self._held[name], samples, self._exchanges.get(name), name in self._held_exchanged, self._notes
+            )
             who, first = "the cache has", dict(self._held[name].attributes)
         else:
             return samples

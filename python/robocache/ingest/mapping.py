@@ -47,7 +47,7 @@ class Part:
     """A part of a stream that becomes a stream.
 
     start, stop: its features; all if `stop` is None.
-    is_bgr: a camera's red and blue are exchanged back.
+    is_bgr: a camera's red and blue are exchanged back; None where nothing is said.
     attributes: its units, methods, norm_group and others, see :data:`~.recording.ATTRIBUTES`.
     """
 
@@ -55,7 +55,7 @@ class Part:
     start: int = 0
     stop: int | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    is_bgr: bool = False
+    is_bgr: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,10 @@ class StreamMapping:
     complete: bool = True
 
     @property
-    def exchanged(self) -> set[str]:
-        """The cameras whose red and blue it exchanges, by their new names."""
-        return {name for parts in self.streams.values() for part in parts if part.is_bgr for name in part.names}
+    def exchanges(self) -> dict[str, bool]:
+        """Whether it exchanges red and blue of cameras, by their new names, where it says so."""
+        parts = [part for parts in self.streams.values() for part in parts]
+        return {name: part.is_bgr for part in parts if part.is_bgr is not None for name in part.names}
 
 
 def load_mapping(mapping: Any) -> StreamMapping:
@@ -179,10 +180,10 @@ def _parse_stream(stream: str, entry: Mapping[str, Any], where: str) -> tuple[Pa
         names = _texts(names, f"{where}: name") if isinstance(names, list) else (_text(names, f"{where}: name"),)
         if not names:
             raise ArgumentError(f"{where}: name: expected one at least; exclude leaves a stream out")
-        channels = entry.get("channels", "rgb")
-        if channels not in ("rgb", "bgr"):
+        channels = entry.get("channels")
+        if channels not in ("rgb", "bgr", None):
             raise ArgumentError(f"{where}: channels: expected 'rgb' or 'bgr', got {channels!r}")
-        return (Part(names, attributes=_parse_attributes(entry, where), is_bgr=channels == "bgr"),)
+        return (Part(names, attributes=_parse_attributes(entry, where), is_bgr=channels and channels == "bgr"),)
     _check_keys(entry, {"slices"}, where)
     slices = entry["slices"]
     if not isinstance(slices, list) or not slices:

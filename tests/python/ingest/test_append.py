@@ -264,14 +264,21 @@ def test_red_and_blue_are_exchanged_as_in_the_cache(tmp_path, rng):
     episode = make_aloha(rng, 3)
     write_aloha(tmp_path / "one/episode_0.hdf5", episode)
     (camera,) = (name for name, values in episode.items() if values.ndim == 4)
-    exchanged = {"streams": {camera: {"channels": "bgr"}}}
+    mapping = {
+        channels: {"streams": {camera: {"channels": channels}}} if channels else None
+        for channels in ("rgb", "bgr", None)
+    }
     options = {"rate_hz": 50, "image_codec": "png", "format": "aloha"}
-    for cache, own, other in ((tmp_path / "bgr", exchanged, None), (tmp_path / "rgb", None, exchanged)):
-        robocache.ingest(tmp_path / "one", cache, mapping=own, **options)
-        with pytest.raises(
-            robocache.FileError, match=r"channels are '\w+' by the mapping of this source, and '\w+' by"
-        ):
-            robocache.ingest(tmp_path / "one", cache, append=True, mapping=other, **options)
-        robocache.ingest(tmp_path / "one", cache, append=True, mapping=own, **options)
-        frames = robocache.open(cache).episode(1)[camera][1][:]
-        np.testing.assert_array_equal(frames, episode[camera][..., ::-1] if own else episode[camera])
+    for before, now, is_said in (
+        ("bgr", "bgr", False), ("bgr", "rgb", True), ("rgb", "bgr", True), (None, "bgr", True), (None, None, False), ("rgb", None, False)
+    ):  # fmt: skip
+        cache = tmp_path / f"{before}{now}"
+        robocache.ingest(tmp_path / "one", cache, mapping=mapping[before], **options)
+        report = robocache.ingest(tmp_path / "one", cache, append=True, mapping=mapping[now], **options)
+        assert is_said == any("red and blue are exchanged" in one.reason for one in report.assumed)
+        for number, channels in enumerate((before, now)):
+            frames = robocache.open(cache).episode(number)[camera][1][:]
+            np.testing.assert_array_equal(frames, episode[camera][..., ::-1] if channels == "bgr" else episode[camera])
+    for cache in (tmp_path / "bgrbgr", tmp_path / "Nonebgr"):
+        with pytest.raises(robocache.FileError, match=r"cam_high.*a mapping exchanged red and blue in the cache"):
+            robocache.ingest(tmp_path / "one", cache, append=True, **options)
