@@ -1,4 +1,4 @@
-"""Runs the example of metaworld's tasks to its end: recorded, trained, and a policy that succeeds."""
+"""Runs the example of metaworld's tasks to its end: recorded, trained, and, in `./dev attack`, a policy that succeeds."""
 
 import importlib.util
 import json
@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from soak import rounds
 
 import robocache
 
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
+LONG = rounds(1) > 1
+EPISODES, STEPS, ROLLOUTS = (60, 600, 20) if LONG else (6, 20, 2)
 BESIDE = Path(sys.prefix) / "metaworld"  # where ./dev test installs it, with the MuJoCo that it asks for
 pytestmark = pytest.mark.skipif(
     not BESIDE.exists() and importlib.util.find_spec("metaworld") is None,
@@ -40,32 +43,33 @@ def run(*arguments, **environment):
 def folder(tmp_path_factory):
     """Recorded demonstrations, and a policy trained on them."""
     folder = tmp_path_factory.mktemp("metaworld")
-    recorded = json.loads(run("record", "--episodes", 60, "--folder", folder, "--json").stdout)
-    assert recorded["episodes"] == 60 and recorded["successes"] >= 45
-    trained = run("train", "--steps", 600, "--folder", folder, "--checkpoints", 2, "--json")
-    assert json.loads(trained.stdout)["step"] == 600
+    recorded = json.loads(run("record", "--episodes", EPISODES, "--folder", folder, "--json").stdout)
+    assert recorded["episodes"] == EPISODES and recorded["successes"] >= EPISODES * 2 // 3
+    trained = run("train", "--steps", STEPS, "--folder", folder, "--checkpoints", 2, "--json")
+    assert json.loads(trained.stdout)["step"] == STEPS
     return folder
 
 
+@pytest.mark.soak
 def test_a_policy_learns_to_pick_and_place(folder):
     # The dataset is away: the checkpoint and its spec are enough.
     shutil.move(folder / "pick-place-v3/demonstrations", folder / "away")
-    found = json.loads(run("evaluate", "--rollouts", 20, "--folder", folder, "--json").stdout)
+    found = json.loads(run("evaluate", "--rollouts", ROLLOUTS, "--folder", folder, "--json").stdout)
     shutil.move(folder / "away", folder / "pick-place-v3/demonstrations")
-    assert found["successes"] >= 17 and found["rollouts"] == 20, found
-    assert found["interval"][0] < found["successes"] / 20 <= found["interval"][1]
+    assert found["rollouts"] == ROLLOUTS and (not LONG or found["successes"] >= 17), found
+    assert found["interval"][0] <= found["successes"] / ROLLOUTS <= found["interval"][1]
 
 
 def test_what_is_done_is_not_done_again(folder):
     path = folder / "pick-place-v3"
     before = {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")}
     assert len(before) == 2
-    recorded = json.loads(run("record", "--episodes", 62, "--folder", folder, "--json").stdout)
-    assert recorded["episodes"] == 62
+    recorded = json.loads(run("record", "--episodes", EPISODES + 2, "--folder", folder, "--json").stdout)
+    assert recorded["episodes"] == EPISODES + 2
     dataset = robocache.open(path / "demonstrations", verify=True)
-    hand, tracker = (dataset.episode(61)[stream][0] for stream in ("hand", "tracker"))
+    hand, tracker = (dataset.episode(EPISODES + 1)[stream][0] for stream in ("hand", "tracker"))
     assert len(hand) > 2 * len(tracker) > 20  # each on its own clock
-    run("train", "--steps", 600, "--folder", folder)
+    run("train", "--steps", STEPS, "--folder", folder)
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*.pt")} == before
 
 

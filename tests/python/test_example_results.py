@@ -41,24 +41,6 @@ def test_the_paired_interval_is_the_published_one(results, counts, interval):
     np.testing.assert_allclose([turned, *turned_bounds], [-difference, *(-x for x in reversed(bounds))], atol=1e-12)
 
 
-def test_the_paired_interval_covers_the_truth(results, rng):
-    covered, right = 0, truth()
-    for _ in range(400):
-        hard = rng.random(200)  # a start is hard for both policies, so that their outcomes go together
-        a, b = hard + rng.normal(size=200) * 0.2 < 0.9, hard + rng.normal(size=200) * 0.2 < 0.8
-        low, high = results.paired_difference(a, b)[1]
-        covered += low <= right <= high
-    assert 0.92 <= covered / 400 <= 0.985
-
-
-def truth():
-    rng = np.random.default_rng(0)
-    hard = rng.random(1_000_000)
-    return np.mean(hard + rng.normal(size=len(hard)) * 0.2 < 0.9) - np.mean(
-        hard + rng.normal(size=len(hard)) * 0.2 < 0.8
-    )
-
-
 def write(results, path):
     arms = [
         results.arm("clocks", 0, [True, False, True], curve=[curve_point()], wait_share=0.01),
@@ -111,28 +93,3 @@ def test_a_file_that_contradicts_itself_is_refused(results, tmp_path, change, wo
 def test_no_interval_of_impossible_counts(results, successes, rollouts):
     with pytest.raises(ValueError, match="rollouts"):
         results.wilson(successes, rollouts)
-
-
-def test_progress_says_what_is_done_and_how_long_it_takes(results, capsys, monkeypatch):
-    now = iter([0.0, 5.0, 20.0, 40.0])
-    monkeypatch.setattr(results.time, "monotonic", lambda: next(now))
-    progress = results.Progress("training", 100)
-    progress.show(25)  # too soon after the last line
-    progress.show(50, "loss 0.1")
-    progress.end()
-    assert capsys.readouterr().err.splitlines() == [
-        "training: 50 of 100, 20 s left, loss 0.1",
-        "training: 50 of 100 in 40.0 s",
-    ]
-
-
-def test_a_grid_of_rollouts_ends_in_green_and_red(results, tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    grey = np.full((24, 24, 3), 127, np.uint8)
-    results.film(tmp_path / "grid", [[grey] * length for length in (2, 5, 3)], [True, False, True], fps=20)
-    last = np.asarray(image.open(tmp_path / "grid.png").convert("RGB"))
-    assert last.shape == (24, 4 * 24, 3)
-    assert [int(last[0, 24 * k + 5].argmax()) for k in range(3)] == [1, 0, 1]  # green, red, green
-    assert (last[5:19, 5:19] == 127).all() and not last[:, 72:].any()
-    with image.open(tmp_path / "grid.gif") as film:
-        assert film.n_frames >= 3 and film.size == (96, 24)  # equal moments may be one

@@ -1,6 +1,5 @@
 """The checks of sources find what they look for, and nothing else."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,19 +94,3 @@ def test_nothing_to_check_is_a_mistake(tmp_path, script):
 def test_what_is_wrong_is_named(tmp_path, script, file, said):
     code, out = run(tmp_path, script, CHECKS[script][0] | dict([file]))
     assert code == 1 and said in out, out
-
-
-def test_a_circle_in_the_package_is_seen(tmp_path):
-    root = SCRIPTS.parent / "python/robocache"
-    shutil.copytree(
-        root, tmp_path / "python/robocache", ignore=lambda _, names: {n for n in names if n == "__pycache__"}
-    )
-    assert run(tmp_path, "check_imports.py", {})[0] == 0
-    planted = {
-        "dataset.py": "\n\ndef _open_loader():\n    from .loader import Loader\n",
-        "ingest/files.py": "\n\nfrom .registry import FORMATS\n",
-    }
-    for name, text in planted.items():
-        code, said = run(tmp_path, "check_imports.py", {name: (root / name).read_text() + text})
-        assert code == 1 and name in said
-        run(tmp_path, "check_imports.py", {name: (root / name).read_text()})

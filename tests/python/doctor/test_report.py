@@ -4,7 +4,6 @@ import ast
 import base64
 import dataclasses
 import fcntl
-import html.parser
 import io
 import json
 import os
@@ -21,6 +20,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import robots
+from html_page import Page
 from robocache.findings import Finding, Report, load
 
 import robocache
@@ -74,14 +74,6 @@ def test_json_schema(cache):
     ]
     text = json.dumps(told, allow_nan=False)
     assert Report.from_dict(json.loads(text)).to_dict() == told
-
-
-def test_where():
-    finding = robocache.doctor.__globals__["Finding"]
-    assert finding("note", "x", "m").where == ""
-    assert finding("note", "x", "m", episode=3, stream="imu", row=7).where == "episode 3, imu, row 7"
-    assert finding("note", "x", "m", stream="imu", row=7, end_row=9).where == "imu, rows 7-8"
-    assert finding("note", "x", "m", file="a.csv").where == "a.csv"
 
 
 def test_text_is_shown_as_text_without_a_rate(tmp_path):
@@ -215,36 +207,6 @@ def test_a_strict_loader_refuses(cache, good, rng):
 
 
 # ---- the page ----
-
-
-class Page(html.parser.HTMLParser):
-    """Whether elements are closed in order, which there are, and what they refer to."""
-
-    VOID = ("meta", "col", "br")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.references, self.text = [], [], [], ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.references += [
-            value for name, value in attributes if name in ("href", "src", "xlink:href", "action", "data")
-        ]
-        self.references += [value for name, value in attributes if name == "style" and "url" in (value or "")]
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
 
 
 def test_the_page_is_whole_and_loads_nothing(cache):
