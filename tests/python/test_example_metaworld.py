@@ -1,4 +1,4 @@
-"""Runs the example of metaworld's tasks to its end: recorded, trained, and, in `./dev attack`, a policy that succeeds."""
+"""Runs the example of metaworld's tasks to its end: recorded, trained, and a policy that succeeds."""
 
 import importlib.util
 import json
@@ -9,15 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from soak import rounds
 
 import robocache
 
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
-LONG = rounds(1) > 1
-EPISODES, STEPS, ROLLOUTS = (60, 600, 20) if LONG else (6, 20, 2)
+EPISODES, STEPS, ROLLOUTS = 60, 600, 20
 BESIDE = Path(sys.prefix) / "metaworld"  # where ./dev test installs it, with the MuJoCo that it asks for
 pytestmark = pytest.mark.skipif(
     not BESIDE.exists() and importlib.util.find_spec("metaworld") is None,
@@ -44,19 +42,18 @@ def folder(tmp_path_factory):
     """Recorded demonstrations, and a policy trained on them."""
     folder = tmp_path_factory.mktemp("metaworld")
     recorded = json.loads(run("record", "--episodes", EPISODES, "--folder", folder, "--json").stdout)
-    assert recorded["episodes"] == EPISODES and recorded["successes"] >= EPISODES * 2 // 3
+    assert recorded["episodes"] == EPISODES and recorded["successes"] >= 45
     trained = run("train", "--steps", STEPS, "--folder", folder, "--checkpoints", 2, "--json")
     assert json.loads(trained.stdout)["step"] == STEPS
     return folder
 
 
-@pytest.mark.soak
 def test_a_policy_learns_to_pick_and_place(folder):
     # The dataset is away: the checkpoint and its spec are enough.
     shutil.move(folder / "pick-place-v3/demonstrations", folder / "away")
     found = json.loads(run("evaluate", "--rollouts", ROLLOUTS, "--folder", folder, "--json").stdout)
     shutil.move(folder / "away", folder / "pick-place-v3/demonstrations")
-    assert found["rollouts"] == ROLLOUTS and (not LONG or found["successes"] >= 17), found
+    assert found["successes"] >= 17 and found["rollouts"] == ROLLOUTS, found
     assert found["interval"][0] <= found["successes"] / ROLLOUTS <= found["interval"][1]
 
 
