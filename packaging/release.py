@@ -204,7 +204,7 @@ def wheels(root: Path) -> Iterator[str]:
 
 @gate
 def environments(root: Path) -> Iterator[str]:
-    """tests/release: other Pythons and packages, Debian 11, the container, the chart, the benchmarks; one that is not here is a fault."""
+    """tests/release: other Pythons and packages, Debian 11, the container, the chart, the benchmarks, the examples; one that is not here is a fault."""
     command = [sys.executable, "-m", "pytest", "-q", "-rsfE", "tests/release"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     yield from re.findall(r"^(?:SKIPPED|FAILED|ERROR) .*", done.stdout, re.MULTILINE)

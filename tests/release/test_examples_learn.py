@@ -1,0 +1,18 @@
+"""The examples' policies are trained until they succeed, which takes minutes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("example", ["aloha", "conveyor", "metaworld"])
+def test_the_policy_of_an_example_succeeds(example):
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", f"tests/python/test_example_{example}.py"]
+    environment = os.environ | {"ROBOCACHE_SOAK": "2"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3600)
+    assert done.returncode == 0 and "1 passed" in done.stdout and "skipped" not in done.stdout, done.stdout[-2000:]
