@@ -1,4 +1,4 @@
-"""The examples' policies are trained until they succeed, which takes minutes."""
+"""Policies of examples are trained until they succeed, which takes minutes; metaworld's is in every run of the tests."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("example", ["aloha", "conveyor", "metaworld"])
+@pytest.mark.parametrize("example", ["aloha", "conveyor"])
 def test_the_policy_of_an_example_succeeds(example):
     command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", f"tests/python/test_example_{example}.py"]
     environment = os.environ | {"ROBOCACHE_SOAK": "2"}
