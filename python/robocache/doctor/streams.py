@@ -30,11 +30,9 @@ class Periods:
         moving: the number of periods over 0.
         lost_ns: the sum of (period - P) over all periods above 1.5 P.
         first_zero_row: the first row with the same stamp as the previous row.
-        short_gaps: periods of 1.5 to 10 P: their number, the longest, and the row after the longest.
         bursts: runs of 3 or more periods below P / 4: the number of runs, the periods in all of them, the periods in the
             longest, and the first row of the longest.
         regular: for each episode, the number of periods within P / 2 of P, and their sum.
-        long_gaps: for each episode, the number of periods over 10 P, the longest, and the row after the longest.
         parts: float64 ``[240, 4]``: the number, minimum, maximum and sum of the periods in each of 240 parts of the rows.
         histogram: the number of periods over 0 between `EDGES`; the outer bins include all beyond.
         zeros: the number of periods of 0.
@@ -50,10 +48,8 @@ class Periods:
         numbers = [int(x) for x in facts[0].tolist()]
         self.moving, self.zeros, self.first_zero_row = numbers[0], numbers[2], numbers[3]
         self.lost_ns = float(facts[0, 1])
-        self.short_gaps = numbers[4], float(facts[0, 5]), numbers[6]
         self.bursts = numbers[7], numbers[8], numbers[9], numbers[10]
         self.regular = episodes[:, 0].astype(np.int64), episodes[:, 1]
-        self.long_gaps = episodes[:, 2:].tolist()
         self.histogram = histogram[:, 0].astype(np.int64)
         self.long_gap_rows = rows[:, 0].astype(np.int64)
 

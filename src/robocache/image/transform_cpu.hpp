@@ -9,7 +9,7 @@
 
 namespace robocache {
 
-// `scratch` has transform_scratch_bytes(), aligned to 64. A null `frame` is black.
+// `scratch` has transform_scratch().end bytes, aligned to 64. A null `frame` is black.
 using TransformFrame = void(const TransformParams& params, const FramePlan& plan, const Augments& augments,
                             const void* frame, char* scratch, void* out);
 
