@@ -111,7 +111,7 @@ ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock"
 ADDED = ("grown_by", "doctor_adds")
 
 # Measures that only the files show.
-UNSHOWN = ("share_of_writing", "writing_of_library", "queued_us", "copied_p50_us", "copied_p99_us", "writer_share")
+UNSHOWN = ("share_of_writing", "writing_of_library", "queued_us", "writer_share")
 
 # Variants of other cases, with one of these in their names: the page sums them up.
 VARIANTS = [
