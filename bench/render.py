@@ -356,6 +356,8 @@ WORDS = {
     "trained_again_share_of_linear": "that without a loader",
     "lerobot_samples_per_s": "by LeRobot's own dataset",
     "times_lerobot": "times as fast",
+    "peer_us": "by their transform in a DataLoader",
+    "times_peer": "times as fast",
     "grown_by": "a step grows by",
     "p50_us": "median",
     "p99_us": "99th percentile",
