@@ -140,7 +140,7 @@ def write(
                 else:
                     table[key] = _images(stream, pictures, picked)
             if parts:
-                values = _joined(parts, names, rounded)
+                values = _joined(parts, names, rounded, what)
                 table[key] = _arrow(values)
                 row |= {f"stats/{key}/{field}": value for field, value in _stats(values).items()}
         indices = tasks.of_rows(number, targets)
@@ -263,14 +263,25 @@ def _features(kept: Mapping[str, Stream], rename: Mapping[str, str], problems: _
     return features
 
 
-def _joined(parts: list[np.ndarray], names: list[str], rounded: dict[str, float]) -> np.ndarray:
-    """Joins the streams' rows to a feature's rows. Floats become float32; `rounded` gets the largest error by name."""
+def _joined(parts: list[np.ndarray], names: list[str], rounded: dict[str, float], what: str) -> np.ndarray:
+    """Joins the streams' rows to a feature's rows. Floats become float32; `rounded` gets the largest error by name.
+
+    Raises:
+        FileError: finite numbers beyond float32.
+    """
     for index, (name, values) in enumerate(zip(names, parts, strict=True)):
         if values.dtype.kind not in "iub":
             with np.errstate(over="ignore"):
                 parts[index] = values.astype(np.float32)
             if values.dtype == np.float64:
-                off = np.abs(values - parts[index])[np.isfinite(values)]
+                finite = np.isfinite(values)
+                beyond = values[finite & np.isinf(parts[index])]
+                if len(beyond):
+                    raise FileError(
+                        f"{what}: {name}: expected numbers that float32 holds, as LeRobot's policies take it, got {len(beyond)} "
+                        f"beyond it, up to {np.abs(beyond).max():.3g}; leave the stream out with streams (--streams)"
+                    )
+                off = np.abs(values[finite] - parts[index][finite])
                 rounded[name] = max(rounded.get(name, 0.0), float(off.max(initial=0.0)))
     if len(parts) == 1:
         return parts[0]

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import FileError
 from ..feature_names import read_object
+from .formats import RateOptions
 from .recording import Notes, SourceError
 
 # What says it: layouts have no common name for it.
@@ -41,7 +42,11 @@ _WITH_UNIT = re.compile(r"\s*(.*?)\s*(?:hz|fps)\s*", re.IGNORECASE)
 
 
 def find_rate(
-    asked_hz: float | None, source: Path, why: str, said: Mapping[str, float] | None = None, notes: Notes | None = None
+    asked_hz: float | None,
+    source: object,
+    why: str,
+    said: Mapping[str, float] | None = None,
+    notes: Notes | None = None,
 ) -> tuple[float, str]:
     """Rows a second, and what says so: the user's `rate_hz`, or the source.
 
@@ -70,6 +75,15 @@ def find_rate(
     if notes is not None:
         notes.assume(f"rate {rate_hz:g} Hz", by)
     return rate_hz, by
+
+
+def tell_rates(source: Path, options: RateOptions, notes: Notes) -> None:
+    """Records the rate in the provenance: the user's, or the number of files with each rate."""
+    rates = notes.counts.get("rates", {})
+    if options.rate_hz is not None or not rates:
+        notes.tell(source, rate_hz=options.rate_hz, rate_from="rate_hz")
+    else:
+        notes.tell(source, rates=rates)
 
 
 @lru_cache(maxsize=1)  # the streams of a recording ask for the same ones

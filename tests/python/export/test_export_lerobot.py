@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -80,6 +81,23 @@ def test_the_dataset_is_as_documented(rng, tmp_path):
     ]
     assert [row["first_stamp_ns"] for row in episodes] == [10**18] * 2
     assert [row["success"] for row in episodes] == [False, True]
+
+
+def test_float64_beyond_float32_is_refused(tmp_path):
+    values = np.array([[1.0, 1e300], [-1e39, np.inf], [np.nan, 2.0]])
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("action", np.arange(3) * 10**8, values)
+        episode.append(
+            "state", np.arange(3) * 10**8, np.where(np.isfinite(values) & (abs(values) > 10), np.inf, values)
+        )
+    with pytest.raises(robocache.FileError, match=r"episode 0: action: .* got 2 beyond it, up to 1e\+300; .*--streams"):
+        robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot")
+    assert not (tmp_path / "out").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        robocache.export(tmp_path / "cache", tmp_path / "out", to="lerobot", streams=["state"])
+    expected = [[1, np.inf], [np.inf, np.inf], [np.nan, 2]]
+    assert np.array_equal(table(tmp_path / "out")["state"].to_pylist(), expected, equal_nan=True)
 
 
 def test_numbers_and_frames_are_the_caches_bit_for_bit(rng, tmp_path):

@@ -151,6 +151,20 @@ def test_the_rate_is_asked_for(tmp_path):
     refused(write_toy(tmp_path / "toy"), "toy", "--rate-hz", rate_hz=None)
 
 
+def test_an_episodes_own_rate_is_the_clock_and_contradicts_another(tmp_path):
+    features = toy_features()
+    features["featuresDict"]["features"]["episode_metadata"]["featuresDict"]["features"]["fps"] = tensor("float32")
+    episodes = (toy_example(1, episode_metadata__fps=np.array([rate], np.float32)) for rate in (20, 5))
+    source = write_toy(tmp_path / "toy", *episodes, features=features)
+    found = Yields("rlds", source, rate_hz=None)
+    clocks = [streams["action"][0].tolist() for streams in found.episodes.values()]
+    assert clocks == [[row * 10**9 // rate for row in range(STEPS)] for rate in (20, 5)]
+    assert found.provenance["rlds"]["rates"] == {f"{rate} Hz, episode_metadata/fps": 1 for rate in (20, 5)}
+    refused(source, "record 1", "episode_metadata/fps says 5 Hz, rate_hz 20", rate_hz=20)
+    agrees = Yields("rlds", source, on_error="skip", rate_hz=20)
+    assert len(agrees.episodes) == 1 and len(agrees.skipped) == 1
+
+
 @pytest.mark.parametrize("packed", [True, False])
 def test_numbers_packed_or_not(packed, tmp_path):
     numbers = np.array([0, 1, 127, 128, 2**31 - 1, -1, -(2**31), 300], np.int64)

@@ -14,7 +14,7 @@ SHARD = re.compile(r"(?P<name>.+)-(?P<split>[^-]+)\.tfrecord-(?P<number>\d{5,9})
 
 @dataclass(frozen=True)
 class RldsOptions(RateOptions):
-    """The files say everything but the rate."""
+    """The rate is needed where the episodes do not say it."""
 
     title: ClassVar[str] = "RLDS dataset"
 

@@ -13,9 +13,10 @@ from typing import Any
 from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
+from ..rate import tell_rates
 from ..recording import Notes, Recording, Samples
 from .datasets import another_layout, find_files, open_file, other_layout
-from .episodes import read_episode, tell_rates
+from .episodes import read_episode
 
 finish = tell_rates
 

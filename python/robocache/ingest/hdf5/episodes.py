@@ -52,12 +52,3 @@ def read_episode(
 def tell_files(source: Path, options: RateOptions, notes: Notes) -> None:
     """Records in the provenance what all files say of themselves."""
     notes.tell(source, files=notes.seen.get("files", {}))
-
-
-def tell_rates(source: Path, options: RateOptions, notes: Notes) -> None:
-    """Records the rate in the provenance: the user's, or the number of files with each rate."""
-    rates = notes.counts.get("rates", {})
-    if options.rate_hz is not None or not rates:
-        notes.tell(source, rate_hz=options.rate_hz, rate_from="rate_hz")
-    else:
-        notes.tell(source, rates=rates)

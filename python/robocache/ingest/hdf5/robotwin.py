@@ -14,10 +14,11 @@ from typing import Any
 from ..files import natural
 from ..formats import RateOptions
 from ..images import Kinds
+from ..rate import tell_rates
 from ..recording import Notes, Recording, Samples, SourceError, as_utf8
 from .beside import read_json
 from .datasets import another_layout, find_files, open_file
-from .episodes import read_episode, tell_rates
+from .episodes import read_episode
 
 finish = tell_rates
 

@@ -1,6 +1,6 @@
 """Reads RLDS datasets, such as those of Open X-Embodiment: TFRecord shards that TFDS wrote, one episode a record.
 
-features.json describes an Example, dataset_info.json gives the number of records. No file gives the rate.
+features.json describes an Example, dataset_info.json gives the number of records. The rate is the user's, or an episode's own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...errors import Error, FileError
 from ..files import check_file, list_files
 from ..formats.rlds import SHARD, RldsOptions
 from ..images import Images, Kinds, store_pixels
-from ..rate import find_rate, nominal_time_ns
+from ..rate import find_rate, nominal_time_ns, said_rates, tell_rates
 from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Texts, naming
 from .features import STEPS, Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
@@ -44,7 +44,6 @@ _COLUMNS = {"tasks", "split", "source_file", "source_record", "episode_index", "
 
 def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every record of every shard, split by split."""
-    rate_hz, _ = find_rate(options.rate_hz, source, "RLDS does not say at what rate it was recorded")
     files = list_files(source)
     files.note(source if source.is_dir() else source.parent, notes)
     found = [file for file in files.files if SHARD.fullmatch(file.name)]
@@ -61,11 +60,11 @@ def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recordin
     records: Counter[str] = Counter()
     for shard in shards:
         records[_split(shard.file)] += len(shard.offsets)
-    notes.tell(source, **info.facts, splits=dict(records), rate_hz=rate_hz)
+    notes.tell(source, **info.facts, splits=dict(records))
     for file in files.files:
         if file not in found and file.name not in ("features.json", "dataset_info.json"):
             notes.leave_out(file.name, "not a shard of the dataset")
-    dataset = _Dataset(rate_hz, options, notes, _read_features(folders[0], shards, notes))
+    dataset = _Dataset(options, notes, _read_features(folders[0], shards, notes))
     for shard in shards:
         for number in range(len(shard.offsets)):
             what, where = f"{shard.file.name}: record {number}", f"{shard.file}: record {number}"
@@ -78,10 +77,15 @@ def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recordin
                 yield recording
 
 
+finish = tell_rates
+
+
 def _read_record(shard: Shard, number: int, dataset: _Dataset, what: str, where: str) -> Recording:
     example = parse_example(read_record(shard, number))
+    metadata = dataset.metadata(example)
+    rate_hz = dataset.rate_hz(metadata, where)
     facts = {"split": _split(shard.file), "source_file": shard.file.name, "source_record": number}
-    return Recording(what, where, dataset.metadata(example) | facts, dataset.streams(example, what, where))
+    return Recording(what, where, metadata | facts, dataset.streams(example, what, where, rate_hz))
 
 
 def _split(shard: Path) -> str:
@@ -236,8 +240,7 @@ def _count_steps(feature: Feature, values: Values) -> int | None:
 class _Dataset:
     """Turns Examples into metadata and streams."""
 
-    def __init__(self, rate_hz: float, options: RldsOptions, notes: Notes, features: list[Feature]) -> None:
-        self._rate_hz = rate_hz
+    def __init__(self, options: RldsOptions, notes: Notes, features: list[Feature]) -> None:
         self._options = options
         self._notes = notes
         self._features = features
@@ -290,7 +293,18 @@ class _Dataset:
             return ...
         return cells
 
-    def streams(self, example: Mapping[str, Values | None], what: str, where: str) -> Iterator[tuple[str, Samples]]:
+    def rate_hz(self, metadata: Mapping[str, Any], where: str) -> float:
+        """Returns the steps a second: the user's, or the episode's own, which must agree."""
+        said = dict(said_rates(metadata, ""))
+        rate_hz, by = find_rate(
+            self._options.rate_hz, where, "it does not say at what rate it was recorded", said, self._notes
+        )
+        self._notes.count("rates", f"{rate_hz:g} Hz, {by}")
+        return rate_hz
+
+    def streams(
+        self, example: Mapping[str, Values | None], what: str, where: str, rate_hz: float
+    ) -> Iterator[tuple[str, Samples]]:
         """Yields an episode's streams. Cameras and large tensors come in parts."""
         counted: dict[str, int] = {}
         values: dict[str, Values] = {}
@@ -311,7 +325,7 @@ class _Dataset:
         for key, wrong in lost.items():
             self._notes.skip(f"{what}: {key}", wrong)
         steps = Counter(counted.values()).most_common(1)[0][0]
-        time_ns = nominal_time_ns(0, steps, self._rate_hz)
+        time_ns = nominal_time_ns(0, steps, rate_hz)
         self._name_last_actions(values, steps)
         for feature in (feature for feature in self._features if feature.key in values):
             with self._notes.reading(f"{what}: {feature.key}", where):
