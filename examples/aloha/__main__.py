@@ -1,4 +1,4 @@
-"""Records ALOHA handing over a cube, trains a policy on it, and lets it do so from starts that it has not seen.
+"""Records ALOHA handing over a cube, trains a policy on it, and tests the policy from unseen starts.
 
     python -m examples.aloha record                      # the expert's demonstrations, with a camera: 1000 episodes
     python -m examples.aloha train                       # LeRobot's ACT, from the camera
@@ -6,8 +6,8 @@
     python -m examples.aloha compare --result act.json   # ACT by LeRobot's loader and by ours
 
 With --policy mlp the policy sees the cube's position instead of the camera, and two CPU cores suffice. All is written below
---folder, and what was interrupted goes on where it stood. It needs mujoco, torch and gym-aloha's files (pip install --no-deps
-gym-aloha); ACT needs LeRobot, and compare 'lerobot[dataset]'.
+--folder, and an interrupted command resumes when it is run again. It needs mujoco, torch and gym-aloha's files (pip install
+--no-deps gym-aloha); ACT needs LeRobot, and compare 'lerobot[dataset]'.
 """
 
 import argparse
@@ -26,7 +26,7 @@ PREDICTED = {
 }
 TITLES = {"act": "From the camera, LeRobot's ACT", "mlp": "From joints and the cube's position"}
 EXECUTE = 25  # ticks of a chunk of 50 that are carried out before the policy is asked again; with 10 it can stand still
-# Conversions make the policy's numbers of commands.
+# How commands become the policy's numbers.
 WAYS = {
     "absolute": "as recorded, normalised by their statistics",
     "per-step": "relative to the joints, each step of a chunk normalised by its own statistics",

@@ -49,8 +49,8 @@ LEFT_GRASP = np.array([0.0, 0.0, -0.01])  # where the left fingers take the cube
 def plan(start, cube, rng):
     """Commands [TICKS, 14] that hand the cube over. Where and when the arms meet is drawn by `rng`.
 
-    The expert first comes down beside the cube and corrects that on the last 8 cm, as people do. So demonstrations show how to
-    correct, and not only how it looks when nothing is wrong.
+    The expert first comes down beside the cube and corrects its position on the last 8 cm, as people do. So the
+    demonstrations show how to correct an error.
     """
     aimed = rng.normal(0, 0.01, 2).clip(-0.02, 0.02)
     seen = rng.normal(0, 0.003, 2)
@@ -96,6 +96,6 @@ def _follow(side, start, waypoints, pace):
     share = share**2 * (3 - 2 * share)
     pose = points[leg, 1:] + share * (points[leg + 1, 1:] - points[leg, 1:])
     joints = solve(side, pose[:, :3], pose[:, 3], pose[:, 4])
-    # The start has a forearm that is rolled a little, which no solution has: it is unrolled on the first leg.
+    # At the start the forearm is rolled a little, and solve() never rolls it: the difference fades out on the first leg.
     joints += (start[:6] - solve(side, xyz[None], pitch, start[5])) * np.where(leg == 0, 1 - share[:, 0], 0)[:, None]
     return np.concatenate([joints, pose[:, 5:]], axis=1)

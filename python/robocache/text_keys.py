@@ -23,7 +23,7 @@ _LIMIT_NS = 2**62
 
 
 class SampleAnchors(NamedTuple):
-    """The moments of a batch's samples, int64 [samples] each. `number` is that in the order, or of a given anchor."""
+    """The moments of a batch's samples, int64 [samples] each. `number` is the position in the order, or of the given anchor."""
 
     source: np.ndarray
     episode: np.ndarray
@@ -40,7 +40,7 @@ class TextKey:
         table: numbers the texts of all sources.
 
     Attributes:
-        empty: the result if no text applies: None. LeRobot's is always a str.
+        empty: the result if no text applies: None, or a str that LeRobot's batches set.
         texts: the table that indices count.
         as_indices: whether the batch has indices instead of str.
         notes: warnings about sources without texts, and about episodes with several texts of which the first is used.
@@ -108,7 +108,7 @@ def text_keys(
     They are those that a stream of text fills, and those whose window has `texts`.
 
     Args:
-        names: stand before errors about each source.
+        names: a prefix of the errors about each source.
 
     Raises:
         ArgumentError: no source has texts for a key, a source has several streams for one that does not draw, or a window has
@@ -181,7 +181,7 @@ def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: 
 def without_missing(
     sources: Sequence[Source], names: Sequence[str], keys: Mapping[str, TextKey], missing: Any
 ) -> list[Source]:
-    """Returns the sources with the episodes that `missing` leaves to keys of texts (rule 48), and notes those that lack one.
+    """Returns the sources without the episodes that `missing` drops for lack of a text (rule 48); notes those that stay without one.
 
     Raises:
         ArgumentError: ``missing="error"`` and an episode lacks one, or none is left to draw.
@@ -191,7 +191,8 @@ def without_missing(
         count = len(source.dataset)
         episodes = np.arange(count) if source.episodes is None else wholes(f"{name}episodes", source.episodes)
         is_whole = np.ones(len(episodes), bool)
-        for key in keys.values() if ((episodes >= 0) & (episodes < count)).all() else ():  # the library refuses others
+        are_known = ((episodes >= 0) & (episodes < count)).all()  # the library refuses other indices
+        for key in keys.values() if are_known else ():
             lacking = key.lacking(index)
             lacks = is_whole[:0] if lacking is None else lacking[episodes]
             if not lacks.any():
@@ -281,7 +282,7 @@ def hashes(seed: int, epoch: int, numbers: np.ndarray, key: int) -> np.ndarray:
 
 
 def _drawn(alternatives: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-    """Returns for each moment one of the codes that are not -1, of [alternatives, moments]: each as likely; -1 if there is none."""
+    """Draws for each moment one of its codes that are not -1, all equally likely; -1 if it has none. [alternatives, moments]."""
     there = alternatives >= 0
     counts = there.sum(0)
     choice = (drawn >> np.uint64(32)) * counts.astype(np.uint64) >> np.uint64(32)

@@ -49,7 +49,7 @@ def check_frames(survey: Survey) -> Iterator[Finding]:
                 blank.append((row, float(seen.mean()) if seen.size else 0.0))
         if len(ends) == 2 * len({0, camera.rows - 1}) and ends[0] == ends[-1]:
             survey.blank.add(camera.name)
-        if blank and not is_labels(camera.name, camera.attributes):  # a mask of nothing is one label
+        if blank and not is_labels(camera.name, camera.attributes):  # an empty mask has one label, and is right
             row, level = blank[0]
             yield Finding(
                 "warning",
@@ -68,7 +68,7 @@ def check_frozen_frames(survey: Survey) -> Iterator[Finding]:
     for camera in survey.cameras:
         clock = survey.clocks[camera.name]
         if camera.name in survey.blank or is_labels(camera.name, camera.attributes):
-            continue  # check_frames reports the former; labels may stay while others move
+            continue  # check_frames reports blank frames; labels may stay the same while the robot moves
         for begin, end in _repeats(camera, clock):
             time = camera.time_ns
             seconds = int(time[end - 1] - time[begin]) / 1e9
@@ -124,20 +124,20 @@ def _repeats(camera: Stream, clock: Clock) -> Iterator[tuple[int, int]]:
     """Yields [begin, end) of each run of equal frames in an episode. For raw frames, every 16th pixel of every 16th line
     is compared."""
     values = camera.values
-    within = np.ones(camera.rows + 1, bool)
-    within[camera.row_offsets] = False
+    is_repeat = np.ones(camera.rows + 1, bool)
+    is_repeat[camera.row_offsets] = False
     if not isinstance(values, EncodedFrames):
         sampled = values[:, ::16, ::16]
         step = max(_BYTES // max(sampled[:1].nbytes, 1), 1)
         for at in range(1, camera.rows, step):
             part = sampled[at - 1 : at + step].reshape(-1, sampled[0].size)
-            within[at : at + step][: len(part) - 1] &= (part[1:] == part[:-1]).all(1)
-        yield from _runs(within)
+            is_repeat[at : at + step][: len(part) - 1] &= (part[1:] == part[:-1]).all(1)
+        yield from _runs(is_repeat)
         return
     sizes = np.diff(values.offsets)
-    within[1 : camera.rows] &= sizes[1:] == sizes[:-1]
+    is_repeat[1 : camera.rows] &= sizes[1:] == sizes[:-1]
     # Only files of one size are compared, because long runs of one size are rare.
-    for begin, end in _runs(within):
+    for begin, end in _runs(is_repeat):
         files = [values.file(row) for row in range(begin, end)]
         same = [np.array_equal(one, other) for one, other in pairwise(files)]
         yield from ((begin + first, begin + last) for first, last in _runs(np.array([False, *same, False])))

@@ -36,20 +36,20 @@ struct WindowSegment {
   int64_t mask_steps;
   FileRows file;  // for the CPU alone; its offset is that of the segment's first feature
   // A segment whose values become relative to a base, an earlier segment of its group with one step.
-  const int32_t* subtracted;  // of each feature the base's feature f, or ~f where it stays as it is; null: no base
-  int64_t base_offset;        // as out_offset, of the base that the batch shows, float32
-  int64_t base_sample;
+  const int32_t* subtracted;  // for each feature: f, the base's feature to subtract, or ~f for none; null: no base
+  int64_t base_offset;        // bytes from the batch's start to sample 0's base, float32
+  int64_t base_sample;        // bytes from a sample's base to the next
   int32_t steps;
   int32_t vector;       // elements handled at once: 1, 2 or 4; divides features
   int32_t vectors;      // in a step
   int32_t lanes;        // vectors of a step beside each other in a tile
-  int32_t lane_share;   // 65536 / lanes, rounded up: lane * lane_share / 65536 is the step that it works at
+  int32_t lane_share;   // 65536 / lanes, rounded up: lane * lane_share / 65536 is the lane's step in the tile
   int32_t tile_steps;   // steps of a tile
   int32_t columns;      // tiles across the features
   int32_t pick_begin;   // index of the first step among its group's picks
   int32_t strip_begin;  // index of the first strip among its group's; the strips end where the next segment's begin
   int32_t base_pick;    // index of the base among the group's picks
-  int16_t base;         // and among its segments
+  int16_t base;         // index of the base among the group's segments
   int16_t clock;        // index among its group's clocks
   int16_t
       first_moment;  // index of the first step's moment in the group, if the steps have consecutive moments; else -1
@@ -61,7 +61,7 @@ struct WindowSegment {
   bool clip;  // scaled values are held in [-1, 1]
 };
 
-// The shares of warps in a segment. A tile is a vector for each lane: as many whole steps as fit, or a part of one. A
+// How warps share a segment. A tile is a vector for each lane: as many whole steps as fit, or a part of one. A
 // strip is kStripTiles tiles of steps that follow each other, and one warp writes it.
 inline constexpr int32_t kTileVectors = 32;
 inline constexpr int32_t kStripTiles = 4;
@@ -93,7 +93,8 @@ struct WindowClock {
   int32_t moment_begin;
   int32_t moment_end;
   bool counts_rows;
-  bool in_order;  // every segment on it has a first_moment; if it counts rows, these are neighbours without a tolerance
+  // Every segment on it has a first_moment; if it counts rows, these are consecutive rows without a tolerance.
+  bool in_order;
 };
 
 // The most picks (steps of all segments) and segments, and so clocks, per group. A segment with very many features has
@@ -156,9 +157,9 @@ struct WindowPlan {
   int64_t sample_bytes;    // the most bytes of a sample's windows in any source
   bool curved;             // whether a segment is_curved()
   bool subtracts;          // whether a segment has a base
-  bool special;            // whether a step is a row by its number, has a scale of its own, or is clipped
+  bool special;            // whether a step counts rows, has a scale of its own, or is clipped
   bool has_constants;      // whether a source has any
-  int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only on it
+  int64_t snap_ns;         // a target closer than this to a sample is that sample; 0: only if equal
   int64_t time_offset;     // bytes from the batch's start to its time_ns, int64 [batch]; below 0: not written
   int64_t episode_offset;  // to its episode_index, int64 [batch]; below 0: not written
   int64_t source_offset;   // to the numbers of its sources, int64 [batch]; below 0: not written

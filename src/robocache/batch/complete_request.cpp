@@ -52,11 +52,11 @@ void complete_camera(const LoaderOptions& options, const std::vector<const Strea
     if (other->frames) continue;
     refuse(of_stream(request), ": expected frames in all sources, got numbers in one");
   }
-  const auto chooses = [](std::optional<InterpolationMethod> method) {
+  const auto takes_a_row = [](std::optional<InterpolationMethod> method) {
     return method == InterpolationMethod::kPrevious || method == InterpolationMethod::kNearest;
   };
-  if (!request.method) request.method = chooses(options.method) ? options.method : InterpolationMethod::kPrevious;
-  if (!chooses(request.method) || !request.methods.empty()) {
+  if (!request.method) request.method = takes_a_row(options.method) ? options.method : InterpolationMethod::kPrevious;
+  if (!takes_a_row(request.method) || !request.methods.empty()) {
     refuse(of_stream(request, "method"), ": expected 'previous' or 'nearest' for a camera, got ",
            request.methods.empty() ? "'" + std::string(name_of(*request.method)) + "'" : "methods of slices");
   }
@@ -105,7 +105,7 @@ void check_moment(const StreamRequest& request) {
   }
 }
 
-// Refuses a key if one array cannot hold its rows of all sources.
+// Refuses a key if one array cannot hold the rows of every source.
 void check_alike(const LoaderOptions& options, const std::vector<const Stream*>& streams,
                  const StreamRequest& request) {
   const Stream& stream = *streams[0];
@@ -216,7 +216,7 @@ double period_ns_of(const Stream& stream, int64_t episode) {
     const auto apart = static_cast<double>(times[row] - times[row - 1]);
     if (apart > 0 && (period == 0 || apart < period)) period = apart;
   }
-  // Rounded stamps are off by a part of a period. The farther apart two rows are, the smaller it is for each period.
+  // Stamps are rounded. The farther apart two rows are, the less the rounding changes the period found between them.
   for (size_t row = std::min(times.size(), kFirst); period > 0; row = std::min(2 * row, times.size())) {
     const auto span = static_cast<double>(times[row - 1] - times[0]);
     period = span / std::max(1.0, std::nearbyint(span / period));
@@ -239,7 +239,7 @@ void check_grid(const LoaderOptions& options, size_t index) {
     int64_t episodes;
   };
   constexpr size_t kPeriodsNamed = 4;
-  bool mixes = false;  // a latency matters only where a method mixes rows: all other steps are recorded rows
+  bool mixes = false;  // a latency matters only if the method mixes rows: other methods take a recorded row
   std::vector<Period> all;
   std::string text;
   for (size_t i = 0; i < options.sources.size(); ++i) {

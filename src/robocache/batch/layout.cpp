@@ -8,7 +8,7 @@
 namespace robocache {
 namespace {
 
-// More bytes than a processor has addresses. Offsets in a smaller batch do not overflow.
+// More bytes than a processor can address, and few enough that offsets do not overflow.
 constexpr int64_t kMostBytes = int64_t{1} << 56;
 
 int64_t times(int64_t bytes, int64_t count) {

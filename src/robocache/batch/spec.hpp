@@ -1,6 +1,6 @@
-// What the batches of a source hold, as one value: what becomes of rows around a moment on their way into a batch. It names no
-// dataset, no file, no device, and no order of moments. A Loader makes its batches by it; whatever makes batches out of rows that
-// come while a robot runs reads the same value from a file, and gives the same bytes.
+// How rows around a moment become a sample of a batch, as one value. It names no dataset, no file, no device, and no order of
+// moments. A Loader makes its batches by it; a robot's live batches are made by the same value, read from a file, and have the same
+// bytes.
 //
 //   const BatchSpec& spec = loader.spec();
 //   const std::string text = spec_to_json(spec);
@@ -43,7 +43,7 @@ struct RowsSpec {
   std::vector<std::string> names = {};     // one a feature, or empty
   std::vector<FeatureBlock> methods = {};  // for all features, as feature_blocks() gives them; no cubic, no pose
   std::vector<Affine> affine = {};         // one a feature, or one a step and feature; empty: values stay as they are
-  bool clip = false;                       // behind the affine values are held in [-1, 1]
+  bool clip = false;                       // after the affine, values are clamped to [-1, 1]
 
   // Only for frames.
   std::optional<Codec> codec = {};
@@ -62,7 +62,7 @@ struct RowsSpec {
 // What becomes of a key's values after `methods` and before `affine` (actions/convert.hpp).
 struct ConversionSpec {
   std::vector<ActionConversion> steps = {};  // in this order, at least one
-  std::string base = {};                     // the key whose value at the moment they compare with, or ""
+  std::string base = {};                     // the key whose value at the moment the steps use, or ""
   std::vector<int64_t> base_features = {};   // of its row, in the order of this key's; empty: all
   DType dtype = DType::kFloat32;             // of the arithmetic: float32 or float64
   double tolerance = 0;                      // how far from 1 a quaternion's length may be
@@ -78,11 +78,11 @@ struct ConversionSpec {
 struct KeySpec {
   std::string key;
   std::string stream;  // the key of the stream that fills it; its own, unless two windows are of one stream
-  // Of a goal: how the loader drew the moment, which took the anchor's part. Elsewhere goals are what the caller gives.
+  // For a goal: how the loader draws the moment that replaces the anchor. Outside a loader the caller gives the goal.
   std::optional<MomentRule> moment = {};
   DType dtype = DType::kFloat32;  // in the batch
   std::vector<int64_t> shape =
-      {};  // of a step in the batch; of numbers that of a row, but the widest source's with pad_features
+      {};  // of a step in the batch; for numbers a row's shape, with pad_features the widest source's
   std::vector<int64_t> offsets_ns = {};    // a step each, from the moment; none with offsets_rows
   std::vector<int64_t> offsets_rows = {};  // instead: a step each, in rows from the last one at or before the moment
   bool one_step = false;                   // a single step, and arrays have no axis of steps
@@ -97,7 +97,7 @@ struct KeySpec {
   std::optional<RowsSpec> rows = {};  // none: the source has no such stream, and every step is padding
 
   int64_t steps() const { return std::ssize(offsets_ns) + std::ssize(offsets_rows); }
-  // The stamp that each step aims at, from the moment; of a key in rows the one that their anchor aims at.
+  // Each step's target stamp, relative to the moment. For a key in rows, the target of the row they count from.
   std::vector<int64_t> stamp_offsets_ns() const;
 
   static constexpr auto fields() {
@@ -136,8 +136,8 @@ void check_spec(const BatchSpec& spec);
 // One text for one value: two specs are equal if their texts are.
 std::string spec_to_json(const BatchSpec& spec);
 
-// What a key's statistics are of, as JSON: all of its spec that its values before normalisation depend on, but for the dtypes. Two
-// keys have the same values of the same rows if their texts are equal. "" without rows.
+// The part of a key's spec, as JSON, that determines its values before normalisation, without the dtypes. Statistics are of these
+// values. Two keys with equal texts make equal values of the same rows. "" without rows.
 std::string values_to_json(const BatchSpec& spec, size_t key);
 
 // The fields in which two such texts differ, for errors: "offsets_ns: expected [0], got [0,20000000]".

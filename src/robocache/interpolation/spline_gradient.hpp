@@ -35,7 +35,7 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
     add_value(table[e].row, lane, -x);
     add_value(table[e + 1].row, lane, x);
   };
-  if (table[1].row >= n - 1) {  // a straight line: both slopes are step * before, which is 1 whatever the times
+  if (table[1].row >= n - 1) {  // a straight line: both slopes are step * before, and before is 1 for any times
     for (int lane = 0; lane < kLanes; ++lane) {
       add_step(0, lane, table[0].before * (of_slope(0, lane) + of_slope(1, lane)));
     }
@@ -72,7 +72,7 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
       sum.before += share_of(step(e - 1, lane), x);
       sum.after += share_of(step(e, lane), x);
       if (e == 1) continue;
-      // The slope so far of the previous sample, on the way down.
+      // The previous sample's slope before the sweep down changed it.
       const double carried = slope(e - 1, lane) + table[e - 1].back * slope(e, lane);
       sum.carry -= share_of(carried, x);
       of_slope(e - 1, lane) -= table[e].carry * x;

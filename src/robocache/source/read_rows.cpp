@@ -22,10 +22,10 @@ std::string path_of(int32_t descriptor) {
   return unknown ? "a stream's file" : path.string();
 }
 
-// The number of announcements left since a read last waited for the disk. With everything in the page cache none is made, since
-// looking a page up there takes a third as long as reading it.
-constexpr int32_t kWishes = 1 << 14;
-std::atomic<int32_t> wishes{kWishes};
+// How many more reads are announced. A read that has to wait for the disk sets it to kAnnouncements again. It reaches 0 when all
+// is in the page cache: there an announcement would only cost time, a third of the read's.
+constexpr int32_t kAnnouncements = 1 << 14;
+std::atomic<int32_t> announcements_left{kAnnouncements};
 
 }  // namespace
 
@@ -39,8 +39,8 @@ void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
       const iovec rest{at, left};
       got = ::preadv2(file.descriptor, &rest, 1, offset, RWF_NOWAIT);
       cached = got == static_cast<ssize_t>(left);
-      if (!cached) wishes.store(kWishes, std::memory_order_relaxed);
-      if (got <= 0) continue;  // at the end of the file too: the read that waits reports it
+      if (!cached) announcements_left.store(kAnnouncements, std::memory_order_relaxed);
+      if (got <= 0) continue;  // also at the end of the file: pread then reports it
     } else {
       got = ::pread(file.descriptor, at, left, offset);
     }
@@ -62,8 +62,8 @@ void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to) {
 }
 
 void expect_rows(const FileRows& file, int64_t begin, int64_t bytes) {
-  if (wishes.load(std::memory_order_relaxed) <= 0) return;
-  wishes.fetch_sub(1, std::memory_order_relaxed);
+  if (announcements_left.load(std::memory_order_relaxed) <= 0) return;
+  announcements_left.fetch_sub(1, std::memory_order_relaxed);
   (void)::posix_fadvise(file.descriptor, file.offset + begin, bytes, POSIX_FADV_WILLNEED);
 }
 

@@ -1,8 +1,8 @@
 """DROID's raw recordings: a folder an episode, ``trajectory.h5`` in it, ``metadata_*.json`` and ``recordings/MP4``.
 
-The schema is what droid/trajectory_utils/trajectory_writer.py and misc.py write, robot_env.py and
-camera_utils/camera_readers/zed_camera.py say the stamps, and postprocessing/schema.py the metadata. Stamps are milliseconds of the
-recording computer's clock, each part of a step with its own.
+The schema follows droid/trajectory_utils/trajectory_writer.py and misc.py, the stamps robot_env.py and
+camera_utils/camera_readers/zed_camera.py, and the metadata postprocessing/schema.py. Stamps are milliseconds of the recording
+computer's clock; each part of a step has its own stamp.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .columns import Clock, Column, take_constants
 from .datasets import Dataset, Tree, another_layout, attributes, open_file, walk
 
 _STAMPS = "observation/timestamp"
-# Which stamp is whose, of those that are there the first: a state is known when it has been read, an action when it is sent.
+# The stamps for each part of a step; the first that exists is taken. A state is known once read, an action once sent.
 _CLOCKS: dict[str, tuple[str, ...]] = {
     "observation/robot_state/": ("robot_state/read_end", "robot_state/read_start"),
     "observation/camera_extrinsics/": ("robot_state/read_end", "robot_state/read_start"),
@@ -48,7 +48,7 @@ _MOST_ROWS = 1 << 22
 def read(source: Path, options: VideoOptions, notes: Notes) -> Generator[Recording, None, None]:
     """Yields every folder with a trajectory."""
     root = source if source.is_dir() else source.parent
-    # A trajectory alone has its folder's videos and metadata all the same.
+    # If `source` is one trajectory, the videos and metadata in its folder belong to it too.
     listing = list_files(root)
     listing.note(root, notes)
     files = [file for file in listing.files if file == source or (file.name == TRAJECTORY and source.is_dir())]
@@ -95,7 +95,7 @@ def _find_used(files: list[Path]) -> set[Path]:
 
 @dataclass
 class _Episode:
-    """One whose file is open.
+    """An episode whose file is open.
 
     clocks: the stamps, int64 ns, by their paths below observation/timestamp.
     roles: of the cameras, by their serial numbers: wrist, ext1, ext2.
@@ -110,12 +110,12 @@ class _Episode:
     roles: dict[str, str] = field(default_factory=dict)
 
     def clock(self, stamps: str) -> Clock:
-        """The clock of that name; its attributes say so."""
+        """The clock of these stamps; its attributes name them."""
         time_ns = self.clocks[stamps]
-        told = stamps
+        named = stamps
         for serial, role in self.roles.items():
-            told = told.replace(serial, role)
-        source = {"clock_source": f"{_STAMPS}/{told}"}
+            named = named.replace(serial, role)
+        source = {"clock_source": f"{_STAMPS}/{named}"}
         return Clock(self.rows, lambda start, stop: time_ns[start:stop], "recorded", source)
 
     def clock_of(self, path: str) -> Clock:
@@ -136,12 +136,12 @@ class _Episode:
 
 
 def _open_episode(path: Path, file: h5py.File, what: str, metadata: dict[str, Any], notes: Notes) -> _Episode:
-    """Adds what the episode is said to be to the metadata."""
+    """Opens an episode and adds its facts to `metadata`."""
     names = list(file)
     if ("observation" not in names and "action" not in names) or "joint_action" in names:
         raise another_layout(path, file, "droid", "observation and action")
     tree = walk(path, file, what, notes)
-    # The file's own attributes are what the metadata are made of, where both say it.
+    # The writer makes metadata_*.json from the file's attributes, so it may overwrite them.
     metadata |= {**attributes(file, notes), **tree.facts, **_read_metadata(path, what, notes), **metadata}
     counts = Counter(int(dataset.shape[0]) for dataset in tree.datasets.values())
     if not counts:
@@ -177,7 +177,7 @@ def _read_stamps(where: str, dataset: Dataset, rows: int) -> np.ndarray:
 
 
 def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes) -> dict[str, str]:
-    """What each camera is, by its serial number: the metadata say it, or else, as they are made, the types in the file."""
+    """Each camera's role by its serial number: from the metadata, else from the camera types in the file."""
     said = {
         str(metadata[f"{role}_cam_serial"]): role
         for role in ("wrist", "ext1", "ext2")
@@ -200,7 +200,7 @@ def _find_roles(tree: Tree, metadata: Mapping[str, Any], what: str, notes: Notes
 def _read_streams(
     path: Path, what: str, metadata: dict[str, Any], videos: Any, options: VideoOptions, kinds: Kinds, notes: Notes
 ) -> Iterator[tuple[str, Samples]]:
-    """Opens the episode when the first is asked for, so that those of other shards are not."""
+    """Opens the episode only when its first stream is asked for, so that other shards' episodes stay closed."""
     recordings = _find_recordings(path.parent)
     with open_file(path) as file:
         episode = _open_episode(path, file, what, metadata, notes)

@@ -45,12 +45,12 @@ from .episodes import tell_files
 finish = tell_files
 
 _LEFT_OUT = {"next_obs": "what follows each row: obs of the row behind it, and of the last row what no obs has"}
-# What MimicGen says of an episode as a whole, in as many numbers as it takes.
+# Lists of numbers, of any length, that MimicGen writes for a whole episode.
 _LISTS = ("src_demo_inds",)
-# In one file: every one becomes an episode.
+# Per file. Each demo becomes an episode.
 _MOST_DEMOS = 1 << 20
 _INITIAL = "initial_state"
-# robosuite's macros.IMAGE_CONVENTION, as LIBERO's writer says it. The simulator gives a policy pictures of the same convention.
+# LIBERO's writer stores robosuite's macros.IMAGE_CONVENTION in this attribute. The simulator's pictures follow the same convention.
 _CONVENTION, _UPSIDE_DOWN = "macros_image_convention", "opengl"
 _MODEL = {"model_file": "the simulator's XML; its SHA-256 is in the column model_sha256"}
 
@@ -71,9 +71,9 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             is_relative = set(_says_relative(env_args))
             of_actions = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
             of_all = declaring({**of_file, **facts})
-            told = {**facts, **_told_rate(path, said, facts, options.rate_hz)}
+            provenance = {**facts, **_told_rate(path, said, facts, options.rate_hz)}
             instruction = _read_instruction(data, "problem_info", "language_instruction")
-            notes.see("files", name, told)
+            notes.see("files", name, provenance)
             if facts.get(_CONVENTION) == _UPSIDE_DOWN:
                 why = (
                     f"they lie bottom up, as {_CONVENTION} 'opengl' says, and as this simulator gives them to a policy"
@@ -151,7 +151,7 @@ def _find_rate(
 def _told_rate(
     path: Path, said: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None
 ) -> dict[str, Any]:
-    """For the provenance; each demo may say its own where the file says none for all."""
+    """Returns the file's rate for the provenance; {} if the file gives none, since each demo may give its own."""
     if not said and asked_hz is None:
         return {}
     rate_hz, by = _find_rate(path, said, facts, asked_hz)
@@ -175,7 +175,7 @@ def _env_args(path: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _says_relative(described: Any) -> Iterator[bool]:
-    """Yields of each of robosuite's controllers whether its actions are relative to the state, as they are if it does not say."""
+    """Yields for each of robosuite's controllers whether its actions are relative to the state, which is robosuite's default."""
     if isinstance(described, dict):
         if isinstance(described.get("control_delta"), bool):
             yield described["control_delta"]
@@ -235,10 +235,10 @@ def _read_instruction(group: h5py.Group, attribute: str, key: str) -> str | None
     with naming(f"{group.file.filename}: {escaped(group.name)}: attribute {attribute}"):
         said = read_attribute(group, attribute)
         try:
-            told = json.loads(said) if isinstance(said, str | bytes) else None
-        except (ValueError, RecursionError):  # JSON of another program, which a column shows
+            parsed = json.loads(said) if isinstance(said, str | bytes) else None
+        except (ValueError, RecursionError):  # not readable as JSON: the attribute itself is kept as a column
             return None
-        text = told.get(key) if isinstance(told, dict) else None
+        text = parsed.get(key) if isinstance(parsed, dict) else None
         if isinstance(text, list) and all(isinstance(part, str) for part in text):  # words or letters
             text = (" " if any(len(part) > 1 for part in text) else "").join(text)
         return as_utf8(text.strip().strip('"')) or None if isinstance(text, str) else None

@@ -1,4 +1,4 @@
-"""Images in messages, raw ones and files, and the intrinsics that other messages have of them."""
+"""Images in messages, as pixels or as files, and their intrinsics, which come in other messages."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # A batch of images that are encoded at once.
 _IMAGE_BYTES = 16 << 20
 
-# What an encoding's pixels are: dtype, channels in the message, those that are kept and in which order. OpenCV's names of types say
-# no order of channels; it has them as blue, green, red.
+# An encoding's dtype, its channels in the message, and the channels kept, in order. OpenCV's type names (8UC3) give no order of
+# channels: they are taken as blue, green, red.
 ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
     "rgb8": (np.uint8, 3, [0, 1, 2]),
     "bgr8": (np.uint8, 3, [2, 1, 0]),
@@ -47,22 +47,22 @@ ENCODINGS: dict[str, tuple[Any, int, list[int]]] = {
 _PAIRS = {"yuv422": "UYVY", "uyvy": "UYVY", "yuv422_yuy2": "YUYV", "yuyv": "YUYV"}
 _PLANES = {"nv12": "UV", "nv21": "VU", "nv24": "UV", "i420": "U V"}
 _READ = (*ENCODINGS, *_PAIRS, *_PLANES)
-# Video, by what a message's format or encoding says: of libx264, h264_nvenc and the like too.
+# Codecs of video by a message's format or encoding; names of encoders, such as libx264 and h264_nvenc, match too.
 _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9", "vp8": "vp8"}
 # A format that names an encoding of colours and the file's codec. compressed_image_transport compresses BGR and writes "bgr8" behind
-# the codec; early versions compressed RGB as if it were BGR, without that word, and its subscriber exchanges red and blue where it lacks.
+# the codec; early versions wrote no such word and compressed RGB as BGR, so its subscriber exchanges red and blue there.
 _COLOURS_OF_FILES = re.compile(r"(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
 # Topics of image_proc and of drivers that rectify: "/left/image_rect_color".
 _RECTIFIED = re.compile(r"(?<![a-z])rect(ified)?(?![a-z])")
 # Metres of a unit of depth, by REP 118: 32FC1 is metres, without a unit. mono16 is brightness.
 _UNITS_M = {"16UC1": 0.001}
-# librealsense calls depth mono16: its topics say what they are, and an option of the sensor metres of a unit.
+# librealsense writes depth as mono16: the topic's name says that it is depth, an option of the sensor the metres of a unit.
 _REALSENSE_DEPTH = re.compile(r"(/device_\d+/sensor_\d+)/Depth_\d+/image/data")
 _REALSENSE_UNIT = re.compile(r"(/device_\d+/sensor_\d+)/option/Depth_Units/value")
 
 
 class _Kind(NamedTuple):
-    """What an image is, but for its pixels: of one kind are those that one stream can hold.
+    """An image's properties without its pixels. One stream holds images of one kind.
 
     how: what reads it; "other" where nothing does.
     says: its size and encoding.
@@ -94,7 +94,7 @@ class Intrinsics:
 
     @classmethod
     def of(cls, topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> Intrinsics | None:
-        """Those of the first message, if its type has them."""
+        """Returns the calibration of the first message, if its type has one."""
         height, width = _number(leaves, "height"), _number(leaves, "width")
         raw = _matrices(leaves.get("k") or leaves.get("K"), 9, batch)
         if raw is None or height is None or width is None:
@@ -110,7 +110,7 @@ class Intrinsics:
         return cls(topic, raw[0].tolist(), rectified[0].tolist(), int(heights[0]), int(widths[0]), change)
 
     def joined(self, other: Intrinsics | None) -> Intrinsics:
-        """With what later messages say."""
+        """Adds what later messages say."""
         if other is None or (not other.change and replace(other, change=self.change) == self):
             return self
         return replace(self, change=True)
@@ -137,18 +137,17 @@ class Camera:
             self._kinds.update(_file_kinds(_formats(leaves, batch), data, starts))
 
     def absorb(self, other: Camera) -> None:
-        """Takes over what another one has seen."""
+        """Adds the counts of another instance."""
         self._kinds.update(other._kinds)
 
     def settle(self) -> None:
-        """Decides which images are the topic's: those of the kind that most have, or an earlier recording's; others are
-        named."""
+        """Decides which kind of images the topic keeps: the most common, or an earlier recording's. Notes name the others."""
         origin, facts, key = self._origin, self._origin.known.facts, (self._origin.name, "images")
         known = [kind for kind, _ in self._kinds.most_common() if kind not in (_EMPTY, _DAMAGED)]
         known.sort(key=lambda kind: kind.how == "other")  # stable: the most common stays first of each
         if not known:
             if self._kinds[_DAMAGED]:
-                self._main = _DAMAGED  # the second pass tells of each
+                self._main = _DAMAGED  # the second pass reports each
             elif self._kinds[_EMPTY]:
                 origin.notes.leave_out(f"{origin.what}: {origin.name}", "its images are empty")
             return
@@ -166,7 +165,7 @@ class Camera:
                 )
 
     def find_intrinsics(self, known: Sequence[Intrinsics]) -> None:
-        """Takes those of this topic's namespace."""
+        """Takes the calibrations of this topic's namespace."""
         place = self._origin.topic.split("/")
         if place[-1] in ("compressed", "compressedDepth"):
             place.pop()
@@ -183,8 +182,8 @@ class Camera:
             self._unit_m = known.get(match[1], 0.001)
 
     def _unit_of_16uc1(self) -> float | None:
-        """Returns millimetres, as REP 118 has them, unless the topic's name says another thing than depth. Both are said where the name
-        does not say depth, for thermal cameras have this encoding, too."""
+        """Returns millimetres (REP 118), unless the topic's name says that it is not depth. A note is made where the name does not
+        say depth, since thermal cameras use this encoding too."""
         says = frames.says_depth(self._origin.name)
         if says is False:
             return None
@@ -253,7 +252,7 @@ class Camera:
         origin.lose(lost)
 
     def _coloured(self, pixels: np.ndarray, encoding: str) -> np.ndarray:
-        """Pixels as they are stored; says what of them is not."""
+        """Returns the pixels to store; notes what of them is left out."""
         origin = self._origin
         if encoding in ("rgba8", "bgra8", "8UC4"):
             origin.notes.leave_out(f"{origin.name}: alpha", f"of {encoding}")
@@ -289,7 +288,7 @@ class Camera:
         main = self._main
         if main is None:
             return
-        # A frame that is missing breaks a video: its decoder is to see it.
+        # A missing frame breaks a video, so its decoder has to see the gap.
         taken = (main, _DAMAGED, *([_EMPTY] if main.how == "video" else ()))
         rows = [row for row, kind in enumerate(kinds) if kind in taken and row not in bad]
         if not rows:
@@ -329,7 +328,7 @@ class Camera:
                 yield stream, samples
 
     def _name_lost(self, format: str, says: str) -> None:
-        """Says what files of one channel lack of the images that they were made of."""
+        """Notes what files of one channel lost of their original images."""
         origin = self._origin
         if "JPEG of 1 channel" not in says and "colour type 0" not in says:
             return
@@ -341,7 +340,7 @@ class Camera:
             origin.notes.leave_out(f"{origin.name}: depth", why)
 
     def _stored(self, images: Images, depth: bool, attributes: Mapping[str, Any]) -> Iterator[tuple[str, Frames]]:
-        """JPEGs and PNGs as they are, `depth` where they are declared as that."""
+        """JPEGs and PNGs as they are; `depth`: they are declared as depth."""
         origin = self._origin
         made = images.stored(origin.known.options, origin.known.kinds, origin.notes)
         if made is None:
@@ -503,7 +502,7 @@ def _raw_kinds(
     for height, width, step, big, encoding, size in zip(*columns, strict=True):
         kind = _Kind("pixels" if encoding in _READ else "other", f"{width}x{height} {encoding}")
         if encoding in _READ and encoding not in _PLANES and size == height * _row_bytes(width, encoding):
-            step = size // max(1, height)  # nothing lies behind the rows' pixels, whatever it says
+            step = size // max(1, height)  # the bytes are the pixels of the rows alone, whatever the step says
         if not height * width and not size:
             kind = _EMPTY
         elif encoding in _READ and size < _needs(height, width, step, encoding):
@@ -545,7 +544,7 @@ def _header_bytes(file: bytes) -> int:
 
 
 def _needs(height: int, width: int, step: int, encoding: str) -> int:
-    """The bytes of an image of these, at least; the last row needs no bytes behind its pixels."""
+    """The least bytes of such an image; its last row needs no bytes after its pixels."""
     if encoding in _PLANES:
         rows, row = _chroma(height, width, step, encoding)
         return step * height + rows * row
@@ -578,7 +577,7 @@ def _pixels(data: np.ndarray, height: int, width: int, step: int, big: bool, enc
         raise Error(f"expected {width}x{height} {encoding} in rows of {step} bytes, got {data.shape[1]} bytes")
     if encoding in _PLANES:
         return _from_planes(data, height, width, step, encoding)
-    if height == 1:  # nothing lies behind it, however long it says that it is
+    if height == 1:  # a single row needs no bytes after its pixels, whatever the step
         step = used
     if data.shape[1] < height * step:
         data = np.pad(data, ((0, 0), (0, height * step - data.shape[1])))
@@ -620,8 +619,8 @@ def _rgb(luma: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _demosaic(mosaic: np.ndarray, pattern: str) -> np.ndarray:
-    """RGB ``[n, H, W, 3]`` of pixels ``[n, H, W]`` of one colour each, as `pattern` says of each four: what a pixel lacks is the mean of
-    those of its eight neighbours that have it, mirrored at the edges."""
+    """RGB ``[n, H, W, 3]`` of a mosaic ``[n, H, W]``; `pattern` names the colours of each 2 x 2 pixels. A missing colour is the mean of
+    those of the eight neighbours that have it, mirrored at the edges."""
     padded = np.pad(mosaic, ((0, 0), (1, 1), (1, 1)), "reflect").astype(np.uint16)
     made = np.empty((*mosaic.shape, 3), np.uint8)
     for channel, colour in enumerate("rgb"):

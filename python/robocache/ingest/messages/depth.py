@@ -15,8 +15,8 @@ _MOST_PIXELS = 1 << 26
 
 
 def size_of(file: np.ndarray) -> str | None:
-    """What a file's header says that it is, as "640x480 JPEG"; "" where the header is cut off, None where it is neither JPEG nor
-    PNG."""
+    """Describes a file by its header, as "640x480 JPEG of 3 channels"; "" if the header is cut off, None if it is neither JPEG
+    nor PNG."""
     start = file[:26].tobytes()
     if start.startswith(_PNG[:4]):
         if len(start) < 26:
@@ -39,12 +39,12 @@ def size_of(file: np.ndarray) -> str | None:
 
 
 def has_colours(size: str) -> bool:
-    """Whether a file of which :func:`size_of` says that has red and blue."""
+    """Whether a file has red and blue, by what :func:`size_of` returns for it."""
     return size.endswith(("JPEG of 3 channels", "colour type 2", "colour type 3", "colour type 6"))
 
 
 def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
-    """``[H, W]``: uint16 of a unit, or of `quantised` float32 metres, NaN where there is none.
+    """``[H, W]``: uint16 in the writer's unit, or if `quantised` float32 metres, NaN where there is no depth.
 
     The header has the format and the quantisation's two numbers a and b; the depth of a whole number q is a / (q - b).
 
@@ -73,14 +73,14 @@ def read_depth(file: bytes, rvl: bool, quantised: bool) -> np.ndarray:
 
 def _read_rvl(file: bytes) -> np.ndarray:
     """uint16 ``[H, W]`` as Wilson, "Fast lossless depth image compression" (2017), packs it behind its width and height: runs of
-    zeros and of differences, in numbers of 3 bits a nibble, the lowest first, of which all but the last have a fourth bit set;
-    eight nibbles a little-endian word, the first highest."""
+    zeros and of differences in turn. A number is stored as nibbles of 3 bits, the lowest first; the fourth bit says that another
+    nibble follows. A little-endian word has eight nibbles, the highest bits first."""
     if len(file) < 8:
         raise Error(f"expected the size of RVL in 8 bytes, got {len(file)} bytes")
     width, height = struct.unpack("<II", file[:8])
     size = width * height
     words = np.frombuffer(file, "<u4", (len(file) - 8) // 4, 8)
-    # A nibble is at most a run of zeros without an end: its pixels are bounded by the image's own limit.
+    # Few bytes can claim a long run of zeros, so the file's length does not bound the pixels: this limit does.
     if not 0 < size <= _MOST_PIXELS:
         raise Error(f"expected up to {_MOST_PIXELS} pixels, got {width}x{height}")
     nibbles = ((words[:, None] >> np.arange(28, -4, -4, dtype=np.uint32)) & 15).reshape(-1)

@@ -42,10 +42,10 @@ class Origin:
     topic, schema: the topic's name and type.
     exported: the facts that an export wrote into its channel, or None.
     what, where: the recording, and its file.
-    subject: the subject's name; "" for the one whose streams have the topic's name alone.
+    subject: the subject's name; "" if its streams are named by the topic alone.
     is_held: whether a row is held until the next row, because rows are of several subjects.
     named: the arrays whose elements are taken by their names; all subjects of the topic share the list.
-    by_index: the paths of fields that are held, because names that are not sure to be theirs change.
+    by_index: the paths of fields that are held, not interpolated: the names that may be theirs change.
     """
 
     topic: str
