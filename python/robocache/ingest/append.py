@@ -62,8 +62,8 @@ def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held
 
 def exchanged_in(cache: Dataset) -> set[str]:
     """Returns the cameras whose red and blue a mapping exchanged when the cache was written."""
-    told = [of["mapping"] for of in (cache.provenance, *cache.provenance.get("appended", [])) if of.get("mapping")]
-    found = [parse_mapping(given, "mapping").exchanges for given in told]
+    mappings = [of["mapping"] for of in (cache.provenance, *cache.provenance.get("appended", [])) if of.get("mapping")]
+    found = [parse_mapping(given, "mapping").exchanges for given in mappings]
     return {name for exchanges in found for name, is_bgr in exchanges.items() if is_bgr}
 
 

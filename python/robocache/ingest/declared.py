@@ -90,7 +90,7 @@ _MOST_FEATURES = 256
 _BUFFER = 0.9
 # No indoor camera's middle pixel is so far away.
 _FAR_M = 100
-# Of rows that may be images.
+# The least height and width of rows that may be images.
 _LEAST_SIDE = 8
 
 _CUT = "windows run across them; an episode for each needs a source that is cut there"
@@ -351,18 +351,20 @@ def unpacked(
     if values.dtype.kind not in "iuf" or not (fills or is_scaled):
         return values, {}
     absent = np.isin(values, fills)
-    told = ", ".join(f"{name} {value:g}" for name, value in said.items())
+    declared = ", ".join(f"{name} {value:g}" for name, value in said.items())
     if is_scaled:
         values = values * float(said.get("scale_factor", 1)) + float(said.get("add_offset", 0))
     elif values.dtype.kind in "iu":
         as_floats = values.astype(np.float64)
         if not np.array_equal(as_floats.astype(values.dtype), values):
-            raise SourceError(f"{stream}: expected whole numbers that float64 holds beside {told}, which is NaN there")
+            raise SourceError(
+                f"{stream}: expected whole numbers that float64 holds beside {declared}, which is NaN there"
+            )
         values = as_floats
         held = {"methods": [[0, math.prod(values.shape[1:]), "previous"]]}
-        notes.assume(f"values of {stream}", f"{told}: NaN, so float64", stream)
+        notes.assume(f"values of {stream}", f"{declared}: NaN, so float64", stream)
         return np.where(absent, np.nan, values), held
-    notes.assume(f"values of {stream}", told, stream)
+    notes.assume(f"values of {stream}", declared, stream)
     return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values, {}
 
 

@@ -172,12 +172,12 @@ class ByIndex:
 
     frames: int64 ``[rows]``: the index of each row's frame, or -1.
     holes: int64 ``[n]``: the frames before holes, if the number of rows does not allow for the holes: then row k has frame k.
-    untold: how many rows lack a frame, where nothing tells which; else 0.
+    undecided: how many rows lack a frame, if nothing decides which rows; else 0.
     """
 
     frames: np.ndarray
     holes: np.ndarray
-    untold: int
+    undecided: int
 
 
 def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray, start_ns: int | None = None) -> ByIndex:
@@ -207,8 +207,8 @@ def match_by_index(row_ns: np.ndarray, frame_ns: np.ndarray, start_ns: int | Non
             holes = holes[:0]
             break
     behind = len(row_ns) - 1 - int(np.flatnonzero(found >= 0)[-1]) if count else 0
-    is_told = (period_ns > 0 or count < 3) and (start_ns is not None or behind < 2)
-    return ByIndex(found, holes, 0 if is_told else int((found < 0).sum()))
+    is_decided = (period_ns > 0 or count < 3) and (start_ns is not None or behind < 2)
+    return ByIndex(found, holes, 0 if is_decided else int((found < 0).sum()))
 
 
 def _number(time_ns: np.ndarray) -> tuple[np.ndarray, float]:
@@ -651,9 +651,9 @@ class VideoFrames:
         """
         found = match_by_index(row_ns, frame_ns, start_ns)
         both = f"{len(row_ns)} rows and {len(frame_ns)} frames"
-        if found.untold and index.declared <= len(index):  # of a file that was cut off, they are the last
+        if found.undecided and index.declared <= len(index):  # of a file that was cut off, they are the last
             raise SourceError(
-                f"{index.path}: {both}: {found.untold} rows have none, and no time, hole or list of stamps tells which, so that any "
+                f"{index.path}: {both}: {found.undecided} rows have none, and no time, hole or list of stamps tells which, so that any "
                 "frame may be another row's"
             )
         if len(found.holes):

@@ -707,11 +707,11 @@ def test_jittery_times_never_pair_a_row_with_another_row_s_frame(seed):
     found = video.match_by_index(np.rint(np.arange(120) * 1e9 / 30).astype(np.int64), frame_ns)
     right = np.full(120, -1)
     right[kept - kept[0]] = np.arange(len(kept))
-    assert found.untold or found.frames.tolist() == right.tolist()
+    assert found.undecided or found.frames.tolist() == right.tolist()
 
 
 @pytest.mark.parametrize(
-    ("times", "start_ns", "expected", "untold"),
+    ("times", "start_ns", "expected", "undecided"),
     [
         ([2, 3, 4, 5, 6, 7, 8], 0, [-1, -1, 0, 1, 2, 3, 4, 5, 6], 0),  # lost at the start, by their own times
         ([2, 3, 5, 6, 7], 0, [-1, -1, 0, 1, -1, 2, 3, 4, -1], 0),
@@ -722,10 +722,10 @@ def test_jittery_times_never_pair_a_row_with_another_row_s_frame(seed):
         ([0, 1, 3.5, 3.9, 5.5, 8, 8.1, 9.6], None, None, 1),
     ],
 )
-def test_frames_lost_at_the_start_are_told_by_their_times_or_not_at_all(times, start_ns, expected, untold):
+def test_frames_lost_at_the_start_are_found_by_their_times_or_not_at_all(times, start_ns, expected, undecided):
     frame_ns = np.rint(np.array(times) * 1e9 / 30).astype(np.int64)
     found = video.match_by_index(ROWS_30.astype(np.int64), frame_ns, start_ns)
-    assert found.untold == untold and (expected is None or found.frames.tolist() == expected)
+    assert found.undecided == undecided and (expected is None or found.frames.tolist() == expected)
 
 
 def test_holes_of_times_in_whole_milliseconds():

@@ -71,7 +71,7 @@ def read(source: Path, options: RateOptions, notes: Notes) -> Generator[Recordin
             is_relative = set(_says_relative(env_args))
             of_actions = {"absolute": not min(is_relative)} if len(is_relative) == 1 else {}
             of_all = declaring({**of_file, **facts})
-            provenance = {**facts, **_told_rate(path, said, facts, options.rate_hz)}
+            provenance = {**facts, **_rate_facts(path, said, facts, options.rate_hz)}
             instruction = _read_instruction(data, "problem_info", "language_instruction")
             notes.see("files", name, provenance)
             if facts.get(_CONVENTION) == _UPSIDE_DOWN:
@@ -148,7 +148,7 @@ def _find_rate(
     return find_rate(asked_hz, path, why, said, notes)
 
 
-def _told_rate(
+def _rate_facts(
     path: Path, said: Mapping[str, float], facts: Mapping[str, Any], asked_hz: float | None
 ) -> dict[str, Any]:
     """Returns the file's rate for the provenance; {} if the file gives none, since each demo may give its own."""
