@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import dataset, errors, frames
+from . import actions, dataset, errors, frames
 from .image_options import ImageOptions
 from .installation import check_installation
+from .live.aligner import Aligner, Ring
 from .loader import Loader
 from .ops.decode_jpeg import decode_jpeg
 from .ops.fuse import fuse_multimodal
@@ -98,7 +99,7 @@ def self_test() -> SelfTest:
 def _run_cases(device: str) -> dict[str, str]:
     """The hash of each case on a device."""
     got = {}
-    for case, run in [*_operations(device), *_loaders(device)]:
+    for case, run in [*_operations(device), *_gradients(device), *_conversions(device), *_loaders(device)]:
         try:
             got[case] = _hash(run())
         except errors.Error as error:
@@ -272,10 +273,74 @@ def _integrated(device: str, measured: npt.NDArray[Any], *camera: tuple[float, .
     return distances, weights
 
 
+def _gradients(device: str) -> Iterator[_Case]:
+    """Of values and features. Those of times are summed in any order on CUDA."""
+    try:
+        import torch
+    except ImportError:
+        return
+    numbers = _Numbers(3)
+
+    def put(array: npt.NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array).to(device)
+
+    def gradient(operation: Callable[[Any], Any], given: npt.NDArray[Any], upstream: npt.NDArray[Any]) -> Any:
+        differentiated = put(given).requires_grad_()
+        operation(differentiated).backward(put(upstream.astype(given.dtype)))
+        return differentiated.grad
+
+    clock, targets = put(numbers.clock(3, 40)), put(numbers.real((3, 25), -1, 42))
+    values, upstream = numbers.real((3, 40, 7), -4, 4), numbers.real((3, 25, 7), -1, 1)
+    for method, dtype in itertools.product(
+        ("linear", "previous", "pchip", "akima", "cubic", "pose"), ("float32", "float64")
+    ):
+        resample: Any = partial(resample_trajectories, times=clock, target_times=targets, method=method)
+        yield f"gradient resample {method} {dtype}", partial(gradient, resample, values.astype(dtype), upstream)
+    other = put(numbers.real((3, 40, 3), -9, 9).astype(np.float32))
+
+    def fused(arm: Any) -> Any:
+        return fuse_multimodal({"arm": (arm, clock), "imu": (other, clock)}, targets)
+
+    upstream = numbers.real((3, 25, 10), -1, 1)
+    yield "gradient fuse", partial(gradient, fused, values.astype(np.float32), upstream)
+    points = put(numbers.real((500, 3), 0, 8).astype(np.float32))
+    features, upstream = numbers.real((500, 4), -20, 20), numbers.real((16, 16, 16, 4), -1, 1)
+    grid: dict[str, Any] = {"grid_min": (0, 0, 0), "voxel_size": 0.5, "grid_size": (16, 16, 16)}
+    for mode in ("sum", "mean", "min", "max", "first", "last"):
+        voxelize = partial(voxelize_pointcloud, points, mode=mode, **grid)
+        yield f"gradient voxelize {mode}", partial(gradient, voxelize, features.astype(np.float32), upstream)
+
+
+def _conversions(device: str) -> Iterator[_Case]:
+    """Without sines, whose last bit is numpy's or torch's."""
+    numbers = _Numbers(4)
+    chunks = _put(device, numbers.real((6, 9, 8), -3, 3).astype(np.float32))
+    states = _put(device, numbers.real((6, 8), -3, 3).astype(np.float32))
+    pose = [True] * 7 + [False]
+    turned = actions.Rotate(3, "quat_xyzw", "rot6d_rows", normalize=True)
+    grip = actions.Rescale(slice(-1, None), (-3, 3), (0, 1), clip=True)
+    lists: dict[str, list[actions.Conversion]] = {
+        kind: [actions.Relative(kind, pose, normalize=True), turned, grip] for kind in ("se3", "mixed", "base_frame")
+    }
+    lists["joints"] = [actions.Relative("joints", pose, angles=[False] * 4 + [True] * 4), grip]
+    lists["step_delta"] = [actions.StepDelta(pose)]
+    lists["binarize"] = [actions.BinarizeGripper(slice(6, 8), -1.0, 1.0, "hold")]
+    for name, conversions in lists.items():
+        yield f"convert {name}", partial(actions.convert, chunks, states, conversions)
+    for name in ("se3", "mixed", "base_frame"):
+        policy = _put(device, numbers.real((6, 9, 10), -2, 2).astype(np.float32))
+        yield f"revert {name}", partial(actions.revert, policy, states, lists[name])
+    yield "revert step_delta", partial(actions.revert, chunks, states, lists["step_delta"])
+
+
 def _loaders(device: str) -> Iterator[_Case]:
     windows = {key: [-0.21, -0.033, 0.0, 0.01, 0.35] for key in ("state", "gripper", "action")}
     camera = {"camera": [-0.1, 0.0]}
     flipped = {"camera": Window(images=ImageOptions(flip_horizontal=0.5)), "action": Window([0.0, 0.35], mirror=[1])}
+    converted = {
+        "action": Window([0.0, 0.1, 0.35], convert=[actions.StepDelta()], base=("state", [0, 1, 2, 3, 4])),
+        "state": Window([-0.2, 0.0], convert=[actions.Rotate(3, "quat_xyzw", "rot6d_rows", normalize=True)]),
+    }
     augmented = ImageOptions(size=(16, 20), crop=(12, 12), brightness=0.2, hue=0.05, mean="imagenet", std="imagenet")
     cases: dict[str, tuple[Any, dict[str, Any]]] = {
         "windows": (windows, {"return_age": True}),
@@ -284,12 +349,32 @@ def _loaders(device: str) -> Iterator[_Case]:
         "camera": (camera, {}),
         "camera augmented": (camera, {"default": Window(images=augmented)}),
         "camera mirrored": (flipped, {}),
+        "converted": (converted, {}),
     }
     with tempfile.TemporaryDirectory() as folder:
         recording = _recording(Path(folder))
         for name, (delta_timestamps, given) in cases.items():
             loader = Loader(recording, batch_size=24, delta_timestamps=delta_timestamps, device=device, **given)
             yield f"loader {name}", partial(list, itertools.islice(loader, 3))
+            if name in ("windows", "camera augmented"):
+                yield f"live {name}", partial(_aligned, loader, recording, device)
+
+
+def _aligned(loader: Loader, recording: dataset.Dataset, device: str) -> list[dict[str, Any]]:
+    """The batches of an aligner as the first episode's rows come."""
+    rows = []
+    rings = {}
+    for key in loader.spec.keys:
+        stream, (time_ns, values) = recording[key], recording.episode(0)[key]
+        rings[key] = Ring(stream.shape, stream.dtype, span_s=9.0, codec=stream.frames and stream.frames.codec)
+        rows += [(int(ns), key, values.file(i) if stream.frames else values[i]) for i, ns in enumerate(time_ns)]
+    aligner = Aligner(loader.spec, rings, device=device)
+    batches = []
+    for number, (ns, key, row) in enumerate(sorted(rows, key=lambda row: row[:2])):
+        rings[key].push(ns, row, arrival_ns=ns)
+        if number % 9 == 8 and (batch := aligner.latest()):  # the next one takes its memory
+            batches.append({name: x.copy() if isinstance(x, np.ndarray) else x.clone() for name, x in batch.items()})
+    return batches
 
 
 def _recording(folder: Path) -> dataset.Dataset:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import time
 
 import pytest
 
@@ -10,10 +11,11 @@ from robocache import cli, self_test
 
 
 def test_the_cpu_gives_the_stored_answers():
+    begin = time.process_time()
     found = self_test.self_test()
     assert len(found.results) >= 100
     assert [result for result in found.failures if result.device == "cpu"] == []
-    assert found.seconds < 10
+    assert time.process_time() - begin < 10  # of all threads, so no more where other programs run too
 
 
 def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
@@ -30,11 +32,25 @@ def test_every_operation_and_a_loader_run_on_every_device(monkeypatch):
 
     for name in offered | {"Loader"}:
         monkeypatch.setattr(self_test, name, counted(name, getattr(robocache, name)))
+    live = {"Ring", "Aligner"}
+    for name in live:
+        monkeypatch.setattr(self_test, name, counted(name, getattr(robocache.live, name)))
+    conversions = ("Relative", "StepDelta", "Rotate", "Rescale", "BinarizeGripper")
+    ways = {f"{name}.{way}" for name in conversions for way in ("forward", "back")} - {"BinarizeGripper.back"}
+    for name, _, way in (one.partition(".") for one in ways):
+        of = getattr(robocache.actions, name)
+        monkeypatch.setattr(of, way, counted(f"{name}.{way}", getattr(of, way)))
     found = self_test.self_test()
-    assert called == offered | {"Loader"} and len(offered) >= 8
+    assert called == offered | {"Loader"} | live | ways and len(offered) >= 8
     cases = {device: {result.case for result in found.results if result.device == device} for device in found.devices}
     assert all(names == cases["cpu"] for names in cases.values())
     assert cases["cpu"] == set(json.loads(self_test._ANSWERS.read_text()))
+
+
+def test_gradients_of_every_differentiable_operation_are_compared():
+    pytest.importorskip("torch")
+    differentiated = {case.split()[1] for case, _ in self_test._gradients("cpu")}
+    assert differentiated == {"resample", "fuse", "voxelize"}
 
 
 def test_cuda_gives_the_stored_answers(cuda):
@@ -64,7 +80,8 @@ def test_an_operation_that_raises_fails_with_its_error(monkeypatch):
 
     monkeypatch.setattr(self_test, "fuse_multimodal", refuse)
     failed = {result.case: result.got for result in self_test.self_test().failures}
-    assert failed == {f"fuse {name}": "DeviceError: no memory" for name in ("concat", "dict", "scaled")}
+    cases = {case for case in json.loads(self_test._ANSWERS.read_text()) if "fuse" in case.split()}
+    assert failed == dict.fromkeys(cases, "DeviceError: no memory") and "gradient fuse" in cases
 
 
 @pytest.mark.parametrize("arguments", [["self-test"], ["self-test", "--json"]])
