@@ -104,20 +104,22 @@ COLUMNS = {
     "read_bytes_per_s": "bytes read/s",
 }
 
-# Not on docs/benchmarks.md: docs/images.md and docs/formats.md show four, only the files show the last.
-ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock")
+# Not on docs/benchmarks.md: docs/images.md and docs/formats.md show four, only the files show the last two.
+ELSEWHERE = ("images", "lerobot_batches", "videos", "ingest", "loader_one_clock", "statistics_of_windows")
 
 # Shares of which less is better.
 ADDED = ("grown_by", "doctor_adds")
 
 # Measures that only the files show.
-UNSHOWN = ("share_of_writing", "writing_of_library", "queued_us", "writer_share")
+UNSHOWN = ("share_of_writing", "writing_of_library", "library_bytes_per_s", "queued_us", "writer_share")
 
 # Variants of other cases, with one of these in their names: the page sums them up.
 VARIANTS = [
     *("int64 clocks", "float32 values", "float16 values", "D7", "D14", "akima"),
     *("quantum", "gaussian", "500k", "10M uniform, 256^3", "mean and max", "depth camera", "downsample, outdoor lidar"),
-    *("depth, 512^3", "depth carving, 512^3"),
+    *("depth, 512^3", "depth carving, 512^3", "camera points", "lidar points, 512^3"),
+    *("count, 10M lidar", "count, 1M lidar", "count, outdoor lidar", "mean of 8, 10M lidar"),
+    *("B256 S500", "B64 S1000"),
 ]
 
 

@@ -24,13 +24,12 @@ from examples import results  # noqa: E402
 INTRODUCTION = """\
 # A policy that succeeds
 
-Each example records demonstrations, trains a policy with the Loader, and runs it from starts that no demonstration had. At deployment
-it has its checkpoint and the loader's spec, and no dataset. `python docs/training.py` writes this page from `bench/results/`, where each
-run has its command, commit, packages, each seed, and what was expected before.
+Each example records demonstrations, trains a policy with the Loader, and runs it, with its checkpoint and the loader's spec alone, from
+starts that no demonstration had. `python docs/training.py` writes this page from `bench/results/`, where each run has its command, commit,
+packages, seeds, and what was expected before.
 
-A row is a policy: the successes of each seed, the lowest and highest bound of the seeds' 95 % intervals, in brackets those of the
-difference on the same starts. Intervals hold for one training run; other seeds can differ by more. Times and steps are means, shares
-of waiting the greatest.
+A row is a policy: each seed's successes, the lowest and highest bound of the seeds' 95 % intervals, in brackets those of the difference
+on the same starts. Intervals hold for one training run; other seeds can differ by more. Times and steps are means, waiting the greatest.
 """
 
 # The examples in the page's order: their heading, and what they do.
@@ -39,7 +38,7 @@ EXAMPLES = {
         "Tasks of metaworld",
         """\
 [examples/metaworld](../examples/metaworld/__main__.py): a simulated arm. Hand and commands come at 80 Hz, objects at 30 Hz on another
-clock. A scripted expert demonstrates; every second demonstration is disturbed. A small network gives chunks of 20 commands from the
+clock. A scripted expert demonstrates, every second time disturbed. A small network gives chunks of 20 commands from the
 [live aligner](live.md). Success is the environment's own rule, within 2 s.
 
 ```bash
@@ -52,8 +51,7 @@ python -m examples.metaworld compare --seeds 0      # or record, train and evalu
         "Transfer cube of ALOHA",
         """\
 [examples/aloha](../examples/aloha/__main__.py): two ViperX arms hand a cube over, in gym-aloha's model. Joints come at 200 Hz, commands
-at 50 Hz, camera frames at 30 Hz with jitter, a delay of about 33 ms and 3 % lost. Failed demonstrations are kept with `success=False`
-and not trained on.
+at 50 Hz, camera frames at 30 Hz with jitter, some 33 ms late, 3 % lost. Failed demonstrations are kept, not trained on.
 
 Success is strict: after 8 s the cube has been between the left fingers for 0.5 s and touched neither the right arm nor the table. The
 environment's own rule counts a touch (`touched` in the result files).
@@ -70,8 +68,7 @@ python -m examples.aloha evaluate --policy mlp      # all three without options:
         "Why clocks: a moving belt",
         """\
 [examples/conveyor](../examples/conveyor/__main__.py): a belt carries a part at 0.1 to 0.4 m/s. At 1.05 s a tool comes down; success is
-a tip within 3 mm of the part's centre. The policy sees a camera of 30 Hz, whose frames arrive 30 or 60 ms late on average. All else is
-the same for all:
+a tip within 3 mm of the part's centre. Frames of a camera of 30 Hz arrive 30 or 60 ms late on average. The policies differ in data only:
 
 | policy | its data |
 | --- | --- |
@@ -79,7 +76,7 @@ the same for all:
 | stamps | the same, and the age of the row's frame as a feature |
 | clocks | streams: frames have the camera's stamp, and the loader gives the age at any moment. One policy serves both delays |
 
-What decides is whether the age is known. The 3 mm were chosen after a pilot; the picture has other distances.
+What decides is whether the age is known. The 3 mm were chosen after a pilot; the picture shows other distances.
 
 ```bash
 pip install '.[examples]'
@@ -93,8 +90,7 @@ REAL = """\
 ## LeRobot's trainer on real recordings
 
 [examples/train_lerobot.py](../examples/train_lerobot.py): 25 episodes of BridgeData V2, a WidowX arm with two cameras of 64 pixels,
-through `robocache ingest` and `robocache export` to a LeRobot dataset. `lerobot-train` trains with its own dataset and with ours. The
-loss is that of 5 episodes which were held out.
+ingested and exported to a LeRobot dataset. `lerobot-train` trains with its own dataset and with ours. The loss is that of 5 held-out episodes.
 """
 
 # Examples that draw a picture of all their result files: the module with draw(plt, contents).
