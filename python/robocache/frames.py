@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -119,6 +121,35 @@ def is_labels(camera: str, attributes: Mapping[str, Any] | None = None) -> bool:
     if attributes and "labels" in attributes:
         return bool(attributes["labels"])
     return not _LABELS.isdisjoint(_words(camera))
+
+
+def has_palette(file: bytes) -> bool:
+    """Whether it is a PNG whose pixels are indices into a list of colours."""
+    return file[:8] == b"\x89PNG\r\n\x1a\n" and file[25:26] == b"\3"
+
+
+def indices_of(file: bytes) -> bytes:
+    """A PNG with a palette as a grey one of 8 bits, whose pixels are the indices.
+
+    Raises:
+        Error: it does not decode.
+    """
+    bits = file[24]
+    chunks = [(b"IHDR", file[16:25] + b"\0" + file[26:29])]
+    at = 8
+    while at + 12 <= len(file):
+        size, kind = struct.unpack_from(">I4s", file, at)
+        if kind in (b"IDAT", b"IEND", b"eXIf"):
+            chunks.append((kind, file[at + 8 : at + 8 + size]))
+        at += 12 + size
+    grey = file[:8] + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    if bits == 8:
+        return grey
+    taken = take([grey])  # grey of few bits is spread over 0 to 255
+    pixels = decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(1))
+    return encode(pixels // (255 // (2**bits - 1)), codec="png").data.tobytes()
 
 
 # A camera with one of these words in its name measures something.

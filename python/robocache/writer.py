@@ -235,7 +235,8 @@ class EpisodeWriter:
             time_ns: ``[n]`` int64 nanoseconds, not decreasing within the episode.
             values: ``[n, ...]`` on the CPU: float64/32/16, bfloat16, integers or bool. The first call fixes dtype and shape. For a
                 camera: frames ``[n, H, W]`` or ``[n, H, W, C]`` with a `codec`, C 1 or 3; or a list of JPEG or PNG files as `bytes`,
-                each decoded once to check it; or the result of :func:`robocache.frames.encode` or ``take``. For text: a list of str.
+                each decoded once to check it; or the result of :func:`robocache.frames.encode` or ``take``. A PNG with a palette is its
+                indices if the stream's name says labels, else its colours. For text: a list of str.
             offsets: ``[n + 1]`` int64, from 0 to the number of elements, for rows of varying size such as clouds: row i is
                 ``values[offsets[i]:offsets[i + 1]]`` of `values` ``[elements, ...]``. The first call fixes the element.
             codec: makes an array camera frames: ``"jpeg"`` (uint8), ``"png"`` (uint8, uint16, lossless) or ``"raw"`` (uint8, uint16,
@@ -317,7 +318,7 @@ class EpisodeWriter:
             if isinstance(values, frames.Encoded):
                 encoded = values
             elif _are_files(values):
-                encoded = frames.take(values)
+                encoded = frames.take(_without_palettes(stream, values))
             else:
                 encoded = frames.encode(values, cast(str, codec), quality, subsampling)
         except errors.Error as error:
@@ -369,6 +370,13 @@ def _are(kind: Any, values: Any) -> bool:
 
 def _are_files(values: Any) -> bool:
     return _are(bytes | bytearray | memoryview, values)
+
+
+def _without_palettes(stream: str, files: Any) -> Any:
+    """Returns files with the indices of PNGs that have a palette, if the stream's name says labels."""
+    if not frames.is_labels(stream):
+        return files
+    return [frames.indices_of(bytes(file)) if frames.has_palette(file) else file for file in files]
 
 
 def _intrinsics(stream: str, matrix: Any) -> list[float]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -207,7 +206,7 @@ class Images:
                 file = self.read(row)
                 height, width, size = _pixels(file)
                 check_size(self._location(row), f"a frame of {width}x{height}", size)
-                if has_palette(file):
+                if frames.has_palette(file):
                     file = self._without_palette(file, notes)
                 if turn := turn_of_file(file):
                     file = turn_file(file, turn)
@@ -230,7 +229,7 @@ class Images:
         """Returns the indices of a PNG of labels; other PNGs as they are, whose colours are decoded."""
         if frames.is_labels(self.camera):
             notes.leave_out(f"{self.camera}: colours of a palette", "the indices, which are the labels, are kept")
-            return _indices_of(file)
+            return frames.indices_of(file)
         why = (
             "the colours of PNGs with a palette are kept, not its indices: where these are the classes of a mask, write them as grey "
             "PNGs, or the camera's name says mask, label or segmentation"
@@ -267,35 +266,6 @@ def _pixels(file: bytes) -> tuple[int, int, int]:
             return height, width, height * width * channels
         at += 1 if marker == 0xFF else 2 + int.from_bytes(file[at + 2 : at + 4], "big")
     return 0, 0, 0
-
-
-def has_palette(file: bytes) -> bool:
-    """Whether it is a PNG whose pixels are indices into a list of colours."""
-    return file[:8] == b"\x89PNG\r\n\x1a\n" and file[25:26] == b"\3"
-
-
-def _indices_of(file: bytes) -> bytes:
-    """A PNG with a palette as a grey one of 8 bits, whose pixels are the indices.
-
-    Raises:
-        Error: it does not decode.
-    """
-    bits = file[24]
-    chunks = [(b"IHDR", file[16:25] + b"\0" + file[26:29])]
-    at = 8
-    while at + 12 <= len(file):
-        size, kind = struct.unpack_from(">I4s", file, at)
-        if kind in (b"IDAT", b"IEND", b"eXIf"):
-            chunks.append((kind, file[at + 8 : at + 8 + size]))
-        at += 12 + size
-    grey = file[:8] + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-    if bits == 8:
-        return grey
-    taken = frames.take([grey])  # grey of few bits is spread over 0 to 255
-    pixels = frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, range(1))
-    return frames.encode(pixels // (255 // (2**bits - 1)), codec="png").data.tobytes()
 
 
 def _kind(encoded: frames.Encoded) -> str:

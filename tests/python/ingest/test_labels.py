@@ -252,3 +252,19 @@ def test_the_indices_of_a_palette_are_the_labels(write, bits, masks, tmp_path):
         if is_mask:
             np.testing.assert_array_equal(found, masks)
             assert f"{stream}: colours of a palette" in [one.what for one in report.left_out]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_writer_keeps_the_indices_of_a_palette_for_labels_too(bits, masks, tmp_path):
+    masks = masks & (2**bits - 1)
+    files = palette_files(masks, bits)
+    time_ns = np.arange(len(files)) * 10**8
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        for name in ("front_mask", "front"):
+            episode.append(name, time_ns, files)
+        with pytest.raises(robocache.FrameError, match="'side_mask'"):
+            episode.append("side_mask", time_ns, [file[:60] for file in files])
+    streams = robocache.open(tmp_path / "cache").streams
+    np.testing.assert_array_equal(streams["front_mask"].values[:], masks)
+    colours = np.stack([np.asarray(Image.open(io.BytesIO(file)).convert("RGB")) for file in files])
+    np.testing.assert_array_equal(streams["front"].values[:], colours)
