@@ -272,6 +272,22 @@ def test_empty_images_are_rows_without_one(tmp_path):
     assert "observation/image: rows whose image is empty" in found.left_out
 
 
+@pytest.mark.parametrize("declared", [text(), tensor("string")])
+def test_strings_that_are_pictures_are_a_camera(declared, tmp_path):
+    features = toy_features(wrist=declared, note=declared)
+    features["featuresDict"]["features"]["map"] = text()
+    files = [[b"", png(2), png(3), png(4)], [b""] * STEPS]
+    notes = ["", "\x89PNG", "é", "x"]
+    examples = [toy_example(1, steps__wrist=one, steps__note=notes, map=[png(1)]) for one in files]
+    found = Yields("rlds", write_toy(tmp_path / "toy", *examples, features=features), rate_hz=10)
+    time_ns, chunks = found[0]["wrist"]
+    assert time_ns.tolist() == [100_000_000, 200_000_000, 300_000_000]
+    assert pixels(chunks)[:, 0, 0, 0].tolist() == [2, 3, 4]
+    assert "wrist" not in found[1] and found[0]["note"][1] == notes
+    assert [one.what for one in found.notes.assumed if "though features.json says text" in one.reason] == ["wrist"]
+    assert found.left_out["map"] == "images that are not one a step"
+
+
 def test_without_features_json_shapes_are_flat(tmp_path):
     folder = write_toy(tmp_path / "toy")
     (folder / "features.json").unlink()

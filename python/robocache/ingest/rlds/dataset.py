@@ -24,7 +24,7 @@ from ..formats.rlds import SHARD, RldsOptions
 from ..images import Images, Kinds, store_pixels
 from ..rate import find_rate, nominal_time_ns, said_rates, tell_rates
 from ..recording import Notes, Ragged, Recording, Rows, Samples, SourceError, Texts, naming
-from .features import STEPS, Feature, decode_tensor, infer_features, parse_features, take_values, to_dtype
+from .features import STEPS, Feature, decode_tensor, holds_files, infer_features, parse_features, take_values, to_dtype
 from .tfrecord import Shard, Values, parse_example, read_record, scan_shard
 
 # TFDS writes no larger file.
@@ -245,6 +245,7 @@ class _Dataset:
         self._notes = notes
         self._features = features
         self._kinds = Kinds()
+        self._files: set[str] = set()  # features of texts that are cameras
         texts = {
             feature.key.rpartition("/")[2]: feature
             for feature in features
@@ -279,6 +280,9 @@ class _Dataset:
         values = take_values(feature, example)
         if feature.encoding != "none" or len(values) > _LARGEST_CELL:
             self._notes.leave_out(feature.key, "too large for the episodes table")
+            return ...
+        if holds_files(values):
+            self._notes.leave_out(feature.key, "images that are not one a step")
             return ...
         if isinstance(values, list):
             cells: list[Any] = self._texts(feature, values)
@@ -333,7 +337,11 @@ class _Dataset:
                     raise Error(f"{feature.key}: {counted[feature.key]} steps, but {steps} in most others")
                 if steps == 0:
                     continue
-                if feature.kind == "image":
+                if feature.kind == "text" and holds_files(values[feature.key]) and feature.key not in self._files:
+                    self._files.add(feature.key)
+                    why = "a camera: its strings are JPEG or PNG files, though features.json says text"
+                    self._notes.assume(feature.name, why, feature.name)
+                if feature.kind == "image" or feature.key in self._files:
                     yield from self._images(feature, values[feature.key], time_ns, what, where)
                 elif feature.kind == "text":
                     texts = self._texts(feature, values[feature.key])

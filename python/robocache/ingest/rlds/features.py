@@ -168,8 +168,7 @@ def infer_features(example: Mapping[str, Values | None]) -> tuple[list[Feature],
         if values is None or not len(values):
             left_out[key] = "empty in the first episode, and no features.json says what it is"
         elif isinstance(values, list):
-            first = next((bytes(value[:8]) for value in values if len(value)), b"")
-            image = first.startswith(_MAGIC)
+            image = holds_files(values)
             if image and not key.startswith(STEPS):
                 left_out[key] = "images that are not one a step"
             else:
@@ -182,6 +181,11 @@ def infer_features(example: Mapping[str, Values | None]) -> tuple[list[Feature],
             size = len(values) // steps
             kept.append(Feature(key, "numbers", values.dtype, (size,) if size > 1 else ()))
     return kept, left_out
+
+
+def holds_files(strings: Values) -> bool:
+    """Whether the first of these strings that is not empty begins as a JPEG or PNG, which no text in UTF-8 does."""
+    return isinstance(strings, list) and next((bytes(one[:8]) for one in strings if len(one)), b"").startswith(_MAGIC)
 
 
 def take_values(feature: Feature, example: Mapping[str, Values | None], key: str | None = None) -> Values:
