@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import _lib
 from ..dataset import Stream
-from ..episode_rates import rates_of_stamps
+from ..episode_rates import median_period_ns, rates_of_stamps
 from ..feature_names import (
     declared_names,
     declared_units,
@@ -29,6 +29,7 @@ from ..feature_names import (
 from ..feature_words import known_unit, last_part
 from ..frames import is_labels, says_depth
 from .mapping import toml
+from .rate import CONTRADICTION, OTHER_RATE, said_rates
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 _index_of, _find_wraps, _array_of = map(_lib.function, ("dataset_index_of", "find_wraps", "array_of"))
@@ -65,8 +66,6 @@ _UNITS_NS = {
     "nsec": 1.0,
     "nanoseconds": 1.0,
 }
-# Rates of two clocks are reported if they differ by this share of one, and refused if one is so many times the other.
-_OTHER_RATE, _CONTRADICTION = 0.02, 2.0
 # Columns of an episode.
 _LENGTH = re.compile(
     r"((true|real|valid|actual|orig|original|unpadded)_?)?((episode|traj|trajectory|ep|demo|seq|sequence)_?)?(len|length)"
@@ -105,10 +104,13 @@ class EpisodeFacts:
         self._found: dict[tuple[str, str], list[np.ndarray]] = {}
         self._rows: dict[str, int] = {}
         self._nominal_ns: dict[tuple[str, str], list[np.ndarray]] = {}
+        self._periods_ns: dict[str, float] = {}
         self._cameras: list[str] = []
 
     def see(self, stream: str, samples: Samples) -> None:
         """Takes in a part of a stream."""
+        if samples.clock == "recorded" and not isinstance(samples, Frames) and stream not in self._periods_ns:
+            self._periods_ns[stream] = median_period_ns(samples.time_ns)
         if isinstance(samples, Rows):
             self._rows[stream] = self._rows.get(stream, 0) + len(samples.time_ns)
             flat = samples.values.reshape(len(samples.values), -1) if len(samples.values) else samples.values
@@ -146,6 +148,7 @@ class EpisodeFacts:
                 self._compare_rates(name, values, np.concatenate(self._nominal_ns[stream, name]), where, asked_hz)
         if self._cameras:
             say_colors(self._cameras, metadata, self._notes)
+        self._say_rates(metadata)
         rows = max(self._rows.values(), default=0)
         for column, value in metadata.items():
             word = _word(column)
@@ -163,6 +166,15 @@ class EpisodeFacts:
             elif values.ndim == 1 and (count := _count_episodes(word, values, rows)) > 1:
                 self._notes.assume(f"episodes of {column!r}", f"{self._what} as one, but it tells of {count}: {_CUT}")
 
+    def _say_rates(self, metadata: Mapping[str, Any]) -> None:
+        """Reports a rate that a column declares if no stream with a clock of its own has it."""
+        rates = {stream: 1e9 / ns for stream, ns in self._periods_ns.items() if ns == ns}
+        for by, rate_hz in said_rates(metadata, "column "):
+            if rates and all(abs(rows_hz / rate_hz - 1) > OTHER_RATE for rows_hz in rates.values()):
+                stream, rows_hz = min(rates.items(), key=lambda one: abs(math.log(one[1] / rate_hz)))
+                why = f"{rate_hz:g}, but no stream comes at it; the nearest, {stream}, has {rows_hz:.4g} rows a second (median)"
+                self._notes.assume(f"rate by {by}", why)
+
     def _compare_rates(
         self, name: str, values: np.ndarray, time_ns: np.ndarray, where: str, asked_hz: float | None
     ) -> None:
@@ -173,12 +185,12 @@ class EpisodeFacts:
             return
         mean_hz, median_hz, clock_hz = rates
         both = f"{median_hz:.4g} rows a second by {name!r} (median; mean {mean_hz:.4g}), and {clock_hz:.4g} by the rate"
-        if asked_hz is None and max(median_hz, clock_hz) > _CONTRADICTION * min(median_hz, clock_hz):
+        if asked_hz is None and max(median_hz, clock_hz) > CONTRADICTION * min(median_hz, clock_hz):
             raise SourceError(
                 f"{where}: {both}: they contradict each other; correct the wrong one in the file, or rate_hz (--rate-hz) "
                 f"{clock_hz:.6g} takes the rate"
             )
-        if max(abs(mean_hz / clock_hz - 1), abs(median_hz / clock_hz - 1)) > _OTHER_RATE:
+        if max(abs(mean_hz / clock_hz - 1), abs(median_hz / clock_hz - 1)) > OTHER_RATE:
             self._notes.assume(f"clock beside {name!r}", f"index / rate: {both}", name)
 
 
@@ -348,22 +360,32 @@ def unpacked(
     that they have then: whole numbers that are not scaled become float64, and are held."""
     said, fills = _packing(values.dtype, attributes)
     is_scaled = "scale_factor" in said or "add_offset" in said
-    if values.dtype.kind not in "iuf" or not (fills or is_scaled):
+    notes.see("scaled", stream, is_scaled)
+    if notes.seen.get("scaled", {}).get(stream, is_scaled) != is_scaled:
+        why = "scale_factor or add_offset in some recordings and none in others, whose numbers are kept as they are stored"
+        notes.assume(f"values of {stream}", why, stream)
+    # A stream has one type: where a recording has a fill value, whole numbers of all are held as floats.
+    held: dict[str, bool] = notes.wider.setdefault("held as floats", {})
+    is_whole = values.dtype.kind in "iu" and not is_scaled
+    if fills and is_whole:
+        held[stream] = True
+    if values.dtype.kind not in "iuf" or not (fills or is_scaled or (is_whole and stream in held)):
         return values, {}
     absent = np.isin(values, fills)
     declared = ", ".join(f"{name} {value:g}" for name, value in said.items())
     if is_scaled:
         values = values * float(said.get("scale_factor", 1)) + float(said.get("add_offset", 0))
-    elif values.dtype.kind in "iu":
+    elif is_whole:
         as_floats = values.astype(np.float64)
         if not np.array_equal(as_floats.astype(values.dtype), values):
+            beside = declared or "the fill value of other recordings"
             raise SourceError(
-                f"{stream}: expected whole numbers that float64 holds beside {declared}, which is NaN there"
+                f"{stream}: expected whole numbers that float64 holds beside {beside}, which is NaN there"
             )
-        values = as_floats
-        held = {"methods": [[0, math.prod(values.shape[1:]), "previous"]]}
-        notes.assume(f"values of {stream}", f"{declared}: NaN, so float64", stream)
-        return np.where(absent, np.nan, values), held
+        if fills:
+            notes.assume(f"values of {stream}", f"{declared}: NaN, so float64", stream)
+        methods = [[0, math.prod(values.shape[1:]), "previous"]]
+        return np.where(absent, np.nan, as_floats), {"methods": methods}
     notes.assume(f"values of {stream}", declared, stream)
     return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values, {}
 

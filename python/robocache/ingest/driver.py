@@ -647,10 +647,13 @@ class Driver:
         else:
             return samples
         own = dict(samples.attributes)
-        if "units" in first and "units" not in own:
-            own["units"] = first["units"]
-        elif "units" in own and "units" not in first:
-            self._notes.leave_out(f"{name}: its units {own.pop('units')}", f"{who} none")
+        for fact in ("units", "words"):
+            if fact in first and fact not in own:
+                own[fact] = first[fact]
+                why = f"none in some recordings, taken as {first[fact]} there, as {who}"
+                self._notes.assume(f"{name}: its {fact}", why, name)
+            elif fact in own and fact not in first:
+                self._notes.leave_out(f"{name}: its {fact} {own.pop(fact)}", f"{who} none")
         if own.get("methods") != first.get("methods") and {**own, "methods": None} == {**first, "methods": None}:
             as_first = replace(samples, attributes=first)
             if before is None or as_first.facts == before.facts:

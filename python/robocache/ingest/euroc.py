@@ -24,6 +24,7 @@ from .files import look_through, natural
 from .formats.csv import CsvOptions
 from .formats.euroc import CALIBRATION, LOG, EurocOptions, find_sensors
 from .images import Images, Kinds
+from .rate import compare_rates, said_rates
 from .recording import Frames, Notes, Recording, Rows, Texts, naming
 from .yaml import read_yaml
 
@@ -45,7 +46,7 @@ def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recordi
     known = {folder / file for folder in sensors for file in (LOG, CALIBRATION)}
     for file in set(listing.files) - known:
         notes.count("others", file.suffix or file.name)
-    reader = _Reader(root, sensors, options, notes, _common(calibrations, notes))
+    reader = _Reader(root, sensors, options, notes, calibrations)
     notes.total = len({folder.parent for folder in sensors})
     told: dict[str, dict[str, Any]] = {}
     recordings = []
@@ -77,9 +78,10 @@ class _Reader:
         sensors: list[Path],
         options: EurocOptions,
         notes: Notes,
-        common: dict[str, dict[str, Any]],
+        calibrations: dict[Path, dict[str, Any]],
     ) -> None:
-        self._root, self._options, self._notes, self._common = root, options, notes, common
+        self._root, self._options, self._notes = root, options, notes
+        self._calibrations, self._common = calibrations, _common(calibrations, notes)
         self._kinds = Kinds()
         self._alike = find_alike([folder / LOG for folder in sensors], lambda file: file.parent.name)
 
@@ -96,6 +98,8 @@ class _Reader:
                     self._notes.assume(thing, reason, folder.name)
                 calibration = self._common.get(folder.name, {})
                 attributes = {"clock_source": "data.csv"} | ({"sensor": calibration} if calibration else {})
+                declared = dict(said_rates(self._calibrations.get(folder, {}), f"{CALIBRATION}: "))
+                compare_rates(f"clock of {folder.name}", time_ns, declared, self._notes)
                 for column, reason in layout.left_out.items():
                     self._notes.leave_out(f"{folder.name}: {column}", reason)
                 if rows is not None:
@@ -121,7 +125,12 @@ class _Reader:
     ) -> Frames | None:
         read = partial(read_image, images)
         frames = Images(name, what, file, time_ns, "recorded", read).stored(self._options, self._kinds, self._notes)
-        if frames is None or not _is_pinhole(calibration):
+        if frames is None or "intrinsics" not in calibration:
+            return frames
+        if not _is_pinhole(calibration):
+            model = calibration.get("camera_model")
+            why = f"of camera_model {model!r}: only fu, fv, cu, cv of pinhole are kept as a matrix"
+            self._notes.leave_out(f"{name}: intrinsics", why)
             return frames
         if frames.resized is not None:
             self._notes.leave_out(f"{name}: intrinsics", "of the frames before their size was changed")
@@ -169,7 +178,7 @@ def _is_pinhole(calibration: dict[str, Any]) -> bool:
     """Whether its intrinsics are fu, fv, cu, cv."""
     numbers = calibration.get("intrinsics")
     return (
-        calibration.get("camera_model") == "pinhole"
+        str(calibration.get("camera_model")).strip().lower() == "pinhole"
         and isinstance(numbers, list)
         and len(numbers) == 4
         and all(isinstance(number, int | float) for number in numbers)

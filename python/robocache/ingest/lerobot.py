@@ -45,13 +45,12 @@ from .lerobot_tables import (
     with_nan,
 )
 from .methods import declares_whole
+from .rate import compare_rates
 from .recording import NO_TEXT, Frames, Notes, Recording, Rows, SourceError, Texts, WiderError, naming
 
 if TYPE_CHECKING:
     from .lerobot_videos import Videos
 
-# Rows that are recorded at the fps of meta/info.json are as far apart, but for this part.
-_OTHER_RATE = 0.1
 # Columns that the cache says in its own way.
 _BOOKKEEPING = {
     "timestamp": "the clock, time_ns of every stream",
@@ -316,10 +315,8 @@ def _read_streams(
                 notes.count(f"{_WITHOUT_TEXT}{name}", f"{number} {episode.number}", int(count))
         yield name, Rows(episode.time_ns, values, names, episode.clock, attributes)
     notes.count("clocks", episode.kind_of_clock)
-    rows_s = 1e9 / max(1.0, float(np.median(np.diff(episode.time_ns)))) if len(episode) > 1 else episode.fps
-    if episode.kind_of_clock == "recorded" and abs(rows_s / episode.fps - 1) > _OTHER_RATE:
-        why = f"its stamps, {rows_s:.4g} rows a second (median), though meta/info.json says {episode.fps:g}"
-        notes.assume("clock timestamp", f"{why} (first in episode {episode.number})")
+    if episode.kind_of_clock == "recorded":
+        compare_rates("clock timestamp", episode.time_ns, {"meta/info.json": episode.fps}, notes)
 
 
 def _read_values(episode: Episode, name: str, is_numbered: bool, notes: Notes) -> np.ndarray | None:

@@ -26,7 +26,7 @@ from ..feature_words import says_degrees
 from .clocks import split_chunks, stamps
 from .files import check_file
 from .images import exchange_red_and_blue
-from .methods import HELD, declares_whole, method_of_rotation, with_others
+from .methods import declares_whole, method_of_rotation, why_held, with_others
 from .recording import Frames, Notes, Ragged, Recording, Rows, Samples, SourceError, Texts
 
 if sys.version_info >= (3, 11):
@@ -247,8 +247,10 @@ def _parse_modality(given: Mapping[str, Any], where: str) -> dict[str, tuple[Par
             place, name = f"{where}: {modality}.{key}", f"{modality}.{key}"
             stream = _text(_table(entry, place).get("original_key") or default or name, f"{place}: original_key")
             said = {fact: value for fact, value in entry.items() if fact not in ("original_key", "start", "end")}
-            if isinstance(entry.get("rotation_type"), str):
-                said["methods"] = method_of_rotation(entry["rotation_type"])
+            if said.get("rotation_type", "") is None:
+                del said["rotation_type"]
+            if "rotation_type" in said:
+                said["methods"] = method_of_rotation(str(said["rotation_type"]))
             elif modality in ("state", "action") and declares_whole(entry.get("dtype")):
                 said["methods"] = "previous"
             said = _parse_attributes({"attributes": said}, place)
@@ -462,7 +464,7 @@ class Mapper:
                     why = f"the mapping cuts features {start} to {part.stop} out of it: they are interpolated number by number"
                     self._notes.leave_out(f"{part.names[0]}: {method} of features {begin} to {end} of {name}", why)
         said = dict(part.attributes)
-        if "rotation_type" in said and said["methods"] == "angle" and isinstance(samples, Rows):
+        if "rotation_type" in said and said.get("methods") == "angle" and isinstance(samples, Rows):
             in_degrees = says_degrees(said.get("units", known.get("units")))
             most = None if in_degrees else self._notes.beyond_a_turn(part.names[0], samples.values)
             if in_degrees or most is not None:
@@ -473,8 +475,8 @@ class Mapper:
                 )
                 self._notes.assume(part.names[0], f"{why}: degrees have no method, so the row before is held", name)
                 said["methods"] = "previous"
-        if "rotation_type" in said and said["methods"] == "previous":
-            self._notes.leave_out(f"{part.names[0]}: values between rows", HELD)
+        elif "rotation_type" in said and said.get("methods") == "previous":
+            self._notes.leave_out(f"{part.names[0]}: values between rows", why_held(str(said["rotation_type"])))
         if isinstance(said.get("methods"), str) and features is not None:
             said["methods"] = [[0, features, said["methods"]]]
         if "methods" in said and not isinstance(samples, Rows):

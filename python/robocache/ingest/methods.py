@@ -13,7 +13,17 @@ from math import prod
 
 import numpy as np
 
-from ..feature_words import NO_ROTATION, QUATERNION, Block, rotation_vectors, rotations_of, runs, scattered, words_of
+from ..feature_words import (
+    NO_ROTATION,
+    QUATERNION,
+    Block,
+    kinds_of,
+    rotation_vectors,
+    rotations_of,
+    runs,
+    scattered,
+    words_of,
+)
 from .recording import Notes, Ragged, Rows, Samples
 
 # PX4 calls a quaternion q. Elsewhere q is as often joint positions.
@@ -22,7 +32,7 @@ PX4_WORDS = QUATERNION | {"q"}
 _PX4_ANGLE = {"yaw", "heading", "cog", "course", "bearing", "azimuth", "roll", "pitch", "euler"}
 _PX4_OTHER = {
     *NO_ROTATION,
-    *("deg", "degrees", "speed", "delta", "accuracy", "acc", "scale", "torque", "thrust", "body_rate", "ratio"),
+    *("deg", "degrees", "speed", "accuracy", "acc", "scale", "torque", "thrust", "body_rate", "ratio"),
     *("ratios", "variances", "innov", "innovation", "innovations", "test", "integ", "integral", "gain", "weight"),
     *("count", "flag", "flags", "error", "quality", "confidence", "trim", "offset", "control", "input", "stick"),
 }
@@ -273,10 +283,18 @@ def px4_angles(topic: str, names: Sequence[str]) -> list[Block]:
     return runs([i for i, words in enumerate(said) if words & _PX4_ANGLE and not words & _PX4_OTHER], "angle")
 
 
-def method_of_rotation(kind: str) -> str:
-    """Returns the method for a rotation of that kind, in the words of GR00T's modality.json: Euler angles are in radians; rotation
-    vectors and matrices have no method between rows, so they are held."""
-    return "slerp" if kind == "quaternion" else "angle" if kind.startswith("euler") else "previous"
+def method_of_rotation(said: str) -> str:
+    """Returns the method for a rotation of the kind that a word says, such as those of GR00T's modality.json: Euler angles are in
+    radians; rotation vectors, matrices and what is not known have no method between rows, so they are held."""
+    return {"quat": "slerp", "euler": "angle"}.get(next(iter(kinds_of(said)), ""), "previous")
+
+
+def why_held(said: str) -> str:
+    """Returns why a rotation of the kind that a word says is held."""
+    if kinds_of(said):
+        return HELD
+    known = "quaternion, euler_angles_rpy, axis_angle, rotation_6d, matrix"
+    return f"rotation_type {said!r} is none of {known}: the row before is held"
 
 
 def with_held(methods: Sequence[Block], is_whole: Sequence[bool]) -> list[Block]:
@@ -304,4 +322,4 @@ def with_others(methods: Sequence[Block], others: Sequence[Block]) -> list[Block
 
 def declares_whole(dtype: object) -> bool:
     """Whether a file's word for a dtype says bool or integer."""
-    return str(dtype).startswith(("bool", "int", "uint"))
+    return str(dtype).lower().startswith(("bool", "int", "uint"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..episode_rates import median_period_ns
 from ..errors import FileError
 from ..feature_names import read_object
 from .formats import RateOptions
@@ -33,6 +34,9 @@ _PERIODS = ("dt", "control_dt", "control_timestep", "timestep")
 # These are a simulation's steps if one of STEPS is beside them: a row is that many steps.
 _OF_SIMULATION = ("dt", "timestep", "sim_dt", "physics_dt", "sim_timestep", "physics_timestep")
 STEPS = ("decimation", "frame_skip", "frameskip", "action_repeat", "control_decimation")
+# Rates of two clocks are reported if they differ by this share of one, and refused if one is so many times the other and an option
+# chooses between them.
+OTHER_RATE, CONTRADICTION = 0.02, 2.0
 # Robots are not recorded more slowly: a longer period counts milliseconds, or something else.
 _LONGEST_PERIOD_S = 1
 _LONGEST_STEP_S = 10.0
@@ -84,6 +88,29 @@ def tell_rates(source: Path, options: RateOptions, notes: Notes) -> None:
         notes.tell(source, rate_hz=options.rate_hz, rate_from="rate_hz")
     else:
         notes.tell(source, rates=rates)
+
+
+def compare_rates(
+    what: str, time_ns: np.ndarray, said: Mapping[str, float], notes: Notes, where: object = None
+) -> None:
+    """Reports rates that a source declares where its stamps, which stay its clock, have another one.
+
+    what: the clock or the stream.
+    said: as in :func:`find_rate`.
+    where: of a source whose option `rate_hz` can replace its clock.
+
+    Raises:
+        SourceError: `where` is given, and a rate contradicts the stamps.
+    """
+    rows_hz = 1e9 / median_period_ns(time_ns)
+    for by, rate_hz in said.items():
+        both = f"{rows_hz:.4g} rows a second (median), though {by} says {rate_hz:g}"
+        if where is not None and max(rows_hz, rate_hz) > CONTRADICTION * min(rows_hz, rate_hz):
+            raise SourceError(
+                f"{where}: {what}: {both}: they contradict each other; rate_hz (--rate-hz) says which it is"
+            )
+        if abs(rows_hz / rate_hz - 1) > OTHER_RATE:
+            notes.assume(what, f"its stamps, {both}")
 
 
 @lru_cache(maxsize=1)  # the streams of a recording ask for the same ones

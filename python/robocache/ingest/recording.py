@@ -47,6 +47,7 @@ ATTRIBUTES = {
     "task": "true: its text is the task that holds from each row's stamp on",
     "labels": "of a camera: whether its pixels are labels, where its name does not say so",
     "texts": "of whole numbers: the table in the provenance that has their texts, as lerobot.tasks",
+    "words": "of whole numbers that their type names: {word: number}, or by the name of a feature {name: {word: number}}",
 }
 # Angles in radians are a turn at most, and some noise.
 MOST_RADIANS = 6.5

@@ -21,7 +21,7 @@ from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
 from .methods import VECTOR_POSE
-from .rate import find_rate, nominal_time_ns, refuse_no_seconds, said_rates
+from .rate import compare_rates, find_rate, nominal_time_ns, refuse_no_seconds, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, naming
 from .zarr_store import Array, Contents, Store, Zip, find_contents, open_array, open_store, parts, read_json
 
@@ -242,30 +242,18 @@ def _find_clock(
         for array in arrays:
             if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
                 notes.assume("clock 'data/timestamp'", "seconds, by its name")
-                _compare_rates(array, root, dict(said_rates(attributes, "attribute ")), notes)
+                seconds = array.rows(0, min(_LOOKED_AT_STAMPS, array.shape[0])).reshape(-1)
+                said = dict(said_rates(attributes, "attribute "))
+                try:
+                    compare_rates("clock 'data/timestamp'", seconds * 1e9, said, notes, root)
+                except SourceError as error:
+                    raise FileError(str(error)) from error
                 return _Clock(array, None)
     why = "no data/timestamp (float64, seconds) is its clock, and no attribute of the root says a rate"
     try:
         return _Clock(None, find_rate(options.rate_hz, root, why, dict(said_rates(attributes, "attribute ")), notes)[0])
     except SourceError as error:
         raise FileError(str(error)) from error  # nothing to skip to
-
-
-def _compare_rates(array: Array, root: Path, said: dict[str, float], notes: Notes) -> None:
-    """Compares the rate of the stamps with those that attributes say.
-
-    Raises:
-        FileError: they differ by much.
-    """
-    steps = np.diff(array.rows(0, min(_LOOKED_AT_STAMPS, array.shape[0])).reshape(-1))
-    steps = steps[steps > 0]
-    rows_hz = 1 / float(np.median(steps)) if len(steps) else 0.0
-    for what, rate_hz in said.items():
-        if rows_hz and abs(rows_hz / rate_hz - 1) > 0.1:
-            both = f"{rows_hz:.4g} rows a second by data/timestamp (median), {rate_hz:g} by {what}"
-            if max(rows_hz, rate_hz) > 2 * min(rows_hz, rate_hz):
-                raise FileError(f"{root}: {both}: they contradict each other; rate_hz (--rate-hz) says which it is")
-            notes.assume("clock 'data/timestamp'", both)
 
 
 # ---- an episode ----

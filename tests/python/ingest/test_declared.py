@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from hdf5_files import image_file
 from lerobot_files import Episode, write_lerobot
+from robocache.ingest.declared import EpisodeFacts
+from robocache.ingest.recording import Notes, Rows
 
 import robocache
 
@@ -376,6 +378,19 @@ def test_a_file_without_units_goes_with_those_that_have_some(append, first, tmp_
     assert len(dataset.episodes) == 2
     assert dataset["observations/qpos"].attributes == ({"units": "rad"} if first == 0 else {})
     assert bool(first) == any("its units" in one.what for one in report.left_out)
+    assert (first == 0) == any("none in some recordings, taken as rad" in one.reason for one in report.assumed)
+
+
+def test_a_rate_in_a_column_that_no_stream_comes_at_is_said():
+    notes = Notes("csv", {}, "stop")
+    for fps in (10, 30):
+        facts = EpisodeFacts("a", notes)
+        facts.see("arm", Rows(np.arange(5) * 10**8, np.zeros((5, 1))))
+        facts.see("counted", Rows(np.arange(5) * 10**7, np.zeros((5, 1)), clock="nominal"))
+        facts.say({"fps": fps, "frequency of what": 3}, "a", None)
+    assert [(one.what, one.reason) for one in notes.assumed] == [
+        ("rate by column fps", "30, but no stream comes at it; the nearest, arm, has 10 rows a second (median)")
+    ]
 
 
 # ---- packed numbers, colours, dimensions ----
@@ -408,6 +423,53 @@ def test_numbers_that_attributes_scale_are_what_they_mean(form, attributes, tmp_
     np.testing.assert_array_equal(np.asarray(stream.values), expected)
     # Whole numbers stay so between rows, though NaN needs floats.
     assert stream.attributes.get("methods") == (None if is_scaled else [[0, 2, "previous"]])
+
+
+@pytest.mark.parametrize("later", ["_FillValue", "scale_factor"])
+def test_what_only_a_later_recording_declares_of_its_numbers(later, tmp_path):
+    """Modes of the first episode are whole as before; one number of two scales is said."""
+    stored = [np.array([[1, 5], [3, 9], [1, 5]], np.int16), np.array([[2, -999], [4, 6], [2, 8]], np.int16)]
+    for number, values in enumerate(stored):
+        with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
+            file["action"] = np.zeros((3, 2))
+            modes = file.create_dataset("observations/mode", data=values)
+            if number:
+                modes.attrs[later] = {"_FillValue": -999, "scale_factor": 0.5}[later]
+    report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
+    dataset = robocache.open(tmp_path / "cache")
+    said = [one.reason for one in report.assumed if one.what == "values of observations/mode"]
+    if later == "scale_factor":
+        assert any("none in others, whose numbers are kept as they are stored" in reason for reason in said)
+        return
+    expected = np.concatenate(stored).astype(float)
+    expected[3, 1] = np.nan
+    np.testing.assert_array_equal(dataset["observations/mode"].values, expected)
+    assert dataset["observations/mode"].attributes["methods"] == [[0, 2, "previous"]]
+    assert said == ["_FillValue -999: NaN, so float64"]
+    assert not any("its methods" in one.what for one in report.left_out)
+
+
+@pytest.mark.parametrize("second", ["same", "without", "other"])
+def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
+    words = {"OPEN": 0, "CLOSED": 1}
+    types = {"same": words, "without": None, "other": {"CLOSED": 0, "OPEN": 1}}
+    for number, given in enumerate((words, types[second])):
+        dtype = np.dtype(np.uint8) if given is None else h5py.enum_dtype(given, basetype=np.uint8)
+        with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
+            file["action"] = np.zeros((3, 2))
+            file.create_dataset("observations/gripper", data=np.array([0, 1, 0], np.uint8), dtype=dtype)
+            file.create_dataset("first", data=np.uint8(1), dtype=dtype)
+            file.attrs.create("last", np.uint8(0), dtype=dtype)
+    if second == "other":
+        with pytest.raises(robocache.Error, match=r"'observations/gripper'.*OPEN.*but before it"):
+            robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
+        return
+    report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
+    stream = robocache.open(tmp_path / "cache")["observations/gripper"]
+    assert stream.attributes == {"words": words} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
+    assert any("its words" in one.what for one in report.assumed) == (second == "without")
+    left = {one.what: one.reason for one in report.left_out}
+    assert left["first: words"] == left["attribute last: words"] == "its number is kept: 0 OPEN, 1 CLOSED"
 
 
 def test_whole_numbers_that_float64_does_not_hold_are_refused_beside_a_fill_value(tmp_path):

@@ -116,6 +116,26 @@ def test_calibrations_that_differ_stay_with_their_recordings(picture, tmp_path):
     assert [told["cam0"]["intrinsics"][0] for told in yields.told["sensors"].values()] == [40.5, 41]
 
 
+@pytest.mark.parametrize(("model", "is_kept"), [("PinHole", True), ("omni", False)])
+def test_words_of_camera_models(model, is_kept, picture, tmp_path):
+    camera(tmp_path / "mav0/cam0", picture, calibration=CAMERA.replace("pinhole", model))
+    yields = Yields("euroc", tmp_path)
+    assert (yields.facts["cam0"]["intrinsics"] is not None) == is_kept
+    assert yields.left_out.get("cam0: intrinsics", "").startswith("" if is_kept else "of camera_model 'omni'")
+
+
+def test_a_declared_rate_that_stamps_contradict_is_said(tmp_path):
+    rates = {"imu0": (200, 200), "imu1": (20, 200), "imu2": (200, 190)}
+    for name, (declared, hz) in rates.items():
+        rows = "".join(f"{1403715273262142976 + k * 10**9 // hz},{k}\n" for k in range(20))
+        sensor(tmp_path / "mav0" / name, f"rate_hz: {declared}\n", f"#timestamp [ns],a\n{rows}")
+    said = {one.what: one.reason for one in Yields("euroc", tmp_path).notes.assumed if one.what.startswith("clock of")}
+    assert said == {
+        "clock of imu1": "its stamps, 200 rows a second (median), though sensor.yaml: rate_hz says 20",
+        "clock of imu2": "its stamps, 190 rows a second (median), though sensor.yaml: rate_hz says 200",
+    }
+
+
 def test_frames_of_another_size_have_no_intrinsics_of_before(picture, tmp_path):
     camera(tmp_path / "mav0/cam0", picture)
     yields = Yields("euroc", tmp_path, image_size="4x4")

@@ -613,6 +613,36 @@ def test_gr00t_declares_kinds_of_rotations(tmp_path):
     np.testing.assert_allclose(wrapped(got - exact), 0, atol=1e-5)
 
 
+def test_gr00ts_words_for_rotations_in_any_case(tmp_path):
+    n, fps = 40, 20
+    turns = turning(n)
+    quaternions = Rotation.from_euler("z", turns[:, None]).as_quat()
+    state = np.concatenate([quaternions, np.stack([turns] * 3, axis=1), quaternions[:, :3]], axis=1).astype(np.float32)
+    time_s = np.arange(n) / fps + 0.001 * (np.arange(n) % 2)
+    write_lerobot(tmp_path / "source", [Episode({"observation.state": state}, timestamp=time_s)], fps=fps)
+    cut = {
+        "quat": {"start": 0, "end": 4, "rotation_type": "QUATERNION"},
+        "euler": {"start": 4, "end": 7, "rotation_type": "Euler_Angles_RPY"},
+        "other": {"start": 7, "end": 10, "rotation_type": "gibbs"},
+        "none": {"start": 4, "end": 5, "rotation_type": None},
+    }
+    parts = {name: {name: cut[name]} for name in cut}
+    held = {}
+    for name, part in parts.items():
+        report = robocache.ingest(tmp_path / "source", tmp_path / name, mapping={"state": part})
+        stream = robocache.open(tmp_path / name).streams[f"state.{name}"]
+        held[name] = stream.attributes.get("methods"), [one.reason for one in report.left_out if "held" in one.reason]
+    assert held["quat"] == ([[0, 4, "slerp"]], [])
+    assert held["euler"] == ([[0, 3, "angle"]], [])
+    assert held["other"][0] == [[0, 3, "previous"]]
+    assert "rotation_type 'gibbs' is none of quaternion, euler_angles_rpy" in held["other"][1][0]
+    assert held["none"] == (None, [])
+    exact = Rotation.from_euler("z", np.interp(time_s[:-1] + 0.02, time_s, np.unwrap(turns))[:, None]).as_quat()
+    for i in range(4):
+        got = between(robocache.open(tmp_path / "quat"), "state.quat", 0.02, i, n)
+        np.testing.assert_allclose(np.abs(got), np.abs(exact[:, i]), atol=1e-4)
+
+
 @pytest.mark.parametrize("units", [None, "deg"])
 def test_euler_angles_of_gr00t_in_degrees_are_held(tmp_path, units):
     """Angles in radians turn at 2 pi: 170 to 190 degrees would pass through every angle."""
@@ -757,7 +787,8 @@ def test_angles_in_px4_logs(tmp_path):
         messages.append(ulog.data(1, 1000 + k * 100_000, "ff", 9.0 * k, -9.0 * k))
     dataset = ingested(ulog.write(tmp_path, *messages), tmp_path)
     check_angle(dataset, "vehicle_local_position", 1, angles, 0.1)
-    assert dataset.streams["vehicle_local_position"].attributes["methods"] == [[1, 2, "angle"], [3, 4, "previous"]]
+    check_angle(dataset, "vehicle_local_position", 2, angles, 0.1)  # a delta of headings is one
+    assert dataset.streams["vehicle_local_position"].attributes["methods"] == [[1, 3, "angle"], [3, 4, "previous"]]
     assert "methods" not in dataset.streams["vehicle_rates_setpoint"].attributes  # rad/s, beyond pi
 
 

@@ -579,7 +579,7 @@ def test_stamps_that_contradict_the_rate_of_an_attribute(fps, refused_, tmp_path
     stamps = np.arange(17) / 10
     store = write_store(tmp_path / "store.zarr", {"timestamp": stamps}, attributes={"fps": fps})
     if refused_:
-        refused(store, "10 rows a second by data/timestamp (median)", rate_hz=None)
+        refused(store, f"'data/timestamp': 10 rows a second (median), though attribute fps says {fps}", rate_hz=None)
         return
     report = robocache.ingest(store, tmp_path / "cache")
     said = [one.reason for one in report.assumed if "rows a second" in one.reason]

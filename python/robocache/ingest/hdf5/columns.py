@@ -22,7 +22,7 @@ from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
 from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts
-from .datasets import Dataset, Tree, memory_type, plain
+from .datasets import Dataset, Tree, enum_words, memory_type, plain, say_words
 
 # What is read at once.
 _PART_BYTES = 32 << 20
@@ -102,6 +102,7 @@ def take_constants(tree: Tree, rows: int, notes: Notes, beside: Sequence[str] = 
                 cells = np.asarray(dataset[:]).reshape(-1)
                 values = [plain(cell) for cell in cells.tolist()]
                 columns[key] = values[0] if len(values) == 1 else values
+                say_words(key, dataset.dtype, notes)
         else:
             notes.leave_out(key, f"{_type_name(dataset.dtype)} {list(shape)}: neither a row a step nor a few values")
     return columns
@@ -150,10 +151,13 @@ class Column:
             if not self._is_written():
                 self.notes.leave_out(self.stream, "declared, never written")
                 return
+            words = enum_words(self._type)
             for stream, samples in self._samples(options, kinds):
                 if isinstance(samples, Frames):
                     for attributes in (self.dataset.attributes, *self.dataset.above):
                         say_colors([stream], attributes, self.notes)
+                if words:
+                    samples = replace(samples, attributes={**samples.attributes, "words": words})
                 yield stream, samples
 
     def _read(self, start: int, stop: int) -> np.ndarray:

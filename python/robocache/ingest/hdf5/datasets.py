@@ -345,6 +345,7 @@ def _sort_in(tree: Tree, path: str, dataset: Dataset, notes: Notes) -> None:
         if dtype.itemsize > _FACT_BYTES:
             notes.leave_out(path, f"{dtype.itemsize} bytes that are no rows")
         else:
+            say_words(path, dtype, notes)
             _take_fact(tree.facts, path, dataset[0] if shape else dataset[()], notes)
     else:
         tree.datasets[path] = dataset
@@ -399,6 +400,7 @@ def _take_attribute(facts: dict[str, Any], node: h5py.Group | Dataset, name: byt
             where = (h5py.h5i.get_name(node.id) or b"?").decode(errors="backslashreplace")
             file = os.fsdecode(h5py.h5f.get_name(node.id))
             raise SourceError(f"{file}: {where}: attribute {shown}: {error}") from error
+        say_words(what, kind.dtype, notes)
         _take_fact(facts, shown, value, notes)
 
 
@@ -440,6 +442,18 @@ def _take_fact(facts: dict[str, Any], name: str, value: Any, notes: Notes) -> No
         isinstance(value, float | np.floating) and not math.isfinite(value)
     ):
         notes.leave_out(name, f"neither a scalar nor a list of scalars: {type(value).__name__}")
+
+
+def enum_words(dtype: np.dtype[Any]) -> dict[str, int]:
+    """Returns the numbers of an enumeration's words; nothing of other types."""
+    words = {escaped(word): int(number) for word, number in (h5py.check_enum_dtype(dtype.base) or {}).items()}
+    return dict(sorted(words.items(), key=lambda one: one[1]))
+
+
+def say_words(name: str, dtype: np.dtype[Any], notes: Notes) -> None:
+    """Reports the words of an enumeration of which a column keeps the number."""
+    if words := enum_words(dtype):
+        notes.leave_out(f"{name}: words", f"its number is kept: {', '.join(f'{n} {w}' for w, n in words.items())}")
 
 
 def plain(value: Any) -> Any:

@@ -29,6 +29,7 @@ class Leaf:
     fields: of messages, theirs.
     of: the type of the message whose field it is; "" where messages have none.
     whole: whether floats hold whole numbers or bools, because messages may lack them.
+    words: of an enumeration its words and their numbers.
     """
 
     path: str
@@ -38,6 +39,7 @@ class Leaf:
     fields: tuple[Leaf, ...] = ()
     of: str = ""
     whole: bool = False
+    words: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_whole(self) -> bool:

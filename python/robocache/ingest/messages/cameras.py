@@ -51,7 +51,7 @@ _READ = (*ENCODINGS, *_PAIRS, *_PLANES)
 _VIDEO = {"[hx]264": "h264", "[hx]265|hevc": "hevc", "av1": "av1", "vp9": "vp9", "vp8": "vp8"}
 # A format that names an encoding of colours and the file's codec. compressed_image_transport compresses BGR and writes "bgr8" behind
 # the codec; early versions wrote no such word and compressed RGB as BGR, so its subscriber exchanges red and blue there.
-_COLOURS_OF_FILES = re.compile(r"(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
+_COLOURS_OF_FILES = re.compile(r"(?i)(rgb|bgr)a?(8|16);(?!.*compressed bgr)")
 # Topics of image_proc and of drivers that rectify: "/left/image_rect_color".
 _RECTIFIED = re.compile(r"(?<![a-z])rect(ified)?(?![a-z])")
 # Metres of a unit of depth, by REP 118: 32FC1 is metres, without a unit. mono16 is brightness.

@@ -76,7 +76,9 @@ class ProtobufDecoder:
             repeated = field.is_repeated
             if field.cpp_type in _NUMBERS:
                 kind: Any = "numbers" if repeated else "number"
-                leaves.append(Leaf(name, kind, np.dtype(_NUMBERS[field.cpp_type]), of=descriptor.full_name))
+                words = tuple((one.name, one.number) for one in field.enum_type.values) if field.enum_type else ()
+                dtype = np.dtype(_NUMBERS[field.cpp_type])
+                leaves.append(Leaf(name, kind, dtype, of=descriptor.full_name, words=words))
             elif field.type == FieldDescriptor.TYPE_STRING:
                 leaves.append(Leaf(name, "texts" if repeated else "text"))
             elif field.type == FieldDescriptor.TYPE_BYTES and not repeated:

@@ -402,6 +402,8 @@ class Topic:
         shape: Sequence[int],
     ) -> dict[str, Any]:
         """What is said of a stream of these fields; which of them are quaternions by their messages' types, and which are held."""
+        if words_of_enums := {leaf.path: dict(leaf.words) for leaf in leaves if leaf.words}:
+            attributes = {**attributes, "words": words_of_enums}
         package, _, name = self._origin.schema.partition("/msg/")
         if self._origin.is_held or (package == "px4_msgs" and px4_of_several(name)):
             return attributes if dtype.kind in "biu" else {**attributes, "methods": [[0, prod(shape), "previous"]]}
