@@ -203,6 +203,11 @@ def compare(one: Sequence[str], other: Sequence[str]) -> str:
     return "order" if moved or (own != others and sorted(own) == sorted(others)) else "others"
 
 
+def are_same(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether as many names are the same in the same order, but for what all of a list begin or end with."""
+    return list(one) == list(other) or (len(one) == len(other) and _without_common(one) == _without_common(other))
+
+
 def _without_common(names: Sequence[str]) -> list[str]:
     begin, end = (_common(names), _common([name[::-1] for name in names])) if names else (0, 0)
     return [name[begin : max(begin, len(name) - end)] for name in names]

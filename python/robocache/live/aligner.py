@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from .. import _lib, errors
 from .._check import number, whole
+from ..feature_names import are_same
 from ..spec import Spec
 
 _ring_open = _lib.function("ring_open")
@@ -56,8 +58,10 @@ class Ring:
         on_rewind: a stamp that is older than the newest by more than `span_s`: ``"refuse"``: the row is dropped; ``"segment"``: it
             is the first of a new segment, over whose start no window reaches.
         most_ahead_s: a stamp more than this ahead of its arrival is refused, as is one at 0 or below.
+        names: of the features of a row, in its order. None: rows are taken to have the order of the aligner's spec.
 
     Attributes:
+        names: those given, or those of the first aligner's spec or of the topic that has some; others are refused there.
         newest_ns: the largest stamp, or None.
         arrival_ns: when the last row came that was kept, or None.
         counts: ``{"pushed", "kept", "reordered", "too_late", "refused", "segments", "duplicates"}``: what became of the rows.
@@ -82,6 +86,7 @@ class Ring:
         codec: str | None = None,
         on_rewind: str = "refuse",
         most_ahead_s: float = 1.0,
+        names: Sequence[str] | None = None,
     ) -> None:
         extents = [whole("shape", extent) for extent in shape]
         self.shape, self.dtype, self.codec = tuple(extents), _lib.dtype_name(dtype), codec
@@ -96,6 +101,28 @@ class Ring:
         )
         self._numpy = _lib.numpy_dtype(self.dtype)
         self.span_s, self.lateness_s = float(span_s), float(lateness_s)
+        self.names: list[str] | None = None
+        self._name("names", names)
+
+    def _name(self, where: str, names: Sequence[str] | None) -> None:
+        """Names the features, or compares names with those that the ring has.
+
+        Raises:
+            ArgumentError, ArgumentTypeError: they are other ones or in another order, or not one a feature.
+        """
+        if not names:
+            return
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise errors.ArgumentTypeError(f"{where}: expected a list of names, got {names!r}")
+        if len(names) != math.prod(self.shape):
+            raise errors.ArgumentError(
+                f"{where}: expected one for each of {math.prod(self.shape)} features, got {len(names)}"
+            )
+        if self.names is not None and not are_same(self.names, names):
+            raise errors.ArgumentError(
+                f"{where}: expected the features of the ring's rows in their order, {self.names}, got {list(names)}"
+            )
+        self.names = self.names or list(names)
 
     def push(self, time_ns: int, row: Any, arrival_ns: int | None = None) -> str:
         """Takes a row.
@@ -192,8 +219,8 @@ class Aligner:
     batch takes the same memory: copy what you keep. One thread uses an aligner.
 
     Raises:
-        ArgumentError, ArgumentTypeError: a key without a ring, rows of another shape, dtype or codec than the spec's, a span shorter
-            than the window.
+        ArgumentError, ArgumentTypeError: a key without a ring, rows of another shape, dtype or codec than the spec's, features of
+            other names or in another order, a span shorter than the window.
 
     Example:
         >>> aligner = robocache.live.Aligner("spec.json", {"joint": joint})
@@ -214,6 +241,12 @@ class Aligner:
         if not isinstance(rings, Mapping) or not all(isinstance(ring, Ring) for ring in rings.values()):
             raise errors.ArgumentTypeError(f"rings: expected {{key: Ring}}, got {rings!r}")
         self.rings = dict(rings)
+        keys = self.spec.keys
+        for key, ring in self.rings.items():
+            rows = keys[key]["rows"] if key in keys else None
+            names = rows["names"] if rows is not None else None
+            if names and math.prod(ring.shape) == len(names):  # rows of another shape are refused below
+                ring._name(f"rings[{key!r}]: the spec's names", names)
         self._max_age_ns = None if max_age_s is None else _ns("max_age_s", max_age_s)
         if isinstance(outputs, str) or not isinstance(outputs, Sequence):
             raise errors.ArgumentTypeError(f"outputs: expected a list of keys, got {outputs!r}")

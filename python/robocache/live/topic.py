@@ -45,7 +45,7 @@ class Topic:
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument: a stream that the topic does not have, or rings whose rows differ from
-            the stream's.
+            the stream's; names in another order than a ring's.
 
     Example:
         >>> names = spec.keys["/joint_states/position"]["rows"]["names"]
@@ -77,6 +77,8 @@ class Topic:
             raise errors.ArgumentError(f"names: expected streams of rings, got {unknown}")
         if stamp not in ("auto", "log"):
             raise errors.ArgumentError(f"stamp: expected 'auto' or 'log', got {stamp!r}")
+        for stream, of in names.items():
+            rings[stream]._name(f"names[{stream!r}]", of)
         self.topic, self.schema, self.rings = _lib.text("topic", topic), _lib.text("schema", schema), dict(rings)
         plan = make_plan(
             self.topic,

@@ -242,6 +242,31 @@ def test_rings_that_are_not_the_specs(tmp_path):
         robocache.live.Aligner(spec, {"joint": ring}, device="cuda", framework="numpy")
 
 
+def test_features_in_another_order_than_the_specs(tmp_path):
+    names = ["arm.a", "arm.b"]
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        writer.stream("joint", names=names)
+        episode.append("joint", np.arange(4) * 10**7, np.zeros((4, 2), np.float32))
+    window = {"joint": Window([0.0])}
+    loader = robocache.Loader(robocache.open(tmp_path / "cache"), batch_size=1, delta_timestamps=window, device="cpu")
+    spec = loader.spec
+
+    def ring(names):
+        return robocache.live.Ring((2,), "float32", span_s=1, names=names)
+
+    for same in (names, ["a", "b"], None):
+        one = ring(same)
+        robocache.live.Aligner(spec, {"joint": one})
+        assert one.names == (same or names)
+    for other in (["b", "a"], ["arm.b", "arm.a"], ["x", "y"]):
+        with pytest.raises(robocache.ArgumentError, match=r"rings\['joint'\].*got \['arm.a', 'arm.b'\]"):
+            robocache.live.Aligner(spec, {"joint": ring(other)})
+    with pytest.raises(robocache.ArgumentError, match="names: expected one for each of 2 features, got 3"):
+        ring(["a", "b", "c"])
+    with pytest.raises(robocache.ArgumentTypeError, match="names: expected a list of names, got 'ab'"):
+        ring("ab")
+
+
 def test_rows_that_are_not_the_rings():
     ring = robocache.live.Ring((2,), "float32", span_s=1)
     for row in (np.zeros(3, np.float32), np.zeros(2), np.zeros((1, 2), np.float32)):
