@@ -65,6 +65,8 @@ _OF_PARTS = {
     *("speed", "count", "counts", "error", "torque", "weight", "weights"),
 }
 _GRIDS = {(2, 3), (3, 2), (3, 3), (3, 4), (4, 4)}
+# Of points xyzw says homogeneous coordinates.
+_POINTS = {"point", "points", "cloud", "clouds", "pointcloud", "pointclouds", "pcd", "vertices", "keypoints"}
 # Parts of a row by the words of its stream's name: xyz_wxyz is a position and a quaternion. By each part its numbers.
 _PARTS = {
     **dict.fromkeys(("xyz", "pos", "position", "point", "points", "trans", "translation", "pose"), 3),
@@ -178,8 +180,9 @@ def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) ->
     """Returns the rotation vectors and matrices that names declare, which are held: numbers between two are no rotation between."""
     last = last_part(stream)
     words = words_of(last) | set(re.findall(r"(?<![A-Za-z])[RT](?![A-Za-z])", last))  # R, T_WC
+    of_group = words_of(last_part(stream.removesuffix(last)[:-1]))  # object_poses/cube
     flat = {9: _FLAT_ROTATION, 12: _FLAT_TRANSFORM, 16: _FLAT_TRANSFORM}.get(shape[-1] if shape else 0, set())
-    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and words & _MATRIX) or words & flat
+    is_matrix = (tuple(shape[-2:]) in ((3, 3), (3, 4), (4, 4)) and (words | of_group) & _MATRIX) or words & flat
     if is_matrix and not words & NO_ROTATION:
         return [[0, prod(shape), "previous"]]
     if shape and shape[-1] == 6 and _says_six(last) and not words & NO_ROTATION:
@@ -254,18 +257,20 @@ def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words:
     features = prod(shape)
     starts = []
     of_four = words_of(last_part(stream)).isdisjoint(_OF_PARTS) or len(shape) > 1
+    of_points = len(shape) > 1 and not words_of(stream).isdisjoint(_POINTS)
     if shape and shape[-1] == 4 and says(stream, ROTATIONS.union(words) if of_four else words):
         starts = list(range(0, features, 4))
     elif len(names) == features:
-        starts = _by_names(names, words)
-    if not starts and shape and says(stream, _WITH_ORDER):
+        starts = _by_names(names, words, says(stream, ROTATIONS))
+    if not starts and shape and says(stream, _WITH_ORDER) and not of_points:
         starts = [
             row + start for row in range(0, features, shape[-1] or 1) for start in _quaternions_in(stream, shape[-1])
         ]
     return [[start, start + 4, "slerp"] for start in starts]
 
 
-def _by_names(names: Sequence[str], words: Set[str]) -> list[int]:
+def _by_names(names: Sequence[str], words: Set[str], of_rotations: bool = False) -> list[int]:
+    """Returns where quaternions begin by the names of features; `of_rotations` if the stream's name says what they are."""
     components = _components_of(names)
     numbered = [{match[1]: match[2]} if (match := _NUMBERED.fullmatch(name)) else {} for name in names]
     sizes: dict[str, int] = {}
@@ -283,7 +288,9 @@ def _by_names(names: Sequence[str], words: Set[str]) -> list[int]:
             four = found[start : start + 4]
             if any(
                 "".join(sorted(one[stem] for one in four)) in letters
-                and says(stem, of)
+                and (
+                    says(stem, of) or (of_rotations and found is components and words_of(stem).isdisjoint(NO_ROTATION))
+                )
                 and (found is components or sizes[stem] == 4)
                 for stem in set(four[0]).intersection(*four[1:])
             ):

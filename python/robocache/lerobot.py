@@ -24,7 +24,7 @@ import numpy as np
 from . import _lib, errors
 from ._check import wholes
 from ._printable import ranges
-from .dataset import Dataset
+from .dataset import Dataset, Stream
 from .former_options import takes_former_options
 from .ingest.files import check_file
 from .ingest.formats.lerobot import INDEX_COLUMNS
@@ -154,7 +154,7 @@ class LeRobotLoader(Loader):
         self._extra = ["time_ns", "anchor_index", *(f"{name}_age" for name in one_step)]
         self._extra += [f"{name}_is_pad" for name in one_step if name not in masked]
         numbers_alone = [name for name in kinds if name not in self._texts]
-        self._widened = [name for name in numbers_alone if kinds[name].kind in "iu" and kinds[name] != np.int64]
+        self._widened = [name for name in numbers_alone if kinds[name].kind in "iu" and _fits_int64(streams[name])]
         numbers = episode_numbers(dataset)
         self._numbers: Any = None  # of the cache's episodes, where they are not 0, 1, 2, ...
         if not np.array_equal(numbers, np.arange(len(numbers))):
@@ -206,6 +206,10 @@ class LeRobotLoader(Loader):
             warnings.simplefilter("ignore", LoaderWarning)  # the loader that was pickled has said it
             LeRobotLoader.__init__(self, pickled["dataset"], **pickled["arguments"])
         self.load_state_dict(pickled["state"])
+
+
+def _fits_int64(stream: Stream) -> bool:
+    return stream.dtype != np.uint64 or int(np.max(stream.values, initial=0)) < 2**63
 
 
 def _read_json(path: Path) -> Any:
@@ -746,7 +750,8 @@ def _refuse_unknown(wanted: Any) -> None:
 
 def _without_excluded(wanted: Any, meta: LeRobotMetadata) -> list[int] | None:
     """The episodes to train on; None for all."""
-    excluded = set(getattr(wanted, "exclude_episodes", None) or ())
+    given = getattr(wanted, "exclude_episodes", None)
+    excluded = set() if given is None else set(wholes("dataset.exclude_episodes", given).tolist())
     if not excluded:
         return wanted.episodes  # type: ignore[no-any-return]
     if unknown := sorted(excluded - set(range(meta.total_episodes))):

@@ -104,6 +104,21 @@ def test_two_episodes(rng, tmp_path):
     assert {"state/joint/velocity", "*.json"} <= told
 
 
+def test_of_steps_that_overlap_the_one_that_began_last_holds(rng, tmp_path):
+    stamps = write(tmp_path / "a", rng, 1, {2: 8}, depth=False)[2]["timestamp"]
+    info = tmp_path / "a/task_info/task_1.json"
+    told = json.loads(info.read_text())
+    told[0]["label_info"]["action_config"] = [
+        {"start_frame": 3, "end_frame": 5, "action_text": "Open the lid.", "skill": "Open"},
+        {"start_frame": 0, "end_frame": 7, "action_text": "Tidy.", "skill": "Place"},
+    ]
+    info.write_text(json.dumps(told))
+    robocache.ingest(tmp_path / "a", tmp_path / "cache", video=False)
+    time_ns, texts = robocache.open(tmp_path / "cache").episode(0)["task"]
+    assert list(texts) == ["Tidy.", "Open the lid.", "Tidy.", ""]
+    assert time_ns.tolist() == stamps[[0, 3, 5, 7]].tolist()
+
+
 def test_simulated_episodes_have_seconds(rng, tmp_path):
     write(tmp_path / "a", rng, 1, {2: 8}, depth=False)
     with h5py.File(tmp_path / "a/proprio_stats/1/2/proprio_stats.h5", "a") as file:

@@ -145,6 +145,19 @@ def test_droid_a_list_of_stamps_says_whose_a_frame_is(rng, tmp_path):
     assert "*.json" not in left_out(notes)  # the list was read
 
 
+def test_droid_a_list_of_more_stamps_than_frames_needs_holes_or_one_frame_less(rng, tmp_path):
+    left = [0, 1, 3, 4, 5]
+    times = [k / 60 for k in left]
+    streams, notes, captured = droid_video(rng, tmp_path / "holes", left, listed=range(6), times=times, on_error="skip")
+    assert shown(streams["observation/image/ext1"]) == ([captured[row] for row in left], left)
+    assert list(skipped(notes)) == ["a: observation/image/ext1: rows 2"]
+    streams, notes, captured = droid_video(rng, tmp_path / "end", range(5), listed=range(6))
+    assert shown(streams["observation/image/ext1"]) == (captured[:5], [0, 1, 2, 3, 4])
+    streams, notes, _ = droid_video(rng, tmp_path / "unknown", range(2, 6), listed=range(6), on_error="skip")
+    assert "observation/image/ext1" not in streams  # the first two frames or the last two
+    assert list(skipped(notes)) == ["a: observation/image/ext1"]
+
+
 def test_droid_without_video(rng, tmp_path):
     streams, notes, _ = droid_video(rng, tmp_path, range(6), video=False)
     assert "observation/image/ext1" not in streams

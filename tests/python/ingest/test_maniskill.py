@@ -109,6 +109,19 @@ def test_a_file_without_its_json_is_read_without_columns(rng, tmp_path):
     assert list(skipped(notes)) == ["run.h5: metadata"]
 
 
+def test_observations_end_with_the_last_step_all_or_none(rng, tmp_path):
+    trajectory = make(rng, 6)
+    short = {key: values[:6] if key.startswith("obs/") else values for key, values in trajectory.items()}
+    write(tmp_path / "all.h5", {0: short})
+    [(_, streams)], _ = read_all(tmp_path / "all.h5", rate_hz=20)
+    assert len(streams["obs/agent/qpos"][0]) == 6 and len(streams["env_states/actors/cube"][0]) == 7
+    trajectory["obs/agent/qpos"] = trajectory["obs/agent/qpos"][1:]
+    write(tmp_path / "one.h5", {0: trajectory})
+    [(_, streams)], notes = read_all(tmp_path / "one.h5", rate_hz=20, on_error="skip")
+    assert "obs/agent/qpos" not in streams and len(streams["obs/extra/is_grasped"][0]) == 7
+    assert any("obs/agent/qpos" in what and "6 rows, expected 7" in why for what, why in skipped(notes).items())
+
+
 @pytest.mark.parametrize("odd", ["actions", "obs/agent/qpos", "rewards"])
 def test_what_is_damaged_is_named_and_the_rest_kept(odd, rng, tmp_path):
     first, second = make(rng, 8), make(rng, 8)

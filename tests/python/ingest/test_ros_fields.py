@@ -20,6 +20,7 @@ from ros_files import (
     joints,
     message,
     read,
+    serialize,
     strings,
     write_bag1,
     write_channel,
@@ -808,6 +809,49 @@ def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, pub
     np.testing.assert_allclose(found[: len(x) - 1, 0, 0], expected, atol=1e-6)
     assert [one.streams for one in report.assumed] == [["/cmd"]] * held
     assert not held or "2 publishers" in report.assumed[0].reason
+
+
+def test_joints_and_transforms_of_two_declared_publishers_are_held_too(tmp_path):
+    kinds = {"/joints": "sensor_msgs/msg/JointState", "/tf": "tf2_msgs/msg/TFMessage"}
+    with (tmp_path / "a.mcap").open("wb") as file:
+        writer = Writer(file)
+        writer.start("ros2")
+        channels = {}
+        for topic, kind in kinds.items():
+            schema = writer.register_schema(kind, "ros2msg", definition(kind).encode())
+            for k in range(2):
+                channels[topic, k] = writer.register_channel(topic, "cdr", schema, {"callerid": f"/n{k}"})
+        for k in range(20):
+            turn = message(
+                "geometry_msgs/msg/TransformStamped", header=header(START + k * STEP, "map"), child_frame_id="base"
+            )
+            turn.transform.translation.x = float(k % 2)
+            made = {
+                "/joints": joints(k, ("a",), velocity=False),
+                "/tf": message(kinds["/tf"], transforms=[turn]),
+            }
+            for topic, kind in kinds.items():
+                data = serialize(kind, made[topic])
+                writer.add_message(channels[topic, k % 2], START + k * STEP, data, START + k * STEP)
+        writer.finish()
+    report = robocache.ingest(tmp_path / "a.mcap", tmp_path / "cache")
+    streams = robocache.open(tmp_path / "cache").streams
+    assert streams["/joints/position"].attributes["methods"] == [[0, 1, "previous"]]
+    assert streams["/tf/map/base"].attributes["methods"] == [[0, 7, "previous"]]
+    assert ["/joints"] in [one.streams for one in report.assumed]
+
+
+@pytest.mark.parametrize(("orders", "held"), [("0101101", True), ("0001111", False)])
+def test_joints_in_two_orders_in_turn_are_held(orders, held, tmp_path):
+    """As two nodes that publish the same joints do; one that was started anew may have another order, too."""
+    lists = ("a", "b", "c"), ("c", "a", "b")
+    states = [(START + k, joints(k, lists[int(order)])) for k, order in enumerate(orders)]
+    write_mcap(tmp_path / "a.mcap", {"/joints": ("sensor_msgs/msg/JointState", states)})
+    got = read(tmp_path / "a.mcap")
+    position = got.only["/joints/position"]
+    assert position.attributes.get("methods") == ([[0, 3, "previous"]] if held else None)
+    assert np.array(position.rows).tolist() == [[10.0 * k, 10.0 * k + 1, 10.0 * k + 2] for k in range(len(orders))]
+    assert [one.what for one in got.notes.assumed] == ["one stream of /joints"] * held
 
 
 # ---- names beside arrays ----

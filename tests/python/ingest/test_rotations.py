@@ -423,6 +423,10 @@ def test_a_mapping_and_the_loader_go_before_what_is_declared(turns, tmp_path):
         ("log", ["g", *(f"tcp_xyzw[{i}]" for i in range(4))], (5,), [1]),
         ("position_xyzw", [], (4,), []),
         ("points_xyzw", [], (10, 4), []),
+        ("obs/pointcloud/xyzw", [], (10, 4), []),  # ManiSkill: homogeneous points
+        ("states.end.orientation", [f"{side}_{c}" for side in ("left", "right") for c in "xyzw"], (8,), [0, 4]),
+        ("states.end.position", [f"{side}_{c}" for side in ("left", "right") for c in "xyzw"], (8,), []),
+        ("orientation", ["vel_x", "vel_y", "vel_z", "vel_w", "t"], (5,), []),
         ("tcp_pose", [], (7,), []),
         ("tcp_xyz_wxyz_vel", [], (7,), []),
         ("tcp_pose_xyzw", [], (9,), []),
@@ -728,6 +732,8 @@ def test_actions_without_a_pose_beside_them_are_numbers(rng, tmp_path):
         ("observation/head_camera/cam2world_gl", (4, 4), True),  # ManiSkill and RoboTwin
         ("extrinsic_cv", (3, 4), True),
         ("rotation", (3, 3), True),
+        ("datagen_info/object_poses/cube", (4, 4), True),  # MimicGen and Isaac Lab
+        ("object_poses/mask", (4, 5), False),
         ("rotation_covariance", (3, 3), False),
         ("tactile", (4, 4), False),
     ],

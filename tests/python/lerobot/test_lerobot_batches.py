@@ -95,6 +95,17 @@ def test_the_task_comes_as_text_only_where_asked(source):
     assert batch["task_index"].dtype == torch.int64
 
 
+def test_whole_numbers_are_int64_where_that_holds_them(tmp_path):
+    columns = {"small": np.arange(3, dtype=np.uint64), "large": np.arange(3, dtype=np.uint64) + 2**63}
+    source = write_lerobot(tmp_path / "source", [Episode({"action": np.arange(3.0), **columns})], "v2.1")
+    (batch,) = loader_of(source, cache=tmp_path / "cache", shuffle=False)
+    items = dataset_of(source, cache=tmp_path / "cache")[0:3]
+    for values in (batch, torch.utils.data.default_collate(items)):
+        assert (values["small"].dtype, values["large"].dtype) == (torch.int64, torch.uint64)
+        for name, wrote in columns.items():
+            assert values[name].numpy().tolist() == wrote.tolist()
+
+
 def test_numpy(source):
     items = Items(source, windows(source))
     (batch,) = loader_of(source, delta_timestamps=windows(source), shuffle=False, framework="numpy", device="cpu")

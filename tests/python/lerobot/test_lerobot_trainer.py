@@ -110,6 +110,9 @@ def test_episodes_are_those_that_were_not_excluded(source, lerobot):
         assert made(source, exclude_episodes=[0, 7]).episodes == [1, 2]
     with pytest.raises(robocache.ArgumentError, match=r"dataset\.exclude_episodes: .* all of them"):
         made(source, episodes=[1], exclude_episodes=[1])
+    for no_numbers in (["1"], "1", [True]):
+        with pytest.raises(robocache.ArgumentTypeError, match=r"dataset\.exclude_episodes: expected"):
+            made(source, exclude_episodes=no_numbers)
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,7 @@ def _read_actions(
     steps = label.get("action_config") if isinstance(label, dict) else None
     for key, stream in (("action_text", "task"), ("skill", "skill")):
         texts = [""] * clock.rows
+        spans: list[tuple[int, int, str]] = []
         with notes.reading(f"{what}: {stream}", episode.info):
             for number, step in enumerate(steps if isinstance(steps, list) else []):
                 start, stop, text = (step.get(name) for name in ("start_frame", "end_frame", key))
@@ -248,7 +249,9 @@ def _read_actions(
                     isinstance(start, int) and isinstance(stop, int) and isinstance(text, str) and 0 <= start < stop
                 ):
                     raise SourceError(f"{episode.info}: episode {episode.number}: step {number}: {step!s:.80}")
-                texts[start:stop] = [as_utf8(text)] * len(texts[start:stop])
+                spans.append((start, stop, as_utf8(text)))
+            for start, stop, text in sorted(spans, key=lambda span: span[0]):  # of several, the one that began last
+                texts[start:stop] = [text] * len(texts[start:stop])
             begins = [row for row, text in enumerate(texts) if text != (texts[row - 1] if row else "")]
             if begins:
                 time_ns = clock.time_ns(0, clock.rows)[begins]

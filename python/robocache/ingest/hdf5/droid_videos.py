@@ -72,7 +72,12 @@ class Videos(VideoFrames):
         path, count, rows = index.path, len(index), clock.rows
         stamps = find_stamps(path)
         if received_ns is not None and stamps.exists():
-            frames = _find(received_ns, _read_list(stamps)[:count])
+            listed_ns = np.array(_read_list(stamps), np.int64) * 1_000_000
+            frames_of_list = np.arange(len(listed_ns))
+            if len(listed_ns) > count:  # the video lost frames that the list has
+                frames_of_list = self.match_by_index(stream, what, index, listed_ns, index.time_ns)
+            places = _find(received_ns, listed_ns)
+            frames = np.where(places < 0, -1, np.append(frames_of_list, -1)[places])
             by = f"the stamps in {stamps.name}"
         else:
             frames = self.match_by_index(stream, what, index, clock.time_ns(0, rows), index.time_ns)
@@ -98,9 +103,9 @@ class Videos(VideoFrames):
         yield from self.chunks(f"{camera.what}: {camera.stream}", camera.path, camera.tickets, time_ns[camera.rows])
 
 
-def _find(received_ns: np.ndarray, stamps_ms: list[int]) -> np.ndarray:
+def _find(received_ns: np.ndarray, listed_ns: np.ndarray) -> np.ndarray:
     """Returns the index of each row's stamp in the list, -1 if it is not there. Frames do not go back."""
-    indices = {stamp * 1_000_000: index for index, stamp in reversed(list(enumerate(stamps_ms)))}
+    indices = {stamp: index for index, stamp in reversed(list(enumerate(listed_ns.tolist())))}
     found = np.array([indices.get(stamp, -1) for stamp in received_ns.tolist()], np.int64)
     behind = np.maximum.accumulate(found)
     return np.where(found == behind, found, -1)

@@ -177,8 +177,10 @@ def _read_streams(
 ) -> Iterator[tuple[str, Samples]]:
     """Observation k is at k / rate, and so is the action that is taken on it, with what comes of it."""
     metadata |= take_constants(tree, steps, notes)
+    # Some recorders leave out what follows the last step, of all observations or of none.
+    followed = {stream.split("/")[0] for stream, dataset in tree.datasets.items() if dataset.shape[0] == steps + 1}
     for stream, dataset in tree.datasets.items():
-        rows = dataset.shape[0] if _is_state(stream) and dataset.shape[0] == steps else steps + _is_state(stream)
+        rows = steps + (_is_state(stream) and (stream.split("/")[0] in followed or dataset.shape[0] != steps))
         column = Column(stream, what, tree.where(stream), dataset, nominal(rows, rate_hz), notes)
         for name, samples in column.samples(options, kinds):
             if isinstance(samples, Frames) and name.endswith("/depth") and dataset.dtype.kind in "iu":

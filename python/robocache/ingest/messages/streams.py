@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, pairwise
 from math import prod
 from typing import Any, cast
@@ -272,13 +273,20 @@ class Topic:
         for stream, samples in found:
             owner = self._known.streams.setdefault(stream, self._name)
             if owner == self._name:
-                yield stream, self._as_exported(stream, samples)
+                yield stream, self._as_exported(stream, self._held(samples))
             elif stream not in self._refused:
                 self._refused.add(stream)
                 clash = SourceError(
                     f"{self._origin.where}: {self._name}: its stream {stream} has the name of one of topic {owner}"
                 )
                 self._notes.skip(f"{self._origin.what}: {stream}", clash)
+
+    def _held(self, samples: Samples) -> Samples:
+        """Rows of several subjects, between which nothing lies."""
+        if not self._origin.is_held or not isinstance(samples, Rows | Ragged) or samples.values.dtype.kind in "biu":
+            return samples
+        methods = [[0, prod(samples.values.shape[1:]), "previous"]]
+        return replace(samples, attributes={**samples.attributes, "methods": methods})
 
     def _as_exported(self, stream: str, samples: Samples) -> Samples:
         """Rows of an exported stream as they were."""
@@ -405,7 +413,7 @@ class Topic:
         if words_of_enums := {leaf.path: dict(leaf.words) for leaf in leaves if leaf.words}:
             attributes = {**attributes, "words": words_of_enums}
         package, _, name = self._origin.schema.partition("/msg/")
-        if self._origin.is_held or (package == "px4_msgs" and px4_of_several(name)):
+        if package == "px4_msgs" and px4_of_several(name):
             return attributes if dtype.kind in "biu" else {**attributes, "methods": [[0, prod(shape), "previous"]]}
         names = []
         for leaf in leaves:

@@ -44,6 +44,7 @@ class Subjects:
         self._rows = 0
         self._joints = False
         self._ids: dict[str, Ids] | None = None  # by the paths of fields; None before the first messages
+        self._orders: dict[_Key, Ids] = {}  # of each list of joints
         self._leaves: tuple[Leaf, ...] | None = None  # the type, as :meth:`_see_names` knows it
         self._named: list[Named] = []
         self._unsure: list[Named] = []
@@ -63,6 +64,7 @@ class Subjects:
         facts, topic = self._origin.known.facts, self._origin.topic
         self._settle_ids()
         self._settle_publishers()
+        self._settle_orders()
         self._settle_names()
         named: dict[_Key | None, str] = facts.setdefault((topic, "subjects"), {})
         main = facts.get((topic, "main subject"))
@@ -121,6 +123,7 @@ class Subjects:
             for key in dict.fromkeys(keys):
                 self._meet(key)
             self._seen.update(keys)
+            self._see_orders(batch)
         met = {key if key in self._topics else None for key in keys}
         if self._together or len(met) < 2:
             key = next(iter(met), None)
@@ -171,7 +174,7 @@ class Subjects:
     def _keys(self, batch: Batch) -> Iterator[_Key]:
         """What each message is about."""
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
-        lists = joint_lists(leaves, batch)
+        lists = self._joint_lists(batch)
         self._joints = self._joints or lists is not None
         if lists is not None:
             sorts: dict[_Key, _Key] = {}  # names that are there twice have no other order
@@ -220,7 +223,7 @@ class Subjects:
 
     def _find_names(self, batch: Batch, is_first: bool) -> None:
         """Finds names of elements in the type, to which messages in JSON may have added since."""
-        joints = joint_lists({leaf.path: leaf for leaf in self._decoder.leaves}, batch)
+        joints = self._joint_lists(batch)
         before = {named.path: named for named in self._named + self._unsure}
         sure = self._origin.known.facts.get((self._origin.topic, "named"))
         for named in named_arrays(self._decoder.leaves):
@@ -272,7 +275,7 @@ class Subjects:
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
         if self._ids is None:
             names = {leaf.path for named in self._named + self._unsure for leaf in named.names}
-            has_joints = joint_lists(leaves, batch) is not None
+            has_joints = self._joint_lists(batch) is not None
             self._ids = {} if has_joints else {path: Ids() for path in _candidates(leaves) if path not in names}
         for path, ids in self._ids.items():
             ids.add(_id_values(batch, leaves[path]))
@@ -310,6 +313,28 @@ class Subjects:
             f"{len(self.publishers)} publishers ({said}) wrote to it at the same time, and its messages do not say which: rows are held",
             self._origin.topic,
         )
+
+    def _see_orders(self, batch: Batch) -> None:
+        """Counts the orders in which messages list the same joints."""
+        orders: dict[_Key, list[str]] = {}
+        for names in self._joint_lists(batch) or () if self._joints and not self._together else ():
+            orders.setdefault(tuple(sorted(names)), []).append("\0".join(names))
+        for joints, found in orders.items():
+            self._orders.setdefault(joints, Ids()).add(found)
+
+    def _settle_orders(self) -> None:
+        """Holds the rows of joints whose orders come again after another one: each publisher has its own."""
+        for joints, ids in self._orders.items():
+            if ids.return_ and joints in self._topics:
+                self._topics[joints].origin.is_held = True
+                self._origin.notes.assume(
+                    f"one stream of {self._origin.topic}",
+                    f"its messages list the same joints in {len(ids.seen)} orders in turn, as several publishers do: rows are held",
+                    self._origin.topic,
+                )
+
+    def _joint_lists(self, batch: Batch) -> list[tuple[str, ...]] | None:
+        return joint_lists({leaf.path: leaf for leaf in self._decoder.leaves}, batch)
 
     def _keep_ids(self, kept: list[str]) -> None:
         """Takes subjects as one that only other ids tell apart."""
