@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -173,13 +174,15 @@ Ring::View Ring::view() const {
 
 template <class Body>
 auto Ring::read(const Body& body) const {
-  while (true) {
+  for (int waits = 0;;) {
     const uint64_t before = version_.load(std::memory_order_acquire);
     if (before % 2 == 0) {
       const auto found = body(view());
       if (version_.load(std::memory_order_acquire) == before) return found;
-    } else {
+    } else if (++waits < 16) {
       std::this_thread::yield();
+    } else {  // a reader with real-time priority that interrupted the writer does not yield its core to it
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
 }

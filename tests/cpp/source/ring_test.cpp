@@ -2,6 +2,8 @@
 #include "robocache/source/ring.hpp"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <random>
 #include <thread>
 #include <vector>
@@ -310,6 +313,51 @@ TEST(Ring, CountsEveryRowOnce) {
     }
     EXPECT_EQ(counts.segments > 0, rewind == Rewind::kSegment);
   }
+}
+
+int64_t now_ns(clockid_t clock) {
+  timespec at;
+  clock_gettime(clock, &at);
+  return at.tv_sec * int64_t{1'000'000'000} + at.tv_nsec;
+}
+
+// The reader interrupts the writer on the core of both, often in the middle of a row.
+TEST(Ring, AReaderOfRealTimeLetsTheWriterEnd) {
+  Ring ring({.shape = {1 << 14}, .span_ns = 1000});
+  const std::vector<char> row(static_cast<size_t>(ring.row_bytes()));
+  ring.push(1, 1, row);
+  cpu_set_t core;
+  CPU_ZERO(&core);
+  CPU_SET(static_cast<size_t>(sched_getcpu()), &core);
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    pthread_setaffinity_np(pthread_self(), sizeof core, &core);
+    for (int64_t stamp = 2; !done; ++stamp) {
+      ring.push(stamp, stamp, row);
+      std::this_thread::sleep_for(std::chrono::microseconds(10));
+    }
+  });
+  int refused = 0;
+  int64_t worked_ns = 0;
+  int64_t took_ns = 0;
+  std::thread reader([&] {
+    const sched_param priority{.sched_priority = 1};
+    refused = pthread_setaffinity_np(pthread_self(), sizeof core, &core);
+    if (refused == 0) refused = pthread_setschedparam(pthread_self(), SCHED_FIFO, &priority);
+    for (int i = 0; i < 500 && refused == 0 && took_ns < 300'000'000; ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      const int64_t began = now_ns(CLOCK_MONOTONIC);
+      const int64_t worked = now_ns(CLOCK_THREAD_CPUTIME_ID);
+      ring.newest_ns();
+      worked_ns += now_ns(CLOCK_THREAD_CPUTIME_ID) - worked;
+      took_ns += now_ns(CLOCK_MONOTONIC) - began;
+    }
+    done = true;
+  });
+  reader.join();
+  writer.join();
+  if (refused != 0) GTEST_SKIP() << "no real-time priority here: " << std::strerror(refused);
+  EXPECT_LT(worked_ns, took_ns / 2);
 }
 
 }  // namespace
