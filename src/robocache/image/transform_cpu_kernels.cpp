@@ -212,17 +212,23 @@ void replace(uint8_t* bytes, int64_t n, const Value& value) {
   for (int64_t i = 0; i < n; ++i) bytes[i] = table[bytes[i]];
 }
 
-// Saturation and hue of so many pixels at once that the compiler makes vector code: the channels are separate, the
-// choices outside the loop.
+// So many pixels are processed at once, their channels apart, that the compiler makes vector code.
+constexpr int64_t kTogether = 256;
+using Channels = uint8_t[3][kTogether];
+
+void separate(const uint8_t* pixels, int64_t count, Channels channels) {
+  for (int64_t i = 0; i < count; ++i) {
+    for (int c = 0; c < 3; ++c) channels[c][i] = pixels[3 * i + c];
+  }
+}
+
+// The choices are outside the loop.
 template <bool kSaturates, bool kHues>
 void recolour(const FramePlan& plan, uint8_t* bytes, int64_t pixels) {
-  constexpr int64_t kTogether = 64;
-  uint8_t colours[3][kTogether] = {};
+  Channels colours = {};
   for (int64_t first = 0; first < pixels; first += kTogether, bytes += 3 * kTogether) {
     const int64_t count = pixels - first < kTogether ? pixels - first : kTogether;
-    for (int64_t i = 0; i < count; ++i) {
-      for (int c = 0; c < 3; ++c) colours[c][i] = bytes[3 * i + c];
-    }
+    separate(bytes, count, colours);
     for (int64_t i = 0; i < kTogether; ++i) {
       uint8_t pixel[3] = {colours[0][i], colours[1][i], colours[2][i]};
       if constexpr (kSaturates) saturate(pixel, plan.saturation);
@@ -265,8 +271,13 @@ void write_planes(const TransformParams& p, Rows rows, Out* out) {
       for (int64_t x = 0; x < width; ++x) out[x] = normalised<Out>(p, rows.first[x], 0);
       continue;
     }
-    for (int c = 0; c < 3; ++c) {
-      for (int64_t x = 0; x < width; ++x) out[c * plane + x] = normalised<Out>(p, rows.first[3 * x + c], c);
+    for (int64_t first = 0; first < width; first += kTogether) {
+      const int64_t count = width - first < kTogether ? width - first : kTogether;
+      Channels channels;
+      separate(rows.first + 3 * first, count, channels);
+      for (int c = 0; c < 3; ++c) {
+        for (int64_t x = 0; x < count; ++x) out[c * plane + first + x] = normalised<Out>(p, channels[c][x], c);
+      }
     }
   }
 }
