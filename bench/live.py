@@ -4,21 +4,24 @@
 
 Twenty streams of 1 kHz are pushed by one thread, cameras at 30 Hz by another, in real time, both without Python as a ROS node does it
 (live/topic.hpp); the C compiler `cc` makes them. The policy asks for `latest()` 200 times a second and waits for it. Between two calls it
-keeps its core and the device at work, as a policy does, or it sleeps. Beside it: a copy of as many bytes out of pinned memory, at the same
-pace. The first batches are compared with the Loader's of the same rows, byte for byte.
+keeps its core and the device at work, as a policy does, or it sleeps. Its thread is like any other, or it has a core of its own and,
+where the system grants that, real-time priority, as a robot's control thread. Beside it on a GPU: a copy of as many bytes out of pinned
+memory. The first batches are compared with the Loader's of the same rows, byte for byte.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
-import shutil
+import os
 import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +34,7 @@ from robocache.live import Aligner, Ring
 
 STEPS, FEATURES, OTHERS = 16, 7, 17
 ASKED_HZ = 200
+CORES = os.sched_getaffinity(0)
 # Written before the first measurement: us, at the 50th, 99th and 99.9th percentile.
 PREDICTED = {
     "cpu": {
@@ -55,7 +59,7 @@ AIMS = {
         "and two cameras resized from 640x480": {"p50_us": 150.0, "p99_us": 180.0, "p999_us": 270.0},
     },
 }
-AFTER_SLEEP = ", after 5 ms of sleep"
+AFTER_SLEEP, REAL_TIME, PINNED = ", after 5 ms of sleep", ", pinned, real time", ", pinned"
 CASES = {
     "three numeric streams": None,
     "and two cameras kept at 224": (224, 224),
@@ -139,7 +143,7 @@ static int64_t now(clockid_t clock) {
   clock_gettime(clock, &at);
   return at.tv_sec * INT64_C(1000000000) + at.tv_nsec;
 }
-int64_t write_rows(const Sink* sinks, void* const* topics, const uint8_t* const* messages, size_t count, size_t bytes,
+void write_rows(const Sink* sinks, void* const* topics, const uint8_t* const* messages, size_t count, size_t bytes,
                    int64_t period_ns, const volatile int* stop) {
   int64_t next = now(CLOCK_MONOTONIC);
   while (!*stop) {
@@ -149,7 +153,6 @@ int64_t write_rows(const Sink* sinks, void* const* topics, const uint8_t* const*
     const struct timespec until = {next / 1000000000, next % 1000000000};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
   }
-  return now(CLOCK_THREAD_CPUTIME_ID);
 }
 """
 
@@ -164,7 +167,7 @@ def message_of(row: np.ndarray) -> bytes:
 
 
 class Writer(threading.Thread):
-    """Pushes a row to each ring every `period_s`, without Python, and measures the processor time that this takes."""
+    """Pushes a row to each ring every `period_s`, without Python."""
 
     def __init__(self, library: ctypes.CDLL, rings: list[Ring], row: np.ndarray, period_s: float) -> None:
         super().__init__()
@@ -184,12 +187,10 @@ class Writer(threading.Thread):
             ctypes.c_int64(round(1e9 * period_s)),
             ctypes.byref(self.stop),
         )
-        self.library, self.worked_s, self.wall_s = library, 0.0, 0.0
+        self.library = library
 
     def run(self) -> None:
-        begin = time.perf_counter()
-        self.worked_s = self.library.write_rows(*self.arguments) / 1e9
-        self.wall_s = time.perf_counter() - begin
+        self.library.write_rows(*self.arguments)
 
     def end(self) -> None:
         self.stop.value = 1
@@ -201,7 +202,7 @@ def writers(folder: Path) -> ctypes.CDLL:
     source.write_text(WRITER)
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     loaded = ctypes.CDLL(str(library))
-    loaded.write_rows.restype = ctypes.c_int64
+    loaded.write_rows.restype = None
     return loaded
 
 
@@ -214,89 +215,118 @@ class Policy:
         self.wait = torch.cuda.current_stream().synchronize if device == "cuda" else (lambda: None)
 
     def rest(self) -> None:
-        until = time.perf_counter() + 1 / ASKED_HZ
+        until = time.perf_counter() + 1 / ASKED_HZ / 2
         if self.sleeps:
-            time.sleep(1 / ASKED_HZ)
+            time.sleep(1 / ASKED_HZ / 2)
         while time.perf_counter() < until:
             self.number.add_(1)
             self.wait()
 
+    def timed(self, call: Callable[[], Any]) -> tuple[float, float, Any]:
+        """Returns the seconds that the call took, the seconds until what it queued was done, and what it returned."""
+        self.rest()
+        begin = time.perf_counter()
+        returned = call()
+        came = time.perf_counter()
+        self.wait()
+        return came - begin, time.perf_counter() - begin, returned
 
-def run_case(folder: Path, device: str, frames: tuple[int, int] | None, sleeps: bool, asked: int, case: dict) -> None:
-    streams, loader = recorded(folder / "cache", frames)
-    compare(streams, loader, device)
-    rings = rings_of(streams)
-    aligner = Aligner(loader.spec, rings, device=device)
-    fast = [ring for name, ring in rings.items() if name.startswith("joint")]
-    fast += [Ring((FEATURES,), "float32", span_s=0.6, lateness_s=0.002) for _ in range(OTHERS)]
-    library = writers(folder)
-    threads = [Writer(library, fast, streams["joint0"][1][0], 0.001)]
-    cameras = [name for name in rings if name.startswith("camera")]
-    if cameras:
-        threads.append(Writer(library, [rings[name] for name in cameras], streams[cameras[0]][1][0], 1 / 30))
-    for thread in threads:
-        thread.start()
+
+def set_thread(how: str) -> None:
+    """Gives this thread a core of its own and the highest priority below the kernel's threads, or neither."""
+    real_time = how == REAL_TIME
+    os.sched_setaffinity(0, {max(CORES)} if real_time or how == PINNED else CORES)
+    os.sched_setscheduler(0, os.SCHED_FIFO if real_time else os.SCHED_OTHER, os.sched_param(49 if real_time else 0))
+
+
+def pinned() -> str:
+    """Returns REAL_TIME, or PINNED where the system refuses the priority."""
     try:
-        seconds, queued, ages, policy = [], [], [], Policy(device, sleeps)
-        warm = time.perf_counter() + 1.5  # the rings grow until their span is full
-        while len(seconds) < asked:
-            policy.rest()
-            begin = time.perf_counter()
-            batch = aligner.latest()
-            came = time.perf_counter()
-            policy.wait()
-            end = time.perf_counter()
-            if begin < warm:
-                continue
-            seconds.append(end - begin)
-            queued.append(came - begin)
+        set_thread(REAL_TIME)
+    except PermissionError:
+        return PINNED
+    finally:
+        set_thread("")
+    return REAL_TIME
+
+
+class Sensors:
+    """Rings that get rows, an aligner on them, and the first batches compared."""
+
+    def __init__(self, folder: Path, device: str, frames: tuple[int, int] | None) -> None:
+        streams, loader = recorded(folder / "cache", frames)
+        compare(streams, loader, device)
+        rings = rings_of(streams)
+        self.aligner = Aligner(loader.spec, rings, device=device)
+        fast = [ring for name, ring in rings.items() if name.startswith("joint")]
+        fast += [Ring((FEATURES,), "float32", span_s=0.6, lateness_s=0.002) for _ in range(OTHERS)]
+        library = writers(folder)
+        self.threads = [Writer(library, fast, streams["joint0"][1][0], 0.001)]
+        cameras = [name for name in rings if name.startswith("camera")]
+        if cameras:
+            self.threads.append(Writer(library, [rings[name] for name in cameras], streams[cameras[0]][1][0], 1 / 30))
+        self.bytes = 400 + sum(rows[0].nbytes for _, rows in streams.values() if rows.ndim > 2)
+        for thread in self.threads:
+            thread.start()
+        time.sleep(1.5)  # the rings grow until their span is full
+
+    def end(self) -> None:
+        for thread in self.threads:
+            thread.end()
+
+
+def run_case(sensors: Sensors, device: str, how: str, asked: int, case: dict) -> None:
+    seconds, queued, copied, ages = [], [], [], []
+    source = torch.zeros(sensors.bytes, dtype=torch.uint8, pin_memory=device == "cuda")
+    into = torch.empty(sensors.bytes, dtype=torch.uint8, device=device)
+    policy = Policy(device, how == AFTER_SLEEP)
+    writer = time.pthread_getcpuclockid(sensors.threads[0].ident)
+    set_thread(how)
+    try:
+        for _ in range(20):
+            policy.timed(sensors.aligner.latest)
+        began, worked = time.perf_counter(), time.clock_gettime(writer)
+        for _ in range(asked):
+            came, took, batch = policy.timed(sensors.aligner.latest)
+            queued.append(came)
+            seconds.append(took)
             if device == "cpu":
                 ages.append(int(batch["anchor_age_ns"][0]))
+            else:
+                copied.append(policy.timed(partial(into.copy_, source, non_blocking=True))[1])
+        worked, wall = time.clock_gettime(writer) - worked, time.perf_counter() - began
     finally:
-        for thread in threads:
-            thread.end()
-    case["figures"] = percentiles(seconds)
-    if ages:
-        case["figures"]["anchor_age_us"] = float(np.median(ages)) / 1e3
-    case["figures"]["writer_share"] = threads[0].worked_s / threads[0].wall_s
-    if device == "cuda":
-        case["figures"]["queued_us"] = 1e6 * float(np.median(queued))
-        of_frames = sum(rows[0].nbytes for _, rows in streams.values() if rows.ndim > 2)
-        alone = percentiles(copies(asked // 2, 400 + of_frames, sleeps))
-        case["figures"] |= {f"copied_{name}": value for name, value in alone.items()}
-    print(f"  {case['figures']}", flush=True)
-
-
-def copies(count: int, size: int, sleeps: bool) -> list[float]:
-    """Returns the times of copies from pinned memory, as rare as batches: the least that a batch on the device costs."""
-    source = torch.zeros(size, dtype=torch.uint8, pin_memory=True)
-    into = torch.empty(size, dtype=torch.uint8, device="cuda")
-    seconds = []
-    policy = Policy("cuda", sleeps)
-    for _ in range(count + 20):
-        policy.rest()
-        begin = time.perf_counter()
-        into.copy_(source, non_blocking=True)
-        policy.wait()
-        seconds.append(time.perf_counter() - begin)
-    return seconds[20:]
+        set_thread("")
+    case["figures"] = figures = percentiles(seconds) | {"writer_share": worked / wall}
+    if device == "cpu":
+        figures["anchor_age_us"] = float(np.median(ages)) / 1e3
+    else:
+        figures["queued_us"] = 1e6 * float(np.median(queued))
+        figures |= {f"copied_{name}": value for name, value in percentiles(copied).items()}
+    print(f"  {figures}", flush=True)
 
 
 def main() -> int:
     options = arguments(__doc__.splitlines()[0]).parse_args()
-    report = Report("live", options, PREDICTED[options.device], AIMS[options.device])
-    folder = Path(tempfile.mkdtemp(prefix="robocache-bench-"))
+    control = pinned()
+    aims = {name + how: aim for name, aim in AIMS[options.device].items() for how in ("", control)}
+    report = Report("live", options, PREDICTED[options.device], aims)
     asked = 60 if options.quick else 2000
-    try:
-        for sleeps in (False, True):
-            for name, frames in CASES.items():
-                parameters = {"steps": STEPS, "streams": 3, "pushed": "20 at 1 kHz", "frames": frames, "asked": asked}
-                of_case = folder / f"{name} {sleeps}"
-                of_case.mkdir()
-                work = partial(run_case, of_case, options.device, frames, sleeps, asked)
-                report.run(name + (AFTER_SLEEP if sleeps else ""), parameters, work)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    for name, frames in CASES.items():
+        with tempfile.TemporaryDirectory(prefix="robocache-bench-") as folder:
+            sensors = Sensors(Path(folder), options.device, frames)
+            try:
+                for how, times in (("", asked), (control, asked), (AFTER_SLEEP, asked // 4)):
+                    parameters = {
+                        "steps": STEPS,
+                        "streams": 3,
+                        "pushed": "20 at 1 kHz",
+                        "frames": frames,
+                        "asked": times,
+                    }
+                    report.run(name + how, parameters, partial(run_case, sensors, options.device, how, times))
+            finally:
+                sensors.end()
     return int(report.failed)
 
 
