@@ -288,6 +288,19 @@ def test_strings_that_are_pictures_are_a_camera(declared, tmp_path):
     assert found.left_out["map"] == "images that are not one a step"
 
 
+def test_the_words_of_classes_are_kept(tmp_path):
+    features = toy_features(phase=label(), other=label())
+    numbers = np.array([0, 2, 1, 0])
+    folder = write_toy(tmp_path / "toy", toy_example(1, steps__phase=numbers, steps__other=numbers), features=features)
+    for name in ("steps-phase", "state"):
+        (folder / f"{name}.labels.txt").write_text("reach\ngrasp\nlift\n")
+    found = Yields("rlds", folder, rate_hz=10)
+    assert found.facts["phase"]["attributes"] == {"words": {"reach": 0, "grasp": 1, "lift": 2}}
+    assert found[0]["phase"][1].tolist() == numbers.tolist()
+    assert "attributes" not in found.facts["other"]
+    assert [what for what in found.left_out if "labels" in what] == ["state.labels.txt"]
+
+
 def test_without_features_json_shapes_are_flat(tmp_path):
     folder = write_toy(tmp_path / "toy")
     (folder / "features.json").unlink()

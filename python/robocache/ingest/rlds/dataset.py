@@ -10,7 +10,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,12 @@ def read(source: Path, options: RldsOptions, notes: Notes) -> Generator[Recordin
     for shard in shards:
         records[_split(shard.file)] += len(shard.offsets)
     notes.tell(source, **info.facts, splits=dict(records))
+    features = _read_features(folders[0], shards, notes)
+    read = {"features.json", "dataset_info.json", *(_labels_of(one) for one in features if one.words)}
     for file in files.files:
-        if file not in found and file.name not in ("features.json", "dataset_info.json"):
+        if file not in found and file.name not in read:
             notes.leave_out(file.name, "not a shard of the dataset")
-    dataset = _Dataset(options, notes, _read_features(folders[0], shards, notes))
+    dataset = _Dataset(options, notes, features)
     for shard in shards:
         for number in range(len(shard.offsets)):
             what, where = f"{shard.file.name}: record {number}", f"{shard.file}: record {number}"
@@ -110,11 +112,15 @@ class _Info:
 
 
 def _read_json(file: Path) -> Any:
+    return json.loads(_read_file(file))
+
+
+def _read_file(file: Path) -> bytes:
     check_file(file)
     size = file.stat().st_size
     if size > _LARGEST_JSON:
-        raise SourceError(f"{file}: expected JSON of at most {_LARGEST_JSON} bytes, got {size}")
-    return json.loads(file.read_bytes())
+        raise SourceError(f"{file}: expected at most {_LARGEST_JSON} bytes, got {size}")
+    return file.read_bytes()
 
 
 def _read_info(folder: Path, notes: Notes) -> _Info:
@@ -149,7 +155,20 @@ def _read_features(folder: Path, shards: list[Shard], notes: Notes) -> list[Feat
         raise FileError(str(error)) from error
     for key, why in left_out.items():
         notes.leave_out(key, why)
-    return features
+    return [_with_words(feature, folder / _labels_of(feature), notes) for feature in features]
+
+
+def _labels_of(feature: Feature) -> str:
+    return f"{feature.key.replace('/', '-')}.labels.txt"
+
+
+def _with_words(feature: Feature, file: Path, notes: Notes) -> Feature:
+    """Returns a feature of classes with their words, which TFDS writes line by line."""
+    if feature.is_label and feature.in_steps and os.path.lexists(file):
+        with notes.reading(file.name, file):
+            words = _read_file(file).decode(errors="backslashreplace").splitlines()
+            return replace(feature, words={word: number for number, word in enumerate(words)})
+    return feature
 
 
 def _infer_features(folder: Path, shards: list[Shard]) -> tuple[list[Feature], dict[str, str]]:
@@ -444,6 +463,7 @@ class _Dataset:
 
 def _attributes(feature: Feature) -> dict[str, Any]:
     said: dict[str, Any] = {"description": feature.description} if feature.description else {}
+    said |= {"words": dict(feature.words)} if feature.words else {}
     is_calvins = feature.name.rpartition("/")[2].startswith(
         "rel_actions"
     )  # relative by CALVIN's description of its data

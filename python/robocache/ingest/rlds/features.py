@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +32,8 @@ class Feature:
     encoding: "none", or "bytes" and "zlib" where each step's tensor is a string of bytes.
     ragged: whether the list has a second one beside it, of how many of them a step has.
     description: what the dataset's author says of it.
+    is_label: whether its numbers are those of classes, which a file beside features.json names.
+    words: the classes and their numbers.
     """
 
     key: str
@@ -41,6 +43,8 @@ class Feature:
     encoding: str = "none"
     ragged: bool = False
     description: str = ""
+    is_label: bool = False
+    words: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def in_steps(self) -> bool:
@@ -109,7 +113,7 @@ def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | 
     if "text" in node:
         return "a number of texts a step" if ragged else Feature(key, "text", **facts)
     if "classLabel" in node:
-        return Feature(key, "numbers", np.dtype(np.int64), **facts)
+        return Feature(key, "numbers", np.dtype(np.int64), is_label=True, **facts)
     if "boundingBox" in node:
         return Feature(key, "numbers", np.dtype(np.float32), (4,), **facts)
     content = node.get("tensor", node.get("image"))
