@@ -17,6 +17,7 @@ import numpy as np
 from .. import frames
 from .._printable import ranges
 from ..errors import Error, FileError
+from ..feature_words import known_unit
 from ..ops.image_batch import image_batch
 from .budget import check_size
 from .depth import is_tiff, read_tiff
@@ -291,9 +292,10 @@ class DepthImages:
 
     def stored(self, kinds: Kinds, notes: Notes) -> Frames | None:
         """Returns uint16 as PNGs with their unit, and floats in metres; None if no row can be read."""
-        unit = self.said.get("depth_unit")
-        if unit not in (None, "m", "mm"):
-            notes.leave_out(self.camera, f"depth in depth_unit {unit!r}: expected m or mm")
+        declared = self.said.get("depth_unit")
+        unit = known_unit(declared) if isinstance(declared, str) else declared
+        if (unit is None) != (declared is None) or unit not in (None, "m", "mm"):
+            notes.leave_out(self.camera, f"depth in depth_unit {declared!r}: expected m or mm")
             return None
         chunks = self._chunks(unit, kinds, notes)
         first = next(chunks, None)

@@ -522,6 +522,7 @@ def test_a_camera_of_depth_whose_second_file_is_none(tmp_path):
         (np.uint16, "TIFF", None, 0.001),
         (np.uint16, "PNG", "mm", 0.001),
         (np.uint16, "PNG", "m", 1.0),
+        (np.uint16, "PNG", "Millimeters", 0.001),
         (np.float32, "TIFF", "m", None),
         (np.float32, "TIFF", "mm", None),
         (np.float32, "TIFF", None, None),
