@@ -458,6 +458,8 @@ def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
         with h5py.File(tmp_path / f"episode_{number}.hdf5", "w") as file:
             file["action"] = np.zeros((3, 2))
             file.create_dataset("observations/gripper", data=np.array([0, 1, 0], np.uint8), dtype=dtype)
+            lists = file.create_dataset("observations/lists", (3,), h5py.vlen_dtype(dtype))
+            lists[0] = np.array([1, 0], np.uint8)
             file.create_dataset("first", data=np.uint8(1), dtype=dtype)
             file.attrs.create("last", np.uint8(0), dtype=dtype)
     if second == "other":
@@ -466,6 +468,7 @@ def test_the_words_of_an_enumeration_are_kept(second, tmp_path):
         return
     report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
     stream = robocache.open(tmp_path / "cache")["observations/gripper"]
+    assert robocache.open(tmp_path / "cache")["observations/lists"].attributes == {"words": words}
     assert stream.attributes == {"words": words} and stream.values.reshape(-1).tolist() == [0, 1, 0] * 2
     assert any("its words" in one.what for one in report.assumed) == (second == "without")
     left = {one.what: one.reason for one in report.left_out}

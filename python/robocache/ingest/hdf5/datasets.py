@@ -446,7 +446,8 @@ def _take_fact(facts: dict[str, Any], name: str, value: Any, notes: Notes) -> No
 
 def enum_words(dtype: np.dtype[Any]) -> dict[str, int]:
     """Returns the numbers of an enumeration's words; nothing of other types."""
-    words = {escaped(word): int(number) for word, number in (h5py.check_enum_dtype(dtype.base) or {}).items()}
+    element = h5py.check_vlen_dtype(dtype) or dtype.base
+    words = {escaped(word): int(number) for word, number in (h5py.check_enum_dtype(element) or {}).items()}
     return dict(sorted(words.items(), key=lambda one: one[1]))
 
 
