@@ -29,7 +29,7 @@ starts that no demonstration had. `python docs/training.py` writes this page fro
 packages, seeds, and what was expected before.
 
 A row is a policy: each seed's successes, the lowest and highest bound of the seeds' 95 % intervals, in brackets those of the difference
-on the same starts. Intervals hold for one training run; other seeds can differ by more. Times and steps are means, waiting the greatest.
+on the same starts. Intervals hold for one training run; other seeds can differ by more. Times and steps are means.
 """
 
 # The examples in the page's order: their heading, and what they do.
@@ -158,7 +158,7 @@ def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> lis
     else:
         cells.append("")
     waited = [one["wait_share"] for one in runs if one["wait_share"] is not None]
-    cells.append(f"{100 * max(waited):.1f} %" if waited else "")
+    cells.append(f"{', '.join(f'{100 * share:.1f}' for share in waited)} %" if waited else "")
     cells.append(mean(runs, [one.get("steps_per_s") for one in runs]))
     busy = [one.get("gpu_busy") for one in runs]
     return [*cells, f"{100 * min(busy):.0f} %" if all(busy) else ""]
@@ -197,6 +197,7 @@ def section(path: Path, content: dict, said: set[str]) -> str:
         table([(name, runs, firsts) for name, runs in arms.items()], time_of(content)[0]),
         "".join(one for one in explained if one not in said),
         verdict(content),
+        saving(content),
         source(path, content),
         loading(content),
     ]
@@ -216,22 +217,57 @@ def alone(found: dict[Path, dict]) -> str:
     return f"### {heading}\n\n{table(arms, fields.pop())}\n{machines}; {files}.\n"
 
 
+# Parts of a comparison of loaders: the field that varies, its name, and what else holds.
+SPEEDS = {
+    "sizes": ("batch_size", "batch", "{cores} cores, frames of 128x128 pixels:"),
+    "frames": (
+        "frame_size",
+        "frame, pixels",
+        "{cores} cores, batches of {batch}; ours decode each frame from its JPEG on the GPU:",
+    ),
+    "cores": ("cores", "cores", "Batches of {batch}, frames of 128x128 pixels, each loader on some of the cores:"),
+}
+
+
 def loading(content: dict) -> str:
     """How long the loaders take for a batch where nothing else is done, beside a step of the policy."""
     if "loading" not in content:
         return ""
     found = content["loading"]
-    names = list(found["sizes"][0]["batch_ms"])
-    rows = [["batch", *(f"{name}, ms" for name in names), "a step of the policy, ms"], ["---"] * (len(names) + 2)]
-    for one in found["sizes"]:
-        rows.append(
-            [str(one["batch_size"]), *(f"{one['batch_ms'][name]:.2f}" for name in names), f"{one['step_ms']:.2f}"]
-        )
+    cores = found["best"]["workers"]
+    tables, enough = [], []
+    for part, (field, name, words) in SPEEDS.items():
+        entries = sorted(found.get(part, []), key=lambda one: [int(number) for number in str(one[field]).split("x")])
+        if not entries:
+            continue
+        loaders = list(entries[0]["batch_ms"])
+        rows = [[name, *(f"{loader}, ms" for loader in loaders), "a step of the policy, ms", "sooner"]]
+        rows.append(["---"] * len(rows[0]))
+        for one in entries:
+            theirs, ours, step = *(one["batch_ms"][loader] for loader in loaders[:2]), one["step_ms"]
+            times = [*one["batch_ms"].values(), step]
+            rows.append(
+                [str(one[field]), *(f"{ms:.2f}" for ms in times), f"{max(theirs, step) / max(ours, step):.1f}x"]
+            )
+            if theirs <= step:
+                enough.append(f"{name} {one[field]}")
+        lines = "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
+        tables.append(f"{words.format(cores=cores, batch=entries[0].get('batch_size'))}\n\n{lines}")
+    where = f"in every row but {', '.join(enough)}" if enough else "in every row"
     return (
-        "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
-        + f"\nThe slower of loader and step limits the training. {found['equal_samples']} of LeRobot's samples were compared with ours of "
-        "the same dataset, and every bit is equal.\n"
+        "\n".join(tables)
+        + f"\nThe slower of loader and step limits the training: LeRobot's loader {where}. {found['equal_samples']} of its samples were "
+        "compared with ours of the same dataset, and every bit is equal.\n"
     )
+
+
+def saving(content: dict) -> str:
+    """A sentence where only some of the runs tell the saving of checkpoints from waiting."""
+    counted = {one["seed"]: one.get("saving_s") is None for one in content["arms"]}
+    if len({*counted.values()}) < 2:
+        return ""
+    seeds = ", ".join(str(seed) for seed, within in counted.items() if within)
+    return f"With seeds {seeds} the saving of checkpoints counts as waiting.\n"
 
 
 def real_recordings(path: Path) -> str:

@@ -138,6 +138,8 @@ def compare(given):
         every=given.every,
         batch_size=given.batch_size,
         sweep=given.sweep,
+        frame_sizes=given.frame_sizes,
+        cores=given.cores,
         rollouts=given.rollouts,
         execute=EXECUTE,
         device=given.device,
@@ -199,8 +201,15 @@ def main(arguments=None):
     command.add_argument("--every", type=int, default=1000, help="steps from checkpoint to checkpoint")
     command.add_argument("--batch-size", type=int, default=64)
     command.add_argument(
-        "--sweep", type=int, nargs="+", default=[8, 32, 64, 256], help="batch sizes of the loaders' speed"
+        "--sweep", type=int, nargs="*", default=[8, 32, 64, 256], help="batch sizes of the loaders' speed"
     )
+    command.add_argument(
+        "--frame-sizes",
+        nargs="*",
+        default=["128x128", "224x224", "480x640"],
+        help="heights and widths of recorded frames",
+    )
+    command.add_argument("--cores", type=int, nargs="*", default=[2, 4, 8, 16], help="to which the loaders are held")
     command.add_argument("--rollouts", type=int, default=200)
     command.add_argument(
         "--workers", type=int, nargs="+", default=[4, 8, 16], help="of the DataLoader: the fastest is taken"

@@ -103,11 +103,13 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
         for file in files
     ]
     outcomes = [one["success"] for one in last["results"]]
-    pace = state["pace"] or dict.fromkeys(("steps_per_s", "wait_share", "gpu_busy"))  # None: training was stopped
+    pace = state["pace"] or dict.fromkeys(
+        ("steps_per_s", "wait_share", "gpu_busy", "saving_s")
+    )  # None: training was stopped
     arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=pace["wait_share"])
     return (
         arm
         | {key: last[key] for key in ("touched", "age_s", "evaluate_s")}
-        | {key: pace[key] for key in ("steps_per_s", "gpu_busy")}
+        | {key: pace[key] for key in ("steps_per_s", "gpu_busy", "saving_s")}
         | {"execute": execute, "trained_with": state["trained_with"]}
     )

@@ -12,12 +12,12 @@ from examples import results
 
 from . import expert
 from .episode import ACTION, CAMERA, CUBE, START_NS, STATE, WAIT_TICKS, Episode, to_ns
-from .scene import FEATURES, TICK_S, Scene
+from .scene import FEATURES, FRAME_SIZE, TICK_S, Scene
 
 
-def demonstrate(seed, camera):
+def demonstrate(seed, camera, frame_size=(FRAME_SIZE, FRAME_SIZE)):
     """One episode of the expert: {stream: (time_ns, rows)}, and how it ended."""
-    episode = Episode(Scene(), seed)
+    episode = Episode(Scene(frame_size), seed)
     scene, rng = episode.scene, episode.rng
     commands = expert.plan(scene.start, scene.cube(), rng)
     joints, frames = [], []
@@ -46,7 +46,7 @@ def _demonstrate(given):
     return demonstrate(*given)
 
 
-def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=100):
+def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=100, frame_size=(FRAME_SIZE, FRAME_SIZE)):
     """Adds demonstrations to the cache at `path` until it has `episodes`; a run that was stopped goes on. Returns the counts.
 
     Failed ones stay, with success=False.
@@ -63,7 +63,7 @@ def record(path, episodes, *, camera=True, seed=0, workers=None, commit_every=10
             writer.stream(STATE, names=FEATURES)
             writer.stream(ACTION, names=FEATURES)
             writer.provenance |= {"robot": "ALOHA, simulated", "task": "transfer cube", "clock_starts_ns": START_NS}
-            work = pool.imap(_demonstrate, [(s, camera) for s in seeds])
+            work = pool.imap(_demonstrate, [(s, camera, frame_size) for s in seeds])
             for count, (streams, ended) in enumerate(work, start=1):
                 with writer.episode(task="hand over the cube", **ended) as episode:
                     for name, (time_ns, rows) in streams.items():

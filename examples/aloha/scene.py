@@ -51,15 +51,16 @@ def load_model():
 
 
 @functools.cache
-def renderer(size):
+def renderer(height, width):
     """One renderer for all scenes of a process. MUJOCO_GL says by what: EGL, unless it is set."""
-    return mujoco.Renderer(load_model(), size, size)
+    return mujoco.Renderer(load_model(), height, width)
 
 
 class Scene:
     """The simulated robots and the cube. `reset(seed)` draws where all begin; equal seeds begin equally."""
 
-    def __init__(self):
+    def __init__(self, frame_size=(FRAME_SIZE, FRAME_SIZE)):
+        self.frame_size = frame_size  # height, width
         self.model = load_model()
         self.data = mujoco.MjData(self.model)
         names = [self.model.geom(i).name for i in range(self.model.ngeom)]
@@ -120,9 +121,9 @@ class Scene:
         """The cube's centre, [3] float32, metres."""
         return self.data.qpos[16:19].astype(np.float32)
 
-    def frame(self, size=FRAME_SIZE):
-        """What the camera above the table sees now: uint8 [size, size, 3]."""
-        drawn = renderer(size)
+    def frame(self):
+        """What the camera above the table sees now: uint8 [height, width, 3]."""
+        drawn = renderer(*self.frame_size)
         drawn.update_scene(self.data, camera="top")
         return drawn.render()
 

@@ -24,7 +24,7 @@ AVERAGED = 0.1  # share of the steps so far that a rollout's weights are average
 RELATIVE = actions.Relative("joints", mask=([True] * 6 + [False]) * 2)  # grippers stay as they are
 
 
-def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0, way="absolute"):
+def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0, way="absolute", memory=None):
     """Batches of the demonstrations that succeeded.
 
     The anchors are the camera's frames, at the moment of their exposure, because that is where the policy will stand: its
@@ -33,7 +33,8 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0
     converted = {} if way == "absolute" else {"convert": [RELATIVE], "base": STATE}
     windows = {STATE: None, ACTION: robocache.Window([k * TICK_S for k in range(CHUNK)], **converted)}
     if camera:
-        pictures = robocache.ImageOptions(size=(image_size, image_size), shift=shift, mean="imagenet", std="imagenet")
+        size = (image_size, image_size) if image_size else None
+        pictures = robocache.ImageOptions(size=size, shift=shift, mean="imagenet", std="imagenet")
         windows[CAMERA] = robocache.Window(images=pictures)
     else:
         windows[CUBE] = None
@@ -50,6 +51,7 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0
             drop_last=True,  # a graph has one batch size
             device=device,
             seed=seed,
+            memory=memory,
         )
 
     if way == "per-step":
@@ -147,11 +149,13 @@ class Utilisation(threading.Thread):
 
 
 class Pace:
-    """Times the steps behind the warm-up. On CUDA the step alone, on the last batch again and again, says what the GPU needs."""
+    """Times the steps behind the warm-up, without the saving of checkpoints. On CUDA the step alone, on the last batch again and
+    again, says what the GPU needs."""
 
     def __init__(self, device):
         self._device, self._cuda = device, str(device).startswith("cuda")
         self._utilisation = Utilisation(device) if self._cuda else None
+        self._saving_s = 0.0
         self._began = self._now()
 
     def _now(self):
@@ -159,26 +163,41 @@ class Pace:
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
+    def leave_out(self, saving_s):
+        self._saving_s += saving_s
+
     def end(self, steps, step_of, batch, waited_s):
-        """Returns {"steps_per_s", "wait_share", "gpu_busy"}; the rate of learning is 0 in the steps that this makes."""
-        took = self._now() - self._began
+        """Returns {"steps_per_s", "wait_share", "gpu_busy", "saving_s"}; the rate of learning is 0 in the steps that this makes."""
+        took = self._now() - self._began - self._saving_s
+        pace = {"steps_per_s": steps / took, "saving_s": self._saving_s}
         if not self._cuda:
-            return {"steps_per_s": steps / took, "wait_share": waited_s / took, "gpu_busy": None}
+            return pace | {"wait_share": waited_s / took, "gpu_busy": None}
         busy = self._utilisation.end()
         began = self._now()
         for _ in range(50):
             step_of(batch, 0.0)
         alone = (self._now() - began) / 50
-        return {"steps_per_s": steps / took, "wait_share": max(0.0, 1 - alone * steps / took), "gpu_busy": busy}
+        return pace | {"wait_share": max(0.0, 1 - alone * steps / took), "gpu_busy": busy}
 
 
 def train(
-    loader, folder, *, kind, steps, lr=2e-4, seed=0, every=500, image_size=128, calibration=None, trained_with=""
+    loader,
+    folder,
+    *,
+    kind,
+    steps,
+    lr=2e-4,
+    seed=0,
+    every=500,
+    image_size=128,
+    calibration=None,
+    averaged=AVERAGED,
+    trained_with="",
 ):
     """Trains until `steps`, saves each `every` steps, and goes on from the newest checkpoint in `folder`.
 
     A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. ACT's backbone is calibrated by the batch
-    `calibration`, or by the loader's first. Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "pace"}.
+    `calibration`, or by the loader's first. averaged: as AVERAGED; with 0 a rollout has the last step's weights. Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "pace"}.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -190,7 +209,7 @@ def train(
     policy = build(**shape).to(device)
     where = torch.device(device)
     noise = torch.cuda.default_generators[where.index or 0] if where.type == "cuda" else torch.default_generator
-    step, spent, log, pace = 0, 0.0, [], None
+    step, spent, log, pace, timed = 0, 0.0, [], None, None
     saved = checkpoints(folder)
     if camera and not saved:
         calibrate(policy, next(loader) if calibration is None else calibration)
@@ -219,7 +238,7 @@ def train(
             if step == timed_from:
                 timed, waited_s = Pace(device), 0.0
             rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
-            total += step_of(batch, rate, 1 / (1 + AVERAGED * step))
+            total += step_of(batch, rate, 1 / (1 + averaged * step))
             step += 1
             counted += 1
             progress.show(step, f"loss {log[-1]['loss']:.4f}" if log else "")
@@ -230,6 +249,7 @@ def train(
                 counted = 0
                 if step == steps:
                     pace = timed.end(steps - timed_from, step_of, batch, waited_s)
+                saving = time.perf_counter()
                 _save(
                     folder / f"step_{step}.pt",
                     {
@@ -247,6 +267,8 @@ def train(
                         "pace": pace,
                     },
                 )
+                if timed is not None:
+                    timed.leave_out(time.perf_counter() - saving)
             if step == steps:
                 break
             asked = time.perf_counter()

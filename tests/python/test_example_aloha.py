@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -208,6 +210,18 @@ def test_weights_are_averaged_and_training_goes_on_bit_for_bit(folder, tmp_path)
     assert all(torch.equal(value, whole[-1]["weights"][key]) for key, value in policy.state_dict().items())
 
 
+def test_saving_checkpoints_is_no_part_of_the_pace(folder, tmp_path, monkeypatch):
+    saved = []
+    clock = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1000 * len(saved))
+    monkeypatch.setattr(training, "time", clock)
+    monkeypatch.setattr(training, "_save", lambda file, state: saved.append(state))
+    loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0)
+    training.train(loader, tmp_path / "run", kind="mlp", steps=40, every=10)
+    pace = saved[-1]["pace"]
+    assert pace["saving_s"] == pytest.approx(1000, rel=0.01)  # the one behind the warm-up, before the last
+    assert 20 / pace["steps_per_s"] < 500
+
+
 @pytest.fixture(scope="module")
 def filmed(tmp_path_factory):
     pytest.importorskip(
@@ -269,15 +283,29 @@ def test_the_comparison_with_lerobots_loader(filmed, tmp_path):
         "lerobot.datasets.lerobot_dataset", reason="NOT RUN: no LeRobot; pip install 'lerobot[dataset]==0.6.1'"
     )
     options = (
-        "--seeds 0 --steps 2 --every 1 --batch-size 2 --sweep 2 --rollouts 2 --workers 1 --seconds 0.05 --device cpu"
+        "--steps 2 --every 1 --batch-size 2 --sweep 2 --frame-sizes 96x128 --cores 1 --rollouts 2 --workers 1 --seconds 0.05 "
+        "--device cpu"
     )
     result = tmp_path / "training-aloha-loaders.json"
-    run(filmed, "compare", *options.split(), "--result", result)
+    run(filmed, "compare", "--seeds", 0, *options.split(), "--result", result)
     content = json.loads(result.read_text())
     assert [len(arm["curve"]) for arm in content["arms"]] == [2, 2, 2]
     losses = [arm["curve"][0]["loss"] for arm in content["arms"]]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # the same rows, the same weights
-    assert content["loading"]["equal_samples"] > 0
+    loading = content["loading"]
+    assert loading["equal_samples"] > 0
+    assert [len(loading[part]) for part in ("sizes", "frames", "cores")] == [1, 1, 1]
+    # Another seed joins the file; nothing of the first one is made again.
+    shutil.move(filmed / "compare-0-0", tmp_path / "away")
+    run(filmed, "compare", "--seeds", 0, 1, *options.split(), "--result", result)
+    again = json.loads(result.read_text())
+    assert again["loading"] == loading
+    assert again["arms"][:3] == [{**arm, "commit": content["commit"]} for arm in content["arms"]]
+    assert [arm["seed"] for arm in again["arms"]] == [0, 0, 0, 1, 1, 1]
+    assert not (filmed / "compare-0-0").exists()
+    result.write_text(json.dumps(content | {"machine": "another"}))
+    refused = run(filmed, "compare", "--seeds", 0, 1, *options.split(), "--result", result, code=1)
+    assert "got those of another" in refused.stderr
 
 
 def test_what_is_missing_is_said(tmp_path):

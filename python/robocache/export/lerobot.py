@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -112,51 +115,52 @@ def write(
     report.rows = dict.fromkeys(kept, 0)
     rounded: dict[str, float] = {}
     filled: dict[str, tuple[int, float]] = {}
-    for number in range(len(dataset)):
-        what = f"episode {number}"
-        tell(number, len(dataset), what)
-        rows = dataset.episode(number)
-        targets = _targets(what, {name: rows[name][0] for name in kept}, fps, planned is not None)
-        count = len(targets)
-        table: dict[str, pa.Array] = {}
-        row = {"episode_index": number, "tasks": [], "length": count}
-        for key, names in features.items():
-            parts = []
-            for name in names:
-                stream, where = kept[name], f"{what}: {name}"
-                method = None if planned is None else planned[name]
-                report.rows[name] += count
-                in_gaps, longest_s = _rows_in_gaps(rows[name][0], targets, stream.rate_hz)
-                if in_gaps:
-                    before, longest = filled.get(name, (0, 0.0))
-                    filled[name] = before + in_gaps, max(longest, longest_s)
-                if stream.frames is None:
-                    parts.append(_values(stream, rows[name], targets, method, where))
-                    continue
-                clock, pictures = rows[name]
-                picked = _target_rows(clock, targets, method)
-                if video:
-                    row |= _write_video(folder, key, number, pictures, picked, fps)
-                else:
-                    table[key] = _images(stream, pictures, picked)
-            if parts:
-                values = _joined(parts, names, rounded, what)
-                table[key] = _arrow(values)
-                row |= {f"stats/{key}/{field}": value for field, value in _stats(values).items()}
-        indices = tasks.of_rows(number, targets)
-        row["tasks"] = [tasks.texts[index] for index in dict.fromkeys(indices.tolist())]
-        table["timestamp"] = pa.array(np.arange(count) / fps, pa.float32())
-        table["frame_index"] = pa.array(np.arange(count))
-        table["episode_index"] = pa.array(np.full(count, number))
-        table["index"] = pa.array(np.arange(first, first + count))
-        table["task_index"] = pa.array(indices)
-        row |= {"dataset_from_index": first, "dataset_to_index": first + count} | files.append(pa.table(table))
-        row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0, "first_stamp_ns": int(targets[0])}
-        for key, value in columns[number].items():
-            if key not in ("start_ns", "end_ns") and row.setdefault(key, value) != value and value is not None:
-                report.leave_out(f"episodes.{key}", "LeRobot's own column has that name")
-        episodes.append(row)
-        first += count
+    with _Videos(folder, fps) as videos:
+        for number in range(len(dataset)):
+            what = f"episode {number}"
+            tell(number, len(dataset), what)
+            rows = dataset.episode(number)
+            targets = _targets(what, {name: rows[name][0] for name in kept}, fps, planned is not None)
+            count = len(targets)
+            table: dict[str, pa.Array] = {}
+            row = {"episode_index": number, "tasks": [], "length": count}
+            for key, names in features.items():
+                parts = []
+                for name in names:
+                    stream, where = kept[name], f"{what}: {name}"
+                    method = None if planned is None else planned[name]
+                    report.rows[name] += count
+                    in_gaps, longest_s = _rows_in_gaps(rows[name][0], targets, stream.rate_hz)
+                    if in_gaps:
+                        before, longest = filled.get(name, (0, 0.0))
+                        filled[name] = before + in_gaps, max(longest, longest_s)
+                    if stream.frames is None:
+                        parts.append(_values(stream, rows[name], targets, method, where))
+                        continue
+                    clock, pictures = rows[name]
+                    picked = _target_rows(clock, targets, method)
+                    if video:
+                        row |= videos.write(key, number, pictures, picked)
+                    else:
+                        table[key] = _images(stream, pictures, picked)
+                if parts:
+                    values = _joined(parts, names, rounded, what)
+                    table[key] = _arrow(values)
+                    row |= {f"stats/{key}/{field}": value for field, value in _stats(values).items()}
+            indices = tasks.of_rows(number, targets)
+            row["tasks"] = [tasks.texts[index] for index in dict.fromkeys(indices.tolist())]
+            table["timestamp"] = pa.array(np.arange(count) / fps, pa.float32())
+            table["frame_index"] = pa.array(np.arange(count))
+            table["episode_index"] = pa.array(np.full(count, number))
+            table["index"] = pa.array(np.arange(first, first + count))
+            table["task_index"] = pa.array(indices)
+            row |= {"dataset_from_index": first, "dataset_to_index": first + count} | files.append(pa.table(table))
+            row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0, "first_stamp_ns": int(targets[0])}
+            for key, value in columns[number].items():
+                if key not in ("start_ns", "end_ns") and row.setdefault(key, value) != value and value is not None:
+                    report.leave_out(f"episodes.{key}", "LeRobot's own column has that name")
+            episodes.append(row)
+            first += count
     files.close()
     _write_meta(folder, dataset, kept, features, fps, video, episodes, tasks.texts, files)
     if subtasks:
@@ -482,14 +486,36 @@ def _values(
     return resampled.reshape(len(targets), *stream.shape)
 
 
-def _write_video(folder: Path, key: str, number: int, pictures: Any, rows: np.ndarray, fps: int) -> dict[str, Any]:
-    """Writes a camera's frames of one episode to a file, and returns its location as in meta/episodes."""
-    from . import videos  # needs PyAV
+class _Videos:
+    """The cameras' frames, a file for each episode; some files are written at once."""
 
-    chunk, file = divmod(number, _CHUNK_FILES)
-    videos.write_video(folder / f"videos/{key}/chunk-{chunk:03d}/file-{file:03d}.mp4", pictures, rows, fps)
-    location = {"chunk_index": chunk, "file_index": file, "from_timestamp": 0.0, "to_timestamp": len(rows) / fps}
-    return {f"videos/{key}/{name}": value for name, value in location.items()}
+    def __init__(self, folder: Path, fps: int) -> None:
+        self._folder, self._fps = folder, fps
+        self._most = os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._most)
+        self._being_written: deque[Future[None]] = deque()
+
+    def write(self, key: str, number: int, pictures: Any, rows: np.ndarray) -> dict[str, Any]:
+        """Begins the file of a camera's frames of one episode, and returns its location as in meta/episodes."""
+        from .videos import write_video  # needs PyAV
+
+        if len(self._being_written) >= self._most:
+            self._being_written.popleft().result()
+        chunk, file = divmod(number, _CHUNK_FILES)
+        path = self._folder / f"videos/{key}/chunk-{chunk:03d}/file-{file:03d}.mp4"
+        self._being_written.append(self._pool.submit(write_video, path, pictures, rows, self._fps))
+        seconds = len(rows) / self._fps
+        location = {"chunk_index": chunk, "file_index": file, "from_timestamp": 0.0, "to_timestamp": seconds}
+        return {f"videos/{key}/{name}": value for name, value in location.items()}
+
+    def __enter__(self) -> _Videos:
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()  # nothing is written any more when an error is passed on
+        if failed is None:
+            for one in self._being_written:
+                one.result()
 
 
 def _images(stream: Stream, pictures: Any, rows: np.ndarray) -> pa.Array:
