@@ -19,6 +19,7 @@ from .actions.declared import (
     check_absolute,
     check_alike,
     check_declared,
+    declared_relative,
     degrees_of,
     relative_names,
     straight_angles,
@@ -33,7 +34,17 @@ from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names, misfits, warn_of_misfits
 from .norm_stats import check_units as check_units_of_stats
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
-from .sources import Keys, Mixture, Source, check_rotations, check_units, own_methods, resolved, units_of
+from .sources import (
+    Keys,
+    Mixture,
+    Source,
+    check_relative,
+    check_rotations,
+    check_units,
+    own_methods,
+    resolved,
+    units_of,
+)
 from .tasks import episode_tasks, texts_of_numbers
 from .text_keys import TextKey, task_key, text_keys, without_missing
 
@@ -394,6 +405,12 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
             "are interpolated one by one, which makes no rotation of two; no method takes the stream's own, [(slice, method), ...] "
             "gives others"
         )
+    said = [declared_relative(one.attributes) for one in streams]
+    if any(said) and not all(said):
+        yield (
+            f"delta_timestamps['{key}']: {said.count('')} of {len(said)} sources do not say that they are relative, as another does "
+            f"({next(filter(None, said))}): absolute numbers beside relative ones are no one quantity; rename= gives each a key of its own"
+        )
     if straight := straight_angles(window.convert or (), own, keys.get(key, 0)):
         yield (
             f"delta_timestamps['{key}'].convert: features {straight} are angles by the stream's own methods: their differences jump by "
@@ -438,6 +455,7 @@ def _window(key: str, window: Window, default: Window, keys: Keys, residency: An
         blocks, asked = own_methods(key, keys.numbers[key]), False
     check_units(key, keys.numbers.get(key, ()))
     check_rotations(key, keys.numbers.get(key, ()))
+    check_relative(key, keys.numbers.get(key, ()))
     fields = _converted("window", {"": replace(window, base=None)}, f"{name}.")
     images = window.images or (default.images if key in keys.cameras else None)
     if window.mirror is not None and key in keys.cameras:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from . import errors
-from .actions.declared import rotations_said
+from .actions.declared import declared_absolute, declared_relative, rotations_said
 from .dataset import Dataset, Stream
 from .dataset import open as open_dataset
 from .feature_words import in_one_spelling
@@ -235,6 +235,23 @@ def check_rotations(key: str, streams: Sequence[Stream]) -> None:
                     f"delta_timestamps['{key}']: expected sources of one form of rotations, got {attribute} = {other_value!r} and "
                     f"{value!r}, as the attributes of their streams say; rename= gives each a key of its own, and convert= one form"
                 )
+
+
+def check_relative(key: str, streams: Sequence[Stream]) -> None:
+    """Checks that the streams that fill a key are all relative or all absolute, where their attributes say it.
+
+    Raises:
+        ArgumentError: one is relative, another absolute.
+    """
+    relative, absolute = (
+        next(filter(None, (declared(one.attributes) for one in streams)), "")
+        for declared in (declared_relative, declared_absolute)
+    )
+    if relative and absolute:
+        raise errors.ArgumentError(
+            f"delta_timestamps['{key}']: expected sources that are all relative or all absolute, got {relative} and {absolute}, as the "
+            "attributes of their streams say; rename= gives each a key of its own"
+        )
 
 
 def units_of(stream: Stream) -> list[str]:

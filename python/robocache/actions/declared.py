@@ -94,9 +94,7 @@ def check_absolute(name: str, conversions: Any, declared: FeatureFacts) -> None:
     Raises:
         ArgumentError: it would be relative twice.
     """
-    said = next(
-        (f"{key} = {value!r}" for key, value in declared.attributes.items() if _declares_relative(key, value)), ""
-    )
+    said = declared_relative(declared.attributes)
     for conversion in conversions if said else ():
         if isinstance(conversion, Relative | StepDelta) and (conversion.mask is None or any(conversion.mask)):
             raise errors.ArgumentError(
@@ -117,6 +115,23 @@ def relative_names(conversions: Any, declared: FeatureFacts, features: int) -> l
             names = [declared.stream] * bool(taken) + [declared.names[f] for f in taken if f < len(declared.names)]
             found |= dict.fromkeys(each for each in names if feature_words.says_relative(each))
     return list(found)
+
+
+def declared_relative(attributes: Mapping[str, Any]) -> str:
+    """Returns the attribute that declares a stream's numbers relative; "" if none does."""
+    return next((f"{key} = {value!r}" for key, value in attributes.items() if _declares_relative(key, value)), "")
+
+
+def declared_absolute(attributes: Mapping[str, Any]) -> str:
+    """Returns the attribute that declares them absolute; "" if none does."""
+    return next(
+        (
+            f"{key} = {value!r}"
+            for key, value in attributes.items()
+            if (value is True and _ABSOLUTE.fullmatch(key)) or (value is False and _IS_RELATIVE.fullmatch(key))
+        ),
+        "",
+    )
 
 
 def _declares_relative(key: str, value: Any) -> bool:

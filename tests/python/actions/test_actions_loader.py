@@ -972,6 +972,35 @@ def test_sources_whose_attributes_say_other_rotations_are_refused(tmp_path, said
         robocache.Loader(Mixture(sources), **options)
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ({"absolute": False}, {"absolute": True}, "got absolute = False and absolute = True"),
+        ({"absolute": True}, {"control_mode": "pd_joint_delta_pos"}, "got control_mode = 'pd_joint_delta_pos'"),
+        ({"control_delta": False}, {"control_delta": True}, "got control_delta = True and control_delta = False"),
+    ],
+)
+def test_sources_of_which_one_is_relative_and_another_absolute_are_refused(one, other, said, tmp_path):
+    sources = [
+        Source(described(tmp_path / str(i), names="a b c d", attributes=each)) for i, each in enumerate((one, other))
+    ]
+    options = {"batch_size": 4, "delta_timestamps": {"action": Window()}, "findings": None}
+    with pytest.raises(robocache.ArgumentError, match=re.escape(said)):
+        robocache.Loader(Mixture(sources), **options)
+    for source in sources:
+        next(robocache.Loader(Mixture([source, source]), **options))
+
+
+def test_relative_sources_beside_one_that_does_not_say_it_are_a_warning(tmp_path):
+    sources = [
+        Source(described(tmp_path / str(i), names="a b c d", attributes=each))
+        for i, each in enumerate(({"absolute": False}, {}, None))
+    ]
+    options = {"batch_size": 4, "delta_timestamps": {"action": Window()}, "findings": None}
+    with pytest.warns(robocache.LoaderWarning, match="2 of 3 sources do not say that they are relative"):
+        robocache.Loader(Mixture(sources), **options)
+
+
 def test_other_refusals(tmp_path, rng):
     narrow, wide = record(tmp_path / "a", rng, width={"action": 3, "state": 3}), record(tmp_path / "b", rng)
     with pytest.raises(robocache.ArgumentError, match="as wide in all sources, got"):
