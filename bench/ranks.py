@@ -68,10 +68,10 @@ def make_loader(
 
 
 def verify(dataset: robocache.Dataset, batch_size: int, device: str) -> int:
-    """Holds an epoch of all ranks, whose batches are gathered, against a single process's; the samples compared.
+    """Compares an epoch of all ranks, whose batches are gathered, with a single process's. Returns the number of samples.
 
-    Of each global batch the anchors are equal, in order, so that no two ranks share one; what the last one lacks for an even
-    share is made up by the epoch's first.
+    The anchors of each global batch are equal, in order, so no two ranks share one. A last batch too small for an even split is
+    topped up with the epoch's first samples.
     """
     ranks = dist.get_world_size()
     alone = iter(make_loader(dataset, ranks * batch_size, device, robocache.Ranks(rank=0, world_size=1)))
