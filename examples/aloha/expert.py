@@ -10,7 +10,7 @@ BASE_X, BASE_Y = 0.469, 0.5  # the right arm's base; the left one's is its mirro
 SHOULDER_Z = 0.079 + 0.04805
 UPPER, UPPER_ANGLE = np.hypot(0.05955, 0.3), np.arctan2(0.3, 0.05955)
 FOREARM = 0.3
-HAND = 0.069744 + 0.135  # from the wrist to between the fingers
+HAND = 0.069744 + 0.135  # metres, from the wrist to between the fingers
 
 
 def solve(side, xyz, pitch, roll):

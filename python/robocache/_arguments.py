@@ -181,7 +181,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--method",
         action="append",
         metavar="[STREAM=]METHOD",
-        help="LeRobot: how a stream, or all, are brought there: linear, previous, nearest, slerp and so on",
+        help="LeRobot: how a stream, or every one, is resampled: linear, previous, nearest, slerp and so on",
     )
     made.add_argument(
         "--rename",

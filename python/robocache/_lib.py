@@ -80,7 +80,7 @@ class _Owner:
 
 
 def from_numpy(array: npt.NDArray[Any]) -> Any:
-    """What the library takes for a numpy array, without a copy; it keeps the array alive.
+    """Makes the library's tensor of a numpy array, without a copy; it keeps the array alive.
 
     numpy's own DLPack is ten times as fast, but refuses arrays that are read-only, bool or bfloat16.
     """

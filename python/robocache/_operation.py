@@ -208,7 +208,7 @@ class Operation:
         raise NotImplementedError
 
     def count_of_outs(self, call: Mapping[str, Any], count: int) -> int:
-        """How many of the `count` results have gradients; they come first."""
+        """Returns how many of the `count` results have gradients; these come first."""
         return count
 
     def results_to_keep(self, call: Mapping[str, Any], results: Sequence[Any]) -> list[Any]:

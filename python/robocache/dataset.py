@@ -61,7 +61,7 @@ class _Opened:
 
 
 class _ByStream(Mapping[str, _Value], Generic[_Value]):
-    """A read-only dict by stream name whose misses name the streams there are."""
+    """A read-only dict by stream name. The error for an unknown name lists the streams."""
 
     def __init__(self, opened: _Opened, streams: Mapping[str, Any], value: Callable[[Any], _Value]) -> None:
         self._opened = opened
@@ -96,7 +96,7 @@ class _ByStream(Mapping[str, _Value], Generic[_Value]):
         return f"{{{', '.join(f'{name!r}: {value!r}' for name, value in self.items())}}}"
 
 
-_LACKING: Any = None
+_LACKING: Any = None  # a field that these statistics lack
 
 
 RECORDED = "recorded values"
@@ -116,17 +116,17 @@ class _Fields(NamedTuple):
 
 
 class Stats(_Fields):
-    """Statistics of each feature over all rows, without NaN and infinity: float64 arrays of the shape of one row's value, or
-    with ``per_step`` of a window's, ``[steps, ...]``.
+    """Statistics of each feature over all rows, without NaN and infinity: float64 arrays in the shape of a row's value, with
+    ``per_step`` ``[steps, ...]``.
 
     `count` is the number of finite values; where it is 0 the others are NaN. `std` divides by `count`. Quantiles are
     those of ``numpy.quantile(values.astype(float64), q)``. A dataset's statistics have every field; others may have None.
     Other quantiles are attributes too, by their percent: ``stats.q02``, ``stats.q99.5`` by ``getattr``.
 
     Attributes:
-        of: what they are statistics of, as :meth:`Dataset.statistics` says; None where nobody said it.
-        names: of the features; None where they have none, or come from a file without them.
-        units: of recorded values, as the stream's attributes say; None where they say none.
+        of: the values that they describe; None if unknown.
+        names: of the features; None if unknown.
+        units: of recorded values, from the stream's attributes; None if unknown.
     """
 
     of: str | None = None
@@ -156,7 +156,7 @@ class Stats(_Fields):
 
 
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
-    """Returns these quantiles and the usual ones, ascending, and the fields of a table of statistics that has them."""
+    """Returns these quantiles and the usual ones, ascending, and the names of the fields of their table."""
     asked = {0.01, 0.1, 0.5, 0.9, 0.99}
     for value in quantiles:
         quantile = float(number("quantiles", value))
@@ -181,9 +181,9 @@ class FrameFormat(NamedTuple):
     width: int
     channels: int
     color_space: str  # "rgb" of 3 channels, "gray" or "depth" of 1
-    unit_m: float | None  # of depth: the metres of one unit; None of float32, which is in metres, and where unknown
+    unit_m: float | None  # depth: the metres of one unit; None for float32, which is in metres, and if unknown
     intrinsics: np.ndarray | None  # float64 [3, 3], in pixels of frames as stored; None where unknown
-    resized: dict[str, Any] | None  # what was done to the frames' size before they were stored
+    resized: dict[str, Any] | None  # how the frames were resized before they were stored; None: not
 
 
 class EncodedFrames:
@@ -218,7 +218,7 @@ class EncodedFrames:
         return self._decode(np.arange(self._rows.start, self._rows.stop)[rows])
 
     def within(self, rows: slice) -> EncodedFrames:
-        """These rows alone, not decoded."""
+        """Returns some of the rows, not decoded."""
         return EncodedFrames(self._stream, self._rows[rows], self.data, self.offsets)
 
     def file(self, row: int) -> np.ndarray:
@@ -269,7 +269,7 @@ class RaggedRows(Sequence[Any]):
         return [self._row(row) for row in np.arange(len(self))[rows].tolist()]
 
     def within(self, rows: slice) -> RaggedRows:
-        """These rows alone, which are neighbours."""
+        """Returns some neighbouring rows."""
         offsets = self.offsets[rows.start : rows.stop + 1]
         return RaggedRows(self._stream, self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
@@ -297,7 +297,7 @@ class Stream:
         shape: of one row's value: ``()`` for scalars, ``(height, width, channels)`` for a camera; of ragged rows the shape of one
             element, such as ``(4,)`` for points of x, y, z and intensity.
         rows: the number over all episodes.
-        rate_hz: the rate of the median period, with the fewest decimals that return to it within a nanosecond (30.0 for
+        rate_hz: 1 / the median period, rounded to the fewest decimals that keep the period within a nanosecond (30.0 for
             33333333 ns); 0.0 if no episode has two rows, or most stamps are repeated.
         clock: ``"recorded"``, or ``"nominal"`` if the stamps are only index / rate.
         names: of the features, or an empty list.
@@ -365,7 +365,7 @@ class Stream:
 
     @cached_property
     def offsets(self) -> np.ndarray | None:
-        """int64 ``[rows + 1]`` where rows have sizes of their own, else None: row i of ragged rows is
+        """int64 ``[rows + 1]`` if rows vary in size, else None: row i of ragged rows is
         ``values[offsets[i]:offsets[i + 1]]``, of encoded frames ``values.data[offsets[i]:offsets[i + 1]]``."""
         if self.ragged is None and (self.frames is None or self.frames.codec == "raw"):
             return None
@@ -385,7 +385,7 @@ class Stream:
         return self._by_row[rows]
 
     def frame(self, row: int) -> np.ndarray:
-        """A camera's frame, ``[height, width, channels]`` of `dtype`, for people to look at.
+        """A camera's frame, ``[height, width, channels]`` of `dtype`, to look at.
 
         Raises:
             ArgumentError: this is no camera.
@@ -418,7 +418,7 @@ class Stream:
         return _lib.array_at(self._opened.handle, self._addresses[name], shape, dtype, read_only=True)
 
     def _let_go(self) -> None:
-        """Forgets the arrays, which keep the mapped files."""
+        """Drops the arrays, which keep the files mapped."""
         for name in ("time_ns", "values", "offsets", "row_offsets", "_by_row", "_stats"):
             vars(self).pop(name, None)
 
@@ -438,7 +438,7 @@ class Stream:
 
 
 def row_of(stream: Stream) -> str:
-    """The form of a row in a few letters."""
+    """Describes a row in a few words, such as "jpeg 640x480 rgb"."""
     if stream.frames is not None:
         format = stream.frames
         return f"{format.codec} {format.width}x{format.height} {format.color_space}"
@@ -486,8 +486,8 @@ class Dataset:
         return self._opened.handle
 
     def close(self) -> None:
-        """Lets go of the mapped files. Arrays that it gave, and Loaders, keep them until they are gone themselves; every other use of
-        this dataset and its streams is an ArgumentError. Closing again does nothing."""
+        """Releases the mapped files, once no array of this dataset and no Loader is left that uses them. Every other use of the
+        dataset and its streams is then an ArgumentError. Closing again does nothing."""
         self._opened.close()
         for stream in self.streams.values():
             stream._let_go()
@@ -571,7 +571,7 @@ class Dataset:
         try:
             return pa_json.read_json(
                 pa.BufferReader(lines),
-                # If a thread of Arrow frees our memory while the interpreter ends, the process crashes.
+                # An Arrow thread that frees our memory while the interpreter ends would crash the process.
                 pa_json.ReadOptions(use_threads=False, block_size=max(longest_line, 2**20)),
                 pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
             )
@@ -617,16 +617,16 @@ class Dataset:
 
         With a loader or a spec they are of the values that :class:`Normalization` normalises: after windows, methods and
         conversions, of every moment that can be drawn, each once, without padding, NaN and infinity, in float32 or float64
-        whatever the batch's dtype, computed on the loader's device. Without one they are those that a cache of these episodes alone
-        would have. Both are exact. They are computed once and kept in the cache's folder ``statistics``, if that can be written.
+        whatever the batch's dtype, computed on the loader's device. Without one they are those of a cache of these
+        episodes alone. Both are exact. They are computed once and kept in the cache's folder ``statistics``, if that can be written.
 
         Args:
             of: a :class:`Loader` that draws from this dataset: its keys of numbers, its episodes and anchors. A :class:`Spec`:
                 its keys, with the ticks of the slowest of them as moments. Or episodes.
             episodes: the indices of episodes, each counted once; default all. A loader has its own.
-            where: or those that :meth:`select` finds; with `episodes`, those of them.
+            where: a condition as :meth:`select` takes it; with `episodes`, both must hold.
             per_step: with a loader or a spec: each step of a window by itself: ``[steps, ...]``.
-            quantiles: others than 0.01, 0.1, 0.5, 0.9 and 0.99, such as ``(0.02, 0.98)``, which are ``q02`` and ``q98``.
+            quantiles: more than 0.01, 0.1, 0.5, 0.9 and 0.99: ``(0.02, 0.98)`` are ``q02`` and ``q98``.
 
         Raises:
             ArgumentError, ArgumentTypeError: an episode that does not exist; or as :meth:`select`; or naming the argument.
@@ -670,7 +670,7 @@ class Dataset:
         return Stats(**dict(zip(fields, arrays, strict=True)), of=RECORDED, names=stream.names, units=units)
 
     def _selectable(self) -> pyarrow.Table:
-        """`episodes` and what :meth:`select` knows beside it."""
+        """Returns `episodes` with the further columns of :meth:`select`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -789,7 +789,7 @@ def _open_again(path: str, episodes: int, fingerprint: int) -> Dataset:
 
 
 def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
-    """int64 [shares]: how many of the things each is."""
+    """int64 [shares]: the number of things in each part."""
     values = [number(f"shares['{name}']", value) for name, value in shares.items()]
     if all(isinstance(value, int) for value in values):
         return np.array([whole(f"shares['{name}']", value) for name, value in shares.items()], np.int64)
@@ -802,7 +802,7 @@ def _counts(shares: Mapping[str, Any], things: int) -> np.ndarray:
     total = sum(parts)
     if total > 1 + Fraction(1, 10**9):
         raise errors.ArgumentError(f"shares: expected at most 1 together, got {float(total)}")
-    # The last share is of the episodes that are in no part.
+    # The last share is that of the episodes in no part.
     quotas = [things * part / max(total, 1) for part in (*parts, max(1 - total, Fraction(0)))]
     counts = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(quotas)), key=lambda p: counts[p] - quotas[p])

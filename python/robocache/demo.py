@@ -128,7 +128,7 @@ def run(
 
 
 def _windows() -> dict[str, Any]:
-    """What a batch has of each stream."""
+    """Returns the window of each stream."""
     return {**_WINDOW, _CAMERA: Window(_FRAMES, images=ImageOptions(dtype="uint8"))}
 
 

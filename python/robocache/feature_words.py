@@ -1,4 +1,4 @@
-"""Words by which names of streams and features, attributes and units say rotations, angles and units: one table for all who read names."""
+"""Finds rotations, angles and units by the words in names of streams and features, in attributes and in units."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 Block = list[Any]  # [start, stop, method]
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-# Words of a quaternion; of an orientation; of rotations, which are quaternions if they have four numbers; and of those that are some
-# if their components are x, y, z, w.
+# QUATERNION: words for a quaternion. ROTATIONS: words for a rotation, which is a quaternion if it has four numbers.
+# _WITH_COMPONENTS: words for a quaternion if the components are x, y, z, w. _WITH_ORDER: words that also give an order.
 QUATERNION = frozenset({"quat", "quats", "quaternion", "quaternions", "xquat"})
 _ORIENTATION = frozenset({"orientation", "orientations", "orient", "ori", "orn", "attitude"})
 ROTATIONS = QUATERNION | _ORIENTATION | {"rotation", "rotations", "rot", "rots"}
 _WITH_COMPONENTS = ROTATIONS | {"q", "r", "o"}
 _WITH_ORDER = QUATERNION | {"wxyz", "xyzw", "qwxyz", "qxyzw"}
-# Words for a matrix a row that holds a rotation; written in a line it has 9 entries of a rotation, 12 or 16 of a transform.
+# Words for a rotation as a matrix. Flattened it has 9 entries (a rotation), or 12 or 16 (a transform).
 _FLAT = {"matrix", "matrices", "mat"}
 _FLAT_ROTATION = _FLAT | {"rotation", "rot", "orientation", "rotmat", "R", "xmat", "ximat"}
 _FLAT_TRANSFORM = _FLAT | {"extrinsic", "extrinsics", "transform", "transforms", "tf", "pose", "T"}
 _MATRIX = _FLAT_ROTATION | _FLAT_TRANSFORM | {"rotations", "world", "poses"}
-# Words for quantities of a rotation that are not rotations themselves.
+# Words for quantities that are not rotations, although a word for a rotation may stand beside them.
 NO_ROTATION = {"vel", "velocity", "rate", "rates", "dot", "cov", "covariance", "std", "var", "variance"}
-# Kinds of rotations by a name in snake case, in the words of actions; the first that matches counts.
+# Representations of rotations, as robocache.actions calls them, by a name in snake case.
 _KINDS = {
     "rot6d": re.compile(r"(?<![a-z0-9])(?:rot(?:ation)?_?)?6_?d(?:_?rot(?:ation)?)?(?![a-z0-9])"),
     "rotvec": re.compile(r"axis_?angle|rot(?:ation)?_?vec|axang"),
@@ -38,12 +38,12 @@ _RELATIVE = re.compile(r"(?<![a-z])(?:rel|relative|deltas?)(?![a-z])")
 _TURN = re.compile(
     r"(?<![a-zA-Z])(?i:(roll)|(pitch)|(yaw|heading))(?![a-z])|(Roll)(?![a-z])|(Pitch)(?![a-z])|(Yaw|Heading)(?![a-z])"
 )
-# An entry of a matrix: r01, rot_12, R[0,1], T03; of a rotation also 01 and xy.
+# An entry of a matrix: r01, rot_12, R[0,1], T03, 01, xy.
 _ENTRY = re.compile(
     r"(?i)((?:.*?[^a-z0-9])??((?:r|rot|rotation|m|mat|matrix|rotmat|rot_mat|rot6d|6d|t|tf|transform|pose)?))[ _.\[(]*"
     r"(?:([0-4])[ ,_.\])(\[]*([0-4])|([xyz])([xyz]))[\])]*"
 )
-# A component's letter ends a name, or a word within one: qx, q[x], qx1, qx_world, q_x_world.
+# A component's letter is at the end of a name or of a word in it: qx, q[x], qx1, qx_world, q_x_world.
 _COMPONENT = re.compile(r"[ ._/\[-]?([xyzwXYZW])\]?(?=\d*(?:$|[ ._/\[(-]))")
 # Components may have other letters: qr, qi, qj, qk, and qs for the scalar.
 _OTHER_COMPONENT = re.compile(
@@ -56,18 +56,18 @@ _BRACKETS = re.compile(r" *[\[(][^\])]*[\])]")
 _GAP = "\0"  # where a component's letter was
 # The components of a rotation vector: rotvec_x, axis_angle1; and of Universal Robots' actual_TCP_pose_3.
 _VECTOR_PART = re.compile(r"(.*?)[ ._\[]?([xyz0-3])\]?")
-# Components behind a position's x, y and z: of a rotation vector (LeRobot's ee.wx), of that or of three angles (rx).
+# Components after a position's x, y, z: of a rotation vector (LeRobot's ee.wx), or of three numbers of unknown form (rx).
 _OF_POSE = re.compile(r"(?i)((?:.*[ ._/\[])?)([wr]|(?:rot|rotation|ori|orientation)[ ._]?)([xyz])\]?")
 _UR_PART = re.compile(r"(actual|target)_TCP_pose_[345]")
-# Words of other things of which there are four.
+# Words for other things that may come in fours.
 _OF_PARTS = {
     *("wheel", "wheels", "joint", "joints", "motor", "motors", "leg", "legs", "caster", "casters", "finger", "fingers"),
     *("speed", "count", "counts", "error", "torque", "weight", "weights"),
 }
 _GRIDS = {(2, 3), (3, 2), (3, 3), (3, 4), (4, 4)}
-# Of points xyzw says homogeneous coordinates.
+# With these words xyzw means homogeneous coordinates.
 _POINTS = {"point", "points", "cloud", "clouds", "pointcloud", "pointclouds", "pcd", "vertices", "keypoints"}
-# Parts of a row by the words of its stream's name: xyz_wxyz is a position and a quaternion. By each part its numbers.
+# How many numbers each word in a stream's name stands for: xyz_wxyz is a position and a quaternion.
 _PARTS = {
     **dict.fromkeys(("xyz", "pos", "position", "point", "points", "trans", "translation", "pose"), 3),
     **dict.fromkeys(_WITH_ORDER, 4),
@@ -91,7 +91,7 @@ def last_part(name: str) -> str:
 
 
 def words_of(name: str) -> set[str]:
-    """Returns the words of a name in lower case: of "anchorId" and of "anchor_id" they are anchor and id."""
+    """Returns the words of a name in lower case: {"anchor", "id"} of "anchorId" and of "anchor_id"."""
     return {word.lower() for word in _WORD.findall(name)}
 
 
@@ -104,18 +104,18 @@ def says_relative(name: str) -> bool:
 
 
 def kinds_of(name: str) -> list[str]:
-    """Returns the kinds of rotations that a name says, most often none or one."""
+    """Returns the representations of rotations that a name has words for, mostly none or one."""
     name = in_snake_case(name)
     return [kind for kind, pattern in _KINDS.items() if pattern.search(name)]
 
 
 def axes_of_turns(name: str) -> set[str]:
-    """Returns the axes x, y, z that the name of an Euler angle says by roll, pitch and yaw."""
+    """Returns the axes x, y, z for the words roll, pitch and yaw in a name."""
     return {"xyz"[i % 3] for found in _TURN.findall(name) for i, word in enumerate(found) if word}
 
 
 def matrix_entry(name: str) -> tuple[str, bool, int, int] | None:
-    """Returns of the name of a matrix's entry the stem, whether it has a word for a matrix, and the numbers of row and column."""
+    """Returns for the name of a matrix's entry: its stem, whether that has a word for a matrix, its row and its column."""
     match = _ENTRY.fullmatch(name) or _ENTRY.fullmatch(_without_units(name))
     if match is None:
         return None
@@ -126,21 +126,21 @@ def matrix_entry(name: str) -> tuple[str, bool, int, int] | None:
 
 
 def _without_units(name: str) -> str:
-    """Returns a name without what stands in brackets, but for one letter or digit."""
+    """Returns a name without its parts in brackets, except a single letter or digit."""
     return _BRACKETS.sub(lambda brackets: brackets[0] if len(brackets[0].strip()) == 3 else "", name)
 
 
 def says(name: str, words: Set[str]) -> bool:
-    """Whether the last part of a name, also of one that components have but for their letter, has one of the words and is no rate."""
+    """Whether the last part of a name has one of the words and none of NO_ROTATION. The letter of a component may be cut out."""
     before, _, after = name.partition(_GAP)
     said = words_of(last_part(before) + after)
     return not said.isdisjoint(words) and said.isdisjoint(NO_ROTATION)
 
 
 def _components_of(names: Sequence[str]) -> list[dict[str, str]]:
-    """Returns for each name the letters x, y, z or w that may be a component's, by the rest of the name.
+    """Returns for each name the letters x, y, z or w that may mark a component, by the rest of the name.
 
-    A w alone is the scalar of a rotation beside it that has x, y and z, such as rx, ry, rz, but no w. Beside h and l it is a width.
+    A name w beside rx, ry, rz is their scalar. Beside h or l it is a width.
     """
     components = [_components(_without_units(name)) for name in names]
     letters: dict[str, set[str]] = {}
@@ -167,7 +167,7 @@ def _components(name: str) -> dict[str, str]:
 
 
 def letters_of(names: Sequence[str]) -> str:
-    """Returns the letters, another for each, by which names that else are one say components; "" if they do not."""
+    """Returns the letters of components, if the names are equal but for one letter that differs in each; else ""."""
     found = _components_of(names)
     for stem in set(found[0]).intersection(*found[1:]) if found else ():
         letters = "".join(one[stem] for one in found)
@@ -177,7 +177,7 @@ def letters_of(names: Sequence[str]) -> str:
 
 
 def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) -> list[Block]:
-    """Returns the rotation vectors and matrices that names declare, which are held: numbers between two are no rotation between."""
+    """Returns the rotation vectors and matrices that names declare. They are held, since numbers between two are no rotation between."""
     last = last_part(stream)
     words = words_of(last) | set(re.findall(r"(?<![A-Za-z])[RT](?![A-Za-z])", last))  # R, T_WC
     of_group = words_of(last_part(stream.removesuffix(last)[:-1]))  # object_poses/cube
@@ -204,9 +204,9 @@ def rotation_vectors(stream: str, names: Sequence[str], shape: Sequence[int]) ->
 
 
 def _rotations_of_poses(names: Sequence[str]) -> set[int]:
-    """Returns the features wx, wy, wz or rx, ry, rz that follow x, y, z of the same name: a pose whose rotation is three numbers.
+    """Returns the features wx, wy, wz or rx, ry, rz beside x, y, z of the same name: the rotation of a pose, as three numbers.
 
-    Beside a velocity vx, wx is the speed of turning; beside rw, rx is a quaternion's.
+    Beside vx, wx is an angular velocity; beside rw, rx is part of a quaternion.
     """
     found: dict[tuple[str, str], dict[str, int]] = {}
     for index, name in enumerate(names):
@@ -252,7 +252,7 @@ def _says_six(name: str) -> bool:
 def rotations_of(stream: str, names: Sequence[str], shape: Sequence[int], words: Set[str] = QUATERNION) -> list[Block]:
     """Returns the quaternions in a row of that shape: [[start, stop, "slerp"], ...].
 
-    words: the words that declare four numbers without names of components.
+    words: those that declare four numbers to be a quaternion even if no name gives a component.
     """
     features = prod(shape)
     starts = []
@@ -319,9 +319,9 @@ def scattered(names: Sequence[str]) -> list[list[int]]:
 
 
 def _quaternions_in(stream: str, width: int) -> list[int]:
-    """Returns where quaternions begin in a row of that width whose parts the stream's name says in turn: 3 in a row of 7 for pos_quat.
+    """Returns where quaternions begin in a row whose parts are, in order, the words of its stream's name: [3] for pos_quat and 7 numbers.
 
-    Rows may repeat the parts, and each time have one number more, a gripper's, behind a position and a quaternion.
+    A row may repeat the parts. After a position and a quaternion it may each time have one number more, a gripper's.
     """
     words = re.findall(r"[a-z]+", in_snake_case(last_part(stream)))
     parts = [
@@ -357,15 +357,15 @@ def in_one_spelling(unit: str) -> str:
 
 
 def is_degrees(word: str) -> bool:
-    """Whether a unit or a name says degrees."""
+    """Whether a unit or a name has a word for degrees."""
     return _DEGREES.search(word) is not None
 
 
 def says_degrees(units: Any) -> bool:
-    """Whether a stream's units, one or a list of them, say degrees of a feature."""
+    """Whether a stream's units, one or a list, have degrees for any feature."""
     return any(is_degrees(unit) for unit in (units if isinstance(units, list) else [units]) if isinstance(unit, str))
 
 
 def angle_unit(word: str) -> str:
-    """Returns deg or rad, if a unit or a name says one; else ""."""
+    """Returns "deg" or "rad", if a unit or a name has a word for it, else ""."""
     return "deg" if is_degrees(word) else "rad" if _RADIANS.search(word) else ""

@@ -24,7 +24,7 @@ from .notebook import table_html, title_html
 SEVERITIES = ("error", "warning", "note")
 FILE = "doctor.json"
 _FORMAT, _SCHEMA_VERSION = "robocache-doctor", 1
-# Of one code and one stream: a fault in each of 100,000 episodes is told as these and a number.
+# Findings that a report keeps of one code and stream; it counts the others.
 _KEPT = 50
 
 
@@ -124,7 +124,7 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many findings of each severity there are, those of `more` too."""
+        """The number of findings of each severity, with those in `more`."""
         severity_of = {finding.code: finding.severity for finding in reversed(self.findings)}
         counts = Counter(finding.severity for finding in self.findings)
         for code, number in self.more.items():
@@ -134,8 +134,8 @@ class Report:
     @property
     def summary(self) -> str:
         """ "2 errors, 5 warnings, 1 note", or "no findings"."""
-        told = [f"{number} {kind}{'s' * (number != 1)}" for kind, number in self.counts.items() if number]
-        return ", ".join(told) or "no findings"
+        counts = [f"{number} {kind}{'s' * (number != 1)}" for kind, number in self.counts.items() if number]
+        return ", ".join(counts) or "no findings"
 
     @property
     def verdict(self) -> str:
@@ -163,25 +163,25 @@ class Report:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Report:
+    def from_dict(cls, report: Mapping[str, Any]) -> Report:
         """The inverse of :meth:`to_dict`.
 
         Raises:
             KeyError, TypeError, ValueError: it is none.
         """
-        if (told["format"], told["schema_version"]) != (_FORMAT, _SCHEMA_VERSION):
-            raise ValueError(f"expected {_FORMAT} {_SCHEMA_VERSION}, got {told['format']} {told['schema_version']}")
-        of_report = {name: _typed(name, told[name], kind) for name, kind in _REPORT_TYPES.items()}
+        if (report["format"], report["schema_version"]) != (_FORMAT, _SCHEMA_VERSION):
+            raise ValueError(f"expected {_FORMAT} {_SCHEMA_VERSION}, got {report['format']} {report['schema_version']}")
+        of_report = {name: _typed(name, report[name], kind) for name, kind in _REPORT_TYPES.items()}
         found = [
             Finding(**{f.name: _typed(f.name, one[f.name], _TYPES[f.type]) for f in fields(Finding) if f.name in one})
-            for one in told["findings"]
+            for one in report["findings"]
         ]
         if any(finding.severity not in SEVERITIES for finding in found):
             raise ValueError("expected severities " + ", ".join(SEVERITIES))
-        more = dict(told["more"])
+        more = dict(report["more"])
         if not more.keys() <= {finding.code for finding in found} or any(type(n) is not int for n in more.values()):
             raise ValueError("expected in 'more' numbers of findings by code")
-        streams = [_typed("streams", stream, (dict,)) for stream in told["streams"]]
+        streams = [_typed("streams", stream, (dict,)) for stream in report["streams"]]
         return cls(findings=found, more=more, streams=streams, **of_report)
 
     def _repr_html_(self) -> str:
@@ -250,11 +250,11 @@ def manifest_crc32(cache: str | os.PathLike[str]) -> str | None:
 def store(report: Report, cache: str | os.PathLike[str]) -> None:
     """Writes doctor.json into the cache, whole or not at all; where that cannot be, `not_stored` says why."""
     path = Path(cache, FILE)
-    told = json.dumps({**report.to_dict(), "path": Path(cache).resolve().name}, indent=1, allow_nan=False)
+    text = json.dumps({**report.to_dict(), "path": Path(cache).resolve().name}, indent=1, allow_nan=False)
     for folder in {Path(cache).parent, Path(cache).resolve().parent} - {Path("."), Path("/")}:
-        told = told.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")  # it goes with the cache to others
+        text = text.replace(json.dumps(f"{folder}{os.sep}")[1:-1], "")  # it goes with the cache to others
     try:
-        write_whole(path, told + "\n")
+        write_whole(path, text + "\n")
         report.stored, report.not_stored = str(path), None
     except OSError as error:
         report.not_stored = f"{path}: {error.strerror or error}"
@@ -299,9 +299,9 @@ def enforce(caches: Iterable[str], findings: str | None) -> None:
             continue
         errors = [finding for finding in report.findings if finding.severity == "error"]
         if errors:
-            told = "; ".join(f"{finding.code} ({finding.where})" for finding in errors[:3])
+            first = "; ".join(f"{finding.code} ({finding.where})" for finding in errors[:3])
             more = report.counts["error"] - len(errors[:3])
-            message = f"{cache}: {told}{f' and {more} more errors' if more else ''}; see: robocache doctor {cache}"
+            message = f"{cache}: {first}{f' and {more} more errors' if more else ''}; see: robocache doctor {cache}"
             if findings == "strict":
                 raise FileError(message)
             warn(message, DoctorWarning, stacklevel=4)  # a loader, and what takes its former options, lie between

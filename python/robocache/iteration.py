@@ -111,7 +111,7 @@ class BatchesInOrder(abc.ABC):
             batch = self._batch_at(position)
             if batch is None:
                 of.over = True
-                # What the last loop leaves behind is the beginning of the epoch that the next one takes.
+                # The next loop begins where the last one ended: at the start of an epoch.
                 if self._newest.over or (self._newest.begun and not self._alive()):
                     self._go_on_behind(self._newest)
                 raise StopIteration

@@ -46,11 +46,11 @@ else:
 
 __all__ = ["LeRobotDataset", "LeRobotEpisodes", "LeRobotLoader", "LeRobotMetadata", "make_dataset", "open_cache"]
 
-# How far off a frame LeRobot lets an offset be.
+# The largest difference of an offset from a frame that LeRobot allows.
 _TOLERANCE_S = 1e-4
 # Fields of a window that may make padding of a key's value at the frame itself.
 _MAKES_PADDING = ("tolerance_s", "max_gap_s", "offset_s")
-# Of a map-style dataset, in one call of the engine; frames are large.
+# Items of a map-style dataset in one call of the engine; fewer with frames, which are large.
 _ITEMS_AT_ONCE, _ITEMS_WITH_FRAMES_AT_ONCE = 256, 8
 # Runs of episodes that a warning names.
 _RUNS_NAMED = 5
@@ -78,10 +78,10 @@ class LeRobotLoader(Loader):
         given = {"delta_timestamps": delta_timestamps, "episodes": episodes, "video": video, **options}
         if not isinstance(delta_timestamps, Mapping | None):
             raise errors.ArgumentTypeError(f"delta_timestamps: expected {{key: seconds}}, got {delta_timestamps!r}")
-        told = dataset.provenance.get("lerobot", {})
-        if not told:
+        facts = dataset.provenance.get("lerobot", {})
+        if not facts:
             raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
-        if not told.get("index_columns"):
+        if not facts.get("index_columns"):
             warn_caller(
                 f"{dataset.path}: made without the columns {', '.join(INDEX_COLUMNS)}, so batches lack them; "
                 "`robocache ingest --index-columns` keeps them"
@@ -98,11 +98,11 @@ class LeRobotLoader(Loader):
         windows = {name: _with_default(name, stream, default) for name, stream in streams.items()}
         asked = []
         for name, window in (delta_timestamps or {}).items():
-            if name in told["cameras"] and not video:
+            if name in facts["cameras"] and not video:
                 raise errors.ArgumentError(
                     f"delta_timestamps: expected no camera with video=False, got {name!r}; leave it out, or ask for video=True"
                 )
-            if name in told["cameras"] and name not in streams:
+            if name in facts["cameras"] and name not in streams:
                 raise errors.ArgumentError(
                     f"delta_timestamps: expected keys that {dataset.path} has, got the camera {name!r}, of which there is no file"
                 )
@@ -114,7 +114,7 @@ class LeRobotLoader(Loader):
         for name in asked:
             if name in by_frames:
                 windows[name] = dataclasses.replace(
-                    windows[name], offsets=_on_frames(windows[name].offsets, told["fps"])
+                    windows[name], offsets=_on_frames(windows[name].offsets, facts["fps"])
                 )
         found = selected(dataset, "episodes", episodes)
         chosen = (
@@ -128,7 +128,7 @@ class LeRobotLoader(Loader):
         padded += [name for name, x in features.items() if (np.diff(x.row_offsets)[complete] == 0).any()]
         for name in masked:  # a frame of another row is none of this one's
             if windows[name].tolerance_s is None and (name in by_frames or name not in asked):
-                windows[name] = dataclasses.replace(windows[name], tolerance_s=0.5 / told["fps"])
+                windows[name] = dataclasses.replace(windows[name], tolerance_s=0.5 / facts["fps"])
         if options.get("on_bad_frame") == "pad":
             masked |= {name: {} for name in cameras}
         masked |= {name: {} for name in padded}
@@ -146,7 +146,7 @@ class LeRobotLoader(Loader):
             **options,
         )
         self._arguments = {name: copied(x) for name, x in given.items()}
-        if options.get("task_text") and "subtasks" in told and "subtask_index" in dataset.streams:
+        if options.get("task_text") and "subtasks" in facts and "subtask_index" in dataset.streams:
             self._texts["subtask"] = task_key([Source(dataset)], "subtask_index", 0, "subtask")
         for key in self._texts.values():
             key.empty = ""  # default collation refuses None
@@ -242,7 +242,7 @@ def _places(dataset: Dataset, episodes: Sequence[int]) -> list[int]:
 
 
 def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[str]) -> list[int]:
-    """Those of the cache's episodes that have rows of each key; a warning counts the others.
+    """Returns the episodes that have rows of every key; a warning counts the others.
 
     Raises:
         ArgumentError: none has.
@@ -300,7 +300,7 @@ def _with_default(name: str, stream: Any, default: Window) -> Window:
 
 
 def _over(own: Window, default: Window) -> Window:
-    """What a window says, and the default where it says nothing."""
+    """Returns the window, with the default's fields where its own are None."""
     said = {field.name: getattr(own, field.name) for field in dataclasses.fields(Window)}
     return dataclasses.replace(default, **{name: value for name, value in said.items() if value is not None})
 
@@ -673,8 +673,8 @@ class LeRobotDataset(_MapStyle):
         return {number: place for place, number in enumerate(np.concatenate(rows).tolist())}
 
 
-# Of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026): what make_dataset honours, what does not change
-# a number here, and what it takes at these values alone.
+# Fields of LeRobot's DatasetConfig (0.4 to 0.6 and its main branch of August 2026): those that make_dataset honours, those that
+# change no number here, and those that it takes at these values alone.
 _HONOURED = {"repo_id", "root", "episodes", "exclude_episodes", "revision", "use_imagenet_stats"}
 _HONOURED |= {"image_transforms", "depth_output_unit"}  # or refused where they are read
 _WITHOUT_EFFECT = {"video_backend", "return_uint8"}

@@ -1,4 +1,4 @@
-"""Training batches out of a cache: one kernel launch each on a GPU, the same bytes from threads without one."""
+"""Makes training batches from a cache: one kernel launch each on a GPU, else the same bytes by threads."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _TRANSFORM = zlib.crc32(b"transform")  # what a hash is for
 
 
 def _place_in_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process among those that share the batches: as given, as torch.distributed knows, or as torchrun says."""
+    """Returns rank and world size: as given, else of torch.distributed, else of torchrun's environment."""
     if (rank is None) != (world_size is None):
         raise errors.ArgumentError(
             f"ranks: expected both rank and world_size or neither, got {rank!r} and {world_size!r}"
@@ -109,7 +109,7 @@ class Loader(BatchesInOrder):
     An iterator: ``for batch in loader`` is an epoch, or after :meth:`load_state_dict` what is left of one. The order is a
     pure function of (seed, epoch, position), made of keyed permutations: the same samples in the same order whatever the
     batch size, the number of ranks and threads, and the device. So are their bytes, but for curves and rotations, which
-    agree between CPU and CUDA within the bounds of docs/rules.md. What a batch is, at length: docs/loader.md.
+    agree between CPU and CUDA within the bounds of docs/rules.md. docs/loader.md shows batches.
 
     Args:
         dataset: from :func:`robocache.open`, the path that it opens, or a :class:`Mixture` (a list of :class:`Source`).
@@ -296,18 +296,18 @@ class Loader(BatchesInOrder):
     ) -> Loader:
         """A loader of LeRobot's batches: values, masks, keys and types are what its dataset and a DataLoader give.
 
-        The dataset is read once, into a cache that is made again when one of its files has changed; of several processes that
-        ask for it one makes it, the others wait.
+        The dataset is read once, into a cache that is rebuilt when one of its files changes. If several processes ask for it,
+        one builds it and the others wait.
 
         Args:
             path: the dataset's folder (v2.0, v2.1 or v3.0).
-            delta_timestamps: for each key that shall be a window, its offsets in seconds from the frame, or a :class:`Window`;
+            delta_timestamps: for each key that is to be a window, its offsets in seconds from the frame, or a :class:`Window`;
                 without a method of its own the offsets must be frames (within 1e-4 s), as LeRobot has it. ``Window(dtype=...)``
                 without offsets is the frame's own value.
             episodes: LeRobot's numbers of the episodes to draw from, or a condition as :meth:`Dataset.select` takes it; default all.
-            cache: where the cache is or shall be; by default one for each path, in ``robocache/`` in the user's cache
+            cache: the cache's folder; by default one for each path, in ``robocache/`` in the user's cache
                 folder ($XDG_CACHE_HOME, else ~/.cache).
-            on_error: what :func:`robocache.ingest` does at what cannot be read: ``"stop"`` or ``"skip"``. An episode without
+            on_error: how :func:`robocache.ingest` treats what cannot be read: ``"stop"`` or ``"skip"``. An episode without
                 the video of a camera is not drawn.
             frames: which frame of a video is a row's, as for :func:`robocache.ingest`: ``"by-time"`` or ``"by-index"``; None: as
                 the cache has them, by time where it is made.
@@ -476,7 +476,7 @@ class Loader(BatchesInOrder):
                 (seed, epoch + 1, 0, *rest) if samples == self.num_samples else (seed, epoch, samples, *rest)
             )
         except errors.Error:
-            self._ahead = None  # whoever asks for that one is told
+            self._ahead = None  # a caller that asks for that batch gets the error
             current.wait_stream(self._stream)  # what had been queued of it writes to memory that goes now
         current.wait_event(made)
         return batch
@@ -694,7 +694,7 @@ class Loader(BatchesInOrder):
         return self.spec_of(0)
 
     def spec_of(self, source: int) -> Spec:
-        """What the samples of a source hold, by its index in the mixture.
+        """Returns the spec of a source's samples, by its index in the mixture.
 
         Raises:
             ArgumentError: there is no such source.

@@ -87,10 +87,12 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
     if not different or names is None or expected is None:
         return
     got, wanted = different[0]
-    told = f"feature {list(zip(names, expected, strict=False)).index((got, wanted))} is {got!r}, and {wanted!r} in {of}"
+    difference = (
+        f"feature {list(zip(names, expected, strict=False)).index((got, wanted))} is {got!r}, and {wanted!r} in {of}"
+    )
     if sorted(names) == sorted(expected):
-        raise errors.ArgumentError(f"{name}: expected features in the order of {of}; {told}")
-    warn(f"{name}: statistics of other features than {of}: {told}", NormStatsWarning, stacklevel=4)
+        raise errors.ArgumentError(f"{name}: expected features in the order of {of}; {difference}")
+    warn(f"{name}: statistics of other features than {of}: {difference}", NormStatsWarning, stacklevel=4)
 
 
 # Stds of rows and of statistics that are so many times each other are of other units: degrees and radians are 57.

@@ -1,5 +1,5 @@
-"""What a loader is asked for, in values: what a batch holds (Window), which moments it draws (Anchors), how values are
-normalised (Normalization), where rows lie (Memory) and who takes part (Ranks)."""
+"""The options of a loader, as values: what a batch holds (Window), which moments are drawn (Anchors), how values are normalised
+(Normalization), where rows lie (Memory) and which process this is (Ranks)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def copied(value: Any) -> Any:
-    """The value as it is now: what the caller changes later is not what was asked for. An iterator becomes a list."""
+    """Returns a copy, so that later changes by the caller have no effect. An iterator becomes a list."""
     if isinstance(value, Mapping):
         return {key: copied(x) for key, x in value.items()}
     if isinstance(value, list | Iterator):
@@ -41,14 +41,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Window:
-    """The steps of one key of the batch, and how its values come to them.
+    """The steps of one key of a batch, and how values are found for them.
 
-    What is None is as the loader's `default` says; what that leaves None too is as stated here.
+    A field that is None takes that of the loader's `default`; if that is None too, the meaning stated here.
 
     Args:
         offsets: seconds from the sample's anchor, one a step, in any order; `<key>` is ``[B, T, ...]``. None: the value at the
-            anchor, ``[B, ...]``. They need not lie on the recording's grid, unless its clock is nominal and no method is
-            given: nothing was recorded between its ticks, so other moments are refused.
+            anchor, ``[B, ...]``. On a nominal clock and without a `method` each step must be a row, since nothing was
+            recorded in between; other offsets are refused.
         rows: `offsets` are whole numbers of the stream's own rows, counted from the last row at or before the anchor, whatever
             the stream's rate: ``Window(range(16), rows=True)`` is that row and the 15 recorded after it. A row outside the
             episode is padding with the edge row's value. `method` and `max_gap_s` do not apply; `tolerance_s` limits the age
@@ -66,7 +66,7 @@ class Window:
             :class:`Normalization` says by which statistics. None: not normalised.
         dtype: of a floating key: float32, float64, float16 or bfloat16, of frames all but float64. Integers and bool keep
             theirs. None: float32.
-        images: a camera's: what becomes of its frames. None: pixels from 0 to 1, channels first, as large as they are stored.
+        images: of a camera: how its frames are resized, cropped and changed. None: pixels from 0 to 1, channels first, as large as they are stored.
         convert: conversions of :mod:`robocache.actions` in their order, of a key whose rows have one axis:
             ``[actions.Relative("joints")]``. They come before `normalize`, whose statistics are then of the converted values that are
             drawn, all steps together, unless ``Normalization(norm_stats=...)`` gives others. The batch has ``<key>_base`` ``[B, D]`` too, which
@@ -81,11 +81,11 @@ class Window:
             `offset_s` go with texts. None: ``"text"`` of a stream of text, numbers of all others.
         mirror: where cameras' `images` flip, the features of a key of floats whose signs change in the mirrored world, before
             `convert` and `normalize`: ``[1]``; ``[]``: none. A list is for the flips of one direction that the cameras make;
-            of both, ``{"horizontal": [1], "vertical": [0]}``. Whole numbers and texts stay as they are. None: not said, which
-            a loader with flips refuses.
+            of both, ``{"horizontal": [1], "vertical": [0]}``. Whole numbers and texts stay as they are. None: unknown,
+            which a loader with flips refuses.
 
         stream: the key whose stream fills this one, so that a goal can be of the stream that the state is of. None: its own.
-        moment: what takes the anchor's part, as :meth:`future`, :meth:`last`, :meth:`geometric` and :meth:`other` give it. The
+        moment: the moment that replaces the anchor: :meth:`future`, :meth:`last`, :meth:`geometric` and :meth:`other` set it. The
             batch has ``<key>_offset_ns`` ``[B]``, from the anchor's time to the moment's. Keys with equal moments share the
             draw. Where there is no such moment all steps are 0 and padding, and the offset is the least int64. `base` is at
             the moment of its own key. None: the anchor.
@@ -193,7 +193,7 @@ class Window:
         return cls(offsets, moment=Moment("other"), **options)
 
     def __repr__(self) -> str:
-        """Without what is None."""
+        """Leaves out fields that are None."""
         given = {name: value for name, value in self.__dict__.items() if value is not None}
         return f"Window({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
@@ -203,21 +203,21 @@ class Anchors:
     """The moments that can be drawn.
 
     Args:
-        stream: the stream or key whose ticks they are. None: the slowest of the batch's that has more than one row an episode.
+        stream: the stream or key whose rows are the moments. None: the batch's slowest with more than one row an episode.
         rate_hz: instead of a stream: ticks of this rate over the span that all streams asked for cover in an episode.
         edges: moments whose window reaches over an end of the recording: ``"pad"``: they are drawn, and what lies outside is
             padding; ``"drop"``: they are not drawn.
         drop_n_last: moments at the end of each episode that are not drawn, after `edges`.
-        keep, drop: ranges of an episode whose moments alone are drawn, or are not: a table with the columns ``episode`` and
+        keep, drop: ranges of episodes: only moments in them are drawn, or only others: a table with the columns ``episode`` and
             ``start_s``, ``end_s`` (seconds from the episode's first stamp), ``start_ns``, ``end_ns`` (stamps), or ``start_row``,
-            ``end_row`` (rows of the anchor stream, from the episode's first). Both ends are in it. A mapping of columns, a list
+            ``end_row`` (rows of the anchor stream, from the episode's first). Both ends count. A mapping of columns, a list
             of mappings, or a table of pyarrow.
         where: a condition on the columns at the moment, as :meth:`Dataset.select` takes it: ``pc.field("gripper") > 0.5``; null
             is not true. Columns are streams of one feature; features of wider streams, ``"state.x"`` where they have names and
             ``"state[0]"``; ``"speed(state)"``, the length of the change from the row before, per second; streams of texts; and
             the episodes' columns. The row is the last at or before the moment; null before the first.
-        first, last: so many moments of each episode, from its beginning, its end, or both: ``first=1`` draws its start alone.
-        every: the first moment of each episode and every so many-th behind it.
+        first, last: how many moments to draw at the beginning and at the end of each episode: ``first=1`` draws only its start.
+        every: n: draw the first moment of each episode and every n-th after it.
 
     They apply in this order: edges, drop_n_last, keep and drop, where, first and last, every.
 
@@ -243,7 +243,7 @@ class Anchors:
 
     @property
     def filters(self) -> dict[str, Any]:
-        """Those options that choose among a source's moments, where they are not the default."""
+        """The options, where set, that choose among a source's moments."""
         given = {name: getattr(self, name) for name in ("keep", "drop", "where", "first", "last")}
         given = {name: value for name, value in given.items() if value is not None}
         return given | ({} if self.every == 1 and self.every is not True else {"every": self.every})
@@ -251,19 +251,19 @@ class Anchors:
 
 @dataclass(frozen=True, kw_only=True)
 class Normalization:
-    """By which statistics ``normalize`` works.
+    """The statistics that ``normalize`` uses.
 
     Args:
         norm_stats: ``{key: statistics}``, such as :meth:`Dataset.statistics`, :func:`merge_stats` and :func:`load_norm_stats`
-            give. Keys that it lacks keep their own. Statistics that say that they are of other values are refused. With an
+            give. Keys that it lacks keep their own. Statistics that describe other values are refused. With an
             axis of steps before those of a row, ``[steps, ...]``, each step of the window is normalised by its own.
-        stats_of: the rows whose statistics they are where none are given: ``"selection"``: those of the episodes drawn from;
+        stats_of: where none are given, the rows to describe: ``"selection"``: those of the episodes drawn from;
             ``"dataset"``: all.
         constant: what becomes of a feature that never changes: ``"center"`` only centres it; ``"lerobot"`` and ``"openpi"`` give
-            the numbers that those give.
+            LeRobot's and openpi's numbers.
         min_spread: a feature whose spread (its std, or half the distance of the two ends) is less is only centred; a
             :class:`LoaderWarning` names those that do change. 0 scales them.
-        clip: hold values that are normalised by two ends in [-1, 1], as GR00T does. ``"mean_std"`` is not clipped.
+        clip: clamp values that are normalised by two ends to [-1, 1], as GR00T does. ``"mean_std"`` is not clipped.
     """
 
     norm_stats: Mapping[str, Any] | None = None
@@ -278,7 +278,7 @@ class Normalization:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The memory for rows, and how far ahead batches are made. The batches are the same.
+    """Where rows lie in memory, and how far ahead batches are made. No option changes a batch.
 
     Args:
         residency: ``"device"``: in the device's memory; ``"pinned"``: in the host's, which the same kernel reads across the

@@ -274,7 +274,7 @@ def _integrated(device: str, measured: npt.NDArray[Any], *camera: tuple[float, .
 
 
 def _gradients(device: str) -> Iterator[_Case]:
-    """Of values and features. Those of times are summed in any order on CUDA."""
+    """Gradients of values and features; not of times, which CUDA sums in any order."""
     try:
         import torch
     except ImportError:

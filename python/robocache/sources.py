@@ -73,18 +73,18 @@ class Source:
             object.__setattr__(self, "episodes", list(self.episodes))
 
     def __repr__(self) -> str:
-        """Without what is None; of lists and statistics how many they are, or whose."""
-        told = [repr(self.dataset)]
-        told += [
+        """Leaves out what is None; shows lists by their length, statistics by their keys."""
+        parts = [repr(self.dataset)]
+        parts += [
             f"{name}={x!r}"
             for name in ("name", "weight", "rename", "anchor", "anchors", "weight_by", "balance")
             if (x := getattr(self, name)) is not None
         ]
         if self.episodes is not None:
             counted = hasattr(self.episodes, "__len__") and not isinstance(self.episodes, Mapping)
-            told.append(f"{len(self.episodes)} episodes" if counted else f"episodes={self.episodes!r}")
-        told += [] if self.norm_stats is None else [f"norm_stats of {', '.join(self.norm_stats)}"]
-        return f"robocache.Source({', '.join(told)})"
+            parts.append(f"{len(self.episodes)} episodes" if counted else f"episodes={self.episodes!r}")
+        parts += [] if self.norm_stats is None else [f"norm_stats of {', '.join(self.norm_stats)}"]
+        return f"robocache.Source({', '.join(parts)})"
 
 
 @dataclass(frozen=True)
@@ -162,8 +162,8 @@ def selected(dataset: Dataset, name: str, episodes: Any) -> Any:
 
 
 class Keys(dict[str, int]):
-    """What a batch may hold: the features of a row, by key; which keys are cameras', which of these hold labels, and which
-    are ragged or text; and the streams of numbers that fill a key."""
+    """The keys that a batch may have, with the features of a row; which keys are cameras, cameras of labels, ragged or
+    text; and the streams of numbers that fill a key."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.cameras: set[str] = set()
@@ -262,7 +262,7 @@ def units_of(stream: Stream) -> list[str]:
 
 
 def own_methods(key: str, streams: Sequence[Stream]) -> list[tuple[slice, str]]:
-    """What the streams that fill a key say of how they are brought to other times; nothing where they say nothing."""
+    """Returns the methods of interpolation that a key's streams declare; [] if they declare none."""
     said = streams[0].attributes.get("methods", [])
     for stream in streams:
         other = stream.attributes.get("methods", [])

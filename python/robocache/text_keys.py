@@ -155,10 +155,10 @@ def _text_key(
                 "their texts"
             )
         by_source.append(_find(source.dataset, key, own, snap_ns, table))
-    made = TextKey(key, argument, window, by_source, table)
+    result = TextKey(key, argument, window, by_source, table)
     expected = "a stream of texts, a stream of numbers that have texts, or a column of texts in the episodes"
-    _refuse_without(made, argument, sources, by_source, expected)
-    return made
+    _refuse_without(result, argument, sources, by_source, expected)
+    return result
 
 
 def task_key(sources: Sequence[Source], stream: str | None, snap_ns: int, name: str = "task") -> TextKey:

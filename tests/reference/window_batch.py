@@ -80,7 +80,7 @@ def window_batch(
 
     episodes: per episode a dict stream -> (time_ns int64 [n], values [n, *shape]); a stream may be missing.
     anchors: [(index into episodes, anchor time in ns)], one a sample of the batch.
-    delta_timestamps: dict stream -> offsets in seconds, or None: the anchor alone, without an axis of steps.
+    delta_timestamps: dict stream -> offsets in seconds, or None: the value at the anchor, without an axis of steps.
     dtypes, shapes: dict stream -> of the recording's values.
     method: a name, or dict stream -> a name, or [(slice, name), ...] of the features, row-major.
     max_gap_s, offset_s, tolerance_s, causal: seconds, seconds, seconds, bool; or dict stream -> them.

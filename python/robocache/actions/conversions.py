@@ -153,7 +153,7 @@ def revert(x: Any, base: Any, conversions: Sequence[Conversion]) -> Any:
 
 
 def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any]]:
-    """What the library does in a batch to a key of so many features, by the names of its own fields.
+    """Returns the conversions of a key in a batch, as the library's JSON: by the names of its fields.
 
     Raises:
         ArgumentError, ArgumentTypeError: as the functions do for such rows, or naming what a batch cannot do.

@@ -1,4 +1,4 @@
-"""Which number means open: grippers' actions from one convention to another."""
+"""Converts grippers' actions between conventions, which differ in the number for open."""
 
 from __future__ import annotations
 

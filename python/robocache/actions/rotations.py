@@ -34,7 +34,7 @@ Components = list[Any]
 
 
 def rotation_width(argument: str, rotation: Any) -> int:
-    """How many numbers a representation has; raises for a name that is none."""
+    """Returns the number of numbers in a representation; raises for an unknown name."""
     if not isinstance(rotation, str):
         raise errors.ArgumentTypeError(f"{argument}: expected the name of a rotation, got {rotation!r}")
     if rotation in _QUATERNIONS:
@@ -141,7 +141,7 @@ def _stand_in(source: str) -> list[float]:
 
 
 def _flaw(xp: Any, parts: Components, source: str, tolerance: float, normalize: bool) -> tuple[Any, Any, str]:
-    """Which rows are no rotation, a number that shows it, and the words around that number."""
+    """Returns which rows are no rotation, a number that shows it, and the words around that number."""
     largest = _largest(xp, parts)
     infinite = largest == math.inf
     if source in _QUATERNIONS:

@@ -45,7 +45,7 @@ def relative(
     scale: tuple[float, float] | None = None,
     normalize: bool = False,
 ) -> Any:
-    """Absolute actions relative to a state. :func:`absolute` is the inverse.
+    """Makes absolute actions relative to a state. :func:`absolute` is the inverse.
 
     Args:
         x: ``[..., T, D]``, chunks of T actions, float64, float32, float16 or bfloat16, numpy or torch on any device.
@@ -54,7 +54,7 @@ def relative(
             ``"se3"``: R0^T (p - p0), R0^T R, the pose in the base's own frame, which UMI and GR00T call relative;
             ``"mixed"``: p - p0, R0^T R, the position in the frame of p, the rotation in the base's;
             ``"base_frame"``: p - p0, R R0^T, both in the frame of p.
-        mask: D bools. Features that are False stay as they are. The others, of poses, are one pose or several in turn.
+        mask: D bools. Features that are False stay as they are. The others of poses are one pose, or several one after another.
         rotation: the representation in x, base and the result: a name of :func:`convert_rotation`.
         angles: D bools, for joints: differences of these features go the shorter way round, in [-pi, pi).
         scale: (metres, radians) that become 1 in the result, for ``"base_frame"`` and ``rotation="rotvec"``: (0.05, 0.5)
@@ -89,13 +89,13 @@ def absolute(
     scale: tuple[float, float] | None = None,
     normalize: bool = False,
 ) -> Any:
-    """Relative actions as absolute ones: the inverse of :func:`relative`, for a policy's output.
+    """Makes relative actions absolute: the inverse of :func:`relative`, for a policy's output.
 
     Args:
         x: ``[..., T, D]``, relative actions.
-        base: ``[..., D]``, the state that they are relative to: the very one that :func:`relative` had.
+        base: ``[..., D]``, the state that they are relative to: the same that :func:`relative` got.
         kind, mask, rotation, angles, scale: as in :func:`relative`.
-        normalize: take quaternions of any length but 0, as a policy gives them. 6D needs no such word.
+        normalize: accept quaternions of any length but 0, as a policy gives them. 6D needs no such option.
 
     Returns:
         ``[..., T, D]``: base + x for joints; for poses p0 + R0 p, R0 R (``"se3"``), p0 + p, R0 R (``"mixed"``) or
@@ -195,7 +195,7 @@ def _pose(
     limits: tuple[float, float],
     rows: tuple[Sequence[int], Sequence[int]],
 ) -> Components:
-    """A pose relative to another, or the inverse, by components."""
+    """Returns the components of a pose relative to `base`, or with `back` the inverse."""
     p, p0 = pose[:3], base[:3]
     if back:
         pose = [*p, *(part * scale[1] for part in pose[3:])] if scale[1] != 1 else pose
@@ -222,11 +222,11 @@ def _pose(
 
 
 def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None) -> Any:
-    """What each step adds to the one before it. :func:`cumulate` is the inverse.
+    """Returns what each step adds to the one before it. :func:`cumulate` is the inverse.
 
     Args:
         x: ``[..., T, D]``, absolute actions or states, float64, float32, float16 or bfloat16, numpy or torch.
-        first: ``[..., D]``, what step 0 is compared with: the state.
+        first: ``[..., D]``, the state before step 0.
         mask: D bools. Features that are False stay as they are.
         angles: D bools. Differences of these features go the shorter way round, in [-pi, pi).
 
@@ -249,7 +249,7 @@ def step_delta(x: Any, first: Any, *, mask: Sequence[bool] | None = None, angles
 
 
 def cumulate(d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: Sequence[bool] | None = None) -> Any:
-    """The sum of steps from a state on: the inverse of :func:`step_delta`.
+    """Adds up steps from a state on: the inverse of :func:`step_delta`.
 
     Args:
         d: ``[..., T, D]``, what each step adds.
@@ -258,8 +258,8 @@ def cumulate(d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: 
 
     Returns:
         ``[..., T, D]`` in d's dtype, framework and device, on torch with gradients: first + d[0], first + d[0] + d[1], and
-        so on. The sums are in float64 whatever the types, and each is rounded once: float16 does not drift. What rounding
-        took from the steps before is still missing. From a NaN on the feature is NaN.
+        so on. The sums are in float64 whatever the types, and each is rounded once: float16 does not drift. Digits that the
+        steps lost before stay lost. From a NaN on the feature is NaN.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.
@@ -279,7 +279,7 @@ def cumulate(d: Any, first: Any, *, mask: Sequence[bool] | None = None, angles: 
 
 
 def reached_state(states: Any) -> Any:
-    """The state that each step reaches, as its action: s[t + 1].
+    """Returns the state that each step reaches, as its action: s[t + 1].
 
     Differences are ``step_delta(reached_state(s), s[..., 0, :])``, of Euler angles with ``angles=``.
 
@@ -287,7 +287,7 @@ def reached_state(states: Any) -> Any:
         states: ``[..., T, D]``, float64, float32, float16 or bfloat16, numpy or torch.
 
     Returns:
-        ``[..., T, D]``, likewise. The last row reaches nothing: it is NaN.
+        ``[..., T, D]``, likewise. The last row is NaN.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.

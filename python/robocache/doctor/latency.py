@@ -20,19 +20,19 @@ from .streams import Clock, Survey
 
 LARGEST_LAG_S = 1.0
 CORRELATION = 0.5  # of the rates of change, at the peak
-# A correlation of the opposite sign, as a share of the peak. Periodic motion has one, and a velocity and its position.
+# The largest correlation of opposite sign allowed, as a share of the peak. Periodic motion exceeds it, and a velocity with its position.
 OPPOSITE = 0.7
 PIECES, PIECES_LEAST, PIECE_S, PIECE_LEAST_S = 24, 5, 10.0, 4.0
-AGREEING = 0.8  # of the pieces must have the same lag, to a period or to the share SAME_LAG of it
+AGREEING = 0.8  # this share of the pieces must have the same lag, within a period or the share SAME_LAG of the lag
 SAME_LAG = 0.2
 LATENCY_WARNING_S = 0.1
 FEATURES = 12
-# At most this share of the cache's numbers is read, but at least NUMBERS.
+# This share of the cache's numbers is read, or NUMBERS if that is more.
 SHARE, NUMBERS = 1 / 64, 1 << 18
 _RATE_LEAST_HZ = 4.0
 _GRID_S, _BASE_S = 0.005, 0.1  # the finest grid; the time over which a rate of change is computed
 _ROWS_LEAST = 16  # rows of a piece
-_MOTION = 0.2  # the sum over all features of the share that is motion must be at least this
+_MOTION = 0.2  # the least sum, over all features, of the share of motion
 # A quantity and its derivative move alike, but a quarter of a period apart.
 _DERIVED = re.compile(r"(?i)vel|speed|twist|acc|eff|torque|force|wrench|current|temp|load|volt|duty|diff|delta|rel")
 
@@ -55,7 +55,7 @@ class Latency:
 
 
 def check_latency(survey: Survey) -> Iterator[Finding]:
-    """Finds streams that move like an earlier listed stream, but later or sooner."""
+    """Finds streams that move like one before them in the cache, but later or sooner."""
     left = max(SHARE * sum(stream.rows * math.prod(stream.shape) for stream in survey.floats), NUMBERS)
     moving = [stream for stream in survey.floats if _may_move(stream, survey.clocks[stream.name])]
     compared: list[Stream] = []
@@ -199,9 +199,9 @@ def _peak(curve: np.ndarray, step_s: float) -> tuple[float, float]:
     at = int(np.argmax(curve))
     shift = 0.0
     if 0 < at < len(curve) - 1:
-        before, top, behind = curve[at - 1 : at + 2].tolist()
-        bend = before - 2 * top + behind
-        shift = 0.5 * (before - behind) / bend if bend else 0.0
+        before, top, after = curve[at - 1 : at + 2].tolist()
+        bend = before - 2 * top + after
+        shift = 0.5 * (before - after) / bend if bend else 0.0
     return (at + shift - len(curve) // 2) * step_s, float(curve[at])
 
 
@@ -239,7 +239,7 @@ def _is_command(stream: Stream) -> bool:
 
 
 def _is_copy(survey: Survey, stream: Stream, reference: Stream) -> bool:
-    """Whether one stream has the other's values, some rows earlier or later. That is a copy, not a latency."""
+    """Whether one stream repeats the other's values some rows earlier or later: that is a copy, no latency."""
     if stream.shape != reference.shape:
         return False
     pairs = ((stream, reference), (reference, stream))

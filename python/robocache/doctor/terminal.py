@@ -15,7 +15,7 @@ from ..view import Name
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _WIDEST = 100
-# How many findings of a code are shown, if the caller does not say. Notes of a code are one, cut after two lines.
+# The number of findings of a code that are shown by default. Notes of a code are one, cut after two lines.
 _SHOWN = 3
 
 

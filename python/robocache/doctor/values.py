@@ -24,13 +24,13 @@ STUCK_S = 1.0  # a value is stuck if it repeats for this time and for 20 rows,
 # in a column that repeats in at most this share of its other rows, and of the episodes
 STUCK_ELSEWHERE, STUCK_EPISODES = 0.05, 0.1
 MOVING = 0.5  # a stream moves if at least this share of its rows changes
-JUMPS_AN_EPISODE = 0.5  # a column with more jumps is not reported: it jumps by its nature
+JUMPS_AN_EPISODE = 0.5  # jumps in an episode; a column with more is not reported, it jumps by its nature
 JUMP_RANGE = 0.2  # a jump is at least this share of the column's range
 QUATERNION_NORM = 0.01
 STATS_TOLERANCE = 1e-5
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _BYTES = 1 << 24  # scanned at a time
-_NUMBERS = 1 << 18  # compared with their neighbours at a time
+_NUMBERS = 1 << 18  # numbers compared with the row before at a time
 _scan_open, _scan_add, _scan_found = (_lib.function(f"scan_{name}") for name in ("open", "add", "found"))
 _array_of = _lib.function("array_of")
 
@@ -46,7 +46,7 @@ class Scan:
         total, squares: float64 ``[features]``, sums of (value - centre) and of its square.
         ranks: int64 ``[features, 2, 5]``: the number of values below each stored quantile, and the number not above it.
         runs: by feature, (first row, one past the last row) of long repetitions.
-        jumps: by feature, (row, kind, size) of steps and spikes.
+        jumps: by feature, (row, kind, size) of spikes, wraps and steps.
         bad: by (episode, "nan" or "infinite"): number, first row, features.
         outside, norms, flips: by feature (for a quaternion its first): number, first row, worst value.
     """
@@ -166,7 +166,7 @@ def methods_of(stream: Stream) -> Iterator[tuple[int, int, str]]:
 
 
 def limits(stream: Stream) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the attribute `limits`, [low, high] with a number or a list of one per feature each, as two float64 ``[features]``."""
+    """Returns the attribute `limits` ([low, high], each a number or a list of one a feature) as two float64 ``[features]``."""
     declared = stream.attributes.get("limits")
     features = math.prod(stream.shape)
     try:
@@ -281,8 +281,8 @@ def _outside(of: Scan) -> Iterator[Finding]:
 def _stuck(of: Scan, survey: Survey) -> Iterator[Finding]:
     """Finds rows, or some of their columns, that repeat for 20 rows and 1 s.
 
-    Data that rests by its nature is not stuck: integers and commands; columns that also repeat elsewhere; single columns that
-    rest at their least or greatest value, or at the begin or end of an episode.
+    Not stuck are integers and commands, which rest by their nature; columns that also repeat elsewhere; and single columns that
+    rest at their least or greatest value, or at the beginning or end of an episode.
     """
     stream, offsets = of.stream, of.stream.row_offsets
     if stream.dtype.kind in "biu" or is_action(stream.name):
@@ -414,20 +414,21 @@ def _jumps(of: Scan, vectors: dict[int, tuple[int, int]]) -> Iterator[Finding]:
 def _methods_of_angles(of: Scan, vectors: dict[int, tuple[int, int]]) -> list[list[Any]]:
     """Returns methods for the features that wrap and are interpolated: "angle" for radians. Degrees and rotation vectors have no
     method, so they are held."""
-    said = {f for start, stop, method in methods_of(of.stream) if method != "linear" for f in range(start, stop)}
+    declared = {f for start, stop, method in methods_of(of.stream) if method != "linear" for f in range(start, stop)}
     mended: list[list[Any]] = [[start, start + 3, "previous"] for start in vectors]
-    said |= {f for start in vectors for f in range(start, start + 3)}
+    declared |= {f for start in vectors for f in range(start, start + 3)}
     for f, found in sorted(of.jumps.items()):
         sizes = [abs(size) for _, kind, size in found if kind == "wrap"]
-        if sizes and f not in said and of.stream.dtype.kind == "f":
+        if sizes and f not in declared and of.stream.dtype.kind == "f":
             mended.append([f, f + 1, "angle" if max(sizes) < 10 else "previous"])
     return sorted(mended)
 
 
 def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, int]]:
-    """Finds rotation vectors v that become v - 2 pi v / |v|, the same rotation, from a row to the next. Returns by the first feature how
-    often, and the first such row. Euler angles wrap feature by feature. Features with a method of their own do not count."""
-    said = {
+    """Finds rotation vectors v that become v - 2 pi v / |v|, the same rotation, from one row to the next. Returns, by the vector's
+    first feature, how often that happens and the first such row. Features that have a method are left out. (Euler angles differ:
+    they wrap feature by feature.)"""
+    declared = {
         f
         for start, stop, method in methods_of(of.stream)
         if method not in ("linear", "angle")
@@ -438,7 +439,7 @@ def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, 
     starts = [
         f
         for f in range(len(most) - 2)
-        if said.isdisjoint(range(f, f + 3))
+        if declared.isdisjoint(range(f, f + 3))
         and (most[f : f + 3] < 2 * np.pi + 0.1).all()
         and (most[f : f + 3] ** 2).sum() > 9
     ]
@@ -448,10 +449,8 @@ def _vectors_past_half_a_turn(of: Scan, survey: Survey) -> dict[int, tuple[int, 
     left = np.array(starts) - first
     begins = np.zeros(of.stream.rows + 1, bool)
     begins[of.stream.row_offsets] = True
-    counts = np.zeros((2, len(starts)), np.int64)  # large steps, and those among them that turn a vector over
-    closeness = np.zeros(
-        len(starts)
-    )  # sums over the latter; three features that lack one of the vector's are farther off
+    counts = np.zeros((2, len(starts)), np.int64)  # of large steps, and of those among them that turn a vector over
+    closeness = np.zeros(len(starts))  # sums over the latter; less if the three features are not exactly the vector's
     rows_of = np.full(len(starts), -1)
     step = max(_NUMBERS // len(most), 2)
     for at in range(1, of.stream.rows, step):
@@ -510,7 +509,7 @@ def mapping_line(stream: str, methods: list[list[Any]]) -> str:
 
 
 def _changes_sign(stream: Stream, row: int, first: int) -> bool:
-    """Whether a quaternion is close to the previous one with all signs turned. Both signs are the same rotation."""
+    """Whether a quaternion is close to the negative of the previous one, which is the same rotation."""
     if row == 0:
         return False
     before, now = np.asarray(stream.values[row - 1 : row + 1], np.float64).reshape(2, -1)[:, first : first + 4]
@@ -550,7 +549,7 @@ def _rotations(of: Scan) -> Iterator[Finding]:
 
 
 def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
-    """Compares the cache's statistics with those of this pass; quantiles by the number of values below and at them."""
+    """Compares the cache's statistics with those of this pass. Quantiles are compared by the number of values below and at them."""
     stats = np.array([np.ravel(x) for x in dataset.stats[of.stream.name]]).T.tolist()
     sums = np.array([of.number, of.centres, of.total, of.squares, of.low, of.high]).T.tolist()
     for f, (saved, summed, ranks) in enumerate(zip(stats, sums, of.ranks.tolist(), strict=True)):
@@ -559,17 +558,17 @@ def _statistics(of: Scan, dataset: Dataset) -> Iterator[Finding]:
         if n != int(saved[9]):
             wrong["count"] = (int(saved[9]), int(n))
         if n:
-            sums = math.isfinite(total) and math.isfinite(squares)  # else the numbers' squares are beyond float64
+            summed_up = math.isfinite(total) and math.isfinite(squares)  # else the squares exceed float64
             offset = total / n
             std = math.sqrt(max(squares / n - offset * offset, 0.0)) if low < high else 0.0
             tolerance = STATS_TOLERANCE * (std + 1e-6 * max(abs(low), abs(high)))
             expected = {"mean": centre + offset, "std": std, "min": low, "max": high}
             for (name, value), stored in zip(expected.items(), saved[:4], strict=True):
                 of_sums = name in ("mean", "std")
-                if stored != value and not (of_sums and (not sums or abs(stored - value) <= tolerance)):
+                if stored != value and not (of_sums and (not summed_up or abs(stored - value) <= tolerance)):
                     wrong[name] = (stored, value)
             for (name, share), quantile, below, at in zip(QUANTILES.items(), saved[4:9], *ranks, strict=True):
-                # It is between the k-th of the sorted values and the next; (n - 1) * share may be rounded across a whole number.
+                # The quantile lies between the sorted values k and k + 1; 1e-6 allows for the rounding of (n - 1) * share.
                 k = share * (n - 1)
                 if below > math.floor(k + 1e-6) + 1 or at < math.floor(k - 1e-6) + 1:
                     wrong[name] = (quantile, math.nan)

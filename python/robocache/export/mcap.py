@@ -19,7 +19,7 @@ from ..errors import FileError
 from ..tasks import table_name, texts_of_numbers
 from .report import ExportReport
 
-# The ROS names of dtypes. 16-bit floats are written as float32, which holds all their values.
+# The ROS names of dtypes. 16-bit floats become float32, which holds all their values.
 _TYPES = {
     **{name: name for name in ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
     "float32": "float32",
@@ -52,7 +52,7 @@ _POINT_CLOUD = (
     f"{_RULE}\nMSG: sensor_msgs/PointField\nstring name\nuint32 offset\nuint8 datatype\nuint32 count\n{_HEADER}"
 )
 
-# Encodes a row as a message: (stamp, frame of reference, value) -> bytes. A type without a header ignores the first two.
+# Encodes a row: (stamp, frame of reference, value) -> message. Types without a header ignore the first two.
 _Encode = Callable[[int, str, Any], bytes]
 
 
@@ -218,7 +218,7 @@ def _point_cloud(stream: Stream) -> _Encode:
 
 
 class _Cdr:
-    """A message in little-endian CDR. After the first 4 bytes, numbers are aligned to their size."""
+    """A message in little-endian CDR: numbers are aligned to their size, counted from byte 4."""
 
     def __init__(self) -> None:
         self.data = bytearray(b"\0\1\0\0")
@@ -253,7 +253,7 @@ class _Cdr:
         return self.numbers(values) if values.size else self
 
     def header(self, stamp: int, frame_id: str) -> _Cdr:
-        """Adds the header. A stamp with too many seconds is written as 0, which means unknown; the log time has the stamp."""
+        """Adds the header. A stamp beyond int32 seconds is written as 0, unknown; the message's log time has it."""
         seconds, nanoseconds = divmod(stamp, 10**9)
         self.unsigned(*((seconds, nanoseconds) if seconds < 1 << 31 else (0, 0)))
         return self.text(frame_id)

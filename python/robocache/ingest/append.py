@@ -67,7 +67,7 @@ def exchanged_in(cache: Dataset) -> set[str]:
     return {name for exchanges in found for name, is_bgr in exchanges.items() if is_bgr}
 
 
-def joined_provenance(source: Path, cache: Dataset, told: Mapping[str, Any]) -> dict[str, Any]:
+def joined_provenance(source: Path, cache: Dataset, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The cache's provenance, with a source's facts at the end of its list ``appended``. Tables of texts, which rows name by number,
     are merged with the cache's.
 
@@ -76,10 +76,10 @@ def joined_provenance(source: Path, cache: Dataset, told: Mapping[str, Any]) -> 
     """
     provenance = cache.provenance
     appended = provenance.get("appended", [])
-    joined = {**provenance, "appended": [*appended, dict(told)]}
+    joined = {**provenance, "appended": [*appended, dict(facts)]}
     for name in TABLES:
         known = {k: text for before in (provenance, *appended) for k, text in find_table(before, name).items()}
-        texts = find_table(told, name)
+        texts = find_table(facts, name)
         for number, text in texts.items():
             if known.get(number, text) != text:
                 raise FileError(

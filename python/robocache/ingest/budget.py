@@ -1,6 +1,6 @@
-"""How much memory a file of a source may take: a few KB that become gigabytes are damage, or made to do harm.
+"""Limits the memory that a file of a source may take: a few KB that become gigabytes are damage, or an attack.
 
-There is one limit, which :func:`limited` sets. What an item takes at once is held against it by :func:`check_size`; what a file makes in
+There is one limit, which :func:`limited` sets. What an item takes at once is compared with it by :func:`check_size`; what a file makes in
 all, by a :class:`Budget`, which also allows a multiple of the file's own size.
 """
 
@@ -16,7 +16,7 @@ from .recording import SourceError
 
 # The most bytes that an item may take at once, if the user sets no limit.
 AT_ONCE = 256 << 20
-# What a file may make in all, where the user sets none: so many bytes, and so many more for each of its own.
+# The default limit of a file in all: IN_ALL bytes, and EACH bytes for each byte of the file.
 IN_ALL, EACH = 128 << 20, 100
 
 _limit: ContextVar[int | None] = ContextVar("memory_limit", default=None)
@@ -59,7 +59,7 @@ def check_decoded(what: str, size: int) -> None:
 
 
 class Budget:
-    """What one file, or all files of one folder, have made so far.
+    """Counts the bytes that one file, or all files of one folder, have become so far.
 
     Args:
         place: the file or folder, which errors begin with.

@@ -89,7 +89,7 @@ class _Language:
         return steps, [self.texts[number] if number >= 0 else "" for number in holding[steps].tolist()]
 
     def within(self, start: int, stop: int) -> slice:
-        """Those that begin there."""
+        """Returns the annotations that begin in [start, stop)."""
         first, last = np.searchsorted(self.starts, [start, stop]).tolist()
         return slice(first, last)
 
@@ -118,7 +118,7 @@ class _Split:
         return self.folder / f"episode_{step:0{self.digits}d}.npz"
 
     def metadata(self, start: int, stop: int) -> dict[str, Any]:
-        """What an episode's columns have of the pickles."""
+        """Returns an episode's columns from the pickles."""
         columns: dict[str, Any] = {}
         if self.scenes:
             columns["scene"] = next((name for name, first, last in self.scenes if first <= start < last), None)
@@ -128,7 +128,7 @@ class _Split:
 
 
 def _name(folder: Path) -> str:
-    """Of a split: "training"; of the folder ".", too."""
+    """Returns the name of a split, "training", also if the folder is "."."""
     return os.path.basename(os.path.abspath(folder))
 
 
@@ -186,7 +186,7 @@ def _read_split(folder: Path, rate_hz: float, options: CalvinOptions, notes: Not
 
 
 def _count_steps(folder: Path, spans: np.ndarray, notes: Notes) -> int:
-    """How many digits a step's number has in its file's name; names what is in no episode, and no step."""
+    """Returns the number of digits of a step's number in file names. Notes steps in no episode, and files that are no step."""
     steps: list[int] = []
     digits: set[int] = set()
     with os.scandir(folder) as entries:
@@ -208,7 +208,7 @@ def _count_steps(folder: Path, spans: np.ndarray, notes: Notes) -> int:
 
 
 def _unpickle(file: Path) -> dict[str, Any]:
-    """What a file holds that the user trusts."""
+    """Reads a pickle that the user trusts."""
     check_file(file)
     if file.stat().st_size > _LARGEST_PICKLE:
         raise SourceError(f"{file}: expected at most {_LARGEST_PICKLE} bytes")
@@ -241,7 +241,7 @@ def _read_language(file: Path) -> _Language:
 
 @dataclass
 class _Layout:
-    """What most of a few steps have: all others must have the same.
+    """The layout of most of a few steps, which all others must have.
 
     arrays: dtype and shape of each array.
     file: of a step that has them.
@@ -270,14 +270,14 @@ class _Layout:
             self.arrays, self.file = now, file
         return {
             name: SourceError(
-                f"{file}: {name}: {_told(now.get(name))}, but {_told(self.arrays.get(name))} in {self.file}"
+                f"{file}: {name}: {_shown(now.get(name))}, but {_shown(self.arrays.get(name))} in {self.file}"
             )
             for name in now | self.arrays
             if now.get(name) != self.arrays.get(name)
         }
 
 
-def _told(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
+def _shown(array: tuple[np.dtype[Any], tuple[int, ...]] | None) -> str:
     return f"{array[0]} {list(array[1])}" if array else "not there"
 
 

@@ -22,13 +22,13 @@ Policy = Literal["sort", "drop", "split"]
 POLICIES = ("sort", "drop", "split")
 # The column of the episodes table in which "split" counts the runs of a recording. Datasets have a column `split` of their own.
 RUN_COLUMN = "clock_run"
-# What may be held of a recording whose rows cannot be written as they come.
+# Bytes of a recording that may be held in memory, if its rows cannot be written as they come.
 HELD_BYTES = 512 << 20
 # Rows that are sorted are written in pieces of this size.
 _PIECE_BYTES = 8 << 20
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-# What recorders write where they have no time: the ends of int64 always, 0 and -1 beside stamps since 2001.
+# Stamps that recorders write for no time: the ends of int64 always, 0 and -1 beside stamps since 2001.
 _NEVER = {_LEAST: "-2^63", _MOST: "2^63-1"}
 _UNSET = {0: "0", -1: "-1"}
 _SINCE_2001_NS = 10**18
@@ -206,7 +206,7 @@ def _size_of_images(images: Any) -> int:
 
 @dataclass
 class _Clock:
-    """What is known of a stream of the recording.
+    """The clock of a stream of the recording, so far.
 
     rows: that came before.
     last: the latest stamp so far; the last one where nothing is repaired.
@@ -278,7 +278,7 @@ class Order:
             yield from self._repaired(name, part, clock)
 
     def end(self) -> Iterator[tuple[str, int, Samples]]:
-        """What was held back.
+        """Yields the rows that were held back.
 
         Raises:
             ArgumentError: streams that were split into unequal numbers of episodes.

@@ -266,7 +266,7 @@ def _read_packed(file: Path, opened: BinaryIO, dtype: np.dtype[np.void], count: 
 
 
 def _unpack_lzf(file: Path, packed: bytes, size: int) -> bytearray:
-    """What liblzf packed: runs of bytes, and references to bytes before."""
+    """Unpacks liblzf's format: runs of bytes, and references to bytes before."""
     raw = bytearray()
     at, end = 0, len(packed)
     try:
@@ -287,7 +287,7 @@ def _unpack_lzf(file: Path, packed: bytes, size: int) -> bytearray:
             if start < 0:
                 raise IndexError
             piece = raw[start : start + length]
-            # What it refers to may not be there yet in full: then what is there repeats.
+            # A reference may reach beyond the bytes so far, which then repeat.
             raw += piece if len(piece) == length else (piece * (length // len(piece) + 1))[:length]
     except IndexError:
         raise SourceError(f"{file}: byte {at} of its packed points: refers to what is not there") from None

@@ -104,7 +104,7 @@ def _read_folder(
             layout = _layout(streams)
             seen.layout = seen.layout or layout
             if layout != seen.layout:
-                raise SourceError(f"{file}: {_told(layout)}, but others are {_told(seen.layout)}")
+                raise SourceError(f"{file}: {_shown(layout)}, but others are {_shown(seen.layout)}")
             for name, (values, names) in streams.items():
                 offsets = np.array([0, len(values)])
                 yield name, Ragged(stamp[None], values, offsets, names, clock, {"clock_source": source})
@@ -114,7 +114,7 @@ def _what(folder: Path, file: Path) -> str:
     return file.name if folder == file.parent else str(file)
 
 
-def _told(layout: dict[str, tuple[str, list[str]]]) -> str:
+def _shown(layout: dict[str, tuple[str, list[str]]]) -> str:
     return "; ".join(f"{stream} of {dtype} {' '.join(names)}" for stream, (dtype, names) in layout.items())
 
 
@@ -122,8 +122,8 @@ def _told(layout: dict[str, tuple[str, list[str]]]) -> str:
 
 
 def _streams(file: Path, columns: Columns) -> dict[str, tuple[np.ndarray, list[str]]]:
-    """What a cloud becomes: ``points``, of float64 where its x is, else float32, which has all columns that this type holds
-    whatever they are; colours that are packed into one number as bytes; the others are streams of their own."""
+    """Returns the streams of a cloud: ``points``, float64 if x is, else float32, with all columns that this type holds exactly;
+    packed colours as bytes; the other columns as streams of their own."""
     missing = [axis for axis in "xyz" if axis not in columns]
     if missing:
         raise SourceError(f"{file}: expected points with x, y and z, got {', '.join(columns)}")

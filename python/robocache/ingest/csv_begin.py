@@ -1,4 +1,4 @@
-"""How a CSV file begins: its header, what is between cells, the columns of its clock, and what each column holds."""
+"""Reads the beginning of a CSV file: its header, the separator, the columns of its clock, and the type of each column."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def find_alike(files: list[Path], stream: Callable[[Path], str]) -> dict[str, Al
 
 @dataclass
 class Begin:
-    """How a file begins.
+    """The beginning of a file.
 
     names: of the columns; a column without a name, as of a comma at the end of each line, goes by its number.
     clock: the number of the clock's column; of two where one has days and the other the times of them, or one the seconds and the
@@ -137,7 +137,7 @@ class Begin:
         return pa_csv.read_csv(self.file, *self.options(use_threads), convert)
 
     def options(self, use_threads: bool = False) -> tuple[pa_csv.ReadOptions, pa_csv.ParseOptions]:
-        """How the rows are parsed."""
+        """Returns Arrow's options for reading and parsing the rows."""
         reading = pa_csv.ReadOptions(column_names=self.numbers, skip_rows=self.skipped, use_threads=use_threads)
         handler = None if self.lost is None else self._pass_over
         return reading, pa_csv.ParseOptions(delimiter=self.separator, invalid_row_handler=handler)
@@ -169,9 +169,9 @@ def read_begin(file: Path, options: CsvOptions, lost: dict[int, str] | None = No
         separator = _find_separator([line for _, line in rows if line.strip()])
         cells = _split(rows[0][1], separator) if rows else []
         if comment and any(map(_is_value, cells)):  # a row, before which the header is a comment too, or there is none
-            told = _split(comment[1], separator)
-            if len(told) > 1 or len(cells) == 1:
-                number, cells = comment[0], told
+            commented = _split(comment[1], separator)
+            if len(commented) > 1 or len(cells) == 1:
+                number, cells = comment[0], commented
     except csv.Error as error:
         raise SourceError(f"{file}: line {number}: {error}") from error
     if not cells:
@@ -270,7 +270,7 @@ def _find_pair(begin: Begin, asked: bool) -> None:
 
 
 def _whole(column: pa.Array) -> np.ndarray | None:
-    """Whole numbers as float64, which nanoseconds since 1970 need not fit to be told apart; None where a cell is no such."""
+    """Whole numbers as float64, precise enough to tell times since 1970 apart; None if a cell is no whole number."""
     try:
         numbers = np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     except pa.ArrowInvalid:
@@ -295,8 +295,8 @@ def _is_value(cell: str) -> bool:
 
 
 def _find_separator(lines: list[str]) -> str:
-    """What is between the cells of the first lines: what cuts all of them into as many; of several a comma, unless the others
-    leave numbers with decimal commas."""
+    """Finds the separator that cuts all first lines into equally many cells. Among several it is a comma, unless the others leave
+    numbers with decimal commas."""
     split = {separator: [_split(line, separator) for line in lines] for separator in ",;\t"}
     found = [separator for separator, rows in split.items() if rows and len(rows[0]) > 1]
     found = [separator for separator in found if len({*map(len, split[separator])}) == 1] or found
@@ -305,12 +305,12 @@ def _find_separator(lines: list[str]) -> str:
 
 
 def find_kinds(begin: Begin, options: CsvOptions, alike: Alike) -> dict[str, Any]:
-    """What of each column the first file of the stream that has something in it makes of it, be it behind its first rows;
-    numbers where none has. Each file is looked at once, for all columns together."""
+    """Returns the type of each column: that in the first file of the stream where the column is not empty, even after the first
+    rows; numbers if it is empty in all. Each file is read once, for all columns together."""
     missing = {*begin.keys} - alike.kinds.keys()
     texts: set[str] = set()
     for file in alike.files if missing else ():
-        with suppress(SourceError, OSError, pa.ArrowInvalid, StopIteration):  # which are told when it is read
+        with suppress(SourceError, OSError, pa.ArrowInvalid, StopIteration):  # reported when the file is read
             other = read_begin(file, options)
             columns = {key: number for key, number in zip(other.keys, other.numbers, strict=True) if key in missing}
             kinds = {key: type_or_why_not(other.block[number]) for key, number in columns.items()}

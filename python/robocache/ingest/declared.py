@@ -96,7 +96,7 @@ _CUT = "windows run across them; an episode for each needs a source that is cut 
 
 
 class EpisodeFacts:
-    """What the streams of one recording declare, part by part."""
+    """Collects what the streams of one recording declare, part by part."""
 
     def __init__(self, what: str, notes: Notes) -> None:
         self._what = what
@@ -464,7 +464,7 @@ def depth_unit_m(camera: str, said: Mapping[str, Any], notes: Notes) -> float | 
 
 @dataclass(frozen=True)
 class Depth:
-    """What the attributes of an array declare of its pixels of depth.
+    """The declarations about depth in the attributes of an array.
 
     unit_m: metres of a unit; None where nothing declares it.
     packing: the attributes of :data:`PACKING` that apply.

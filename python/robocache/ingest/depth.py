@@ -11,14 +11,14 @@ import numpy as np
 
 from ..errors import Error
 
-# What LeRobot takes where info.json does not say it (src/lerobot/configs/video.py).
+# LeRobot's defaults, for what info.json does not say (src/lerobot/configs/video.py).
 _DEFAULTS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
 _MOST_PIXELS = 1 << 26
 
 
 @dataclass(frozen=True)
 class DepthCodes:
-    """What the luma of video of depth means: numbers of 12 bits, on a logarithmic scale or a linear one.
+    """The meaning of luma in a video of depth: numbers of 12 bits, on a logarithmic or linear scale.
 
     depth_min, depth_max, shift: metres; code 0 is `depth_min` or less, the largest `depth_max` or more.
     """

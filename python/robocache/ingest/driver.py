@@ -54,7 +54,7 @@ from .registry import find_format, format_of
 Progress = Callable[[int, int, str], None]
 _NOTHING = "nothing in it to keep"
 _TELL_S = 1.0
-# Of a feature, while a cache is finished; narrower rows are not worth counting.
+# Bytes for a feature while a cache is finished, counted for rows at least this wide.
 _STATISTICS_BYTES, _WIDE = 160, 4096
 # Memory counted for each stream, and the most streams: the files of one take a millisecond to make.
 _STREAM_BYTES, _MOST_STREAMS = 16 << 10, 1 << 13
@@ -424,7 +424,7 @@ def report(
     seconds: float,
     held: dataset.Dataset | None = None,
 ) -> IngestReport:
-    """What is told of a cache that was written; of one that was appended to, what it has behind `held`."""
+    """Reports on a cache that was written; on one that was appended to, what it has beyond `held`."""
     written = dataset.open(cache)
     rows = {name: stream.rows for name, stream in written.streams.items()}
     for name, stream in {} if held is None else held.streams.items():
@@ -504,7 +504,7 @@ def check_source(source: Path) -> None:
 
 @dataclass
 class _Stream:
-    """What the episodes that were written say of a stream."""
+    """A stream as the episodes written so far declare it."""
 
     facts: dict[str, Any]
     clock: str
@@ -547,23 +547,23 @@ class Driver:
         started = time.perf_counter()
         with work.limits(), closing(reader.read(work.source, work.options, notes)) as recordings:
             while share is None or notes.position < share.stop:
-                told = None if share is None else notes.count_told()
+                before = None if share is None else notes.count_facts()
                 with naming(work.source):
                     recording = next(recordings, None)
                 if recording is None:
-                    if share is not None and notes.position and notes.count_told() != told:
+                    if share is not None and notes.position and notes.count_facts() != before:
                         name = work.format.name
                         raise ShardsError(f"format {name!r} tells of all recordings at its end, which no shard knows")
                     break
                 if notes.wants(notes.position):
                     tell(notes.position, notes.total, recording.what)
-                    told_s = time.perf_counter()
+                    shown_s = time.perf_counter()
                     with closing(self._write(recording)) as chunks:
                         for counted in chunks:
                             now_s = time.perf_counter()
-                            if counted == "rows" and now_s - told_s < _TELL_S:
+                            if counted == "rows" and now_s - shown_s < _TELL_S:
                                 continue
-                            told_s, count = now_s, self.frames if counted == "frames" else self.rows
+                            shown_s, count = now_s, self.frames if counted == "frames" else self.rows
                             rate = f"{count / (now_s - started):,.0f} {counted}/s"
                             tell(notes.position, notes.total, f"{recording.what}, {rate}")
                 notes.position += 1
@@ -609,7 +609,7 @@ class Driver:
             self.kept += 1
 
     def _parts(self, recording: Recording, now: dict[str, _Stream]) -> Iterator[tuple[str, Samples]]:
-        """The parts of a recording's streams, frames chunk by chunk, each told to the cache; `now` is what they say."""
+        """Yields the parts of a recording's streams, frames chunk by chunk, and declares each stream; `now` collects them."""
         budget = Budget(recording.where)
         declared = EpisodeFacts(recording.what, self._notes)
         named = self._features.named(recording, dict if self._mapper is None else self._mapper.columns)
@@ -663,15 +663,15 @@ class Driver:
         return samples if own == samples.attributes else replace(samples, attributes=own)
 
     def _describe(self, name: str, samples: Samples, now: dict[str, _Stream]) -> None:
-        """Tells the cache of the stream, or holds it against what was told; `now` is what this recording says."""
+        """Declares the stream to the cache, or compares it with the earlier declaration; `now` holds this recording's."""
         before = now.get(name) or self.streams.get(name)
         facts = samples.facts
         if before is None:
             self._writer.stream(name, **facts)  # here, where the message can name the file, not at the end
         elif before.facts != facts:
-            now_told, told = _told(facts, before.facts), _told(before.facts, facts)
+            now_has, had = _differing(facts, before.facts), _differing(before.facts, facts)
             raise ArgumentError(
-                f"stream {name!r}: {now_told}, but before it {told}; a cache of its own, in a list of Sources, takes the recording"
+                f"stream {name!r}: {now_has}, but before it {had}; a cache of its own, in a list of Sources, takes the recording"
             )
         elif before.clock in ("recorded", samples.clock):
             now[name] = before
@@ -750,7 +750,7 @@ def _holds(dtype: np.dtype[Any], values: np.ndarray) -> np.ndarray | None:
 
 
 def _count(budget: Budget, name: str, samples: Samples, is_new: bool) -> None:
-    """What a part makes, and the files and statistics of a stream that is new; frames come chunk by chunk."""
+    """Charges a part to the budget, and the files and statistics of a new stream; frames are charged chunk by chunk."""
     if is_new:
         budget.take(f"{name}: one more stream", _STREAM_BYTES)
     match samples:
@@ -772,16 +772,16 @@ def _ordered(order: Order, parts: Iterator[tuple[str, Samples]]) -> Iterator[tup
     yield from order.end()
 
 
-def _told(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
-    """What the others say otherwise; of names, which may be many, how many, and the first that differs."""
-    told = []
+def _differing(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """Shows the facts that the others have otherwise; of names, which may be many, their number and the first that differs."""
+    shown = []
     for fact, value in facts.items():
         other = others.get(fact)
         if value == other:
             continue
         if fact == "names" and value is not None and other is not None:
             same = next((i for i, (a, b) in enumerate(zip(value, other, strict=False)) if a != b), len(other))
-            told.append(f"{len(value)} {fact}" + "".join(f", [{same}] {item!r}" for item in value[same : same + 1]))
+            shown.append(f"{len(value)} {fact}" + "".join(f", [{same}] {item!r}" for item in value[same : same + 1]))
         else:
-            told.append(f"{fact} {value}")
-    return ", ".join(told) or "nothing of it"
+            shown.append(f"{fact} {value}")
+    return ", ".join(shown) or "nothing of it"

@@ -48,14 +48,14 @@ def read(source: Path, options: EurocOptions, notes: Notes) -> Generator[Recordi
         notes.count("others", file.suffix or file.name)
     reader = _Reader(root, sensors, options, notes, calibrations)
     notes.total = len({folder.parent for folder in sensors})
-    told: dict[str, dict[str, Any]] = {}
+    by_recording: dict[str, dict[str, Any]] = {}
     recordings = []
     for parent, folders in groupby(sensors, key=lambda folder: folder.parent):
         name = parent.relative_to(root).as_posix() if parent != root else os.path.basename(os.path.abspath(source))
         found = list(folders)
-        told[name] = {folder.name: calibrations[folder] for folder in found if folder in calibrations}
+        by_recording[name] = {folder.name: calibrations[folder] for folder in found if folder in calibrations}
         recordings.append((name, parent, found))
-    notes.tell(source, sensors=told)
+    notes.tell(source, sensors=by_recording)
     for name, parent, found in recordings:
         yield Recording(name, str(parent), {"name": name}, reader.read(found))
 
@@ -104,8 +104,8 @@ class _Reader:
                     self._notes.leave_out(f"{folder.name}: {column}", reason)
                 if rows is not None:
                     yield folder.name, _describe(rows, attributes)
-                for column, told in texts.items():
-                    yield f"{folder.name}.{column}", replace(told, attributes={**attributes, **told.attributes})
+                for column, text in texts.items():
+                    yield f"{folder.name}.{column}", replace(text, attributes={**attributes, **text.attributes})
                 if images:
                     see_images(images, self._notes)
                     frames = self._read_camera(folder.name, what, file, time_ns, images, calibration)
@@ -186,7 +186,7 @@ def _is_pinhole(calibration: dict[str, Any]) -> bool:
 
 
 def _common(calibrations: dict[Path, dict[str, Any]], notes: Notes) -> dict[str, dict[str, Any]]:
-    """Of each sensor what all recordings say of it alike, for that is what a stream can say."""
+    """Returns for each sensor the calibration that is equal in all recordings: a stream has one set of attributes."""
     common: dict[str, dict[str, Any]] = {}
     for folder, calibration in calibrations.items():
         known = common.setdefault(folder.name, calibration)

@@ -1,6 +1,6 @@
-"""How a camera's frames are stored, and frames that lie in the source as images, one by one: JPEGs and PNGs.
+"""Stores a camera's frames, and reads frames that are files in the source: JPEGs and PNGs.
 
-`CameraOptions` says what the user asked for, :class:`Storage` what comes of it.
+`CameraOptions` is what the user asked for, :class:`Storage` what follows from it.
 """
 
 from __future__ import annotations

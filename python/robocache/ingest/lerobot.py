@@ -58,7 +58,7 @@ _BOOKKEEPING = {
     "episode_index": "the episode, source_episode_index of the episodes table",
     "index": "the row's number in the source",
 }
-# What a row of a column that becomes a stream is made of, in Arrow's words.
+# Arrow's types of the columns that become streams.
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _NUMERIC = {"bool", "halffloat", "float", "double", *_INTEGERS}
 _TEXT = {"string", "large_string"}
@@ -154,9 +154,9 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
     for table, counts in notes.counts.items():
         if table.startswith(_WITHOUT_TEXT):
             numbers, numbers_of_episodes = zip(*(map(int, key.split()) for key in counts), strict=True)
-            told = f"{sum(counts.values())} rows of episodes {ranges(sorted({*numbers_of_episodes}), 10)}"
+            rows = f"{sum(counts.values())} rows of episodes {ranges(sorted({*numbers_of_episodes}), 10)}"
             what = f"{table.removeprefix(_WITHOUT_TEXT)}: texts of {ranges(sorted({*numbers}), 10)}"
-            notes.leave_out(what, f"the table in meta/ has no such numbers; {told}")
+            notes.leave_out(what, f"the table in meta/ has no such numbers; {rows}")
     for what, count in notes.counts.get("nulls", {}).items():
         name, _, instead = what.rpartition(": ")
         notes.leave_out(f"{name}: values of {count} rows", f"null: {instead} there")
@@ -378,9 +378,9 @@ def _read_texts(episode: Episode, texts: list[str]) -> Iterator[tuple[str, Texts
         rows = episode.rows[name].to_pylist()
         there = [row is not None for row in rows]
         kept = [now or before for before, now in pairwise([False, *there])]
-        told = ["" if row is None else row for row in compress(rows, kept)]
-        told = [text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) for text in told]
-        yield name, Texts(episode.time_ns[kept], told, episode.clock)
+        texts_kept = ["" if row is None else row for row in compress(rows, kept)]
+        texts_kept = [x if isinstance(x, str) else json.dumps(x, ensure_ascii=False) for x in texts_kept]
+        yield name, Texts(episode.time_ns[kept], texts_kept, episode.clock)
 
 
 def _read_language(episode: Episode, columns: list[str]) -> Iterator[tuple[str, Texts]]:
@@ -443,7 +443,7 @@ def _read_image(source: Path, column: pa.ChunkedArray, row: int) -> bytes:
 
 
 def _said(feature: dict[str, Any]) -> dict[str, Any]:
-    """What info.json says of a camera beside its shape; v2's early sets have it as video_info."""
+    """Returns a camera's facts in info.json beside its shape; early v2 sets have them as video_info."""
     said: dict[str, Any] = {}
     for name in ("video_info", "info"):
         said |= feature[name] if isinstance(feature.get(name), dict) else {}

@@ -189,7 +189,7 @@ def _read_json_lines(file: Path) -> list[Any]:
 
 
 def _parse_json(text: bytes) -> Any:
-    """What the cache can hold of JSON: UTF-8, int64, finite numbers.
+    """Parses JSON that a cache can hold: UTF-8, int64, finite numbers.
 
     Raises:
         ValueError, RecursionError: it is no JSON, or holds something else.
@@ -265,7 +265,7 @@ def _decoded(dtype: pa.DataType) -> pa.DataType:
 
 
 def _kind(dtype: pa.DataType) -> str:
-    """What a row of a column is made of, in Arrow's words."""
+    """Returns Arrow's type of the elements of a column's rows."""
     while True:
         if isinstance(dtype, pa.BaseExtensionType):
             dtype = dtype.storage_type
@@ -349,7 +349,7 @@ def find_videos(source: Path, camera: str) -> dict[str | None, Path]:
 
 
 def video_name(camera: str, episode: int, metadata: Mapping[str, Any]) -> str | None:
-    """What the file is called that has an episode; None where its metadata do not say."""
+    """Returns the name of the video file of an episode; None if the metadata do not give it."""
     if f"videos/{camera}/file_index" in metadata:  # v3.0: many episodes a file
         chunk, file = metadata.get(f"videos/{camera}/chunk_index"), metadata[f"videos/{camera}/file_index"]
         return f"chunk-{chunk:03d}/file-{file:03d}" if isinstance(chunk, int) and isinstance(file, int) else None

@@ -34,7 +34,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# How a Loader brings features to other times.
+# A Loader's methods of interpolation.
 METHODS = ("linear", "nearest", "previous", "next", "pchip", "akima", "angle", "slerp", "pose")
 _TAKES = {"slerp": 4, "pose": 7}  # features: a quaternion; x, y, z and a quaternion
 # Whose default keys name a stream of the dataset, and what its parts are called.

@@ -62,7 +62,7 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Entry:
-    """What an array's header says, which may be anything; and how many bytes it has."""
+    """An array's header, whose claims are unchecked, and the number of its bytes."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -161,7 +161,7 @@ class Npz:
 
     @contextmanager
     def _reader(self, name: str) -> Iterator[Callable[[int], bytes | memoryview]]:
-        """What gives so many bytes of an array's file that come next; of one that is held, where they lie."""
+        """Yields a function that returns the next n bytes of an array's file; of one held in memory without a copy."""
         held = self._held.get(name)
         if held is None:
             with self._open(name) as stream:

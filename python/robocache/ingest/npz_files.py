@@ -21,7 +21,7 @@ from .npz import Entry, Npz, open_npz
 from .rate import STEPS, find_rate, nominal_time_ns, said_rates
 from .recording import Notes, Recording, Rows, Samples, SourceError, Texts, as_utf8, naming
 
-# What is not one a step becomes columns of the episodes table up to so many values.
+# Arrays without a row a step become columns of the episodes table, up to so many values.
 _MOST_VALUES = 64
 _LEAST_PIXELS = 8
 

@@ -16,7 +16,7 @@ from ..feature_names import read_object
 from .formats import RateOptions
 from .recording import Notes, SourceError
 
-# What says it: layouts have no common name for it.
+# Names of a rate; layouts have no common one.
 _RATES = (
     "control_freq", "control_frequency", "control_hz", "control_rate", "control_fps", "frequency", "freq", "fps", "hz", "rate_hz",
     "frame_rate", "framerate", "mocap_framerate", "mocap_frame_rate", "sample_rate", "sampling_rate", "record_frequency",

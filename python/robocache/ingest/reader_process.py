@@ -19,7 +19,7 @@ from . import untrusted
 from .budget import at_once
 from .recording import SourceError
 
-# What a request may take: CPU time, of which a thousand requests take a second, and memory for so many items beside the libraries.
+# The limits of a request: CPU time (a thousand requests usually take a second), and memory for so many items beside the libraries.
 _CPU_S = 10
 _ITEMS = 4
 
@@ -45,7 +45,7 @@ class ReaderProcess:
         self._stream.flush()
 
     def ask(self, where: object, function: str, *arguments: Any) -> Any:
-        """What a function of `untrusted` returns, or raises.
+        """Calls a function of `untrusted` in the process, and returns its result or raises its error.
 
         Raises:
             SourceError: the process died, or would take too much memory; begins with `where`.

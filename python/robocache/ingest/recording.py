@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # The attributes of streams that several formats share.
 ATTRIBUTES = {
     "units": "of the features: one str for all, or a list of one each",
-    "methods": "how features are brought to other times: [[start, stop, method], ...]",
+    "methods": "how features are interpolated: [[start, stop, method], ...]",
     "frame_id": "the frame of reference",
     "clock_source": "where the stamps come from, as header.stamp or log_time",
     "schema": "the type that the source gives its messages",
@@ -334,7 +334,7 @@ class Notes:
                 )
         return beyond[stream]
 
-    def count_told(self) -> tuple[int, str]:
+    def count_facts(self) -> tuple[int, str]:
         """Returns values that change with each omission, each assumption and each fact of :meth:`tell`."""
         return len(self.left_out) + len(self.assumed) + len(self._streams_of_assumed), repr(
             self._provenance.get(self.format)
@@ -347,7 +347,7 @@ class Notes:
 
 # Classes, since of a recording with many small parts a contextmanager's generators take as long as the reading.
 class passing_over:
-    """Reads `what`; where it cannot be read, the rest of the block is left and `skip` is told of it, or raises."""
+    """Reads `what`; if it cannot be read, leaves the rest of the block and calls `skip`, which may raise."""
 
     __slots__ = ("_skip", "_what", "_where")
 

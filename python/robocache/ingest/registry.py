@@ -26,7 +26,7 @@ _MODULES = (rlds, calvin, zarr, npz, rosbag2, mcap, rosbag1, ulog, euroc, clouds
 FORMATS: dict[str, Format] = {
     entry.name: entry for entry in (lerobot.FORMAT, *hdf5.FORMATS, *(module.FORMAT for module in _MODULES))
 }
-# Of formats of other packages that do not work, why.
+# Why formats of other packages do not work, by name.
 BROKEN: dict[str, str] = {}
 
 
@@ -48,7 +48,7 @@ def _load_others() -> None:
 
 
 def _parser_of_all() -> argparse.ArgumentParser:
-    """Of the options of formats that are known: one of another package must not take their names for something else."""
+    """Returns a parser of all known formats' options, so that another package cannot give one of their names another meaning."""
     parser = argparse.ArgumentParser(add_help=False)
     _add_arguments(parser)
     return parser
@@ -146,5 +146,5 @@ def given_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def option_names() -> set[str]:
-    """Of all formats."""
+    """Returns the names of all formats' options."""
     return {name for entry in FORMATS.values() for name in entry.options.__dataclass_fields__}

@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def described(self) -> dict[str, Any]:
-        """What every shard knows of it, JSON-able."""
+        """The plan for every shard, as JSON values."""
         mapping = self.work.mapping
         return {
             "source": str(self.work.source),
@@ -83,7 +83,7 @@ class Plan:
         return range(begin, end if shard + 1 < self.shards else sys.maxsize)
 
     def count(self, shard: int) -> int:
-        """How many they are, as far as was known."""
+        """Returns the number of a shard's recordings, as far as the plan knew it."""
         share = self.share(shard)
         return max(0, min(share.stop, self.recordings) - share.start)
 

@@ -1,4 +1,4 @@
-"""How a picture in a file is turned to be shown as its writer says: EXIF's orientation and a video's display matrix."""
+"""Turns pictures upright as their files declare: by EXIF's orientation and a video's display matrix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORT = 3
 
 @dataclass(frozen=True)
 class Turn:
-    """How stored pixels become the picture that is shown: rows and columns are exchanged, then either is reversed."""
+    """Turns stored pixels into the picture shown: exchanges rows and columns, then reverses either."""
 
     exchanged: bool
     rows_reversed: bool

@@ -79,8 +79,8 @@ def _read_log(file: Path, what: str, notes: Notes) -> Iterator[tuple[str, Rows |
         for number, (start, end) in enumerate(zip([16, *appended], [*appended, None], strict=True)):
             opened.seek(start)
             yield from log.read_section(opened, start, end, last=number == len(appended))
-    log.told["appended_sections"] = len(appended)
-    notes.see("logs", what, log.told | {"rows_stamped_0": dict(sorted(log.zeros.items()))})
+    log.facts["appended_sections"] = len(appended)
+    notes.see("logs", what, log.facts | {"rows_stamped_0": dict(sorted(log.zeros.items()))})
     for stream, rows in sorted(log.zeros.items()):
         notes.leave_out(
             f"{what}: {stream}: the time of {rows} row{'s' * (rows > 1)}",
@@ -105,7 +105,7 @@ class _Field:
     offset: int
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Of rows as bytes ``[n, size]``, the values ``[n, count]``."""
+        """Returns the values ``[n, count]`` of rows, which are bytes ``[n, size]``."""
         dtype = _TYPES[self.type]
         end = self.offset + len(self.names) * dtype.itemsize
         values: np.ndarray = np.ascontiguousarray(rows[:, self.offset : end]).view(dtype)
@@ -209,13 +209,13 @@ class _Log:
     """A log while it is walked.
 
     Attributes:
-        told: what it says of itself, for the provenance.
-        zeros: of each topic the rows stamped 0.
-        unknown: of each type of message that is not of this version of ULog how many there are.
+        facts: what the log says of itself, for the provenance.
+        zeros: the number of rows stamped 0, by topic.
+        unknown: the number of messages by type, of types that this version of ULog does not have.
     """
 
     def __init__(self, file: Path, what: str, notes: Notes) -> None:
-        self.told: dict[str, Any] = {
+        self.facts: dict[str, Any] = {
             "information": {},
             "parameters": {},
             "default_parameters": {},
@@ -242,7 +242,7 @@ class _Log:
         if header[:7] != MAGIC or len(header) < 16:
             raise SourceError(f"{self._file}: expected a ULog file, which begins with {MAGIC!r}, got {header[:16]!r}")
         version, (start_us,) = header[7], struct.unpack_from("<Q", header, 8)
-        self.told |= {"version": version, "start_us": _plain(start_us)}
+        self.facts |= {"version": version, "start_us": _plain(start_us)}
         self._last_us = start_us
         if len(header) < 59 or header[18:19] != b"B":
             return []
@@ -338,7 +338,7 @@ class _Log:
                 self._tell_information(key, value)
             case "M":
                 key, value = _read_information(data[1:])
-                known = self.told["information"].get(key)
+                known = self.facts["information"].get(key)
                 if value is None or not isinstance(known, list):
                     self._tell_information(key, value if value is None else [value])
                 elif data[0]:
@@ -348,18 +348,18 @@ class _Log:
             case "P":
                 key, value = _read_information(data)
                 if self._defined:
-                    self.told["changed_parameters"].append([None, key, value])
-                    self._undated.append((at, self.told["changed_parameters"][-1]))
+                    self.facts["changed_parameters"].append([None, key, value])
+                    self._undated.append((at, self.facts["changed_parameters"][-1]))
                 else:
-                    self.told["parameters"][key] = value
+                    self.facts["parameters"][key] = value
             case "Q":
                 key, value = _read_information(data[1:])
                 for bit, what in enumerate(("system", "setup")):
                     if data[0] >> bit & 1:
-                        self.told["default_parameters"].setdefault(what, {})[key] = value
+                        self.facts["default_parameters"].setdefault(what, {})[key] = value
             case "O":
-                self.told["dropouts"].append([None, _ID.unpack(data)[0]])
-                self._undated.append((at, self.told["dropouts"][-1]))
+                self.facts["dropouts"].append([None, _ID.unpack(data)[0]])
+                self._undated.append((at, self.facts["dropouts"][-1]))
             case "L" | "C":
                 tag = -1 if kind == "L" else _ID.unpack_from(data, 1)[0]
                 start = 1 if kind == "L" else 3
@@ -385,7 +385,7 @@ class _Log:
         if value is None:
             self._notes.leave_out(f"information {key}", "no text and no number")
         else:
-            self.told["information"][key] = value
+            self.facts["information"][key] = value
 
     def _take(self, buffer: bytes) -> Iterator[tuple[str, Rows | Texts]]:
         """Yields the contents of the walked messages, stream by stream."""
@@ -401,7 +401,7 @@ class _Log:
             time_ns = self._nanoseconds(topic.name, stamps_us)
             met.append((starts, stamps_us))
             zeros = int(np.count_nonzero(stamps_us == 0))
-            if zeros and self.told["start_us"]:
+            if zeros and self.facts["start_us"]:
                 self.zeros[topic.name] += zeros
             attributes = {"clock_source": "timestamp", "schema": topic.schema}
             for stream, (dtype, fields) in topic.numbers.items():
@@ -411,7 +411,7 @@ class _Log:
                 for f in fields:
                     values[:, column : column + len(f.names)] = f.read(rows)
                     column += len(f.names)
-                told: dict[str, Any] = dict(attributes)
+                described: dict[str, Any] = dict(attributes)
                 if dtype.kind == "f":
                     is_whole = [f.type not in ("float", "double") for f in fields for _ in f.names]
                     methods = with_held(rotations_of(stream, names, [len(names)], PX4_WORDS), is_whole)
@@ -419,8 +419,8 @@ class _Log:
                     if px4_of_several(topic.schema):
                         methods = [[0, len(names), "previous"]]
                     if methods:
-                        told["methods"] = methods
-                yield stream, Rows(time_ns, values, names, attributes=told)
+                        described["methods"] = methods
+                yield stream, Rows(time_ns, values, names, attributes=described)
             for stream, (start, end) in topic.texts.items():
                 cells = (bytes(cell).partition(b"\0")[0] for cell in rows[:, start:end])
                 texts = [cell.decode(errors="backslashreplace") for cell in cells]

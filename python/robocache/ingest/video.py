@@ -69,7 +69,7 @@ _LIMITED, _FULL = 1, 2
 
 @dataclass(frozen=True)
 class Index:
-    """What a file's packets say of its frames, in the order of presentation.
+    """The frames of a file by its packets, in the order of presentation.
 
     time_ns: int64 ``[n]``: their presentation times, rounded to the nanosecond.
     pts: int64 ``[n]``: the same in the file's own unit.
@@ -168,7 +168,7 @@ def match(row_ns: np.ndarray, frame_ns: np.ndarray, within_ns: float) -> np.ndar
 
 @dataclass(frozen=True)
 class ByIndex:
-    """Which frame is each row's by the order of both.
+    """The frame of each row, matched by the order of both.
 
     frames: int64 ``[rows]``: the index of each row's frame, or -1.
     holes: int64 ``[n]``: the frames before holes, if the number of rows does not allow for the holes: then row k has frame k.
@@ -387,7 +387,7 @@ class _Video:
         if packet.pts is not None:
             if packet.is_keyframe:
                 self._keyframes = [self._keyframes[1], (number, packet.pts)]
-            # What is decoded behind a keyframe and shown before it may build on the frames of the keyframe before.
+            # A frame that is decoded after a keyframe but shown before it may depend on frames of the keyframe before.
             before, last = self._keyframes
             self._built_on[packet.pts] = number, (last if packet.pts >= last[1] else before)[0]
         return number
@@ -412,7 +412,7 @@ class _Decoder:
         decoded = Decoded()
         try:
             self._decode(cut, decoded)
-        except Exception as error:  # whatever it is, it is told of these frames and not of all behind them
+        except Exception as error:  # any error loses these frames only, not all after them
             done = {*decoded.lost, *(index for indices, _ in decoded.parts for index in indices.tolist())}
             reason = f"{type(error).__name__}: {error}"
             decoded.lost.update((index, reason) for index in range(len(cut.pts)) if index not in done)
@@ -595,7 +595,7 @@ class Decoders:
             died = process.tickets.popleft()
             reason = f"the process that decoded it died ({process.end()})"
             died.decoded = Decoded(lost=dict.fromkeys(range(len(died.cut.pts)), reason))
-            # What waited behind it is not to blame.
+            # Cuts that waited behind it did not kill it.
             self._held.difference_update(process.tickets)
             self._asked.extendleft(reversed(process.tickets))
 
@@ -629,7 +629,7 @@ class VideoFrames:
         self._decoders.close()
 
     def index(self, camera: str, path: Path, *, deep_gray: bool = False) -> Index:
-        """What :func:`index_video` says of a camera's file; names how its frames are turned."""
+        """Indexes a camera's file by :func:`index_video`; notes if its frames are turned."""
         index = index_video(path, deep_gray=deep_gray)
         if index.turn is not None:
             self._notes.leave_out(f"{camera}: frames as they lie in the file", f"{index.turn}, as the file says")

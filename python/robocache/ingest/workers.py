@@ -29,7 +29,7 @@ from .python_process import start
 from .recording import Assumption, Notes, Omission, ShardsError, SourceError
 from .shards import PLAN, Plan, convert, load_plan, merge_plan, remove, save, survey
 
-# How long the processes of a dead run may take to end.
+# Seconds that the processes of a dead run may take to end.
 _PATIENCE_S = 10.0
 
 
@@ -43,7 +43,7 @@ def ingest_with_workers(
     """
     started = time.perf_counter()
     if not os.path.lexists(cache):
-        Writer(cache).abort()  # where none can be made is told before the work, not behind it
+        Writer(cache).abort()  # fails before the work, not after it, if no cache can be made
     folder = cache.with_name(f"{cache.name}.shards")
     marker = folder / "merged"
     if os.path.lexists(cache) and not overwrite and not folder.exists():
@@ -137,11 +137,11 @@ def work_on(folder: str, threads: int, parent: int) -> None:
     if os.getppid() != parent:
         return
     set_num_threads(threads)
-    told = os.fdopen(os.dup(1), "w")
+    to_parent = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a reader or its library prints is none of these lines
 
     def say(**line: Any) -> None:
-        print(json.dumps(line), file=told, flush=True)
+        print(json.dumps(line), file=to_parent, flush=True)
 
     try:
         made = load_plan(folder)

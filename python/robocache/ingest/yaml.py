@@ -19,7 +19,7 @@ _DEEPEST = 32
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """What a file of keys and values says, as YAML 1.2: dicts, lists, texts, numbers, dates.
+    """Reads a file of keys and values as YAML 1.2: dicts, lists, texts, numbers, dates.
 
     Raises:
         SourceError: none of that; longer, or more within one another, than any such file; aliases, by which a few bytes may

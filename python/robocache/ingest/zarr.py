@@ -161,7 +161,7 @@ def _name(array: Array) -> str:
 
 
 def _read_columns(store: Store, keys: list[str], episodes: int, notes: Notes) -> dict[str, list[Any]]:
-    """What `meta` has of each episode beside its end."""
+    """Returns the arrays of `meta` beside the episodes' ends, as columns."""
     columns: dict[str, list[Any]] = {}
     for key in keys:
         if not key.startswith(_META) or key == _ENDS:

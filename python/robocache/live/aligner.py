@@ -331,10 +331,10 @@ class Aligner:
                     f"rings[{key!r}]: expected a row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; check that the "
                     "sensor still sends"
                 )
-        told = _aligner_stalest(self._handle)
-        if told is None:
+        found = _aligner_stalest(self._handle)
+        if found is None:
             return
-        stalest = json.loads(told)
+        stalest = json.loads(found)
         if stalest["behind_ns"] > limit:
             raise errors.StaleError(
                 f"rings[{stalest['key']!r}]: expected a row within {limit / 1e9} s of the newest of all rings, got one that is "

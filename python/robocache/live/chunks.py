@@ -120,7 +120,7 @@ class Chunks:
         return stamps, actions.reshape(len(stamps), -1 if len(stamps) else 0)
 
     def frozen(self, time_ns: int) -> int:
-        """How many steps of the newest chunk begin at or before a moment: until then they are carried out, whatever comes.
+        """Returns the number of steps of the newest chunk that begin at or before a moment: no new chunk replaces them until then.
 
         Of what :meth:`leftover` gives at the moment t, ``frozen(u) - frozen(t)`` are carried out before u.
         """

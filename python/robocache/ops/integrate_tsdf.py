@@ -35,7 +35,7 @@ def integrate_tsdf(
     max_weight: float | None = None,
     space_carving: bool = False,
 ) -> tuple[_Grid, _Weights]:
-    """What range sensors measured into a grid of truncated signed distances, in place.
+    """Adds measurements of range sensors to a grid of truncated signed distances, in place.
 
     All rays of a call are averaged at once, whatever their order; the same bits on every run, on the CPU and on CUDA.
 

@@ -1,4 +1,4 @@
-"""voxelize_sparse: the voxels that hold points, and nothing of the grid between them."""
+"""voxelize_sparse: finds the voxels that contain points; the grid itself is never stored."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SparseVoxels(NamedTuple, Generic[Array]):
     dropped: Array
     """int64, points that are in no voxel; ``[B]`` where there are clouds."""
     num_voxels: Array | None
-    """int64, None without `capacity`; beyond `capacity` so many voxels were left out."""
+    """int64, the number of voxels found; above `capacity` some were left out. None without `capacity`."""
 
 
 class _Size(TypedDict):
@@ -64,7 +64,7 @@ def voxelize_sparse(points: Any, features: Any = ..., **options: Unpack[_Options
 def voxelize_sparse(
     points: Any, features: Any = None, *, voxel_size: float | Sequence[float], **options: Any
 ) -> SparseVoxels[Any]:
-    """The voxels that points lie in, and what lies in each; the grid itself is never stored.
+    """Finds the voxels that points lie in, and what each contains; the grid itself is never stored.
 
     Args:
         points: ``[N, 3 + C]`` or ``[B, N, 3 + C]``, float32 or float64; x, y, z first.
@@ -77,11 +77,11 @@ def voxelize_sparse(
         batch_offsets: ``[B + 1]`` int32/int64, rows ``[offsets[b], offsets[b + 1])`` of ``[N, ...]`` are cloud b.
         max_voxels: keep so many of each cloud, those whose first point comes earliest.
         max_points_per_voxel: keep the first so many points of each voxel.
-        capacity: rows of coords, features and counts. Nothing waits for the device then, and `num_voxels` says how many
-            are in use; rows behind have coords -1, count 0 and features 0. None: as many rows as voxels, for which a call
-            on CUDA waits once.
+        capacity: the number of rows of coords, features and counts. The call then does not wait for the device, and
+            `num_voxels` says how many rows are in use; the others have coords -1, count 0 and features 0. None: as many
+            rows as voxels; a call on CUDA then waits once.
         reduce: ``"mean"``, ``"sum"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"`` of each voxel's points; None
-            gathers the points themselves in input order, zeros behind the last: `features`, or all columns of `points`.
+            gathers the points themselves in input order, zeros after the last: `features`, or all columns of `points`.
         order: of the voxels: ``"first"``, by their first points; ``"linear"``, by (cloud, x, y, z); ``"morton"``.
         coord_order: ``"xyz"``, or ``"zyx"`` as spconv and mmcv have it.
 
@@ -106,10 +106,10 @@ def voxelize_sparse(
     if options.get("point_range") is not None:
         given["point_range"] = _range(options["point_range"])
     reduced, limited = given.get("reduce", "mean") is not None, given.get("max_points_per_voxel") is not None
-    of_gradients = [None if reduced and limited else False, False if reduced else None]
-    counted = False if given.get("capacity") is None else None
-    made = call(_voxelize, [None, None, None, None, None, counted, *of_gradients], **given)
-    return SparseVoxels(*made[:6])
+    for_gradients = [None if reduced and limited else False, False if reduced else None]
+    num_voxels = False if given.get("capacity") is None else None  # False: not asked for
+    results = call(_voxelize, [None, None, None, None, None, num_voxels, *for_gradients], **given)
+    return SparseVoxels(*results[:6])
 
 
 def _range(value: Any) -> list[float]:

@@ -43,7 +43,7 @@ struct ActionOp {
   double least, most;                  // and x is held between these first
 };
 
-// Of numbers beside images that are flipped: the world that such an image shows is a mirror image.
+// Mirrors numbers beside flipped images, which show a mirrored world.
 struct ActionMirror {
   const uint8_t*
       axes;  // of each feature: 1 if a flip of rows reverses its sign, 2 if one of columns does, 3 if both do; or null

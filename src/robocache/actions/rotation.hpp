@@ -291,7 +291,7 @@ ROBOCACHE_HD void angles_of_quaternion(const RotationForm& form, const Scalar* q
   Scalar middle = choose(at_low, Scalar(0), choose(at_high, of(kPi), between));
   const Scalar known = choose(at_low, Scalar(2) * half_sum, Scalar(form.intrinsic ? 2 : -2) * half_difference);
   const auto locked = at_low || at_high;
-  // Of turned axes what is `first` here is the third angle.
+  // With turned axes `first` is the third angle.
   const Scalar first = choose(locked, form.intrinsic ? Scalar(0) : known, half_sum - half_difference);
   Scalar third = choose(locked, form.intrinsic ? known : Scalar(0), half_sum + half_difference);
   if (!proper) {

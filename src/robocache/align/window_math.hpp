@@ -123,7 +123,7 @@ ROBOCACHE_HD int64_t age_of(const ClockRow<int64_t>& times, const Pick<double, I
   return later ? -static_cast<int64_t>(distance) : static_cast<int64_t>(distance);
 }
 
-// How the images of a sample are flipped, where that concerns a key.
+// Returns the flips of a sample's images that mirror a key.
 ROBOCACHE_HD FlippedAxes flipped_axes(const WindowBatch& batch, const ConvertActionsParams& key, int64_t sample) {
   const ImageDraw draw{batch.seed, batch.epoch, batch.number(sample)};
   const auto axes = [&](const ActionMirror& mirror) -> uint8_t {

@@ -43,7 +43,7 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
       shape_ = result;
     } else if (result != shape_) {
       refuse("delta_timestamps['", key_,
-             "'].images.size: expected one that brings all sources' frames to one shape, got ",
+             "'].images.size: expected one that gives the frames of all sources one shape, got ",
              shape_string(shape_.data(), static_cast<int>(shape_.size())), " and ",
              shape_string(result.data(), static_cast<int>(result.size())));
     }
@@ -58,8 +58,8 @@ const Camera::Source* Camera::source_of(int64_t number) const {
   return found;
 }
 
-// Resizing draws nothing at random and rounds to bytes again, so the batch is the same when it is done once. This does not hold
-// for depth, whose pixels become metres, nor for a random crop, which comes before the resizing.
+// Resizing has no random part and rounds to bytes, so resizing once, at decoding, gives the same batch. This does not hold for
+// depth, whose pixels become metres, nor after a random crop.
 void Camera::resize_when_decoded(Source& source, const ImageOptions& options) const {
   const FrameShape& stored = source.shape;
   if (!options.size || options.crop_scale || stored.dtype != DType::kUInt8) return;

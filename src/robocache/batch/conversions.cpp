@@ -65,7 +65,7 @@ void check_mirror(const LoaderOptions& options, size_t request, size_t axis) {
   key_conversion(options, request);
 }
 
-// How far from 1 a quaternion's length may be, with the rounding of its type.
+// The largest difference of a quaternion's length from 1, including the rounding of its type.
 double length_tolerance(DType dtype) {
   constexpr double kTolerance = 1e-3;
   return kTolerance + (dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24);

@@ -120,7 +120,7 @@ class ConvertedKey final : public BatchKey {
     return &from.dataset->streams()[static_cast<size_t>(*from.streams[request])];
   }
 
-  // Of every source that has the stream.
+  // The features of a row, equal in every source that has the stream.
   int64_t features_of(size_t request) const {
     for (size_t source = 0; source < options().sources.size(); ++source) {
       if (const Stream* const stream = stream_of(source, request)) return stream->features;
@@ -128,7 +128,8 @@ class ConvertedKey final : public BatchKey {
     return 0;
   }
 
-  // Of every source of a plan: kTileRows times, or where one has them a step for each step; empty where none is normalised.
+  // Returns the affines of all sources of a plan: each kTileRows times, or, if a source has one a step, one for each step; empty if
+  // none is normalised.
   std::vector<Affine> affines(ConvertActionsParams& params, std::span<const size_t> sources) const {
     std::vector<Affine> all;
     bool is_normalised = false;

@@ -10,7 +10,7 @@
 namespace robocache {
 namespace {
 
-// How many episodes' stamps are read, and how many episodes' rows.
+// The number of episodes whose stamps are read, and of those whose rows are read.
 constexpr int64_t kTimes = 1024;
 constexpr int64_t kRows = 4;
 constexpr size_t kRowBytes = 4096;

@@ -1,4 +1,4 @@
-// Loader options out of JSON; a batch's spec as JSON and back. Structs are read and written by the list of their fields.
+// Reads loader options from JSON, and a batch's spec from JSON and back. Structs are read and written by their list of fields.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -116,7 +116,7 @@ constexpr std::pair<const char*, double Affine::*> kAffine[] = {
 template <class T>
 void read(const std::string& name, const Json& json, std::vector<T>& value);
 
-// A list of numbers for each part, or null.
+// An object of lists, with a number for each feature; or null.
 void read(const std::string& name, const Json& json, std::vector<Affine>& value) {
   if (json.is_null()) return;
   if (!json.is_object() || json.size() != std::size(kAffine)) {
@@ -184,17 +184,19 @@ void read(const std::string& name, const Json& json, Struct& value) {
   read_all_fields(name + ".", json, value);
 }
 
-// The fields that are there, named in errors behind `prefix`.
+// Reads the fields that are present. Errors name them after `prefix`.
 template <class Struct>
 void read_fields(const std::string& prefix, const Json& json, Struct& value) {
   for_each_field(value, [&](const char* field, auto& member) {
     const auto found = json.find(field);
-    constexpr bool kBlocks = std::is_same_v<decltype(member), std::vector<FeatureBlock>&>;  // of Window's `method`, too
+    constexpr bool kBlocks =
+        std::is_same_v<decltype(member),
+                       std::vector<FeatureBlock>&>;  // feature methods, which Python gives by `method` too
     if (found != json.end() && !found->is_null()) read(prefix + (kBlocks ? "method" : field), *found, member);
   });
 }
 
-// A conversion has the fields that its step needs.
+// A conversion has only the fields that its kind needs.
 void read(const std::string& name, const Json& json, ActionConversion& value) {
   if (!json.is_object()) refuse_as(name, "an object", json);
   refuse_other_fields(name + ".", json, value);
@@ -258,7 +260,7 @@ Json json_of(const Struct& value) {
   return object;
 }
 
-// The type of a field, for callers that convert values by it; "" for one that they write themselves.
+// The type of a field, by which Python converts its value; "" if Python writes the JSON itself.
 template <class T>
 constexpr const char* kType =
     HasNames<T> || std::is_same_v<T, std::string> || std::is_same_v<T, Normalize> ? "text" : "";
@@ -271,7 +273,7 @@ constexpr const char* kType<double> = "float";
 template <>
 constexpr const char* kType<DType> = "dtype";
 template <>
-constexpr const char* kType<Tier> = "";  // one for all keys, or one a key
+constexpr const char* kType<Tier> = "";  // Python gives one for all keys, or one a key
 template <class T>
 constexpr const char* kType<std::optional<T>> = kType<T>;
 
@@ -284,7 +286,7 @@ Json types_of(const Struct& value) {
   return types;
 }
 
-// An object that names a field twice would give the last value.
+// Refuses an object that names a field twice; the parser alone would take the last value.
 Json parsed(std::string_view json) {
   std::vector<std::set<std::string>> objects;
   std::string twice;

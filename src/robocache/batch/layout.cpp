@@ -11,7 +11,7 @@ namespace {
 // More bytes than a processor can address, and few enough that offsets do not overflow.
 constexpr int64_t kMostBytes = int64_t{1} << 56;
 
-int64_t times(int64_t bytes, int64_t count) {
+int64_t multiplied(int64_t bytes, int64_t count) {
   int64_t product = 0;
   if (__builtin_mul_overflow(bytes, count, &product) || product > kMostBytes) {
     refuse("batch_size: expected a batch of at most 2^56 bytes, got ", std::to_string(count), " times ",
@@ -29,14 +29,14 @@ int64_t BatchLayout::add(std::string name, DType dtype, std::vector<int64_t> sha
            "; expected one of them, or rename to give a stream another key");
   }
   int64_t sample_bytes = dtype_size(dtype);
-  for (const int64_t extent : shape) sample_bytes = times(sample_bytes, extent);
+  for (const int64_t extent : shape) sample_bytes = multiplied(sample_bytes, extent);
   const int64_t offset = add_scratch(sample_bytes);
   arrays_.push_back({std::move(name), dtype, std::move(shape), offset});
   owners_.push_back(of);
   return offset;
 }
 
-int64_t BatchLayout::add_scratch(int64_t sample_bytes) { return add_room(times(sample_bytes, batch_size_)); }
+int64_t BatchLayout::add_scratch(int64_t sample_bytes) { return add_room(multiplied(sample_bytes, batch_size_)); }
 
 int64_t BatchLayout::add_room(int64_t bytes) {
   constexpr int64_t kAlignment = 256;

@@ -135,7 +135,7 @@ class Loader {
   // Whether filling a batch takes less time than handing it to another thread: on the CPU, at most 64 KiB, from memory.
   bool is_small() const;
 
-  // What the batches hold, as one value. Sources differ in rows and normalisation alone. Throws ArgumentError for no source.
+  // Describes the batches as one value. Sources differ in rows and normalisation alone. Throws ArgumentError for no source.
   const BatchSpec& spec(size_t source = 0) const;
 
   // The tier of each key's rows.

@@ -66,7 +66,7 @@ void LoaderStreams::make_cameras() {
 }
 
 BatchSpec LoaderStreams::spec_of(size_t source) const {
-  // A gap of more than 31 years is none.
+  // Longer durations are cut to 31 years, which no gap exceeds and int64 ns hold.
   const auto duration = [](const std::optional<double>& seconds, const char* name) -> std::optional<int64_t> {
     if (!seconds) return {};
     return checked_ns(std::min(*seconds, 1e9), name);
@@ -121,7 +121,7 @@ BatchSpec LoaderStreams::spec_of(size_t source) const {
   return spec;
 }
 
-// With shard_episodes, the rows of a stream that this rank needs.
+// Returns the rows of a stream that this rank needs: with shard_episodes those of its episodes; nothing: all.
 std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) const {
   const std::vector<int64_t>& episodes = *options_.sources[source].episodes;
   if (!options_.shard_episodes || episodes.empty()) return {};
@@ -130,7 +130,7 @@ std::optional<RowSpan> LoaderStreams::part_of(size_t source, int64_t stream) con
   return RowSpan{offsets[static_cast<size_t>(*first)], offsets[static_cast<size_t>(*last) + 1]};
 }
 
-// Returns the tier that the caller wants for a key, and the bytes that it needs. Streams in `counted` cost nothing more.
+// Returns the tier that the caller wants for a key, and the bytes that it needs. Streams in `counted` are already paid for.
 ResidencyRequest LoaderStreams::residency_of(size_t request, std::set<std::pair<const Dataset*, int64_t>>& counted) {
   ResidencyRequest asked{
       .key = options_.streams[request].stream, .bytes = 0, .tier = *options_.streams[request].residency};
@@ -250,7 +250,7 @@ void LoaderStreams::decide_fetching(size_t request, Residency& residency) {
       size_text(bytes) + " of the device's memory";
 }
 
-// For use in a catch. A tier that was asked for by name is refused; other frames go to a tier that needs less memory.
+// Called in a catch. Rethrows if the caller named the tier; else frames go to a tier that needs less memory.
 void LoaderStreams::leave_tier(size_t request, Residency& residency, const std::string& why) const {
   if (!residency.automatic) throw;
   const bool encoded =
@@ -259,7 +259,7 @@ void LoaderStreams::leave_tier(size_t request, Residency& residency, const std::
   residency.why = why + (encoded ? ": as they are stored in memory" : ": its files, read ahead");
 }
 
-// The host reads the files for everything that frames can become, except for a copy of the files on the CPU.
+// Loads the frames into their tier. All tiers need the mapped files, except the CPU's copy of the files.
 void LoaderStreams::load_frames(size_t request, Residency& residency) {
   const bool cuda = options_.device.is_cuda();
   Camera& camera = *cameras_[request];

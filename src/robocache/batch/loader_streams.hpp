@@ -23,7 +23,7 @@
 
 namespace robocache {
 
-// What a request's windows of a source are around: its anchors, or every tick where moments take their part.
+// The moments that a request's windows in a source are around: its anchors, or for other moments every tick.
 using AnchorsAround = std::function<AnchorIndex(const StreamRequest&)>;
 
 // The tier of a key's rows.
@@ -45,7 +45,7 @@ class LoaderStreams {
 
   const LoaderOptions& options() const { return options_; }
 
-  // What the batches of a source hold.
+  // Describes the batches of a source.
   const BatchSpec& spec(size_t source) const { return specs_[source]; }
   std::span<const BatchSpec> specs() const { return specs_; }
 

@@ -126,8 +126,8 @@ std::string anchor_of(const LoaderOptions& options, size_t index) {
     refuse(own ? source_name(options, index) : "", own ? "anchor" : "anchors.stream", ": no stream '", asked, "' in ",
            source.dataset->path(), "; there are ", listed(keys_of(source)));
   }
-  // What has about one row an episode, such as a calibration, comes after all others; what has a rate of 0 though it has more,
-  // since most of its stamps are repeated, is the fastest of these.
+  // A stream with about one row an episode, such as a calibration, comes after all others. A rate of 0 in spite of more rows, since
+  // most stamps repeat, counts as the fastest.
   const auto slowness = [&](const Stream& stream) {
     const int64_t episodes = source.dataset->num_episodes() - stream.findings.empty_episodes;
     const bool is_one = stream.rows < 2 * episodes || stream.rows < 2;
@@ -146,7 +146,7 @@ std::string anchor_of(const LoaderOptions& options, size_t index) {
   return slowest->name;
 }
 
-// Which episodes' statistics normalise a source, where they are not all.
+// Chooses the episodes whose statistics normalise a source, if not all.
 void select_statistics(SourceRequest& source) {
   std::vector<bool> is_drawn(static_cast<size_t>(source.dataset->num_episodes()));
   for (const int64_t episode : *source.episodes) is_drawn[static_cast<size_t>(episode)] = true;

@@ -1,4 +1,4 @@
-// What a loader is asked for, and the checks of it.
+// The options of a loader, and their checks.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,8 @@ struct MomentRequest {
   }
 };
 
-// What is said of one of the batch's keys: in each source one stream fills it. What it leaves out the LoaderOptions say for
-// all.
+// The options of one of the batch's keys, which one stream fills in each source. Where an option is not set, that of
+// LoaderOptions holds.
 struct StreamRequest {
   std::string stream;                    // the key: a stream's name, unless its source renames it
   std::vector<double> delta_timestamps;  // seconds, or rows, from the anchor, any order, at least one
@@ -86,7 +86,7 @@ struct StreamRequest {
   }
 };
 
-// What is drawn from: episodes of a dataset.
+// A source of samples: episodes of a dataset.
 struct SourceRequest {
   std::shared_ptr<const Dataset> dataset;
   std::string name = {};                                         // default: the name of the dataset's folder
@@ -107,8 +107,8 @@ struct SourceRequest {
   std::map<std::string, NormStats> norm_stats = {};  // by key: instead of the dataset's statistics
   std::vector<int64_t> tasks = {};  // a number for the task of each episode, below 0: none; for MomentKind::kOther
 
-  // Of complete options: the episodes whose statistics normalise; none: all there are. Ranks with episodes of their own have
-  // the same.
+  // In complete options: the episodes whose statistics normalise; none: all. It is the same for all ranks, also if each has
+  // its own episodes.
   std::optional<std::vector<int64_t>> selection = {};
 
   // In complete options with shard_episodes: the episodes of each rank; `episodes` are those of this rank.
@@ -122,7 +122,7 @@ struct SourceRequest {
     return all;
   }
 
-  // Of complete options: the index of each request's stream, where it is there.
+  // In complete options: the index of each request's stream, if the dataset has it.
   std::vector<std::optional<int64_t>> streams = {};
 
   // In complete options: the stream that fills a request, or null.
@@ -131,7 +131,7 @@ struct SourceRequest {
     return stream ? &dataset->streams()[static_cast<size_t>(*stream)] : nullptr;
   }
 
-  // What is text: datasets, episodes and statistics are the caller's, renames are names of their own.
+  // Only what JSON gives: datasets, episodes and statistics come from the caller, renames are read by their own names.
   static constexpr auto fields() {
     return std::tuple(Field{"name", &SourceRequest::name}, Field{"weight", &SourceRequest::weight},
                       Field{"anchor", &SourceRequest::anchor}, Field{"filter", &SourceRequest::filter});
@@ -161,7 +161,7 @@ struct EnumNames<Missing> {
   static constexpr std::string_view names[] = {"pad", "drop", "error"};
 };
 
-// Whose rows the statistics are of that normalise, where none are given.
+// The rows whose statistics normalise, if none are given.
 enum class StatsOf : uint8_t {
   kSelection,  // of the episodes that a source draws from
   kDataset,    // of all episodes of its dataset
@@ -189,7 +189,7 @@ struct LoaderOptions {
 
   std::vector<StreamRequest> streams;
 
-  // What a request leaves out:
+  // For requests that do not set them:
   std::optional<InterpolationMethod> method;  // linear for floats; integers and bool: previous
   Normalize normalize = Normalize::kNone;     // of floating streams
   std::optional<double> max_gap_s;
@@ -249,7 +249,7 @@ struct LoaderOptions {
   // The indices of the requests that batches hold; empty: all. The others take part in the choice of anchors alone.
   std::vector<size_t> filled = {};
 
-  // Of complete options: what a person has to know before training, a text each.
+  // In complete options: the warnings before training, a text each.
   std::vector<std::string> notes = {};
   std::string dropped = {};  // which episodes Missing::kDrop left out, or ""
 };
@@ -273,8 +273,8 @@ bool is_camera(const StreamRequest& request);
 // Returns the stream that fills a request, for each source that has one. The options must be complete.
 std::vector<const Stream*> streams_of(const LoaderOptions& options, size_t request);
 
-// The shape of a key's row in the batch: the widest of the sources' streams, or what conversions make of it; not of a camera.
-// Of complete options.
+// The shape of a key's row in the batch: the widest of the sources' streams, or the shape after conversions; not of a camera.
+// Needs complete options.
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
 
 // By which of a key's features change their signs with flipped images, of complete options: for each feature the axes of
@@ -285,7 +285,7 @@ struct KeyMirror {
 };
 KeyMirror key_mirror(const LoaderOptions& options, size_t request);
 
-// Of a converted key, of complete options: the conversions as kernels take them, the index of the base's request where there is
+// For a converted key, in complete options: the conversions as kernels take them, the index of the base's request where there is
 // a base, the type of the arithmetic, and how far from 1 a quaternion's length may be.
 struct KeyConversion {
   ActionOps ops;
@@ -295,13 +295,13 @@ struct KeyConversion {
 };
 KeyConversion key_conversion(const LoaderOptions& options, size_t request);
 
-// How far from a row of a nominal clock a moment may lie and still be that row.
+// The farthest that a moment may lie from a row of a nominal clock and still be that row.
 inline constexpr double kOffGridNs = 1e5;
 
 // "sources[2].", or nothing where there is one that the caller did not name so.
 std::string source_name(const LoaderOptions& options, size_t source);
 
-// What a window's method may be to make values between rows: the stream's own methods where it has some, as Python writes them.
+// Proposes a method that makes values between rows, as Python writes it: the stream's own methods if it has some.
 std::string method_proposal(const StreamRequest& request);
 
 // Seconds to nanoseconds; what is not finite or beyond 146 years is refused in the name of `argument`.

@@ -59,7 +59,7 @@ struct RowsSpec {
   }
 };
 
-// What becomes of a key's values after `methods` and before `affine` (actions/convert.hpp).
+// Converts a key's values after `methods` and before `affine` (actions/convert.hpp).
 struct ConversionSpec {
   std::vector<ActionConversion> steps = {};  // in this order, at least one
   std::string base = {};                     // the key whose value at the moment the steps use, or ""

@@ -24,7 +24,7 @@ struct StoredRotation {
   double tolerance;
 };
 
-// Those that a key's conversions read as they are stored: of its stream, or of its base's, whose features are `taken`.
+// The rotations that a key's conversions read as they are stored, from its stream, or from its base's features `taken`.
 std::vector<StoredRotation> stored_rotations(const KeyConversion& conversion, int64_t features,
                                              const std::vector<int64_t>* taken) {
   std::vector<int64_t> origin(static_cast<size_t>(features));  // of a feature, or below 0: it is computed

@@ -11,7 +11,7 @@
 namespace robocache::cache {
 namespace {
 
-constexpr int64_t kMostWidth = 8192;  // for 12 ranks the bins of so many columns take 0.8 GB
+constexpr int64_t kMostWidth = 8192;  // with 12 ranks the bins of this many columns take 0.8 GB
 
 using Launch = int(const DeviceColumns*, int32_t device, void* stream);
 

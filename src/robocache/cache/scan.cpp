@@ -20,13 +20,13 @@
 namespace robocache::cache {
 namespace {
 
-// The size of a chunk in numbers and in rows. Jumps are judged within a chunk.
+// The size of a chunk in numbers and in rows. Jumps are found within a chunk.
 constexpr int64_t kChunk = int64_t{1} << 22;
 constexpr int64_t kChunkRows = int64_t{1} << 15;
 // The least work that is worth a thread.
 constexpr int64_t kTask = int64_t{1} << 16;
-// The columns that are copied together. The values' cache lines are then read in order, and the copies stay in the
-// cache.
+// The number of columns that are copied together: the values are then read in order, and the copies stay in the
+// processor's cache.
 constexpr int64_t kGroup = 32;
 
 // The type for computing with numbers of type T.
@@ -43,7 +43,7 @@ RealOf<T> to_real(T x) {
   }
 }
 
-// Does what ColumnKernels::copy_columns does.
+// As ColumnKernels::copy_columns, for every type.
 template <class T>
 void copy_columns(const T* rows, int64_t row_size, int64_t count, int64_t width, RealOf<T>* copies, int64_t apart) {
   if constexpr (std::is_same_v<T, RealOf<T>>) {
@@ -76,12 +76,12 @@ double percentile_of(std::vector<Real>& sizes) {
   return static_cast<double>(*percentile);
 }
 
-// An angle wraps so often that the 99th percentile of its steps is a wrap.
+// Wraps of an angle that wraps so often that the 99th percentile of its steps is a wrap.
 struct FrequentWraps {
   double turn;
   double ordinary;  // the 99th percentile of the other steps
 
-  // A wrap differs from a full turn by an ordinary step.
+  // Whether a step is a wrap: a full turn, give or take kWrapNear of it or two ordinary steps.
   bool has(double step) const {
     const double size = std::abs(step);
     return size > kWrapRatio * ordinary && std::abs(size - turn) <= std::max(kWrapNear * turn, 2 * ordinary);
@@ -122,7 +122,7 @@ void add_beyond(std::vector<Beyond>& found, const Beyond& more) {
 struct ValueScan::Found {
   struct Column {
     ColumnScan scan;
-    int64_t first_change = -1;  // the first row that differs from its previous row, and the last such row
+    int64_t first_change = -1;  // the first and the last row that differ from the row before
     int64_t last_change = -1;
   };
 
@@ -254,7 +254,7 @@ class ValueScan::Chunk {
     const ScanKernels<Real>& kernels = scan_kernels<Real>();
     ColumnScan& column = column_of(found, feature).scan;
     ScanSums<Real> sums = kernels.add_up(numbers.data(), std::ssize(numbers), quantiles.centre);
-    if (!scan_.reference_.low.empty()) hold_against_limits(found, feature, row, numbers, sums);
+    if (!scan_.reference_.low.empty()) compare_with_limits(found, feature, row, numbers, sums);
     std::array<Real, kScanBlock> kept;
     if (!std::isfinite(sums.sum)) {
       note_not_finite(found, feature, row, numbers);
@@ -294,7 +294,7 @@ class ValueScan::Chunk {
     }
   }
 
-  void hold_against_limits(Found& found, int64_t feature, int64_t row, std::span<const Real> numbers,
+  void compare_with_limits(Found& found, int64_t feature, int64_t row, std::span<const Real> numbers,
                            const ScanSums<Real>& sums) const {
     const double low = scan_.reference_.low[static_cast<size_t>(feature)];
     const double high = scan_.reference_.high[static_cast<size_t>(feature)];
@@ -311,7 +311,7 @@ class ValueScan::Chunk {
     add_beyond(found.beyond, outside);
   }
 
-  // Adds the steps within episodes to the rows from `row` on.
+  // Adds the steps to the rows from `row` on; a step into another episode is none.
   ScanSteps<Real> add_steps(Found& found, int64_t feature, int64_t row, const Real* numbers, int64_t count,
                             std::span<const int64_t> episodes) const {
     const ScanKernels<Real>& kernels = scan_kernels<Real>();
@@ -344,7 +344,7 @@ class ValueScan::Chunk {
     return steps;
   }
 
-  // Runs end at rows that change. Of eight such rows, only the first and the last can end a run that is long enough.
+  // A run ends at a row that changes. Among eight rows only the first and the last change can end a run that is long enough.
   static void add_changes(Found& found, Found::Column& column, int64_t feature, int64_t row,
                           std::span<const uint8_t> changed) {
     static_assert(kStuckRows >= 8 && std::endian::native == std::endian::little);
@@ -366,9 +366,9 @@ class ValueScan::Chunk {
     }
   }
 
-  // A cheap test whether a jump is possible. If the largest step is kJump times the 99th percentile, the mean is at
-  // most a fraction of it. The last factor covers the rounding of the sums.
-  // Frequent wraps raise the mean, but numbers that wrap span a turn.
+  // A cheap test whether a jump is possible. If the largest step is kJump times the 99th percentile, the mean step is at
+  // most (0.99 / kJump + 0.01) of the largest; 1.001 covers the rounding of the sums.
+  // Frequent wraps raise the mean, so a column that spans a turn passes too.
   bool may_jump(const ScanSteps<Real>& steps, double sum, const ColumnScan& column) const {
     const int64_t count = end_ - std::max<int64_t>(begin_, 1);
     if (count < kJumpRows || steps.moved < kJumpRows) return false;
@@ -439,13 +439,13 @@ int64_t ValueScan::add(int64_t bytes) {
   const int64_t end = std::min(rows_, added_ + chunks * chunk_rows_);
   const int64_t group = std::clamp<int64_t>(features_, 1, kGroup);
   const int64_t groups = (features_ + group - 1) / group;
-  const int64_t looks = groups + std::ssize(reference_.quaternions);
-  std::vector<Found> found(static_cast<size_t>(chunks * looks));
+  const int64_t tasks = groups + std::ssize(reference_.quaternions);  // of a chunk
+  std::vector<Found> found(static_cast<size_t>(chunks * tasks));
   const int64_t grain = std::max<int64_t>(1, kTask / (group * std::min(chunk_rows_, end - added_)));
   parallel_for(std::ssize(found), grain, [&](int64_t from, int64_t to) {
     for (int64_t task = from; task < to; ++task) {
-      const int64_t begin = added_ + task / looks * chunk_rows_;
-      const int64_t what = task % looks;
+      const int64_t begin = added_ + task / tasks * chunk_rows_;
+      const int64_t what = task % tasks;
       with_type(dtype_, [&]<class T>(T) {
         const Chunk<T> chunk(*this, begin, std::min(begin + chunk_rows_, end));
         found[static_cast<size_t>(task)] =

@@ -79,7 +79,7 @@ int64_t address(const void* memory) { return static_cast<int64_t>(reinterpret_ca
 
 }  // namespace
 
-// What Writer::close would refuse, as soon as it is there.
+// Refuses a provenance early that Writer::close would refuse.
 ROBOCACHE_FFI(writer_check_provenance, args, result) {
   cache::check_object("provenance", args.string(0, "provenance"));
 }
@@ -139,7 +139,7 @@ ROBOCACHE_FFI(writer_close, args, result) { writer_of(args).close(args.string(1,
 
 ROBOCACHE_FFI(writer_commit, args, result) { writer_of(args).commit(args.string(1, "provenance")); }
 
-// Of the cache that is appended to, as JSON.
+// (writer) -> JSON: the provenance of the cache that is appended to
 ROBOCACHE_FFI(writer_provenance, args, result) { result.set(std::string_view(writer_of(args).provenance_json())); }
 
 ROBOCACHE_FFI(writer_abort, args, result) { writer_of(args).abort(); }
@@ -148,7 +148,7 @@ ROBOCACHE_FFI(dataset_open, args, result) {
   result.set_object(DatasetHandle{Dataset::open(std::string(args.string(0, "path")), args.boolean(1, "verify"))});
 }
 
-// Of all streams, or of those whose indices a JSON list has.
+// (dataset, JSON list of indices of streams, "": all): checks every byte
 ROBOCACHE_FFI(dataset_verify, args, result) {
   const auto streams = args.string(1, "streams");
   if (streams.empty()) return dataset_of(args).verify();
@@ -170,7 +170,7 @@ ROBOCACHE_FFI(dataset_statistics, args, result) {
 
 ROBOCACHE_FFI(dataset_index_of, args, result) { result.set(dataset_of(args).index_of(args.string(1, "stream"))); }
 
-// What a dataset says of itself, as JSON; arrays by their address, valid as long as the dataset.
+// (dataset) -> JSON: its description. Arrays are given by address, valid as long as the dataset.
 ROBOCACHE_FFI(dataset_describe, args, result) {
   const Dataset& dataset = dataset_of(args);
   json streams = json::array();

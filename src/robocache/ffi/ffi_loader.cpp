@@ -19,7 +19,7 @@
 namespace robocache::ffi {
 namespace {
 
-// A batch of so many samples as Python has it.
+// The tensors of a batch of so many samples, for Python.
 std::shared_ptr<const TensorSet> tensors_of(const Loader& loader, int64_t samples) {
   std::vector<TensorView> views;
   std::vector<int64_t> offsets;
@@ -34,8 +34,8 @@ struct LoaderHandle {
   static constexpr const char* kTypeKey = "robocache.Loader";
   std::shared_ptr<const Loader> loader;
   std::shared_ptr<Feed> feed;
-  std::shared_ptr<const TensorSet> whole;                // a batch of batch_size samples
-  std::shared_ptr<std::atomic<int64_t>> gathered_badly;  // frames of loader_gather's batches that did not decode
+  std::shared_ptr<const TensorSet> whole;                     // a batch of batch_size samples
+  std::shared_ptr<std::atomic<int64_t>> bad_gathered_frames;  // frames of loader_gather's batches that did not decode
 
   std::shared_ptr<const TensorSet> tensors(int64_t samples) const {
     return samples == loader->options().batch_size ? whole : tensors_of(*loader, samples);
@@ -86,11 +86,11 @@ std::vector<AnchorRange> ranges_from(const Args& args, int i, const char* name) 
   return {first, first + array.numel() / 3};
 }
 
-// Arguments from `at` on: how many sources there are; of each the dataset, and each or None: the int64 episodes, the ranges of
-// anchors that are kept and whether they are of rows, those that are dropped and whether they are, and a function (number of anchors, addresses of their episodes and times, int64,
-// and of bytes), that sets to 0 the bytes of anchors that are not drawn, and one that gives their values, float64; then whether
-// these say what is balanced, else they are weights; and
-// the int64 task of each episode of the dataset, or None.
+// Reads the number of sources from argument `at`, then 9 arguments for each source:
+//   dataset | int64 episodes or None | ranges to keep or None, whether in rows | ranges to drop or None, whether in rows |
+//   where(n, addresses of int64 episodes, int64 times and uint8 flags) or None: sets the flags of anchors to leave out to 0 |
+//   values(n, addresses of int64 episodes, int64 times and float64 results) or None | whether the values balance, else are weights |
+//   int64 tasks of all episodes or None
 std::vector<SourceRequest> sources_from(const Args& args, int& at) {
   std::vector<SourceRequest> sources(static_cast<size_t>(args.integer(at++, "sources")));
   for (SourceRequest& source : sources) {
@@ -130,9 +130,9 @@ ROBOCACHE_FFI(loader_fields, args, result) {
   result.set(std::string_view(loader_fields_json()));
 }
 
-// (prefetch, reuse_buffers, JSON of the options, the sources as sources_from has them; then of each key of given statistics
-// the source or -1, the key, what they are of, for how many steps, or 0 for all together,
-// the names of the fields and float64 [fields, steps * features]) -> loader
+// (prefetch, reuse_buffers, JSON of the options, the sources as sources_from reads them; then for each key with given statistics:
+// the source or -1 for all, the key, which values they describe, the number of steps or 0 for all steps together, the names of
+// the fields, float64 [fields, steps * features]) -> loader
 ROBOCACHE_FFI(loader_open, args, result) {
   const FeedOptions feeding{.prefetch = args.integer(0, "memory.prefetch"),
                             .reuse = args.boolean(1, "memory.reuse_buffers")};
@@ -154,7 +154,7 @@ ROBOCACHE_FFI(loader_open, args, result) {
       LoaderHandle{std::move(loader), std::move(feed), std::move(whole), std::make_shared<std::atomic<int64_t>>(0)});
 }
 
-// (loader) -> JSON of what it will give
+// (loader) -> JSON: the arrays of its batches, its placements and counts
 ROBOCACHE_FFI(loader_describe, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   auto arrays = nlohmann::json::array();
@@ -185,8 +185,8 @@ ROBOCACHE_FFI(loader_describe, args, result) {
   result.set(std::string_view(described.dump()));
 }
 
-// (loader; a tensor of the framework and device to allocate in, or None; seed, epoch, samples; with reuse_buffers the number of the
-// loop that asks; the sources' weights or None; CUDA stream, or None for the current one; the address of the framework's
+// (loader; a tensor of the framework and device to allocate in, or None; seed, epoch, samples; with reuse_buffers the number
+// of the calling loop; the sources' weights or None; CUDA stream, or None for the current one; the address of the framework's
 // DLPackExchangeAPI, or None; the address of a list) -> a batch, or true if its arrays are in the list; with reuse_buffers the number
 // of its memory; None at the epoch's end
 ROBOCACHE_FFI(loader_next, args, result) {
@@ -210,22 +210,23 @@ ROBOCACHE_FFI(loader_next, args, result) {
   result.set_object(BatchHandle{loader, std::move(batch->memory), batch->samples});
 }
 
-// (loader, one of its memories, samples) -> the batch of so many samples there
+// (loader, the number of a batch's memory, samples) -> the batch in that memory
 ROBOCACHE_FFI(loader_slot, args, result) {
-  const auto& [loader, feed, whole, gathered_badly] = args.object<LoaderHandle>(0, "loader");
+  const auto& [loader, feed, whole, bad_gathered_frames] = args.object<LoaderHandle>(0, "loader");
   result.set_object(BatchHandle{loader, feed->memory(args.integer(1, "slot")), args.integer(2, "samples")});
 }
 
-// (loader, a tensor of the framework and device to allocate in, or None, int64 indices, seed, epoch, int64 numbers that
-// random draws go by or None) -> a batch of these anchors
+// (loader, a tensor of the framework and device to allocate in, or None, int64 indices, seed, epoch, int64 numbers
+// that key the random draws, or None) -> a batch of these anchors
 ROBOCACHE_FFI(loader_gather, args, result) {
-  const auto& [loader, feed, whole, gathered_badly] = args.object<LoaderHandle>(0, "loader");
+  const auto& [loader, feed, whole, bad_gathered_frames] = args.object<LoaderHandle>(0, "loader");
   const auto indices = numbers<int64_t>(args, 2, "indices");
   const std::shared_ptr<void> memory = allocator(*loader)(loader->batch_bytes());
   const BatchPosition position{.seed = static_cast<uint64_t>(args.integer(3, "seed")),
                                .epoch = args.integer(4, "epoch")};
   const auto draws = args.is_none(5) ? std::vector<int64_t>{} : numbers<int64_t>(args, 5, "draws");
-  *gathered_badly += loader->gather(position, indices, draws, memory.get(), current_stream(loader->options().device));
+  *bad_gathered_frames +=
+      loader->gather(position, indices, draws, memory.get(), current_stream(loader->options().device));
   result.set_object(BatchHandle{loader, memory, static_cast<int64_t>(indices.size())});
 }
 
@@ -280,8 +281,8 @@ ROBOCACHE_FFI(loader_spec, args, result) {
   result.set(std::string_view(spec_to_json(loader.spec(static_cast<size_t>(args.integer(1, "source"))))));
 }
 
-// (loader, source, key of numbers that the source has, whether each step has its own statistics, float64 quantiles, a function that
-// is called with the number of anchors read and of all anchors) -> float64 [5 + quantiles, features of all such steps]: mean, std,
+// (loader, source, key of numbers that the source has, whether each step has its own statistics, float64 quantiles, a function
+// progress(anchors read, all anchors)) -> float64 [5 + quantiles, features of all such steps]: mean, std,
 // min, max, the quantiles, count
 ROBOCACHE_FFI(loader_statistics, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
@@ -303,7 +304,7 @@ ROBOCACHE_FFI(loader_statistics, args, result) {
       TensorView::contiguous(table->data(), DType::kFloat64, {fields, std::ssize(*table) / fields}), table));
 }
 
-// (loader, source, key) -> what its statistics are of
+// (loader, source, key) -> JSON of the values that its statistics describe
 ROBOCACHE_FFI(loader_values, args, result) {
   const Loader& loader = *args.object<LoaderHandle>(0, "loader").loader;
   const BatchSpec& spec = loader.spec(static_cast<size_t>(args.integer(1, "source")));
@@ -319,7 +320,7 @@ ROBOCACHE_FFI(spec_json, args, result) {
 // (loader) -> frames that did not decode, of the batches given so far
 ROBOCACHE_FFI(loader_bad_frames, args, result) {
   const auto& handle = args.object<LoaderHandle>(0, "loader");
-  result.set(handle.feed->bad_frames() + *handle.gathered_badly);
+  result.set(handle.feed->bad_frames() + *handle.bad_gathered_frames);
 }
 
 // (loader): throws where a sample is too far away
@@ -336,7 +337,7 @@ ROBOCACHE_FFI(batch_memory, args, result) {
   result.set(OwnedTensor::share(view, batch.memory));
 }
 
-// (batch, a tensor of the framework, place among the arrays) -> that array, over the batch's memory
+// (batch, a tensor of the framework, index of an array) -> that array, a view of the batch's memory
 ROBOCACHE_FFI(batch_array, args, result) {
   const auto& batch = args.object<BatchHandle>(0, "batch");
   const auto& arrays = batch.loader->arrays();

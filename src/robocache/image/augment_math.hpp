@@ -226,7 +226,7 @@ ROBOCACHE_HD int64_t out_offset(const TransformParams& p, int32_t y, int32_t x, 
   return p.layout == ImageLayout::kChw ? c * (int64_t{p.out[0]} * p.out[1]) + pixel : pixel * p.channels + c;
 }
 
-// What a frame is given after its geometry.
+// The changes of a frame after its geometry.
 struct Augments {
   Warp warp;
   BlurWeights blur;

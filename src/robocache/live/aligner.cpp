@@ -260,7 +260,7 @@ struct Aligner::Impl {
     }
   }
 
-  // What a ring has is what the spec's stream had.
+  // Refuses a ring whose rows differ from those of the spec's stream.
   static void check(const Key& key) {
     const RowsSpec& rows = *key.spec->rows;
     const RingOptions& ring = key.ring->options();

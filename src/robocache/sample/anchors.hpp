@@ -1,6 +1,6 @@
-// The times of a source that can be drawn, its anchors: the ticks of a stream's clock, or those of a given rate. No payload is
-// read. Anchors lie in runs of ticks of one episode that follow each other: an anchor is in the run whose range holds its number,
-// and its time follows from its index in that range. A filter makes shorter runs, so any choice of ticks is found as fast.
+// Anchors: the times of a source that can be drawn, either the ticks of a stream's clock or those of a rate. Finding one reads no
+// values. Anchors lie in runs, which are consecutive ticks of one episode. A binary search finds the run of an anchor's number, and
+// the offset in the run gives its time. A filter only makes the runs shorter.
 //
 //   const Anchors anchors = Anchors::of_ticks(clock, episodes);
 //   const Anchor anchor = anchors.index().at(7);
@@ -22,7 +22,7 @@
 
 namespace robocache {
 
-// Ticks of an episode that follow each other: without a filter all of its anchors.
+// Consecutive ticks of an episode. Without a filter one run holds all anchors of an episode.
 struct AnchorRun {
   int64_t first_anchor;  // anchors [first_anchor, the next run's first_anchor)
   int64_t episode;       // in the source
@@ -35,7 +35,7 @@ struct Anchor {
   int64_t time_ns;
 };
 
-// A plain struct for a kernel, on whose device the tables lie.
+// A plain struct for a kernel; the tables lie on the device of the kernel.
 struct AnchorIndex {
   int64_t anchors;
   int64_t runs;
@@ -69,38 +69,39 @@ struct WindowSpan {
   StreamClock clock;
   int64_t first_delta_ns;
   int64_t last_delta_ns;
-  std::optional<std::pair<int64_t, int64_t>> rows = {};  // or the first and the last row, from the one at that target
+  std::optional<std::pair<int64_t, int64_t>> rows =
+      {};  // of a window in rows: its first and last row, relative to the row at the target
 };
 
 // The rules that leave out ticks at the ends of an episode.
 struct AnchorEdges {
   std::vector<WindowSpan> whole;  // targets must lie within the clock's rows of the episode; without rows, no anchors
   int64_t snap_ns = 0;            // closer than this to the first or last row counts as within
-  int64_t drop_n_last = 0;        // so many more are left out at the end
+  int64_t drop_n_last = 0;        // further ticks to leave out at an episode's end
 };
 
-// Anchors of an episode from one to another, both included: their times, or their rows on the clock, from the episode's first.
+// A range of an episode's anchors, both ends included: as times, or as rows of the clock counted from the episode's first.
 struct AnchorRange {
   int64_t episode;
   int64_t first;
   int64_t last;
 };
 
-// Which anchors stay, in the order in which it is applied.
+// Which anchors stay. The members are applied in this order.
 struct AnchorFilter {
   std::optional<std::vector<AnchorRange>> keep = {};  // those in one of these
   std::vector<AnchorRange> drop = {};                 // but in none of these
   bool keep_rows = false;                             // the ranges are of rows, not of times
   bool drop_rows = false;
-  // Sets to 0 what does not stay, for anchors of these episodes and times.
+  // Sets `stays` to 0 for each anchor, given by its episode and time, that does not stay.
   using Where =
       std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<uint8_t> stays)>;
   Where where = {};
   std::optional<int64_t> first = {};  // the first so many of an episode,
   std::optional<int64_t> last = {};   // and the last
-  int64_t every = 1;                  // the first of an episode and every so many-th behind it
+  int64_t every = 1;                  // the first of an episode and every n-th after it
 
-  // Those that are numbers.
+  // The members that are numbers.
   static constexpr auto fields() {
     return std::tuple(Field{"first", &AnchorFilter::first}, Field{"last", &AnchorFilter::last},
                       Field{"every", &AnchorFilter::every});

@@ -193,7 +193,7 @@ struct Mixture {
   }
 };
 
-// How sources are mixed.
+// The options of a mixture.
 struct MixtureOptions {
   std::vector<std::optional<double>> weights;   // one for each source: all have one or none has
   std::vector<std::vector<double>> parts = {};  // of each source, the weights of its parts; empty: it has one

@@ -168,7 +168,7 @@ Ring::View Ring::view() const {
   const Rows* const rows = rows_.load(std::memory_order_acquire);
   const int64_t begin = begin_.load(std::memory_order_acquire);
   const int64_t end = end_.load(std::memory_order_acquire);
-  // What is read while the writer changes it may be anything, but it is thrown away.
+  // Rows that the writer changes during the read may be anything, but they are thrown away.
   return {rows, begin, std::clamp(end, begin, begin + rows->capacity())};
 }
 

@@ -49,7 +49,7 @@ struct RingOptions {
   int64_t most_ahead_ns = 1'000'000'000;  // a stamp farther ahead of its arrival is refused
 };
 
-// What became of a row.
+// The outcome of a push.
 enum class Pushed : uint8_t {
   kKept,       // as the newest
   kReordered,  // at its own index, since it came late

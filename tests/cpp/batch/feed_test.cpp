@@ -474,8 +474,8 @@ TEST_P(FeedTest, AWaitThatIsInterruptedIsNoBatchLost) {
     const auto start = std::chrono::steady_clock::now();
     auto batch = feed.next({}, memories.allocate(), {});
     const auto took = std::chrono::steady_clock::now() - start;
-    // The next one is the thread's once it is awake, which a busy machine puts off, until it is whole, soon on many
-    // cores; nobody waits before or after. So the tries go through the time that a batch takes, in eighths.
+    // The next batch belongs to the thread from the moment it wakes, late on a busy machine, until the batch is whole, early on
+    // many cores. Only in between a caller waits, so the tries step through the time that a batch takes, in eighths.
     std::this_thread::sleep_for(took * (tries % 16) / 8);
     try {
       batch = feed.next({.epoch = 1}, memories.allocate(), {}, [] { throw Interrupt(); });

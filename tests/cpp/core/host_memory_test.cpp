@@ -142,7 +142,7 @@ TEST(HostMemory, GroupsOfVersion1AreNestedToo) {
   EXPECT_EQ(host.memory().free_bytes, 40000);
 }
 
-// Without a namespace of its own a container is told its path on the host, and shown its own group alone.
+// Without a namespace of its own a container sees its path on the host, but its own group alone.
 TEST(HostMemory, TheMountMayBeginAtTheProcessesGroup) {
   for (const std::string inside : {"/docker/0123", "/docker/0123/worker"}) {
     const FakeHost host;

@@ -317,7 +317,7 @@ def test_a_full_disk_costs_one_episode(path, rng):
             refused = pytest.raises(robocache.FileError, match=r"cam/values.npy: writing at byte .*: File too large")
             with refused, w.episode() as ep:
                 append_files(ep, "cam", [1], [b"second"])
-                for row in range(2, 100):  # told once some have waited for the disk
+                for row in range(2, 100):  # reported once some have waited for the disk
                     append_files(ep, "cam", [row], [rng.bytes(1_000_000)])
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
             with w.episode() as ep:

@@ -534,7 +534,7 @@ def test_episodes_that_rest_are_not_the_same(moves, tmp_path):
 
 @pytest.mark.parametrize("codec", ["raw", "png"])
 def test_frozen_frames_to_the_frame(codec, rng, tmp_path, monkeypatch):
-    """Ten in a row are told, nine are not, nor those on both sides of an episode's end; parts that are compared together end anywhere."""
+    """Ten in a row are reported, nine are not, nor those on both sides of an episode's end, wherever the parts end that are compared together."""
     frames = rng.integers(0, 256, (200, 20, 40, 3), np.uint8)
     for rows in (slice(5, 15), slice(30, 39), slice(94, 106), slice(188, 200)):
         frames[rows] = frames[rows.start]

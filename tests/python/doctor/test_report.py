@@ -328,7 +328,7 @@ def test_what_the_command_prints(cache, capsys, tmp_path, monkeypatch):
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
     code, out, _ = run(capsys, "doctor", cache, "--json", "--no-save")
     assert json.loads(out, parse_constant=pytest.fail)["counts"] == {"error": 1, "warning": 1, "note": 1}
-    code, out, err = run(capsys, "doctor", cache, "--html", tmp_path / "no" / "page.html")  # told before it looks
+    code, out, err = run(capsys, "doctor", cache, "--html", tmp_path / "no" / "page.html")  # refused before it looks
     assert (code, out) == (1, "") and "page.html: expected a folder that exists" in err
     code, out, err = run(capsys, "doctor", cache, "--html", tmp_path)
     assert (code, out) == (1, "") and f"{tmp_path}: expected a file to write, got a folder" in err

@@ -928,7 +928,7 @@ def test_an_existing_cache_stays_unless_overwrite(tmp_path):
 
 
 def test_progress_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # of rows that take as long more is told, here by chance
+    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # slow rows show more steps, here by chance
     for number in range(3):
         write(tmp_path / f"log/{number}/imu.csv", "0.0,1", "0.1,2")
     told = []

@@ -220,7 +220,7 @@ def rows(n, **more):
 
 
 def test_recordings_are_read_one_by_one_and_written_as_they_come(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # of rows that take as long more is told, here by chance
+    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # slow rows show more steps, here by chance
     seen = []
 
     def streams(number):

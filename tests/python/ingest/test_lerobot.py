@@ -1,4 +1,4 @@
-"""LeRobot v2.0, v2.1 and v3.0 become caches; what cannot be read is told by name."""
+"""LeRobot v2.0, v2.1 and v3.0 become caches; what cannot be read is named."""
 
 import json
 import os

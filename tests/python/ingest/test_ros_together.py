@@ -30,7 +30,7 @@ def database(path, rows):
 
 
 def read(path, cut=None):
-    """Messages by topic, what was told of, and how many parts there were."""
+    """Returns messages by topic, what was reported, and the number of parts."""
     told, found, parts = [], defaultdict(list), 0
     faults = Faults("bag", lambda what, error: told.append(str(error)))
     bag = _Database([path])

@@ -626,7 +626,7 @@ def test_a_file_shorter_than_its_rows(tmp_path):
 
 
 def test_video_that_drifts_against_its_rows_is_refused(tmp_path):
-    """As many frames as rows, recorded at 29 Hz and told to be at 30."""
+    """As many frames as rows, recorded at 29 Hz and declared as 30."""
     lengths = (40, 7)
     source = write_videos(write_set(tmp_path / "source", lengths), lengths, fps=29)
     refused(source, tmp_path / "cache", "episode_000000.mp4", "drift", "+0.0000", "+0.0448", "frames='by-index'")
@@ -975,7 +975,7 @@ def test_the_command_line_tells_of_cameras(tmp_path, capsys):
 
 
 def test_progress_tells_of_frames(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # of rows that take as long more is told, here by chance
+    monkeypatch.setattr(driver, "_TELL_S", math.inf)  # slow rows show more steps, here by chance
     source = write_videos(write_set(tmp_path / "source"))
     told = []
     robocache.ingest(source, tmp_path / "cache", jobs=1, progress=lambda *step: told.append(step))

@@ -103,7 +103,7 @@ def test_a_file_that_is_cut_short_under_a_loader(own, device, residency, prefetc
             except robocache.FileError as error:
                 assert "streams/action/values.npy: at byte " in str(error)
                 assert "it was cut short" in str(error)
-                assert place_of(loader) == state  # who draws again is told again
+                assert place_of(loader) == state  # drawing again raises again
                 with pytest.raises(robocache.FileError):
                     next(loader)
                 failed += 1

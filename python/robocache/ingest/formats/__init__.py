@@ -81,7 +81,7 @@ def first(is_one: Callable[[Path], bool]) -> Callable[[Path, Sequence[Path]], Pa
 
 @dataclass(frozen=True)
 class CameraOptions:
-    """How frames are stored: the options of every format with cameras."""
+    """The options for storing frames, of every format with cameras."""
 
     title: ClassVar[str] = "cameras"
 

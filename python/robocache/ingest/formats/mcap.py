@@ -29,7 +29,7 @@ class MessageOptions(CameraOptions):
             raise ArgumentError(f"definitions: expected a folder of .msg and .idl files, got {self.definitions!r}")
 
 
-# Of files that were compressed as a whole: by rosbag2, and by the command zstd.
+# Suffixes of files compressed as a whole: by rosbag2, and by the command zstd.
 PACKED = (".zstd", ".zst")
 
 

@@ -9,7 +9,7 @@ from .mcap import MessageOptions
 
 
 def is_bag(file: Path) -> bool:
-    """Whether the name of a file is that of a bag that is not hidden."""
+    """Whether a file is named as a bag and is not hidden."""
     return has_suffix(file, ".bag")
 
 

@@ -24,7 +24,7 @@ from ..rate import nominal_time_ns
 from ..recording import Frames, Notes, Ragged, Rows, Samples, SourceError, Texts
 from .datasets import Dataset, Tree, enum_words, memory_type, plain, say_words
 
-# What is read at once.
+# Bytes that are read at once.
 _PART_BYTES = 32 << 20
 # Rows of which each has a size of its own that are read at once.
 _ROWS_AT_ONCE = 64
@@ -33,11 +33,11 @@ _CHUNK_BYTES = 64 << 20
 _MOST_CHUNK_BYTES = 512 << 20
 # The most numbers of a row: a cache keeps statistics of each.
 _MOST_FEATURES = 1 << 14
-# What is said once of a recording is a column of the episodes table up to so many values.
+# A value once a recording is a column of the episodes table, up to so many numbers.
 _MOST_VALUES = 64
-# Of one camera in one recording.
+# Images of one camera in one recording.
 _MOST_IMAGES = 1 << 22
-# Rows by which it is told whether they are images.
+# Rows that decide whether they are images.
 _LOOKED_AT = 8
 _IMAGE_MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 
@@ -69,7 +69,7 @@ def nominal(rows: int, rate_hz: float) -> Clock:
 
 
 def count_rows(tree: Tree, comes_first: Callable[[str], bool], beside: Sequence[str] = ()) -> tuple[int, str]:
-    """How many rows a recording has, and a dataset that has them: as many as most have.
+    """Returns the number of rows of a recording, that of most datasets, and the name of one that has it.
 
     comes_first: whether a dataset decides between numbers of rows that are as frequent.
     beside: groups whose datasets have rows of their own.

@@ -77,8 +77,8 @@ def open_file(path: Path) -> Iterator[h5py.File]:
                     del _processes[name]
 
 
-# Of each file that is open, by its name: what reads its attributes and rows of any length, and opens every object first. These
-# lie in heaps, and HDF5 (1.x and 2.0) reads some damaged ones for ever.
+# The processes, by file name, that open each object of an open file first, and read attributes and rows of any length. These lie
+# in heaps, and HDF5 (1.x and 2.0) never returns from some damaged ones.
 _processes: dict[bytes, list[ReaderProcess]] = {}
 
 
@@ -90,7 +90,7 @@ def _ask(node: Any, function: str, *arguments: Any, what: str = "") -> Any:
 
 
 def check_links(file: Path, group: h5py.Group, before: int = 0, most: int = _MOST_OBJECTS) -> int:
-    """How many groups and datasets there are with those of this group; before h5py holds all their names.
+    """Counts groups and datasets, `before` and those of this group, before h5py holds all their names.
 
     Raises:
         SourceError: more than `most`.

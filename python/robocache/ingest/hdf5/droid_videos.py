@@ -83,7 +83,7 @@ class Videos(VideoFrames):
             frames = self.match_by_index(stream, what, index, clock.time_ns(0, rows), index.time_ns)
             by = "their order, and holes in the video's times"
         lacking = np.flatnonzero(frames < 0)
-        told = f"{rows} rows and {count} frames; which is whose is told by {by}"
+        counts = f"{rows} rows and {count} frames, matched by {by}"
         # The export to MP4 ends a frame early.
         if len(lacking) == 1 and lacking[0] == rows - 1:
             self._notes.leave_out(
@@ -91,11 +91,11 @@ class Videos(VideoFrames):
             )
         elif len(lacking):
             self._notes.skip(
-                f"{what}: {stream}: rows {ranges(lacking.tolist())}", SourceError(f"{path}: no frame: {told}")
+                f"{what}: {stream}: rows {ranges(lacking.tolist())}", SourceError(f"{path}: no frame: {counts}")
             )
         unused = count - len(np.unique(frames[frames >= 0]))
         if unused:
-            self._notes.leave_out(f"{what}: {stream}: frames", f"{unused} are no row's: {told}")
+            self._notes.leave_out(f"{what}: {stream}: frames", f"{unused} are no row's: {counts}")
         return frames
 
     def _chunks(self, camera: _Camera) -> Iterator[tuple[np.ndarray, Encoded]]:

@@ -155,7 +155,7 @@ def _is_state(key: str) -> bool:
 
 
 def _count_steps(tree: Tree) -> int:
-    """How many steps a trajectory has, as most of its datasets say."""
+    """Returns the number of steps of a trajectory, by most of its datasets."""
     counts = Counter(dataset.shape[0] - _is_state(key) for key, dataset in tree.datasets.items())
     if not counts:
         return 0

@@ -44,7 +44,7 @@ from .episodes import tell_files
 
 finish = tell_files
 
-_LEFT_OUT = {"next_obs": "what follows each row: obs of the row behind it, and of the last row what no obs has"}
+_LEFT_OUT = {"next_obs": "the next row's obs; only that of the last row is nowhere else"}
 # Lists of numbers, of any length, that MimicGen writes for a whole episode.
 _LISTS = ("src_demo_inds",)
 # Per file. Each demo becomes an episode.
@@ -255,7 +255,7 @@ def _read_list(tree: Tree, key: str) -> list[Any]:
 
 
 def _count_rows(tree: Tree, metadata: Mapping[str, Any]) -> int:
-    """How many rows a demo has: as many as most of its datasets have."""
+    """Returns the number of rows of a demo: that of most of its datasets."""
     rows, by = count_rows(tree, _is_action, (_INITIAL,))
     said = metadata.get("num_samples")
     # Isaac Lab writes 0 where there are no actions.

@@ -85,7 +85,7 @@ def _find_instructions(path: Path) -> Path | None:
 
 
 def _read_instructions(path: Path) -> dict[str, Any]:
-    """The texts by which the task may be told; the first one that training sees is the episode's."""
+    """Returns the instructions of a task; the first one that training sees is the episode's."""
     said = read_json(path)
     said = {"seen": said} if isinstance(said, list) else said
     if not isinstance(said, dict):
@@ -97,5 +97,5 @@ def _read_instructions(path: Path) -> dict[str, Any]:
             raise SourceError(f"{path}: {kind}: expected texts, got {texts!s:.60}")
         if texts:
             columns[f"instructions_{kind}"] = [as_utf8(text) for text in texts]
-    told = columns.get("instructions_seen") or columns.get("instructions_unseen")
-    return columns | ({"task": told[0]} if told else {})
+    texts = columns.get("instructions_seen") or columns.get("instructions_unseen")
+    return columns | ({"task": texts[0]} if texts else {})

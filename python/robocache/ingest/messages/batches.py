@@ -71,7 +71,7 @@ class Batch(Protocol):
 
 
 class Decoder(Protocol):
-    """Of messages of one type.
+    """Decodes messages of one type.
 
     Attributes:
         leaves: the type.
@@ -84,7 +84,7 @@ class Decoder(Protocol):
     left_out: dict[str, str]
 
     def decode(self, payloads: Sequence[Payload]) -> tuple[Batch, dict[int, str]]:
-        """Those that can be decoded, in their order; and the others, each with the reason."""
+        """Returns the messages that decode, in order, and the reason for each other one by its index."""
 
 
 def bytes_of(batch: Batch, leaf: Leaf) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:

@@ -77,7 +77,7 @@ _EMPTY, _DAMAGED = _Kind("empty", "empty"), _Kind("damaged", "damaged")
 
 @dataclass(frozen=True)
 class Intrinsics:
-    """What a CameraInfo says: matrices ``[3, 3]`` in pixels of images of that size.
+    """The content of a CameraInfo: matrices ``[3, 3]`` in pixels of images of that size.
 
     topic: its name.
     raw: K, of images as the lens shows them.
@@ -399,7 +399,7 @@ class Camera:
         """The frames of a video that its decoder held back."""
         video, self._video = self._video, None
         if video is not None:
-            yield from self._told(video.rest())
+            yield from self._as_frames(video.rest())
 
     def _frames(
         self, codec: str, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray
@@ -418,9 +418,9 @@ class Camera:
             except Error as error:
                 origin.notes.leave_out(origin.name, str(error))
                 return
-        yield from self._told(self._video.read(files, rows, time_ns))
+        yield from self._as_frames(self._video.read(files, rows, time_ns))
 
-    def _told(
+    def _as_frames(
         self, pieces: Iterator[tuple[np.ndarray, frames.Encoded, tuple[int, int]]]
     ) -> Iterator[tuple[str, Samples]]:
         for time_ns, stored, (height, width) in pieces:
@@ -491,7 +491,7 @@ _Raw = tuple[int, int, int, int, str, int]
 def _raw_kinds(
     leaves: Mapping[str, Leaf], batch: Batch, sizes: Sequence[int] | None = None
 ) -> Iterator[tuple[_Raw, _Kind]]:
-    """What each image says, with the number of its bytes, and its kind."""
+    """Yields each image's declared sizes, with its number of bytes, and its kind."""
     said = [batch.numbers(leaves[path]).astype(np.int64).tolist() for path in ("height", "width", "step")]
     endian = batch.numbers(leaves["is_bigendian"]).tolist() if "is_bigendian" in leaves else [0] * len(batch)
     if sizes is None and leaves["data"].kind == "text":  # base64
@@ -563,7 +563,7 @@ def _row_bytes(width: int, encoding: str) -> int:
 
 
 def _chroma(height: int, width: int, step: int, encoding: str) -> tuple[int, int]:
-    """How many rows of chroma follow the luma's, and the bytes of each; a pixel at the edge of an odd size has its own."""
+    """Returns the number of rows of chroma after the luma's, and the bytes of each; a pixel at the edge of an odd size has its own."""
     if encoding == "nv24":
         return height, 2 * width
     rows, columns = (height + 1) // 2, (width + 1) // 2

@@ -15,7 +15,7 @@ from .known import Origin, Span
 _SANE_NS = 10_000_000_000
 # The median delay of fewer messages says little: latched ones are older.
 _LEAST_DELAYS = 10
-# What int64 nanoseconds hold, and their difference from a log time too.
+# Seconds that fit int64 nanoseconds, as does their difference from a log time.
 _EARLIEST_S, _LATEST_S = -4_600_000_000, 9_000_000_000
 # Where a message's own time may stand.
 _STAMPS = ("header.stamp", "stamp", "timestamp")

@@ -23,7 +23,7 @@ _NARROW = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Exported:
-    """What a cache said of a stream; see :class:`Stream`."""
+    """A stream as an exported cache described it; see :class:`Stream`."""
 
     kind: str
     dtype: str
@@ -50,33 +50,33 @@ class Exported:
                 return None
             if intrinsics is not None and np.asarray(intrinsics, np.float64).shape != (3, 3):
                 return None
-            told = str(said["kind"]), str(said["dtype"])
-            return cls(*told, tuple(shape), clock, names or None, attributes, unit_m, intrinsics, resized)
+            kind, dtype = str(said["kind"]), str(said["dtype"])
+            return cls(kind, dtype, tuple(shape), clock, names or None, attributes, unit_m, intrinsics, resized)
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def restore(self, samples: Samples) -> Samples | None:
         """The rows as the cache had them; None where they are none of that kind, dtype and shape."""
-        told: dict[str, Any] = {"clock": self.clock, "attributes": self.attributes}
+        restored: dict[str, Any] = {"clock": self.clock, "attributes": self.attributes}
         match samples:
             case Rows(values=values) if self.kind == "numbers":
                 folded = self._fold(values)
                 if folded is not None and len(folded) == len(values):
-                    return replace(samples, values=folded, names=self.names, **told)
+                    return replace(samples, values=folded, names=self.names, **restored)
             case Ragged(values=values, offsets=offsets) if self.kind == "arrays":
                 elements = self._fold(values)
                 parts = math.prod(values.shape[1:])
                 size = math.prod(self.shape)
                 if elements is not None and not np.any(offsets * parts % max(size, 1)):
                     bounds = offsets * parts // max(size, 1)
-                    return replace(samples, values=elements, offsets=bounds, names=self.names, **told)
+                    return replace(samples, values=elements, offsets=bounds, names=self.names, **restored)
             case Texts() if self.kind == "text":
-                return replace(samples, **told)
+                return replace(samples, **restored)
             case Frames(resized=None) if self.kind == "frames":
-                told |= {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized}
-                return replace(samples, **told)
+                restored |= {"unit_m": self.unit_m, "intrinsics": self.intrinsics, "resized": self.resized}
+                return replace(samples, **restored)
             case Frames() if self.kind == "frames":  # its size is another now
-                return replace(samples, **told)
+                return replace(samples, **restored)
         return None
 
     def _fold(self, values: np.ndarray) -> np.ndarray | None:

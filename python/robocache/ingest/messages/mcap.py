@@ -267,7 +267,7 @@ class McapBag(Bag):
             self.left_out[f"metadata {name!r}"] = f"{len(body)} bytes; metadata records are not read"
 
     def _take_metadata(self, path: Path, said: dict[str, str]) -> None:
-        """What rosbag2 wrote of the bag; versions before Iron wrote the distribution alone, as ROS_DISTRO."""
+        """Takes the metadata that rosbag2 wrote; versions before Iron wrote only the distribution, as ROS_DISTRO."""
         found = BagMetadata(distro=said.get("ROS_DISTRO", "").lower())
         if text := said.get("serialized_metadata"):
             try:
@@ -370,7 +370,7 @@ class McapBag(Bag):
 
 
 def decompress(compression: str, packed: memoryview, size: int, where: str) -> memoryview | bytes:
-    """What is `size` bytes when it is decompressed, or an error: never much more than that."""
+    """Decompresses to `size` bytes, or raises; it never allocates much more than that."""
     if compression == "":
         return packed
     if compression == "zstd":

@@ -1,5 +1,5 @@
-"""What was compressed by rosbag2: whole files, which are unpacked to a temporary folder while the bag is read and named by their own
-names, and single messages."""
+"""Unpacks what rosbag2 compressed: whole files, to a temporary folder while the bag is read (errors name the packed file), and
+single messages."""
 
 from __future__ import annotations
 

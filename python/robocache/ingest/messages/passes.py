@@ -260,7 +260,7 @@ class _Choice:
         self.decoder = self.decoder or next(iter(self._decoders.values()))
 
     def waiting(self) -> list[Messages]:
-        """Those that were taken in since the last call."""
+        """Returns the messages that arrived since the last call."""
         taken, self._waiting = self._waiting, []
         return taken
 
@@ -273,7 +273,7 @@ def _topic(
     known: Known,
     notes: Notes,
 ) -> Subjects | None:
-    """What reads the messages of a channel, or None where those of another on the same topic are of another type."""
+    """Returns the reader of a channel's messages; None if another channel of the topic has another type."""
     channel, name = choice.channel, choice.channel.topic
     assert choice.decoder is not None
     if name in others:
@@ -295,7 +295,7 @@ class _Decoders:
         self._made: dict[tuple[Channel, str], dict[str, Decoder]] = {}
 
     def of(self, channel: Channel, metadata: BagMetadata) -> _Choice:
-        """What decodes its messages, of a bag that says this of itself.
+        """Returns the decoder for a channel of a bag with this metadata.
 
         Raises:
             Error: nothing does.

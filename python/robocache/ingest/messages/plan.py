@@ -1,6 +1,6 @@
 """Writes the plan by which C++ turns a topic's messages into rows while a robot runs. It follows the rules of :mod:`.streams`.
 
-A plan depends on the type's definition only. So it can fill streams whose rows the definition decides: numbers, arrays, sequences
+A plan depends on the type's definition alone, so it can fill only streams whose rows follow from that: numbers, arrays, sequences
 of one length, joints by name, and images.
 """
 
@@ -36,8 +36,8 @@ class LiveStream:
     kind: "vector": one feature for each field; "array", "sequence": the numbers of one field; "joints": one number for each joint;
         "image".
     paths: the paths of its fields.
-    dtype: the dtype of its rows; None for an image, whose messages say it.
-    width: how many numbers a row has; None if the ring decides.
+    dtype: the dtype of its rows; None for an image, whose dtype each message gives.
+    width: the numbers in a row; None: as many as the ring has.
     """
 
     kind: Literal["vector", "array", "sequence", "joints", "image"]
@@ -63,7 +63,7 @@ def make_plan(
         names: the names of a row's features, by the streams' names.
         definition: the definitions of the type and of those in it, as a bag holds them. None: ROS's own.
         stamp: "auto": the message's own stamp, if the type has one; "log": the arrival.
-        quality: the quality of JPEGs that are made of pixels.
+        quality: of the JPEGs that pixels are encoded as.
 
     Raises:
         ArgumentError: the topic does not have the stream, or its rows differ from the ring's.
@@ -74,15 +74,15 @@ def make_plan(
         raise ArgumentError(f"schema: {error}") from error
     origin = Origin(topic, schema, topic, Path(), Known(MessageOptions(), Notes("live", {}, "stop")))
     rules = Topic(origin, RosDecoder(leaves, cdr=True))
-    there = dict(live_streams(topic, rules, leaves))
+    fillable = dict(live_streams(topic, rules, leaves))
     absent = says_absent({leaf.path: leaf for leaf in leaves})
     targets: dict[str, dict[str, list[list[int]]]] = {leaf.path: {} for leaf in leaves}
     rows = []
     for row, (name, (shape, dtype, codec)) in enumerate(rings.items()):
-        stream = there.get(name)
+        stream = fillable.get(name)
         if stream is None:
             raise ArgumentError(
-                f"rings: expected streams of {topic} ({schema}), which are {', '.join(map(repr, there)) or 'none'}, "
+                f"rings: expected streams of {topic} ({schema}), which are {', '.join(map(repr, fillable)) or 'none'}, "
                 f"got {name!r}; {_READ_LIVE}"
             )
         if stream.kind == "joints" and "joint_names" not in targets and rules.form != "joints" and not names.get(name):
@@ -98,7 +98,7 @@ def make_plan(
         elif stream.kind != "image":
             targets[stream.paths[0]].setdefault("to", []).append([row, -1 if stream.kind == "joints" else 0])
     uses = _uses(rules, leaves, stamp, any(row["names"] for row in rows))
-    _say_by_index(topic, leaves, {path for path, of in targets.items() if "to" in of})
+    _warn_of_indices(topic, leaves, {path for path, of in targets.items() if "to" in of})
     pixels = {name: of for name, of in ENCODINGS.items() if rules.form == "image" and not name.startswith("bayer_")}
     return {
         "fields": [_field(leaf) | uses.get(leaf.path, {}) | targets[leaf.path] for leaf in leaves],
@@ -139,15 +139,15 @@ def live_streams(topic: str, rules: Topic, leaves: Sequence[Leaf]) -> Iterator[t
 
 
 def _read_by_name(leaves: Sequence[Leaf]) -> Named | None:
-    """Finds the one list of texts that names elements of sequences while a robot runs."""
+    """Returns the list of texts that names the elements of sequences, if there is exactly one."""
     found = [named for named in named_arrays(leaves) if named.names[0].kind == "texts" and named.arrays]
     if len(found) != 1 or any(array[0].kind != "numbers" for array in found[0].arrays):
         return None
     return found[0]
 
 
-def _say_by_index(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None:
-    """Warns of elements that ingest takes by their names, and a plan by their indices."""
+def _warn_of_indices(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None:
+    """Warns of elements that ingest finds by their names, but a plan by their indices."""
     by_name = None if (one := _read_by_name(leaves)) is None else one.path
     for named in named_arrays(leaves):
         in_order = named.names[0].kind == "texts" and (named.path in ("name", "joint_names") or named.path == by_name)
@@ -215,7 +215,7 @@ def _field(leaf: Leaf) -> dict[str, Any]:
 
 
 def _uses(rules: Topic, leaves: Sequence[Leaf], stamp: str, has_names: bool) -> dict[str, dict[str, str]]:
-    """Returns the uses of fields that are not numbers of a row: the stamp, the joints' names, an image's size and the like.
+    """Returns the uses of fields that are not values of a row: the stamp, the joints' names, an image's size and the like.
 
     has_names: whether elements of rows are found by their names.
     """

@@ -31,7 +31,7 @@ _NUMBERS = {
 EMPTY = "structure_needs_at_least_one_member"
 # Messages up to this many bytes are copied into one array; of larger ones their fields one by one.
 _SMALL = 4096
-# How many layouts of messages of one length are remembered.
+# The number of layouts of messages of one length that are remembered.
 _REMEMBERED = 32
 
 Definitions = dict[str, Any]  # fields by the type's name, as rosbags has them
@@ -181,7 +181,7 @@ class _Large:
     size: int
 
 
-# What a text in a list takes, a record whose place must be found by itself, and one in even steps.
+# Memory in bytes of a text in a list, of a record whose offset must be searched for, and of a record in even steps.
 _TEXT_BYTES, _RECORD_BYTES, _EVEN_RECORD_BYTES = 200, 1000, 24
 
 
@@ -272,7 +272,7 @@ class _Walk:
         return runs
 
     def end(self) -> int:
-        """How many bytes are left: CDR may be padded, and ROS 1 does not look at what is behind a message."""
+        """Returns the number of bytes left. CDR may be padded, and ROS 1 ignores what follows a message."""
         rest = len(self._payload) - self.at
         if rest > (3 if self._cdr else 8):
             raise ValueError(f"{len(self._payload)} bytes, but its type ends at {self.at}")
@@ -338,7 +338,7 @@ class _Group:
     large: _Large | None = None
 
     def count(self, path: str) -> Any:
-        """How many numbers a sequence has: of all rows, or of each."""
+        """Returns the number of elements of a sequence: one for all rows, or one for each."""
         count = self.layout.places[path][1]
         if self.payloads.shifts is None or self.large is None or self.large.path != path:
             return count
@@ -484,7 +484,7 @@ class _Met:
 
 
 class RosDecoder:
-    """Of messages of one type.
+    """Decodes messages of one type.
 
     leaves: the type, from :func:`leaves_of`.
     cdr: whether they are CDR, as ROS 2's, or ROS 1's.
@@ -595,8 +595,8 @@ class RosDecoder:
     def _same(
         self, met: _Met, payloads: Sequence[Payload], stacked: np.ndarray | None
     ) -> tuple[np.ndarray, list[int] | None]:
-        """Which of the payloads have the same lengths at the same places, but for the large sequence's; and by how many bytes
-        each of these is longer, where any is."""
+        """Returns which payloads have the same lengths at the same offsets, apart from the large sequence; and by how many bytes
+        each of them is longer, if any is."""
         if stacked is not None:
             if not met.pairs:
                 return np.ones(len(payloads), bool), None

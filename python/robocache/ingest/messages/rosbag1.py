@@ -262,7 +262,7 @@ def _decompress(compression: str, data: bytes, size: int, where: str) -> bytes:
 
 
 def _kind(header: dict[str, bytes]) -> int:
-    """Of a record."""
+    """Returns the kind of a record."""
     if len(header.get("op", b"")) != 1:
         raise ValueError(f"expected a record that says its kind in op, got {', '.join(header) or 'nothing'}")
     return header["op"][0]

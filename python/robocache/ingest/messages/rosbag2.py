@@ -28,7 +28,7 @@ from .passes import read_bags
 
 # Rows of a database that are read together.
 _AT_ONCE = 4 << 20
-# Of these, what is looked at together; a message counts for so many bytes more than it has.
+# Bytes of these that are handled together; each message counts for so many bytes more.
 _FETCHED = 1 << 17
 _ROW_BYTES = 64
 # Messages whose log times are looked at together.
@@ -184,7 +184,7 @@ class _Database(Bag):
         return topics
 
     def _take_metadata(self, path: Path, database: apsw.Connection, tables: set[str]) -> None:
-        """What versions since Humble write of the bag: the distribution, later versions all of metadata.yaml."""
+        """Takes the metadata that versions since Humble write: the distribution, later ones all of metadata.yaml."""
         try:
             if "metadata" in tables:
                 rows = database.execute("SELECT metadata FROM metadata ORDER BY id DESC LIMIT 1")
@@ -249,9 +249,9 @@ class _Database(Bag):
         yield part
 
 
-# Of a message: its topic's number, when it was received, and itself; each of any type.
+# A message's row: the topic's number, the time of receipt, the message; a damaged file may have any types.
 _Row = tuple[Any, Any, Any]
-# What is no number or bytes comes as the name of its type: a text that is no UTF-8 would end the reading.
+# Texts come as the name of their type: a text that is no UTF-8 would end the reading.
 _SELECT = """
 SELECT CASE typeof(topic_id) WHEN 'text' THEN 'text' ELSE topic_id END,
        CASE typeof(timestamp) WHEN 'text' THEN 'text' ELSE timestamp END,
@@ -261,7 +261,7 @@ FROM messages {where} ORDER BY messages.timestamp, messages.id
 
 
 def _where(first: int | None, end: int | None) -> str:
-    """Of messages from that id on to before that one."""
+    """Returns the condition for messages with ids in [first, end)."""
     bounds = [f"messages.id >= {first}"] * (first is not None) + [f"messages.id < {end}"] * (end is not None)
     return "WHERE " + " AND ".join(bounds) if bounds else ""
 
@@ -290,7 +290,7 @@ def _identities(database: apsw.Connection, where: str) -> Iterator[tuple[int, An
 
 
 def _identity(identities: Iterator[tuple[int, Any]], wanted: int) -> Any:
-    """Of the message in that place, which is behind those that were asked for before."""
+    """Returns the identity of the message in row `wanted`, which must be after all rows asked for before."""
     return next((identity for row, identity in identities if row == wanted), None)
 
 

@@ -91,7 +91,7 @@ class Topic:
         return all(self._leaf(path) is not None for path in paths)
 
     def _find_form(self) -> str:
-        """What the fields say it is."""
+        """Returns the form of the messages, by their fields."""
         data = self._leaf("data", "numbers")
         of_bytes = data is not None and data.dtype == np.uint8
         # In JSON bytes are a text; so are words, of which a type's name tells them.
@@ -265,11 +265,11 @@ class Topic:
         yield from self._own(chain(self._beside(batch, time_ns), self._read(decoded)))
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
-        """What is behind the last message's: frames of a video that were held back."""
+        """Yields what follows the last message: frames of a video that were held back."""
         yield from self._own(self._camera.rest())
 
     def _own(self, found: Iterable[tuple[str, Samples]]) -> Iterator[tuple[str, Samples]]:
-        """Those whose names are no other topic's."""
+        """Yields the streams whose names belong to no other topic."""
         for stream, samples in found:
             owner = self._known.streams.setdefault(stream, self._name)
             if owner == self._name:
@@ -409,7 +409,7 @@ class Topic:
         leaves: Sequence[Leaf],
         shape: Sequence[int],
     ) -> dict[str, Any]:
-        """What is said of a stream of these fields; which of them are quaternions by their messages' types, and which are held."""
+        """Returns the attributes of a stream of these fields: which are quaternions by their messages' types, and which are held."""
         if words_of_enums := {leaf.path: dict(leaf.words) for leaf in leaves if leaf.words}:
             attributes = {**attributes, "words": words_of_enums}
         package, _, name = self._origin.schema.partition("/msg/")
@@ -558,8 +558,8 @@ class Topic:
     # ---- joints ----
 
     def _orders(self, batch: Batch) -> np.ndarray | None:
-        """Of each message where its joints' names stand that come first, second and so on in the first message: ``[n, joints]``;
-        None of types that do not name joints."""
+        """Returns for each message the indices of its joints in the order of the first message, ``[n, joints]``; None for types that
+        do not name joints."""
         lists = joint_lists(self._by_path, batch)
         if lists is None or self._joints is None:
             return None
@@ -749,8 +749,8 @@ def _is_joint_state(leaves: Mapping[str, Leaf]) -> bool:
 
 
 def _vectors(scalars: Sequence[Leaf]) -> list[tuple[list[Leaf], np.dtype[Any]]]:
-    """Which numbers share a vector, and its dtype, which holds all of them exactly: an integer of 64 bits beside others has one
-    of its own."""
+    """Returns which numbers share a vector, and its dtype, which holds all exactly. An integer of 64 bits beside others has its
+    own vector."""
     if not scalars:
         return []
     dtypes = [cast("np.dtype[Any]", leaf.dtype) for leaf in scalars]

@@ -87,7 +87,7 @@ class Subjects:
 
     @property
     def topics(self) -> list[Topic]:
-        """Those of its subjects."""
+        """The topics of its subjects."""
         return [topic for key, topic in self._topics.items() if key in self._read]
 
     # ---- the second pass ----
@@ -100,7 +100,7 @@ class Subjects:
                 yield from topic.samples(part, batch, bad, numbers)
 
     def rest(self) -> Iterator[tuple[str, Samples]]:
-        """What is behind the last message's."""
+        """Yields what follows the last message."""
         for topic in self.topics:
             yield from topic.rest()
 
@@ -172,7 +172,7 @@ class Subjects:
         )
 
     def _keys(self, batch: Batch) -> Iterator[_Key]:
-        """What each message is about."""
+        """Yields the subject of each message."""
         leaves = {leaf.path: leaf for leaf in self._decoder.leaves}
         lists = self._joint_lists(batch)
         self._joints = self._joints or lists is not None
@@ -359,7 +359,7 @@ class Subjects:
         self._topics, self._seen = topics, seen
 
     def _label(self, key: _Key | None, keys: Sequence[_Key | None]) -> str:
-        """What a subject's streams have behind the topic's name; the other `keys` say which of its parts are needed."""
+        """Returns the suffix of a subject's streams after the topic's name: the parts of its key that tell it from the other `keys`."""
         count = len(self._lists())
         if key and self._ids and len({other[: -len(self._ids)] for other in self._topics if other is not None}) == 1:
             key = key[-len(self._ids) :]

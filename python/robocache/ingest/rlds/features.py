@@ -1,4 +1,4 @@
-"""What features.json says of an RLDS dataset's episodes: which lists of an Example are which rows, and of what shape.
+"""Reads features.json of an RLDS dataset: the rows that each list of an Example holds, and their shape.
 
 An Example is flat: the feature ``steps/observation/state`` of shape [7] has the 7 numbers of each step one behind the other.
 """
@@ -52,7 +52,7 @@ class Feature:
 
     @property
     def name(self) -> str:
-        """Of the stream, or of the column of the episodes table."""
+        """The name of the stream, or of the column of the episodes table."""
         return self.key.removeprefix(STEPS)
 
     @property
@@ -62,7 +62,7 @@ class Feature:
 
     @property
     def row_size(self) -> int | None:
-        """How many values of its list a step has; None where only the list's length tells."""
+        """The number of values a step in the list; None if only the list's length shows it."""
         if self.ragged:
             return None
         if self.kind != "numbers" or self.encoding != "none":
@@ -125,11 +125,11 @@ def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | 
         if ragged or not in_steps:
             return "images that are not one a step"
         if name not in ("uint8", "uint16") or (shape and shape[-1] not in (1, 3, None)):
-            return f"images of {name} {_told(shape)}"
+            return f"images of {name} {_shown(shape)}"
         return Feature(key, "image", np.dtype(name), shape, **facts)
     if name in ("string", "object", "bytes"):
         if ragged or math.prod(size or 0 for size in shape) != 1:
-            return f"texts {_told(shape)} a step" if in_steps else f"texts {_told(shape)}"
+            return f"texts {_shown(shape)} a step" if in_steps else f"texts {_shown(shape)}"
         return Feature(key, "text", **facts)
     try:
         dtype = np.dtype("float32" if name == "bfloat16" else name)
@@ -138,7 +138,7 @@ def _parse_leaf(key: str, node: Mapping[str, Any], sequences: int) -> Feature | 
     if dtype.kind not in "biuf":
         return f"a tensor of {name}"
     if 0 in shape or None in shape[1:] or (None in shape and ragged):
-        return f"a tensor {_told(shape)}"
+        return f"a tensor {_shown(shape)}"
     encoding = content.get("encoding", "none")
     if encoding not in ("none", "bytes", "zlib") or (encoding != "none" and (ragged or name == "bfloat16")):
         return f"a tensor of {name} in encoding {encoding}"
@@ -152,7 +152,7 @@ def _parse_shape(key: str, content: Mapping[str, Any]) -> tuple[int | None, ...]
     return tuple(None if size == -1 else size for size in sizes)
 
 
-def _told(shape: tuple[int | None, ...]) -> str:
+def _shown(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
@@ -254,6 +254,6 @@ def decode_tensor(feature: Feature, row: int, content: memoryview) -> np.ndarray
         if len(raw) > most or not stream.eof:
             raise Error(f"{feature.key}: row {row}: expected {most} bytes at most, compressed and whole")
     if len(raw) % known or (None not in feature.shape and len(raw) != known):
-        raise Error(f"{feature.key}: row {row}: expected {feature.dtype} {_told(feature.shape)}, got {len(raw)} bytes")
+        raise Error(f"{feature.key}: row {row}: expected {feature.dtype} {_shown(feature.shape)}, got {len(raw)} bytes")
     shape = [len(raw) // known if size is None else size for size in feature.shape]
     return np.frombuffer(raw, feature.dtype.newbyteorder("<")).astype(feature.dtype, copy=False).reshape(shape)

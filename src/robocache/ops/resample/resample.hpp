@@ -22,7 +22,7 @@
 //   angle     radians: from a the shorter way round to b, in [-pi, pi); where nothing wraps the bits of linear
 //   slerp     4 features: from a the shorter way to b or -b, both normalised, at an even rate
 //   pose      7 features: linear for 3, slerp for 4
-// `methods` names features that do not take `method` (blocks.hpp). How exact curves, slerp and angle are:
+// `methods` names features that do not take `method` (blocks.hpp). The errors of curves, slerp and angle are bounded in
 // docs/rules.md, 8.1, 8.2 and 10.1.
 //
 // Outside [first, last]: `clamp` holds the end sample, and `nan` gives NaN. `linear` continues straight with the end

@@ -1,4 +1,4 @@
-// Functions by which a block reads the keys of its tile and turns counts into offsets.
+// Functions of a block: reading the keys of its tile, and turning counts into offsets.
 #pragma once
 
 #include <cstdint>
