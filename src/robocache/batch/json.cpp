@@ -189,9 +189,8 @@ template <class Struct>
 void read_fields(const std::string& prefix, const Json& json, Struct& value) {
   for_each_field(value, [&](const char* field, auto& member) {
     const auto found = json.find(field);
-    constexpr bool kBlocks =
-        std::is_same_v<decltype(member),
-                       std::vector<FeatureBlock>&>;  // feature methods, which Python gives by `method` too
+    // Python gives the methods of features by `method`, too.
+    constexpr bool kBlocks = std::is_same_v<decltype(member), std::vector<FeatureBlock>&>;
     if (found != json.end() && !found->is_null()) read(prefix + (kBlocks ? "method" : field), *found, member);
   });
 }

@@ -69,8 +69,7 @@ struct WindowSpan {
   StreamClock clock;
   int64_t first_delta_ns;
   int64_t last_delta_ns;
-  std::optional<std::pair<int64_t, int64_t>> rows =
-      {};  // of a window in rows: its first and last row, relative to the row at the target
+  std::optional<std::pair<int64_t, int64_t>> rows = {};  // in rows: the first and last, relative to the target's row
 };
 
 // The rules that leave out ticks at the ends of an episode.
