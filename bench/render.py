@@ -308,33 +308,33 @@ def beyond_the_launch(result: dict) -> str:
 
 
 def short_of_the_aim(result: dict) -> str:
-    """How many aims were missed, and the one missed by the largest factor."""
+    """Returns the number of missed aims, and the one missed by the largest factor."""
     cases = {case["name"]: case for case in result["cases"]}
     found = [
-        (missed_by, f"{kind}: {name} {came}")
+        (missed_by, f"{name}, {what}: {came} (aim: {bound})")
         for name, aims in result.get("aims", {}).items()
-        for kind, missed_by, came in compared(aims, cases.get(name, {}))
+        for what, bound, missed_by, came in compared(aims, cases.get(name, {}))
     ]
     missed = [one for one in found if one[0] > 1]
-    return f"\nAims missed: {len(missed)} of {len(found)}, by most {max(missed)[1]}.\n" if missed else ""
+    return f"\nMissed aims: {len(missed)} of {len(found)}. The farthest: {max(missed)[1]}.\n" if missed else ""
 
 
-def compared(aims: dict, case: dict) -> Iterator[tuple[str, float, str]]:
-    """What was aimed at in a case and measured: (what, by what factor it was missed, or below 1, what came)."""
+def compared(aims: dict, case: dict) -> Iterator[tuple[str, str, float, str]]:
+    """Yields each aim of a case that was measured: (what, the bound, the factor by which it was missed, the measurement)."""
     for what, aim in aims.items():
         if what.endswith("faster_than"):
             where = "in a loop, times" if what.startswith("in_a_loop") else "times"
             for peer, ratio in aim.items():
                 for name, came in case.get(what, {}).items():
                     if peer in (name, name.split(",")[0]):  # it may leave open how many workers that had
-                        yield f"{where} as fast as {name}, at least {number(ratio)}", ratio / came, times(came)
+                        yield f"{where} as fast as {name}", f"at least {number(ratio)}", ratio / came, times(came)
         else:
             measured = {**case, **case.get("contenders", {}).get(OURS, {}), **case.get("figures", {})}
             came = measured.get(what)
             if came is not None:
                 more = what.endswith("_per_s") or "share" in what
-                words = f"{WORDS[what]}, at {'least' if more else 'most'} {shown(what, aim)}"
-                yield words, aim / came if more else came / aim, shown(what, came)
+                bound = f"at {'least' if more else 'most'} {shown(what, aim)}"
+                yield WORDS[what], bound, aim / came if more else came / aim, shown(what, came)
 
 
 # What may be aimed at besides the peers.
