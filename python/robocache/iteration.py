@@ -149,9 +149,9 @@ class BatchesInOrder(abc.ABC):
             self.load_state_dict({"seed": at.seed, "epoch": epoch, "samples": 0})
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state with which :meth:`load_state_dict` continues behind the last batch given, with any batch size
-        and any number of ranks; JSON-able. Where loops are inside each other it is the outermost's: of the iterators that are alive, neither at
-        their end nor let go of, the oldest's; without one the newest's. `fingerprint` is of what the order is made of."""
+        """Returns the state, as JSON values, with which :meth:`load_state_dict` continues after the last batch given, with any
+        batch size and any number of ranks. Among nested loops it is the outermost's: the oldest iterator that is neither at its
+        end nor garbage; without one, the newest iterator's. `fingerprint` identifies the dataset and the order."""
         with self._lock:
             at = self._stands_at()
             position = {"seed": at.seed, "epoch": at.epoch, "samples": at.samples}

@@ -147,27 +147,26 @@ class Loader(BatchesInOrder):
     The former options (``methods=``, ``anchor_hz=``, ``prefetch=``, ...) work too, with a DeprecationWarning that says the new form.
 
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
-    `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the moment asked for
-    less the stamp of the sample used, of two the earlier; the least int64 where there is none), ``time_ns`` ``[B]`` int64
-    (the anchor), ``episode_index`` ``[B]`` int64 in its dataset, ``anchor_index`` ``[B]`` int64 (the anchor's number, which
-    :meth:`gather` takes; batches of :meth:`from_lerobot` lack it, as LeRobot's do). Of a list of sources ``dataset_index`` ``[B]`` int64 too, the
-    index in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool. Outside the recording a value is
-    the edge sample's; where an episode or a source lacks the stream it is 0. A camera's ``<key>`` is ``[B, T, C, H, W]``, or
-    as its `images` say, 0 becoming what black becomes; where its frames have a matrix there is ``<key>_intrinsics``
-    ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), which follows crops and resizing. A key of texts is a
+    `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the target time minus
+    the stamp of the sample used, of two the earlier; the least int64 if there is none), ``time_ns`` ``[B]`` int64 (the
+    anchor), ``episode_index`` ``[B]`` int64 in its dataset, ``anchor_index`` ``[B]`` int64 (the anchor's number, which
+    :meth:`gather` takes; batches of :meth:`from_lerobot` lack it, as LeRobot's do). With a list of sources there is also
+    ``dataset_index`` ``[B]`` int64, the index in that list, and with `pad_features` ``<key>_feature_is_pad`` ``[B, D]`` bool.
+    Outside the recording a value is the edge sample's; if an episode or a source lacks the stream it is 0. A camera's
+    ``<key>`` is ``[B, T, C, H, W]``, or as its `images` say; a missing frame is black. If its frames have a matrix there is
+    ``<key>_intrinsics`` ``[B, 3, 3]`` float32 (``[B, T, 3, 3]`` with `per_frame`), which follows crops and resizing. A key of texts is a
     list of str or int64 indices.
 
-    Sources that weigh nothing are drawn as one: each anchor of all of them once an epoch. By weight each source has its
-    exact share of every 65,536 draws and goes through its own anchors, round after round, whatever the epochs;
-    :meth:`set_weights` changes weights meanwhile.
+    Sources without weights are drawn as one: each anchor of all of them once an epoch. With weights each source has its
+    exact share of every 65,536 draws and goes through its own anchors, round after round, across epochs;
+    :meth:`set_weights` changes the weights.
 
-    A loop that is left by ``break`` is over: the next one is the next epoch. So is one inside another, such as a look at a
-    batch by ``next(iter(loader))`` or an evaluation: each ``iter()`` is a whole epoch of its own, and the outer loop goes on
-    where it was. ``next(loader)`` takes from the newest. Several threads may loop over one loader: each batch of the epoch
-    goes to one of them, and all their loops end with it. A loader pickles as its datasets' paths, its
-    arguments and its position, so the copy goes on with the batch that would have come next; a device, rank and world size
-    left to the default are chosen again where it is unpickled, and `stream` is left behind. Where a cache was appended to
-    or replaced since, that is a FileError.
+    A loop that ends by ``break`` is over: the next one is the next epoch. Loops may be nested, as by ``next(iter(loader))``
+    or an evaluation: each ``iter()`` is a whole epoch, and the outer loop then continues where it was. ``next(loader)``
+    continues the newest loop. Several threads may loop over one loader: each batch of the epoch goes to one of them, and
+    all their loops end with the epoch. A loader pickles as its datasets' paths, its arguments and its position, so the copy
+    continues with the next batch. A device, rank and world size left to the default are chosen again on unpickling, and
+    `stream` is dropped. If a cache was appended to or replaced since, unpickling is a FileError.
 
     Attributes:
         device: where the batches are: ``"cpu"`` or ``"cuda:N"``.
@@ -179,10 +178,10 @@ class Loader(BatchesInOrder):
             :meth:`load_state_dict` moves it.
 
     Warns:
-        LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; values of a nominal clock are made
-            between its rows, around anchors of a recorded one; features are not scaled, by `min_spread` or because their statistics
-            give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a source has no texts, or an
-            episode has several and nothing says when each holds.
+        LoaderWarning: drawn episodes lack a key; more than half of a key's steps are padding; values of a nominal clock are
+            interpolated between its rows, around anchors of a recorded clock; features are not scaled, by `min_spread` or because
+            their statistics give no scale; the dtype makes numbers infinite; with `task_text` or a key of texts a source has no
+            texts, or an episode has several and nothing says when each holds.
 
     Raises:
         ArgumentError, ArgumentTypeError: naming the argument, what was expected and what came.

@@ -66,12 +66,13 @@ class Window:
             :class:`Normalization` says by which statistics. None: not normalised.
         dtype: of a floating key: float32, float64, float16 or bfloat16, of frames all but float64. Integers and bool keep
             theirs. None: float32.
-        images: of a camera: how its frames are resized, cropped and changed. None: pixels from 0 to 1, channels first, as large as they are stored.
-        convert: conversions of :mod:`robocache.actions` in their order, of a key whose rows have one axis:
-            ``[actions.Relative("joints")]``. They come before `normalize`, whose statistics are then of the converted values that are
-            drawn, all steps together, unless ``Normalization(norm_stats=...)`` gives others. The batch has ``<key>_base`` ``[B, D]`` too, which
-            :meth:`Loader.to_absolute` needs. Padding of the base is padding of the result; where there is no base, or a
-            rotation is none, the values are 0 and padding. None: as recorded.
+        images: of a camera: how its frames are resized, cropped and changed. None: pixels from 0 to 1, channels first, in
+            their stored size.
+        convert: conversions of :mod:`robocache.actions`, in order, for a key whose rows have one axis:
+            ``[actions.Relative("joints")]``. `normalize` comes after them, by the statistics of the converted values that are
+            drawn, all steps together, unless ``Normalization(norm_stats=...)`` gives others. The batch then has ``<key>_base``
+            ``[B, D]`` too, which :meth:`Loader.to_absolute` needs. Padding of the base is padding of the result; if there is
+            no base, or a rotation is none, the values are 0 and padding. None: as recorded.
         base: the state that `convert` compares with: one of the batch's keys, whose value at the anchor it is; or ``(key,
             [indices])`` for those of its features that are this key's, in this key's order.
         texts: of a key of texts: what the batch holds. ``"text"``: list of str, of lists with `offsets`; None where no text

@@ -1,6 +1,6 @@
 """A cloud of points from a file: PLY, PCD, LAS, LAZ, KITTI's and nuScenes' ``.bin``, NPY and NPZ, as columns.
 
-What a header claims is held against the size of the file before anything is made of that size.
+A header's claims are compared with the size of the file before anything of that size is allocated.
 """
 
 from __future__ import annotations

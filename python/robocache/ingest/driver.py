@@ -152,8 +152,8 @@ class Work:
 
     @contextmanager
     def limits(self) -> Iterator[None]:
-        """Within the block, what is read is held against the limit of memory, links are followed as was asked for, and processes
-        that read files are used again."""
+        """Within the block, reading is limited in memory, links are followed as the options say, and processes that read
+        files are used again."""
         with limited(self.memory_limit), bounded(self.source, self.follow_links), reader_processes():
             yield
 

@@ -531,7 +531,7 @@ class _Span:
 
 
 def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> tuple[dict[str, str], list[_Span]]:
-    """Finds every episode's rows and holds them against meta/ before anything is written.
+    """Finds every episode's rows and compares them with meta/ before anything is written.
 
     Returns the kind of each column (see :func:`read_kinds`), which is the same in all files, and the spans in the files' order.
     """
@@ -577,7 +577,7 @@ def _survey(source: Path, notes: Notes, episodes: dict[int, dict[str, Any]]) -> 
 
 
 def _find_spans(parquet: pq.ParquetFile, file: Path) -> list[_Span]:
-    """The runs of one episode_index; in v2, where an episode is a file, its name is held against them."""
+    """The runs of one episode_index; in v2, where an episode is a file, its name must agree."""
     count = parquet.metadata.num_rows
     if count == 0:
         raise SourceError(f"{file}: no rows")

@@ -1,8 +1,9 @@
-"""Frames out of video files, by PyAV: which frame a row's is, and processes that decode and encode them.
+"""Reads frames from video files, by PyAV: finds the frame of each row, and decodes and encodes frames in processes.
 
-A row's frame is found by presentation time. Which stamps a file has is read from its packets, without decoding
-(:func:`index_video`), held against the rows' clock (:func:`match`), and what is wanted is cut into pieces (:class:`Cut`) that begin at keyframes where they can. :class:`Decoders` decodes cuts in processes of their own, each as far
-as its encoded bytes, and gives them back in the order in which they were asked for, whatever the number of processes.
+A row's frame is found by presentation time: :func:`index_video` reads the stamps from the file's packets, without decoding, and
+:func:`match` compares them with the rows' clock. The wanted frames are cut into pieces (:class:`Cut`), which begin at keyframes if
+possible. :class:`Decoders` decodes and encodes cuts in its own processes, and returns them in the order of the requests, whatever
+the number of processes.
 """
 
 from __future__ import annotations

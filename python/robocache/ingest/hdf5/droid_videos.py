@@ -41,7 +41,7 @@ class Videos(VideoFrames):
     def begin(self, stream: str, what: str, path: Path, received_ns: np.ndarray | None, clock: Clock) -> _Camera:
         """Finds a file's frames and begins to decode them.
 
-        received_ns: int64 ``[rows]``: when each row's frame came, which the file's own list is held against where it has one.
+        received_ns: int64 ``[rows]``: when each row's frame came; the file's own list is compared with it, if it has one.
         """
         index = self.index(stream, path)
         self._kinds.check(stream, f"{index.width}x{index.height}", path)

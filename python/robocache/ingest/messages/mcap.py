@@ -1,7 +1,7 @@
 """MCAP files: records of an opcode and a length, messages in chunks that may be compressed.
 
-Every record is walked over, so that nothing rests on an index, which a recorder that died did not write; what the summary says is
-held against what was found. Messages come in the order of their log time, as the format says, chunks that overlap merged.
+Every record is read, so that no index is needed, which a recorder that died did not write; the summary is compared with what was
+found. Messages come in the order of their log time, as the format says; chunks that overlap are merged.
 """
 
 from __future__ import annotations
