@@ -4,8 +4,8 @@
 
 Twenty streams of 1 kHz are pushed by one thread, cameras at 30 Hz by another, in real time, both without Python as a ROS node does it
 (live/topic.hpp); the C compiler `cc` makes them. The policy asks for `latest()` 200 times a second and waits for it. Between two calls it
-keeps its core and the device at work, as a policy does, or it sleeps. Its thread is like any other, or it has a core of its own and,
-where the system grants that, real-time priority, as a robot's control thread. Beside it on a GPU: a copy of as many bytes out of pinned
+keeps its core and the device at work, as a policy does, or it sleeps. Its thread is like any other; or, as a robot's control thread, it
+has a core of its own and, where the system grants that, real-time priority. Beside it on a GPU: a copy of as many bytes out of pinned
 memory. The first batches are compared with the Loader's of the same rows, byte for byte.
 """
 
@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -232,21 +232,23 @@ class Policy:
         return came - begin, time.perf_counter() - begin, returned
 
 
-def set_thread(how: str) -> None:
-    """Gives this thread a core of its own and the highest priority below the kernel's threads, or neither."""
-    real_time = how == REAL_TIME
-    os.sched_setaffinity(0, {max(CORES)} if real_time or how == PINNED else CORES)
-    os.sched_setscheduler(0, os.SCHED_FIFO if real_time else os.SCHED_OTHER, os.sched_param(49 if real_time else 0))
+def set_threads(how: str, writers: Sequence[Writer] = ()) -> None:
+    """Gives this thread a core of its own, and real-time priority: the writers a higher one, or they wait for their core. Or neither."""
+    os.sched_setaffinity(0, {max(CORES)} if how in (PINNED, REAL_TIME) else CORES)
+    policy, priority = (os.SCHED_FIFO, 40) if how == REAL_TIME else (os.SCHED_OTHER, 0)
+    os.sched_setscheduler(0, policy, os.sched_param(priority))
+    for writer in writers:
+        os.sched_setscheduler(writer.native_id, policy, os.sched_param(priority and priority + 1))
 
 
 def pinned() -> str:
     """Returns REAL_TIME, or PINNED where the system refuses the priority."""
     try:
-        set_thread(REAL_TIME)
+        set_threads(REAL_TIME)
     except PermissionError:
         return PINNED
     finally:
-        set_thread("")
+        set_threads("")
     return REAL_TIME
 
 
@@ -281,7 +283,7 @@ def run_case(sensors: Sensors, device: str, how: str, asked: int, case: dict) ->
     into = torch.empty(sensors.bytes, dtype=torch.uint8, device=device)
     policy = Policy(device, how == AFTER_SLEEP)
     writer = time.pthread_getcpuclockid(sensors.threads[0].ident)
-    set_thread(how)
+    set_threads(how, sensors.threads)
     try:
         for _ in range(20):
             policy.timed(sensors.aligner.latest)
@@ -296,7 +298,7 @@ def run_case(sensors: Sensors, device: str, how: str, asked: int, case: dict) ->
                 copied.append(policy.timed(partial(into.copy_, source, non_blocking=True))[1])
         worked, wall = time.clock_gettime(writer) - worked, time.perf_counter() - began
     finally:
-        set_thread("")
+        set_threads("", sensors.threads)
     case["figures"] = figures = percentiles(seconds) | {"writer_share": worked / wall}
     if device == "cpu":
         figures["anchor_age_us"] = float(np.median(ages)) / 1e3
