@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 
 # An error and the report of an ingest show at most this many characters of a text: a name in a file may have millions.
@@ -20,9 +21,12 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
 
 
-def warn(message: str, category: type[Warning] = UserWarning, stacklevel: int = 1) -> None:
-    """warnings.warn, which prints a message as it is."""
-    warnings.warn(printable(message, keep="\n"), category, stacklevel=stacklevel + 1)
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns of the line that called this package. Unlike warnings.warn it prints no control characters."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{__package__}."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(printable(message, keep="\n"), category, stacklevel=level)
 
 
 def count(number: int, what: str) -> str:

@@ -126,7 +126,7 @@ class EpisodeLoader(BatchesInOrder):
                 )
         self.rank, self.world_size = self.loader.rank, self.loader.world_size
         if note and self.rank == 0:
-            warn(f"{note} and are not drawn", LoaderWarning, stacklevel=2)
+            warn(f"{note} and are not drawn", LoaderWarning)
         if drop_last and self.num_samples < self.batch_size * self.world_size:
             raise errors.ArgumentError(
                 f"batch_size: expected at most the {self.num_samples // self.world_size} segments there are for each rank, since "

@@ -304,4 +304,4 @@ def enforce(caches: Iterable[str], findings: str | None) -> None:
             message = f"{cache}: {first}{f' and {more} more errors' if more else ''}; see: robocache doctor {cache}"
             if findings == "strict":
                 raise FileError(message)
-            warn(message, DoctorWarning, stacklevel=4)  # a loader, and what takes its former options, lie between
+            warn(message, DoctorWarning)

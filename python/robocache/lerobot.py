@@ -23,13 +23,12 @@ import numpy as np
 
 from . import _lib, errors
 from ._check import wholes
-from ._printable import ranges
+from ._printable import ranges, warn
 from .dataset import Dataset, Stream
-from .former_options import takes_former_options
 from .ingest.files import check_file
 from .ingest.formats.lerobot import INDEX_COLUMNS
 from .iteration import Iteration
-from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache, warn_caller
+from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache
 from .loader import Loader, LoaderWarning
 from .loader_options import as_anchors, as_window
 from .norm_stats import misfits, warn_of_misfits
@@ -64,7 +63,6 @@ _COUNTED = {*INDEX_COLUMNS, "episode_index", "task_index", "subtask_index"}
 class LeRobotLoader(Loader):
     """A loader of LeRobot's batches: what :meth:`Loader.from_lerobot` gives, of a cache that :func:`open_cache` gave."""
 
-    @takes_former_options
     def __init__(
         self,
         dataset: Dataset,
@@ -82,9 +80,10 @@ class LeRobotLoader(Loader):
         if not facts:
             raise errors.ArgumentError(f"dataset: expected what open_cache() gave, got {dataset.path}")
         if not facts.get("index_columns"):
-            warn_caller(
+            warn(
                 f"{dataset.path}: made without the columns {', '.join(INDEX_COLUMNS)}, so batches lack them; "
-                "`robocache ingest --index-columns` keeps them"
+                "`robocache ingest --index-columns` keeps them",
+                LoaderWarning,
             )
         streams = {
             name: stream
@@ -164,9 +163,10 @@ class LeRobotLoader(Loader):
     def _warn_of_masks(dataset: Dataset, lacking: Mapping[str, Mapping[int, int]]) -> None:
         for name, counts in lacking.items():
             numbers = sorted(episode_numbers(dataset)[list(counts)].tolist())
-            warn_caller(
+            warn(
                 f"{name}: {sum(counts.values())} rows of episodes {ranges(numbers, _RUNS_NAMED)} have no frame; "
-                f"{name}_is_pad in the batch marks them"
+                f"{name}_is_pad in the batch marks them",
+                LoaderWarning,
             )
 
     @staticmethod
@@ -179,9 +179,10 @@ class LeRobotLoader(Loader):
         repeated = [i for i, count in counts.items() if count]
         if repeated:
             numbers = ranges(sorted(episode_numbers(dataset)[repeated].tolist()), _RUNS_NAMED)
-            warn_caller(
+            warn(
                 f"timestamp: {sum(counts.values())} rows of episodes {numbers} have the next row's stamp, and a batch has the next "
-                "row in their place; correct the stamps, or leave these episodes out"
+                "row in their place; correct the stamps, or leave these episodes out",
+                LoaderWarning,
             )
 
     def _next(self, iteration: Iteration | None) -> dict[str, Any]:
@@ -266,8 +267,9 @@ def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[st
             f"episodes: expected some with rows of every key in {dataset.path}, got none among {len(left_out)}: "
             f"{reasons}{way_out}"
         )
-    warn_caller(
-        f"{len(left_out)} of {len(set(episodes))} episodes lack rows of a key and are left out: {reasons}{way_out}"
+    warn(
+        f"{len(left_out)} of {len(set(episodes))} episodes lack rows of a key and are left out: {reasons}{way_out}",
+        LoaderWarning,
     )
     return [at for at in episodes if at not in left_out]
 
@@ -438,8 +440,9 @@ class LeRobotMetadata:
             units = [info["depth_unit"] for info in infos if isinstance(info, dict) and info.get("depth_unit")]
             scale = {"m": 1.0, "mm": 0.001}.get(units[-1]) if units else None
             if scale is None:
-                warn_caller(
-                    f"meta.stats: {key} has none, since info.json does not say the depth_unit of the set's: metres or mm"
+                warn(
+                    f"meta.stats: {key} has none, since info.json does not say the depth_unit of the set's: metres or mm",
+                    LoaderWarning,
                 )
                 del stats[key]
             else:
@@ -457,7 +460,7 @@ class LeRobotMetadata:
             for misfit in misfits(of_key, self._dataset.stats[key], beyond=0.01, off=0.1)
         ]
         advice = "lerobot-train normalises by them: compute them anew first"
-        warn_of_misfits(str(self.root / "meta"), found, advice, stacklevel=4)
+        warn_of_misfits(str(self.root / "meta"), found, advice)
 
     def _own_stats(self) -> dict[str, dict[str, np.ndarray]]:
         """The same as the set has them."""
@@ -533,7 +536,6 @@ class LeRobotDataset(_MapStyle):
         torch.Size([16, 2])
     """
 
-    @takes_former_options
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -755,7 +757,10 @@ def _without_excluded(wanted: Any, meta: LeRobotMetadata) -> list[int] | None:
     if not excluded:
         return wanted.episodes  # type: ignore[no-any-return]
     if unknown := sorted(excluded - set(range(meta.total_episodes))):
-        warn_caller(f"dataset.exclude_episodes: the set has {meta.total_episodes} episodes; there are no {unknown}")
+        warn(
+            f"dataset.exclude_episodes: the set has {meta.total_episodes} episodes; there are no {unknown}",
+            LoaderWarning,
+        )
     taken = range(meta.total_episodes) if wanted.episodes is None else wanted.episodes
     left = [number for number in taken if number not in excluded]
     if not left:

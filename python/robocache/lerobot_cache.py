@@ -64,7 +64,7 @@ def open_cache(
             "video=False reads it without"
         )
     if missing:
-        warn_caller(f"cameras without frames in the cache are left out, all else is read: {', '.join(missing)}")
+        warn(f"cameras without frames in the cache are left out, all else is read: {', '.join(missing)}", LoaderWarning)
     return dataset
 
 
@@ -208,14 +208,6 @@ def _one_at_a_time(cache_path: Path) -> Iterator[TextIO]:
             print(printable(f"robocache: waiting for another process that makes {cache_path}"), file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
-
-
-def warn_caller(message: str) -> None:
-    """Warns of the line that called this package."""
-    level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith(f"{__package__}."):
-        level, frame = level + 1, frame.f_back
-    warn(message, LoaderWarning, stacklevel=level)
 
 
 def episode_numbers(dataset: Dataset) -> np.ndarray:

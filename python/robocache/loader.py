@@ -25,7 +25,6 @@ from .affine import AffineOf
 from .dataset import Dataset
 from .explanation import Explanation, Placement
 from .findings import enforce
-from .former_options import takes_former_options
 from .iteration import BatchesInOrder, Position
 from .loader_options import as_window, chosen_by, of_type, open_loader
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
@@ -144,8 +143,6 @@ class Loader(BatchesInOrder):
         memory: a :class:`Memory`: where the rows lie, and how far ahead batches are made.
         ranks: a :class:`Ranks`: this process among those that share each global batch.
 
-    The former options (``methods=``, ``anchor_hz=``, ``prefetch=``, ...) work too, with a DeprecationWarning that says the new form.
-
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
     `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the target time minus
     the stamp of the sample used, of two the earlier; the least int64 if there is none), ``time_ns`` ``[B]`` int64 (the
@@ -198,7 +195,6 @@ class Loader(BatchesInOrder):
 
     _unpickled = False  # what a loader warns of, its copies do not say again
 
-    @takes_former_options
     def __init__(
         self,
         dataset: Dataset | str | os.PathLike[str] | Source | Sequence[Source] | Mixture,
@@ -250,10 +246,9 @@ class Loader(BatchesInOrder):
         self._chosen_by = chosen_by(
             sources, self._arguments["anchors"], self.num_anchors, described["anchors_before_filter"]
         )
-        self._dropped: str = described["dropped"]  # by missing="drop": how many episodes, and what they lack
         notes = [*described["notes"], *own_notes, *(note for key in self._texts.values() for note in key.notes)]
         for note in notes if self.rank == 0 and not self._unpickled else ():
-            warn(note, LoaderWarning, stacklevel=3)
+            warn(note, LoaderWarning)
         handle = self._handle  # not self, which would then wait for the garbage collector with all its memory
         self._affine_of = AffineOf(lambda source: Spec(_spec(handle, source)).keys, len(sources))
         self._converted = {key: as_window(key, given) for key, given in self._arguments["delta_timestamps"].items()}

@@ -660,7 +660,7 @@ def _check_rows(name: str, key: str, stats: Stats, sources: Sequence[Source], wi
         if found and source.episodes is not None and (episodes := len(source.episodes)):
             found = _misfits(stats, source.dataset.statistics(episodes=source.episodes)[stream], episodes)
         advice = f"Normalise by the dataset's own: leave {key!r} out of norm_stats"
-        warn_of_misfits(name, found, advice, stacklevel=5)
+        warn_of_misfits(name, found, advice)
 
 
 def _misfits(stats: Stats, rows: Stats, episodes: int) -> list[str]:

@@ -92,7 +92,7 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
     )
     if sorted(names) == sorted(expected):
         raise errors.ArgumentError(f"{name}: expected features in the order of {of}; {difference}")
-    warn(f"{name}: statistics of other features than {of}: {difference}", NormStatsWarning, stacklevel=4)
+    warn(f"{name}: statistics of other features than {of}: {difference}", NormStatsWarning)
 
 
 # Stds of rows and of statistics that are so many times each other are of other units: degrees and radians are 57.
@@ -149,14 +149,13 @@ def misfits(given: Mapping[str, Any], rows: Stats, beyond: float, off: float, fe
     return found
 
 
-def warn_of_misfits(name: str, found: Sequence[str], advice: str, stacklevel: int) -> None:
+def warn_of_misfits(name: str, found: Sequence[str], advice: str) -> None:
     """Warns of statistics that :func:`misfits` found, with the first three features."""
     if found:
         more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
         warn(
             f"{name}: these statistics do not fit the rows: {'; '.join(found[:3])}{more}. {advice}",
             NormStatsWarning,
-            stacklevel + 1,
         )
 
 
@@ -402,7 +401,6 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
             f"{file}: openpi's statistics of {', '.join(map(repr, actions))} describe the output of its "
             "transforms, often actions minus the state (DeltaActions); they only fit streams with the same values",
             NormStatsWarning,
-            stacklevel=2,
         )
     return loaded
 

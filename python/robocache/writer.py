@@ -328,7 +328,7 @@ class EpisodeWriter:
                 f"stream '{stream}': codec: expected {encoded.codec!r}, which the bytes are, got {codec!r}"
             )
         for why, count in encoded.reencoded.items():
-            warn(f"stream '{stream}': {count} JPEGs encoded again: {why}", ReencodedWarning, stacklevel=3)
+            warn(f"stream '{stream}': {count} JPEGs encoded again: {why}", ReencodedWarning)
         _writer_append_frames(
             self._writer,
             stream,

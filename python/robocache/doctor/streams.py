@@ -48,7 +48,7 @@ class Periods:
         numbers = [int(x) for x in facts[0].tolist()]
         self.moving, self.zeros, self.first_zero_row = numbers[0], numbers[2], numbers[3]
         self.lost_ns = float(facts[0, 1])
-        self.bursts = numbers[7], numbers[8], numbers[9], numbers[10]
+        self.bursts = numbers[4], numbers[5], numbers[6], numbers[7]
         self.regular = episodes[:, 0].astype(np.int64), episodes[:, 1]
         self.histogram = histogram[:, 0].astype(np.int64)
         self.long_gap_rows = rows[:, 0].astype(np.int64)

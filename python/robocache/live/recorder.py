@@ -182,7 +182,6 @@ class Recorder:
                     f"recorder: ring '{name}': {counts['kept']} rows kept, {counts['lost']} lost, "
                     f"{counts['bad_frames']} bad frames left out",
                     LostRowsWarning,
-                    stacklevel=2,
                 )
 
     @property
@@ -214,7 +213,7 @@ class Recorder:
                         self._commit()
                 except Exception as error:
                     self._error = error
-                    warn(f"recorder: it has stopped: {error}", stacklevel=1)
+                    warn(f"recorder: it has stopped: {error}")
                     return
 
     # ---- With the lock ----
@@ -344,6 +343,5 @@ class Recorder:
                 f"recorder: ring '{name}' has forgotten {rows} rows before they were taken; "
                 "give it a longer span_s, or check that the disk is fast enough; counts has the numbers",
                 LostRowsWarning,
-                stacklevel=1,
             )
         counts["lost"] += rows

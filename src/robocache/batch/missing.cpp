@@ -118,8 +118,6 @@ void judge_missing(LoaderOptions& options, size_t index, std::string& note) {
   }
   if (options.missing == Missing::kDrop) {
     if (whole.empty()) refuse(text, "; expected an episode that has rows of all keys, got none to draw from");
-    const auto left_out = asked - static_cast<int64_t>(whole.size());
-    add_to_note(options.dropped, text + ": " + std::to_string(left_out) + " episodes are not drawn");
     episodes = std::move(whole);
     return;
   }

@@ -251,7 +251,6 @@ struct LoaderOptions {
 
   // In complete options: the warnings before training, a text each.
   std::vector<std::string> notes = {};
-  std::string dropped = {};  // which episodes Missing::kDrop left out, or ""
 };
 
 // The same with nothing left out: a request for each key of the batch that says all but history and horizon, and sources

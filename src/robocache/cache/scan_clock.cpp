@@ -43,23 +43,6 @@ void end_burst(ClockScan& found, int64_t periods, int64_t row) {
   }
 }
 
-void add_gap(ClockScan& found, EpisodePeriods& episode, double period, int64_t row, bool is_long) {
-  if (!is_long) {
-    ++found.short_gaps;
-    if (period > found.longest_short_gap_ns) {
-      found.longest_short_gap_ns = period;
-      found.longest_short_gap_row = row;
-    }
-    return;
-  }
-  ++episode.long_gaps;
-  if (period >= episode.longest_gap_ns) {
-    episode.longest_gap_ns = period;
-    episode.longest_gap_row = row;
-  }
-  if (std::ssize(found.long_gap_rows) < kPictureGaps) found.long_gap_rows.push_back(row);
-}
-
 }  // namespace
 
 ClockScan scan_clock(const int64_t* time_ns, std::span<const int64_t> row_offsets, double period_ns,
@@ -99,9 +82,9 @@ ClockScan scan_clock(const int64_t* time_ns, std::span<const int64_t> row_offset
           end_burst(found, quick, row - 1);
           quick = 0;
         }
-        if (period > kGap * period_ns) {
-          found.lost_ns += period - period_ns;
-          add_gap(found, episode, period, row, period > kLongGap * period_ns);
+        if (period > kGap * period_ns) found.lost_ns += period - period_ns;
+        if (period > kLongGap * period_ns && std::ssize(found.long_gap_rows) < kPictureGaps) {
+          found.long_gap_rows.push_back(row);
         }
       }
       begin = end;

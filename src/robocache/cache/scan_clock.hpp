@@ -23,9 +23,6 @@ inline constexpr int64_t kPictureGaps = 400;
 struct EpisodePeriods {
   int64_t regular = 0;  // within P / 2 of P
   double regular_ns = 0;
-  int64_t long_gaps = 0;  // over 10 P
-  double longest_gap_ns = 0;
-  int64_t longest_gap_row = 0;  // the row after it; the last one if several are equally long
 };
 
 struct PicturePart {
@@ -40,20 +37,17 @@ struct ClockScan {
 
   int64_t moving = 0;  // periods above 0
   int64_t zeros = 0;
-  int64_t first_zero_row = 0;  // the first row with the same stamp as its previous row
-  double lost_ns = 0;          // the sum of (gap - P)
-  int64_t short_gaps = 0;      // from 1.5 to 10 P
-  double longest_short_gap_ns = 0;
-  int64_t longest_short_gap_row = 0;  // the row after it; the first one if several are equally long
-  int64_t bursts = 0;                 // of 3 or more periods below P / 4
-  int64_t burst_periods = 0;          // the periods in all bursts
-  int64_t longest_burst = 0;          // the length of the longest burst in periods
-  int64_t longest_burst_row = 0;      // the first row of the first such burst
+  int64_t first_zero_row = 0;     // the first row with the same stamp as its previous row
+  double lost_ns = 0;             // the sum of (gap - P)
+  int64_t bursts = 0;             // of 3 or more periods below P / 4
+  int64_t burst_periods = 0;      // the periods in all bursts
+  int64_t longest_burst = 0;      // the length of the longest burst in periods
+  int64_t longest_burst_row = 0;  // the first row of the first such burst
 
   std::array<PicturePart, kPictureParts> parts{};  // equal parts of the rows, except the last one
   std::vector<int64_t>
       histogram;  // of the periods above 0, in units of P; the outer bins include periods beyond the edges
-  std::vector<int64_t> long_gap_rows;  // the rows after the first long gaps
+  std::vector<int64_t> long_gap_rows;  // the rows after the first gaps over 10 P
 };
 
 // `time_ns` does not decrease within an episode; `row_offsets` is [episodes + 1]; `edges` are at least two and

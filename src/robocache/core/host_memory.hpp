@@ -12,8 +12,6 @@ struct HostMemory {
   int64_t limit_bytes = 0;
   int64_t free_bytes = 0;  // the part of the limit that is free or holds only page cache
   std::string limited_by;  // the control group's folder, or "the machine"
-
-  int64_t used_bytes() const { return limit_bytes - free_bytes; }
 };
 
 // Reads /proc and the control groups' files each time. Throws FileError if there is no /proc/meminfo. `root` is the

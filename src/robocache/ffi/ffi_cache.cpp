@@ -294,21 +294,13 @@ ROBOCACHE_FFI(scan_clock, args, result) {
   const auto one = [](int64_t number) { return std::array{static_cast<double>(number)}; };
   Arrays found;
   found.arrays.push_back(table(std::vector<cache::ClockScan>{scan}, [](const cache::ClockScan& clock) {
-    return std::array{static_cast<double>(clock.moving),
-                      clock.lost_ns,
-                      static_cast<double>(clock.zeros),
-                      static_cast<double>(clock.first_zero_row),
-                      static_cast<double>(clock.short_gaps),
-                      clock.longest_short_gap_ns,
-                      static_cast<double>(clock.longest_short_gap_row),
-                      static_cast<double>(clock.bursts),
-                      static_cast<double>(clock.burst_periods),
-                      static_cast<double>(clock.longest_burst),
-                      static_cast<double>(clock.longest_burst_row)};
+    return std::array{static_cast<double>(clock.moving),        clock.lost_ns,
+                      static_cast<double>(clock.zeros),         static_cast<double>(clock.first_zero_row),
+                      static_cast<double>(clock.bursts),        static_cast<double>(clock.burst_periods),
+                      static_cast<double>(clock.longest_burst), static_cast<double>(clock.longest_burst_row)};
   }));
   found.arrays.push_back(table(scan.episodes, [](const cache::EpisodePeriods& episode) {
-    return std::array{static_cast<double>(episode.regular), episode.regular_ns, static_cast<double>(episode.long_gaps),
-                      episode.longest_gap_ns, static_cast<double>(episode.longest_gap_row)};
+    return std::array{static_cast<double>(episode.regular), episode.regular_ns};
   }));
   found.arrays.push_back(table(scan.parts, [](const cache::PicturePart& part) {
     return std::array{static_cast<double>(part.count), part.least_ns, part.greatest_ns, part.sum_ns};

@@ -180,7 +180,6 @@ ROBOCACHE_FFI(loader_describe, args, result) {
                                     {"fingerprint", loader.fingerprint()},
                                     {"anchor", loader.options().anchor},
                                     {"notes", loader.options().notes},
-                                    {"dropped", loader.options().dropped},
                                     {"arrays", arrays}};
   result.set(std::string_view(described.dump()));
 }

@@ -102,12 +102,6 @@ ResidentJpegs::ResidentJpegs(const JpegFrames& frames, const uint32_t* words, De
   }
 }
 
-int64_t ResidentJpegs::table_bytes(const JpegFrames& frames) {
-  return static_cast<int64_t>(frames.segments.size() * sizeof(uint32_t) + frames.frames.size() * sizeof(JpegFrame) +
-                              frames.tables.size() * sizeof(JpegTables) +
-                              frames.long_entries.size() * sizeof(uint16_t));
-}
-
 int64_t ResidentJpegs::workspace_bytes(int64_t count) const {
   DecodeJpegParams params = params_;
   params.count = count;

@@ -32,11 +32,10 @@ class ResidentJpegs {
   // Takes frames whose words the caller keeps readable by the device's kernels as long as this object lives.
   ResidentJpegs(const JpegFrames& frames, const uint32_t* words, Device device);
 
-  // The memory that the frames take: of the tier, and additionally of the device.
+  // The memory of the tier that the frames take.
   static int64_t bytes(const JpegFrames& frames) {
     return static_cast<int64_t>(frames.words.size() * sizeof(uint32_t));
   }
-  static int64_t table_bytes(const JpegFrames& frames);
 
   Device device() const { return device_; }
   int64_t frame_count() const { return params_.frame_count; }

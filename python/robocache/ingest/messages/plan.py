@@ -157,7 +157,6 @@ def _warn_of_indices(topic: str, leaves: Sequence[Leaf], read: set[str]) -> None
             warn(
                 f"{topic}: elements of {said} are taken by their indices: {named.path} must be as in the first message of the "
                 "recording, and in one order",
-                stacklevel=4,
             )
 
 
