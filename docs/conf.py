@@ -34,6 +34,21 @@ PAGES = {"../examples/README.md": "site/cpp.md", "../src/robocache/README.md": "
 HERE = Path(__file__).resolve().parent
 
 
+def public_part(header: str) -> str:
+    """A header without its includes, its namespace and what is private."""
+    text = (HERE.parent / "src" / header).read_text()
+    text = re.sub(r"\n+( *) private:\n.*?(?=\n\1}|\n\1 public:)", "", text, flags=re.DOTALL)
+    text = re.sub(r"^(#|namespace robocache {|}  // namespace robocache).*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def headers_in_the_site(app, docname: str, source: list[str]) -> None:
+    if docname == "site/headers":
+        included = re.findall(r'#include "(.+)"', (HERE.parent / "src/robocache/robocache.hpp").read_text())
+        parts = (f"## {header}\n\n```cpp\n{public_part(header)}\n```\n" for header in included)
+        source[0] += "\n" + "\n".join(parts)
+
+
 def links_in_the_site(app, docname: str, source: list[str]) -> None:
     """Links that leave docs lead to a page of the site; a file that is no page is shown by its path."""
     page = f"{docname}.md"
@@ -57,3 +72,4 @@ def links_in_the_site(app, docname: str, source: list[str]) -> None:
 
 def setup(app) -> None:
     app.connect("source-read", links_in_the_site)
+    app.connect("source-read", headers_in_the_site)

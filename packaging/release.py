@@ -196,6 +196,15 @@ def docs(root: Path) -> Iterator[str]:
 
 
 @gate
+def links(root: Path) -> Iterator[str]:
+    """lychee --offline: each link of the site and of the files of Markdown leads to a file, and to a heading in it."""
+    command = ["lychee", "--offline", "--include-fragments=anchor-only", "--no-progress", "build/docs"]
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=root, capture_output=True, text=True, check=True).stdout
+    if fault := run(root, *command, *listed.split(), quiet=True):
+        yield fault
+
+
+@gate
 def wheels(root: Path) -> Iterator[str]:
     """./dev wheel twice: the wheels and the sdist in dist/, through the gates of packaging/gates.py, each the same twice."""
     if fault := run(root, "./dev", "wheel", "twice"):

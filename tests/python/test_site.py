@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,6 +105,14 @@ def test_every_public_name_is_in_the_reference(site):
     modules = {name for name in named if inspect.ismodule(operator.attrgetter(name.partition(".")[2])(robocache))}
     assert [name for name in named if name not in ids and f"module-{name}" not in ids] == []
     assert modules == {"robocache.actions", "robocache.actions.presets", "robocache.live"}
+
+
+def test_every_public_header_is_in_the_reference_without_its_private_parts(site):
+    page = unescape(re.sub("<[^>]+>", "", (site / "site/headers.html").read_text()))
+    headers = re.findall(r'#include "(.+)"', (ROOT / "src/robocache/robocache.hpp").read_text())
+    assert len(headers) > 15 and [header for header in headers if f"\n{header}" not in page] == []
+    assert "std::optional<int64_t> covered_until_ns() const;" in page  # the last of Chunks that is public
+    assert not re.search("^ *private:|std::deque<Chunk> chunks_|#include <", page, re.MULTILINE)
 
 
 def test_every_public_name_has_a_docstring():
