@@ -36,7 +36,6 @@ RUN_HERE = {
         "import pyarrow.compute as pc",
         "parts = ds.split(",
         "memory = robocache.Memory(residency=",
-        "loader = robocache.Loader(ds, ..., memory=robocache.Memory(prefetch=2))",
         "from robocache import Window",
         "def clouds_at(",
         "stats = ds.statistics(parts",
@@ -178,13 +177,6 @@ def test_loader_where_rows_lie(names):
     names["given"]["delta_timestamps"]["observation.lidar"] = [0.0]
     run("loader", "memory = robocache.Memory(residency=", names)
     assert "mapped" in str(names["loader"].explain())
-
-
-@pytest.mark.cuda
-def test_loader_buffers(names, cuda):
-    names["given"]["device"] = cuda
-    run("loader", "loader = robocache.Loader(ds, ..., memory=robocache.Memory(prefetch=2))", names)
-    assert next(names["loader"])["action"].shape == (16, 2, 7)
 
 
 def test_loader_normalisation(names):
