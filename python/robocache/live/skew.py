@@ -154,7 +154,8 @@ def skew(
             policy that asks for now.
 
     Raises:
-        ArgumentError: no key of the spec is recorded, a stream has no arrivals, or rows have another shape or dtype than the spec's.
+        ArgumentError: no key of the spec is recorded, a stream has no arrivals, rows have another shape or dtype than the spec's, or
+            the policy's moments have another clock than the arrivals.
         FileError: the cache or the spec does not exist.
 
     Example:
@@ -178,6 +179,7 @@ def skew(
             continue
         if has_moments:
             got_ns, moment_ns = (np.array(array) for array in opened.episode(episode)[MOMENTS])
+            _check_clock(opened.path, episode, got_ns, rows)
         else:
             share = lengths_ns[episode] / max(1, sum(lengths_ns))
             first = max(int(of.arrival_ns.min()) for of in rows.values())
@@ -275,6 +277,18 @@ def _rows(opened: dataset.Dataset, stream: str, is_camera: bool, episode: int) -
     return _Rows(
         np.array(time_ns), arrival_ns, numbers if is_camera else np.asarray(values), float(ring.get("lateness_s", 0.0))
     )
+
+
+def _check_clock(path: str, episode: int, got_ns: np.ndarray, rows: Mapping[str, _Rows]) -> None:
+    """By another clock all rows have come when the policy gets a moment, or none: no window would differ."""
+    arrivals = np.concatenate([of.arrival_ns for of in rows.values()])
+    apart_ns = np.maximum(got_ns - arrivals.max(), arrivals.min() - got_ns)
+    if len(got_ns) and apart_ns.min() > 60 * 10**9:
+        raise errors.ArgumentError(
+            f"recorded: expected that the policy of {path} got its moments by the clock of the arrivals, got moments at "
+            f"{got_ns[0]} ns and arrivals from {arrivals.min()} to {arrivals.max()} ns in episode {episode}; give now_ns= to "
+            "Recorder.saw, or arrival_ns= to Ring.push, of one clock"
+        )
 
 
 def _length_ns(opened: dataset.Dataset, streams: Mapping[str, str], episode: int) -> int:

@@ -45,7 +45,7 @@ def spec(tmp_path_factory):
     return path / "spec.json"
 
 
-def run(path, spec, ask, *, delay_ms, joint_late_ms=1.0, lateness_ms=3.0, episodes=1, saw=True):
+def run(path, spec, ask, *, delay_ms, joint_late_ms=1.0, lateness_ms=3.0, episodes=1, saw=True, ahead_ns=0):
     """Records a robot whose frames come late by a delay, and whose policy asks with `ask(aligner, now)`."""
     rng = np.random.default_rng(0)
     for name in range(episodes):
@@ -61,7 +61,7 @@ def run(path, spec, ask, *, delay_ms, joint_late_ms=1.0, lateness_ms=3.0, episod
         with live.Recorder(rings, path, episode={"number": name}, append=name > 0) as recorder:
             for now, kind, i in sorted(events):
                 if kind == 2 and saw:
-                    recorder.saw(ask(aligner, now), now_ns=now)
+                    recorder.saw(ask(aligner, now), now_ns=now + ahead_ns)
                 elif kind == 0:
                     rings["joint"].push(int(JOINT[i]), state[i], arrival_ns=now)
                 elif kind == 1:
@@ -128,6 +128,13 @@ def test_rows_that_came_too_late_are_named(tmp_path, spec):
     found = live.skew(tmp_path / "recorded", spec)
     assert found.keys["joint"].too_late > 100
     assert f"{found.keys['joint'].too_late} rows came later than the ring's lateness_s" in str(found)
+
+
+@pytest.mark.parametrize("ahead_s", [3600, -3600])
+def test_moments_by_another_clock_are_refused(tmp_path, spec, ahead_s):
+    run(tmp_path / "recorded", spec, for_now, delay_ms=30, ahead_ns=ahead_s * NS)
+    with pytest.raises(robocache.errors.ArgumentError, match="by the clock of the arrivals, got moments at"):
+        live.skew(tmp_path / "recorded", spec)
 
 
 def test_recordings_that_cannot_be_compared(tmp_path, spec):
