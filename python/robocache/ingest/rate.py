@@ -13,6 +13,7 @@ import numpy as np
 from ..episode_rates import median_period_ns
 from ..errors import FileError
 from ..feature_names import read_object
+from ..feature_words import in_snake_case
 from .formats import RateOptions
 from .recording import Notes, SourceError
 
@@ -37,6 +38,7 @@ STEPS = ("decimation", "frame_skip", "frameskip", "action_repeat", "control_deci
 # Rates of two clocks are reported if they differ by this share of one, and refused if one is so many times the other and an option
 # chooses between them.
 OTHER_RATE, CONTRADICTION = 0.02, 2.0
+_WORDS = {*_RATES, *_PERIODS, *_OF_SIMULATION, *STEPS}
 # Robots are not recorded more slowly: a longer period counts milliseconds, or something else.
 _LONGEST_PERIOD_S = 1
 _LONGEST_STEP_S = 10.0
@@ -141,17 +143,20 @@ def said_rates(facts: Mapping[str, Any], where: str, periods: bool = True) -> It
         if isinstance(value, str) and value.lstrip().startswith("{"):
             yield from described_rates(read_object(value), f"{where}{path}.").items()
             continue
-        name, number = path.rpartition("/")[2].lower(), _number(value)
+        (above, last), number = _split(path), _number(value)
+        name = _word(last)
         if number is None:
             continue
         if name in _RATES:
-            above = re.split(r"[^a-z]+", f"{where.rpartition(': ')[2]}{path[: -len(name)]}".lower())
+            words = re.split(r"[^a-z]+", in_snake_case(f"{where.rpartition(': ')[2]}{above}"))
             most = _MOST_OF_ANYTHING_HZ if name in _OF_ANYTHING else _MOST_OF_ROWS_HZ
-            if number <= most and (name.startswith("control") or not any(map(_SENSORS.fullmatch, above))):
+            if number <= most and (name.startswith("control") or not any(map(_SENSORS.fullmatch, words))):
                 yield f"{where}{path}", number
             continue
-        beside = path[: len(path) - len(name)]
-        steps = {word: count for word in STEPS if (count := _number(facts.get(f"{beside}{word}")))}
+        beside = {
+            _word(other): count for key, count in facts.items() for place, other in [_split(key)] if place == above
+        }
+        steps = {word: count for word in STEPS if (count := _number(beside.get(word)))}
         if name in _OF_SIMULATION and steps:
             # Steps of the simulation are given as decimals: 0.005 * 4 is 50 Hz, not 49.99999999999999.
             for word, count in steps.items():
@@ -171,15 +176,27 @@ def described_rates(described: Mapping[str, Any], where: str) -> dict[str, float
     for depth in range(_DEEPEST):
         for place, part in level:
             for by, rate_hz in said_rates(part, place, periods=False):
-                is_control = depth < 2 or by.rpartition(".")[2].startswith("control")
+                is_control = depth < 2 or by.rpartition(".")[2].lower().startswith("control")
                 (said if is_control else others)[by] = rate_hz
         level = [
-            (f"{place}{key}.", {name: part[name] for name in STEPS if name in part} | inner)
+            (f"{place}{key}.", {name: value for name, value in part.items() if _word(name) in STEPS} | inner)
             for place, part in level
             for key, inner in part.items()
             if isinstance(inner, dict)
         ]
     return said or others
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Returns what is above a fact, and its own name."""
+    last = path.rpartition("/")[2]
+    return path[: len(path) - len(last)], last
+
+
+def _word(name: str) -> str:
+    """Returns the word for a rate, a period or steps that a name is: "frame_skip" of "frameSkip"; others in small letters."""
+    snake = in_snake_case(name)
+    return snake if snake in _WORDS else name.lower()
 
 
 def _number(value: Any) -> float | None:

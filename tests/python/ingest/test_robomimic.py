@@ -143,6 +143,9 @@ def test_the_rate_is_declared_anywhere(name, value, rate_hz, where, rng, tmp_pat
         ("config", json.dumps({"env": {"kwargs": {"control_freq": 20}}})),
         ("config", json.dumps({"timestep": 0.01, "frame_skip": 5, "mic": {"sample_rate": 16000}})),
         ("config", json.dumps({"decimation": 10, "sim": {"dt": 0.005}})),
+        ("config", json.dumps({"Decimation": 10, "sim": {"simDt": 0.005}})),
+        ("config", json.dumps({"timeStep": 0.01, "frameSkip": 5, "handCamera": {"fps": 60}})),
+        ("config", json.dumps({"controlFreq": 20, "DT": 0.002})),
         ("sample_rate", 20),
     ],
 )
