@@ -305,8 +305,9 @@ def units_of_names(names: Sequence[str]) -> list[str]:
 
 def own_units(attributes: Mapping[str, Any], features: int) -> dict[str, Any]:
     """Returns the attribute `units` of a stream whose own attributes say its unit, or one for each feature."""
+    own = {name.lower(): value for name, value in attributes.items()}
     for name in ("units", "unit"):
-        value = attributes.get(name)
+        value = own.get(name)
         if isinstance(value, str) and (parts := names_in(value)) and len(parts) == features:
             value = parts
         if (isinstance(value, str) and value.strip()) or (

@@ -21,6 +21,7 @@ from ..feature_names import (
     declared_names,
     declared_units,
     depth_unit_of,
+    may_say_unit,
     names_for,
     names_joints,
     own_units,
@@ -345,6 +346,34 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
     if (not is_time and (np.log2(values[falls - 1] + 1) % 8 == 0).all()) or (not is_time and rises.max() > 1.5 * step):
         return falls[:0]
     return falls
+
+
+# ---- units ----
+
+
+def units_of(
+    stream: str, features: int, own: Mapping[str, Any], above: Sequence[Mapping[str, Any]], notes: Notes
+) -> dict[str, Any]:
+    """Returns the attribute `units` that a stream's own attributes say. Reports units that they, or those of groups above, say in a
+    way that does not tell of which features."""
+    found = own_units(own, features)
+    hint = "units in a mapping says them"
+    for name, value in own.items():
+        if _says_unit(name) and not (found and name.lower() in ("units", "unit")):
+            notes.leave_out(
+                f"{stream}: attribute {name}", f"{value!r:.60}: not taken for units of its {features} features; {hint}"
+            )
+    for attributes in () if found else above:
+        for name, value in attributes.items():
+            if _says_unit(name):
+                notes.leave_out(
+                    f"attribute {name} of a group", f"{value!r:.60}: not taken for units of the streams in it; {hint}"
+                )
+    return found
+
+
+def _says_unit(name: str) -> bool:
+    return may_say_unit(name) and depth_unit_of(name) is None
 
 
 # ---- packed numbers ----

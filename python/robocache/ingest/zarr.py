@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import FileError
-from ..feature_names import declares, declaring, may_name, own_names, own_units
-from .declared import PACKING, Depth, may_say_colors, say_colors, unpacked
+from ..feature_names import declares, declaring, may_name, own_names
+from .declared import PACKING, Depth, may_say_colors, say_colors, units_of, unpacked
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
@@ -316,7 +316,8 @@ def _samples(
         return images if depth.to_metres else replace(images, unit_m=depth.unit_m)
     names = own_names(_name(array), rows.shape[1:], array.attributes, ())
     values, more = unpacked(_name(array), rows, array.attributes, notes)
-    return Rows(time_ns, values, names, clock, own_units(array.attributes, math.prod(rows.shape[1:])) | more)
+    units = units_of(_name(array), math.prod(rows.shape[1:]), array.attributes, (), notes)
+    return Rows(time_ns, values, names, clock, units | more)
 
 
 def _texts(cells: np.ndarray) -> list[str]:

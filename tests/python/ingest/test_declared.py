@@ -365,6 +365,33 @@ def test_units_of_hdf5_are_attributes_of_its_streams_and_others_refused(at, tmp_
         robocache.ingest(tmp_path / "s1", tmp_path / "cache", append=True)
 
 
+@pytest.mark.parametrize("form", ["hdf5", "zarr"])
+@pytest.mark.parametrize(
+    ("name", "value", "units"),
+    [("Units", "deg", "deg"), ("UNIT", "rad", "rad"), ("angle_unit", "deg", None), ("units", ["m", "s"], None)],
+)
+def test_units_that_an_attribute_says_are_taken_or_named(name, value, units, form, tmp_path):
+    if form == "hdf5":
+        with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+            file["action"] = np.zeros((3, 2))
+            file.create_dataset("observations/qpos", data=np.zeros((3, 6))).attrs[name] = value
+            file["observations"].attrs["joint_units"] = "rad"
+        report = robocache.ingest(tmp_path / "episode_0.hdf5", tmp_path / "cache", rate_hz=10)
+        stream = "observations/qpos"
+    else:
+        zarr = pytest.importorskip("zarr")
+        root = zarr.group(store=zarr.storage.LocalStore(tmp_path / "z.zarr"), zarr_format=2)
+        for key, values in (("data/qpos", np.ones((3, 6))), ("meta/episode_ends", np.array([3]))):
+            root.create_array(key, shape=values.shape, dtype=values.dtype, chunks=values.shape)[:] = values
+        root["data/qpos"].attrs[name] = value
+        report = robocache.ingest(tmp_path / "z.zarr", tmp_path / "cache", rate_hz=10)
+        stream = "qpos"
+    assert robocache.open(tmp_path / "cache")[stream].attributes.get("units") == units
+    left = {one.what: one.reason for one in report.left_out}
+    assert (f"{stream}: attribute {name}" in left) == (units is None)
+    assert ("attribute joint_units of a group" in left) == (form == "hdf5" and units is None)
+
+
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("append", [False, True])
 def test_a_file_without_units_goes_with_those_that_have_some(append, first, tmp_path):

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from ...feature_names import own_names, own_units
-from ..declared import Depth, say_colors, unpacked
+from ...feature_names import own_names
+from ..declared import Depth, say_colors, units_of, unpacked
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
@@ -213,7 +213,9 @@ class Column:
             self.notes.leave_out(self.stream, f"{rows}: neither frames nor at most {_MOST_FEATURES} numbers")
         else:
             names = own_names(self.stream, shape, self.dataset.attributes, self.dataset.above)
-            attributes = {**self.clock.attributes, **own_units(self.dataset.attributes, math.prod(shape))}
+            own, above = self.dataset.attributes, self.dataset.above
+            units = units_of(self.stream, math.prod(shape), own, above, self.notes)
+            attributes = {**self.clock.attributes, **units}
             for start, stop, stored in self._parts():
                 values, more = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
                 yield (
