@@ -24,6 +24,7 @@ from ..feature_names import (
     may_say_unit,
     names_for,
     names_joints,
+    own_names,
     own_units,
     units_of_names,
 )
@@ -348,28 +349,30 @@ def _restarts(values: np.ndarray, is_time: bool) -> np.ndarray:
     return falls
 
 
-# ---- units ----
+# ---- names and units of one stream ----
 
 
-def units_of(
-    stream: str, features: int, own: Mapping[str, Any], above: Sequence[Mapping[str, Any]], notes: Notes
-) -> dict[str, Any]:
-    """Returns the attribute `units` that a stream's own attributes say. Reports units that they, or those of groups above, say in a
-    way that does not tell of which features."""
-    found = own_units(own, features)
-    hint = "units in a mapping says them"
+def features_of(
+    stream: str, shape: Sequence[int], own: Mapping[str, Any], above: Sequence[Mapping[str, Any]], notes: Notes
+) -> tuple[list[str] | None, dict[str, Any]]:
+    """Returns the names of a stream's features and its attribute `units`, as its own attributes or those of groups above say them, the
+    next group first. Reports its own names that are not as many, and units that do not tell of which features they are."""
+    features = math.prod(shape)
+    names, units = own_names(stream, shape, own, above), own_units(own, features)
+    for name, listed in declared_names(own).items() if names is None else ():
+        notes.leave_out(f"{stream}: attribute {name}", f"{len(listed)} names, but a row has {features} features")
     for name, value in own.items():
-        if _says_unit(name) and not (found and name.lower() in ("units", "unit")):
-            notes.leave_out(
-                f"{stream}: attribute {name}", f"{value!r:.60}: not taken for units of its {features} features; {hint}"
-            )
-    for attributes in () if found else above:
+        if _says_unit(name) and not (units and name.lower() in ("units", "unit")):
+            notes.leave_out(f"{stream}: attribute {name}", _no_units(value, f"its {features} features"))
+    for attributes in () if units else above:
         for name, value in attributes.items():
             if _says_unit(name):
-                notes.leave_out(
-                    f"attribute {name} of a group", f"{value!r:.60}: not taken for units of the streams in it; {hint}"
-                )
-    return found
+                notes.leave_out(f"attribute {name} of a group", _no_units(value, "the streams in it"))
+    return names, units
+
+
+def _no_units(value: Any, of: str) -> str:
+    return f"{value!r:.60}: not taken for units of {of}; units in a mapping says them"
 
 
 def _says_unit(name: str) -> bool:

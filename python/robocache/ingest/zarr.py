@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -15,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import FileError
-from ..feature_names import declares, declaring, may_name, own_names
-from .declared import PACKING, Depth, may_say_colors, say_colors, units_of, unpacked
+from ..feature_names import declares, declaring, may_name
+from .declared import PACKING, Depth, features_of, may_say_colors, say_colors, unpacked
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
 from .images import is_image_of_16_bits, store_pixels
@@ -314,9 +313,8 @@ def _samples(
         depth = Depth.of(name, rows.dtype, array.attributes, (), array.where, notes)
         images = store_pixels(name, time_ns, depth.pixels(name, rows, notes), options, clock, notes)
         return images if depth.to_metres else replace(images, unit_m=depth.unit_m)
-    names = own_names(_name(array), rows.shape[1:], array.attributes, ())
+    names, units = features_of(_name(array), rows.shape[1:], array.attributes, (), notes)
     values, more = unpacked(_name(array), rows, array.attributes, notes)
-    units = units_of(_name(array), math.prod(rows.shape[1:]), array.attributes, (), notes)
     return Rows(time_ns, values, names, clock, units | more)
 
 

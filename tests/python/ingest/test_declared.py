@@ -368,9 +368,15 @@ def test_units_of_hdf5_are_attributes_of_its_streams_and_others_refused(at, tmp_
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
 @pytest.mark.parametrize(
     ("name", "value", "units"),
-    [("Units", "deg", "deg"), ("UNIT", "rad", "rad"), ("angle_unit", "deg", None), ("units", ["m", "s"], None)],
+    [
+        ("Units", "deg", "deg"),
+        ("UNIT", "rad", "rad"),
+        ("angle_unit", "deg", None),
+        ("units", ["m", "s"], None),
+        ("joint_names", ["a", "b"], None),
+    ],
 )
-def test_units_that_an_attribute_says_are_taken_or_named(name, value, units, form, tmp_path):
+def test_units_and_names_that_an_attribute_says_are_taken_or_named(name, value, units, form, tmp_path):
     if form == "hdf5":
         with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
             file["action"] = np.zeros((3, 2))

@@ -16,8 +16,7 @@ from typing import Any, Literal
 import h5py
 import numpy as np
 
-from ...feature_names import own_names
-from ..declared import Depth, say_colors, units_of, unpacked
+from ..declared import Depth, features_of, say_colors, unpacked
 from ..formats import CameraOptions
 from ..images import Images, Kinds, Storage, encode, is_image_of_16_bits
 from ..rate import nominal_time_ns
@@ -212,9 +211,8 @@ class Column:
             rows = f"rows of {list(shape)} {dtype}"
             self.notes.leave_out(self.stream, f"{rows}: neither frames nor at most {_MOST_FEATURES} numbers")
         else:
-            names = own_names(self.stream, shape, self.dataset.attributes, self.dataset.above)
             own, above = self.dataset.attributes, self.dataset.above
-            units = units_of(self.stream, math.prod(shape), own, above, self.notes)
+            names, units = features_of(self.stream, shape, own, above, self.notes)
             attributes = {**self.clock.attributes, **units}
             for start, stop, stored in self._parts():
                 values, more = unpacked(self.stream, stored, self.dataset.attributes, self.notes)
