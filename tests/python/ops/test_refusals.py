@@ -1,4 +1,4 @@
-"""Rule 17: what each operation refuses: the argument by its name, by the class of the error, before anything is written."""
+"""Rules 15 to 17: what each operation refuses: the argument by its name, by the class of the error, before anything is written."""
 
 import re
 from decimal import Decimal
@@ -397,6 +397,94 @@ def test_rule_17_every_name_that_a_refusal_lists_is_taken(call, name):
             call(**{name: one})
         except robocache.Error as error:  # a rotation of two features, say
             assert not re.search(rf"{name}: expected .*, got '{one}", str(error)), error
+
+
+# ---- Rule 16: memory that a call writes ----
+
+
+def fuse_second(values, times, target_times, scale=None, shift=None, first_on=None, **options):
+    """Of a second stream, behind one on a device."""
+    device = first_on or target_times.device
+    first = torch.zeros(1, 4, 1, device=device), torch.arange(4.0, device=device)
+    two = {name: {"b": x} for name, x in (("scale", scale), ("shift", shift)) if x is not None}
+    return robocache.fuse_multimodal({"a": first, "b": (values, times)}, target_times, **two, **options)
+
+
+SHAPES = {
+    resample: {"values": (1, 4, 2), "times": (4,), "target_times": (4,), "out": (1, 4, 2)},
+    fuse_second: {
+        "values": (1, 4, 2), "times": (4,), "target_times": (4,), "scale": (2,), "shift": (2,), "out": (1, 4, 3)
+    },
+    voxelize: {"points": (6, 3), "features": (6, 2), "out": (2, 2, 2, 2)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [(call, name) for call, of in SHAPES.items() for name in of if name != "out"]
+)
+def test_rule_16_out_overlaps_nothing_that_is_read(device, call, name):
+    storage = torch.zeros(4096, device=device)
+    pieces = {
+        of: storage[100 * i :][: np.prod(shape)].view(shape) for i, (of, shape) in enumerate(SHAPES[call].items())
+    }
+    begin, size = pieces["out"].storage_offset(), pieces["out"].numel()
+    length = pieces[name].numel()
+    for at in (begin - length, begin + size):
+        call(**pieces | {name: storage[at : at + length].view(SHAPES[call][name])})
+    for at in (begin - length + 1, begin, begin + size - 1):
+        with pytest.raises(robocache.ArgumentError, match=rf"^out: overlaps .*\b{name}\b"):
+            call(**pieces | {name: storage[at : at + length].view(SHAPES[call][name])})
+
+
+def test_rule_16_outs_lie_over_neither_themselves_nor_one_another(device):
+    arrays = on(device, {"values": VALUES, "times": TIMES})
+    clouds = on(device, {"points": POINTS, "features": np.ones((5, 1), np.int32)})
+    half, both = torch.zeros(1, 4, 2, device=device), torch.empty(12, dtype=torch.int32, device=device)
+    outs = {"min": both[:8].view(2, 2, 2, 1), "max": both[4:].view(2, 2, 2, 1)}
+    gaps = torch.empty(2, 2, 4, dtype=torch.int32, device=device)[..., :2]
+    two = {"streams": {name: tuple(arrays.values()) for name in "ab"}, "target_times": arrays["times"]}
+    for match, call, given in (
+        ("^out: ", resample, {**arrays, "target_times": arrays["times"], "out": half[:, :1].expand(1, 4, 2)}),
+        ("^out: ", fuse_two, {**two, "out": torch.zeros(1, 4, 1, device=device).expand(1, 4, 4)}),
+        (r"^streams\['b'\].out: ", fuse_two, {**two, "output": "dict", "out": {"a": half, "b": half}}),
+        ("^out: ", voxelize, {**clouds, "mode": "count", "out": gaps}),
+        (r"out\['max'\].*out\['min'\]", voxelize, {**clouds, "mode": ["min", "max"], "out": outs}),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=match):
+            call(**given)
+
+
+def test_rule_16_out_is_writable():
+    out = VALUES.copy()
+    out.flags.writeable = False
+    for call, given in (
+        (resample, {"out": out}),
+        (fuse_two, {"output": "dict", "out": {"a": VALUES.copy(), "b": out}}),
+    ):
+        with pytest.raises(robocache.ArgumentError, match=r"\bout\b.*read-only"):
+            call(**given)
+
+
+@pytest.mark.parametrize(
+    ("call", "elsewhere"),
+    [
+        *((resample, name) for name in ("times", "target_times", "lengths", "out")),
+        *(
+            (fuse_second, name)
+            for name in ("values", "times", "target_times", "scale", "lengths", "target_lengths", "out")
+        ),
+        *((voxelize, name) for name in ("features", "out")),
+    ],
+)
+def test_rule_16_everything_is_on_one_device(cuda, call, elsewhere):
+    arrays = {name: torch.zeros(shape, device=cuda) for name, shape in SHAPES[call].items()}
+    if call is not voxelize:
+        arrays |= {name: torch.tensor([4], device=cuda) for name in ("lengths", "target_lengths")}
+    arrays[elsewhere] = arrays[elsewhere].cpu()
+    if call is fuse_second:
+        arrays |= {"lengths": [None, arrays["lengths"]], "first_on": cuda}
+    with pytest.raises(robocache.ArgumentError, match=rf"(?s)(?=.*\b{elsewhere}\b)(?=.*cpu)(?=.*cuda)"):
+        call(**arrays)
 
 
 # ---- Text that is none ----

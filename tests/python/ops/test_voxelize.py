@@ -97,37 +97,7 @@ def test_this_is_the_documented_example():
     assert_same_bits(dropped, np.array(1))
 
 
-# ---- Arguments: rules 16 to 18 ----
-
-
-def test_rule_16_out_has_no_gaps(device):
-    gaps = torch.empty(3, 4, 40, dtype=torch.int32, device=device)[..., :37]
-    with pytest.raises(robocache.ArgumentError, match=r"^out: "):
-        robocache.voxelize_pointcloud(torch.rand(10, 3, device=device), mode="count", out=gaps, **GRID)
-
-
-def test_rule_16_out_overlaps_nothing_that_is_read(device):
-    memory = torch.zeros(3 * 1000, device=device)
-    points = memory.view(1000, 3)
-    grid = {"grid_min": (0, 0, 0), "voxel_size": 1, "grid_size": (10, 10, 10)}
-    with pytest.raises(robocache.ArgumentError, match=r"out.*points"):
-        robocache.voxelize_pointcloud(
-            points, mode="count", out=memory.view(torch.int32)[:1000].view(10, 10, 10), **grid
-        )
-    both = torch.empty(1500, dtype=torch.int32, device=device)
-    outs = {"min": both[:1000].view(10, 10, 10, 1), "max": both[500:].view(10, 10, 10, 1)}
-    with pytest.raises(robocache.ArgumentError, match=r"out\['max'\].*out\['min'\]"):
-        robocache.voxelize_pointcloud(
-            points, torch.zeros(1000, 1, dtype=torch.int32, device=device), mode=["min", "max"], out=outs, **grid
-        )
-
-
-def test_rule_16_everything_lies_on_one_device(cuda):
-    points = torch.zeros(4, 3, device=cuda)
-    with pytest.raises(robocache.ArgumentError, match=r"features.*cuda:0.*cpu"):
-        robocache.voxelize_pointcloud(points, torch.zeros(4, 1), mode="sum", **GRID)
-    with pytest.raises(robocache.ArgumentError, match=r"out.*cuda:0.*cpu"):
-        robocache.voxelize_pointcloud(points, mode="count", out=torch.empty(3, 4, 37, dtype=torch.int32), **GRID)
+# ---- Arguments: rule 18 ----
 
 
 def test_rule_18_numpy_in_numpy_out(rng):
