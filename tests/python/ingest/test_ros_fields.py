@@ -811,7 +811,7 @@ def test_rows_of_two_publishers_at_once_are_held_and_it_is_said(write, name, pub
     assert not held or "2 publishers" in report.assumed[0].reason
 
 
-def test_joints_and_transforms_of_two_declared_publishers_are_held_too(tmp_path):
+def test_joints_of_two_declared_publishers_are_held_and_transforms_are_said(tmp_path):
     kinds = {"/joints": "sensor_msgs/msg/JointState", "/tf": "tf2_msgs/msg/TFMessage"}
     with (tmp_path / "a.mcap").open("wb") as file:
         writer = Writer(file)
@@ -837,8 +837,10 @@ def test_joints_and_transforms_of_two_declared_publishers_are_held_too(tmp_path)
     report = robocache.ingest(tmp_path / "a.mcap", tmp_path / "cache")
     streams = robocache.open(tmp_path / "cache").streams
     assert streams["/joints/position"].attributes["methods"] == [[0, 1, "previous"]]
-    assert streams["/tf/map/base"].attributes["methods"] == [[0, 7, "previous"]]
-    assert ["/joints"] in [one.streams for one in report.assumed]
+    assert streams["/tf/map/base"].attributes["methods"] == [[3, 7, "slerp"]]
+    said = {one.what: one.reason for one in report.assumed}
+    assert said["one stream of /joints"].endswith("rows are held")
+    assert said["frames of /tf"].endswith("each pair of frames is taken as one publisher's")
 
 
 @pytest.mark.parametrize(("orders", "held"), [("0101101", True), ("0001111", False)])

@@ -306,13 +306,14 @@ class Subjects:
         if len(self.publishers) < 2 or len(self._topics) != 1:
             return
         (topic,) = self._topics.values()
-        topic.origin.is_held = True
         said = ", ".join(self.publishers[:4]) + ", ..." * (len(self.publishers) > 4)
-        self._origin.notes.assume(
-            f"one stream of {self._origin.topic}",
-            f"{len(self.publishers)} publishers ({said}) wrote to it at the same time, and its messages do not say which: rows are held",
-            self._origin.topic,
-        )
+        said = f"{len(self.publishers)} publishers ({said}) wrote to it at the same time"
+        if topic.form == "transforms":  # most often each of frames of its own
+            what, why = "frames", f"{said}: each pair of frames is taken as one publisher's"
+        else:
+            topic.origin.is_held = True
+            what, why = "one stream", f"{said}, and its messages do not say which: rows are held"
+        self._origin.notes.assume(f"{what} of {self._origin.topic}", why, self._origin.topic)
 
     def _see_orders(self, batch: Batch) -> None:
         """Counts the orders in which messages list the same joints."""
