@@ -198,6 +198,7 @@ def section(path: Path, content: dict, said: set[str]) -> str:
         "".join(one for one in explained if one not in said),
         verdict(content),
         saving(content),
+        deviation(path),
         source(path, content),
         loading(content),
     ]
@@ -261,6 +262,20 @@ def loading(content: dict) -> str:
     )
 
 
+def deviation(path: Path) -> str:
+    """What a policy's commands keep of a joint's deviation, below the arms that it explains."""
+    found = json.loads((HERE.parent / "bench/results/aloha-training-deviation.json").read_text())
+    if path.stem != "training-aloha-actions":
+        return ""
+    moved, step = f"{1000 * found['deviation_rad']:.0f} mrad", found["steps"][-1]
+    per_step, absolute = (f"{100 * found['kept'][way][-1]:.0f} %" for way in ("per-step", "absolute"))
+    return (
+        f"What relative commands lack is correction: if joints are moved by {moved} (standard deviation), the command of step {step} goes along "
+        f"by {per_step} of that with per-step, by {absolute} with absolute. One seed of each, trained less than those above "
+        "([aloha-training-deviation.json](../bench/results/aloha-training-deviation.json)).\n"
+    )
+
+
 def saving(content: dict) -> str:
     """A sentence where only some of the runs tell the saving of checkpoints from waiting."""
     counted = {one["seed"]: one.get("saving_s") is None for one in content["arms"]}
@@ -308,7 +323,9 @@ def rollouts(example: str) -> str:
         return ""
     moving = picture.with_suffix(".gif")
     shown = f"![Rollouts, with the failures in them]({(moving if moving.exists() else picture).name})\n"
-    words = "One policy: up to 8 failures, red, and successes, green"
+    from PIL import Image
+
+    words = Image.open(picture).info.get("Description", "One policy: up to 8 failures, red, and successes, green")
     still = f"\n{words} ([their last moments]({picture.name})).\n" if moving.exists() else f"\n{words}.\n"
     return shown + still
 

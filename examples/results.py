@@ -201,14 +201,21 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def film(
-    path: str | os.PathLike, rollouts: Sequence[Sequence[np.ndarray]], successes: Sequence[bool], *, fps: float
+    path: str | os.PathLike,
+    rollouts: Sequence[Sequence[np.ndarray]],
+    successes: Sequence[bool],
+    *,
+    fps: float,
+    words: str | None = None,
 ) -> None:
     """Writes 16 rollouts as a moving grid, PATH.gif, and their last moments, PATH.png: frames are green where they succeed, else red.
 
     Args:
         rollouts: of each the frames, uint8 [height, width, 3]; it stands still at its last one.
+        words: what docs/training.md says of it, if not that it is one policy's.
     """
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
     columns, edge = 4, 3
     moments = []
@@ -223,7 +230,10 @@ def film(
         tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
         rows = [np.concatenate(tiles[k : k + columns], 1) for k in range(0, len(tiles), columns)]
         moments.append(Image.fromarray(np.concatenate(rows)))
-    moments[-1].save(Path(path).with_suffix(".png"), optimize=True)
+    description = PngInfo()
+    if words is not None:
+        description.add_text("Description", words)
+    moments[-1].save(Path(path).with_suffix(".png"), optimize=True, pnginfo=description)
     palette = moments[-1].quantize(96)
     few = [moment.quantize(palette=palette, dither=Image.Dither.NONE) for moment in moments]
     times = [round(1000 / fps)] * (len(few) - 1) + [2500]

@@ -65,17 +65,42 @@ def train(given):
         learn.train(loader, arm, folder, steps=given.steps, seed=seed, device=given.device)
 
 
+def load(given, folder):
+    trained = torch.load(folder / "checkpoint.pt", weights_only=True, map_location=given.device)
+    policy = learn.Policy()
+    policy.load_state_dict(trained["policy"])
+    return policy, trained
+
+
+def film(given):
+    """Draws the first 8 parts as rows and as clocks reach them, at the longest delay."""
+    delay, films, near = given.delays_ms[-1], [], []
+    for arm in ("rows", "clocks"):
+        folder = (
+            given.folder
+            / "runs"
+            / (f"clocks-{given.seeds[0]}" if arm == "clocks" else f"{arm}-{delay}ms-{given.seeds[0]}")
+        )
+        policy, trained = load(given, folder)
+        misses, _, made = drive.roll_out(
+            policy, folder / "spec.json", arm, delay, rollouts=8, seed=given.rollouts_seed, device=given.device,
+            note=f"film of {folder.name}", filmed=8,
+        )  # fmt: skip
+        films += made
+        near += [miss < 1e3 * belt.NEAR_M for miss in misses]
+    words = f"The same 8 parts, {delay} ms: rows above, clocks below, after {trained['done']} steps of training; red where the tip missed"
+    results.film(given.film, films, near, fps=7.5, words=words)
+
+
 def evaluate(given):
     for arm, trained_delay, _, folder in runs_of(given):
         for delay in given.delays_ms if arm == "clocks" else [trained_delay]:
             file = folder / f"evaluated_{delay}ms.json"
-            trained = torch.load(folder / "checkpoint.pt", weights_only=True, map_location=given.device)
+            policy, trained = load(given, folder)
             key = {"step": trained["done"], "rollouts": given.rollouts, "seed": given.rollouts_seed}
             if file.exists() and key.items() <= json.loads(file.read_text()).items():
                 continue
-            policy = learn.Policy()
-            policy.load_state_dict(trained["policy"])
-            misses, ages = drive.roll_out(
+            misses, ages, _ = drive.roll_out(
                 policy, folder / "spec.json", arm, delay, rollouts=given.rollouts, seed=given.rollouts_seed,
                 device=given.device, note=f"rollouts of {folder.name} at {delay} ms",
             )  # fmt: skip
@@ -85,6 +110,8 @@ def evaluate(given):
                 "miss_mm": [round(miss, 3) for miss in misses],
                 "ages_ms": {age: counted[age] for age in sorted(counted)},
             }))  # fmt: skip
+    if given.film:
+        film(given)
 
 
 def compare(given):
@@ -162,6 +189,9 @@ def main(arguments=None):
         else:
             command.add_argument("--rollouts", type=int, default=200)
             command.add_argument("--rollouts-seed", type=int, default=1_000_000, help="of parts and delays (1000000)")
+            command.add_argument(
+                "--film", type=Path, help="draw 8 rollouts each of rows and clocks: FILM.png and FILM.gif"
+            )
     given = parser.parse_args(arguments)
     torch.set_num_threads(getattr(given, "threads", 1))
     given.function(given)

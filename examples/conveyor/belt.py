@@ -58,12 +58,24 @@ class Camera:
         self.renderer = mujoco.Renderer(self.model, HEIGHT, WIDTH)
         self.renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
         self.renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        self.above = None
 
     def png(self, data):
         self.renderer.update_scene(data, "belt")
         file = io.BytesIO()
         Image.fromarray(self.renderer.render()).save(file, "png", compress_level=1)
         return file.getvalue()
+
+    def close_up(self, data):
+        """Returns what lies around the part, from above, a millimetre a pixel: uint8 [96, 96, 3]."""
+        if self.above is None:
+            self.above = mujoco.Renderer(self.model, 96, 96)
+            self.model.vis.global_.fovy = 0.096
+            self.view = mujoco.MjvCamera()
+            self.view.azimuth, self.view.elevation, self.view.distance, self.view.orthographic = 90, -90, 1, 1
+        self.view.lookat[:] = [*data.qpos[:2], 0]
+        self.above.update_scene(data, self.view)
+        return self.above.render()
 
 
 class Episode:

@@ -9,6 +9,7 @@ from examples.conveyor.learn import ACTIONS_S, ages_of
 from examples.results import Progress
 from robocache import Spec, live
 
+FILM_FROM_S = 0.5
 FINE_S = np.arange(0, ACTIONS_S[-1], 0.001)  # a chunk's commands change in straight lines between its steps
 
 
@@ -26,6 +27,7 @@ class Robot:
         self.chunks = live.Chunks("newest")
         self.command = episode.data.ctrl[:2].copy()
         self.pushed, self.ages_ms = 0, []
+        self.film, self.over = [], False  # the last moments until the tip touches
 
     def window(self):
         """Returns the policy's window every 1/30 s; None before the first frame.
@@ -66,8 +68,9 @@ class Robot:
         self.episode.advance(self.command)
 
 
-def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note):
-    """Lets the policy reach `rollouts` parts, side by side. Returns the misses in mm and the ages of the newest frames in ms."""
+def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note, filmed=0):
+    """Lets the policy reach `rollouts` parts, side by side. Returns the misses in mm, the ages of the newest frames in ms, and the
+    films of the first `filmed` rollouts."""
     spec, camera = Spec.load(spec_path), Camera()
     robots = [Robot(Episode(camera, [seed, number]), spec, arm, delay_ms / 1e3) for number in range(rollouts)]
     progress = Progress(note, int(SECONDS * STEPS_HZ))
@@ -85,8 +88,12 @@ def roll_out(policy, spec_path, arm, delay_ms, *, rollouts, seed, device, note):
                     robot.take(window["time_ns"], chunk)
         for robot in robots:
             robot.advance()
+        for robot in robots[:filmed]:
+            if step >= FILM_FROM_S * STEPS_HZ and step % ROW_STEPS == 0 and not robot.over:
+                robot.film.append(robot.episode.camera.close_up(robot.episode.data))
+                robot.over = robot.episode.missed_m is not None
         progress.show(step)
     progress.done = progress.total
     misses = [1e3 * robot.episode.missed_m for robot in robots]
     progress.end()
-    return misses, [age for robot in robots for age in robot.ages_ms]
+    return misses, [age for robot in robots for age in robot.ages_ms], [robot.film for robot in robots[:filmed]]

@@ -2,9 +2,10 @@
 
 
 def draw(plt, contents):
-    """Returns a figure of result files, one for each delay: how old frames were, and how often each arm's tool came how close."""
-    figure, (ages, *panels) = plt.subplots(
-        1, 1 + len(contents), figsize=(4 * (1 + len(contents)), 3.4), layout="constrained"
+    """Returns a figure of result files, one for each delay: how old frames were, the loss at the longest delay, and how often each
+    arm's tool came how close."""
+    figure, (ages, loss, *panels) = plt.subplots(
+        1, 2 + len(contents), figsize=(3.6 * (2 + len(contents)), 3.2), layout="constrained"
     )
     for number, content in enumerate(contents):
         counts = dict.fromkeys(range(0, 200, 10), 0)
@@ -38,6 +39,25 @@ def draw(plt, contents):
             xlim=(1, 12),
         )
     panels[0].legend(frameon=False)
-    for axes in (ages, *panels):
+    for color, name in enumerate(dict.fromkeys(one["name"] for one in contents[-1]["arms"])):
+        steps, losses = zip(
+            *(zip(*one["losses"], strict=True) for one in contents[-1]["arms"] if one["name"] == name), strict=True
+        )
+        of_step = list(zip(*losses, strict=True))
+        loss.fill_between(
+            steps[0],
+            [min(of) for of in of_step],
+            [max(of) for of in of_step],
+            color=f"C{color}",
+            alpha=0.2,
+            linewidth=0,
+        )
+        loss.plot(steps[0], [sum(of) / len(of) for of in of_step], color=f"C{color}", label=name)
+    loss.set(
+        xlabel=f"steps of training, at {contents[-1]['delay_ms']} ms",
+        ylabel="loss since the checkpoint before",
+        yscale="log",
+    )
+    for axes in (ages, loss, *panels):
         axes.spines[["top", "right"]].set_visible(False)
     return figure

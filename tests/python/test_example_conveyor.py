@@ -14,6 +14,8 @@ import robocache
 for needed in ("mujoco", "torch", "PIL"):
     pytest.importorskip(needed)
 
+from PIL import Image  # noqa: E402
+
 CHECKOUT = Path(__file__).parents[2]
 LONG = rounds(1) > 1
 EPISODES = 40 if LONG else 6
@@ -68,7 +70,14 @@ def test_clocks_come_closer_than_rows(recorded, tmp_path):
     checkpoint = (recorded / "runs/clocks-0/checkpoint.pt").read_bytes()
     run("train", recorded, *arms, "--steps", steps)
     assert (recorded / "runs/clocks-0/checkpoint.pt").read_bytes() == checkpoint  # nothing is left to do
-    run("evaluate", recorded, *arms, "--rollouts", rollouts)
+    run("evaluate", recorded, *arms, "--rollouts", rollouts, "--film", tmp_path / "film")
+    for file in (tmp_path / "film.png", tmp_path / "film.gif"):
+        picture = Image.open(file)
+        assert picture.size == (4 * 96, 4 * 96)
+    assert picture.n_frames > 10
+    assert (
+        f"60 ms: rows above, clocks below, after {steps} steps" in Image.open(tmp_path / "film.png").info["Description"]
+    )
     table = run("compare", recorded, *arms, "--out", tmp_path).stdout
     assert "60 ms rows" in table and "60 ms clocks" in table
     rows, clocks = json.loads((tmp_path / "training-conveyor-60ms.json").read_text())["arms"]

@@ -1,0 +1,69 @@
+"""How much of a joint's deviation a trained policy keeps in its commands. What it keeps is not corrected.
+
+    python -m examples.aloha.deviation --folder aloha --result bench/results/aloha-training-deviation.json
+
+It needs policies from joints and cube: train --policy mlp --actions absolute, and the same with per-step.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+
+from examples import results
+
+from .episode import ACTION, STATE
+from .train import RELATIVE, checkpoints, load, make_loader
+
+DEVIATION_RAD = 0.01
+STEPS = (0, 12, 24)  # of a chunk
+
+
+def kept(path, run, way, seed=0):
+    """Moves the joints of 2,048 demonstrated moments at random, and returns the share of that by which commands move along, a
+    number for each of STEPS."""
+    loader = make_loader(path, camera=False, batch_size=2048, device="cpu", seed=seed, way=way)
+    policy = load(checkpoints(run)[-1])
+    batch = next(loader)
+    state = loader.unnormalize(STATE, batch[STATE])
+    arms = torch.tensor(RELATIVE.mask)  # without the grippers
+    moved = DEVIATION_RAD * torch.randn(state.shape, generator=torch.Generator().manual_seed(seed)) * arms
+
+    def commands(state):
+        given = batch | {STATE: loader.normalize(STATE, state), f"{ACTION}_base": state}
+        with torch.no_grad():
+            numbers = policy.predict_action_chunk(given)
+        if way == "absolute":
+            return loader.unnormalize(ACTION, numbers)
+        return loader.to_absolute(ACTION, numbers, given)
+
+    difference = commands(state + moved) - commands(state)
+    return [float((difference[:, step] * moved).sum() / moved.square().sum()) for step in STEPS]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default="aloha")
+    parser.add_argument("--result", type=Path, required=True)
+    given = parser.parse_args()
+    demonstrations = given.folder / "demonstrations"
+    runs = {"per-step": given.folder / "mlp-per-step-0", "absolute": given.folder / "mlp-0"}
+    trained = torch.load(checkpoints(runs["absolute"])[-1], weights_only=True)
+    expert = json.loads((given.folder / "demonstrations.json").read_text())
+    found = {
+        "machine": results.machine(),
+        "commit": results.checkout_commit(),
+        "versions": results.versions(["numpy", "torch", "mujoco"]),
+        "command": f"python -m examples.aloha record --episodes {expert['episodes']} --no-camera; train --policy mlp "
+        f"{trained['trained_with']} --actions absolute, then per-step; python -m examples.aloha.deviation",
+        "deviation_rad": DEVIATION_RAD,
+        "steps": STEPS,
+        "kept": {way: kept(demonstrations, run, way) for way, run in runs.items()},
+    }
+    given.result.write_text(json.dumps(found, indent=1) + "\n")
+    print(found["kept"])
+
+
+if __name__ == "__main__":
+    main()
