@@ -270,7 +270,7 @@ def deviation(path: Path) -> str:
     moved, step = f"{1000 * found['deviation_rad']:.0f} mrad", found["steps"][-1]
     per_step, absolute = (f"{100 * found['kept'][way][-1]:.0f} %" for way in ("per-step", "absolute"))
     return (
-        f"What relative commands lack is correction: if joints are moved by {moved} (standard deviation), the command of step {step} goes along "
+        f"Relative commands correct less: if joints are moved by {moved} (standard deviation), the command of step {step} goes along "
         f"by {per_step} of that with per-step, by {absolute} with absolute. One seed of each, trained less than those above "
         "([aloha-training-deviation.json](../bench/results/aloha-training-deviation.json)).\n"
     )
