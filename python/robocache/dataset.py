@@ -20,6 +20,7 @@ import numpy as np
 from . import _lib, errors, frames
 from ._check import number, truth, whole, wholes
 from ._printable import count
+from .actions.declared import is_absolute
 from .conditions import as_expression, true_rows
 from .notebook import ROWS, table_html, title_html
 
@@ -100,6 +101,7 @@ _LACKING: Any = None  # a field that these statistics lack
 
 
 RECORDED = "recorded values"
+_FACTS = ("of", "names", "units", "absolute")
 
 
 class _Fields(NamedTuple):
@@ -132,6 +134,7 @@ class Stats(_Fields):
     of: str | None = None
     names: list[str] | None = None
     units: str | list[str] | None = None
+    absolute: bool | None = None
 
     def __new__(
         cls,
@@ -139,6 +142,7 @@ class Stats(_Fields):
         of: str | None = None,
         names: Sequence[str] | None = None,
         units: str | list[str] | None = None,
+        absolute: bool | None = None,
         **named: Any,
     ) -> Stats:
         made = super().__new__(cls, *fields, **{name: x for name, x in named.items() if name in cls._fields})
@@ -149,10 +153,17 @@ class Stats(_Fields):
             vars(made)["names"] = list(names)
         if units:
             vars(made)["units"] = units
+        if absolute is not None:
+            vars(made)["absolute"] = absolute
         return made
 
     def _asdict(self) -> dict[str, Any]:
-        return super()._asdict() | {name: x for name, x in vars(self).items() if name not in ("of", "names", "units")}
+        return super()._asdict() | {name: x for name, x in vars(self).items() if name not in _FACTS}
+
+
+def _facts_of(stream: Stream) -> dict[str, Any]:
+    said = stream.attributes
+    return {"of": RECORDED, "names": stream.names, "units": said.get("units"), "absolute": is_absolute(said)}
 
 
 def quantile_fields(quantiles: Sequence[float]) -> tuple[np.ndarray, list[str]]:
@@ -408,7 +419,7 @@ class Stream:
             )
             table = _lib.to_numpy(found).reshape(table.shape)
             table.flags.writeable = False
-        return Stats(*table, of=RECORDED, names=self.names, units=self.attributes.get("units"))
+        return Stats(*table, **_facts_of(self))
 
     @property
     def _stored_stats(self) -> np.ndarray:
@@ -666,8 +677,7 @@ class Dataset:
         index = _dataset_index_of(self._handle, stream.name)
         found = _dataset_statistics(self._handle, index, _lib.from_numpy(episodes), _lib.from_numpy(quantiles))
         arrays = _lib.to_numpy(found).reshape(-1, *stream.shape)
-        units = stream.attributes.get("units")
-        return Stats(**dict(zip(fields, arrays, strict=True)), of=RECORDED, names=stream.names, units=units)
+        return Stats(**dict(zip(fields, arrays, strict=True)), **_facts_of(stream))
 
     def _selectable(self) -> pyarrow.Table:
         """Returns `episodes` with the further columns of :meth:`select`."""

@@ -21,6 +21,7 @@ from .actions.declared import (
     check_declared,
     declared_relative,
     degrees_of,
+    is_absolute,
     relative_names,
     straight_angles,
     subtracted_rotations,
@@ -32,6 +33,7 @@ from .feature_names import check_orders, compare, note_of_units
 from .feature_words import in_one_spelling
 from .image_options import ImageOptions
 from .norm_stats import MIN_SPREAD, as_stats, check_names, misfits, warn_of_misfits
+from .norm_stats import check_absolute as check_absolute_stats
 from .norm_stats import check_units as check_units_of_stats
 from .options import Anchors, Memory, Moment, Normalization, Ranks, Window
 from .sources import (
@@ -634,6 +636,9 @@ def _stats(
                 of_stream = f"the stream '{stream.name}'"
                 check_names(f"{name}[{key!r}]", stats.names, stream.names, of_stream)
                 check_units_of_stats(f"{name}[{key!r}]", stats.units, stream.attributes.get("units"), of_stream)
+                if not windows[key].convert:
+                    expected = is_absolute(stream.attributes)
+                    check_absolute_stats(f"{name}[{key!r}]", stats.absolute, expected, of_stream)
             fields = {field: array for field, array in stats._asdict().items() if array is not None}
             table = np.stack([array.ravel() for array in fields.values()])
             steps = _steps_of(next(iter(fields.values())).shape, keys.numbers.get(key, []), windows.get(key))

@@ -51,7 +51,7 @@ def as_stats(name: str, value: Any) -> Stats:
         ArgumentError, ArgumentTypeError: naming the field, what was expected and what came.
     """
     of = getattr(value, "of", None)
-    names, units = (value.names, value.units) if isinstance(value, Stats) else (None, None)
+    about = value if isinstance(value, Stats) else Stats()
     if hasattr(value, "_asdict"):
         value = value._asdict()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -78,7 +78,7 @@ def as_stats(name: str, value: Any) -> Stats:
         if not (np.isfinite(count) & (count >= 0)).all():
             raise errors.ArgumentError(f"{name}.count: expected numbers of rows, got {count.min():g}")
         given["count"] = np.broadcast_to(count if count.shape == shape else count.reshape(()), shape)
-    return Stats(**given, of=of, names=names, units=units)
+    return Stats(**given, of=of, names=about.names, units=about.units, absolute=about.absolute)
 
 
 def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] | None, of: str) -> None:
@@ -97,6 +97,15 @@ def check_names(name: str, names: Sequence[str] | None, expected: Sequence[str] 
 
 # Stds of rows and of statistics that are so many times each other are of other units: degrees and radians are 57.
 _LARGER, _SMALLER = 5, 20
+
+
+def check_absolute(name: str, absolute: bool | None, expected: bool | None, of: str) -> None:
+    """Refuses statistics of relative values where absolute ones are expected, and the other way round, where both are known."""
+    if None not in (absolute, expected) and absolute is not expected:
+        got, wanted = ("absolute" if each else "relative" for each in (absolute, expected))
+        raise errors.ArgumentError(
+            f"{name}: expected statistics of {wanted} values, as of {of}, got those of {got} ones"
+        )
 
 
 def check_units(name: str, units: Any, expected: Any, of: str) -> None:
@@ -251,8 +260,12 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
             raise errors.ArgumentError(
                 f"{name}: expected statistics of the same values as {first}, those of {head.of}, got those of {part.of}"
             )
-        check_names(name, part.names, head.names, first)
-        check_units(name, part.units, head.units, first)
+    known: dict[str, Any] = {}  # by the first part that says it
+    for fact, check in (("names", check_names), ("units", check_units), ("absolute", check_absolute)):
+        said = {name: getattr(part, fact) for name, part in parts.items() if getattr(part, fact) is not None}
+        for before, known[fact] in [*said.items()][:1]:
+            for name, value in said.items():
+                check(name, value, known[fact], before)
     of = head.of if all(part.of for part in parts.values()) else None
     fields = list(dict.fromkeys(field for part in parts.values() for field in _fields(part)))
     common = [field for field in fields if all(getattr(part, field, None) is not None for part in parts.values())]
@@ -270,8 +283,9 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
     return Stats(
         **{field: numbers.reshape(shape) for field, numbers in merged.items()},
         of=of,
-        names=head.names,
-        units=head.units,
+        names=known.get("names"),
+        units=known.get("units"),
+        absolute=known.get("absolute"),
     )
 
 

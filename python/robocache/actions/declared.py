@@ -134,6 +134,11 @@ def declared_absolute(attributes: Mapping[str, Any]) -> str:
     )
 
 
+def is_absolute(attributes: Mapping[str, Any]) -> bool | None:
+    """Returns whether attributes declare a stream's numbers absolute; None if they do not say it."""
+    return False if declared_relative(attributes) else True if declared_absolute(attributes) else None
+
+
 def _declares_relative(key: str, value: Any) -> bool:
     if isinstance(value, str):
         return bool(_MODE.fullmatch(key) and feature_words.says_relative(value))

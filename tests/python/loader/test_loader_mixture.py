@@ -579,11 +579,16 @@ def test_sources_of_several_units_fill_no_key_together(one, other, words, tmp_pa
         assert robocache.merge_stats([source.dataset.stats for source in sources])["q"].count.tolist() == [8, 8]
         return
     first, second = (source.dataset for source in sources)
+    unsaid = of_unit(tmp_path / "unsaid", None).dataset
     for norm_stats in (first.stats, first.statistics([0]), robocache.merge_stats([first.stats, first.statistics([0])])):
         with pytest.raises(
             robocache.ArgumentError, match=r"stats\[1\]\['q'\]: expected statistics in the unit of stats"
         ):
             robocache.merge_stats([norm_stats, second.stats])
+        with pytest.raises(
+            robocache.ArgumentError, match=r"stats\[2\]\['q'\]: expected statistics in the unit of stats\[1\]"
+        ):
+            robocache.merge_stats([unsaid.stats, norm_stats, second.stats])
         given = robocache.Normalization(norm_stats=norm_stats)
         with pytest.raises(
             robocache.ArgumentError, match=r"norm_stats\['q'\]: expected statistics in the unit of the stream"
@@ -594,6 +599,26 @@ def test_sources_of_several_units_fill_no_key_together(one, other, words, tmp_pa
         robocache.Loader(sources, delta_timestamps={"q": None}, batch_size=8)
     apart = [sources[0], robocache.Source(sources[1].dataset, rename={"q": "other"}, anchor="other")]
     robocache.Loader(apart, delta_timestamps={"q": None, "other": None}, batch_size=4, missing="pad")
+
+
+def test_statistics_of_relative_values_are_none_of_absolute_ones(tmp_path):
+    caches = []
+    for absolute in (True, False, None):
+        with robocache.Writer(tmp_path / str(absolute)) as writer:
+            writer.stream("q", attributes={} if absolute is None else {"absolute": absolute})
+            with writer.episode() as episode:
+                episode.append("q", np.arange(4), np.arange(8.0).reshape(4, 2))
+        caches.append(robocache.open(tmp_path / str(absolute)))
+    absolute, relative, unsaid = caches
+    options = {"delta_timestamps": {"q": robocache.Window(normalize="mean_std")}, "batch_size": 4}
+    for stats in (relative.stats, relative.statistics([0]), robocache.merge_stats([relative.stats, unsaid.stats])):
+        with pytest.raises(robocache.ArgumentError, match=r"stats\[1\]\['q'\]: expected .* of relative values"):
+            robocache.merge_stats([stats, absolute.stats])
+        given = robocache.Normalization(norm_stats=stats)
+        with pytest.raises(robocache.ArgumentError, match=r"norm_stats\['q'\]: expected .* of absolute values"):
+            robocache.Loader(absolute, normalization=given, **options)
+        for dataset in (relative, unsaid):
+            next(robocache.Loader(dataset, normalization=given, **options))
 
 
 def with_names(path, names, column=None, shape=(2,), stream="q"):
