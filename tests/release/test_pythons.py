@@ -5,6 +5,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -62,6 +63,28 @@ def test_self_test(version, packages, tmp_path):
     assert versions["python"].startswith(version) and versions["torch"] is None
     if packages == "oldest":
         assert versions["numpy"].startswith("1.24.") and versions["apache-tvm-ffi"] == "0.1.9"
+
+
+def test_self_test_of_the_python_of_the_next_debian(tmp_path):
+    """With the shipped wheel: the library of this machine asks for its glibc's names."""
+    wheels = sorted((ROOT / "dist").glob(f"robocache_cpu-*_{platform.machine()}.whl"))
+    if not wheels or not shutil.which("debootstrap") or os.geteuid() != 0:
+        pytest.skip("NOT RUN: needs root, debootstrap and the wheel of ./dev wheel")
+    debian = tmp_path / "debian"
+    mirror = [
+        "http://deb.debian.org/debian",
+        "sid",
+    ]  # by the script of sid, since older ones of debootstrap do not know forky
+    bootstrap = ["debootstrap", "--variant=minbase", "--include=python3.14", "forky", debian, *mirror]
+    subprocess.run(bootstrap, check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--only-binary=:all:"]
+    platforms = [f"--platform=manylinux_2_{minor}_{platform.machine()}" for minor in (17, 24, 26, 27, 28)]
+    site = ["--python-version=3.14", *platforms, "--target", debian / "site", wheels[-1]]
+    subprocess.run([*pip, *site], check=True)
+    command = ["chroot", debian, "env", "PYTHONPATH=/site", "python3.14", "-m", "robocache", "self-test", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["cases"] >= 100
 
 
 def test_the_oldest_release_of_a_requirement():

@@ -145,6 +145,28 @@ def test_the_same_contents_are_the_same_bytes(cpu_wheel: Path, tmp_path: Path) -
     assert again.with_suffix(".cdx.json").read_bytes() == cpu_wheel.with_suffix(".cdx.json").read_bytes()
 
 
+@pytest.mark.parametrize("again", ["same", "other"])
+def test_two_builds_that_differ(tmp_path: Path, again: str) -> None:
+    same_again = re.search(r"^same_again\(\) {\n.*?^}\n", (ROOT / "dev").read_text(), re.DOTALL | re.MULTILINE)
+    assert same_again is not None
+    wheel = tmp_path / "dist/robocache-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
+    wheel.parent.mkdir()
+    wheel.write_text("same")
+    (tmp_path / "robocache-1.2.3").mkdir()
+    with tarfile.open(tmp_path / "dist/robocache-1.2.3.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "robocache-1.2.3", "robocache-1.2.3")
+    script = f"""set -euo pipefail
+        say() {{ echo "$*"; }}; die() {{ echo "$*" >&2; exit 1; }}
+        shipped_wheel() {{ test -d "$4" && mkdir "$3" && echo -n {again} >"$3/{wheel.name}"; }}
+        {same_again[0]}
+        same_again ON {wheel}"""
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    if again == "same":
+        assert done.returncode == 0 and f"the sdist makes the same {wheel.name}" in done.stdout, done.stderr
+    else:
+        assert done.returncode == 1 and done.stderr.endswith(f"built from the sdist, is not {wheel}\n")
+
+
 # name: (the gate, arguments of library())
 OF_LIBRARIES = {
     "RPATH": ("search_path", {"options": ["-Wl,-rpath,$ORIGIN/../../elsewhere"]}),
