@@ -20,10 +20,10 @@ DEVIATION_RAD = 0.01
 STEPS = (0, 12, 24)  # of a chunk
 
 
-def kept(path, run, way, seed=0):
-    """Moves the joints of 2,048 demonstrated moments at random, and returns the share of that by which commands move along, a
+def kept(path, run, way, seed=0, moments=2048):
+    """Moves the joints of demonstrated moments at random, and returns the share of that by which commands move along, a
     number for each of STEPS."""
-    loader = make_loader(path, camera=False, batch_size=2048, device="cpu", seed=seed, way=way)
+    loader = make_loader(path, camera=False, batch_size=moments, device="cpu", seed=seed, way=way)
     policy = load(checkpoints(run)[-1])
     batch = next(loader)
     state = loader.unnormalize(STATE, batch[STATE])

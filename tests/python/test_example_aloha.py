@@ -29,7 +29,7 @@ if importlib.util.find_spec("gym_aloha") is None:
     pytest.skip("NOT RUN: no gym_aloha; pip install --no-deps gym-aloha", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
 
-from examples.aloha import expert  # noqa: E402
+from examples.aloha import deviation, expert  # noqa: E402
 from examples.aloha import train as training  # noqa: E402
 from examples.aloha.__main__ import WAYS  # noqa: E402
 from examples.aloha.episode import ACTION, CAMERA, CUBE, STATE, Episode  # noqa: E402
@@ -208,6 +208,19 @@ def test_weights_are_averaged_and_training_goes_on_bit_for_bit(folder, tmp_path)
         assert all(torch.equal(value, again[part][key]) for key, value in whole[-1][part].items())
     policy = training.load(tmp_path / "half" / "step_4.pt")
     assert all(torch.equal(value, whole[-1]["weights"][key]) for key, value in policy.state_dict().items())
+
+
+@pytest.mark.parametrize(("way", "share"), [("absolute", 0), ("per-step", 1)])
+def test_a_policy_that_always_says_the_same_keeps_deviations_or_not(folder, tmp_path, way, share):
+    """With absolute commands nothing of a deviation is in the command, with relative ones all of it."""
+    loader = make_loader(folder / "demonstrations", camera=False, batch_size=8, device="cpu", seed=0, way=way)
+    training.train(loader, tmp_path, kind="mlp", steps=2, every=2)
+    (file,) = training.checkpoints(tmp_path)
+    state = torch.load(file, weights_only=True)
+    for value in state["weights"].values():
+        value.zero_()
+    torch.save(state, file)
+    assert deviation.kept(folder / "demonstrations", tmp_path, way, moments=64) == pytest.approx([share] * 3, abs=1e-4)
 
 
 def test_saving_checkpoints_is_no_part_of_the_pace(folder, tmp_path, monkeypatch):
