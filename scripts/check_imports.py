@@ -16,7 +16,7 @@ ROOMS = {
     "caches": "installation frames conditions dataset feature_names writer tasks anchor_columns",
     "what people read": "provenance view overview picture meter explanation findings",
     "files in and out": "sources episode_rates ingest export",
-    "training": "norm_stats affine options text_keys spec live loader_options iteration loader episode_batches window_statistics lerobot_cache lerobot",
+    "training": "norm_stats affine options text_keys spec live former_options loader_options iteration loader episode_batches window_statistics lerobot_cache lerobot",
     "the doctor": "doctor",
     "the package": "__init__",
     "the command": "demo self_test _arguments cli __main__",

@@ -25,6 +25,7 @@ from . import _lib, errors
 from ._check import wholes
 from ._printable import ranges, warn
 from .dataset import Dataset, Stream
+from .former_options import takes_former_options
 from .ingest.files import check_file
 from .ingest.formats.lerobot import INDEX_COLUMNS
 from .iteration import Iteration
@@ -63,6 +64,7 @@ _COUNTED = {*INDEX_COLUMNS, "episode_index", "task_index", "subtask_index"}
 class LeRobotLoader(Loader):
     """A loader of LeRobot's batches: what :meth:`Loader.from_lerobot` gives, of a cache that :func:`open_cache` gave."""
 
+    @takes_former_options
     def __init__(
         self,
         dataset: Dataset,
@@ -536,6 +538,7 @@ class LeRobotDataset(_MapStyle):
         torch.Size([16, 2])
     """
 
+    @takes_former_options
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -25,6 +25,7 @@ from .affine import AffineOf
 from .dataset import Dataset
 from .explanation import Explanation, Placement
 from .findings import enforce
+from .former_options import takes_former_options
 from .iteration import BatchesInOrder, Position
 from .loader_options import as_window, chosen_by, of_type, open_loader
 from .options import Anchors, Memory, Normalization, Ranks, Window, copied
@@ -143,6 +144,8 @@ class Loader(BatchesInOrder):
         memory: a :class:`Memory`: where the rows lie, and how far ahead batches are made.
         ranks: a :class:`Ranks`: this process among those that share each global batch.
 
+    The former options (``methods=``, ``anchor_hz=``, ``prefetch=``, ...) work too, with a DeprecationWarning that says the new form.
+
     Each batch is a dict: ``<key>`` ``[B, T, ...]``, ``<key>_is_pad`` ``[B, T]`` bool (outside the recording, in a gap beyond
     `max_gap_s`, beyond `tolerance_s`, or missing), with `return_age` ``<key>_age`` ``[B, T]`` int64 ns (the target time minus
     the stamp of the sample used, of two the earlier; the least int64 if there is none), ``time_ns`` ``[B]`` int64 (the
@@ -195,6 +198,7 @@ class Loader(BatchesInOrder):
 
     _unpickled = False  # what a loader warns of, its copies do not say again
 
+    @takes_former_options
     def __init__(
         self,
         dataset: Dataset | str | os.PathLike[str] | Source | Sequence[Source] | Mixture,

@@ -190,6 +190,12 @@ def test_the_examples_of_the_loaders_page(folder, device):
         run_examples(example.replace('device="cuda"', f'device="{device}"'), names)
 
 
+def test_the_example_of_upgrading(rng, folder, device):
+    write_example_cache("cache", np.arange(20) * 10**8, rng.normal(size=(20, 7)).astype(np.float32))
+    (example,) = snippets("python", (ROOT / "docs/upgrading.md").read_text())
+    run_examples(example.replace('device="cuda"', f'device="{device}"'), {})
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_signature_on_an_operations_page(page):
     (shown,) = [text for text in snippets("python", (ROOT / f"docs/{page}.md").read_text()) if "*, " in text]

@@ -1,0 +1,126 @@
+"""A loader's former options: they give the batches of the current form, with a DeprecationWarning that says it."""
+
+import warnings
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+import robocache
+from robocache import Anchors, Memory, Mixture, Normalization, Ranks, Source, Window
+
+WINDOWS = {"state": [0.0, 0.01], "action": [0.0]}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    path = tmp_path_factory.mktemp("former") / "cache"
+    rng = np.random.default_rng(5)
+    with robocache.Writer(path) as writer:
+        for rows in (90, 70):
+            with writer.episode(rows=rows) as episode:
+                for name, features in (("state", 4), ("action", 2)):
+                    episode.append(name, np.arange(rows) * 10_000_000, rng.normal(size=(rows, features)))
+    return robocache.open(path)
+
+
+CASES = {
+    "methods": ({"methods": "nearest"}, {"default": Window(method="nearest")}),
+    "methods of keys": (
+        {"methods": {"state": [(slice(0, 2), "nearest")]}},
+        {"delta_timestamps": {**WINDOWS, "state": Window([0.0, 0.01], method=[(slice(0, 2), "nearest")])}},
+    ),
+    "offset": (
+        {"offset": {"action": 0.004}, "causal": True},
+        {"delta_timestamps": {**WINDOWS, "action": Window([0.0], offset_s=0.004)}, "default": Window(causal=True)},
+    ),
+    "gaps": (
+        {"methods": "nearest", "tolerance_s": 0.1, "max_gap_s": 0.02},
+        {"default": Window(method="nearest", tolerance_s=0.1, max_gap_s=0.02)},
+    ),
+    "normalize": (
+        {"normalize": {"state": "mean_std"}, "constant": "openpi", "stats_of": "dataset", "min_spread": 0.0},
+        {
+            "delta_timestamps": {**WINDOWS, "state": Window([0.0, 0.01], normalize="mean_std")},
+            "normalization": Normalization(constant="openpi", stats_of="dataset", min_spread=0.0),
+        },
+    ),
+    "dtype": ({"dtype": "float16"}, {"default": Window(dtype="float16")}),
+    "anchor": (
+        {"anchor": "action", "edges": "drop", "drop_n_last": 3},
+        {"anchors": Anchors(stream="action", edges="drop", drop_n_last=3)},
+    ),
+    "anchor_hz": ({"anchor_hz": 30.0}, {"anchors": Anchors(rate_hz=30.0)}),
+    "memory": (
+        {"residency": "mapped", "memory_budget": 0.25, "prefetch": 0, "reuse_buffers": True},
+        {"memory": Memory(residency="mapped", budget=0.25, prefetch=0, reuse_buffers=True)},
+    ),
+    "ranks": (
+        {"rank": 1, "world_size": 2, "shard_episodes": True},
+        {"ranks": Ranks(rank=1, world_size=2, shard_episodes=True)},
+    ),
+    "where": ({"where": pc.field("rows") < 80}, {"episodes": [1]}),
+    "steps": (
+        {"delta_timestamps": None, "rate_hz": 50, "history": {"state": 2}, "horizon": {"action": 3}},
+        {"delta_timestamps": {"state": Window.steps(50, history=2), "action": Window.steps(50, horizon=3)}},
+    ),
+    "steps of all": (
+        {"delta_timestamps": None, "rate_hz": 50, "history": 2, "horizon": 3},
+        {"delta_timestamps": {"state": Window.steps(50, history=2), "action": Window.steps(50, horizon=3)}},
+    ),
+}
+
+
+def batches(loader):
+    return [{name: np.asarray(x).copy() for name, x in next(loader).items()} for _ in range(3)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_batches_are_those_of_the_current_form(cache, case):
+    former, current = CASES[case]
+    with pytest.warns(DeprecationWarning, match="now") as caught:
+        loader = robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS, **former})
+    assert [x.filename for x in caught if x.category is DeprecationWarning] == [__file__]
+    expected = batches(robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS, **current}))
+    for batch, other in zip(batches(loader), expected, strict=True):
+        assert batch.keys() == other.keys()
+        for name in batch:
+            np.testing.assert_array_equal(batch[name], other[name])
+
+
+def test_of_a_mixture(cache):
+    sources = [Source(cache, weight=1.0, rename={"state": "s"}), Source(cache, weight=2.0)]
+    options = {"batch_size": 8, "delta_timestamps": {"s": None}}
+    with pytest.warns(DeprecationWarning, match="samples_per_epoch=: now dataset=Mixture"):
+        loader = robocache.Loader(sources, samples_per_epoch=50, rename={"state": "s"}, **options)
+    mixture = Mixture([sources[0], Source(cache, weight=2.0, rename={"state": "s"})], samples_per_epoch=50)
+    for batch, other in zip(batches(loader), batches(robocache.Loader(mixture, **options)), strict=True):
+        np.testing.assert_array_equal(batch["s"], other["s"])
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"prefetch": 0, "memory": Memory()}, "memory"),
+        ({"rate_hz": 10, "horizon": 2}, "delta_timestamps"),
+        ({"history": 2}, "history"),
+        ({"where": pc.field("rows") < 80, "episodes": [0]}, "where"),
+        ({"delta_timestamps": None, "rate_hz": 10}, "delta_timestamps"),
+    ],
+)
+def test_refused(cache, options, named):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with pytest.raises(robocache.ArgumentError, match=named):
+            robocache.Loader(cache, **{"batch_size": 8, "delta_timestamps": WINDOWS, **options})
+
+
+def test_a_horizon_that_no_key_takes(cache):
+    with pytest.raises(robocache.ArgumentError, match="horizon"):
+        source = Source(cache, rename={"action": "command"})
+        robocache.Loader([source], batch_size=8, rate_hz=10, history=1, horizon=2)
+
+
+def test_an_unknown_option_is_refused(cache):
+    with pytest.raises(TypeError, match="prefetched"):
+        robocache.Loader(cache, batch_size=8, delta_timestamps=WINDOWS, prefetched=2)
