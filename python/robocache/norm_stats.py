@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _lib, errors
+from ._check import number
 from ._printable import warn
 from ._temporary import write_whole
 from .dataset import Stats
@@ -201,12 +202,14 @@ def _chosen(keys: Mapping[str, str] | None, there: Iterable[str]) -> dict[str, s
 # ---- Merging ---------------------------------------------------------------------------------------------------------
 
 
-def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
-    """Merges the statistics of several datasets, counting each row of each once.
+def merge_stats(stats: Sequence[Mapping[str, Any]], *, weights: Sequence[float] | None = None) -> dict[str, Stats]:
+    """Merges the statistics of several datasets, counting each row of each once, or each dataset by a weight.
 
     Args:
         stats: mappings by key, such as ``dataset.stats`` or a result of :func:`load_norm_stats`. A key may be missing in some. A
             key in several needs `count` in all of them; the result has the fields that all have.
+        weights: the share of each dataset, such as its source's weight in a mixture, so that the result is of what is drawn. They
+            need not add up to 1. A key is shared among those that have it. None: each has the weight of its rows.
 
     Returns:
         dict: by key, a :class:`Stats`. `min`, `max` and `count` are exact, `mean` and `std` within the bounds of rule 38.1 of
@@ -214,7 +217,8 @@ def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
         and lie in the same bracket as the true ones. The order of the datasets does not matter.
 
     Raises:
-        ArgumentError, ArgumentTypeError: no dataset at all, a key without `count`, or shapes that differ.
+        ArgumentError, ArgumentTypeError: no dataset at all, a key without `count`, shapes that differ, or weights that are not as
+            many numbers of at least 0, one of them above it.
 
     Example:
         >>> norm_stats = robocache.merge_stats([kitchen.stats, garage.stats])
@@ -237,11 +241,22 @@ def merge_stats(stats: Sequence[Mapping[str, Any]]) -> dict[str, Stats]:
         for key, value in by_key.items():
             name = f"stats[{index}][{key!r}]"
             parts.setdefault(key, {})[name] = as_stats(name, value)
-    return {key: _merged(parts_of_key) for key, parts_of_key in parts.items()}
+    shares = None if weights is None else _weights_of(weights, len(stats))
+    of_key = {key: [index for index, by_key in enumerate(stats) if key in by_key] for key in parts}
+    return {key: _merged(own, None if shares is None else shares[of_key[key]]) for key, own in parts.items()}
 
 
-def _merged(parts: Mapping[str, Stats]) -> Stats:
-    """Merges the parts of one key, each by its name in errors."""
+def _weights_of(weights: Sequence[float], count: int) -> npt.NDArray[np.float64]:
+    numbers = np.array([number(f"weights[{index}]", weight) for index, weight in enumerate(weights)], np.float64)
+    if len(numbers) != count or not np.isfinite(numbers).all() or (numbers < 0).any() or not (numbers > 0).any():
+        raise errors.ArgumentError(
+            f"weights: expected {count} finite numbers of at least 0, one of them above it, got {numbers.tolist()}"
+        )
+    return numbers
+
+
+def _merged(parts: Mapping[str, Stats], weights: npt.NDArray[np.float64] | None = None) -> Stats:
+    """Merges the parts of one key, each by its name in errors, and by its weight or its count."""
     (first, head), *others = parts.items()
     if not others:
         return head
@@ -275,11 +290,13 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
     merged = {field: np.full(columns["count"].shape[1], np.nan) for field in common}
     for d in range(columns["count"].shape[1]):
         there = columns["count"][:, d] > 0
+        if weights is not None:
+            there &= weights > 0
         column = {field: columns[field][there, d] for field in common}
         with np.errstate(invalid="ignore", over="ignore"):  # infinite ends and means
-            merged_feature = _merged_feature(column)
-        for field, number in merged_feature.items():
-            merged[field][d] = number
+            merged_feature = _merged_feature(column, column["count"] if weights is None else weights[there])
+        for field, value in merged_feature.items():
+            merged[field][d] = value
     return Stats(
         **{field: numbers.reshape(shape) for field, numbers in merged.items()},
         of=of,
@@ -289,12 +306,12 @@ def _merged(parts: Mapping[str, Stats]) -> Stats:
     )
 
 
-def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, float]:
-    """Merges one feature: each field has one number per part, and every count is above 0."""
+def _merged_feature(parts: dict[str, npt.NDArray[np.float64]], weights: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Merges one feature: each field has one number per part, and every count and weight is above 0."""
     merged = {"count": math.fsum(parts["count"])}
     if not merged["count"]:
         return merged
-    weight = parts["count"] / merged["count"]
+    weight = weights / math.fsum(weights)
     if "mean" in parts:
         merged["mean"] = _sum(weight * parts["mean"])
     if "std" in parts:
@@ -306,7 +323,7 @@ def _merged_feature(parts: dict[str, npt.NDArray[np.float64]]) -> dict[str, floa
     wanted = [field for field in parts if _is_quantile(field)]
     if wanted:
         knots = {_percent(field): numbers for field, numbers in parts.items() if _percent(field) is not None}
-        evenly = _Evenly(dict(sorted(knots.items())), parts["count"])
+        evenly = _Evenly(dict(sorted(knots.items())), weights)
         for field in wanted:
             finite = np.isfinite(parts[field]).all()  # else the quantile would come from the other parts' rows alone
             merged[field] = evenly.quantile(_percent(field)) if finite else math.nan
@@ -324,24 +341,24 @@ def _sum(terms: npt.NDArray[np.float64]) -> float:
 
 
 class _Evenly:
-    """The rows of all parts, as if the rows of a part were spread evenly between its knots (its known percentiles).
+    """The rows of all parts, each as many as its weight, as if they were spread evenly between its knots (its known percentiles).
 
     Rows beyond the outermost finite knot are treated as if they were on it.
     """
 
-    def __init__(self, knots: Mapping[float, npt.NDArray[np.float64]], counts: npt.NDArray[np.float64]) -> None:
+    def __init__(self, knots: Mapping[float, npt.NDArray[np.float64]], weights: npt.NDArray[np.float64]) -> None:
         finite = {percent: values for percent, values in knots.items() if np.isfinite(values).all()}
         self._percents = np.array([*finite], np.float64)
         # Averages of quantiles, as LeRobot merges them, may be out of order.
         self._knots = np.maximum.accumulate(np.stack([*finite.values()], 1), axis=1) if finite else np.empty((0, 0))
-        self._counts = counts
+        self._weights = weights
 
     def quantile(self, percent: float) -> float:
         """Returns the least value with that percentage of the rows at or below it; NaN if no knot is finite."""
         values = np.unique(self._knots)
         if not len(values):
             return math.nan
-        wanted = percent * math.fsum(self._counts)
+        wanted = percent * math.fsum(self._weights)
         low, high = 0, len(values) - 1
         while low < high:
             middle = (low + high) // 2
@@ -367,7 +384,7 @@ class _Evenly:
         share = np.where(end > start, (value - start) / np.where(end > start, end - start, 1), 0)
         percents = self._percents[left] + (self._percents[right] - self._percents[left]) * share
         percents = np.where(passed == 0, 0, np.where(passed > last, 100, percents))
-        return math.fsum(self._counts * percents)
+        return math.fsum(self._weights * percents)
 
 
 # ---- Files -----------------------------------------------------------------------------------------------------------

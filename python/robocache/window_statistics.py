@@ -83,7 +83,12 @@ def _progress(key: str) -> Iterator[Callable[[int, int], bool]]:
 def _source_of(dataset: Dataset, loader: Loader) -> int:
     """The index of the loader's source that draws from the dataset."""
     paths = [source.dataset.path for source in as_sources(loader.dataset)[0]]
-    if paths.count(dataset.path) != 1:
+    if paths.count(dataset.path) > 1:
+        raise errors.ArgumentError(
+            f"of: expected a Loader one of whose sources draws from {dataset.path}, got one with {paths.count(dataset.path)}; "
+            "make a Loader of each source alone, and merge_stats() their statistics"
+        )
+    if dataset.path not in paths:
         raise errors.ArgumentError(
             f"of: expected a Loader one of whose sources draws from {dataset.path}, got one that draws from "
             + ", ".join(paths)

@@ -72,6 +72,33 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
     np.testing.assert_allclose(got["absolute"].numpy(), recorded, atol=1e-5)
 
 
+def test_openpi_adapt_to_pi(tmp_path, rng):
+    """openpi, src/openpi/policies/aloha_policy.py: _decode_state, _encode_actions_inv and _encode_actions."""
+    state, action = rng.uniform(0.1, 0.9, (2, 12, 14)).astype(np.float32)
+    sign, grips = np.ones(14), np.array([6, 13])
+    sign[[1, 2, 8, 9]] = -1
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        words = {"episode": episode, "state": state, "action": action, "time_ns": np.arange(12) * 20_000_000}
+        robots = run("# ours: adapt_to_pi", **words)["robots"]
+    made = robocache.open(tmp_path / "cache")
+
+    def angular(g):
+        arm, horn, linear = 0.036, 0.022, g * (0.05800 - 0.01844) + 0.01844
+        sine = (horn**2 + linear**2 - arm**2) / (2 * horn * linear)
+        return (np.arcsin(np.clip(sine, -1, 1)) - 0.5476) / (1.6296 - 0.5476)
+
+    wanted_state, wanted = state * sign, action * sign
+    wanted_state[:, grips] = angular(wanted_state[:, grips])
+    wanted[:, grips] = wanted[:, grips] * (1.4910 - -0.6213) + -0.6213 - 0.5476
+    windows = {"observation.state": Window(), "action": Window()}
+    batch = next(
+        robocache.Loader(made, batch_size=12, delta_timestamps=windows, shuffle=False, device="cpu", findings=None)
+    )
+    np.testing.assert_allclose(batch["observation.state"].numpy(), wanted_state, atol=1e-5)
+    np.testing.assert_allclose(batch["action"].numpy(), wanted, atol=1e-5)
+    np.testing.assert_allclose(robots(batch["action"].numpy()), action, atol=1e-5)
+
+
 def write(path, episodes, hz=50):
     """Episodes of streams by name."""
     with robocache.Writer(path) as writer:
@@ -221,5 +248,5 @@ def test_diffusion_policy(tmp_path, rng):
 
 def test_every_snippet_of_ours_is_run():
     ours = [text for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if text.startswith("# ours")]
-    assert len(ours) == 8
+    assert len(ours) == 9
     assert len(re.findall(r"^## ", PAGE, re.MULTILINE)) == 6

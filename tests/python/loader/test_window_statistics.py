@@ -361,6 +361,51 @@ def test_of_each_source_of_a_mixture(tmp_path, rng):
         write(tmp_path / "other", rows_of(rng)).statistics(loader)
 
 
+def test_of_what_a_weighted_mixture_draws(tmp_path, rng):
+    """By weight, against each set's values repeated as often as the mixture draws them; two sources may be of one dataset."""
+    episodes = rows_of(rng, episodes=5)
+    for episode in episodes[3:]:
+        episode["action"] = episode["action"] * 4 + 9
+    dataset = write(tmp_path / "c", episodes)
+    sources = [Source(dataset, weight=3, episodes=[0, 1, 2]), Source(dataset, weight=1, episodes=[3, 4])]
+    mixture = loader_of(Mixture(sources))
+    with pytest.raises(robocache.ArgumentError, match=r"of: .*got one with 2; make a Loader of each source alone"):
+        dataset.statistics(mixture)
+    found = [dataset.statistics(loader_of(dataset, episodes=source.episodes)) for source in sources]
+    merged = robocache.merge_stats(found, weights=[3, 1])["action"]
+    values = [relative_rows([episodes[e] for e in source.episodes]).reshape(-1, 3) for source in sources]
+    values = [x[~np.isnan(x).any(1)] for x in values]
+    drawn = np.concatenate(
+        [np.repeat(x, times * len(values[1 - at]), 0) for at, (x, times) in enumerate(zip(values, (3, 1), strict=True))]
+    )
+    np.testing.assert_allclose(merged.mean, drawn.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(merged.std, drawn.std(0), rtol=1e-6)
+    np.testing.assert_array_equal(merged.min, drawn.min(0))
+    for name, percent in (("q01", 1), ("q10", 10), ("q50", 50), ("q90", 90), ("q99", 99)):
+        # In the same bracket as the true one: between the knots of the parts around it.
+        knots = np.sort(
+            np.concatenate(
+                [
+                    np.stack([getattr(part["action"], of) for part in found])
+                    for of in ("min", "q01", "q10", "q50", "q90", "q99", "max")
+                ]
+            ),
+            axis=0,
+        )
+        true = np.quantile(drawn, percent / 100, axis=0, method="inverted_cdf")
+        for d in range(3):
+            at = np.searchsorted(knots[:, d], true[d])
+            assert knots[max(at - 1, 0), d] <= getattr(merged, name)[d] <= knots[min(at + 1, len(knots) - 1), d]
+    words = {"normalization": robocache.Normalization(norm_stats={"action": merged})}
+    normalised = loader_of(Mixture(sources, samples_per_epoch=4096), RELATIVE | {"normalize": "mean_std"}, **words)
+    x = np.concatenate([batch["action"][~batch["action_is_pad"]] for batch in normalised])
+    np.testing.assert_allclose(x.mean(0), 0, atol=0.06)
+    np.testing.assert_allclose(x.std(0), 1, atol=0.06)
+    for weights in ([1], [1, -1], [0, 0], [1, np.nan], [np.inf, 1]):
+        with pytest.raises(robocache.ArgumentError, match=r"weights"):
+            robocache.merge_stats(found, weights=weights)
+
+
 def test_ranks_with_episodes_of_their_own_have_those_of_all(tmp_path, rng):
     dataset = write(tmp_path / "c", rows_of(rng, episodes=5))
     wanted = dataset.statistics(loader_of(dataset))["action"]
