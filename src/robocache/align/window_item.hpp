@@ -116,6 +116,13 @@ struct Picks {
   }
 };
 
+// Steps [begin, end) of a segment that use one row after another, the first of them `row`.
+struct Run {
+  int64_t row;
+  int32_t begin;
+  int32_t end;
+};
+
 // A group of a sample, from its search until its values are written.
 struct Item {
   static constexpr int32_t kMost = kMaxGroupPicks + 8;  // spacing: arrays 4096 bytes apart would slow each other down
@@ -127,7 +134,7 @@ struct Item {
   alignas(64) int64_t left[kMost];
   alignas(64) int64_t right[kMost];
   alignas(64) double weight[kMost];
-  int64_t runs[kMaxGroupSegments];  // the first row of a segment whose steps use one row after another; else -1
+  Run runs[kMaxGroupSegments];  // of each segment
   Wanted wanted;
 
   Picks picks() { return {left, right, weight}; }

@@ -55,10 +55,23 @@ int64_t run_of(const WindowMoment* moments, int64_t count, const ClockRow<int64_
   return off_rows == 0 ? first : -1;
 }
 
-// The same for moments in rows, on a clock in order, where `at` is the anchor.
-int64_t run_of(const WindowMoment* moments, int64_t count, const EpisodeRows& rows, const WindowTarget<>& at) {
-  const int64_t first = at.before + moments[0].delta;
-  return first >= 0 && at.before + moments[count - 1].delta < rows.rows ? first : -1;
+// Sets the picks and masks of a segment's steps, which are the n rows from `first` on, as row_at() does. Returns their run.
+Run pick_rows(const WindowSegment& s, int64_t first, int64_t n, const Picks& picks, bool* is_pad) {
+  const auto at = [&](int64_t row) {
+    return static_cast<int32_t>(row < first ? 0 : row - first < s.steps ? row - first : s.steps);
+  };
+  const Run run{first < 0 ? 0 : first, at(0), at(n)};
+  const auto set = [&](int32_t begin, int32_t end, int64_t row, int64_t apart) {
+    for (int64_t k = begin; k < end; ++k) picks.left[k] = picks.right[k] = row + (k - begin) * apart;
+  };
+  set(0, run.begin, s.causal ? -1 : 0, 0);
+  if (!copies_rows(s) || s.file.descriptor >= 0) set(run.begin, run.end, run.row, 1);
+  set(run.end, s.steps, n - 1, 0);
+  if (is_pad != nullptr) {
+    __builtin_memset(is_pad, 1, static_cast<size_t>(s.steps));
+    __builtin_memset(is_pad + run.begin, 0, static_cast<size_t>(run.end - run.begin));
+  }
+  return run;
 }
 
 // The number of neighbouring moments or steps in one vector.
@@ -252,7 +265,7 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
     streams[at].age = s.age_offset < 0 ? nullptr : reinterpret_cast<int64_t*>(memory + s.age_offset) + masks;
     streams[at].row_bytes = s.row_bytes;
     streams[at].bytes = s.features * dtype_size(s.value_dtype);
-    item.runs[at] = -1;
+    item.runs[at] = {};
   }
   for (int32_t at = 0; at < group.clock_count; ++at) {
     const WindowClock& clock = group.clocks[at];
@@ -267,30 +280,31 @@ void find_rows(Item& item, int64_t snap_ns, char* memory, Wanted& asked) {
       int64_t hint = guess_row(rows, target);
       own_row = find_target(times, n, target, snap_ns, hint);
     }
-    const int64_t run = n == 0 || !clock.in_order ? -1
-                        : clock.counts_rows       ? run_of(moments, moment_count, rows, own_row)
-                                                  : run_of(moments, moment_count, times, rows, anchor.time_ns, snap_ns);
-    if (run >= 0) {
+    const bool counts = n > 0 && clock.in_order && clock.counts_rows;
+    int64_t row = -1;  // of the first moment, where each moment's is the next one
+    if (counts) {
+      row = own_row.before + moments[0].delta;
+    } else if (n > 0 && clock.in_order) {
+      row = run_of(moments, moment_count, times, rows, anchor.time_ns, snap_ns);
+    }
+    if (counts || row >= 0) {
+      const auto within = [n](int64_t any) { return any < 0 ? 0 : any < n ? any : n - 1; };
       for (int32_t segment = 0; segment < group.segment_count; ++segment) {
         const WindowSegment& s = group.segments[segment];
         if (s.clock != at) continue;
-        const int64_t first = run + s.first_moment - clock.moment_begin;
-        item.runs[segment] = first;
+        const int64_t first = row + s.first_moment - clock.moment_begin;
         Stream& stream = streams[segment];
-        if (stream.is_pad != nullptr) __builtin_memset(stream.is_pad, 0, static_cast<size_t>(s.steps));
+        item.runs[segment] = pick_rows(s, first, n, picks.from(s.pick_begin), stream.is_pad);
         if (stream.age != nullptr) {
           for (int32_t k = 0; k < s.steps; ++k) {
             const int64_t target = target_of(clock, group.moments[s.first_moment + k].delta, anchor.time_ns);
-            stream.age[k] = age_of(times, pick_one<double>(first + k, true), target);
+            const bool absent = s.causal && first + k < 0;
+            stream.age[k] = absent ? INT64_MIN : age_of(times, pick_one<double>(within(first + k), true), target);
           }
         }
-        if (s.file.descriptor >= 0 || !copies_rows(s)) {
-          const Picks own = picks.from(s.pick_begin);
-          for (int32_t k = 0; k < s.steps; ++k) own.left[k] = own.right[k] = first + k;
-        }
         if (stream.values == nullptr) continue;
-        const char* const end = stream.values + (first + s.steps - 1) * s.row_bytes + stream.bytes;
-        for (const char* line = line_of(stream.values + first * s.row_bytes); line < end; line += kLineBytes) {
+        const char* const end = stream.values + within(first + s.steps - 1) * s.row_bytes + stream.bytes;
+        for (const char* line = line_of(stream.values + within(first) * s.row_bytes); line < end; line += kLineBytes) {
           prefetch_near(line);
         }
       }

@@ -187,14 +187,14 @@ void write_curve(const WindowSegment& s, const EpisodeRows& rows, const char* va
 
 // ---- rows as they are --------------------------------------------------------------------------------------------------
 
-// Copies steps that use one row after another.
-void copy_run(const WindowSegment& s, const char* row, char* out) {
+// Copies so many steps that use one row after another.
+void copy_run(const WindowSegment& s, const char* row, int64_t count, char* out) {
   const int64_t bytes = s.features * dtype_size(s.value_dtype);
   if (s.row_bytes == bytes && s.step_bytes == bytes) {
-    __builtin_memcpy(out, row, static_cast<size_t>(s.steps * bytes));
+    __builtin_memcpy(out, row, static_cast<size_t>(count * bytes));
     return;
   }
-  for (int32_t k = 0; k < s.steps; ++k) {
+  for (int64_t k = 0; k < count; ++k) {
     __builtin_memcpy(out + k * s.step_bytes, row + k * s.row_bytes, static_cast<size_t>(bytes));
   }
 }
@@ -291,6 +291,64 @@ bool load_base(const WindowSegment& s, const WindowSegment& of_base, int64_t sam
   return reinterpret_cast<const int64_t*>(memory + of_base.age_offset)[sample] != INT64_MIN;
 }
 
+// Whether the rows of a segment and its steps follow each other without space, and are short for vectors.
+bool is_dense(const WindowSegment& s) {
+  return s.value_dtype != DType::kFloat64 && s.features <= kRegisterBytes &&
+         s.row_bytes == s.features * dtype_size(s.value_dtype) && s.step_bytes == s.features * dtype_size(s.out_dtype);
+}
+
+// Writes n numbers of rows that follow each other, less a base. `step` is the first row's in the segment.
+template <class In, class Out>
+void write_relative(const WindowSegment& s, const In* x, const float* base, int64_t step, int64_t n, Out* out) {
+  constexpr int kCount = kRegisterBytes / static_cast<int>(sizeof(float));
+  using Column = Lanes<float, kCount>;
+  const bool scaled = s.scale != nullptr;
+  const auto* const scale = static_cast<const float*>(s.scale) + (scaled ? step * s.scale_step : 0);
+  const auto* const shift = static_cast<const float*>(s.shift) + (scaled ? step * s.scale_step : 0);
+  int64_t i = 0;
+  for (; i + kCount <= n; i += kCount) {
+    Column y;
+    Column of;
+    load_lanes<kCount, float>(x + i, y);
+    load_lanes<kCount, float>(base + i, of);
+    y = y - of;
+    if (scaled) {
+      Column plus;
+      load_lanes<kCount, float>(scale + i, of);
+      load_lanes<kCount, float>(shift + i, plus);
+      multiply_add_lanes(of, y, plus);
+      if (s.clip) clip_lanes(y);
+    }
+    store_lanes<kCount, float>(y, out + i);
+  }
+  for (; i < n; ++i) {
+    float y = to_work<float>(x[i]) - base[i];
+    if (scaled) y = multiply_add(y, scale[i], shift[i]);
+    if (scaled && s.clip) y = clipped(y);
+    out[i] = rounded_once<Out>(y);
+  }
+}
+
+// Writes the steps of a run less a base, kTileRows at once. `base` has room for so many rows; scale and shift have them already
+// (ConvertActionsParams).
+void write_run(const WindowSegment& s, const char* values, const Run& run, float* base, char* out) {
+  for (int64_t known = 1; known < kTileRows && known < run.end - run.begin; known *= 2) {
+    __builtin_memcpy(base + known * s.features, base, static_cast<size_t>(known * s.features) * sizeof(float));
+  }
+  with_floating(s.value_dtype, [&](auto in) {
+    with_floating(s.out_dtype, [&](auto element) {
+      using In = decltype(in);
+      if constexpr (std::is_same_v<WorkType<In>, float>) {
+        for (int64_t step = run.begin; step < run.end; step += kTileRows) {
+          const int64_t count = run.end - step < kTileRows ? run.end - step : kTileRows;
+          write_relative(s, reinterpret_cast<const In*>(values) + (run.row + step - run.begin) * s.features, base, step,
+                         count * s.features, reinterpret_cast<decltype(element)*>(out) + step * s.features);
+        }
+      }
+    });
+  });
+}
+
 }  // namespace
 
 void write_values(Item& item, char* memory, Wanted& asked) {
@@ -302,8 +360,8 @@ void write_values(Item& item, char* memory, Wanted& asked) {
     const int64_t* const times = clock.time_ns + rows.begin;
     const Picks own = item.picks().from(s.pick_begin);
     char* const out = memory + s.out_offset + item.sample * s.out_sample;
-    float subtracted[kMostActionFeatures];
-    const float* base = nullptr;
+    float subtracted[kTileRows * kMostActionFeatures];
+    float* base = nullptr;
     if (s.subtracted != nullptr) {
       base = subtracted;
       if (!load_base(s, group.segments[s.base], item.sample, memory, subtracted)) {
@@ -317,11 +375,19 @@ void write_values(Item& item, char* memory, Wanted& asked) {
       continue;
     }
     const char* const values = values_of(s, rows);
-    if (item.runs[at] >= 0 && copies_rows(s)) {
-      copy_run(s, values + item.runs[at] * s.row_bytes, out);
-      continue;
+    const Run run = item.runs[at];
+    const auto write = [&](int64_t begin, int64_t end) {
+      write_steps(s, rows, values, times, own.from(begin), begin, end - begin, base, out + begin * s.step_bytes, asked);
+    };
+    write(0, run.begin);
+    if (copies_rows(s) && run.begin < run.end) {
+      copy_run(s, values + run.row * s.row_bytes, run.end - run.begin, out + run.begin * s.step_bytes);
+    } else if (base != nullptr && is_dense(s)) {
+      write_run(s, values, run, base, out);
+    } else {
+      write(run.begin, run.end);
     }
-    write_steps(s, rows, values, times, own, 0, s.steps, base, out, asked);
+    write(run.end, s.steps);
   }
 }
 
