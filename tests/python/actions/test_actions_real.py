@@ -1,0 +1,62 @@
+"""Conversions of recorded joints, bodies' poses and their rotations, and the way back."""
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+import robocache
+from robocache import Window
+from robocache.actions import Relative, StepDelta, absolute, convert_rotation, relative
+
+
+@pytest.mark.parametrize("conversion", [Relative("joints", mask=[True] * 14 + [False] * 12), StepDelta()])
+def test_a_robots_joints_come_back(tmp_path, real_data, conversion):
+    robocache.ingest(real_data("lerobot_v2/unitree_g1_real"), tmp_path / "cache", on_error="skip", video=False)
+    dataset = robocache.open(tmp_path / "cache")
+    offsets = {"offsets": range(16), "rows": True}
+    words = {"batch_size": 256, "device": "cpu", "findings": None, "anchors": "action"}
+    made, plain = (
+        robocache.Loader(dataset, delta_timestamps={"observation.state": Window(), "action": window}, **words)
+        for window in (Window(**offsets, convert=[conversion], base="observation.state"), Window(**offsets))
+    )
+    batch, recorded = next(made), next(plain)["action"]
+    assert not np.allclose(batch["action"], recorded, atol=1e-3)
+    np.testing.assert_allclose(made.to_absolute("action", batch["action"], batch), recorded, atol=1e-5)
+
+
+@pytest.fixture
+def bodies(real_data):
+    """[N, 24, 3] rotation vectors of a person's joints, and [N, 3] where they are."""
+    file = sorted(real_data("motion/unitree_g1_lerobot").rglob("*.npz"))
+    found = [np.load(path) for path in file]
+    held = next(one for one in found if "pose_aa" in one)
+    return held["pose_aa"].reshape(-1, 24, 3).astype(np.float64), held["transl"].astype(np.float64)
+
+
+NAMES = ["quat_xyzw", "quat_wxyz", "matrix", "rot6d_rows", "rot6d_columns", "rot6d_interleaved", "euler_ZYX"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bodys_rotations_come_back(bodies, name):
+    turns, _ = bodies
+    there = convert_rotation(turns, "rotvec", name)
+    back = convert_rotation(there, name, "rotvec")
+    apart = Rotation.from_rotvec(turns.reshape(-1, 3)).inv() * Rotation.from_rotvec(back.reshape(-1, 3))
+    assert apart.magnitude().max() < 1e-7
+
+
+@pytest.mark.parametrize("kind", ["se3", "mixed", "base_frame"])
+def test_a_bodys_poses_come_back(bodies, kind):
+    turns, places = bodies
+    pose = np.concatenate([places, turns[:, 0]], -1)
+    rows = np.arange(len(pose) - 16)
+    x, base = pose[rows[:, None] + np.arange(16)], pose[rows]
+    made = relative(x, base, kind, rotation="rotvec")
+    # By scipy: the step's rotation in the base's frame, or the base's in the world.
+    t, t0 = Rotation.from_rotvec(x[:, 7, 3:]), Rotation.from_rotvec(base[:, 3:])
+    want = t * t0.inv() if kind == "base_frame" else t0.inv() * t
+    assert (Rotation.from_rotvec(made[:, 7, 3:]).inv() * want).magnitude().max() < 1e-7
+    back = absolute(made, base, kind, rotation="rotvec")
+    np.testing.assert_allclose(back[..., :3], x[..., :3], atol=1e-9)
+    apart = Rotation.from_rotvec(back[..., 3:].reshape(-1, 3)).inv() * Rotation.from_rotvec(x[..., 3:].reshape(-1, 3))
+    assert apart.magnitude().max() < 1e-7
