@@ -103,9 +103,8 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
         for file in files
     ]
     outcomes = [one["success"] for one in last["results"]]
-    pace = state["pace"] or dict.fromkeys(
-        ("steps_per_s", "wait_share", "gpu_busy", "saving_s")
-    )  # None: training was stopped
+    measured = ("steps_per_s", "wait_share", "gpu_busy", "saving_s")
+    pace = state["pace"] or dict.fromkeys(measured)  # None: training was stopped
     arm = results.arm(state["kind"], state["seed"], outcomes, curve=curve, wait_share=pace["wait_share"])
     return (
         arm

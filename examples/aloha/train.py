@@ -197,7 +197,9 @@ def train(
     """Trains until `steps`, saves each `every` steps, and goes on from the newest checkpoint in `folder`.
 
     A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. ACT's backbone is calibrated by the batch
-    `calibration`, or by the loader's first. averaged: as AVERAGED; with 0 a rollout has the last step's weights. Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "pace"}.
+    `calibration`, or by the loader's first. averaged: as AVERAGED; with 0 a rollout has the last step's weights.
+
+    Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "pace"}.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -71,11 +71,8 @@ def test_self_test_of_the_python_of_the_next_debian(tmp_path):
     if not wheels or not shutil.which("debootstrap") or os.geteuid() != 0:
         pytest.skip("NOT RUN: needs root, debootstrap and the wheel of ./dev wheel")
     debian = tmp_path / "debian"
-    mirror = [
-        "http://deb.debian.org/debian",
-        "sid",
-    ]  # by the script of sid, since older ones of debootstrap do not know forky
-    bootstrap = ["debootstrap", "--variant=minbase", "--include=python3.14", "forky", debian, *mirror]
+    # The default mirror, and the script of sid, since older versions of debootstrap have none of forky.
+    bootstrap = ["debootstrap", "--variant=minbase", "--include=python3.14", "forky", debian, "", "sid"]
     subprocess.run(bootstrap, check=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--only-binary=:all:"]
     platforms = [f"--platform=manylinux_2_{minor}_{platform.machine()}" for minor in (17, 24, 26, 27, 28)]

@@ -107,12 +107,12 @@ def test_two_episodes(rng, tmp_path):
 def test_of_steps_that_overlap_the_one_that_began_last_holds(rng, tmp_path):
     stamps = write(tmp_path / "a", rng, 1, {2: 8}, depth=False)[2]["timestamp"]
     info = tmp_path / "a/task_info/task_1.json"
-    told = json.loads(info.read_text())
-    told[0]["label_info"]["action_config"] = [
+    labels = json.loads(info.read_text())
+    labels[0]["label_info"]["action_config"] = [
         {"start_frame": 3, "end_frame": 5, "action_text": "Open the lid.", "skill": "Open"},
         {"start_frame": 0, "end_frame": 7, "action_text": "Tidy.", "skill": "Place"},
     ]
-    info.write_text(json.dumps(told))
+    info.write_text(json.dumps(labels))
     robocache.ingest(tmp_path / "a", tmp_path / "cache", video=False)
     time_ns, texts = robocache.open(tmp_path / "cache").episode(0)["task"]
     assert list(texts) == ["Tidy.", "Open the lid.", "Tidy.", ""]
