@@ -119,7 +119,7 @@ def fail(case: dict, name: str, error: Exception) -> None:
 
 
 def largest_error_over_bound(ours: torch.Tensor, theirs: torch.Tensor, largest: float) -> dict:
-    """What a peer of linear interpolation may differ by, `largest` being the largest |value|; refuses more.
+    """The largest difference that a peer of linear interpolation may have, `largest` being the largest |value|; refuses more.
 
     Their roundings in float32: of the weight one, or three where int64 differences are turned into float32 first, of
     b - a, of 1 - w, of the product and of the sum; ours: of the weight, of b - a and of the fma. Each is at most 2^-24 of

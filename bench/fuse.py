@@ -34,7 +34,7 @@ PREDICTED = {
     },
     "cpu": {"B64": {"faster_than": {"numpy": 6, "torch eager": 5, "torch.compile": 1.5}}},
 }
-# What was aimed at.
+# The aims.
 AIMS = {
     "cuda": {
         "B4": {"gpu_us": 5.0, "faster_than": {"torch.compile": 1.0}},
@@ -56,7 +56,7 @@ def make_inputs(batch: int, device: str, seed: int) -> tuple[list[tuple[torch.Te
 
 
 def fused_bytes(streams: list[tuple[torch.Tensor, torch.Tensor]], targets: torch.Tensor) -> int:
-    """Of every stream by itself, the targets only once."""
+    """The bytes of every stream by itself, with the targets only once."""
     each = [bytes_moved(values, times, targets) - targets.nbytes for values, times in streams]
     return sum(each) + targets.nbytes
 

@@ -10,7 +10,7 @@ import torch
 
 import robocache
 
-# What memory moves at least: a sector of a GPU's, a cache line of a CPU's.
+# The least that memory moves: a sector on a GPU, a cache line on a CPU.
 SECTOR_BYTES = {"cuda": 32, "cpu": 64}
 EPOCH_NS = 1_700_000_000 * 10**9
 SPAN_NS = 10**9  # every clock runs over one second, of which `make_targets` asks evenly

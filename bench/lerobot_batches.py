@@ -114,7 +114,7 @@ def loading(
 
 
 def arrays(batches):
-    """What of a batch goes to the device."""
+    """The part of a batch that goes to the device."""
     for batch in batches:
         yield {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
 

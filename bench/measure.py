@@ -184,7 +184,7 @@ def copy_timers(
 
 
 def link_timers(total_bytes: int) -> dict[str, Callable[[], float]]:
-    """What of the host's pinned memory goes to the device: a copy of so many bytes, and a kernel that reads as many."""
+    """Timers of the link from pinned host memory to the device: a copy of so many bytes, and a kernel that reads as many."""
     size = max(16, total_bytes // 16 * 16)
     pairs = []
     for _ in range(rotations(size, "cuda", most=32)):
@@ -199,7 +199,7 @@ def _copies(
     pairs: Sequence[tuple[torch.Tensor, torch.Tensor]],
     timer_of: Callable[[Sequence[Callable[[], object]]], Callable[[], float]],
 ) -> dict[str, Callable[[], float]]:
-    """Of each kind that runs here, what times it over all pairs."""
+    """For each kind that runs here, a timer over all pairs."""
     timers = {}
     for name, copy in kinds.items():
         try:

@@ -37,7 +37,7 @@ STREAMS = {"joint": (50, 14, "float32"), "wrench": (200, 6, "float32"), "feature
 STEPS, PERIOD_S = 16, 0.02
 SECONDS = 20.0
 BATCH_SIZE = {"cuda": 4096, "cpu": 256}
-# Of the model's layers: on a GPU wide enough that a step waits for the GPU, not for the host that queues it.
+# The width of the model's layers: on a GPU wide enough that a step waits for the GPU, not for the host that queues it.
 WIDTH = {"cuda": 4096, "cpu": 64}
 
 AIMS = {f"{ranks} ranks": {"share_of_linear": 0.95, "trained_share_of_linear": 0.95} for ranks in (2, 4)}
@@ -119,7 +119,7 @@ def seconds_of_all(works: dict[str, Callable[[], None]], count: int, rounds: int
 
 
 def run_rank(options: argparse.Namespace) -> None:
-    """What each process of torchrun does; rank 0 writes what all of them took."""
+    """The program of each process of torchrun; rank 0 writes the times of all."""
     local = int(os.environ["LOCAL_RANK"])
     torch.set_num_threads(options.threads)
     robocache.set_num_threads(options.threads)

@@ -1,4 +1,4 @@
-"""What a benchmark writes down: one JSON file, rewritten after every case, so that a run cut short keeps what it has."""
+"""A benchmark's results: one JSON file, rewritten after every case, so that an interrupted run keeps what it has."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ HEADLINES = [
     ),
 ]
 
-# What the page calls each benchmark, in its order.
+# The page's name of each benchmark, in its order.
 TITLES = {
     "loader": "Loader",
     "loader_one_clock": "Loader, rows of one clock",
@@ -213,7 +213,7 @@ def headline(found: Results, of: str, name: str) -> tuple[str, str, str]:
 
 
 def pitch(found: Results) -> str:
-    """What RoboCache does, in one sentence with the number of cameras."""
+    """RoboCache's purpose in one sentence, with the number of cameras."""
     speed, on, peer = headline(found, "nvidia-h200-images", "batches of 256, 2 cameras, device")
     text = (
         f"RoboCache turns robot recordings into aligned training batches on the GPU: **{speed}** of state, 16 actions and two "
@@ -337,7 +337,7 @@ def compared(aims: dict, case: dict) -> Iterator[tuple[str, str, float, str]]:
                 yield WORDS[what], bound, aim / came if more else came / aim, shown(what, came)
 
 
-# What may be aimed at besides the peers.
+# Aims other than peers.
 WORDS = {
     "gpu_us": "time on the device",
     "wall_us": "time in a loop",
@@ -439,7 +439,7 @@ def in_a_tier(case: dict) -> str:
 
 
 def training(record: dict) -> str:
-    """What examples/train_act.py wrote down: the loss of the first and the last hundredth of the steps, and the time."""
+    """The results of examples/train_act.py: the loss of the first and the last hundredth of the steps, and the time."""
     losses, waited, elapsed = record["losses"], record["waited_s"], record["elapsed_s"]
     some = max(1, len(losses) // 100)
     first, last = (number(sum(part) / some) for part in (losses[:some], losses[-some:]))
@@ -539,7 +539,7 @@ def replaced(path: Path, name: str, block: str) -> str:
     return f"{before}{begin}\n{block}{end}{rest.split(end)[1]}"
 
 
-# Where each block stands: the page, the name in its markers, and what it is made by.
+# Each block: its page, the name in its markers, and the function that renders it.
 BLOCKS = [
     ("README.md", "pitch", pitch),
     ("README.md", "three", three),

@@ -50,7 +50,7 @@ import robocache
 STREAMS = {"joint": (50, 14, "float32"), "vision": (30, 768, "float16")}
 SECONDS = 20.0
 STEPS = 16
-# Of a window, what is asked of a stream: the steps' distance, and how.
+# A stream's window: the steps' distance, and the method.
 ASKED = {"between rows": (20_000_000, "linear"), "rows": (33_333_333, "previous")}
 BATCH_SIZE = 1024
 FILES_BATCH_SIZE = 256  # of what is read from files: the pool's workers make 64 ahead, of cold ones few may be read
@@ -155,7 +155,7 @@ class Files:
         return loader
 
     def windows(self) -> loader_numpy.Windows:
-        """What the peer makes samples of: the same files, mapped by NumPy."""
+        """The peer's input: the same files, mapped by NumPy."""
         streams, affine = {}, {}
         for name in STREAMS:
             folder = self.path / "streams" / name
@@ -182,7 +182,7 @@ class Files:
                 yield {}
 
     def bytes_read(self, batch: dict[str, torch.Tensor], asked: str) -> int:
-        """Of the wide stream's rows that a batch is made of, each once a sample."""
+        """The bytes of the wide stream's rows that a batch uses, each once a sample."""
         stream, (period_ns, method) = self.dataset.streams["vision"], ASKED[asked]
         row_bytes, rows = stream.values[:1].nbytes, 0
         for episode, anchor_ns in zip(batch["episode_index"].tolist(), batch["time_ns"].tolist(), strict=True):

@@ -58,7 +58,7 @@ def size(generator: random.Random, least: int, most: int) -> int:
 
 
 def draw(generator: random.Random, streams: tuple[int, int], most: Shape, device: str) -> Shape:
-    """Of so many streams at least and at most, no size above those of `most`."""
+    """A random shape: `streams` are the least and the most streams, and no size is above that of `most`."""
     among = partial(size, generator)
     while True:
         longest, widest = most.streams[0]
@@ -88,11 +88,11 @@ def make_inputs(shape: Shape, device: str, sets: int) -> list[tuple]:
 
 
 def on_first(call: Callable) -> Callable:
-    """Of one stream, as an operation that knows no others takes it."""
+    """Makes of an operation of one stream one that takes a list of streams."""
     return lambda streams, targets: call(*streams[0], targets)
 
 
-# What is drawn: {operation: (streams, the largest shape, ours, torch's)}.
+# The operations: {name: (streams, the largest shape, ours, torch's)}.
 OPERATIONS = {
     "resample": (
         (1, 1),

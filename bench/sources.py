@@ -22,7 +22,7 @@ START_NS = 1_700_000_000 * 10**9
 
 @dataclass(frozen=True)
 class Source:
-    """What is ingested, and what it is compared with.
+    """The data that are ingested, and the peers that they are compared with.
 
     read: the library reads all of it, and returns how many rows or messages it met of `stream`.
     options: those of :func:`robocache.ingest`.

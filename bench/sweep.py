@@ -39,7 +39,7 @@ LARGEST_BYTES = {"cuda": 2 << 30, "cpu": 32 << 20}  # a plane leaves out what mo
 
 @dataclass(frozen=True)
 class Axis:
-    """What a plane varies: {tick: changes to CENTRE}. Where ticks are not `alike`, none is the next one's neighbour."""
+    """An axis of a plane: {tick: changes to CENTRE}. Ticks that are not `alike` are not each other's neighbours."""
 
     name: str
     ticks: dict[str, dict]

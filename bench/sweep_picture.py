@@ -22,7 +22,7 @@ def picture_of(result: dict) -> Path:
 
 
 def digest(result: dict) -> str:
-    """Of all that is drawn; the picture carries it, so that a picture of other figures is found out."""
+    """A hash of all that is drawn. The picture holds it, so that a picture of other figures is found."""
     keys = "rows", "columns", "ratios", "shapes"
     drawn = [[case["name"], *(case[key] for key in keys if key in case)] for case in result["cases"]]
     return hashlib.sha256(json.dumps(drawn).encode()).hexdigest()

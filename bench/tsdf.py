@@ -86,7 +86,7 @@ PREDICTED = {
 
 
 class Scene:
-    """What one sensor measures, and for each contender a grid of its own, since a call adds to it."""
+    """One sensor's measurements, and a grid for each contender, since a call adds to it."""
 
     def __init__(self, case: Case, device: str, seed: int) -> None:
         self.case, self.device, self.volumes = case, device, {}

@@ -309,7 +309,7 @@ def peers(case: Case, device: str, quick: bool) -> dict[str, Callable[[Cloud], o
     return found
 
 
-# Of a mode: (cells, features, grid's size) -> grid.
+# For each mode: (cells, features, grid's size) -> grid.
 TORCH = {
     "count": lambda cell, features, size: voxelize_torch.count(cell, size),
     "occupancy": lambda cell, features, size: voxelize_torch.occupancy(cell, size),
@@ -338,7 +338,7 @@ def open3d_centroids(cloud: Cloud) -> np.ndarray:
 
 
 def checks(case: Case, cloud: Cloud) -> tuple[Callable[[object], dict], Callable[[object, object], dict]]:
-    """Of our output alone, against NumPy; and of our output and a peer's."""
+    """Two checks: of our output against NumPy, and of a peer's output against ours."""
     if case.job == "dense":
         check = DenseCheck(case.grid, case.modes, cloud.array, cloud.features, case.quantum)
         return check.ours, partial(check.peer, moved=2 * cloud.near_a_face)
@@ -365,7 +365,7 @@ def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
     filled["check"] = check(output)
     del output
     clouds += [Cloud(case, device, seed) for seed in range(1, rotations(filled["bytes"], device, quick=quick))]
-    # What learns a number of voxels from the device.
+    # These calls read a number of voxels from the device.
     waiting = {"dense": set(), "hard": {"torch eager"}, "downsample": {"torch eager", "robocache"}}[case.job]
     contest(filled, [(cloud,) for cloud in clouds], call, peers(case, device, quick), verify, device, quick, waiting)
     mine = filled["contenders"]["robocache"]
@@ -380,7 +380,7 @@ def run_case(case: Case, device: str, quick: bool, filled: dict) -> None:
 
 
 def written_bytes(case: Case, output: object) -> int:
-    """Of every array that a call returned, of the hard voxels those that there are."""
+    """The bytes of every array that a call returned; of hard voxels, only the rows in use."""
     if case.job == "hard":
         there = int(output.num_voxels)
         return output.point_to_voxel.nbytes + sum(

@@ -1,4 +1,4 @@
-"""What voxels must hold: bit-equal where nothing rounds, else within a bound that is derived; by NumPy in float64."""
+"""Checks voxels against NumPy in float64: bit-equal where nothing rounds, else within a derived bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXACT = ("occupancy", "count", "max")
 
 
 class DenseCheck:
-    """Of the outputs of a call on one cloud, {mode: grid}, or the grid where there is one mode."""
+    """Checks the outputs of a call on one cloud: {mode: grid}, or the grid if there is one mode."""
 
     def __init__(
         self, grid: dict, modes: tuple[str, ...], points: np.ndarray, features: torch.Tensor, quantum: float | None
@@ -40,7 +40,7 @@ class DenseCheck:
         return self._compare(ours, theirs, self._bound((self.count + 2) * 2.0**-24), moved)
 
     def _bound(self, their_roundings: torch.Tensor) -> torch.Tensor:
-        """Of a mean's distance from ours, [X, Y, Z, 1]: of ours half of a given quantum, or 2^(k - 62) of the largest value
+        """How far a mean may be from ours, [X, Y, Z, 1]: ours has half of a given quantum, or 2^(k - 62) of the largest value
         where 2^k is at least the voxel's n and less than 2 n (fixed_point.hpp); of theirs as many roundings of the largest
         value. Rounding to float32 comes on top."""
         own = self.quantum / 2 if self.quantum else self.count * (2.0**-61 * self.largest)

@@ -1,16 +1,16 @@
-"""What docs/tiers.png shows: where rows lie in each tier, and their way to the batch. docs/pictures.py draws it."""
+"""The content of docs/tiers.png: where rows lie in each tier, and their way to the batch. docs/pictures.py draws it."""
 
 from __future__ import annotations
 
 import numpy as np
 
-# Places: left, bottom, width, height, what stands in them. Then what lies or works there, and the ways.
-PLACES = [
+# left, bottom, width, height, name
+MEMORIES = [
     (0.0, 0.0, 2.6, 4.6, "disk"),
     (3.2, 0.0, 4.6, 4.6, "host memory"),
     (8.6, 0.0, 5.6, 4.6, "GPU memory"),
 ]
-# left, bottom, width, height, text, tier (the row that it is of) or None
+# left, bottom, width, height, text, the tier that it belongs to or None
 BOXES = [
     (9.0, 3.2, 2.0, 0.8, 'rows\n"device"', "device"),
     (3.5, 1.8, 2.0, 0.8, 'rows\n"pinned"', "pinned"),
@@ -22,8 +22,8 @@ BOXES = [
     (3.5, 3.2, 2.0, 0.8, "clocks,\nepisodes", None),
     (11.9, 3.2, 2.0, 0.8, "clocks,\nepisodes", None),
 ]
-# of a tier: the way's corners, and what is said beside it and where
-WAYS = [
+# arrows: the tier or None, the corners, a text and its position
+ARROWS = [
     ("device", [(9.6, 3.2), (9.6, 2.6)], "", (0, 0)),
     ("pinned", [(5.5, 2.2), (9.0, 2.2)], "read across the link by the kernel", (5.62, 2.3)),
     ("mapped", [(2.3, 0.8), (3.5, 0.8)], "pread", (2.62, 0.9)),
@@ -37,13 +37,13 @@ COLOURS = {"device": "C0", "pinned": "C2", "mapped": "C1", None: "0.35"}
 
 
 def computed() -> list[np.ndarray]:
-    """Every number and letter of it, so that another drawing is another picture."""
-    return [np.frombuffer(repr((PLACES, BOXES, WAYS)).encode(), np.uint8)]
+    """All numbers and letters of the picture: docs/pictures.py draws it anew when they change."""
+    return [np.frombuffer(repr((MEMORIES, BOXES, ARROWS)).encode(), np.uint8)]
 
 
 def draw(plt, numbers: list[np.ndarray]):
     figure, place = plt.subplots(figsize=(11, 3.9), layout="constrained")
-    for left, bottom, width, height, text in PLACES:
+    for left, bottom, width, height, text in MEMORIES:
         place.add_patch(plt.Rectangle((left, bottom), width, height, color="0.94", zorder=0))
         place.text(left + 0.15, bottom + height - 0.15, text, va="top", fontsize=10, color="0.3")
     for left, bottom, width, height, text, tier in BOXES:
@@ -51,7 +51,7 @@ def draw(plt, numbers: list[np.ndarray]):
             plt.Rectangle((left, bottom), width, height, fc="white", ec=COLOURS[tier], linewidth=1.8, zorder=2)
         )
         place.text(left + width / 2, bottom + height / 2, text, ha="center", va="center", fontsize=9, zorder=3)
-    for tier, corners, text, at in WAYS:
+    for tier, corners, text, at in ARROWS:
         x, y = zip(*corners, strict=True)
         place.plot(x, y, color=COLOURS[tier], linewidth=1.8, zorder=1)
         arrow = {"arrowstyle": "-|>", "color": COLOURS[tier], "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0}

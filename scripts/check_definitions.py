@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 SOURCES = Path("src/robocache")
-# What may hold a brace and is no code: comments, strings, characters, preprocessor lines.
+# Text that may hold a brace and is no code: comments, strings, characters, preprocessor lines.
 NO_CODE = re.compile(
     r"""//[^\n]*|/\*.*?\*/|R"(?P<tag>\w*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])'"""
     r"""|^[ \t]*\#(?:\\\n|[^\n])*""",
@@ -27,7 +27,7 @@ EVERY_FILE_MAKES_ONE = re.compile(r"\b(?:inline|constexpr|template)\b")
 
 
 def defined(head: str) -> str | None:
-    """What `head`, the text before a brace or a semicolon, defines: a name, or a function with its parameters."""
+    """The definition in `head`, the text before a brace or a semicolon: a name, or a function with its parameters."""
     if match := TYPE.search(head):
         return match["name"]
     if "(" in head:
@@ -37,7 +37,7 @@ def defined(head: str) -> str | None:
 
 
 def definitions(text: str) -> set[str]:
-    """What one file defines, each with its namespace, but for the contents of unnamed namespaces."""
+    """The definitions of one file, each with its namespace, without the contents of unnamed namespaces."""
     found = set()
     scopes: list[str | None] = []  # the name of each namespace; None for any other brace
     head = ""

@@ -61,7 +61,7 @@ def imports(path: Path, module: str, modules: set[str]) -> Iterator[tuple[int, s
 
 
 def mistakes(files: dict[str, Path]) -> Iterator[str]:
-    """What is wrong with the imports of these modules."""
+    """The faults of the imports of these modules."""
     used = set()
     inside: dict[str, dict[str, int]] = {}  # of each module the modules of its own subpackage, and the line
     for module, path in files.items():

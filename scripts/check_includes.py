@@ -35,7 +35,7 @@ TORCH = re.compile(r"^(torch|ATen|c10|pybind11)/")
 
 
 def mistakes(path: Path) -> list[str]:
-    """What is wrong with the includes of one source file."""
+    """The faults of the includes of one source file."""
     inside = path.relative_to(SOURCES)
     room = inside.parts[0]
     operation = inside.parts[1] if room == "ops" and len(inside.parts) > 2 else None

@@ -17,7 +17,7 @@ GROWING = {"time_ns.npy", "values.npy", "blob_offsets.npy"}  # they may be longe
 
 
 def header_bytes(content):
-    """Of a .npy file."""
+    """The length of the header of a .npy file."""
     return 10 + int.from_bytes(content[8:10], "little")
 
 

@@ -279,7 +279,7 @@ class Normalization:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Where rows lie in memory, and how far ahead batches are made. No option changes a batch.
+    """The memory that holds rows, and how many batches are made ahead. No option changes a batch.
 
     Args:
         residency: ``"device"``: in the device's memory; ``"pinned"``: in the host's, which the same kernel reads across the

@@ -1,4 +1,4 @@
-// That a call is refused, in which words.
+// Expects that a call is refused, and in which words.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What happens in a forked child.
+// Runs code in a forked child.
 #pragma once
 
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 
 namespace robocache::test {
 
-// What `body` returns there; -1 where it does not end by itself. ThreadSanitizer does not follow threads that start after a
+// The value that `body` returns there; -1 if it does not end by itself. ThreadSanitizer does not follow threads that start after a
 // fork: its builds leave such tests out.
 template <class Body>
 int in_a_child(const Body& body) {

@@ -1,4 +1,4 @@
-// What tests write for numbers that are none.
+// Short names for NaN and infinity.
 #pragma once
 
 #include <limits>

@@ -107,7 +107,7 @@ bool same(T a, T b) {
   }
 }
 
-// What a target takes: nothing, one row, or (1 - weight) * left + weight * right.
+// The source of a target's value: nothing, one row, or (1 - weight) * left + weight * right.
 struct Choice {
   enum Kind { kNothing, kRow, kMixture } kind = kNothing;
   int64_t left = 0;

@@ -61,7 +61,7 @@ _not_run = pytest.StashKey[tuple[int, str]]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Where there is no GPU, thousands of tests of one are not skipped one by one, which takes half a minute: they are counted."""
+    """Without a GPU, the thousands of tests that need one are counted, not skipped one by one, which would take half a minute."""
     of_cuda = [item for item in items if item.get_closest_marker("cuda")]
     if of_cuda and os.environ.get("ROBOCACHE_REQUIRE_CUDA") != "1" and (reason := _why_no_cuda()) is not None:
         config.stash[_not_run] = len(of_cuda), str(reason)

@@ -364,7 +364,7 @@ def test_eighty_columns_break_no_word(capsys, tmp_path, monkeypatch):
 
 
 def figure_of(monkeypatch, dataset):
-    """What picture.plot draws."""
+    """The figure that picture.plot draws."""
     from matplotlib.figure import Figure
 
     figures = []
@@ -618,7 +618,7 @@ def test_python_m_robocache(cache):
 
 
 def modules_of(*command):
-    """What a command in a process of its own imports, by name."""
+    """The names of the modules that a command imports, run in a process of its own."""
     made = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, timeout=300)
     assert made.returncode == 0, made.stderr[-1000:]
     return {line.rpartition("|")[2].strip() for line in made.stderr.splitlines() if line.startswith("import time:")}

@@ -178,7 +178,7 @@ def test_a_policy_from_joints_and_cube(folder):
     content = json.loads(result.read_text())
     assert content["arms"][0]["outcomes"] == found["outcomes"]
     assert f"train --policy mlp --steps {2 * half} --batch-size 256 --lr 0.001" in content["command"]
-    # What was trained and rolled out is not again.
+    # A policy that was trained and rolled out is not trained again.
     before = {file: file.stat().st_mtime_ns for file in (folder / "mlp-0").iterdir() if file.name != "spec.json"}
     assert len(before) == 4
     run(folder, "train", "--policy", "mlp", "--steps", 2 * half, "--device", "cpu")

@@ -1,4 +1,4 @@
-"""What docs show, done: every command line is one that the command takes, every Python snippet that test_examples leaves runs."""
+"""The docs' examples: the command takes every command line, and every Python snippet that test_examples leaves out runs."""
 
 import io
 import operator
@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-# Of each page the snippets that are run here, by their first words; others have tests of their own.
+# The snippets of each page that run here, by their first words; the others have their own tests.
 RUN_HERE = {
     "doctor": ['report = robocache.doctor("cache")'],
     "export": ['report = robocache.export("cache"'],

@@ -33,7 +33,7 @@ RESULTS = """<testsuites><testsuite>
 
 @pytest.fixture
 def checkout(tmp_path):
-    """What the gates read of a checkout, ready for a release: dated, committed and tagged, with a ./dev that does nothing."""
+    """A checkout that is ready for a release: dated, committed and tagged, with a ./dev that does nothing."""
     root = tmp_path / "checkout"
     for folder in (".github", "packaging/container", "packaging/chart"):
         shutil.copytree(ROOT / folder, root / folder)

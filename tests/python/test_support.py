@@ -12,7 +12,7 @@ from robocache import installation
 
 ROOT = Path(__file__).parents[2]
 SUPPORT, STABILITY = ROOT / "docs/support.md", ROOT / "docs/stability.md"
-# What opens connections, in Python's library and in libc.
+# The names that open connections, in Python's library and in libc.
 MODULES = {"ftplib", "http", "httpx", "requests", "smtplib", "ssl", "telnetlib", "urllib.request", "urllib3", "xmlrpc"}
 SYMBOLS = {"socket", "connect", "getaddrinfo", "gethostbyname"}
 
@@ -76,7 +76,7 @@ def test_the_versions_are_those_of_the_code():
 
 
 def connections(text):
-    """What a module's source uses that can open a connection. A socket between two processes of its own is none."""
+    """The names in a module's source that can open a connection. A socket between two of its own processes does not count."""
     for node in ast.walk(ast.parse(text)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []

@@ -58,7 +58,7 @@ def random_times(rng, batch, samples, clock, duplicates=True):
 
 
 def random_values(rng, shape, dtype, special=True):
-    """Of many sizes, with plateaus and straight stretches, where slopes are decided; now and then no number at all."""
+    """Values of many magnitudes, with plateaus and straight stretches, where slopes are decided, and some NaN."""
     x = rng.standard_normal(shape) * np.exp2(rng.integers(-6, 7, shape))
     x = np.where(rng.random(shape) < 0.3, np.round(x), x)
     kept = rng.random(shape) < 0.25

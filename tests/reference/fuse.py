@@ -120,7 +120,7 @@ def _stream(
 
 
 def _used(times, targets, rules):
-    """Of each target the sample used (of a mixture the earlier) or None, and whether it is valid.
+    """For each target the sample used (of two mixed ones the earlier) or None, and whether it is valid.
 
     The resample oracle brings the samples' numbers 1, 2, ... to the targets; a step gives the number itself. Of a mixture
     the earlier sample is the last at or before the target, and outside the end bracket's first.

@@ -13,7 +13,7 @@ from .compare import to_numpy, to_torch
 torch = pytest.importorskip("torch")
 
 
-# Of each floating type: half the distance of two neighbours around 1.
+# For each floating type, half the distance of two neighbours around 1.
 ROUNDING = {
     np.dtype(np.float64): 2.0**-53,
     np.dtype(np.float32): 2.0**-24,

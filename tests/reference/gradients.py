@@ -1,4 +1,4 @@
-"""What the gradients of `robocache.resample_trajectories` must be, by the naivest means."""
+"""The gradients of `robocache.resample_trajectories`, by the naivest means."""
 
 import numpy as np
 

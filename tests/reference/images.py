@@ -1,4 +1,4 @@
-"""What becomes of a frame, from the definitions alone: exact fractions for geometry, float64 for colour."""
+"""Transforms a frame by the definitions alone: exact fractions for geometry, float64 for colour."""
 
 import colorsys
 from fractions import Fraction

@@ -46,7 +46,7 @@ def permuted(position, n, seed, epoch):
 
 
 def shares(weights):
-    """Of a block, by largest remainder; of two as large the earlier."""
+    """Each source's draws in a block, by largest remainder; of two equal remainders the earlier source wins."""
     exact = [Fraction(weight) * BLOCK / sum(map(Fraction, weights)) for weight in weights]
     whole = [int(share) for share in exact]
     most = sorted(range(len(weights)), key=lambda k: (whole[k] - exact[k], k))
@@ -57,7 +57,7 @@ def shares(weights):
 
 @functools.lru_cache(16)
 def turns(share, seed, block, shuffle):
-    """Of each draw of a block whose it is, and how many that source had before it in the block: int64 [BLOCK, 2]."""
+    """For each draw of a block its source, and how many that source had before it in the block: int64 [BLOCK, 2]."""
     key = mix_bits(mix_bits(seed) ^ block)
     place = np.arange(BLOCK)
     if shuffle:

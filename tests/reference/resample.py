@@ -42,7 +42,7 @@ def resample(
 
 
 class Expected(NamedTuple):
-    """What a curve must give: `out` bit for bit where `bound` is 0, else `exact` give or take `bound`; NaN is NaN."""
+    """The result that a curve must give: `out` bit for bit where `bound` is 0, else `exact` give or take `bound`; NaN is NaN."""
 
     out: np.ndarray
     exact: np.ndarray

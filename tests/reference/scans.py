@@ -25,7 +25,7 @@ SCANS = {
 
 
 def scan_path(name):
-    """Where the scan of that name lies, or None where there is none on this machine."""
+    """The path of the scan of that name, or None if this machine has none."""
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     path = None if root is None else Path(root) / SCANS[name]
     return path if path is not None and path.exists() else None

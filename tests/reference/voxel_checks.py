@@ -1,4 +1,4 @@
-"""What the tests of voxelize_pointcloud share: random calls, and every mode against the oracle, by bits."""
+"""Shared by the tests of voxelize_pointcloud: random calls, and every mode against the oracle, by bits."""
 
 import numpy as np
 import pytest

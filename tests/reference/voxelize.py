@@ -62,7 +62,7 @@ def quantum_exponent(finite, points, dtype):
 
 
 def sum_or_mean(features, mode, quantum=None):
-    """Of one feature of one voxel."""
+    """The result for one feature of one voxel."""
     dtype = features.dtype
     points = len(features)
     if not is_floating(dtype):

@@ -39,7 +39,7 @@ def holds(cells):
 
 
 def rows_of_clouds(points, lengths, batch_offsets):
-    """Of each cloud the range of its rows; a row of [B, N, ...] counts on through the clouds before."""
+    """The range of rows of each cloud; rows of [B, N, ...] are counted through all clouds."""
     if points.ndim == 3:
         clouds, count = points.shape[:2]
         lengths = [count] * clouds if lengths is None else lengths
@@ -183,7 +183,7 @@ def _mixed(x):
 
 
 def sample_priority(seed, row):
-    """Of a voxel's rows `random` takes the one with the least; the upper 32 bits decide, then the row."""
+    """The number by which `random` chooses: it takes the voxel's row with the least; the upper 32 bits decide, then the row."""
     step = 0x9E3779B97F4A7C15
     hashed = _mixed((_mixed((seed + step) % 2**64) + step * row) % 2**64)
     return hashed >> 32, row

@@ -156,7 +156,7 @@ def window_batch(
 
 
 def _said(option, stream, otherwise):
-    """What an option says of a stream: one value for all, or {stream: value}."""
+    """An option's value for a stream: one value for all, or {stream: value}."""
     said = option.get(stream) if isinstance(option, dict) else option
     return otherwise if said is None else said
 

@@ -1,4 +1,4 @@
-"""From the shipped wheel to the first batch in a new environment, and an import: in seconds of the processor, so that other programs count for little.
+"""From the shipped wheel to the first batch in a new environment, and the time of an import, in CPU seconds: other programs hardly change them.
 
 `./dev release` runs it, after `./dev wheel`. Packages come from a folder.
 """
@@ -44,7 +44,7 @@ def test_a_wheel_gives_a_batch_within_half_a_minute(tmp_path):
     subprocess.run(install, check=True)
     subprocess.run([python, "-I", "-c", FIRST_BATCH], cwd=tmp_path, check=True)
     took = cpu_seconds() - begin
-    print(f"wheel to first batch: {took:.1f} s of the processor")
+    print(f"wheel to first batch: {took:.1f} s of CPU time")
     assert took < 30
     installed = [path for path in (tmp_path / "new").rglob("robocache*/**/*") if path.suffix != ".pyc"]
     megabytes = sum(path.stat().st_size for path in installed if path.is_file()) / 1e6
@@ -54,5 +54,5 @@ def test_a_wheel_gives_a_batch_within_half_a_minute(tmp_path):
         float(subprocess.run([python, "-I", "-c", IMPORT], capture_output=True, text=True, check=True).stdout)
         for _ in range(9)
     ]
-    print(f"import beyond numpy and tvm_ffi: {1000 * min(imports):.1f} ms of the processor")
+    print(f"import beyond numpy and tvm_ffi: {1000 * min(imports):.1f} ms of CPU time")
     assert min(imports) < 0.025

@@ -1,4 +1,4 @@
-"""What mypy knows of the operations' results: torch in, torch out; numpy in, numpy out. `./dev lint` checks it."""
+"""The operations' results as mypy sees them: torch in, torch out; numpy in, numpy out. `./dev lint` checks it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A key's conversions as a list: what is done in order on the way to the policy is undone in reverse order on the way back."""
+"""Lists of conversions: convert() applies them in order, for the policy; revert() undoes them in reverse order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Conversion(Protocol):
 
 @dataclass(frozen=True)
 class Relative:
-    """:func:`relative` to the state, and :func:`absolute`; the arguments are theirs.
+    """:func:`relative` to the state, and back :func:`absolute`; it has their arguments.
 
     The way back takes quaternions of any length, as a policy gives them.
     """
@@ -50,7 +50,7 @@ class Relative:
 
 @dataclass(frozen=True)
 class StepDelta:
-    """:func:`step_delta` from the state on, and :func:`cumulate`; the arguments are theirs."""
+    """:func:`step_delta` from the state on, and back :func:`cumulate`; it has their arguments."""
 
     mask: Sequence[bool] | None = None
     angles: Sequence[bool] | None = None
@@ -64,7 +64,7 @@ class StepDelta:
 
 @dataclass(frozen=True)
 class Rotate:
-    """:func:`convert_rotation` of the rotation that begins at feature `start`; what follows it moves with its width."""
+    """:func:`convert_rotation` of the rotation that begins at feature `start`; later features move with its width."""
 
     start: int
     source: str
@@ -87,7 +87,7 @@ class Rotate:
 
 @dataclass(frozen=True)
 class Rescale:
-    """:func:`rescale` of some features; the arguments are its own. The way back does not clip."""
+    """:func:`rescale` of some features; it has that function's arguments. The way back does not clip."""
 
     features: slice
     source: tuple[float, float]
@@ -107,7 +107,7 @@ class Rescale:
 
 @dataclass(frozen=True)
 class BinarizeGripper:
-    """:func:`binarize_gripper` of some features; the arguments are its own. The way back leaves them as they are."""
+    """:func:`binarize_gripper` of some features; it has that function's arguments. The way back leaves them as they are."""
 
     features: slice
     low: float
@@ -158,24 +158,24 @@ def in_a_batch(name: str, conversions: Any, features: int) -> list[dict[str, Any
     Raises:
         ArgumentError, ArgumentTypeError: as the functions do for such rows, or naming what a batch cannot do.
     """
-    nothing = np.full((1, 1, features), np.nan)
+    unknown = np.full((1, 1, features), np.nan)
     try:
         asked = []
-        row = nothing
-        for conversion in _checked(nothing[:, 0], conversions):
+        row = unknown
+        for conversion in _checked(unknown[:, 0], conversions):
             if isinstance(conversion, BinarizeGripper):
                 raise errors.ArgumentError(
                     "expected conversions of one step, got BinarizeGripper, which needs the rest of the episode;"
                     " binarize_gripper() does it before a recording is stored"
                 )
-            asked.append(_asked(conversion, row.shape[-1]))
-            row = conversion.forward(row, nothing[:, 0])
+            asked.append(_to_json(conversion, row.shape[-1]))
+            row = conversion.forward(row, unknown[:, 0])
     except errors.Error as error:
         raise type(error)(f"{name}: {error}") from None
     return asked
 
 
-def _asked(conversion: Conversion, features: int) -> dict[str, Any]:
+def _to_json(conversion: Conversion, features: int) -> dict[str, Any]:
     if isinstance(conversion, Rotate):
         named = {"begin": conversion.start, "rotation": conversion.source, "target": conversion.target}
         return {"step": "rotate", **named, "normalize": conversion.normalize}

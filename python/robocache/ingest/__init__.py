@@ -1,13 +1,14 @@
 """Robot files in, a cache out: :func:`ingest` finds the format, and writes what that format's reader yields.
 
-- `recording` is the contract: what a reader yields and notes. `registry` knows the formats; `formats` has what is known of each
-  before its reader is imported, which is a file of that name, or lies in `messages` (MCAP, bags), `hdf5` or `rlds`.
-- `driver` writes what readers yield: by a `mapping`, in an order that `clocks` sees to. `shards` shares that out, `append` adds.
-- What readers have in common: `files` (what may be opened), `options`, `rate` (rows without a clock), `images`, `video` (stamps
+- `recording` is the contract: what a reader yields and notes. `registry` knows the formats; `formats` describes each
+  without its reader: a file of that name here, or in `messages` (MCAP, bags), `hdf5` or `rlds`, imported when needed.
+- `driver` writes the rows of readers: by a `mapping`, in an order that `clocks` checks. `shards` does it in parts, `append` to a
+  cache that exists.
+- Shared by readers: `files` (what may be opened), `options`, `rate` (rows without a clock), `images`, `video` (stamps
   and frames, with `lerobot_videos` and `hdf5.droid_videos`), `npz`, `yaml`;
   `zarr_store`, `cloud_files` and `lerobot_tables` are files of one format.
 
-What a format of another package needs is exported here.
+This module exports the names that a format of another package needs.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def open_npz(file: Path) -> Iterator[Npz]:
 
 
 def _find_stored(content: bytes, entry: zipfile.ZipInfo) -> memoryview | None:
-    """Where a member lies in an archive that is held, if it is not compressed and its checksum is right; of any other
+    """The extent of a member in an archive that is held, if it is not compressed and its checksum is right; for any other
     :mod:`zipfile` knows what it is, or what is wrong with it."""
     begin = entry.header_offset
     head = content[begin : begin + _LOCAL_HEADER.size]

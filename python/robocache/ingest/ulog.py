@@ -237,7 +237,7 @@ class _Log:
         self._lost_from: int | None = None
 
     def read_header(self, opened: BinaryIO) -> list[int]:
-        """Where data were appended, which is at the start of a message, whatever lies before it."""
+        """The offsets at which data were appended: each is the start of a message, whatever precedes it."""
         header = opened.read(16 + 3 + 40)
         if header[:7] != MAGIC or len(header) < 16:
             raise SourceError(f"{self._file}: expected a ULog file, which begins with {MAGIC!r}, got {header[:16]!r}")

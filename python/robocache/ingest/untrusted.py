@@ -37,7 +37,7 @@ def hdf5_open(path: str) -> None:
     import h5py
 
     _file = None
-    # Where a file system knows no locks, as some that are shared or read-only, there are none to heed.
+    # Some shared or read-only file systems have no locks; then there is nothing to check.
     _file = h5py.File(path, "r", locking="best-effort")
 
 

@@ -463,7 +463,7 @@ def to_rgb(frame: VideoFrame) -> np.ndarray:
         matrix = int(frame.colorspace)
         matrix = _BT601 if matrix == _UNSPECIFIED else matrix
         is_full = int(frame.color_range) == _FULL or frame.format.name.startswith("yuvj")
-        # Where both matrices are one PyAV before 17 leaves out what it was given; RGB has none.
+        # If both matrices are equal, PyAV before 17 drops the given one; RGB has none.
         other = _BT601 if matrix != _BT601 else _BT709
         how |= {"src_colorspace": matrix, "dst_colorspace": other, "src_color_range": _FULL if is_full else _LIMITED}
     rgb = frame.reformat(format="rgb24", **how)

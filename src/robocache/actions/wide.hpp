@@ -31,7 +31,7 @@ ROBOCACHE_HD double arc_tangent_of(double y, double x) { return std::atan2(y, x)
 ROBOCACHE_HD float whole_of(float x) { return std::rint(x); }
 ROBOCACHE_HD double whole_of(double x) { return std::rint(x); }
 
-// float or double.
+// One<Scalar> is the type of a number of Scalar: float or double.
 template <class Scalar>
 struct OneOf {
   using type = Scalar;
@@ -39,7 +39,7 @@ struct OneOf {
 template <class Scalar>
 using One = typename OneOf<Scalar>::type;
 
-// A condition of so many numbers as Scalar is.
+// The condition for each number of Scalar.
 template <class Scalar>
 ROBOCACHE_HD auto is_true(bool condition) {
   return Scalar(condition ? 1 : 0) > Scalar(0);
@@ -68,7 +68,7 @@ struct Wide {
   Numbers v;
 
   Wide() = default;
-  ROBOCACHE_HD Wide(T x) : v(x - Numbers{}) {}  // NOLINT: a number is so many equal ones
+  ROBOCACHE_HD Wide(T x) : v(x - Numbers{}) {}  // NOLINT: implicit, since a number stands for kNumbers equal ones
   ROBOCACHE_HD explicit Wide(const Numbers& numbers) : v(numbers) {}
 
   friend ROBOCACHE_HD Wide operator+(const Wide& a, const Wide& b) { return Wide(a.v + b.v); }

@@ -24,16 +24,16 @@ Camera::Camera(std::string key, std::span<const std::optional<Frames>> sources, 
                           .transform = ImageTransform(shape, options, key_, stream.frames->unit_m),
                           .shape = shape,
                           .first_number = numbers_ + 1,
-                          .again = false,
+                          .is_repeat = false,
                           .resized = {},
-                          .of_resized = {}});
+                          .resized_to_batch = {}});
     resize_when_decoded(*source, options);
     for (const std::optional<Source>& earlier : std::span(sources_).first(sources_.size() - 1)) {
       if (!earlier || &earlier->stream() != &stream || earlier->frames.part != frames->part) continue;
       source->first_number = earlier->first_number;
-      source->again = true;
+      source->is_repeat = true;
     }
-    if (!source->again) {
+    if (!source->is_repeat) {
       distinct_.push_back(&*source);
       numbers_ += stream.rows;
     }
@@ -69,7 +69,7 @@ void Camera::resize_when_decoded(Source& source, const ImageOptions& options) co
   ImageOptions left = options;
   left.size = {};
   left.fit = ImageFit::kStretch;
-  source.of_resized.emplace(FrameShape{height, width, stored.channels}, left, key_);
+  source.resized_to_batch.emplace(FrameShape{height, width, stored.channels}, left, key_);
 }
 
 const uint8_t* Camera::pixels_of(const Source& source, int64_t row, FrameMemory& memory) const {
@@ -124,7 +124,7 @@ std::optional<int64_t> Camera::bytes(Device device, Tier tier) const {
   for (const std::optional<Source>& source : sources_) {
     if (!source) continue;
     decodes = decodes || source->resized || source->stream().frames->codec != Codec::kRaw;
-    if (!source->again) bytes += ResidentFrames::bytes(wanted(*source, device, tier));
+    if (!source->is_repeat) bytes += ResidentFrames::bytes(wanted(*source, device, tier));
   }
   if (!decodes) return {};
   return bytes;

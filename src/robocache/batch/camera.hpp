@@ -44,15 +44,15 @@ class Camera {
     ImageTransform transform;  // from frames as they are stored to the batch
     FrameShape shape;          // as they are stored
     int64_t first_number;      // the number of the stream's first row
-    bool again;                // an earlier source draws from the same rows: their numbers are the same
-    // Decoded frames are kept at this size where it is smaller; `of_resized` leads from there to the batch.
+    bool is_repeat;            // an earlier source draws from the same rows: their numbers are the same
+    // Decoded frames are kept at this size where it is smaller; `resized_to_batch` leads from there to the batch.
     std::optional<FrameResize> resized;
-    std::optional<ImageTransform> of_resized;
+    std::optional<ImageTransform> resized_to_batch;
     std::shared_ptr<const ResidentFrames> resident = nullptr;  // as load() left them; null before
 
     const Stream& stream() const { return frames.dataset->streams()[static_cast<size_t>(frames.stream)]; }
     const ImageTransform& to_batch() const {
-      return resized && resident != nullptr && resident->is_decoded() ? *of_resized : transform;
+      return resized && resident != nullptr && resident->is_decoded() ? *resized_to_batch : transform;
     }
   };
 
@@ -74,7 +74,7 @@ class Camera {
   int64_t first_number(size_t source) const { return sources_[source] ? sources_[source]->first_number : 1; }
   const Source* source_of(int64_t number) const;  // null for 0
 
-  // A source for each stream, at least one; and the first of them.
+  // One source for each stream, at least one; any() is the first.
   const std::vector<const Source*>& distinct() const { return distinct_; }
   const Source& any() const { return *distinct_.front(); }
 
@@ -102,7 +102,7 @@ class Camera {
   // loaded nothing.
   void load(Device device, Tier tier);
 
-  // For people, about the loaded frames: as ResidentStream's.
+  // A note for people about the loaded frames, like ResidentStream::note().
   std::string note() const { return any().resident != nullptr ? any().resident->note() : ""; }
 
   // For JPEGs in pinned memory, the most bytes of a frame's entropy-coded data; else 0.

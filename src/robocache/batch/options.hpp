@@ -56,18 +56,18 @@ struct StreamRequest {
   std::optional<double> max_gap_s = {};
   std::optional<double> offset_s = {};  // latency: what is stamped t was taken at t - offset_s
   std::optional<bool> causal = {};
-  std::optional<double> tolerance_s = {};             // steps alone: a sample farther than this is padding
+  std::optional<double> tolerance_s = {};             // of methods that take one sample: a farther one is padding
   std::optional<DType> dtype = {};                    // floats: any floating one; integers and bool keep their own
   bool dtype_asked = false;                           // whether the key's own window said it
-  std::optional<std::optional<Tier>> residency = {};  // where its rows lie; none of either: chosen by memory_budget
+  std::optional<std::optional<Tier>> residency = {};  // where its rows lie; set to none: chosen by memory_budget
   std::optional<ImageOptions> images = {};            // of a camera: what becomes of its frames
   std::vector<ActionConversion> convert = {};         // what becomes of the values, before they are normalised
   std::string base = {};                              // the key whose value at the anchor conversions compare with
-  std::vector<int64_t> base_features = {};            // of its row, in the order of this key's; none: all
+  std::vector<int64_t> base_features = {};            // the base's features, in the order of this key's; empty: all
   // Features whose signs change when the images are flipped, before `convert`; none where nobody said.
   std::optional<std::vector<int64_t>> mirror_horizontal = {}, mirror_vertical = {};
   std::string from = {};                     // the key whose stream fills this one; none: its own
-  std::optional<MomentRequest> moment = {};  // what takes the anchor's part; none: the anchor
+  std::optional<MomentRequest> moment = {};  // the moment that offsets count from; none: the anchor
 
   // The key of the stream that fills it.
   const std::string& rows_key() const { return from.empty() ? stream : from; }
@@ -97,8 +97,8 @@ struct SourceRequest {
 
   AnchorFilter filter = {};  // which anchors are drawn
 
-  // Numbers for anchors of these episodes and times: how much each weighs within the source, or with `balance` what it belongs to:
-  // all that is of one number has the same share.
+  // Writes a number for each anchor, given by its episode and time: its weight within the source, or with `balance` its class. All
+  // classes have the same share of the draws.
   using Values =
       std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<double> values)>;
   Values values = {};
@@ -131,7 +131,7 @@ struct SourceRequest {
     return stream ? &dataset->streams()[static_cast<size_t>(*stream)] : nullptr;
   }
 
-  // Only what JSON gives: datasets, episodes and statistics come from the caller, renames are read by their own names.
+  // The fields that JSON holds: datasets, episodes and statistics come from the caller, renames are read by their own names.
   static constexpr auto fields() {
     return std::tuple(Field{"name", &SourceRequest::name}, Field{"weight", &SourceRequest::weight},
                       Field{"anchor", &SourceRequest::anchor}, Field{"filter", &SourceRequest::filter});
@@ -185,7 +185,7 @@ struct EnumNames<BadFrame> {
 
 struct LoaderOptions {
   std::vector<SourceRequest> sources;  // at least one
-  bool mixture = false;                // whether dataset_index, the place of a sample's source, is in the batch
+  bool mixture = false;                // whether dataset_index, the index of a sample's source, is in the batch
 
   std::vector<StreamRequest> streams;
 
@@ -197,12 +197,12 @@ struct LoaderOptions {
   bool causal = false;
   std::optional<double> tolerance_s;
   DType dtype = DType::kFloat32;                // of floating streams in the batch
-  bool return_age = false;                      // "<key>_age", int64 ns: what a step aims at less the sample used
+  bool return_age = false;                      // "<key>_age", int64 ns: a step's target time minus the used sample's
   bool pad_features = false;                    // rows of one axis may differ in width between sources
   std::map<std::string, NormStats> norm_stats;  // by key: instead of the caches' statistics
   StatsOf stats_of = StatsOf::kSelection;
   Constant constant = Constant::kCenter;  // what normalising does to a feature without spread
-  bool clip = false;                      // values that are normalised by two ends stay in [-1, 1]
+  bool clip = false;                      // values normalised by a range are limited to [-1, 1]
   double min_spread = kMinSpread;         // a spread below it counts as none
   std::optional<Tier> residency;          // where rows lie; none: chosen by memory_budget
   MemoryBudget memory_budget;
@@ -215,7 +215,7 @@ struct LoaderOptions {
   Missing missing = Missing::kPad;
   int64_t drop_n_last = 0;                   // anchors at an episode's end that are not drawn, after `edges`
   std::optional<double> temperature;         // weights proportional to anchors^(1 / temperature)
-  std::optional<int64_t> samples_per_epoch;  // with weights; default all anchors' number
+  std::optional<int64_t> samples_per_epoch;  // needs weights; default: the number of anchors
   double snap_s = 1e-6;                      // a target closer than this to a sample is that sample
   bool shuffle = true;
   bool drop_last = false;
@@ -224,7 +224,7 @@ struct LoaderOptions {
   bool shard_episodes = false;  // each rank has episodes of its own, and an order of them
   Device device;
 
-  // The names are those of the arguments in Python, with which errors begin.
+  // A field has the name of the argument in Python; errors begin with it.
   static constexpr auto fields() {
     using Self = LoaderOptions;
     return std::tuple(Field{"mixture", &Self::mixture}, Field{"windows", &Self::streams},
@@ -253,8 +253,8 @@ struct LoaderOptions {
   std::vector<std::string> notes = {};
 };
 
-// The same with nothing left out: a request for each key of the batch that says all but history and horizon, and sources
-// that say their streams, episodes, and the anchor unless anchor_hz is given. Throws ArgumentError, ArgumentTypeError, and
+// Fills in what was left out: the batch has a request for each key, with every option, and each source its streams, its episodes,
+// and its anchor unless anchor_hz is given. Throws ArgumentError, ArgumentTypeError, and
 // DeviceError for a device that is not there.
 LoaderOptions complete_options(LoaderOptions options);
 
@@ -263,7 +263,7 @@ LoaderOptions complete_options(LoaderOptions options);
 LoaderOptions loader_options_from_json(std::string_view json, std::vector<SourceRequest> sources);
 
 // JSON of the fields that loader_options_from_json reads: {"loader" | "window" | "source": {name: type}}. A type is bool, int, float,
-// text, dtype, or "" for a value with a JSON of its own.
+// text, dtype, or "" for a value that is a JSON object or array.
 std::string loader_fields_json();
 
 // Whether a key is a camera's: its rows are frames. Of complete options.
@@ -276,8 +276,8 @@ std::vector<const Stream*> streams_of(const LoaderOptions& options, size_t reque
 // Needs complete options.
 std::vector<int64_t> key_shape(const LoaderOptions& options, size_t request);
 
-// By which of a key's features change their signs with flipped images, of complete options: for each feature the axes of
-// ActionMirror, or nothing where none does; and the probability of a flip of rows and of columns.
+// The features of a key whose signs change when images are flipped, in complete options: for each feature its axes of
+// ActionMirror, or no entries if none changes; and the probabilities that rows and that columns are flipped.
 struct KeyMirror {
   std::vector<uint8_t> axes;
   double flip[2];
@@ -297,13 +297,13 @@ KeyConversion key_conversion(const LoaderOptions& options, size_t request);
 // The farthest that a moment may lie from a row of a nominal clock and still be that row.
 inline constexpr double kOffGridNs = 1e5;
 
-// "sources[2].", or nothing where there is one that the caller did not name so.
+// Returns "sources[2]." for a source of a mixture, else "".
 std::string source_name(const LoaderOptions& options, size_t source);
 
 // Proposes a method that makes values between rows, as Python writes it: the stream's own methods if it has some.
 std::string method_proposal(const StreamRequest& request);
 
-// Seconds to nanoseconds; what is not finite or beyond 146 years is refused in the name of `argument`.
+// Seconds to nanoseconds; a value that is not finite or beyond 146 years is an error that begins with `argument`.
 int64_t checked_ns(double seconds, std::string_view argument);
 
 // Adds a sentence to a note for people, after a semicolon where the note is not empty.

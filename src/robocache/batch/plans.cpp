@@ -56,7 +56,7 @@ PartPlans::Plan PartPlans::plan_of(const Moment& moment, const AnchorArrays& wri
     sources.push_back(source);
     for (const auto& key : keys_) key->add_window(part_, moment, source, own, tables_);
   };
-  const bool numbers_sources = writes.source >= 0 && draws_.has_weighted_parts();  // else the plan numbers them
+  const bool numbers_sources = writes.source >= 0 && draws_.has_weighted_parts();  // else the plan writes the numbers
   if (moment) {
     for (size_t i = 0; i < draw_tables_.moments.size(); ++i) add(i, draw_tables_.moments[i].ticks);
   } else {

@@ -35,29 +35,29 @@ std::vector<Tier> tiers_of(Device device) {
 }
 
 // One kind of memory.
-struct Room {
+struct Memory {
   std::string name;
   int64_t budget;
   int64_t left;
 };
 
-class Rooms {
+class Memories {
  public:
-  Rooms(Device device, const MemoryBytes& budget, const MemoryBytes& taken)
+  Memories(Device device, const MemoryBytes& budget, const MemoryBytes& taken)
       : cuda_(device.is_cuda()),
         device_{device_name(device), budget.device, std::max<int64_t>(0, budget.device - taken.device)},
         host_{"host memory", budget.host, std::max<int64_t>(0, budget.host - taken.host)} {}
 
   // The memory of a tier; null if it takes none.
-  Room* of(Tier tier) {
+  Memory* of(Tier tier) {
     if (tier == Tier::kMapped) return nullptr;
     return tier != Tier::kPinned && cuda_ ? &device_ : &host_;
   }
 
  private:
   bool cuda_;
-  Room device_;
-  Room host_;
+  Memory device_;
+  Memory host_;
 };
 
 // A tier in words.
@@ -95,7 +95,7 @@ MemoryBytes budget_bytes(const MemoryBudget& asked, Device device, const MemoryB
 
 std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
                                         const MemoryBytes& budget, const MemoryBytes& taken) {
-  Rooms rooms(device, budget, taken);
+  Memories memories(device, budget, taken);
   std::vector<Residency> decided(requests.size());
   std::vector<size_t> open;  // undecided requests, the smallest first
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -109,34 +109,34 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
       continue;
     }
     const int64_t bytes = *request.tier == Tier::kDecoded ? *request.decoded_bytes : request.bytes;
-    if (Room* room = rooms.of(*request.tier)) {
-      if (bytes > room->left) {
+    if (Memory* memory = memories.of(*request.tier)) {
+      if (bytes > memory->left) {
         throw DeviceError("memory.residency: '" + request.key + "' as '" + std::string(name_of(*request.tier)) +
-                          "' needs " + std::to_string(bytes) + " bytes of " + room->name + ", the memory budget of " +
-                          std::to_string(room->budget) + " has " + std::to_string(room->left) +
-                          " left; a larger memory.budget or residency='auto' may do");
+                          "' needs " + std::to_string(bytes) + " bytes of " + memory->name + ", the memory budget of " +
+                          std::to_string(memory->budget) + " has " + std::to_string(memory->left) +
+                          " left; raise memory.budget or pass residency='auto'");
       }
-      room->left -= bytes;
+      memory->left -= bytes;
     }
     decided[i] = {*request.tier, false, "asked for: " + tier_text(*request.tier, device)};
   }
   std::stable_sort(open.begin(), open.end(), [&](size_t a, size_t b) { return requests[a].bytes < requests[b].bytes; });
   std::string passed;  // the budgets that did not suffice for the requests in `open`
   for (const Tier tier : tiers_of(device)) {
-    Room* const room = rooms.of(tier);
+    Memory* const memory = memories.of(tier);
     size_t fit = 0;
     for (; fit < open.size(); ++fit) {
       const int64_t bytes = requests[open[fit]].bytes;
-      if (room != nullptr) {
-        if (bytes > room->left) break;
-        room->left -= bytes;
+      if (memory != nullptr) {
+        if (bytes > memory->left) break;
+        memory->left -= bytes;
       }
       const std::string over = passed.empty() ? "" : "over budget (" + passed + "): ";
       decided[open[fit]] = {tier, true, over + tier_text(tier, device)};
     }
     open.erase(open.begin(), open.begin() + static_cast<std::ptrdiff_t>(fit));
-    if (room != nullptr) {
-      passed += (passed.empty() ? "" : ", ") + size_text(room->budget) + " of " + room->name;
+    if (memory != nullptr) {
+      passed += (passed.empty() ? "" : ", ") + size_text(memory->budget) + " of " + memory->name;
     }
   }
   std::vector<size_t> cameras;
@@ -145,7 +145,7 @@ std::vector<Residency> decide_residency(std::span<const ResidencyRequest> reques
   }
   std::stable_sort(cameras.begin(), cameras.end(),
                    [&](size_t a, size_t b) { return *requests[a].decoded_bytes < *requests[b].decoded_bytes; });
-  Room& pixels = *rooms.of(Tier::kDecoded);
+  Memory& pixels = *memories.of(Tier::kDecoded);
   for (const size_t i : cameras) {
     const int64_t more = *requests[i].decoded_bytes - (decided[i].tier == Tier::kDevice ? requests[i].bytes : 0);
     if (more > pixels.left) {

@@ -21,7 +21,7 @@ using MemoryShare = std::variant<int64_t, double>;
 
 struct MemoryBudget {
   MemoryShare device = 0.5;
-  MemoryShare host = 0.5;  // free is what the control group leaves
+  MemoryShare host = 0.5;  // in a container, of the bytes that its limit leaves free
 };
 
 struct MemoryBytes {
@@ -57,7 +57,7 @@ struct Residency {
 // A tier for each request, in their order. A request gets the tier that it asks for by name; DeviceError with both sizes if the
 // budget does not suffice. The other requests begin on the device, and the largest of them move to the next tier until the rest
 // fits: device, pinned, mapped. On the CPU the first two are one copy in memory. The rest of the device's budget goes to decoded
-// frames, the smallest camera first. `taken`, the bytes of clocks and tables, goes off the budget before all.
+// frames, the smallest camera first. `taken`, the bytes of clocks and tables, is subtracted from the budget first.
 std::vector<Residency> decide_residency(std::span<const ResidencyRequest> requests, Device device,
                                         const MemoryBytes& budget, const MemoryBytes& taken);
 

@@ -69,7 +69,7 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
   return own;
 }
 
-// Where the values and the marks of a batch lie.
+// The offsets of a batch's values and marks.
 const BatchArray& array_of(const Loader& loader, const std::string& name) {
   return *std::ranges::find(loader.arrays(), name, &BatchArray::name);
 }

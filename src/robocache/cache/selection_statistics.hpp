@@ -24,8 +24,8 @@ std::shared_ptr<const std::vector<double>> selection_statistics(const Dataset& d
                                                                 std::span<const int64_t> episodes,
                                                                 std::span<const double> quantiles = kQuantiles);
 
-// Returns the statistics of all rows: those of stats.npy, if it has the quantiles and no older version counted infinities in it;
-// else computed ones.
+// Returns the statistics of all rows: those of stats.npy, if it has the quantiles and is not of an older version, which counted
+// infinities; else computed ones.
 std::shared_ptr<const std::vector<double>> stream_statistics(const Dataset& dataset, int64_t stream,
                                                              std::span<const double> quantiles = kQuantiles);
 
@@ -40,7 +40,7 @@ class StatisticsHash {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-// Returns the table [rows, shape...] that `compute` returns, kept as described above under `hash`, which tells all that it
+// Returns the table [rows, shape...] that `compute` returns, kept as described above under `hash`, the hash of all that it
 // depends on. Before it is computed, the values of `streams` are checked against the manifest. Throws FileError, and what
 // `compute` throws.
 std::shared_ptr<const std::vector<double>> kept_statistics(const Dataset& dataset, const std::string& hash,

@@ -199,7 +199,7 @@ ROBOCACHE_FFI(dataset_describe, args, result) {
   result.set(std::string_view(description.dump()));
 }
 
-// Where episodes.jsonl lies, valid as long as the dataset, its length and that of its longest line, line ends included.
+// The address of episodes.jsonl, valid as long as the dataset, its length, and that of its longest line with its end.
 ROBOCACHE_FFI(dataset_episodes, args, result) {
   const Dataset& dataset = dataset_of(args);
   size_t longest = 0;

@@ -14,7 +14,7 @@ JpegHuffman make_jpeg_huffman(const HuffmanCodes& codes, bool dc, std::vector<ui
     const bool end_of_block = !dc && size == 0 && run != 15;
     const uint32_t advance = dc ? 1 : end_of_block ? 64 : run + 1;
     const auto entry = static_cast<uint16_t>(advance << 9 | size << 5 | (length + size));
-    const uint32_t codes_16 = 1u << (16 - length);
+    const uint32_t codes_16 = 1u << (16 - length);  // sequences of 16 bits that begin with the code
     if (length <= kJpegFirstBits) {
       std::fill_n(table.first + (code >> (16 - kJpegFirstBits)), codes_16 >> (16 - kJpegFirstBits), entry);
     } else {

@@ -96,7 +96,7 @@ ROBOCACHE_HD uint32_t packed_halves(uint32_t word) {
 }
 
 // Computes both chroma components at half size in both directions, like jpeg_chroma_run. All loads come first, so they
-// overlap. Nothing depends on the frame.
+// overlap. No branch depends on the frame.
 ROBOCACHE_HD void jpeg_halved_chroma_run(const uint8_t* chroma, const JpegPlanes& planes, int32_t y, int32_t x,
                                          int32_t (&blue)[kJpegRun], int32_t (&red)[kJpegRun]) {
   const int32_t row = y / 2, first = x / 2;
@@ -116,7 +116,7 @@ ROBOCACHE_HD void jpeg_halved_chroma_run(const uint8_t* chroma, const JpegPlanes
     far_ends[i] = far_samples[left] | static_cast<uint32_t>(far_samples[right]) << 16;
   }
   for (int i = 0; i < 2; ++i) {
-    // Two sums of at most 4 * 255 in one word.
+    // A word holds two sums, each at most 4 * 255.
     const uint32_t ends = 3 * near_ends[i] + far_ends[i];
     const uint32_t low = 3 * packed_halves<0>(near_word[i]) + packed_halves<0>(far_word[i]);
     const uint32_t high = 3 * packed_halves<1>(near_word[i]) + packed_halves<1>(far_word[i]);

@@ -10,28 +10,28 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kTableThreads = 128;
 constexpr int kRun = 16;  // samples in a thread's piece of the table
-// samples before it: each one divides the influence by four, so float64 keeps nothing of earlier ones
-constexpr int kRunBegins = 32;
-constexpr int kPiece = 128;  // samples of a piece and of one overlap
+// samples that a piece of the table begins earlier: each divides the influence by four, so float64 keeps nothing of more
+constexpr int kRunUp = 32;
+constexpr int kPiece = 128;  // samples of a warp's piece with one overlap
 template <class Work>
 constexpr int kOverlap = sizeof(Work) * 8;
 
 // Writes the used rows into the table, in order, and returns their number. The whole block calls it.
 template <class Clock>
 __device__ int32_t set_rows(const ClockRow<Clock>& times, int32_t n, SplineRow* table) {
-  __shared__ int32_t of_warp[kTableThreads / kWarp];
+  __shared__ int32_t warp_counts[kTableThreads / kWarp];
   const int32_t thread = static_cast<int32_t>(threadIdx.x);
   int32_t total = 0;
   for (int32_t base = 0; base < n; base += kTableThreads) {
     const int32_t i = base + thread;
     const bool counts = i < n && (i + 1 == n || !(times[i + 1] == times[i]));
     const unsigned votes = __ballot_sync(~0u, counts);
-    if (thread % kWarp == 0) of_warp[thread / kWarp] = __popc(votes);
+    if (thread % kWarp == 0) warp_counts[thread / kWarp] = __popc(votes);
     __syncthreads();
     int32_t at = total + __popc(votes & ((1u << thread % kWarp) - 1));
     for (int32_t w = 0; w < kTableThreads / kWarp; ++w) {
-      if (w < thread / kWarp) at += of_warp[w];
-      total += of_warp[w];
+      if (w < thread / kWarp) at += warp_counts[w];
+      total += warp_counts[w];
     }
     if (counts) table[at].row = i;
     __syncthreads();
@@ -39,7 +39,7 @@ __device__ int32_t set_rows(const ClockRow<Clock>& times, int32_t n, SplineRow* 
   return total;
 }
 
-// A block handles a row. The last entry's `back` will tell whether a value is NaN.
+// A block handles a row. sweep_kernel sets the last entry's `back` if a value is NaN.
 template <class Clock>
 __global__ void __launch_bounds__(kTableThreads) table_kernel(const __grid_constant__ SplineCall call) {
   const Segment& s = call.segment;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kTableThreads) table_kernel(const __grid_const
     };
     int32_t begin = 1 + static_cast<int32_t>(threadIdx.x) * kRun;
     do {
-      spline_factors(gap_after, count, begin, begin + kRun, kRunBegins, s.boundary, table);
+      spline_factors(gap_after, count, begin, begin + kRun, kRunUp, s.boundary, table);
       begin += kTableThreads * kRun;
     } while (begin < count - 1);
     __syncthreads();

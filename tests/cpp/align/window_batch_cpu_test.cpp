@@ -175,7 +175,7 @@ TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
       const std::vector<unsigned char> first = batch.filled(build.samples, one);
       const std::vector<unsigned char> second = batch.filled(build.samples, other);
       for (size_t i = 0; i < whole.size(); ++i) {
-        // Of the two halves one wrote this byte, and the other left it.
+        // One of the two halves wrote this byte, the other left it.
         ASSERT_TRUE((first[i] == whole[i] && second[i] == none[i]) || (first[i] == none[i] && second[i] == whole[i]))
             << build.name << ", halves " << at << ", byte " << i;
       }
@@ -183,7 +183,7 @@ TEST(WindowSamplesBuilds, FillTheirSamplesAndNoOther) {
   }
 }
 
-// What is asked of a stream.
+// The request for a stream.
 struct Asked {
   InterpolationMethod method;
   bool causal;
@@ -304,7 +304,7 @@ TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTake) {
   expect_what_scalar_rules_take({-40'000'000, -20'000'000, 0, 700, 3'000'000, 20'000'000, 29'000'000, 340'000'000});
 }
 
-// Where rows follow each other as steps do, and where they soon do not.
+// Rows that follow each other as steps do, and rows that soon do not.
 TEST(WindowSamplesBuilds, TakeWhatTheScalarRulesTakeStepByRow) {
   std::vector<int64_t> deltas;
   for (int64_t step = -4; step < 12; ++step) deltas.push_back(step * 20'000'000);

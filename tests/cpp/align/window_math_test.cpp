@@ -28,7 +28,7 @@ class RoundedOnce : public testing::Test {};
 using Halves = testing::Types<Float16, BFloat16>;
 TYPED_TEST_SUITE(RoundedOnce, Halves);
 
-// Where a first rounding to float32 would land on the middle: a double just beside each middle of two halves.
+// Doubles just beside the middle of two halves: a first rounding to float32 would land on the middle.
 TYPED_TEST(RoundedOnce, BesideEveryMiddle) {
   using Format = test::FormatOf<TypeParam>;
   for (uint16_t below = 0; below < Format::kInfinity; ++below) {

@@ -201,7 +201,7 @@ class FeedTest : public testing::TestWithParam<Way> {
     return loader.samples_at(next) > 0 ? next : BatchPosition{position.seed, position.epoch + 1, 0};
   }
 
-  // What a feed holds beside the batch that the caller has, and with reuse that one too.
+  // The batches that a feed holds beside the caller's, and with reuse that one too.
   static int64_t most_memories(int64_t prefetch) { return prefetch + 2; }
 };
 

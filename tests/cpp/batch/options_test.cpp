@@ -15,7 +15,7 @@
 namespace robocache::test {
 namespace {
 
-// ---- Steps of a rate ----
+// ---- Options from JSON ----
 
 TEST(LoaderOptionsJson, ReadsEveryKindOfField) {
   const LoaderOptions options = loader_options_from_json(R"({
@@ -90,7 +90,7 @@ TEST_P(LoaderRefuses, RowsOfMoreDimensionsThanABatchHolds) {
   }
 }
 
-TEST_P(LoaderRefuses, PlacesOutsideTheEpoch) {
+TEST_P(LoaderRefuses, PositionsOutsideTheEpoch) {
   LoaderOptions asked;
   asked.device = device();
   asked.streams = {{.stream = "float32.4", .delta_timestamps = {0.0}}};

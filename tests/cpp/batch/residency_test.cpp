@@ -30,7 +30,7 @@ std::vector<Tier> tiers(const std::vector<Residency>& decided) {
   return found;
 }
 
-// Of keys "a", "b", ... of so many bytes, all automatic.
+// The tiers of keys "a", "b", ... of so many bytes, all automatic.
 std::vector<Tier> automatic(const std::vector<int64_t>& bytes, Device device, MemoryBytes budget,
                             MemoryBytes taken = {}) {
   std::vector<ResidencyRequest> requests;
@@ -114,7 +114,7 @@ TEST_F(ResidencyOnCuda, TheDevicesBudgetIsOfWhatIsFreeThere) {
 
 using F32 = Element<float, DType::kFloat32>;
 
-// Of 8 MiB.
+// A dataset of 8 MiB.
 std::shared_ptr<const Dataset> written() {
   CacheWriter writer;
   constexpr int64_t kRows = 2048;

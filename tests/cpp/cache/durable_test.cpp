@@ -20,7 +20,7 @@
 
 namespace {
 
-// What is made durable in this process, in order, and by how many threads at once; none is before `together` have come, however
+// Records what this process makes durable, in order, and by how many threads at once; none is before `together` have come, however
 // late a busy machine starts them. A path with `refused` in it fails.
 struct Disk {
   std::mutex mutex;

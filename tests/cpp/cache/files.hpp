@@ -31,7 +31,7 @@ inline void write_byte(const std::filesystem::path& path, size_t at, char byte) 
   file.seekp(static_cast<std::streamoff>(at)).put(byte);
 }
 
-// What the error says that `action` throws; fails where it throws none of that type.
+// The message of the error that `action` throws; fails if it throws none of that type.
 template <class Expected>
 std::string message_of(const std::function<void()>& action) {
   try {

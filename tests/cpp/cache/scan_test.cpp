@@ -293,7 +293,7 @@ Table random_table(std::mt19937_64& random, DType dtype, int64_t rows, int64_t f
   }
   for (size_t s = 0; s < table.stats.size(); ++s) {
     for (int64_t f = 0; f < features; ++f) {
-      // Of a float64 that no float32 is, and of a number that is there.
+      // A float64 that is no float32, and a number that occurs.
       const double exact = number(below(rows), f);
       table.stats[s].push_back(below(2) == 0 ? exact : 0.3 + 1e-12);
     }

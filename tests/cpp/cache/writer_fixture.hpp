@@ -1,4 +1,4 @@
-// What tests of the writer share: a cache that is written, and what is in it.
+// Shared by tests of the writer: a cache that is written, and its content.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -282,7 +282,7 @@ TEST_F(WriterTest, ThreadsChangeNoByteOfTheManifest) {
   EXPECT_EQ(manifests[0], manifests[1]);
 }
 
-// Of which those that are the same are looked at once.
+// Equal ones are looked at once.
 TEST_F(WriterTest, FindingsAreOfEachStreamsOwnClock) {
   {
     Writer writer(path());

@@ -115,7 +115,7 @@ Bytes mutated(const Sample& sample, const std::vector<Sample>& others, std::mt19
   return file;
 }
 
-// What a call says is wrong with a PNG.
+// The fault that a call names in a PNG.
 template <class Call, class... More>
 std::string png_fault(const Call& call, std::span<const uint8_t> blob, const FrameShape& shape, More... more) {
   try {
@@ -161,7 +161,7 @@ TEST(Mutations, AreDecodedOrRefused) {
       const FrameShape shape = frame_shape(Codec::kJpeg, segmented.blob);
       Bytes again(static_cast<size_t>(shape.bytes()));
       decode_frame(Codec::kJpeg, segmented.blob, shape, again.data());
-      // What is kept without loss decodes to the same.
+      // A frame kept without loss decodes to the same pixels.
       if (is_whole && !segmented.reencoded) {
         EXPECT_EQ(std::memcmp(again.data(), out, again.size()), 0);
       }

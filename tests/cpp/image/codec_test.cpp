@@ -38,7 +38,7 @@ int count_markers(const Bytes& file, uint8_t first, uint8_t last) {
 
 constexpr uint8_t kSof0 = 0xc0, kDht = 0xc4, kSoi = 0xd8, kEoi = 0xd9, kSos = 0xda, kDqt = 0xdb, kDri = 0xdd;
 
-// That a file is as segment_jpeg promises, `luma` samples of luma across and down for one of chroma.
+// Expects a file as segment_jpeg promises: `luma` samples of luma across and down for one of chroma.
 void expect_segmented(const Bytes& file, int height, int width, int channels, int across, int down) {
   EXPECT_EQ(file[0] << 8 | file[1], 0xff00 | kSoi);
   EXPECT_EQ(count_markers(file, kSof0, 0xcf), 1 + count_markers(file, kDht, kDht));  // one frame, beside Huffman tables

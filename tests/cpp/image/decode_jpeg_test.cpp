@@ -206,7 +206,7 @@ Bytes mutated(Bytes file, size_t from, std::mt19937& random) {
   return file;
 }
 
-// What pack_jpegs made, as prepare_jpeg_frames would have made it.
+// The result of pack_jpegs in the form of prepare_jpeg_frames.
 JpegFrames unpacked(const PackedJpegs& packed, const std::vector<uint64_t>& memory, const FrameShape& shape,
                     size_t count) {
   const auto* const begin = reinterpret_cast<const char*>(memory.data());
@@ -364,7 +364,7 @@ class PrepareJpegFrames : public testing::Test {
       EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
     }
   }
-  // Where `bytes` stand first.
+  // The offset of the first `bytes`.
   static size_t find(const Bytes& file, const Bytes& bytes) {
     return size_t(std::search(file.begin(), file.end(), bytes.begin(), bytes.end()) - file.begin());
   }

@@ -1,4 +1,4 @@
-// What libjpeg-turbo makes of pixels and of files: the oracle of what decodes JPEG.
+// libjpeg-turbo as an encoder and decoder: the oracle of our JPEG decoders.
 #pragma once
 
 #include <cstdint>
@@ -79,7 +79,7 @@ struct DecodedJpeg {
   std::vector<uint8_t> pixels;
 };
 
-// Of a file that is whole.
+// The file must be whole.
 inline DecodedJpeg decode_by_libjpeg(const uint8_t* file, size_t bytes) {
   jpeg_decompress_struct jpeg;
   jpeg_error_mgr errors;

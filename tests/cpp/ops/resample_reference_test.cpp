@@ -240,7 +240,7 @@ TEST_P(ResampleReference, BadClocksNeverReadOutsideTheirRow) {
   }
 }
 
-// What Python never asks: its face makes workspaces, and has no CUDA tensor where there is no CUDA.
+// Calls that Python never makes: it provides the workspace, and has no CUDA tensor without CUDA.
 TEST_P(ResampleReference, RefusesACubicWithoutAWorkspaceAndADeviceThatIsNotThere) {
   const auto call = [](Device on, InterpolationMethod method) {
     const DeviceArray<float> values({0, 10, 20}, DType::kFloat32, {3, 1}, device());

@@ -1,4 +1,4 @@
-// What is said of a box of voxels at once is what rule 32 says of each of them.
+// A statement about a whole box of voxels agrees with rule 32 for each of its voxels.
 #include "robocache/points/integrate_tsdf/tsdf_bounds.hpp"
 
 #include <gtest/gtest.h>
@@ -137,7 +137,7 @@ TEST(TsdfBounds, ABoxThatAnImageSaysNothingOfHasNoMeasurement) {
   EXPECT_LT(spared + free, boxes);
 }
 
-// What a device's first digits of 1 / sqrt(x) or 1 / x may be, or now and then something else.
+// A possible first approximation of 1 / sqrt(x) or 1 / x by a device, or now and then a wrong one.
 float guess_near(Random& random, double value) {
   if (random.one_in(50)) return random.one_in(2) ? 0 : kInfinity;
   const float off = static_cast<float>(random.between(-0x1p-21, 0x1p-21));

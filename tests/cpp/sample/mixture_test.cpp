@@ -54,7 +54,7 @@ TEST(MixtureTurns, PlacesAreAPermutationAndWhatCameBeforeIsCounted) {
   }
 }
 
-// Of 2^b draws that follow a multiple of 2^b a source has its share, to within one draw, and not in one same order.
+// Among 2^b draws after a multiple of 2^b each source has its share to within one draw, and the order varies.
 TEST(MixtureTurns, EveryBatchHasTheSharesToWithinOneDraw) {
   const MixtureTurns turns(mix_bits(7));
   for (const uint32_t size : {2u, 64u, 1024u}) {

@@ -244,7 +244,7 @@ TEST_P(ResidentOfRanks, ShareOneCopyInHostMemory) {
   if (device().is_cuda()) {
     EXPECT_EQ(ResidentStream::get(dataset, b, device(), Tier::kDevice)->note(), "");
   }
-  // What has no name cannot be known to be the same.
+  // Without a name, two files cannot be known to be the same.
   const auto removed = written();
   EXPECT_EQ(values_of(*ResidentStream::get(removed, b, device(), Tier::kPinned), 3, device()),
             (std::vector<float>{4, 5, 6}));

@@ -86,7 +86,7 @@ TEST(Ring, KeepsTheRowsOfASortedList) {
         EXPECT_EQ(taken.arrival_ns[static_cast<size_t>(k)], arrivals[static_cast<size_t>(all[rows_taken].values[1])]);
         EXPECT_EQ(std::memcmp(taken.values.data() + 24 * k, all[rows_taken].values.data(), 24), 0);
       }
-      // What is final by the list is what the ring says.
+      // The list and the ring agree on which rows are final.
       const auto final_end = std::ranges::lower_bound(all, all.back().stamp - lateness, {}, &Row::stamp);
       EXPECT_EQ(ring.settled_ns(0, 2), all.back().stamp - lateness - 3);
       if (final_end == all.begin()) {

@@ -39,7 +39,7 @@ class SharedMemoryTest : public testing::Test {
     return {name, kBytes, fill, folder_.path()};
   }
 
-  // Of memories; the lock stays.
+  // The files of shared memories, without the lock file, which stays.
   std::vector<std::string> files() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
@@ -134,7 +134,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // What it reported; 0 where it ended without.
+  // The number that it reported; 0 if it ended without.
   char await() const {
     char report = 0;
     EXPECT_GE(read(pipe_[0], &report, 1), 0);

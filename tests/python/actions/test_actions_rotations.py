@@ -40,7 +40,7 @@ def by_scipy(rotation, name):
 
 
 def as_rotation(x, name):
-    """What scipy reads in [N, n] numbers of each name that scipy knows, and of 6D by Gram-Schmidt."""
+    """The rotations that scipy reads from numbers [N, n] of a representation; 6D is read by Gram-Schmidt."""
     if name == "matrix":
         return Rotation.from_matrix(x.reshape(-1, 3, 3))
     if name.startswith("rot6d"):

@@ -1,4 +1,4 @@
-"""What is not foreseen: processes that are killed, full disks, writers of one name, forks, forged manifests.
+"""Unforeseen events: processes that are killed, full disks, writers of one name, forks, forged manifests.
 
 Whatever happens, the name holds one whole cache, and what does not open says why. `./dev attack` makes a long run of the few
 rounds of each test here.

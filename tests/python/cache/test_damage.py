@@ -130,7 +130,7 @@ def test_damaged_values_are_found_by_verify(original, copy):
 @pytest.mark.parametrize("name", ["camera/values.npy", "camera/time_ns.npy", "joint%2Fposition/values.npy"])
 @pytest.mark.parametrize("to", ["mcap", "lerobot"])
 def test_an_export_refuses_a_damaged_stream(original, copy, tmp_path, name, to):
-    """What it writes has no checksum, or one of its own."""
+    """The exported file would have no checksum, or a new one that fits the damage."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(original, copy)
     file = copy / "streams" / name

@@ -1,4 +1,4 @@
-"""What is written is read, by RoboCache and by NumPy, the standard library and nothing else."""
+"""Written caches are read by RoboCache, and by NumPy and the standard library alone."""
 
 import json
 import zlib

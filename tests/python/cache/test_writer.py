@@ -483,8 +483,8 @@ def test_existing_names_are_kept(path):
     assert value_of(path) == [1.0]
 
 
-def test_a_text_is_no_yes(path):
-    """A cache was replaced by overwrite="no"."""
+def test_options_are_true_or_false(path):
+    """The text "no" once counted as true, and replaced a cache."""
     write(path, 1.0)
     for option in ({"overwrite": "no"}, {"append": 0}):
         with pytest.raises(robocache.ArgumentTypeError, match=r"^\w+: expected True or False, got"):
@@ -534,21 +534,21 @@ def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
 # ---- paths -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("made", [robocache.open, robocache.Writer])
+@pytest.mark.parametrize("use", [robocache.open, robocache.Writer])
 @pytest.mark.parametrize("path", [3, None, True, b"cache"], ids=repr)
-def test_a_path_is_text(tmp_path, monkeypatch, made, path):
+def test_a_path_is_text(tmp_path, monkeypatch, use, path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robocache.ArgumentTypeError, match=r"^path: "):
-        made(path)
+        use(path)
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("made", [robocache.open, robocache.Writer])
+@pytest.mark.parametrize("use", [robocache.open, robocache.Writer])
 @pytest.mark.parametrize("path", ["", "a\0b", "a\udc80"], ids=ascii)
-def test_a_path_that_the_library_would_see_otherwise_is_refused(tmp_path, monkeypatch, made, path):
+def test_paths_that_the_system_would_cut_or_not_find_are_refused(tmp_path, monkeypatch, use, path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(robocache.ArgumentError, match=r"^path: "):
-        made(path)
+        use(path)
     assert not os.listdir(tmp_path)
 
 
@@ -604,14 +604,14 @@ if os.geteuid() == 0:  # whom the limit does not bind
 work(sys.argv[1] + ".2", sys.argv[2])
 try:
     print(len(robocache.open(sys.argv[1]).episodes))
-except robocache.Error as error:  # pyarrow has no other way
+except robocache.Error as error:  # pyarrow cannot do without threads
     assert "episodes.jsonl: pyarrow" in str(error)
 """
 
 
 @pytest.fixture
 def open_to_all():
-    """A folder outside pytest's own, which every session that begins closes to others."""
+    """A folder outside pytest's own, which pytest closes to other users."""
     with tempfile.TemporaryDirectory(prefix="open to all ") as name:
         for up in (pathlib.Path(name), *pathlib.Path(name).parents):
             with contextlib.suppress(OSError):
@@ -619,11 +619,11 @@ def open_to_all():
         yield pathlib.Path(name)
 
 
-def test_where_the_system_gives_no_thread_all_is_done_by_the_caller(open_to_all):
+def test_without_threads_the_caller_does_all(open_to_all):
     folder = open_to_all
     logs = folder / "logs"
     logs.mkdir()
-    for run in ("a", "b", "c"):  # of which each is read ahead while the one before it is written
+    for run in ("a", "b", "c"):  # each is read while the one before it is written
         np.savez(logs / f"{run}.npz", a=np.zeros((5, 3)), fps=10)
     program = [sys.executable, "-c", WITHOUT_THREADS, str(folder / "cache"), str(logs)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=600)

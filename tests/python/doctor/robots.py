@@ -55,7 +55,7 @@ def write(path, recordings, metadata=None, describe=None, provenance=None, **wri
 
 
 def places(report):
-    """What was found, and where."""
+    """(code, episode, stream, row) of each finding."""
     return [(f.code, f.episode, f.stream, f.row) for f in report.findings]
 
 

@@ -25,7 +25,7 @@ def test_gr00t(real_data, tmp_path):
 
 
 def test_unitree_g1(real_data, tmp_path):
-    """Of 100 episodes 22 are there, of their videos 3; the arms follow their commands late."""
+    """The folder has 22 of 100 episodes and 3 of their videos; the arms follow their commands late."""
     report = examine(real_data("lerobot_v2/unitree_g1_real"), tmp_path)
     assert codes(report) == {
         ("warning", "latency"): 1,

@@ -1,4 +1,4 @@
-"""What becomes of findings: JSON, the page, the terminal, the command, and what a cache remembers of them."""
+"""Findings as JSON, on the page, in the terminal, from the command, and as a cache stores them."""
 
 import ast
 import base64

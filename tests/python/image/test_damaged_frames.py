@@ -49,7 +49,7 @@ def test_attacked_frames_are_decoded_or_refused(rng):
             refused += 1
             continue
         came += 1
-        # What was taken decodes.
+        # Frames that were taken decode.
         frames.decode(taken.codec, taken.data, taken.offsets, taken.shape, taken.dtype, [0])
     assert came > rounds(2500) / 50 and refused > rounds(2500) / 4
 

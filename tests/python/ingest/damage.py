@@ -1,4 +1,4 @@
-"""What may be wrong with the bytes of a file."""
+"""Damages to the bytes of a file."""
 
 import numpy as np
 

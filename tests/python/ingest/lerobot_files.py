@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-# What LeRobot adds to the features of every dataset.
+# The features that LeRobot adds to every dataset.
 BOOKKEEPING = {
     name: {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
     for name in ("timestamp", "frame_index", "episode_index", "index", "task_index")

@@ -171,7 +171,7 @@ class Readout(Told):
 
 
 def read(source, format=None, on_error="stop", **options):
-    """What the reader yields, without a cache."""
+    """The rows that the reader yields, without a cache."""
     found = Yields(format, source, on_error, **options)
     recordings = {
         what: {

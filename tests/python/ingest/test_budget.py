@@ -23,7 +23,7 @@ from ros_files import ROS1, START, message, write_bag1, write_channel, write_dat
 import robocache
 
 MB = 1 << 20
-# What an ingest takes beyond what its imports take. All cases here took 1 GB to 30 GB.
+# The memory that an ingest takes beyond its imports. All cases here took 1 GB to 30 GB.
 MOST_MB = 800
 
 CHILD = """
@@ -52,7 +52,7 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def ingest():
-    """What an ingest in another process says, and its peak of memory in MB."""
+    """The report of an ingest in another process, and its peak of memory in MB."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", CHILD], **pipes) as child:
 

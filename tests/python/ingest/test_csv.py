@@ -1170,7 +1170,7 @@ def test_other_columns_beside_the_clock_stay_columns(name, second, tmp_path):
 @pytest.mark.parametrize("name", ["moving_time_s", "sailing_time_s", "gyroTime", "t_home", "exposureTime"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_duration_is_a_value_and_no_clock(name, sparse, tmp_path):
-    """Of another rate than the clock, in all rows or in every third."""
+    """The column advances at another rate than the clock, and has a number in all rows or in every third."""
     lines = [f"{k / 10},{k},{'' if sparse and k % 3 else k * 0.07},{k / 100}" for k in range(60)]
     source = write(tmp_path / "imu.csv", f"t,a,{name},gain", *lines)
     report = robocache.ingest(source, tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""What the pages say of formats is so: each line of the table has its tests, each folder of real data is read or refused by name."""
+"""The pages' claims about formats hold: each line of the table has its tests, each folder of real data is read or refused by name."""
 
 import ast
 import contextlib
@@ -20,7 +20,7 @@ import robocache
 ROOT = Path(__file__).parents[3]
 TESTS = Path(__file__).parent
 
-# Of each folder of real data the test that holds it against the format's own library, or against what is known of it.
+# For each folder of real data, the test that compares it with the format's own library, or with known facts.
 REAL = {
     "depth/nvblox_human": "test_documented::test_depth_images_with_a_list_are_a_log",
     "lerobot_v2/gr00t_gr1_pnp_sim": "test_lerobot::test_gr00t_simulation",

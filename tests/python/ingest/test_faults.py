@@ -1,4 +1,4 @@
-"""Whatever lies in the source: nothing hangs, nothing is lost without a word, and every error is robocache's own."""
+"""Faults in a source: nothing hangs, nothing is lost without a word, and every error is robocache's own."""
 
 import contextlib
 import ctypes
@@ -650,7 +650,7 @@ def test_an_unnamed_column(rng, tmp_path):
 
 
 def test_tables_of_meta_with_times(rng, tmp_path):
-    """What is neither text nor number is left out by name, whatever Parquet has."""
+    """A column that is neither text nor numbers is left out by name, whatever its type in Parquet."""
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (3, 4)), "v3.0")
     rewrite(
         source / "meta/episodes/chunk-000/file-000.parquet",

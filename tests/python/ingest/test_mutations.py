@@ -142,5 +142,5 @@ def test_changed_at_random(kind, on_error, rng, tmp_path):
             written += 1
         finally:
             file.write_bytes(content)
-    # Where nothing or everything is read, the changes are none worth making.
+    # If nothing or everything is read, the changes test nothing.
     assert 0 < written < rounds(20) or (written == rounds(20) and on_error == "skip")

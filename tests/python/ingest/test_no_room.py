@@ -80,7 +80,7 @@ def prepare(name, place):
 
 
 def check(name, place, arguments, made, wanted):
-    """What was not done before is done now."""
+    """Runs the command again, now with room: it finishes what the first run could not."""
     assert main(arguments) == 0
     if wanted is not None:
         assert contents(made) == contents(place / wanted)

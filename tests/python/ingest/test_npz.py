@@ -67,7 +67,7 @@ def test_every_array_of_every_file(save, small, rng, tmp_path, monkeypatch):
 
 
 def test_real_motions_are_as_numpy_reads_them(real_data, tmp_path):
-    """Of two kinds in one folder, whose keys are in another order in each and whose rate is a scalar or a list of one."""
+    """Files of two kinds in one folder: their keys are ordered differently, and a rate is a scalar or a list of one."""
     source = Path(real_data("motion/unitree_g1_lerobot"))
     robocache.ingest(source, tmp_path / "cache")
     dataset = robocache.open(tmp_path / "cache")
@@ -258,7 +258,7 @@ def test_headers_are_read_as_numpy_reads_them():
     assert sum(entry is not None for entry in read_by_numpy) > 130
 
 
-# Of files that are not compressed arrays are taken as they lie; what is wrong with one is zipfile's to say.
+# Arrays of uncompressed files are mapped as they lie; zipfile names the faults of one.
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_bytes_that_changed_are_told_by_their_checksum(save, rng, tmp_path):
     path = tmp_path / "a.npz"

@@ -442,7 +442,7 @@ def test_records_that_are_not_as_declared(changed, words, tmp_path):
 
 @pytest.mark.parametrize("odd", ["wider", "fewer lists", "no steps", "damaged"])
 def test_the_first_record_decides_nothing(odd, tmp_path):
-    """Where no features.json says what records are."""
+    """Without features.json all records are read before a feature is decided."""
     first = {
         "wider": toy_example(0, steps__action=np.zeros(12, np.float32)),
         "fewer lists": toy_example(0, steps__action=None),

@@ -483,7 +483,7 @@ def test_jpeg_and_png_stay_what_they_are(rng, tmp_path):
 
 
 def test_a_single_row_may_say_any_step(rng, tmp_path):
-    """Of 4 GB, which are not there."""
+    """A step of 4 GB in a small message does not matter when there is one row."""
     made = image(rng.integers(0, 256, (1, 2, 3), np.uint8), "rgb8")
     made.step = 2**32 - 1
     tracemalloc.start()
@@ -517,7 +517,7 @@ def test_a_topic_has_the_images_that_most_of_its_messages_have(rng, tmp_path):
     for topic, rows in kept.items():
         assert got.only[topic].time_ns == [START + k for k in rows]
         np.testing.assert_array_equal(got.only[topic].rows, pictures[rows])
-    # What is left out of the same number of images of a topic has one name and a reason each.
+    # Images of a topic that are left out in the same number share one name, with a reason each.
     reasons = [(x.what, x.reason) for x in got.notes.left_out if "images" in x.what]
     assert ("a.mcap: /a: 1 of 9 images", "empty, not 10x6 rgb8") in reasons
     assert ("a.mcap: /a: 1 of 9 images", "10x4 rgb8, not 10x6 rgb8") in reasons

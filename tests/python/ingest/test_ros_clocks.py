@@ -1,4 +1,4 @@
-"""When messages were, and what holds for a topic in all recordings."""
+"""The clocks of messages, and the properties that a topic must have in all recordings."""
 
 import json
 
@@ -45,8 +45,8 @@ def test_the_header_s_stamp_is_the_clock_where_it_is_sane(stamps, clock, words, 
     got = read(path)
     assert got.only["/imu"].attributes["clock_source"] == clock
     assert got.only["/imu"].time_ns == [stamp if clock == "header.stamp" else log for log, stamp in pairs]
-    told = [reason for what, reason in got.left_out.items() if "as the clock" in what]
-    assert (told == []) if words is None else words in told[0]
+    reasons = [reason for what, reason in got.left_out.items() if "as the clock" in what]
+    assert (reasons == []) if words is None else words in reasons[0]
     if clock == "log_time":  # nothing is lost
         assert np.array(got.only["/imu/header.stamp"].rows).tolist() == [stamp for _, stamp in pairs]
     assert read(path, stamp="header").only["/imu"].time_ns == [stamp for _, stamp in pairs]
@@ -56,15 +56,15 @@ def test_the_header_s_stamp_is_the_clock_where_it_is_sane(stamps, clock, words, 
 
 
 @pytest.mark.parametrize("nanoseconds", [2**32 - 1000, 2**32 - 1, 2**31, 1_000_000_001])
-def test_nanoseconds_of_a_second_and_more_are_no_time(nanoseconds, tmp_path):
-    """Of drivers that write a negative number where none has a sign: the stamp would be 4.3 s late, and near the log time."""
+def test_a_second_or_more_of_nanoseconds_is_no_stamp(nanoseconds, tmp_path):
+    """Some drivers write a negative number into the unsigned field: the stamp would be up to 4.3 s late, and near the log time."""
     made = [(START + k * 10**7, imu(START + k * 10**7, 0)) for k in range(3)]
     made[1][1].header.stamp.nanosec = nanoseconds
     got = read(write_mcap(tmp_path / "a.mcap", {"/imu": ("sensor_msgs/msg/Imu", made)}))
     assert got.only["/imu"].time_ns == [log for log, _ in made]
     assert got.only["/imu"].attributes["clock_source"] == "log_time"
     assert "a second or more in nanoseconds" in got.left_out["a.mcap: /imu: header.stamp as the clock"]
-    made[1][1].header.stamp.nanosec = 10**9  # as of a writer that rounds up: it can only be one thing
+    made[1][1].header.stamp.nanosec = 10**9  # some writers round up to a whole second: this has one meaning
     made[1] = (made[2][0], made[1][1])
     got = read(write_mcap(tmp_path / "b.mcap", {"/imu": ("sensor_msgs/msg/Imu", [made[0], made[1]])}))
     assert got.only["/imu"].time_ns[1] == (START // 10**9 + 1) * 10**9
@@ -85,7 +85,7 @@ def test_a_topic_has_one_clock_in_all_recordings(tmp_path):
     assert np.array(got.recordings["c.mcap"]["/imu/header.stamp"].rows).tolist() == [START, START + 1]
 
 
-def test_stamps_are_kept_beside_what_is_no_vector(rng, tmp_path):
+def test_refused_stamps_are_kept_beside_frames(rng, tmp_path):
     picture = rng.integers(0, 255, (6, 10, 1)).astype(np.uint8)
     made = [(START + k, image(picture, "mono8", time_ns=0)) for k in range(2)]
     streams = read(write_mcap(tmp_path / "a.mcap", {"/cam": ("sensor_msgs/msg/Image", made)})).only
@@ -115,7 +115,7 @@ def in_shards(source, folder, **options):
     return merge(made.folder, folder / "merged")
 
 
-def test_what_differs_between_bags_is_told_of_each_whatever_the_shards(tmp_path):
+def test_differences_between_bags_are_noted_alike_with_any_shards(tmp_path):
     source = write_unlike(tmp_path / "bags", imus(4, frame="b"))
     robocache.ingest(source, tmp_path / "one")
     in_shards(source, tmp_path)
@@ -155,7 +155,7 @@ def test_shards_whose_lengths_differ_are_not_merged(tmp_path):
 @settings(max_examples=15)
 @given(order=st.permutations(range(40)))
 def test_messages_come_in_the_order_of_log_time(order, tmp_path):
-    """Whatever their order in the file: chunks overlap."""
+    """Their order in the file does not matter: chunks overlap."""
     topics = {"/a": strings(*map(str, range(20))), "/b": strings(*map(str, range(20)))}
     path = write_mcap(tmp_path / "a.mcap", topics, chunk_size=150, order=order)
     streams = read(path).only
@@ -173,7 +173,7 @@ def delayed(path, delays):
 
 
 @pytest.mark.parametrize(
-    ("delays", "told"),
+    ("delays", "named"),
     [
         ({"/a": (0.001, 20), "/b": (4.0, 20), "/c": (0.002, 20)}, ["/b"]),
         ({"/a": (0.001, 20), "/b": (-0.6, 20), "/c": (0.002, 20)}, ["/b"]),
@@ -182,10 +182,10 @@ def delayed(path, delays):
         ({"/a": (4.0, 20), "/b": (4.0, 20)}, []),
     ],
 )
-def test_headers_of_another_machine_s_clock_are_named(delays, told, tmp_path):
+def test_headers_of_another_machine_s_clock_are_named(delays, named, tmp_path):
     source = delayed(tmp_path / "a.mcap", delays)
     report = robocache.ingest(source, tmp_path / "cache")
-    assert [one.streams for one in report.assumed] == [[name] for name in told]
+    assert [one.streams for one in report.assumed] == [[name] for name in named]
     for one in report.assumed:
         (name,) = one.streams
         assert f"{delays[name][0]:.3f} s" in one.reason and "--stamp log" in one.reason and name in one.what

@@ -1,4 +1,4 @@
-"""What becomes of a message's fields: numbers, texts, sequences, joints, transforms; against what the formats' own libraries read."""
+"""The fields of messages: numbers, texts, sequences, joints, transforms; against what the formats' own libraries read."""
 
 import json
 import struct
@@ -1047,7 +1047,7 @@ def test_frames_and_names_tell_subjects_apart_together(tmp_path):
 @pytest.mark.parametrize("name", ["string motor_name", "uint8 id", "std_msgs/Header header"])
 @pytest.mark.parametrize("sure", [True, False])
 def test_names_tell_apart_the_messages_of_an_array(name, sure, tmp_path):
-    """Where a message has a name twice, the rows are held."""
+    """If a message has a name twice, its rows are kept as they are."""
     store = get_typestore(Stores.ROS2_HUMBLE)
     fields = "Motor[2] motors\n" + "=" * 80 + f"\nMSG: pkg/Motor\n{name}\nfloat32 q\nfloat64[2] gains\n"
     if "Header" in name:

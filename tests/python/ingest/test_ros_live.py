@@ -198,7 +198,7 @@ def test_joints_are_found_by_name(tmp_path):
 
 @pytest.mark.parametrize("sure", [True, False])
 def test_elements_are_found_by_the_names_beside_them(sure, tmp_path):
-    """Where one message has a name twice, neither ingest nor the live topic takes the texts as names."""
+    """If one message has a name twice, neither ingest nor the live topic takes the texts as names."""
     name = "pkg/msg/DofCommand"
     if name not in ROS2.types:
         ROS2.register(get_types_from_msg("std_msgs/Header header\nstring[] dof_names\nfloat64[] values\n", name))

@@ -1,4 +1,4 @@
-"""What a bag says of itself, and which of its messages' definitions and types that decides; bags of every distribution are made by
+"""A bag's metadata, and the definitions and types of messages that they decide; bags of every distribution are made by
 rosbags' own serialisation."""
 
 import json
@@ -97,7 +97,7 @@ def check_ranges(got, n=6):
 @pytest.mark.parametrize("distro", DISTRIBUTIONS)
 @pytest.mark.parametrize("where", ["schema", "table", "yaml", "nowhere", "unknown"])
 def test_definitions_are_those_of_the_distribution(where, distro, tmp_path):
-    """Of a type that got a field in Iron: by what the bag says, or where that is nothing by what its messages fit."""
+    """A type that got a field in Iron is read as the bag says; where it says nothing, as its messages fit."""
     store = store_of(distro)
     topics = {"/sonar": (RANGE, ranges(store))}
     said = {

@@ -89,7 +89,7 @@ def test_messages_before_the_damage_are_kept(size, tmp_path):
 
 
 def test_alike_messages_are_as_lists_of_them(tmp_path):
-    """Of one size, of others, and of two topics, looked at 128 KiB at once; the second size begins with such a lot."""
+    """Messages of one size, of other sizes, and of two topics. The reader takes 128 KiB at once; the second size begins at such a limit."""
     first = (1 << 17) // (400 + 64) + 1
     sizes = (
         [400] * first

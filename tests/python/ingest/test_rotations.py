@@ -1,4 +1,4 @@
-"""What a type, a name or a schema declares as a rotation or an angle is interpolated as one, whatever the format: against scipy's Slerp."""
+"""Values that a type, a name or a schema declares a rotation or an angle are interpolated as one in every format: against scipy's Slerp."""
 
 import json
 import struct

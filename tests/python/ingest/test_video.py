@@ -50,7 +50,7 @@ def video_path(root, episode, camera=TOP):
 
 
 def numbers(episode, n):
-    """What the pictures of an episode show: the episode and the row."""
+    """The pictures of an episode; each shows the episode and the row."""
     return [100 * episode + k for k in range(n)]
 
 
@@ -61,7 +61,7 @@ def write_videos(root, lengths=(7, 5, 9), camera=TOP, **options):
 
 
 def seen(cache, camera=TOP):
-    """What a camera's frames show, and their stamps in ns, episode by episode."""
+    """The numbers that a camera's frames show, and their stamps in ns, episode by episode."""
     dataset = robocache.open(cache)
     stream = dataset.streams[camera]
     found = []
@@ -84,7 +84,7 @@ def refused(source, cache, *words, **options):
 
 
 def skipped(source, cache, **options):
-    """What was skipped, by name."""
+    """The names that were skipped."""
     report = robocache.ingest(source, cache, on_error="skip", jobs=1, **options)
     return {omission.what: omission.reason for omission in report.skipped}
 
@@ -152,7 +152,7 @@ def test_many_episodes_in_a_file(tmp_path):
 
 
 def one_file(bounds):
-    """What meta/ says of episodes in one file of v3.0, each from one time to another."""
+    """The columns of meta/ for episodes in one file of v3.0, each from one time to another."""
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     return [
         {f"videos/{TOP}/{name}": value for name, value in zip(names, (0, 0, *at), strict=True) if value is not None}
@@ -493,7 +493,7 @@ def test_depth_whose_numbers_are_not_known_is_left_out_by_name(info, pixels, wor
 
 @pytest.mark.parametrize(("pixels", "bits"), [("gray12le", 12), ("yuv420p12le", 12), ("yuv444p10le", 10)])
 def test_more_bits_are_no_depth(pixels, bits, tmp_path):
-    """What info.json does not call depth is a picture, and that it loses bits is said."""
+    """A camera that info.json does not call depth is a picture; a warning says that it loses bits."""
     source = write_set(tmp_path / "source")
     write_videos(source, codec="libx265", pixels=pixels, options={"x265-params": "log-level=none"})
     report = robocache.ingest(source, tmp_path / "cache", jobs=1)

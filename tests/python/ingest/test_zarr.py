@@ -470,7 +470,7 @@ def rename_member(file, old, new):
 
 
 def test_every_changed_byte_of_a_directory_entry_is_named(tmp_path):
-    """Of the entry of an array's description, in a zip file: the array is whole, or refused by name."""
+    """The entry is that of an array's description in a zip file. The array is read whole, or refused by name."""
     whole = zip_tree(write_store(tmp_path / "s"), tmp_path / "s.zarr.zip").read_bytes()
     name = b"data/action/.zarray"
     start = whole.rindex(name) - 46

@@ -12,7 +12,7 @@ import robocache
 
 @dataclass(frozen=True)
 class ToyOptions:
-    """Of every kind."""
+    """An option of every kind."""
 
     episodes: int = option(2, help="how many")
     rate_hz: float = option(10.0, help="of the clock")

@@ -47,7 +47,7 @@ def write_video(
 
 
 def read_video(path):
-    """What is in a file: stamps in seconds, exact, and frames [n, H, W, 3], in the order of presentation."""
+    """The content of a file: stamps in seconds, exact, and frames [n, H, W, 3], in the order of presentation."""
     with av.open(str(path)) as container:
         frames = {frame.pts * frame.time_base: frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)}
     times = sorted(frames)

@@ -1,4 +1,4 @@
-"""What a reader yields, read directly: no cache is written."""
+"""Reads a reader's rows directly: no cache is written."""
 
 from itertools import pairwise
 from pathlib import Path

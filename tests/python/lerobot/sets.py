@@ -43,7 +43,7 @@ def windows(source):
 
 
 def write_low_dimensional(root, rng, lengths=(60, 45, 70), fps=FPS):
-    """What LeRobot's Diffusion and ACT train on without a camera, and its statistics."""
+    """A dataset that LeRobot's Diffusion and ACT train on without a camera, and its statistics."""
     episodes = [
         Episode(
             {

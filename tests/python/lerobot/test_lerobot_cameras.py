@@ -165,7 +165,7 @@ def test_a_cache_of_robocache_ingest_has_its_frames_as_they_are(source, tmp_path
     ],
 )
 def test_random_crops_of_a_dataloader_are_others_in_every_epoch(source, tmp_path, options):
-    """Of the same frames, without a call of set_epoch; torch's seed makes them the same again."""
+    """The frames are the same, the crops others without a call of set_epoch; torch's seed repeats them."""
     images = robocache.ImageOptions(crop=(16, 16))
     dataset = lerobot_dataset(source, cache=tmp_path / "cache", images=images)
     whole = lerobot_dataset(source, cache=tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""What LeRobot's trainer asks of a dataset's `meta`."""
+"""The attributes of a dataset's `meta` that LeRobot's trainer reads."""
 
 import json
 import pickle

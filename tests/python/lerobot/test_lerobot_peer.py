@@ -66,7 +66,7 @@ def test_what_is_said_of_it(source):
 
 @pytest.mark.parametrize("policy", ["act", "diffusion"])
 def test_its_trainer_makes_the_same_policy(policy, rng, tmp_path, monkeypatch):
-    """Of the same batches in the same order come the same weights; one of them other, and they would differ."""
+    """The same batches in the same order give the same weights; a single other batch would change them."""
     pytest.importorskip("accelerate", reason=MISSING)
     if policy == "diffusion":
         pytest.importorskip("diffusers", reason=MISSING)

@@ -42,7 +42,7 @@ def snippet(part):
 
 @pytest.fixture
 def names(rng, tmp_path, monkeypatch):
-    """What a snippet finds before it: the loader of the page's first, a policy, and an optimizer of it."""
+    """The names that a snippet uses: the loader of the page's first snippet, a policy, and its optimizer."""
     monkeypatch.chdir(tmp_path)
     write_low_dimensional(tmp_path / "pusht", rng, (120, 90), fps=10)
     policy = Policy()

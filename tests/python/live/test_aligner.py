@@ -581,7 +581,7 @@ def test_converted_keys_are_the_loaders(tmp_path, name, dtype):
     aligner = robocache.live.Aligner(loader.spec, rings, framework="numpy")
     assert replay(streams, aligner, rings, expected, expected["time_ns"]) > 0.8 * len(expected["time_ns"])
     assert set(aligner.latest()) == set(expected) - {"episode_index", "anchor_index"} | {"anchor_age_ns"}
-    # Where the base is not settled, nothing that compares with it is.
+    # If the base is not settled, no value relative to it is.
     late = aligner.at(int(max(stamps.max() for stamps, _, _ in streams.values())))
     assert late["state_is_pad"][0, -1] and late["past_is_pad"][0].all() == has_base
     # The base of a key that is put out is as it was recorded, too.

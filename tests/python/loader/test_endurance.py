@@ -87,22 +87,22 @@ def forever(loader):
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
-@pytest.mark.parametrize("made", [loader_of, mixture_of, mapped_mixture_of, reused_of])
-def test_many_batches(dataset, device, made):
-    loader = made(dataset, device)
+@pytest.mark.parametrize("make", [loader_of, mixture_of, mapped_mixture_of, reused_of])
+def test_many_batches(dataset, device, make):
+    loader = make(dataset, device)
     batches = forever(loader)
     first = digest(next(batches))
-    gc.collect()  # what other tests left open is not this one's
+    gc.collect()  # closes what other tests left open
     open_files, memory_kib = len(os.listdir("/proc/self/fd")), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     on_device = 0 if device == "cpu" else torch.cuda.memory_allocated()
     for number in range(rounds(2500)):
         state = loader.state_dict()
         batch = next(batches)
         if number % 500 == 0 and state["samples"] < loader.num_samples:
-            fresh = made(dataset, device)
+            fresh = make(dataset, device)
             fresh.load_state_dict(state)
             assert digest(next(fresh)) == digest(batch) != first
-    del batch, fresh  # which has made batches ahead, too
+    del batch, fresh  # `fresh` holds batches made ahead
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_files
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_kib < 32 << 10
@@ -110,21 +110,21 @@ def test_many_batches(dataset, device, made):
 
 
 def test_loaders_side_by_side_in_threads(dataset, device):
-    """Each gives what it gives alone; some are of one dataset, some of one kind."""
-    made, count = [loader_of, mixture_of, mixture_of, mapped_mixture_of], rounds(200)
+    """Loaders in threads give the same batches as one after another. All read one dataset; two are of the same kind."""
+    kinds, count = [loader_of, mixture_of, mixture_of, mapped_mixture_of], rounds(200)
 
     def digests(make):
         return [digest(batch) for batch in itertools.islice(forever(make(dataset, device)), count)]
 
-    alone = [digests(make) for make in made]
-    with concurrent.futures.ThreadPoolExecutor(len(made)) as pool:
-        assert list(pool.map(digests, made)) == alone
+    alone = [digests(make) for make in kinds]
+    with concurrent.futures.ThreadPoolExecutor(len(kinds)) as pool:
+        assert list(pool.map(digests, kinds)) == alone
 
 
-@pytest.mark.parametrize("made", [loader_of, mapped_mixture_of, reused_of])
-def test_many_forks(dataset, made):
+@pytest.mark.parametrize("make", [loader_of, mapped_mixture_of, reused_of])
+def test_many_forks(dataset, make):
     """A child goes on where its parent stood, and the parent with it."""
-    loader = made(dataset)
+    loader = make(dataset)
     batches = forever(loader)
     for _ in range(rounds(3)):
         next(batches)

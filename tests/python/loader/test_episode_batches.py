@@ -51,7 +51,7 @@ def _loader(dataset, **options):
 
 
 def _segments(batch):
-    """Of a batch of either form the (episode, row of the first step, steps) of each segment, by the values."""
+    """(episode, row of the first step, steps) of each segment of a batch of either form, read from the values."""
     states = to_numpy(batch["state"])[..., 0]
     lengths = to_numpy(batch["lengths"]).tolist()
     if "offsets" in batch:

@@ -1,4 +1,4 @@
-"""Where frames of cameras lie: the same bytes in every tier and rank; what is shared, does not fit, or is damaged."""
+"""The tiers of camera frames: the same bytes in every tier and rank; frames that are shared, do not fit, or are damaged."""
 
 import hashlib
 import os
@@ -261,7 +261,7 @@ def test_ranks_of_one_host_share_pinned_frames(filmed, tmp_path, monkeypatch, cu
     options = {"batch_size": 7, "delta_timestamps": {"top": DELTAS}, "seed": 2}
     _, expected = _batches(dataset, options, device="cpu", residency="mapped")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    # Of the second the words are there already, and it makes the tables alone; a dataset each, as in two processes.
+    # The second finds the words and makes only the tables; each has its own dataset, as in two processes.
     ranks = [
         _batches(robocache.open(dataset.path), options, device=cuda, residency="pinned", prefetch=0) for _ in range(2)
     ]

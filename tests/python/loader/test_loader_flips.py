@@ -53,14 +53,14 @@ def windows_of(images, **action):
 
 def flipped_of(made, plain):
     """Which samples of two batches are mirror images, by both cameras."""
-    of = {}
+    flips = {}
     for key in ("top", "wrist"):
         upright = (made[key] == plain[key]).reshape(len(made[key]), -1).all(axis=1)
         mirrored = (made[key] == plain[key][..., ::-1, :]).reshape(len(made[key]), -1).all(axis=1)
         assert (upright != mirrored).all()
-        of[key] = mirrored
-    np.testing.assert_array_equal(of["top"], of["wrist"])
-    return of["top"]
+        flips[key] = mirrored
+    np.testing.assert_array_equal(flips["top"], flips["wrist"])
+    return flips["top"]
 
 
 def test_all_cameras_of_a_sample_flip_together_and_features_change_their_signs(dataset, device):
@@ -211,17 +211,17 @@ def test_statistics_and_the_spec_are_of_what_was_recorded(dataset):
     )
     assert flips.spec == plain.spec
     relative = {"convert": [actions.Relative("joints")], "base": "state"}
-    of = [
+    stats = [
         dataset.statistics(loader_of(dataset, windows_of(images, **relative, **more) | {"state": Window(**more)}))[
             "action"
         ]
         for images, more in (({}, {}), ({"flip_horizontal": 0.5}, {"mirror": [0]}))
     ]
-    np.testing.assert_array_equal(of[0].mean, of[1].mean)
+    np.testing.assert_array_equal(stats[0].mean, stats[1].mean)
 
 
-def test_no_mirror_is_what_images_that_do_not_flip_have(dataset, device):
-    """The windows of training serve for evaluation too."""
+def test_a_mirror_changes_nothing_without_flips(dataset, device):
+    """So evaluation may use the windows of training."""
     plain = numpy_of(next(loader_of(dataset, windows_of({}), device)))
     unflipped = numpy_of(next(loader_of(dataset, windows_of({}, mirror=[0]), device)))
     for name, array in plain.items():
@@ -274,12 +274,12 @@ def test_cameras_may_differ_where_nothing_is_mirrored(dataset):
         ),
     ],
 )
-def test_what_is_not_said_or_cannot_be_is_refused(dataset, windows, message):
+def test_missing_and_impossible_mirrors_are_refused(dataset, windows, message):
     with pytest.raises((robocache.ArgumentError, robocache.ArgumentTypeError), match=f"^{message}"):
         loader_of(dataset, windows)
 
 
-def test_the_default_answers_for_keys_that_say_nothing(dataset):
+def test_keys_without_a_mirror_take_the_default(dataset):
     flips = Window(mirror=[], images=ImageOptions(flip_horizontal=1))
     batch = next(loader_of(dataset, {"top": None, "action": None, "state": None}, default=flips))
     plain = next(loader_of(dataset, {"top": None, "action": None, "state": None}))

@@ -49,7 +49,7 @@ def hashed(*parts):
 
 
 def rule_of(moment):
-    """What the draw is keyed by."""
+    """The key of the draw."""
     kind = ("future", "last", "geometric", "other").index(moment.kind)
     ns = [2**63 - 1 if s == float("inf") else round(s * 1e9) for s in (moment.low_s, moment.high_s)]
     return ns, hashed(kind + 1, *ns, int.from_bytes(struct.pack("<d", moment.discount), "little"))

@@ -50,7 +50,7 @@ def plain(tmp_path_factory):
 
 
 def torchrun(tmp_path, ranks, program, *arguments):
-    """What rank 0 wrote down as `found`."""
+    """The values that rank 0 wrote down as `found`."""
     backend, count = ranks
     script, out = tmp_path / "train.py", tmp_path / "found.json"
     script.write_text(f"{BEGIN}\n{program}\n{END}")

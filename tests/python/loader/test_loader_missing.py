@@ -26,7 +26,7 @@ def episodes_with(*names_of_episodes):
 
 @pytest.fixture
 def partly(tmp_path):
-    """Of five episodes the camera is in two, the state in four."""
+    """Five episodes: two have the camera, four the state."""
     return write(tmp_path / "partly", episodes_with("state camera", "state", "state camera", "state", "camera"))
 
 
@@ -192,7 +192,7 @@ def test_rule_48_padding_is_told_for_what_it_is(tmp_path):
 
 
 def test_rule_48_padding_counts_episodes_that_have_the_key_alone(partly):
-    """What is missing altogether has a warning of its own."""
+    """Episodes without the key have another warning."""
     with pytest.warns(LoaderWarning) as said:
         flat_loader(partly, batch_size=8, delta_timestamps=WINDOWS, episodes=[0, 1, 3])
     assert [str(w.message).partition(":")[0] for w in said] == ["missing"]

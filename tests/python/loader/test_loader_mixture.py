@@ -65,7 +65,7 @@ def source(robots, name, **options):
 
 
 def part(robots, name, *, anchor="state", episodes=None, rename=None, **_):
-    """What the oracle knows of `source(robots, name, ...)`."""
+    """`source(robots, name, ...)` as the oracle takes it."""
     dataset, recording = robots[name]
     keys = {stream: (rename or {}).get(stream, stream) for stream in ROBOTS[name]}
     renamed = [{keys[stream]: rows for stream, rows in streams.items()} for streams in recording]
@@ -198,7 +198,7 @@ def test_rule_35_shares_of_a_block_are_exact_and_rounds_are_whole(robots, device
 
 
 def test_rule_35_shares_are_the_largest_remainders(robots):
-    """Of many weights, as the loader's own draws count them; those of whole numbers have remainders that are equal."""
+    """For many weights, counted over the loader's draws; weights of whole numbers have equal remainders."""
     rng = np.random.default_rng(8)
     drawn = [[5, 12, 15, 8, 13, 3], [5, 19, 18, 14], [1, 2, 3, 1], [1e300, 3e300, 3e300]]
     for _ in range(rounds(4)):

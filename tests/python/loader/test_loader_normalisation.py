@@ -108,7 +108,7 @@ DELTAS = [-0.013, 0.0, 0.07]
 
 
 def there(dataset, batch, key, datasets=None):
-    """Of each sample, whether its episode has the stream: where it has not, the batch has zeros, normalised or not."""
+    """Whether each sample's episode has the stream; if not, the batch has zeros, normalised or not."""
     index = to_numpy(batch["dataset_index"]) if datasets else np.zeros(len(batch["time_ns"]), int)
     found = []
     for source, episode in zip(index, to_numpy(batch["episode_index"]), strict=True):

@@ -45,7 +45,7 @@ def test_the_order_is_well_mixed(tmp_path):
     loader = flat_loader(write(tmp_path / "cache", recording), batch_size=1000, delta_timestamps={"x": [0.0]}, snap_s=0)
     orders = [np.array([t for _, t in anchors_of(loader)]) for _ in range(2)]
     for order in orders:
-        # Of a random permutation of n: mean |position - value| is n/3, neighbours are uncorrelated (std 1/sqrt(n)).
+        # A random permutation of n has: mean |position - value| is n/3, neighbours are uncorrelated (std 1/sqrt(n)).
         assert abs(np.abs(order - np.arange(rows)).mean() / rows - 1 / 3) < 0.01
         assert abs(np.corrcoef(order[1:], order[:-1])[0, 1]) < 0.04
         per_batch = np.sort(order.reshape(-1, 1000), axis=1)

@@ -26,7 +26,7 @@ import robocache
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """Whatever starts the tests, they are rank 0 of 1."""
+    """The tests are rank 0 of 1, whatever starts them."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
 
@@ -365,7 +365,7 @@ def test_rule_36_a_state_saved_behind_the_last_batch_is_that_epochs_end(plain, d
 
 
 def test_a_sanity_check_before_training_costs_no_epoch(plain, device):
-    """What a trainer does: two batches of validation, then epochs of training, each followed by all of validation."""
+    """A trainer's order: two batches of validation, then epochs of training, each followed by all of validation."""
     _, ticks = plain
     train, validation = of(plain, device=device, seed=1), of(plain, device=device, seed=2)
     sanity = iter(validation)

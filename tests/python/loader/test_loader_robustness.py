@@ -51,7 +51,7 @@ def some(loader, count=12):
 
 
 def in_a_child(body):
-    """What a forked child's `body` says."""
+    """The text that `body` returns in a forked child."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -191,7 +191,7 @@ def test_a_mixture_counts_the_rows_of_each_source(tmp_path, device):
 @pytest.mark.parametrize("offsets", [[0], [1], [3, 5], [-1], [-4, -2], [-2, 3], [-50], [50]], ids=str)
 @pytest.mark.parametrize("offset_s", [0.0, 0.017, -0.04])
 def test_dropped_edges_are_those_without_padding(dataset, recording, offsets, offset_s):
-    """Of anchors that lie between the rows, and outside."""
+    """Anchors also lie between the rows and outside."""
     shared = {"batch_size": 5000, "shuffle": False}
     for stream, anchor in (("action", "observation.imu"), ("gripper", "observation.state"), ("action", "action")):
         windows = {stream: Window(offsets, rows=True, offset_s=offset_s)}

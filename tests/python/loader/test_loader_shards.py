@@ -49,7 +49,7 @@ def test_each_rank_draws_from_episodes_of_its_own(rng, tmp_path, device, world_s
 
 
 def test_values_are_those_of_a_loader_of_all_episodes(rng, tmp_path, device):
-    """Of a rank's episodes alone lies less in memory, at other addresses."""
+    """A rank that holds its own episodes alone has less in memory, at other addresses."""
     recording = recorded(rng, (40, 30, 50, 45))
     dataset = write(tmp_path / "cache", recording)
     whole = flat_loader(dataset, batch_size=165, delta_timestamps={"x": [0.0, 1e-6]}, device=device)

@@ -42,7 +42,7 @@ def _loader(dataset, windows, **options):
 
 
 def _all(loader, key):
-    """Of one epoch the values of a key, a list."""
+    """The values of a key in one epoch, a list."""
     found = []
     for batch in loader:
         found += to_numpy(batch[key]).tolist() if hasattr(batch[key], "dtype") else batch[key]

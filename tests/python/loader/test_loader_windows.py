@@ -67,7 +67,7 @@ def test_each_option_is_the_oracles(dataset, recording, device, options):
 
 
 def random_options(rng):
-    """Of every stream something else, or one thing for all."""
+    """Random options: another value for each stream, or one for all."""
     every = rng.random() < 0.3
     methods = rng.choice(STEPS) if every else {}
     options = {name: {} for name in ("offset_s", "causal", "tolerance_s", "max_gap_s")}
@@ -207,7 +207,7 @@ def test_rule_23_an_age_beyond_int64_is_held_at_its_ends(tmp_path, device):
 
 
 def test_rule_33_latency_moves_what_is_taken_and_not_the_anchors(tmp_path, device):
-    # What is stamped t was taken at t - 300 ns: at 1000 the row stamped 1300.
+    # A row stamped t was taken at t - 300 ns: at 1000 the row stamped 1300.
     values, is_pad, age = of_rows(tmp_path, device, [1000, 1300, 2300], [1000, 2000, 2001], offset_s=300e-9, snap_s=0)
     assert values == [[1], [2], [2]]
     assert age == [[0], [0], [1]]
@@ -381,7 +381,7 @@ def ticks_at(recording, streams, hz):
 
 
 def drawn(recording, ticks, deltas, *, edges="pad", drop_n_last=0, offset_s=0.0, snap_s=1e-6):
-    """Of these ticks, episode by episode, what is drawn: by looking at every target of every stream."""
+    """The anchors among these ticks that are drawn, episode by episode, found by looking at every target of every stream."""
     snap_ns = round(snap_s * 1e9)
 
     def is_whole(episode, anchor):

@@ -92,12 +92,12 @@ def assert_statistics(stats, values):
             np.testing.assert_allclose(getattr(stats, name), np.where(unseen, np.nan, array), **exact, err_msg=name)
 
 
-# What is computed once is found again by its quantiles too: each device computes its own.
+# Statistics are kept by their quantiles too: with other quantiles each device computes its own.
 ASKED = {"cpu": (0.02, 0.98), "cuda": (0.02, 0.3, 0.98)}
 
 
 def assert_both(dataset, loader, values):
-    """Of one key `action`: pooled and a step each."""
+    """Checks the statistics of the key `action`, pooled and per step."""
     asked = ASKED[loader.device.split(":")[0]]
     pooled = dataset.statistics(loader, quantiles=asked)["action"]
     assert pooled.q02.shape == values.shape[2:]
@@ -252,7 +252,7 @@ def test_of_many_values(tmp_path, rng, device, kind, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(("features", "steps"), [(1, 3), (14, 50)])
 def test_a_device_gives_the_same_bits(tmp_path, cuda, rng, dtype, features, steps):
-    """Of rows in several parts, which end within the blocks that are summed, with padding, NaN and infinity."""
+    """The rows come in several parts, which end within the blocks that are summed, with padding, NaN and infinity."""
     count = 150_000 // features + 60_000
     streams = {}
     for name in ("state", "action"):
@@ -691,7 +691,7 @@ def test_the_batch_has_each_steps_statistics_of_scalars(tmp_path, rng):
 
 @pytest.mark.parametrize("mode", ["q02_q98", "q00.5_q99.5", "q25_q75", "q07_q100"])
 def test_any_two_quantiles(tmp_path, rng, mode):
-    """Of the rows where a key is not converted, of its windows where it is; in numpy's numbers."""
+    """They are of a key's rows if it is not converted, else of its windows; numpy has the same numbers."""
     episodes = rows_of(rng)
     dataset = write(tmp_path / "c", episodes)
     low, high = (float(name[1:]) / 100 for name in mode.split("_"))
@@ -758,7 +758,7 @@ def test_clipped(tmp_path, rng, device, mode, method):
 @pytest.mark.parametrize("form", ["lerobot", "openpi", "groot"])
 @pytest.mark.parametrize("per_step", [False, True])
 def test_files_of_others(tmp_path, rng, form, per_step):
-    """What is read back normalises as what was written; a file says of no values, so the user's word counts."""
+    """Statistics that are read back normalise as those written. A file does not say which values it describes, so the user's word counts."""
     dataset = write(tmp_path / "c", rows_of(rng))
     stats = dataset.statistics(loader_of(dataset), per_step=per_step, quantiles=[0.02])
     file, keys = tmp_path / "stats.json", {"action": "actions"}
@@ -787,7 +787,7 @@ def test_files_of_others(tmp_path, rng, form, per_step):
 
 
 def test_groots_own_statistics(tmp_path, rng):
-    """Of every window that lies in its episode: each step's, in numpy, as its relative_stats.json has them."""
+    """Per step, over every window that lies in its episode, computed by numpy, as in GR00T's relative_stats.json."""
     episodes = rows_of(rng, shortest=60)
     dataset = write(tmp_path / "c", episodes)
     chunks = []

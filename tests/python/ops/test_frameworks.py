@@ -77,8 +77,8 @@ def test_rule_18_a_framework_reads_its_result_on_a_stream_of_its_own(cuda):
 def test_rule_18_out_of_another_framework_is_written(rng, device):
     arrays = case(rng)
     out = Array(poisoned((3, 23, 5), torch.float32, device))
-    made = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), out=out)
-    assert made is out
+    result = robocache.resample_trajectories(*(Array(to_torch(x, device)) for x in arrays), out=out)
+    assert result is out
     assert_same_bits(to_numpy(out.array), oracle(*arrays)[0])
 
 
@@ -127,7 +127,7 @@ np.savez(sys.argv[2], np.asarray(out.astype("float64")), np.asarray(valid), twic
     assert_same_bits(valid, expected_valid)
 
 
-def test_rule_18_a_call_inside_jax_jit_is_refused_with_a_word():
+def test_rule_18_a_call_inside_jax_jit_is_refused_by_name():
     run_with_jax("""
 times = jax.numpy.arange(4.0)
 try:
@@ -155,7 +155,7 @@ def test_rule_18_cupy(rng, cuda):
 
 
 def allocated(function):
-    """Bytes that torch's CUDA allocator handed out for what the call returns, and at most at once."""
+    """(result, bytes of torch's CUDA allocator that it keeps, the most bytes at any time of the call)."""
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -185,8 +185,8 @@ def test_outputs_come_from_the_callers_pool(rng, cuda):
 # ---- The caller's stream ----
 
 
-def test_work_waits_for_what_is_queued_before_it_and_no_other_stream(cuda):
-    """Behind a busy stream nothing runs, beside it everything does."""
+def test_a_call_waits_for_no_other_stream(cuda):
+    """A call does not wait for a busy stream other than its own."""
     times = torch.arange(64.0, device=cuda)
     values = torch.ones(64, 256, device=cuda)
     out = torch.zeros(64, 256, device=cuda)
@@ -206,8 +206,8 @@ def test_work_waits_for_what_is_queued_before_it_and_no_other_stream(cuda):
 
 
 @pytest.mark.parametrize("method", ["linear", "nearest"])
-def test_a_captured_call_takes_what_its_buffers_hold(rng, cuda, method):
-    """Values, clocks, lengths and `out` are read and written where they were at capture, whatever was written there since."""
+def test_a_replayed_call_reads_its_buffers_anew(rng, cuda, method):
+    """Values, clocks, lengths and `out` are read and written at replay, at the addresses of the capture."""
     cases = [case(rng, np.float16) for _ in range(3)]
     lengths = [rng.integers(0, 18, 3) for _ in cases]
     buffers = [to_torch(x, cuda) for x in cases[0]]
@@ -227,7 +227,7 @@ def test_a_captured_call_takes_what_its_buffers_hold(rng, cuda, method):
         assert_same_bits(to_numpy(out), oracle(*arrays, method=method, lengths=rows)[0])
 
 
-# ---- What has no memory to read ----
+# ---- Tensors without dense memory ----
 
 
 SPECIAL = {

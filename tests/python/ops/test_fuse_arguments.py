@@ -72,7 +72,7 @@ def test_rule_15_stride_0_is_taken_as_it_is(rng, device):
 
 
 def test_more_short_rows_than_a_gpu_runs_at_once(rng, device):
-    """Where a block takes several rows of a narrow stream, and the last block fewer."""
+    """A block of threads takes several rows of a narrow stream, the last block fewer."""
     clock, dtype = np.dtype(np.float32), np.dtype(np.float32)
     sizes = ((9, 64), (30, 3), (5, 8))
     streams = [stream_of(rng, dtype, clock, batch=301, samples=samples, features=d) for samples, d in sizes]

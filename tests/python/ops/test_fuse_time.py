@@ -25,7 +25,7 @@ def test_rule_1_each_stream_has_its_own_clock(device):
 
 
 def test_rule_1_seconds_become_the_nearest_nanosecond(device):
-    # What np.rint(t * 1e9) makes of a float64 t is the sample's own stamp: every target is a hit.
+    # np.rint(t * 1e9) of a float64 t is the sample's own stamp: every target is a hit.
     t = 1_700_000_000 + np.arange(400) / 30
     stamps = np.rint(t * 1e9).astype(np.int64)
     values = np.arange(400, dtype=np.float32)[:, None]
@@ -140,7 +140,7 @@ def test_rule_23_age_of_every_case(device):
         targets = (rows[:, 0] * scale).astype(kind)
         _, _, age = fuse([ramp()] * 4, targets, device, options=[{"method": m} for m in methods])
         assert_same_bits(age, (rows[:, 1:] * scale).astype(kind))
-        # Where no sample is used there is no age.
+        # No sample used, no age.
         _, valid, age = fuse([ramp()] * 2, targets, device, options=[{"extrapolate": "nan"}, {"causal": True}])
         assert_same_bits(age[0], np.full(2, none).astype(kind))
         assert not valid[0].any()

@@ -36,7 +36,7 @@ def batch(frames, rows=None, device="cpu", **options):
 
 
 def corners(made):
-    """Of bytes made of places(): the row and column of the first pixel, [..., 2]."""
+    """The row and column of the first pixel, [..., 2], decoded from the bytes of places()."""
     return made[..., 0, 0, :2].astype(int)
 
 
@@ -327,7 +327,7 @@ def test_rule_42_seed_epoch_and_sample_all_count(device):
     ]
     for a in range(len(drawn)):
         for b in range(a):
-            # Of 56 x 56 places two draws share one in 3136 times.
+            # There are 56 x 56 places: two draws share one in 3136 times.
             assert (drawn[a] == drawn[b]).all(axis=1).sum() < 5
     rows, columns = np.concatenate(drawn).T
     assert abs(np.corrcoef(rows, columns)[0, 1]) < 5 / math.sqrt(len(rows))

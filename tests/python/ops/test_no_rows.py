@@ -25,7 +25,7 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.na
 
 
 def poison(device):
-    """What the allocators hand out next held 0xA5 in every byte: torch's, numpy's and the library's own."""
+    """Fills the memory that the allocators of torch, numpy and the library hand out next with 0xA5."""
     sizes = [1 << k for k in range(3, 17)]
     blocks = [torch.full((size,), 0xA5, dtype=torch.uint8, device=device) for size in sizes for _ in range(8)]
     blocks += [np.full(size, 0xA5, np.uint8) for size in sizes for _ in range(8)]

@@ -28,7 +28,7 @@ def fuse(values=VALUES, times=TIMES, target_times=TIMES, **options):
 
 
 def fuse_two(target_times=TIMES, **options):
-    """Of the streams 'a' and 'b'; `a_values` and the like replace an array, `streams` all of them."""
+    """Fuses the streams 'a' and 'b'; `a_values` and the like replace an array, `streams` all of them."""
     arrays = {name: options.pop(name, array) for name, array in TWO_STREAMS.items()}
     streams = {"a": (arrays["a_values"], arrays["a_times"]), "b": (arrays["b_values"], arrays["b_times"])}
     return robocache.fuse_multimodal(options.pop("streams", streams), target_times, **options)
@@ -403,7 +403,7 @@ def test_rule_17_every_name_that_a_refusal_lists_is_taken(call, name):
 
 
 def fuse_second(values, times, target_times, scale=None, shift=None, first_on=None, **options):
-    """Of a second stream, behind one on a device."""
+    """Fuses the given stream as the second one; the first is on a device."""
     device = first_on or target_times.device
     first = torch.zeros(1, 4, 1, device=device), torch.arange(4.0, device=device)
     two = {name: {"b": x} for name, x in (("scale", scale), ("shift", shift)) if x is not None}

@@ -47,7 +47,7 @@ def test_rule_15_strides_and_alignment_change_nothing(rng, device, dtype, featur
             assert_same_bits(to_numpy(valid), expected_valid, name)
 
 
-def test_rule_15_stride_0_is_taken_as_it_is(rng, device):
+def test_rule_15_stride_0(rng, device):
     values, times, targets = random_case(rng, np.dtype(np.float32), np.dtype(np.float32), batch=1)
     one = [to_torch(x, device) for x in (values, times, targets)]
     out, valid = robocache.resample_trajectories(*(x.expand(6, *x.shape[1:]) for x in one), return_valid=True)
@@ -63,7 +63,7 @@ def test_rule_15_stride_0_is_taken_as_it_is(rng, device):
 
 
 def test_rule_15_a_stride_0_batch_is_not_copied(device):
-    """Half a TiB of values if it were."""
+    """A copy would have half a TiB."""
     values = torch.rand(1, 1024, 1024, device=device).expand(2**17, -1, -1)
     times = torch.arange(1024, dtype=torch.float32, device=device)
     out = robocache.resample_trajectories(values, times, times[:1] + 0.5)
@@ -80,7 +80,7 @@ def test_rule_15_negative_strides(rng):
 @each_clock
 @pytest.mark.parametrize("samples", [7, 100])
 def test_more_short_rows_than_a_gpu_runs_at_once(rng, device, clock, samples):
-    """Where a block takes several rows, and the last block fewer."""
+    """A block of threads takes several rows, the last block fewer."""
     for features, count in ((3, 5), (8, 2)):
         case = random_case(
             rng, np.dtype(np.float32), clock, batch=2117, samples=samples, targets=count, features=features

@@ -42,7 +42,7 @@ def test_rule_32_a_real_view_gives_the_oracles_bits(scan, device, space_carving)
 
 
 def test_points_and_depth_see_the_same_surface(scan, device):
-    """Where both measured: a ray passes the centre within half a diagonal, and a depth is that of the pixel's centre."""
+    """They are compared where both measured: a ray passes a voxel's centre within half a diagonal; a depth is that of the pixel's centre."""
     options = PART | {"voxel_size": 0.005, "truncation": 0.02}
     shape = (32, 28, 30)
     grids = []

@@ -28,7 +28,7 @@ def scan(rng, count=POINTS):
 
 
 def values(rng, shape, dtype):
-    """Of many magnitudes, with ties of a quantum of 2^-10, both zeros, and a feature that is zero throughout."""
+    """Values of many magnitudes, with ties of a quantum of 2^-10, both zeros, and a feature that is zero throughout."""
     made = rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)
     some = rng.random(shape)
     made[some < 0.1] = rng.integers(-9, 10, (some < 0.1).sum()) * 2.0**-11

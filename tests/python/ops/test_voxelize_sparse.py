@@ -23,7 +23,7 @@ each_order = pytest.mark.parametrize("order", ORDERS)
 
 @pytest.fixture(autouse=True)
 def poisoned_allocator():
-    """What torch's allocator hands out next on CUDA held 0xA5 in every byte."""
+    """Fills the memory that torch's CUDA allocator hands out next with 0xA5."""
     if torch.cuda.is_available():
         blocks = [torch.full((size,), 0xA5, dtype=torch.uint8, device="cuda") for size in (1 << 12, 1 << 16, 1 << 22)]
         del blocks
@@ -216,7 +216,7 @@ def test_rule_30_the_range_has_the_rounded_number_of_cells(device):
 
 @each_real
 def test_rule_30_no_point_outside_the_range_is_in_a_voxel(device, dtype):
-    """Where the cells, rounded, reach beyond the range, and where they end before it does."""
+    """Rounded cells may reach beyond the range, or end before it does."""
     for size, upper in ((0.1, 10.06), (0.1, 10.04), (0.16, 40.0), (3.0, 71.5), (0.1, 10.0)):
         x = np.concatenate([np.linspace(upper - 2 * size, upper + 2 * size, 401), [upper]])
         for axis in range(3):

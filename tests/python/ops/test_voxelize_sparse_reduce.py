@@ -1,4 +1,4 @@
-"""What voxelize_sparse makes of the features in a voxel, its gradients, and its place in torch."""
+"""voxelize_sparse: the reduction of a voxel's features, its gradients, and its use with torch."""
 
 import numpy as np
 import pytest

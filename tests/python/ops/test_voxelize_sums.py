@@ -53,7 +53,7 @@ def test_rule_28_features_that_can_be_summed_four_at_once(rng, device, dtype, co
 @pytest.mark.parametrize("quantum", [None, 2.0**-10], ids=["own", "given"])
 @pytest.mark.parametrize("count", [128, 132])
 def test_rule_28_more_features_than_threads_share(rng, device, count, quantum):
-    """What the last feature of a voxel asks for does not come to the first ones twice."""
+    """An exact sum that only the last feature needs does not add the first features twice."""
     points, features, grid = in_one_voxel(random_values(rng, (600, count), np.dtype(np.float32), special=False))
     features[::100, -1] = [np.nan, 3e38, 0, 1e-30, np.inf, 1]
     check(points, features, device, mode=["sum", "mean"], quantum=quantum, **grid)

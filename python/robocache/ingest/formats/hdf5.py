@@ -80,7 +80,7 @@ def _says_maniskill(beside: Path) -> bool:
 
 @dataclass(frozen=True)
 class AgibotOptions(VideoOptions, RateOptions):
-    """The stamps of simulated episodes may be missing."""
+    """Takes a rate, since simulated episodes may have no stamps."""
 
     title: ClassVar[str] = "AgiBot World"
 

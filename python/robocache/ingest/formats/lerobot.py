@@ -15,7 +15,7 @@ from . import Format, VideoOptions
 INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
 
 
-# Where the files lie of which a cache is made.
+# The paths of the files that a cache is made of.
 def read_folders(video: bool) -> tuple[str, ...]:
     return ("meta", "data", *(("videos", "video") if video else ()))
 

@@ -59,7 +59,7 @@ def open_file(path: Path) -> Iterator[h5py.File]:
     with reader_process() as process:
         try:
             process.ask(path, "hdf5_open", os.fspath(path))
-            # Where a file system knows no locks, as some that are shared or read-only, there are none to heed.
+            # Some shared or read-only file systems have no locks; then there is nothing to check.
             file = h5py.File(path, "r", locking="best-effort")
         except SourceError:
             raise

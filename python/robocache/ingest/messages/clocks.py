@@ -17,7 +17,7 @@ _SANE_NS = 10_000_000_000
 _LEAST_DELAYS = 10
 # Seconds that fit int64 nanoseconds, as does their difference from a log time.
 _EARLIEST_S, _LATEST_S = -4_600_000_000, 9_000_000_000
-# Where a message's own time may stand.
+# The fields that may hold a message's own time.
 _STAMPS = ("header.stamp", "stamp", "timestamp")
 OF_TRANSFORMS = "transforms.header.stamp"
 _SECONDS = ("sec", "secs", "seconds")

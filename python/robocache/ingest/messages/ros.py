@@ -154,7 +154,7 @@ def _base(path: str, name: str, ros: int) -> Leaf:
 
 @dataclass
 class _Layout:
-    """Where the fields of a message, or of a record in it, lie in the payload.
+    """The offsets of the fields of a message, or of a record in it, in the payload.
 
     places: of each leaf its first byte, and how many numbers or bytes it has.
     lists: of texts, first byte and size of each.
@@ -228,7 +228,7 @@ class _Walk:
         return start, max(0, count - 1) if self._cdr else count  # without its NUL
 
     def message(self, leaves: Sequence[Leaf], whole: bool = False) -> _Layout:
-        """Where the fields of a message lie, or, not `whole`, of a record in one."""
+        """The offsets of a message's fields, or, if not `whole`, of the fields of a record in one."""
         layout = _Layout()
         for leaf in leaves:
             if leaf.kind == "number" or leaf.kind == "numbers":

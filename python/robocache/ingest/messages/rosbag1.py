@@ -40,7 +40,7 @@ def read(source: Path, options: MessageOptions, notes: Notes) -> Generator[Recor
 
 @dataclass
 class _Chunk:
-    """Where a chunk's data lie, how they are compressed, and the log times that the bag says of it.
+    """The extent of a chunk's data, their compression, and the log times that the bag states for the chunk.
 
     steps: as of :class:`Chunk`.
     """

@@ -7,8 +7,8 @@
 
 namespace robocache {
 
-// Returns the slope between two differences, minus the bracket's own: 0 at a turn, else their weighted harmonic mean
-// (Fritsch and Butland, 1984).
+// Returns the curve's slope at a sample minus `own`, the slope of one bracket beside it; `other` is the other bracket's.
+// The curve's slope is 0 at a turn, else their weighted harmonic mean (Fritsch and Butland, 1984).
 template <class Scalar>
 ROBOCACHE_HD Scalar pchip_bend(Scalar own, Scalar other, Scalar share) {
   const Scalar mean = multiply_add(share, own - other, other);

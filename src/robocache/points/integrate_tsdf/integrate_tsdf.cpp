@@ -219,7 +219,7 @@ int64_t bytes_of_sums(const TensorView& grid, bool depth) {
 
 // The kernel first finds the ranges of images if that is cheap compared with visiting all voxels.
 int64_t bytes_of_ranges(const TensorView& grid, const TensorView& measured, bool depth) {
-  // of all images; with fewer, the extra launch costs more than it saves
+  // Visits of fewer voxels, over all images, are so short that the extra launch costs more than it saves.
   constexpr int64_t kLeastVoxels = int64_t{1} << 22;
   if (!depth || !grid.device.is_cuda() || (measured.ndim != 2 && measured.ndim != 3) || measured.numel() == 0) return 0;
   const int64_t sensors = measured.ndim == 3 ? measured.shape[0] : 1;
@@ -281,18 +281,18 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   }
   const TsdfNumbers poses = poses_of(T_world_sensor, grid.device, several, p.sensors);
   const TsdfNumbers cameras = depth ? cameras_of(*intrinsics, grid.device, several, p.sensors) : TsdfNumbers{};
-  const bool poses_there = T_world_sensor.device.is_cuda();
-  const bool cameras_there = depth && intrinsics->device.is_cuda();
+  const bool poses_on_device = T_world_sensor.device.is_cuda();
+  const bool cameras_on_device = depth && intrinsics->device.is_cuda();
   const std::vector<TsdfSensor> sensors =
-      sensors_of(poses_there ? nullptr : &poses, depth && !cameras_there ? &cameras : nullptr, p.sensors);
+      sensors_of(poses_on_device ? nullptr : &poses, depth && !cameras_on_device ? &cameras : nullptr, p.sensors);
   if (grid.numel() == 0 || measured.numel() == 0) return;
 
   const int64_t bytes = tsdf_workspace_bytes(grid, measured, T_world_sensor, intrinsics);
   char* const memory = static_cast<char*>(checked_workspace(workspace, bytes, 16, grid.device));
   p.sums = reinterpret_cast<TsdfSum*>(memory);
   p.clear_everywhere = most_visits(p) > static_cast<double>(grid.numel());
-  const int64_t of_ranges = bytes_of_ranges(grid, measured, depth);
-  p.ranges = of_ranges > 0 ? reinterpret_cast<TsdfRange*>(memory + bytes - of_ranges) : nullptr;
+  const int64_t range_bytes = bytes_of_ranges(grid, measured, depth);
+  p.ranges = range_bytes > 0 ? reinterpret_cast<TsdfRange*>(memory + bytes - range_bytes) : nullptr;
   if (!grid.device.is_cuda()) {
     integrate_tsdf_cpu(p, sensors.data());
     return;
@@ -302,7 +302,7 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   using Launch = int(const TsdfParams*, const TsdfSensor*, const TsdfNumbers* poses, const TsdfNumbers* cameras,
                      void* sensor_memory, int32_t device, void* stream);
   static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_integrate_tsdf"));
-  check_cuda(launch(&p, sensors.data(), poses_there ? &poses : nullptr, cameras_there ? &cameras : nullptr,
+  check_cuda(launch(&p, sensors.data(), poses_on_device ? &poses : nullptr, cameras_on_device ? &cameras : nullptr,
                     memory + bytes_of_sums(grid, depth), grid.device.index, stream.handle),
              "integrate_tsdf");
 }

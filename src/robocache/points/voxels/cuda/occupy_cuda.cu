@@ -24,8 +24,8 @@ struct BitPlan {
   int pairs;
   uint32_t* bits;  // [pairs, words]
 
-  __host__ __device__ int shared_out() const { return words - common; }
-  __host__ __device__ int held() const { return common + shared_out() / 2; }
+  __host__ __device__ int split_words() const { return words - common; }
+  __host__ __device__ int held() const { return common + split_words() / 2; }
 };
 
 // Access to the shared memory of the pair's other block. in_the_other() turns an address of this block into the
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kMarkThreads)
   for (uint32_t i = rank * half + threadIdx.x; i < (rank + 1) * half; i += kMarkThreads) {
     reinterpret_cast<uint4*>(bits)[i] = reinterpret_cast<const uint4*>(held)[i] | load_from_the_other(other + i * 16);
   }
-  for (int i = threadIdx.x; i < plan.shared_out() / 2; i += kMarkThreads)
+  for (int i = threadIdx.x; i < plan.split_words() / 2; i += kMarkThreads)
     bits[common + 2 * i + rank] = held[common + i];
   // Waits until the other block has read this one's words.
   asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
@@ -171,7 +171,7 @@ bool goes_by_bits(const VoxelReduction& call, int device) {
   if (!suits_bits(call)) return false;
   const BitPlan plan = plan_for(call, device);
   // A mark in the other block takes longer, so too many of them are not worth it.
-  if (plan.pairs == 0 || plan.shared_out() / 2 > plan.words / 8) return false;
+  if (plan.pairs == 0 || plan.split_words() / 2 > plan.words / 8) return false;
   const DeviceGuard guard(device);
   return guard.code() == cudaSuccess && runs_code_for_90(reinterpret_cast<const void*>(mark_cells<true>), device);
 }
