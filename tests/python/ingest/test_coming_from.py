@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hdf5_files import write_robomimic
-from lerobot_files import Episode, write_lerobot
+from PIL import Image
 from scipy.spatial.transform import Rotation
 
 import robocache
@@ -35,6 +35,7 @@ def chunk(x, t, offsets):
 
 @pytest.mark.parametrize("robot", ["ALOHA", "LIBERO"])
 def test_openpi(tmp_path, rng, monkeypatch, robot):
+    """Their norm_stats.json, prompt and pixels, which Pillow resizes."""
     monkeypatch.chdir(tmp_path)
     aloha = robot == "ALOHA"
     mask, state_width, horizon = ([1] * 6 + [0] + [1] * 6 + [0], 14, 50) if aloha else ([1] * 6 + [0], 8, 10)
@@ -42,8 +43,14 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
     lengths = (70, 20)
     states = [rng.normal(size=(n, state_width)).astype(np.float32) for n in lengths]
     moves = [rng.normal(size=(n, len(mask))).astype(np.float32) for n in lengths]
-    write_lerobot("set", [Episode({state_key: s, key: a}) for s, a in zip(states, moves, strict=True)], fps=50)
-    robocache.ingest("set", "cache")
+    frames = [rng.integers(0, 256, (n, 60, 100, 3)).astype(np.uint8) for n in lengths]
+    with robocache.Writer("cache") as writer:
+        for number, (s, a, pixels) in enumerate(zip(states, moves, frames, strict=True)):
+            with writer.episode(task=f"task {number}") as episode:
+                times = np.arange(len(s)) * 20_000_000
+                episode.append(state_key, times, s)
+                episode.append(key, times, a)
+                episode.append("observation.images.top", times, pixels, codec="png")
     # openpi, src/openpi/transforms.py: DeltaActions takes the state's first dims from the actions where the mask holds; Normalize
     # is (x - mean) / (std + 1e-6), or by quantiles (x - q01) / (q99 - q01 + 1e-6) * 2 - 1.
     seen = []
@@ -70,6 +77,17 @@ def test_openpi(tmp_path, rng, monkeypatch, robot):
     np.testing.assert_allclose(got["batch"][state_key].numpy(), normal(flat, "state"), atol=2e-4)
     recorded = np.stack([chunk(a, t, range(horizon)) for a in moves for t in range(len(a))])
     np.testing.assert_allclose(got["absolute"].numpy(), recorded, atol=1e-5)
+    if aloha:
+        assert got["batch"]["task"] == ["task 0"] * 70 + ["task 1"] * 20
+        # openpi_client/image_tools.py, resize_with_pad: the larger ratio, whole pixels below, in the middle of black; model.py: / 255 * 2 - 1.
+        resized = np.zeros((90, 224, 224, 3))
+        height, width = int(60 / (100 / 224)), 224
+        for number, frame in enumerate(np.concatenate(frames)):
+            top = (224 - height) // 2
+            image = Image.fromarray(frame).resize((width, height), Image.BILINEAR)
+            resized[number, top : top + height] = image
+        pixels = got["batch"]["observation.images.top"].numpy().transpose(0, 2, 3, 1)
+        assert np.abs((pixels + 1) * 127.5 - resized).max() < 1 + 1e-3  # Pillow rounds twice
 
 
 def test_openpi_adapt_to_pi(tmp_path, rng):
