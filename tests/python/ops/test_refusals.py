@@ -402,11 +402,12 @@ def test_rule_17_every_name_that_a_refusal_lists_is_taken(call, name):
 # ---- Rule 16: memory that a call writes ----
 
 
-def fuse_second(values, times, target_times, scale=None, shift=None, first_on=None, **options):
+def fuse_second(values, times, target_times, scale=None, shift=None, lengths=None, first_on=None, **options):
     """Fuses the given stream as the second one; the first is on a device."""
     device = first_on or target_times.device
     first = torch.zeros(1, 4, 1, device=device), torch.arange(4.0, device=device)
-    two = {name: {"b": x} for name, x in (("scale", scale), ("shift", shift)) if x is not None}
+    given = ("scale", scale), ("shift", shift), ("lengths", lengths)
+    two = {name: {"b": x} for name, x in given if x is not None}
     return robocache.fuse_multimodal({"a": first, "b": (values, times)}, target_times, **two, **options)
 
 
@@ -482,7 +483,7 @@ def test_rule_16_everything_is_on_one_device(cuda, call, elsewhere):
         arrays |= {name: torch.tensor([4], device=cuda) for name in ("lengths", "target_lengths")}
     arrays[elsewhere] = arrays[elsewhere].cpu()
     if call is fuse_second:
-        arrays |= {"lengths": [None, arrays["lengths"]], "first_on": cuda}
+        arrays["first_on"] = cuda
     with pytest.raises(robocache.ArgumentError, match=rf"(?s)(?=.*\b{elsewhere}\b)(?=.*cpu)(?=.*cuda)"):
         call(**arrays)
 
