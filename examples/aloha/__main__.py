@@ -197,8 +197,8 @@ def main(arguments=None):
         "compare", help="ACT by LeRobot's loader, by ours on its dataset, by ours on the recording"
     )
     command.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="none: only the loaders' speed")
-    command.add_argument("--steps", type=int, default=4000)
-    command.add_argument("--every", type=int, default=1000, help="steps from checkpoint to checkpoint")
+    command.add_argument("--steps", type=int, default=4500)
+    command.add_argument("--every", type=int, default=1500, help="steps from checkpoint to checkpoint")
     command.add_argument("--batch-size", type=int, default=64)
     command.add_argument(
         "--sweep", type=int, nargs="*", default=[8, 32, 64, 256], help="batch sizes of the loaders' speed"
@@ -206,7 +206,7 @@ def main(arguments=None):
     command.add_argument(
         "--frame-sizes",
         nargs="*",
-        default=["128x128", "224x224", "480x640"],
+        default=["96x96", "192x192", "256x256", "480x640"],
         help="heights and widths of recorded frames",
     )
     command.add_argument("--cores", type=int, nargs="*", default=[2, 4, 8, 16], help="to which the loaders are held")

@@ -1,5 +1,6 @@
 """Rollouts of a policy from its checkpoint and spec alone: no dataset is opened."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -70,10 +71,20 @@ class Rollouts:
         return found, [frames for _, _, frames in ended if frames]
 
 
+def identity(file):
+    """Which policy a checkpoint is: a hash of its weights and of the spec beside it. Equal policies have equal rollouts."""
+    hashed = hashlib.sha256(file.with_name("spec.json").read_bytes())
+    state = torch.load(file, map_location="cpu", weights_only=True)
+    for name, value in sorted(state["weights"].items()):
+        hashed.update(name.encode() + value.numpy().tobytes())
+    return hashed.hexdigest()[:16]
+
+
 def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=None):
     """Rolls out the checkpoints of a training run, the last one first. Returns an arm of a result file.
 
-    Outcomes are kept beside each checkpoint, so that a run that was stopped goes on.
+    Outcomes are kept beside each checkpoint, so that a run that was stopped goes on. A policy that another run beside `folder`
+    has too is not rolled out again.
     """
     from .train import checkpoints, load
 
@@ -83,11 +94,9 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
         raise SystemExit(f"{folder}: no checkpoint; run train first")
     state = torch.load(files[-1], map_location="cpu", weights_only=True)
     logged = {entry["step"]: entry for entry in state["log"]}
-    found = {}
-    for file in files:
-        kept = file.with_suffix(".rollouts.json")
-        if kept.exists() and (known := json.loads(kept.read_text()))["options"] == [rollouts, execute]:
-            found[file] = known
+    asked = {file: [identity(file), rollouts, execute] for file in files}
+    known = [json.loads(kept.read_text()) for kept in folder.parent.glob("*/step_*.rollouts.json")]
+    found = {file: one for file in files for one in known if one["options"] == asked[file]}
     if lacking := [file for file in reversed(files) if file not in found]:
         with Rollouts(folder / "spec.json", rollouts, execute, workers) as starts:
             for file in lacking:
@@ -95,11 +104,13 @@ def evaluate_run(folder, *, rollouts, execute, workers=None, device="cpu", film=
                 made, films = starts.run(load(file, device), device, filmed)
                 if films:
                     results.film(film, films, [one["success"] for one in made["results"][: len(films)]], fps=7.5)
-                found[file] = {**made, "options": [rollouts, execute]}
+                found[file] = {**made, "options": asked[file]}
                 file.with_suffix(".rollouts.json").write_text(json.dumps(found[file]))
     last = found[files[-1]]
     curve = [
-        logged[int(file.stem.split("_")[1])] | {key: found[file][key] for key in ("successes", "touched", "rollouts")}
+        logged[int(file.stem.split("_")[1])]
+        | {key: found[file][key] for key in ("successes", "touched", "rollouts")}
+        | {"policy": asked[file][0]}
         for file in files
     ]
     outcomes = [one["success"] for one in last["results"]]

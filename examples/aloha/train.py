@@ -62,15 +62,26 @@ def make_loader(path, *, camera, batch_size, device, seed, image_size=0, shift=0
     return loader()
 
 
+def shifted(images, most):
+    """Moves each image [batch, channels, height, width] by up to `most` pixels each way and repeats its edges, as the Loader's shift
+    does. The draw is torch's own: it depends on the seed and the step alone."""
+    (count, channels, height, width), device = images.shape, images.device
+    down, right = torch.randint(-most, most + 1, (2, count, 1), device=device)
+    rows = (torch.arange(height, device=device) + down).clamp(0, height - 1)[:, None, :, None]
+    columns = (torch.arange(width, device=device) + right).clamp(0, width - 1)[:, None, None, :]
+    return images.gather(2, rows.expand(-1, channels, -1, width)).gather(3, columns.expand(-1, channels, height, -1))
+
+
 class Step:
     """A step of training: loss, gradients and AdamW. On CUDA, from the tenth on, it is one replay of a graph.
 
     ACT launches some thousand small kernels a step, which takes a processor four times as long as the GPU needs for them.
-    `averaged` is the policy with the exponential average of the weights.
+    `averaged` is the policy with the exponential average of the weights. shift: as in :func:`shifted`.
     """
 
-    def __init__(self, policy, device):
+    def __init__(self, policy, device, shift=0):
         self._policy = policy
+        self._shift = shift
         self.averaged = copy.deepcopy(policy)
         self._on_cuda = str(device).startswith("cuda")
         self._rate = torch.zeros((), device=device) if self._on_cuda else 0.0
@@ -122,6 +133,8 @@ class Step:
     def _step(self, batch, zero=True):
         if zero:
             self.optimizer.zero_grad(set_to_none=True)
+        if self._shift:
+            batch = {**batch, CAMERA: shifted(batch[CAMERA], self._shift)}
         loss = loss_of(self._policy, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._policy.parameters(), 10.0)
@@ -191,13 +204,13 @@ def train(
     every=500,
     image_size=128,
     calibration=None,
-    averaged=AVERAGED,
+    shift=0,
     trained_with="",
 ):
     """Trains until `steps`, saves each `every` steps, and goes on from the newest checkpoint in `folder`.
 
     A checkpoint is `step_N.pt` with `spec.json` beside it: all that evaluation needs. ACT's backbone is calibrated by the batch
-    `calibration`, or by the loader's first. averaged: as AVERAGED; with 0 a rollout has the last step's weights.
+    `calibration`, or by the loader's first. shift: pixels that each step moves its frames by, at most, where the loader does not.
 
     Returns {"steps", "checkpoints": [{"step", "wall_s", "loss"}], "pace"}.
     """
@@ -215,7 +228,7 @@ def train(
     saved = checkpoints(folder)
     if camera and not saved:
         calibrate(policy, next(loader) if calibration is None else calibration)
-    step_of = Step(policy, device)
+    step_of = Step(policy, device, shift)
     if saved:
         state = torch.load(saved[-1], map_location=device, weights_only=True)
         policy.load_state_dict(state["training"])
@@ -240,7 +253,7 @@ def train(
             if step == timed_from:
                 timed, waited_s = Pace(device), 0.0
             rate = lr * min(1, (step + 1) / WARMUP) * max(0.01, 0.5 + 0.5 * math.cos(math.pi * step / steps))
-            total += step_of(batch, rate, 1 / (1 + averaged * step))
+            total += step_of(batch, rate, 1 / (1 + AVERAGED * step))
             step += 1
             counted += 1
             progress.show(step, f"loss {log[-1]['loss']:.4f}" if log else "")
