@@ -17,6 +17,15 @@ from pathlib import Path
 
 Gate = Callable[[Path], Iterator[str]]
 GATES: dict[str, Gate] = {}
+# Where else the version stands: (file, the words before it).
+VERSIONED = [
+    ("CITATION.cff", "^version: "),
+    ("packaging/chart/Chart.yaml", "^version: "),
+    ("packaging/chart/Chart.yaml", "^appVersion: "),
+    ("packaging/chart/values.yaml", "image: robocache:"),
+    ("docs/cluster.md", "robocache:(?=[0-9])"),
+    ("integrations/ros2/package.xml", "<version>"),
+]
 # check-jsonschema has these schemas.
 SCHEMAS = {
     ".github/workflows/*.yml": "github-workflows",
@@ -49,12 +58,12 @@ def run(root: Path, *command: str, quiet: bool = False) -> str | None:
 
 @gate
 def version(root: Path) -> Iterator[str]:
-    """CMakeLists.txt, CITATION.cff, the chart and the first entry of CHANGELOG.md have one version, and the entry a date."""
+    """CMakeLists.txt, what VERSIONED lists and the first entry of CHANGELOG.md have one version, and the entry a date."""
     expected = version_of(root)
-    for name in ("CITATION.cff", "packaging/chart/Chart.yaml"):
-        found = re.search(r"^version: (.+)$", (root / name).read_text(), re.MULTILINE)
-        if found is None or found[1] != expected:
-            yield f"{name}: expected version {expected}, got {found[1] if found else 'none'}"
+    for name, before in VERSIONED:
+        found = re.findall(rf"{before}([\d.]+)", (root / name).read_text(), re.MULTILINE)
+        for other in sorted({*(found or ["none"])} - {expected}):
+            yield f"{name}: expected version {expected}, got {other}"
     entry = re.search(r"^## (\S+) - (\S+)$", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     if entry is None or entry[1] != expected:
         yield f"CHANGELOG.md: expected a first entry for {expected}, got {entry[1] if entry else 'none'}"
@@ -99,6 +108,37 @@ def files(root: Path) -> Iterator[str]:
             yield fault
     if fault := run(root, "zizmor", "--offline", "--no-progress", "--color=never", ".github", quiet=True):
         yield fault
+
+
+# Commands that fetch, unless pip is kept to a folder.
+FETCHES = re.compile(r"\b(curl|wget|git|apt|apt-get|apk|dnf|conda|uv|npm)\b|\bpip\d? (?!.*--no-index)\w+")
+
+
+@gate
+def container(root: Path) -> Iterator[str]:
+    """The Dockerfile fetches nothing, takes its base by ARG, and ends as a user that is not root."""
+    path = root / "packaging/container/Dockerfile"
+    lines = re.sub(r"\\\n\s*", "", path.read_text()).splitlines()
+    users: dict[str, str] = {}  # the user of each stage
+    stage, user = "", "root"
+    for number, line in enumerate(lines, 1):
+        word, _, rest = line.partition(" ")
+        where = f"{path.relative_to(root)}: line {number}"
+        if word == "FROM":
+            base, _, stage = rest.partition(" AS ")
+            user = users.get(base, "root")
+            if base not in users and not base.startswith("${"):
+                yield f"{where}: expected a base by ARG, got {base}"
+        elif word == "USER":
+            user = rest
+            if not re.fullmatch(r"[1-9]\d*", rest):
+                yield f"{where}: expected the number of a user that is not root, got {rest}"
+        elif (word == "RUN" and FETCHES.search(rest)) or (word == "ADD" and "://" in rest):
+            yield f"{where}: fetches: {rest}"
+        users[stage] = user
+    for name in ("source", "wheel"):
+        if users.get(name, "root") == "root":
+            yield f"{path.relative_to(root)}: expected a stage {name} whose user is not root"
 
 
 @gate
@@ -155,37 +195,6 @@ def soak(root: Path) -> Iterator[str]:
     """./dev soak: every part for ten minutes, on the GPU where there is one."""
     if fault := run(root, "./dev", "soak", "--minutes", "10"):
         yield fault
-
-
-# Commands that fetch, unless pip is kept to a folder.
-FETCHES = re.compile(r"\b(curl|wget|git|apt|apt-get|apk|dnf|conda|uv|npm)\b|\bpip\d? (?!.*--no-index)\w+")
-
-
-@gate
-def container(root: Path) -> Iterator[str]:
-    """The Dockerfile fetches nothing, takes its base by ARG, and ends as a user that is not root."""
-    path = root / "packaging/container/Dockerfile"
-    lines = re.sub(r"\\\n\s*", "", path.read_text()).splitlines()
-    users: dict[str, str] = {}  # the user of each stage
-    stage, user = "", "root"
-    for number, line in enumerate(lines, 1):
-        word, _, rest = line.partition(" ")
-        where = f"{path.relative_to(root)}: line {number}"
-        if word == "FROM":
-            base, _, stage = rest.partition(" AS ")
-            user = users.get(base, "root")
-            if base not in users and not base.startswith("${"):
-                yield f"{where}: expected a base by ARG, got {base}"
-        elif word == "USER":
-            user = rest
-            if not re.fullmatch(r"[1-9]\d*", rest):
-                yield f"{where}: expected the number of a user that is not root, got {rest}"
-        elif (word == "RUN" and FETCHES.search(rest)) or (word == "ADD" and "://" in rest):
-            yield f"{where}: fetches: {rest}"
-        users[stage] = user
-    for name in ("source", "wheel"):
-        if users.get(name, "root") == "root":
-            yield f"{path.relative_to(root)}: expected a stage {name} whose user is not root"
 
 
 @gate

