@@ -11,6 +11,7 @@ import inspect
 import json
 import math
 import os
+import re
 import shlex
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ import numpy as np
 from . import _lib, errors
 from ._check import wholes
 from ._printable import ranges, warn
+from .anchor_columns import as_columns
+from .conditions import as_expression
 from .dataset import Dataset, Stream
 from .former_options import takes_former_options
 from .ingest.files import check_file
@@ -33,7 +36,7 @@ from .lerobot_cache import episode_numbers, find_or_make_cache, open_cache
 from .loader import Loader, LoaderWarning
 from .loader_options import as_anchors, as_window
 from .norm_stats import misfits, warn_of_misfits
-from .options import Memory, Ranks, Window, copied
+from .options import Anchors, Memory, Ranks, Window, copied
 from .sources import Source, selected
 from .text_keys import task_key
 
@@ -117,6 +120,7 @@ class LeRobotLoader(Loader):
                 windows[name] = dataclasses.replace(
                     windows[name], offsets=_on_frames(windows[name].offsets, facts["fps"])
                 )
+        _refuse_places(dataset, "episodes", episodes)
         found = selected(dataset, "episodes", episodes)
         chosen = (
             range(len(dataset)) if episodes is None else found if found is not episodes else _places(dataset, episodes)
@@ -133,7 +137,7 @@ class LeRobotLoader(Loader):
         if options.get("on_bad_frame") == "pad":
             masked |= {name: {} for name in cameras}
         masked |= {name: {} for name in padded}
-        anchors = as_anchors(options.pop("anchors", None))
+        anchors = _by_place(dataset, as_anchors(options.pop("anchors", None)))
         if anchors.rate_hz is None and anchors.stream is None:
             # Each row is drawn, whichever cameras have a frame there.
             first = next((name for name, stream in streams.items() if stream.frames is None), None)
@@ -155,10 +159,13 @@ class LeRobotLoader(Loader):
         self._extra = ["time_ns", "anchor_index", *(f"{name}_age" for name in one_step)]
         self._extra += [f"{name}_is_pad" for name in one_step if name not in masked]
         numbers_alone = [name for name in kinds if name not in self._texts]
+        self._of_others = [
+            f"{name}_episode_index" for name, x in windows.items() if x.moment and x.moment.kind == "other"
+        ]
         self._widened = [name for name in numbers_alone if kinds[name].kind in "iu" and _fits_int64(streams[name])]
         numbers = episode_numbers(dataset)
         self._numbers: Any = None  # of the cache's episodes, where they are not 0, 1, 2, ...
-        if not np.array_equal(numbers, np.arange(len(numbers))):
+        if not _are_places(numbers):
             self._numbers = numbers if self._torch is None else self._torch.tensor(numbers, device=self.device)
 
     @staticmethod
@@ -201,6 +208,9 @@ class LeRobotLoader(Loader):
             arrays[name] = arrays[name].astype(np.int64) if self._torch is None else arrays[name].long()
         if self._numbers is not None:
             arrays["episode_index"] = self._numbers[arrays["episode_index"]]
+            for name in self._of_others:
+                there = arrays[name] >= 0
+                arrays[name][there] = self._numbers[arrays[name][there]]
         return arrays
 
     def __setstate__(self, pickled: dict[str, Any]) -> None:
@@ -234,14 +244,47 @@ def _on_frames(seconds: Any, fps: float) -> Any:
     return [on_frame(x) for x in seconds] if isinstance(seconds, list | tuple) else seconds
 
 
-def _places(dataset: Dataset, episodes: Sequence[int]) -> list[int]:
+def _places(dataset: Dataset, episodes: Sequence[int], argument: str = "episodes") -> list[int]:
     """Returns the episodes of the cache with these numbers in LeRobot."""
     place = {number: at for at, number in enumerate(episode_numbers(dataset).tolist())}
-    asked = wholes("episodes", episodes).tolist()
+    asked = wholes(argument, episodes).tolist()
     for number in asked:
         if number not in place:
-            raise errors.ArgumentError(f"episodes: expected numbers of episodes in {dataset.path}, got {number}")
+            raise errors.ArgumentError(f"{argument}: expected numbers of episodes in {dataset.path}, got {number}")
     return [place[number] for number in asked]
+
+
+def _are_places(numbers: np.ndarray) -> bool:
+    """Whether LeRobot's numbers are the cache's indices of the episodes."""
+    return np.array_equal(numbers, np.arange(len(numbers)))
+
+
+def _by_place(dataset: Dataset, anchors: Anchors) -> Anchors:
+    """Returns the anchors with the cache's indices of episodes in place of LeRobot's numbers."""
+    if _are_places(episode_numbers(dataset)):
+        return anchors
+    _refuse_places(dataset, "anchors.where", anchors.where)
+    chosen: dict[str, Any] = {}
+    for name in ("keep", "drop"):
+        if getattr(anchors, name) is not None:
+            columns = as_columns(f"anchors.{name}", getattr(anchors, name))
+            if "episode" in columns:
+                columns["episode"] = _places(dataset, columns["episode"], f"anchors.{name}: episode")
+            chosen[name] = columns
+    return dataclasses.replace(anchors, **chosen)
+
+
+def _refuse_places(dataset: Dataset, argument: str, condition: Any) -> None:
+    """Refuses a condition on the cache's indices of episodes where they are not LeRobot's numbers."""
+    if condition is None or not (isinstance(condition, Mapping) or type(condition).__module__.startswith("pyarrow")):
+        return
+    if re.search(r"(?<!\w)episode_index\b", str(as_expression(argument, condition))) and not _are_places(
+        episode_numbers(dataset)
+    ):
+        raise errors.ArgumentError(
+            f"{argument}: expected source_episode_index, LeRobot's numbers of the episodes, got episode_index, which counts those of "
+            f"{dataset.path}"
+        )
 
 
 def _with_every_key(dataset: Dataset, episodes: Sequence[int], keys: Sequence[str]) -> list[int]:

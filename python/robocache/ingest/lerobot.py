@@ -112,7 +112,10 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
             for number in (*episodes, *(span.episode for span in spans))
         }
         if unused := [
-            str(path.relative_to(source)) for file, path in find_videos(source, name).items() if file not in pointed
+            str(path.relative_to(source))
+            for file, paths in find_videos(source, name).items()
+            for path in paths
+            if file not in pointed
         ]:
             notes.leave_out(f"{name}: video files", f"no episode points to {', '.join(sorted(unused))}")
     notes.tell(source / "meta", **tables, cameras=cameras)
@@ -149,7 +152,7 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
     clocks = notes.counts.get("clocks", {})
     notes.tell(source, episodes_by_clock=clocks)
     if rounded := clocks.get("nominal_of_rounded"):
-        why = f"in {rounded} episodes it is too large for its type to tell rows apart; frame_index / fps is the clock there"
+        why = f"in {rounded} episodes its type is too coarse to tell rows apart; frame_index / fps is the clock there"
         notes.leave_out("timestamp as recorded", why)
     for table, counts in notes.counts.items():
         if table.startswith(_WITHOUT_TEXT):
@@ -625,13 +628,15 @@ def _read_clock(
         if np.all(np.abs(seconds - nominal) <= _NOMINAL_TOLERANCE * np.maximum(nominal, 1 / fps)):
             return exact, clock
     if len(frame) > 1 and (ratio := fps * float(np.median(np.diff(seconds) / np.diff(frame)))) > 3:
-        for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("numbers of frames", fps)):
+        units = {"milliseconds": 1e3, "microseconds": 1e6, "nanoseconds": 1e9, "numbers of frames": fps}
+        for unit, factor in units.items():
             if abs(ratio / factor - 1) < 0.02:
                 raise SourceError(
                     f"{where}: column timestamp: expected seconds; its steps are {ratio:g} times 1 / {fps:g} s, fps of meta/info.json: "
                     f"they look like {unit}"
                 )
-    step = float(np.spacing(np.abs(timestamp).max())) if timestamp.dtype.kind == "f" else 0.0
+    repeats = bool((np.diff(seconds) == 0).any())
+    step = float(np.spacing(np.abs(timestamp).max())) if timestamp.dtype.kind == "f" else float(repeats)
     if step > 0.5 / fps:
         if np.any(np.abs(seconds - seconds[0] - (frame - frame[0]) / fps) > step):
             raise SourceError(
@@ -653,9 +658,11 @@ def _find_cameras(source: Path, features: dict[str, Any], episodes: dict[int, di
             continue
         cameras[key] = {"dtype": feature["dtype"], "shape": feature.get("shape")}
         if feature["dtype"] == "video":
-            files = {name: file for name, file in find_videos(source, key).items() if is_readable(file)}
-            found = sum(video_name(key, index, row) in files for index, row in episodes.items())
-            cameras[key].update(files=len(files), episodes_found=found, episodes_missing=len(episodes) - found)
+            files = {name: list(filter(is_readable, paths)) for name, paths in find_videos(source, key).items()}
+            found = sum(bool(files.get(video_name(key, index, row) or "")) for index, row in episodes.items())
+            cameras[key].update(
+                files=sum(map(len, files.values())), episodes_found=found, episodes_missing=len(episodes) - found
+            )
     return cameras
 
 

@@ -97,7 +97,9 @@ def load_stats(source: Path, version: str) -> tuple[dict[str, dict[str, np.ndarr
     whole, of_episodes = meta / "stats.json", meta / "episodes_stats.jsonl"
     try:
         if version.startswith("v2.1") and of_episodes.exists():
-            return _merge_stats([row["stats"] for row in _read_json_lines(of_episodes)]), True
+            # LeRobot keeps the last line of an episode, as of one that was recorded again.
+            by_episode = {row["episode_index"]: row["stats"] for row in _read_json_lines(of_episodes)}
+            return _merge_stats(list(by_episode.values())), True
         if whole.exists():
             check_file(whole)
             stats = json.loads(whole.read_bytes().decode("utf-8-sig"))
@@ -339,13 +341,17 @@ class Lost:
     count: int
 
 
-def find_videos(source: Path, camera: str) -> dict[str | None, Path]:
-    """A camera's files by what :func:`video_name` calls them, those that cannot be read too."""
-    listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
-    files = [file for file in listed if file.suffix == ".mp4" and camera in file.parts]
-    return {
-        file.stem if file.stem.startswith("episode_") else f"{file.parent.name}/{file.stem}": file for file in files
-    }
+def find_videos(source: Path, camera: str) -> dict[str, list[Path]]:
+    """A camera's files by what :func:`video_name` calls them, those that cannot be read too. More than one, as of a backup in
+    another folder, have one name."""
+    found: dict[str, list[Path]] = {}
+    for folder in ("videos", "video"):
+        for file in list_files(source / folder).files:
+            # Folders above the source may have a camera's name.
+            if file.suffix == ".mp4" and camera in file.relative_to(source).parts[1:-1]:
+                name = file.stem if file.stem.startswith("episode_") else f"{file.parent.name}/{file.stem}"
+                found.setdefault(name, []).append(file)
+    return found
 
 
 def video_name(camera: str, episode: int, metadata: Mapping[str, Any]) -> str | None:

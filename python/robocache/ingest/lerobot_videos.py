@@ -96,7 +96,7 @@ class _View:
 
 def find_pixels(source: Path, camera: str) -> tuple[str, int] | None:
     """Returns the pixel format and its bits of a camera's first file that can be read."""
-    for path in find_videos(source, camera).values():
+    for path, *_ in find_videos(source, camera).values():
         with suppress(SourceError):
             index = index_video(path, deep_gray=True)
             return index.pixels, index.bits
@@ -200,7 +200,13 @@ class Videos(VideoFrames):
             raise SourceError(
                 f"{self._source}: no {name}.mp4 of {camera} in videos/; video=False (--no-video) leaves cameras out"
             )
-        index = self._index(camera, self._files[camera][name])
+        path, *others = self._files[camera][name]
+        if others:
+            files = ", ".join(str(file.relative_to(self._source)) for file in (path, *others))
+            raise SourceError(
+                f"{episode.where}: expected one file {name}.mp4 of {camera} in {self._source}, got {files}; move the others out of videos/"
+            )
+        index = self._index(camera, path)
         view.path, view.frames = index.path, len(index)
         self._kinds.check(camera, f"{index.width}x{index.height}", index.path)
         depth = self._depth[camera]
@@ -247,6 +253,9 @@ class Videos(VideoFrames):
                 camera, episode.what, index, time_ns, own_ns, int(time_ns[0]) if len(time_ns) else 0
             )
         else:
+            if episode.kind_of_clock == "nominal_from_1" and end - begin > len(time_ns):
+                # The stamps count from 1, and the video has a frame that no row has: rows are cut off, and the stamps are right.
+                time_ns = time_ns + round(self._period_ns)
             frames = match(time_ns, index.time_ns[begin:end], self._period_ns / 2)  # none of the next episode's
         frames[frames >= 0] += begin
         lacking = np.flatnonzero(frames < 0)

@@ -366,6 +366,16 @@ def test_stamps_whose_type_cannot_tell_rows_apart_are_the_nominal_clock(dtype, s
     assert "timestamp as recorded" in [omission.what for omission in report.left_out]
 
 
+def test_stamps_in_whole_seconds_are_the_nominal_clock(rng, tmp_path):
+    episodes = make_episodes(rng, (70, 9))
+    for episode in episodes:
+        episode.timestamp = np.arange(len(episode)) // 30
+    report = robocache.ingest(write_lerobot(tmp_path / "source", episodes), tmp_path / "cache")
+    dataset = robocache.open(tmp_path / "cache")
+    assert [dataset.episode(e)["action"][0].tolist() for e in (0, 1)] == [nominal_ns(range(n), 30) for n in (70, 9)]
+    assert "timestamp as recorded" in [omission.what for omission in report.left_out]
+
+
 def test_stamps_whose_type_cannot_tell_rows_apart_and_that_are_no_frame_counts_are_refused(rng, tmp_path):
     episodes = make_episodes(rng, (40,))
     episodes[0].timestamp = (1.7e9 + np.arange(40) * 20.0).astype(np.float32)
@@ -625,6 +635,7 @@ def test_a_data_file_that_cannot_be_read(damage, word, rng, tmp_path):
         ("timestamp", [1.7e18, 1.7e18, 1.8e18, 1.9e18], ["timestamp", "row 0", "seconds"]),
         ("action", [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0]], ["action", "row 2", "1 value"]),
         ("timestamp", [0.0, 33.33, 66.67, 100.0], ["timestamp", "look like milliseconds"]),
+        ("timestamp", [0.0, 1e9 / 30, 2e9 / 30, 0.1e9], ["timestamp", "look like nanoseconds"]),
         ("timestamp", [0.0, 1.0, 2.0, 3.0], ["timestamp", "look like numbers of frames"]),
         ("action", [[1.0], [1.0], [1.0], [1.0]], ["action"]),
     ],

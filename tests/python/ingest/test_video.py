@@ -151,11 +151,11 @@ def test_many_episodes_in_a_file(tmp_path):
         ]
 
 
-def one_file(bounds):
+def one_file(bounds, camera=TOP):
     """The columns of meta/ for episodes in one file of v3.0, each from one time to another."""
     names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
     return [
-        {f"videos/{TOP}/{name}": value for name, value in zip(names, (0, 0, *at), strict=True) if value is not None}
+        {f"videos/{camera}/{name}": value for name, value in zip(names, (0, 0, *at), strict=True) if value is not None}
         for at in bounds
     ]
 
@@ -264,6 +264,55 @@ def test_rule_45_video_at_twice_the_rate_of_the_rows(tmp_path):
     write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", numbers(0, 14) + numbers(1, 10), fps=30)
     assert robocache.ingest(source, tmp_path / "cache", jobs=1).skipped == []
     assert [shown for shown, _ in seen(tmp_path / "cache")] == [numbers(0, 14)[::2], numbers(1, 10)[::2]]
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_a_camera_is_found_below_the_source_alone(version, tmp_path):
+    """Folders above it are called like another of its cameras."""
+    lengths, cameras = (4, 3), ("image", "wrist_image")
+    extras = [{}, {}]
+    for camera in cameras if version == "v3.0" else ():
+        for extra, place in zip(extras, one_file([(0.0, 4 / 30), (4 / 30, 7 / 30)], camera), strict=True):
+            extra |= place
+    source = tmp_path / "image" / "wrist_image" / "source"
+    write_set(source, lengths, version, cameras=cameras, extras=extras)
+    shown = {
+        camera: [[500 * place + number for number in numbers(e, n)] for e, n in enumerate(lengths)]
+        for place, camera in enumerate(cameras)
+    }
+    for camera in cameras:
+        if version == "v3.0":
+            write_video(source / f"videos/{camera}/chunk-000/file-000.mp4", [x for one in shown[camera] for x in one])
+        else:
+            for e in range(len(lengths)):
+                write_video(video_path(source, e, camera), shown[camera][e])
+    robocache.ingest(source, tmp_path / "cache")
+    for camera in cameras:
+        assert [frames for frames, _ in seen(tmp_path / "cache", camera)] == shown[camera]
+
+
+def test_two_files_of_an_episode_s_video_are_none(tmp_path):
+    """As of a backup beside it, whose frames are other ones."""
+    source = write_videos(write_set(tmp_path / "source"))
+    write_video(source / "videos/old" / TOP / "episode_000001.mp4", [300] * 5)
+    refused(source, tmp_path / "cache", "episode 1", "expected one file episode_000001.mp4", "videos/old")
+    why = skipped(source, tmp_path / "cache")
+    assert list(why) == [f"episode 1: {TOP}"]
+    assert [frames for frames, _ in seen(tmp_path / "cache")] == [numbers(0, 7), [], numbers(2, 9)]
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_rows_cut_off_at_the_front_keep_the_frames_of_their_stamps(version, tmp_path):
+    """The first row of an episode is gone, its stamps still count from 1 / fps, and frame_index begins anew."""
+    stamps = [(np.arange(n) + 1) / 30 for n in (6, 4)]
+    more = {"extras": one_file([(0.0, 7 / 30), (7 / 30, 0.4)])} if version == "v3.0" else {}
+    source = write_set(tmp_path / "source", (6, 4), version, timestamps=stamps, **more)
+    if version == "v3.0":
+        write_video(source / f"videos/{TOP}/chunk-000/file-000.mp4", [*numbers(0, 7), *numbers(1, 5)])
+    else:
+        write_videos(source, (7, 5))
+    robocache.ingest(source, tmp_path / "cache")
+    assert [frames for frames, _ in seen(tmp_path / "cache")] == [numbers(0, 7)[1:], numbers(1, 5)[1:]]
 
 
 def test_frames_at_uneven_times_go_by_their_stamps(rng, tmp_path):

@@ -6,6 +6,7 @@ import pickle
 import warnings
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 import torch
 from flat_options import from_lerobot, lerobot_dataset
@@ -121,6 +122,45 @@ def test_episodes_go_by_lerobots_numbers(any_source):
     loader = loader_of(any_source, delta_timestamps=windows(any_source), episodes=chosen)
     assert loader.num_samples == len(items)
     assert_batch(next(loader), items)
+
+
+@pytest.mark.parametrize("indices", [(0, 2, 5, 6), (1, 2, 3, 4)])
+def test_all_that_names_episodes_goes_by_lerobots_numbers(indices, rng, tmp_path):
+    episodes = [
+        Episode({"action": np.full((n, 2), number, np.float32)})
+        for number, n in zip(indices, (5, 4, 6, 3), strict=True)
+    ]
+    source = write_lerobot(tmp_path / "source", episodes, "v2.1", indices=list(indices))
+
+    def drawn(**options):
+        (batch,) = loader_of(source, batch_size=64, shuffle=False, device="cpu", **options)
+        assert batch["action"][:, 0].tolist() == batch["episode_index"].tolist()
+        return list(zip(batch["episode_index"].tolist(), batch["frame_index"].tolist(), strict=True))
+
+    number = indices[1]
+    rows = [{"episode": number, "start_row": 1, "end_row": 2}]
+    assert drawn(anchors=robocache.Anchors(keep=rows)) == [(number, 1), (number, 2)]
+    left = set(drawn()) - set(
+        drawn(anchors=robocache.Anchors(drop={"episode": [number], "start_s": [0], "end_s": [0]}))
+    )
+    assert left == {(number, 0)}
+    where = pc.field("source_episode_index") == number
+    assert (
+        {e for e, _ in drawn(anchors=robocache.Anchors(where=where))}
+        == {e for e, _ in drawn(episodes=where)}
+        == {number}
+    )
+    for options in (
+        {"anchors": robocache.Anchors(where=pc.field("episode_index") == 2)},
+        {"episodes": {"episode_index": 2}},
+    ):
+        with pytest.raises(robocache.ArgumentError, match="expected source_episode_index"):
+            drawn(**options)
+    with pytest.raises(robocache.ArgumentError, match=r"anchors\.keep: episode: expected numbers of episodes .* got 9"):
+        drawn(anchors=robocache.Anchors(keep=[{**rows[0], "episode": 9}]))
+    goal = robocache.Window.other(stream="action")
+    batch = next(loader_of(source, batch_size=64, delta_timestamps={"goal": goal}, device="cpu"))
+    assert batch["goal_episode_index"].tolist() == batch["goal"][:, 0].tolist() != batch["episode_index"].tolist()
 
 
 def test_the_last_frames_of_each_episode_can_be_left_out(source):

@@ -196,7 +196,8 @@ def test_or_those_of_its_episodes_put_together_in_version_2_1(rng, tmp_path):
     source = write(tmp_path / "source", rng, "v2.1")
     plain, rows = of_episodes(rng)
     lines = [json.dumps({"episode_index": number, "stats": stats}) for number, stats in enumerate(plain)]
-    (source / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
+    before = json.dumps({"episode_index": 1, "stats": plain[0]})  # of an episode that was recorded again
+    (source / "meta/episodes_stats.jsonl").write_text("\n".join([before, *lines]))
     (source / "meta/stats.json").write_text("{}")  # which version 2.1 does not read
     stats = lerobot_dataset(source).meta.stats
     assert_stats_of(stats, rows)
