@@ -74,7 +74,7 @@ class Rollouts:
 def identity(file):
     """Which policy a checkpoint is: a hash of its weights and of the spec beside it. Equal policies have equal rollouts."""
     hashed = hashlib.sha256(file.with_name("spec.json").read_bytes())
-    state = torch.load(file, map_location="cpu", weights_only=True)
+    state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     for name, value in sorted(state["weights"].items()):
         hashed.update(name.encode() + value.numpy().tobytes())
     return hashed.hexdigest()[:16]
