@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,8 +30,9 @@ class Chunks:
 
     Args:
         mode: ``"newest"``: the action is that of the newest chunk that has one at the moment. ``"ensemble"``: the mean of all that have
-            one, weighted by exp(-`decay` i), i = 0 for the oldest (ACT, Zhao et al., 2023). ``"cross-fade"``: from the chunk before
-            to the newest, in a straight line over `fade_s` seconds from the first moment asked for after it came.
+            one, weighted by exp(-`decay` i), i = 0 for the oldest (ACT, Zhao et al., 2023). ``"cross-fade"``: from the action before
+            to the newest chunk's, in a straight line over `fade_s` seconds from the first moment asked for after it came. Both mix
+            numbers; quaternions and angles that the spec's methods or conversions name go the shorter way round.
         decay: ACT's m.
         fade_s: seconds.
         spec: a :class:`robocache.Spec`: with `key`, :meth:`put` takes the policy's output as it is, and the spec's offsets.
@@ -59,14 +61,18 @@ class Chunks:
         spec: Spec | None = None,
         key: str | None = None,
     ) -> None:
-        self._handle = _chunks_open(
-            _lib.text("mode", mode), float(number("decay", decay)), float(number("fade_s", fade_s))
-        )
         if (spec is None) != (key is None):
             raise errors.ArgumentError("spec, key: expected both or none")
         if spec is not None and key not in spec.keys:
             raise errors.ArgumentError(f"key: expected one of the spec's, {', '.join(spec.keys)}, got {key!r}")
         self._spec, self._key = spec, key
+        turns = [] if spec is None else _turns(spec.keys[key or ""])
+        self._handle = _chunks_open(
+            _lib.text("mode", mode),
+            float(number("decay", decay)),
+            float(number("fade_s", fade_s)),
+            *itertools.chain.from_iterable(turns),
+        )
 
     def put(
         self,
@@ -84,15 +90,26 @@ class Chunks:
             actions: ``[T, D]``, or ``[1, T, D]``.
             batch: with a spec, the batch that the policy saw: `actions` are then its output, which is unnormalised and converted
                 back as :meth:`Spec.to_absolute` does it. None: they are as recorded.
+
+        Raises:
+            ArgumentError: the batch has another moment than `anchor_ns`: an aligner's next batch takes the same memory.
         """
         anchor = whole("anchor_ns", anchor_ns)
         if offsets_s is None:
-            if self._spec is None:
-                raise errors.ArgumentError("offsets_s: expected seconds, since there is no spec")
-            offsets = np.array(self._spec.keys[self._key or ""]["offsets_ns"], np.int64)
+            fields = {} if self._spec is None else self._spec.keys[self._key or ""]
+            if not fields.get("offsets_ns"):
+                why = f"the steps of '{self._key}' are rows" if fields else "there is no spec"
+                raise errors.ArgumentError(f"offsets_s: expected seconds, since {why}")
+            offsets = np.array(fields["offsets_ns"], np.int64)
         else:
             offsets = np.round(np.asarray(offsets_s, np.float64) * 1e9).astype(np.int64)
         if batch is not None:
+            moment = int(batch["time_ns"][0]) if "time_ns" in batch else anchor
+            if moment != anchor:
+                raise errors.ArgumentError(
+                    f"batch: expected the one of the moment {anchor}, got that of {moment}; an aligner's next batch takes the "
+                    "same memory: copy what you keep"
+                )
             actions = self._as_recorded(actions, batch)
         values = np.array(
             actions.detach().cpu().double().numpy() if hasattr(actions, "detach") else actions, np.float64
@@ -144,3 +161,21 @@ class Chunks:
         if fields["convert"] is not None:
             return self._spec.to_absolute(self._key, output, batch)
         return self._spec.unnormalize(self._key, output)
+
+
+def _turns(fields: Mapping[str, Any]) -> list[tuple[int, int, str]]:
+    """Returns the features of recorded rows that are angles and quaternions: ``(begin, end, "angle" or "slerp")`` for each."""
+    turns: set[tuple[int, int, str]] = set()
+    for begin, end, method in fields["rows"]["methods"] if fields["rows"] else ():
+        width = {"angle": 1, "slerp": 4}.get(method)
+        if width is not None:
+            turns |= {(at, at + width, method) for at in range(begin, end, width)}
+    for step in fields["convert"]["steps"][:1] if fields["convert"] else ():  # later ones count converted features
+        turns |= {(at, at + 1, "angle") for at in step["angles"]}
+        if not step["rotation"].startswith("quat"):
+            continue
+        begins = [step["begin"]] if step["step"] == "rotate" else []
+        if step["step"] in ("se3", "mixed", "base_frame"):  # poses of 7 features
+            begins = step["features"][3::7]
+        turns |= {(at, at + 4, "slerp") for at in begins}
+    return sorted(turns)

@@ -233,12 +233,16 @@ ROBOCACHE_FFI(aligner_stalest, args, result) {
   }
 }
 
-// (mode, decay, fade_s) -> chunks
+// (mode, decay, fade_s, [begin, end, method] ...) -> chunks
 ROBOCACHE_FFI(chunks_open, args, result) {
-  result.set_object(
-      ChunksHandle{std::make_shared<Chunks>(ChunkOptions{.mode = value_of<ChunkMode>(args.string(0, "mode"), "mode"),
-                                                         .decay = args.real(1, "decay"),
-                                                         .fade_ns = 1e9 * args.real(2, "fade_s")})});
+  ChunkOptions options{.mode = value_of<ChunkMode>(args.string(0, "mode"), "mode"),
+                       .decay = args.real(1, "decay"),
+                       .fade_ns = 1e9 * args.real(2, "fade_s")};
+  for (int i = 3; i < args.count(); i += 3) {
+    options.turns.push_back({args.integer(i, "turns"), args.integer(i + 1, "turns"),
+                             value_of<InterpolationMethod>(args.string(i + 2, "turns"), "turns")});
+  }
+  result.set_object(ChunksHandle{std::make_shared<Chunks>(std::move(options))});
 }
 
 // (chunks, int64 [T] stamps, float64 [T, D] actions)

@@ -6,12 +6,35 @@
 #include <utility>
 
 #include "robocache/core/arguments.hpp"
+#include "robocache/interpolation/methods/angle.hpp"
+#include "robocache/interpolation/methods/slerp.hpp"
 
 namespace robocache {
 
-Chunks::Chunks(ChunkOptions options) : options_(options) {
-  if (!(options.fade_ns > 0)) refuse("fade_s: expected above 0, got ", number_text(options.fade_ns / 1e9));
-  if (!std::isfinite(options.decay)) refuse("decay: expected a finite number, got ", number_text(options.decay));
+Chunks::Chunks(ChunkOptions options) : options_(std::move(options)) {
+  if (!(options_.fade_ns > 0)) refuse("fade_s: expected above 0, got ", number_text(options_.fade_ns / 1e9));
+  if (!std::isfinite(options_.decay)) refuse("decay: expected a finite number, got ", number_text(options_.decay));
+}
+
+void Chunks::turn(std::span<double> action, const double* to, double share) const {
+  for (const FeatureBlock& block : options_.turns) {
+    double* const from = action.data();
+    if (block.method == InterpolationMethod::kAngle) {
+      for (int64_t k = block.begin; k < block.end; ++k) {
+        from[k] = Angle::value(CurveWeights<double>{.along = share}, 1, 1, {from[k], to[k]});
+      }
+      continue;
+    }
+    for (int64_t k = block.begin; k < block.end; k += Slerp::kFeatures) {
+      double a[4];
+      double b[4];
+      double between[4];
+      std::copy_n(from + k, 4, a);
+      std::copy_n(to + k, 4, b);
+      slerp(a, b, share, 1 - share, between);
+      std::copy_n(between, 4, from + k);
+    }
+  }
 }
 
 void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actions) {
@@ -30,21 +53,27 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
   if (features_ != 0 && features != features_) {
     refuse("actions: expected ", std::to_string(features_), " features, got ", std::to_string(features));
   }
+  if (!options_.turns.empty() && options_.turns.back().end > features) {
+    refuse("actions: expected at least ", std::to_string(options_.turns.back().end), " features, got ",
+           std::to_string(features));
+  }
   features_ = features;
   const int64_t length = steps > 1 ? time_ns[time_ns.size() - 1] - time_ns[time_ns.size() - 2] : 1;
-  Chunk chunk{{time_ns.begin(), time_ns.end()}, {actions.begin(), actions.end()}, time_ns.back() + length};
+  Chunk chunk{{time_ns.begin(), time_ns.end()}, {actions.begin(), actions.end()}, time_ns.back() + length, {}};
   const auto behind =
       std::ranges::upper_bound(chunks_, time_ns.front(), {}, [](const Chunk& one) { return one.time_ns.front(); });
-  if (behind == chunks_.end()) fades_from_.reset();  // an older one may come late
   chunks_.insert(behind, std::move(chunk));
 }
 
 bool Chunks::at(int64_t time_ns, std::span<double> action) {
   while (chunks_.size() > 1 && chunks_.front().end_ns <= time_ns) chunks_.pop_front();
   found_.clear();
-  for (const Chunk& chunk : chunks_) {
+  for (Chunk& chunk : chunks_) {
     const auto step = std::ranges::upper_bound(chunk.time_ns, time_ns) - chunk.time_ns.begin() - 1;
-    if (step >= 0 && time_ns < chunk.end_ns) found_.push_back(chunk.actions.data() + step * features_);
+    if (step < 0 || time_ns >= chunk.end_ns) continue;
+    // The first one has nothing to fade from, and stays if an older one comes late.
+    if (!chunk.fades_from) chunk.fades_from = found_.empty() ? INT64_MIN : time_ns;
+    found_.push_back({&chunk, chunk.actions.data() + step * features_});
   }
   if (found_.empty()) {
     ++starved_;
@@ -54,21 +83,37 @@ bool Chunks::at(int64_t time_ns, std::span<double> action) {
     refuse("action: expected ", std::to_string(features_), " numbers, got ", std::to_string(action.size()));
   }
   const auto features = static_cast<size_t>(features_);
-  std::copy_n(found_.back(), features, action.begin());
-  if (options_.mode == ChunkMode::kEnsemble) {
-    std::ranges::fill(action, 0);
-    double weights = 0;
-    for (size_t i = 0; i < found_.size(); ++i) {
+  if (found_.size() == 1 || options_.mode == ChunkMode::kNewest) {
+    std::copy_n(found_.back().action, features, action.begin());
+    return true;
+  }
+  std::copy_n(found_[0].action, features, action.begin());
+  turned_.assign(action.begin(), action.end());
+  double weights = 1;
+  for (size_t i = 1; i < found_.size(); ++i) {
+    const auto& [chunk, to] = found_[i];
+    if (options_.mode == ChunkMode::kEnsemble) {
       const double weight = std::exp(-options_.decay * static_cast<double>(i));
       weights += weight;
-      for (size_t k = 0; k < features; ++k) action[k] += weight * found_[i][k];
+      for (size_t k = 0; k < features; ++k) action[k] += weight * to[k];
+      turn(turned_, to, weight / weights);
+      continue;
     }
+    const int64_t from = *chunk->fades_from;
+    const double share = from == INT64_MIN ? 1 : static_cast<double>(time_ns - from) / options_.fade_ns;
+    if (share >= 1) {
+      std::copy_n(to, features, action.begin());
+      std::copy_n(to, features, turned_.begin());
+      continue;
+    }
+    for (size_t k = 0; k < features; ++k) action[k] += share * (to[k] - action[k]);
+    turn(turned_, to, share);
+  }
+  if (options_.mode == ChunkMode::kEnsemble) {
     for (double& number : action) number /= weights;
-  } else if (options_.mode == ChunkMode::kCrossFade && found_.size() > 1) {
-    if (!fades_from_) fades_from_ = time_ns;
-    const double share = std::min(1.0, static_cast<double>(time_ns - *fades_from_) / options_.fade_ns);
-    const double* const before = found_[found_.size() - 2];
-    for (size_t k = 0; k < features; ++k) action[k] = before[k] + share * (action[k] - before[k]);
+  }
+  for (const FeatureBlock& block : options_.turns) {
+    std::copy(turned_.begin() + block.begin, turned_.begin() + block.end, action.begin() + block.begin);
   }
   return true;
 }

@@ -16,13 +16,14 @@
 #include <vector>
 
 #include "robocache/core/enum_names.hpp"
+#include "robocache/interpolation/blocks.hpp"
 
 namespace robocache {
 
 enum class ChunkMode : uint8_t {
   kNewest,    // the action of the newest chunk that has one
   kEnsemble,  // the mean of all that have one, weighted by exp(-decay i), i = 0 for the oldest (ACT, Zhao et al., 2023)
-  kCrossFade,  // from the chunk before to the newest, in a straight line over fade_ns from the first moment asked for after it came
+  kCrossFade,  // from the action before to the newest chunk's, in a straight line over fade_ns from the first moment asked for then
 };
 
 template <>
@@ -34,6 +35,7 @@ struct ChunkOptions {
   ChunkMode mode = ChunkMode::kNewest;
   double decay = 0.01;
   double fade_ns = 1e8;
+  std::vector<FeatureBlock> turns = {};  // of kAngle and kSlerp: these features are mixed the shorter way round
 };
 
 // One thread uses it.
@@ -66,13 +68,22 @@ class Chunks {
   struct Chunk {
     std::vector<int64_t> time_ns;
     std::vector<double> actions;
-    int64_t end_ns;  // a step's length behind the last one
+    int64_t end_ns;                     // a step's length behind the last one
+    std::optional<int64_t> fades_from;  // the first moment asked for that it has an action at
   };
 
+  struct Found {
+    Chunk* chunk;
+    const double* action;
+  };
+
+  // Takes the angles and rotations of an action a share of the way to another one's.
+  void turn(std::span<double> action, const double* to, double share) const;
+
   const ChunkOptions options_;
-  std::deque<Chunk> chunks_;  // by their first stamps, the newest last
-  std::optional<int64_t> fades_from_;
-  std::vector<const double*> found_;  // of at()
+  std::deque<Chunk> chunks_;    // by their first stamps, the newest last
+  std::vector<Found> found_;    // of at()
+  std::vector<double> turned_;  // of at()
   int64_t features_ = 0;
   int64_t starved_ = 0;
 };

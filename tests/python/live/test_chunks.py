@@ -12,26 +12,40 @@ from robocache.live import Chunks
 MS = 1_000_000
 
 
-def expected(chunks, moment, mode, decay):
-    """By the rule alone: of each chunk the last step at or before the moment, unless it is over."""
+FADE = 40 * MS
+
+
+def expected(chunks, moment, mode, decay, asked):
+    """By the rule alone: of each chunk the last step at or before the moment, unless it is over. `asked` has the first moment at
+    which each chunk was found, None where it was the first one then."""
     found = []
-    for anchor, offsets, actions in sorted(chunks, key=lambda chunk: chunk[0] + chunk[1][0]):
+    for chunk in sorted(chunks, key=lambda chunk: chunk[0] + chunk[1][0]):
+        anchor, offsets, actions = chunk
         stamps = [anchor + offset for offset in offsets]
         ends = [*stamps[1:], stamps[-1] + (stamps[-1] - stamps[-2] if len(stamps) > 1 else 1)]
-        found += [action for begin, end, action in zip(stamps, ends, actions, strict=True) if begin <= moment < end]
+        for begin, end, action in zip(stamps, ends, actions, strict=True):
+            if begin <= moment < end:
+                asked.setdefault(id(chunk), moment if found else None)
+                found.append((asked[id(chunk)], action))
     if not found:
         return None
     if mode == "newest":
-        return found[-1]
+        return found[-1][1]
+    if mode == "cross-fade":
+        result = found[0][1]
+        for since, action in found[1:]:
+            share = 1 if since is None else min(1, (moment - since) / FADE)
+            result = (1 - share) * result + share * action
+        return result
     weights = [np.exp(-decay * i) for i in range(len(found))]
-    return sum(w * a for w, a in zip(weights, found, strict=True)) / sum(weights)
+    return sum(w * a for w, (_, a) in zip(weights, found, strict=True)) / sum(weights)
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["newest", "ensemble"]))
+@settings(max_examples=90, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(["newest", "ensemble", "cross-fade"]))
 def test_the_action_is_the_rules(seed, mode):
     rng = np.random.default_rng(seed)
-    chunks, put = Chunks(mode, decay=0.3), []
+    chunks, put, asked = Chunks(mode, decay=0.3, fade_s=FADE / 1e9), [], {}
     moment = 10**9
     starved = 0
     for _ in range(40):
@@ -43,12 +57,12 @@ def test_the_action_is_the_rules(seed, mode):
             put.append((anchor, offsets.tolist(), actions))
             chunks.put(anchor, offsets / 1e9, actions)
         moment += int(rng.integers(0, 20)) * MS
-        got, wanted = chunks.at(moment), expected(put, moment, mode, 0.3)
+        got, wanted = chunks.at(moment), expected(put, moment, mode, 0.3, asked)
         assert (got is None) == (wanted is None)
         if wanted is None:
             starved += 1
         else:
-            np.testing.assert_allclose(got, wanted, rtol=1e-12)
+            np.testing.assert_allclose(got, wanted, rtol=1e-11, atol=1e-13)
         assert chunks.starved == starved
 
 
@@ -67,6 +81,59 @@ def test_a_fade_goes_from_the_chunk_before_to_the_newest():
     chunks.put(110 * MS, [0, 0.1, 0.2, 0.3], np.ones((4, 1)))
     got = [chunks.at((120 + k) * MS)[0] for k in (0, 25, 50, 100, 150)]
     np.testing.assert_allclose(got, [0, 0.25, 0.5, 1, 1])
+
+
+def test_a_fade_goes_on_where_it_is_when_the_next_chunk_comes():
+    chunks = Chunks("cross-fade", fade_s=0.1)
+    for number, anchor in enumerate((0, 100, 150)):
+        chunks.put(anchor * MS, [0, 1.0], np.full((2, 1), float(number)))
+        got = chunks.at(anchor * MS)[0]
+    assert got == 0.5
+    assert chunks.at(175 * MS)[0] == 0.75 + 0.25 * (2 - 0.75)
+    # An older chunk that comes late changes nothing once a newer one is whole.
+    chunks = Chunks("cross-fade", fade_s=0.1)
+    chunks.put(100 * MS, [0, 1.0], np.ones((2, 1)))
+    assert chunks.at(110 * MS) == 1
+    chunks.put(0, [0, 1.0], np.zeros((2, 1)))
+    assert chunks.at(120 * MS) == 1
+
+
+@pytest.mark.parametrize("mode", ["ensemble", "cross-fade"])
+@pytest.mark.parametrize("named", ["method", "convert"])
+def test_rotations_and_angles_are_mixed_the_shorter_way_round(tmp_path, rng, mode, named):
+    """Of a quaternion and its negative the mean is 0, and that of 179 and -179 degrees points backwards."""
+    scipy = pytest.importorskip("scipy.spatial.transform")
+    turns = scipy.Rotation.random(200, random_state=4)
+    rows = np.concatenate([rng.normal(size=(200, 3)), turns.as_quat(), rng.uniform(-3, 3, (200, 1))], 1)
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("action", np.arange(200) * 20 * MS, rows)
+    if named == "method":
+        window = {"method": [(slice(0, 7), "pose"), (slice(7, 8), "angle")]}
+    else:
+        window = {
+            "convert": [robocache.actions.Rotate(3, "quat_xyzw", "rot6d_rows")],
+            "method": [(slice(7, 8), "angle")],
+        }
+    spec = robocache.Loader(
+        tmp_path / "cache",
+        batch_size=1,
+        delta_timestamps={"action": Window.steps(50, horizon=2, **window)},
+        device="cpu",
+    ).spec
+    near = turns[0] * scipy.Rotation.from_rotvec([0, 0.2, 0])
+    first = np.array([1.0, 2, 3, *turns[0].as_quat(), np.radians(179)])
+    second = np.array([3.0, 2, 1, *-near.as_quat(), np.radians(-177)])
+    chunks = Chunks(mode, decay=0.0, fade_s=0.1, spec=spec, key="action")
+    chunks.put(0, [0, 1.0], np.stack([first, first]))
+    np.testing.assert_array_equal(chunks.at(0), first)
+    chunks.put(10 * MS, [0, 1.0], np.stack([second, second]))
+    chunks.at(20 * MS)
+    action = chunks.at(70 * MS)  # half of each
+    np.testing.assert_allclose(action[:3], [2, 2, 2])
+    half = turns[0] * scipy.Rotation.from_rotvec([0, 0.1, 0])
+    assert np.linalg.norm(action[3:7]) == pytest.approx(1)
+    assert (scipy.Rotation.from_quat(action[3:7]).inv() * half).magnitude() < 1e-6
+    assert action[7] == pytest.approx(np.radians(-179))
 
 
 def test_what_is_left_and_what_is_frozen():
@@ -98,6 +165,24 @@ def test_a_policys_output_is_as_recorded(tmp_path, rng):
     rows = robocache.open(tmp_path / "cache").episode(0)["action"][1]
     for step in range(4):
         np.testing.assert_allclose(chunks.at((7 + step) * 20 * MS), rows[7 + step], atol=2e-6)
+    with pytest.raises(
+        robocache.ArgumentError, match=r"expected the one of the moment 160000000, got that of 140000000; .* copy"
+    ):
+        chunks.put(8 * 20 * MS, None, batch["action"], batch=batch)
+
+
+def test_steps_in_rows_have_no_seconds(tmp_path):
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        episode.append("action", np.arange(200) * 20 * MS, np.ones((200, 3), np.float32))
+    window = Window(range(4), rows=True)
+    spec = robocache.Loader(tmp_path / "cache", batch_size=1, delta_timestamps={"action": window}, device="cpu").spec
+    chunks = Chunks(spec=spec, key="action")
+    with pytest.raises(
+        robocache.ArgumentError, match="offsets_s: expected seconds, since the steps of 'action' are rows"
+    ):
+        chunks.put(0, None, np.ones((4, 3)))
+    chunks.put(0, [0.0, 0.02, 0.04, 0.06], np.ones((4, 3)))
+    assert chunks.at(0).tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
