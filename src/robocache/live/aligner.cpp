@@ -1,6 +1,7 @@
 #include "robocache/live/aligner.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -54,9 +55,10 @@ struct Aligner::Impl {
     int margin = kMargin;  // Ring::copy
     int64_t settled_ns = INT64_MIN;
 
-    // Copies of rows, as one episode. The plan points to these.
+    // Copies of rows, as one episode.
     RingRows rows;
     std::unique_ptr<EpisodeRows> episode = std::make_unique<EpisodeRows>();
+    std::array<const void*, 3> planned{};  // the memory that the plan points to
     AffineTables affine{};
 
     int64_t out_offset = 0;
@@ -75,6 +77,7 @@ struct Aligner::Impl {
     std::optional<size_t> base;  // the index of the base in `keys`
 
     bool is_settled(int64_t moment) const { return ring == nullptr || moment + last_offset_ns <= settled_ns; }
+    std::array<const void*, 3> memory() const { return {rows.time_ns.data(), rows.values.data(), numbers.data()}; }
 
     // Frames.
     std::optional<ImageTransform> transform;
@@ -128,7 +131,11 @@ struct Aligner::Impl {
     for (Key& key : keys) {
       if (!key.transform) continue;
       const auto bytes = static_cast<size_t>(key.spec->steps() * key.frame.bytes());
-      if (*key.spec->rows->codec != Codec::kRaw) key.decoded = PinnedBuffer(device, bytes);
+      if (*key.spec->rows->codec == Codec::kRaw) {
+        key.ring->page_lock_frames(device);
+      } else {
+        key.decoded = PinnedBuffer(device, bytes);
+      }
       key.on_device = DeviceBuffer(device, bytes);
       key.copied.reserve(static_cast<size_t>(key.spec->steps()));
       most += static_cast<size_t>(key.spec->steps());
@@ -317,7 +324,6 @@ struct Aligner::Impl {
 
   // ---- The plan ----
 
-  // Made again when copies of rows have moved, since it points to them.
   void make_plan() {
     tables.emplace(Device{});
     WindowStreams windows{.anchors = {.anchors = 1,
@@ -333,6 +339,7 @@ struct Aligner::Impl {
     std::vector<ConvertActionsParams> conversions;
     for (Key& key : keys) {
       const KeySpec& of = *key.spec;
+      key.planned = key.memory();
       WindowStream& window = windows.streams.emplace_back();
       const bool is_raw = key.is_base || key.conversion;
       const int64_t features = of.images ? 1 : features_of(is_raw && of.rows ? of.rows->shape : of.shape);
@@ -416,18 +423,14 @@ struct Aligner::Impl {
     }
     queued.wait();  // until the last batch has read the memory that is written now
     auto* const memory = static_cast<char*>(device.is_cuda() ? host_memory.data() : to);
-    bool moved = !tables.has_value();
     int64_t newest = INT64_MIN;
     for (Key& key : keys) {
       if (key.ring == nullptr) continue;
       newest = std::max(newest, key.ring->newest_ns().value_or(INT64_MIN));
       // First what is settled, then the rows: rows that come between them are not needed.
       key.settled_ns = key.ring->settled_ns(key.beyond, spec.snap_ns).value_or(INT64_MIN);
-      const int64_t* const before = key.rows.time_ns.data();
-      const char* const values_before = key.rows.values.data();
       key.ring->copy(time_ns + key.first_offset_ns, time_ns + key.last_offset_ns, key.margin, key.rows);
       check_not_forgotten(key, time_ns);
-      moved = moved || key.rows.time_ns.data() != before || key.rows.values.data() != values_before;
       if (key.spec->images && key.numbers.size() < key.rows.time_ns.size()) {
         key.numbers.resize(key.rows.time_ns.size());
         std::iota(key.numbers.begin(), key.numbers.end(), int64_t{1});
@@ -440,7 +443,7 @@ struct Aligner::Impl {
       key.episode->first_ns = first;
       if (span > 0) key.episode->rows_per_ns = static_cast<double>(rows - 1) / static_cast<double>(span);
     }
-    if (moved) make_plan();
+    if (!tables || std::ranges::any_of(keys, [](const Key& key) { return key.planned != key.memory(); })) make_plan();
     copies.clear();
     anchor = {.first_anchor = 0, .episode = 0, .origin = time_ns, .first_tick = 0};
     WindowBatch batch{};

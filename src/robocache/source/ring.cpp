@@ -104,6 +104,14 @@ struct RingFrame::Slot {
     if (!frame.empty()) std::memcpy(memory.get(), frame.data(), frame.size());
   }
 
+  const void* page_lock(Device device) {
+    std::call_once(locked, [&] { registration = HostRegistration(device, memory.get(), capacity); });
+    return registration.on_device();
+  }
+
+  static constexpr int64_t kNever = -1;  // ids of no frame: the slot has had none
+  static constexpr int64_t kGone = -2;   // it has, and the writer may take it again once nobody pins it
+
   struct Free {
     void operator()(void* pages) const { std::free(pages); }
   };
@@ -112,7 +120,7 @@ struct RingFrame::Slot {
   std::span<uint8_t> bytes;  // of the frame
   std::once_flag locked;
   HostRegistration registration;
-  std::atomic<int64_t> id{-1};  // the frame's; below 0: of none, and the writer may take the slot once nobody pins it
+  std::atomic<int64_t> id{kNever};
   std::atomic<int32_t> pins{0};
 };
 
@@ -125,11 +133,7 @@ void RingFrame::release() {
   slot_ = nullptr;
 }
 
-const void* RingFrame::page_lock(Device device) {
-  std::call_once(slot_->locked,
-                 [&] { slot_->registration = HostRegistration(device, slot_->memory.get(), slot_->capacity); });
-  return slot_->registration.on_device();
-}
+const void* RingFrame::page_lock(Device device) { return slot_->page_lock(device); }
 
 Ring::Ring(RingOptions options)
     : options_(std::move(options)),
@@ -213,7 +217,22 @@ int64_t Ring::write_frame(std::span<const char> frame) {
   slot.assign(frame);
   const int64_t id = frames_written_++ << kSlotBits | index;
   slot.id.store(id);
+  if (const int32_t device = locks_on_.load(); device >= 0) {
+    try {
+      slot.page_lock({DeviceType::kCuda, device});
+    } catch (const Error&) {  // whoever reads the frame on the device gets the error
+    }
+  }
   return id;
+}
+
+void Ring::page_lock_frames(Device device) const {
+  locks_on_.store(device.index);  // before the slots are read: the writer or this thread locks a new one
+  for (int64_t i = 0; i < kMostSlots; ++i) {
+    RingFrame::Slot* const slot = slots_[static_cast<size_t>(i)].load();
+    if (slot == nullptr) return;
+    if (slot->id.load() != RingFrame::Slot::kNever) slot->page_lock(device);
+  }
 }
 
 Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row) {
@@ -251,7 +270,7 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
     for (int64_t row_gone = begin; options_.codec && row_gone < to; ++row_gone) {
       const auto gone = static_cast<int64_t>(rows->word(row_gone, 0));
       const int64_t slot = gone & (kMostSlots - 1);
-      slots_[static_cast<size_t>(slot)].load()->id.store(-1);
+      slots_[static_cast<size_t>(slot)].load()->id.store(RingFrame::Slot::kGone);
       free_.push_back(slot);
     }
     begin = to;
@@ -315,7 +334,10 @@ std::optional<int64_t> Ring::settled_ns(int beyond, int64_t snap_ns) const {
   return read([&](const View& view) -> std::optional<int64_t> {
     if (view.empty()) return {};
     const int64_t final_before = view.newest() - options_.lateness_ns;
-    if (beyond == 0) return final_before - 1 - snap_ns;
+    if (beyond == 0) {  // before a first row that is not final, its value is held
+      if (view.rows->time(view.begin) >= final_before) return {};
+      return final_before - 1 - snap_ns;
+    }
     int64_t row = view.first_from(final_before);
     for (int i = 1; row > view.begin; ++i) {
       const int64_t stamp = view.rows->time(row - 1);

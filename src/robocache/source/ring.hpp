@@ -130,11 +130,16 @@ class Ring {
   std::optional<int64_t> arrival_ns() const;  // when the last row came that was kept
 
   // The latest moment at which a value is settled: no row that may still come changes it. The value is made of `beyond` rows at
-  // or after the moment, counted in distinct stamps; with 0 of none that is later than the moment + snap_ns. None: no moment.
+  // or after the moment, counted in distinct stamps; with 0 of none that is later than the moment + snap_ns. None: no moment;
+  // a stream without a final row has none.
   std::optional<int64_t> settled_ns(int beyond, int64_t snap_ns) const;
 
   // Copies the rows with stamps in [first_ns, last_ns] and `margin` distinct stamps more on each side. False: there are no rows.
   bool copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) const;
+
+  // Page-locks the memory of all frames of kRaw, which takes a millisecond each: from now on the writer does it with new memory, so
+  // that readers never wait for it. Throws DeviceError, OutOfMemory.
+  void page_lock_frames(Device device) const;
 
   // Copies up to `most` final rows, in the order of their stamps, from the row with the number `from` on. A row's number counts the
   // rows before it since the ring began, and a final row keeps its number. `all`: also copies rows that are not final. Returns the
@@ -172,6 +177,7 @@ class Ring {
   // Frames: slots are made when they are first needed, and stay.
   static constexpr int64_t kMostSlots = 1 << 16;
   std::unique_ptr<std::atomic<RingFrame::Slot*>[]> slots_;
+  mutable std::atomic<int32_t> locks_on_{-1};  // the CUDA device that frames are page-locked for
   int64_t slot_count_ = 0;
   int64_t frames_written_ = 0;
   std::vector<int64_t> free_;  // slots of rows that are gone

@@ -381,6 +381,48 @@ def test_rows_that_a_window_needs_and_a_ring_forgot_are_an_error(tmp_path, windo
     assert errors > 50 and compared > 100
 
 
+def test_batches_after_an_error_are_of_the_rows(tmp_path):
+    """The error comes after the copies of another ring's rows have moved."""
+    stamps = np.arange(1, 400) * 5_000_000
+    rows = np.random.default_rng(0).standard_normal((len(stamps), 2)).astype(np.float32)
+    dataset = recorded(tmp_path / "cache", {"joint": (stamps, None, rows), "force": (stamps, None, rows)})
+    spec = robocache.Loader(
+        dataset, batch_size=1, delta_timestamps={"force": Window([-0.4, 0.0]), "joint": Window([0.0])}, device="cpu"
+    ).spec
+    rings = {
+        "force": robocache.live.Ring((2,), "float32", span_s=9),
+        "joint": robocache.live.Ring((2,), "float32", span_s=0.2),
+    }
+    aligner = robocache.live.Aligner(spec, rings, framework="numpy")
+    for k, stamp in enumerate(stamps.tolist()):
+        for ring in rings.values():
+            ring.push(stamp, rows[k], arrival_ns=stamp)
+        if k == 30:
+            aligner.at(int(stamps[26]))  # all rows of joint that a window reads, few of force
+    with pytest.raises(robocache.StaleError):
+        aligner.at(int(stamps[200]))
+    for k in (390, 380, 385):
+        np.testing.assert_array_equal(aligner.at(int(stamps[k]))["force"][0], rows[[k - 80, k]])
+
+
+def test_before_the_first_final_row_nothing_is_settled(tmp_path):
+    """A row that comes late or again may become the first, which is held before it."""
+    dataset = recorded(
+        tmp_path / "cache", {"button": (np.arange(1, 99) * NS, None, np.arange(98, dtype=np.int32)[:, None])}
+    )
+    loader = robocache.Loader(
+        dataset, batch_size=1, delta_timestamps={"button": Window([-2.0])}, device="cpu", framework="numpy"
+    )
+    ring = robocache.live.Ring((1,), "int32", span_s=9)
+    aligner = robocache.live.Aligner(loader.spec, {"button": ring}, framework="numpy")
+    ring.push(NS, np.array([-1], np.int32), arrival_ns=NS)
+    assert aligner.frontier() is None and aligner.latest() is None
+    for k in range(2):
+        ring.push((k + 1) * NS, np.array([k], np.int32), arrival_ns=3 * NS)
+    batch = aligner.at(NS, settled=True)
+    assert batch["button"].tobytes() == loader.gather([0])["button"].tobytes() and batch["button_is_pad"].all()
+
+
 def test_rows_by_count_that_a_ring_forgot_are_an_error(tmp_path):
     dataset = recorded(
         tmp_path / "cache",
