@@ -140,7 +140,7 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
                 chain(
                     _read_streams(episode, streams, features, numbered, notes),
                     _read_texts(episode, texts),
-                    _read_language(episode, language),
+                    _read_language(episode, language, notes),
                     _read_images(source, episode, images, depth, options, kinds, notes),
                     opened.streams(episode) if opened else (),
                 ),
@@ -163,6 +163,8 @@ def finish(source: Path, options: LeRobotOptions, notes: Notes) -> None:
     for what, count in notes.counts.get("nulls", {}).items():
         name, _, instead = what.rpartition(": ")
         notes.leave_out(f"{name}: values of {count} rows", f"null: {instead} there")
+    for name, count in notes.counts.get("replaced texts", {}).items():
+        notes.leave_out(f"{name}: {count} texts", "a row has one text of a stream: others of the same row replace them")
     used = notes.counts.get("frames used", {})
     frames = Counter[str]()
     for camera, count in notes.seen.get("video files", {}).values():
@@ -386,12 +388,13 @@ def _read_texts(episode: Episode, texts: list[str]) -> Iterator[tuple[str, Texts
         yield name, Texts(episode.time_ns[kept], texts_kept, episode.clock)
 
 
-def _read_language(episode: Episode, columns: list[str]) -> Iterator[tuple[str, Texts]]:
-    """The texts of LeRobot's language columns, a stream for each style and camera: "language_persistent/subtask". One that has a
-    stamp holds from the first row at or behind it; tool calls are JSON."""
+def _read_language(episode: Episode, columns: list[str], notes: Notes) -> Iterator[tuple[str, Texts]]:
+    """The texts of LeRobot's language columns, a stream for each style and camera: "language_persistent/subtask"; where users and
+    assistants say something of one style, for each role too. Tool calls are JSON. A text that has a stamp holds from the first row at or
+    behind it; that of an event in its own row alone. Of several texts of a row and stream the last is kept, and the others are counted."""
     stamps = episode.scalars("timestamp").astype(np.float32) if columns else np.zeros(0)
     for column in columns:
-        found: dict[str, dict[tuple[int, str], None]] = {}
+        found: dict[tuple[str | None, str | None, str | None], dict[tuple[int, str], None]] = {}
         for row, entries in enumerate(episode.rows[column].to_pylist()):
             for entry in entries or ():
                 text = entry.get("content")
@@ -399,12 +402,20 @@ def _read_language(episode: Episode, columns: list[str]) -> Iterator[tuple[str, 
                     text = json.dumps(entry.get("tool_calls"), ensure_ascii=False)
                 seconds = entry.get("timestamp")
                 at = row if seconds is None else int(np.searchsorted(stamps, np.float32(seconds)))
-                name = "/".join(filter(None, (column, entry.get("style") or entry.get("role"), entry.get("camera"))))
+                kind = entry.get("style"), entry.get("role"), entry.get("camera")
                 if at < len(episode):
-                    found.setdefault(name, {})[at, text] = None
-        for name, texts in found.items():
-            ordered = sorted(texts, key=lambda text: text[0])
-            yield name, Texts(episode.time_ns[[at for at, _ in ordered]], [text for _, text in ordered], episode.clock)
+                    found.setdefault(kind, {})[at, text] = None
+        roles = Counter((style, camera) for style, _, camera in found)
+        for (style, role, camera), texts in found.items():
+            both = roles[style, camera] > 1
+            name = "/".join(filter(None, (column, style, role if both or not style else None, camera)))
+            by_row = dict(sorted(texts, key=lambda text: text[0]))
+            if len(by_row) < len(texts):
+                notes.count("replaced texts", name, len(texts) - len(by_row))
+            if column == "language_events":
+                ends = [at + 1 for at in by_row if at + 1 not in by_row and at + 1 < len(episode)]
+                by_row = dict(sorted((by_row | dict.fromkeys(ends, "")).items()))
+            yield name, Texts(episode.time_ns[[*by_row]], [*by_row.values()], episode.clock)
 
 
 def _read_images(

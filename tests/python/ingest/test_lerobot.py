@@ -265,7 +265,10 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
     events[6] = [
         {"role": "assistant", "content": None, "style": None, "camera": None, "tool_calls": ["{}"]},
         {"role": "user", "content": "where?", "style": "vqa", "camera": "top", "tool_calls": None},
+        {"role": "assistant", "content": "there", "style": "vqa", "camera": "top", "tool_calls": None},
     ]
+    events[7] = [{"role": "user", "content": "and now?", "style": "vqa", "camera": "top", "tool_calls": None}]
+    events[49] = [{"role": "user", "content": "go", "style": "interjection", "camera": None, "tool_calls": None}]
     (file,) = (source / "data").rglob("*.parquet")
     table = pq.read_table(file)
     kind = pa.list_(pa.struct([*fields, ("timestamp", pa.float32()), *more]))
@@ -280,16 +283,33 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
     assert found == {
         "language_persistent/subtask": ["reach", "lift"],
         "language_persistent/plan": ["reach, then lift"],
-        "language_events/interjection": ["stop"],
-        "language_events/assistant": ['["{}"]'],
-        "language_events/vqa/top": ["where?"],
+        "language_events/interjection": ["stop", "", "go"],
+        "language_events/assistant": ['["{}"]', ""],
+        "language_events/vqa/user/top": ["where?", "and now?", ""],
+        "language_events/vqa/assistant/top": ["there", ""],
     }
-    assert streams["language_events/vqa/top"][0].tolist() == streams["action"][0][6:7].tolist()
+    at = {
+        name: np.flatnonzero(np.isin(streams["action"][0], time_ns)).tolist() for name, (time_ns, _) in streams.items()
+    }
+    assert at["language_events/vqa/user/top"] == [6, 7, 8]
+    events_at = texts_of(tmp_path / "cache", task_text="language_events/interjection")[0]
+    assert {row: text for row, text in enumerate(events_at) if text} == {5: "stop", 49: "go"}
     assert texts_of(tmp_path / "cache", task_text="language_persistent/subtask") == [
         ["reach"] * 40 + ["lift"] * 10,
         [None] * 3,
     ]
     assert texts_of(tmp_path / "cache")[0] == ["pick the cup"] * 50
+
+
+def test_of_several_texts_of_a_row_the_replaced_ones_are_counted(rng, tmp_path):
+    source = write_lerobot(tmp_path / "source", make_episodes(rng, (4, 3)))
+    said = [{"role": "user", "content": text, "style": "task_aug", "timestamp": 0.0} for text in ("a", "b", "c")]
+    for file in (source / "data").rglob("*.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(table.append_column("language_persistent", pa.array([said] * len(table))), file)
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert "language_persistent/task_aug: 4 texts" in [omission.what for omission in report.left_out]
+    assert texts_of(tmp_path / "cache", task_text="language_persistent/task_aug") == [["c"] * 4, ["c"] * 3]
 
 
 @pytest.mark.parametrize("is_category", [False, True])
