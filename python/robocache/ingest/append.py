@@ -12,7 +12,7 @@ from ..dataset import Dataset, Stream
 from ..errors import ArgumentError, FileError
 from ..tasks import find_table, table_name
 from .mapping import parse_mapping
-from .recording import Notes, Samples
+from .recording import Frames, Notes, Samples
 
 # Tables of texts that sources have, by their names.
 TABLES = ("lerobot.tasks", "lerobot.subtasks")
@@ -34,7 +34,8 @@ def check_appendable(cache: Dataset, settings: Any) -> None:
 
 
 def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held_exchanges: bool, notes: Notes) -> None:
-    """Refuses a source whose stamps or colours were changed otherwise than those of the cache, unless its mapping says the order.
+    """Refuses a source whose stamps, colours or size were changed otherwise than those of the cache, unless its mapping says the order
+    of colours, and depth whose unit nothing declares behind depth with one.
 
     Args:
         exchanges: whether the mapping exchanges red and blue of the source's camera; None where it says nothing.
@@ -49,6 +50,12 @@ def check_as_held(stream: Stream, samples: Samples, exchanges: bool | None, held
             f"stream {stream.name!r}: its stamps are moved by {now_ns / 1e9:g} s, those in the cache by {before_ns / 1e9:g} s: expected the "
             f"same; offsets={{{stream.name!r}: {before_ns / 1e9:g}}} (--offset), or a cache of its own in a list of Sources"
         )
+    for fact in ("unit_m", "resized") if isinstance(samples, Frames) and stream.frames is not None else ():
+        if getattr(samples, fact) is None and (held := getattr(stream.frames, fact)) is not None:
+            raise ArgumentError(
+                f"stream {stream.name!r}: frames without {fact}, those in the cache have {fact} {held}: expected the same; a mapping's "
+                "units declare a unit, a cache of its own in a list of Sources takes other frames"
+            )
     if stream.frames is not None and exchanges is None and held_exchanges:
         raise ArgumentError(
             f"stream {stream.name!r}: a mapping exchanged red and blue in the cache, and none says their order in this source: expected "

@@ -9,7 +9,7 @@ import io
 import os
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -221,8 +221,9 @@ def _read_pcd(file: Path, opened: BinaryIO, notes: Notes) -> Columns:
         fields = list(zip(_distinct(names), kinds, counts, strict=True))
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise SourceError(f"{file}: a header that is no PCD: {type(error).__name__}: {error}") from error
-    if width * height != points or points < 0 or not all(0 < count < _HEADER for count in counts):
-        raise SourceError(f"{file}: expected {width} x {height} points, COUNTs of 1 and more, got {points}, {counts}")
+    if width * height != points or points < 0 or not all(0 <= count < _HEADER for count in counts):
+        raise SourceError(f"{file}: expected {width} x {height} points, COUNTs of 0 and more, got {points}, {counts}")
+    fields = [field for field in fields if field[2]]  # some drivers' padding has no bytes
     dtype = _struct(file, fields, "<")
     if data == "ascii":
         columns = _read_lines(file, opened, _struct(file, fields, "="), points)
@@ -355,9 +356,12 @@ def _read_las(file: Path, notes: Notes) -> Columns:
         stored = file.stat().st_size - int(header.offset_to_point_data)
         packed = _MOST_PACKED if header.are_points_compressed else 1
         _check_size(file, header.point_count * header.point_format.size, stored, packed)
-        parts = [_las_columns(points) for points in reader.chunk_iterator(1 << 18)]
+        no_data = _las_no_data(header.vlrs, notes)
+        parts = [_las_columns(points, no_data) for points in reader.chunk_iterator(1 << 18)]
         if not parts:
-            parts = [_las_columns(reader.read_points(0))]
+            parts = [_las_columns(reader.read_points(0), no_data)]
+        for name, value in no_data.items():
+            notes.assume(f"{name} of points", f"NaN where it is {value:g}, which the file says is none")
         for record in header.vlrs:
             notes.leave_out(f"LAS record {record.user_id} {record.record_id}", "no points")
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -397,8 +401,30 @@ def _check_las_header(file: Path) -> None:
         raise SourceError(f"{file}: byte 235: {count} records from byte {behind} on do not fit into {size} bytes")
 
 
-def _las_columns(points: object) -> Columns:
-    record: Columns = points  # type: ignore[assignment]  # laspy has no types: its records are read by name
+def _las_no_data(records: Iterable[Any], notes: Notes) -> dict[str, float]:
+    """Returns the raw value of each extra field that says that there is none, by LAS 1.4's record of extra bytes."""
+    found: dict[str, float] = {}
+    for record in records:
+        if (record.user_id, record.record_id) == ("LASF_Spec", 4):
+            raw = record.record_data_bytes()
+            for at in range(0, len(raw) - 191, 192):
+                kind, options = raw[at + 2 : at + 4]
+                if options & 1 and 1 <= kind <= 10:
+                    (value,) = struct.unpack_from(f"<{'d' if kind > 8 else 'Qq'[kind % 2 == 0]}", raw, at + 40)
+                    name = raw[at + 4 : at + 36].split(b"\0")[0].decode(errors="backslashreplace")
+                    if kind in (7, 8):
+                        notes.leave_out(f"{name} of points: that {value} is none", "integers of 64 bits have no NaN")
+                    else:
+                        found[name] = value
+    return found
+
+
+def _las_columns(points: object, no_data: Mapping[str, float]) -> Columns:
+    record: Any = points  # laspy has no types: its records are read by name
     columns = {name: np.array(record[name]) for name in ("x", "y", "z")}
-    names = points.point_format.dimension_names  # type: ignore[attr-defined]
-    return columns | {name: np.array(record[name]) for name in names if name not in ("X", "Y", "Z")}
+    for name in record.point_format.dimension_names:
+        if name not in ("X", "Y", "Z"):
+            columns[name] = np.array(record[name])
+            if name in no_data:
+                columns[name] = np.where(record.array[name] == no_data[name], np.nan, columns[name])
+    return columns

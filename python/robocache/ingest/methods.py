@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -60,6 +60,13 @@ _ROS_ANGLES = {
 }
 # A stamp's parts: /imu/header/stamp/sec and nanosec.
 _STAMP_PART = re.compile(r"(?i)(.*?)(?:(secs?|seconds)|((?:n|nano|u|micro)_?(?:secs?|seconds)))")
+# Distances and the limits beside them, beyond which there is no measurement: of LaserScan, Range and PX4's distance_sensor.
+_LIMITS = {
+    "ranges": ("range_min", "range_max"),
+    "range": ("min_range", "max_range"),
+    "current_distance": ("min_distance", "max_distance"),
+}
+BEYOND_LIMITS = "held: beyond the limits beside them there is no measurement"
 HELD = "rotations as vectors or matrices have no method between rows: the row before is held"
 
 # Rotations and angles that formats declare by their schemas: by format a pattern of streams, the shape of a row, and methods.
@@ -259,6 +266,12 @@ def _stamps_in_parts(names: Sequence[str]) -> list[Block]:
     parts = [match.groups() if (match := _STAMP_PART.fullmatch(name)) else ("", None, None) for name in names]
     seconds, beyond = ({stem for stem, *part in parts if part[i]} for i in (0, 1))
     return runs([i for i, (stem, *_) in enumerate(parts) if stem in seconds & beyond], "previous")
+
+
+def has_limits(path: str, paths: Container[str]) -> bool:
+    """Whether the field of that path is distances that have limits beside them, among a type's fields."""
+    stem, dot, name = path.rpartition(".")
+    return name in _LIMITS and all(f"{stem}{dot}{limit}" in paths for limit in _LIMITS[name])
 
 
 def ros_angles(type: str, field: str) -> bool:

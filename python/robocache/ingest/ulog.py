@@ -14,6 +14,7 @@ import struct
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +24,7 @@ from ..errors import FileError
 from ..feature_words import rotations_of
 from .files import check_file, look_through
 from .formats.ulog import MAGIC, UlogOptions, is_ulog
-from .methods import PX4_WORDS, px4_angles, px4_of_several, with_held, with_others
+from .methods import BEYOND_LIMITS, PX4_WORDS, has_limits, px4_angles, px4_of_several, with_held, with_others
 from .recording import Notes, Recording, Rows, SourceError, Texts
 
 _SYNC = b"\x2f\x73\x13\x20\x25\x0c\xbb\x12"
@@ -414,7 +415,11 @@ class _Log:
                 described: dict[str, Any] = dict(attributes)
                 if dtype.kind == "f":
                     is_whole = [f.type not in ("float", "double") for f in fields for _ in f.names]
-                    methods = with_held(rotations_of(stream, names, [len(names)], PX4_WORDS), is_whole)
+                    limited = [has_limits(name, names) for name in names]
+                    for name in compress(names, limited):
+                        self._notes.leave_out(f"{stream}: {name} between rows", BEYOND_LIMITS)
+                    held = [a or b for a, b in zip(is_whole, limited, strict=True)]
+                    methods = with_held(rotations_of(stream, names, [len(names)], PX4_WORDS), held)
                     methods = with_others(methods, px4_angles(topic.schema, names))
                     if px4_of_several(topic.schema):
                         methods = [[0, len(names), "previous"]]

@@ -2,6 +2,7 @@
 
 import json
 
+import h5py
 import numpy as np
 import pytest
 from flat_options import flat_loader
@@ -282,3 +283,20 @@ def test_red_and_blue_are_exchanged_as_in_the_cache(tmp_path, rng):
     for cache in (tmp_path / "bgrbgr", tmp_path / "Nonebgr"):
         with pytest.raises(robocache.FileError, match=r"cam_high.*a mapping exchanged red and blue in the cache"):
             robocache.ingest(tmp_path / "one", cache, append=True, **options)
+
+
+def test_depth_of_no_declared_unit_is_none_of_the_cache_s(tmp_path):
+    for name, attributes in (("one", {"depth_scale": 0.001}), ("two", {}), ("three", {"depth_scale": 0.001})):
+        (tmp_path / name).mkdir()
+        with h5py.File(tmp_path / name / "demo.hdf5", "w") as file:
+            file["data/demo_0/actions"] = np.zeros((3, 2))
+            file["data/demo_0/obs/depth"] = np.full((3, 40, 40), 1000, np.uint16)
+            file["data/demo_0/obs/depth"].attrs.update(attributes)
+    cache = tmp_path / "cache"
+    robocache.ingest(tmp_path / "one", cache, rate_hz=10)
+    with pytest.raises(robocache.FileError, match=r"obs/depth.*without unit_m, those in the cache have unit_m 0.001"):
+        robocache.ingest(tmp_path / "two", cache, rate_hz=10, append=True)
+    robocache.ingest(tmp_path / "three", cache, rate_hz=10, append=True)
+    (tmp_path / "units.toml").write_text('[streams."obs/depth"]\nunits = "mm"\n')
+    robocache.ingest(tmp_path / "two", cache, rate_hz=10, append=True, mapping=tmp_path / "units.toml")
+    assert len(robocache.open(cache)) == 3

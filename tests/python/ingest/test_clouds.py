@@ -203,6 +203,33 @@ def test_las(suffix, rng, tmp_path):
     assert set(yields.only()["points/stamp"][1][0].ravel().tolist()) == {2**64 - 1}
 
 
+def test_what_las_says_is_no_data_is_nan(tmp_path):
+    """LAS 1.4, record of extra bytes: no_data is the raw number, before scale and offset."""
+    header = laspy.LasHeader(point_format=6, version="1.4")
+    for name, dtype, scales in (("scaled", np.int16, [0.01]), ("raw", np.uint8, None), ("wide", np.int64, None)):
+        offsets = None if scales is None else np.array([5.0])
+        kept = {"scales": scales and np.array(scales), "offsets": offsets, "no_data": np.array([7])}
+        header.add_extra_dim(laspy.ExtraBytesParams(name, dtype, **kept))
+    las = laspy.LasData(header)
+    las.X = las.Y = las.Z = np.arange(3)
+    for name in ("scaled", "raw", "wide"):
+        las.points.array[name] = [7, 8, 9]
+    las.write(str(tmp_path / "a.las"))
+    yields = Yields("clouds", tmp_path / "a.las")
+    values, names = yields.only()["points"][1][0], yields.facts["points"]["names"]
+    np.testing.assert_array_equal(values[:, names.index("scaled")], [np.nan, 5.08, 5.09])
+    np.testing.assert_array_equal(values[:, names.index("raw")], [np.nan, 8, 9])
+    assert {one.what for one in yields.notes.assumed} == {"scaled of points", "raw of points"}
+    assert "wide of points: that 7 is none" in yields.left_out
+
+
+def test_fields_of_a_pcd_without_a_number_are_passed_over(tmp_path):
+    """As a driver writes its padding."""
+    head = "VERSION 0.7\nFIELDS x _ y z\nSIZE 4 1 4 4\nTYPE F U F F\nCOUNT 1 0 1 1\nWIDTH 1\nHEIGHT 1\nDATA binary\n"
+    (tmp_path / "a.pcd").write_bytes(head.encode() + np.array([1, 2, 3], "<f4").tobytes())
+    assert Yields("clouds", tmp_path / "a.pcd").only()["points"][1][0].tolist() == [[1, 2, 3]]
+
+
 def test_bin_files_of_kitti_and_nuscenes(rng, tmp_path):
     numbers = rng.normal(size=(20, 5)).astype("<f4")
     (tmp_path / "velodyne").mkdir()
@@ -513,7 +540,8 @@ def test_clouds_from_a_cache_go_into_the_voxel_operations(rng, tmp_path):
         ("a.pcd", b"VERSION 0.7\nDATA ascii\n", "no PCD: KeyError"),
         ("a.pcd", b"FIELDS x\nSIZE 3\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA ascii\n1\n", "no PCD: TypeError"),
         ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 2\nHEIGHT 1\nPOINTS 1\nDATA ascii\n1\n", "expected 2 x 1 points"),
-        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nCOUNT 0\nWIDTH 1\nHEIGHT 1\nDATA ascii\n1\n", "COUNTs of 1"),
+        ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nCOUNT 0\nWIDTH 1\nHEIGHT 1\nDATA ascii\n1\n", "got none"),
+        ("b.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nCOUNT -1\nWIDTH 1\nHEIGHT 1\nDATA ascii\n1\n", "COUNTs of 0"),
         ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA zip\n1\n", "got 'zip'"),
         ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 99999999\nHEIGHT 1\nDATA binary_compressed\n\5\0\0\0\xfc\x83\xd7\x1712345", "packed in 5"),
         ("a.pcd", b"FIELDS x\nSIZE 4\nTYPE F\nWIDTH 1\nHEIGHT 1\nDATA binary_compressed\n\3\0\0\0\4\0\0\0\x40\5\5", "refers to what is not there"),

@@ -305,6 +305,31 @@ def test_intrinsics_of_other_frames_are_left_out(rng, tmp_path):
     assert got.left_out["/cam/image_raw: intrinsics"] == "those of /cam/camera_info are of 20x12, frames of 10x6"
 
 
+@pytest.mark.parametrize(
+    ("said", "is_whole"),
+    [
+        ({"width": 10, "height": 6}, True),
+        ({"x_offset": 2, "y_offset": 3, "width": 10, "height": 6}, False),
+        ({"width": 5, "height": 6}, False),
+        ({"binning_x": 2, "binning_y": 2}, False),
+        ({"binning_x": 1, "binning_y": 1}, True),
+    ],
+)
+def test_intrinsics_are_not_those_of_a_part_of_the_sensor(said, is_whole, rng, tmp_path):
+    """REP 104: K is of the whole sensor, whose images roi and binning make smaller; drivers set both with images of the whole size."""
+    picture = rng.integers(0, 255, (6, 10, 3)).astype(np.uint8)
+    binning = {name: value for name, value in said.items() if "binning" in name}
+    window = message("sensor_msgs/msg/RegionOfInterest", **{k: v for k, v in said.items() if k not in binning})
+    info = {"header": header(START), "height": 6, "width": 10, "k": np.array(RAW), "roi": window, **binning}
+    topics = {
+        "/cam/image_raw": ("sensor_msgs/msg/Image", [(START, image(picture, "rgb8"))]),
+        "/cam/camera_info": ("sensor_msgs/msg/CameraInfo", [(START, message("sensor_msgs/msg/CameraInfo", **info))]),
+    }
+    got = read(write_mcap(tmp_path / "a.mcap", topics))
+    assert got.only["/cam/image_raw"].part.intrinsics == ([RAW[:3], RAW[3:6], RAW[6:]] if is_whole else None)
+    assert ("roi or binning" in got.left_out.get("/cam/image_raw: intrinsics", "")) != is_whole
+
+
 RAW, PROJECTION = [500.0, 0, 5, 0, 501, 3, 0, 0, 1], [400.0, 0, 4, -40, 0, 401, 2, 0, 0, 0, 1, 0]
 
 

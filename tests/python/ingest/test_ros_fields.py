@@ -493,6 +493,32 @@ def test_markers_are_subjects_by_namespace_and_number(tmp_path):
 
 # ---- what messages say they do not provide ----
 
+
+def test_nothing_lies_between_distances_that_have_limits(tmp_path):
+    """sensor_msgs/LaserScan: values below range_min or above range_max are to be discarded, so half of 0 and 2 m is no distance."""
+
+    def scan(k):
+        said = {"header": header(START + k * MS), "range_min": 0.1, "range_max": 3.0}
+        return message("sensor_msgs/msg/LaserScan", **said, angle_increment=float(k), ranges=[2.0 * (k % 2), 1, np.inf])
+
+    def sonar(k):
+        said = {"header": header(START + k * MS), "min_range": 0.1, "max_range": 3.0, "field_of_view": float(k)}
+        return message("sensor_msgs/msg/Range", **said, range=2.0 * (k % 2))
+
+    topics = {
+        "/scan": ("sensor_msgs/msg/LaserScan", [(START + k * MS, scan(k)) for k in range(4)]),
+        "/sonar": ("sensor_msgs/msg/Range", [(START + k * MS, sonar(k)) for k in range(4)]),
+    }
+    path = write_mcap(tmp_path / "a.mcap", topics)
+    assert {"/scan: ranges between rows", "/sonar: range between rows"} <= read(path).left_out.keys()
+    robocache.ingest(path, tmp_path / "cache")
+    windows = dict.fromkeys(("/scan", "/scan/ranges", "/sonar"), [0.0005])
+    batch = next(robocache.Loader(tmp_path / "cache", 3, windows, anchors=robocache.Anchors("/sonar"), shuffle=False, device="cpu"))
+    assert batch["/scan/ranges"][:, 0].tolist() == [[0, 1, np.inf], [2, 1, np.inf], [0, 1, np.inf]]
+    assert batch["/sonar"][:, 0, -1].tolist() == [0, 2, 0]
+    assert batch["/sonar"][:, 0, 1].tolist() == batch["/scan"][:, 0, 2].tolist() == [0.5, 1.5, 2.5]
+
+
 PROVIDED = {"orientation": [0, 0, 0, 1], "angular_velocity": [1, 2, 3], "linear_acceleration": [4, 5, 6]}
 
 

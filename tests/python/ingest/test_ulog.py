@@ -134,6 +134,18 @@ def test_arrays_of_char_are_text_up_to_their_end(tmp_path):
     assert streams["named"][1].tolist() == [[ord("x")], [ord("y")], [ord("z")]]
 
 
+def test_distances_that_have_limits_are_held(tmp_path):
+    log = write(
+        tmp_path,
+        form("distance_sensor:uint64_t timestamp;float min_distance;float max_distance;float current_distance;"),
+        announce(0, "distance_sensor"),
+        *(data(0, 2000 + 1000 * k, "fff", 0.2, 10, 20.0 * (k % 2)) for k in range(3)),
+    )
+    report = robocache.ingest(log, tmp_path / "cache")
+    assert robocache.open(tmp_path / "cache")["distance_sensor"].attributes["methods"] == [[2, 3, "previous"]]
+    assert "distance_sensor: current_distance between rows" in {one.what for one in report.left_out}
+
+
 def test_a_topic_that_is_announced_again_goes_on(tmp_path):
     """pyulog keeps the second announcement's rows alone where both have one number."""
     log = write(

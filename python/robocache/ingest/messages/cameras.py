@@ -83,6 +83,7 @@ class Intrinsics:
     raw: K, of images as the lens shows them.
     rectified: the left part of P, of rectified images; zeros if the message has none.
     change: whether messages say others too.
+    part: whether a message says that images are a window of the sensor or binned, of which K and P are not.
     """
 
     topic: str
@@ -91,6 +92,7 @@ class Intrinsics:
     height: int
     width: int
     change: bool = False
+    part: bool = False
 
     @classmethod
     def of(cls, topic: str, leaves: Mapping[str, Leaf], batch: Batch) -> Intrinsics | None:
@@ -107,7 +109,8 @@ class Intrinsics:
             for values in (raw, rectified)
         )
         change = change or bool(np.ptp(heights)) or bool(np.ptp(widths))
-        return cls(topic, raw[0].tolist(), rectified[0].tolist(), int(heights[0]), int(widths[0]), change)
+        part = _says_part(leaves, batch, heights, widths)
+        return cls(topic, raw[0].tolist(), rectified[0].tolist(), int(heights[0]), int(widths[0]), change, part)
 
     def joined(self, other: Intrinsics | None) -> Intrinsics:
         """Adds what later messages say."""
@@ -446,6 +449,8 @@ class Camera:
             why = f"are of {found.width}x{found.height}, frames of {width}x{height}"
         elif resized is not None:
             why = "are of frames that were not resized"
+        elif found.part:
+            why = "are of the whole sensor, while roi or binning says that images are a part of it, or binned"
         elif not np.isfinite(cast(Any, matrix)).all() or not np.any(matrix):
             why = "are not calibrated" if not rectified else "have no P, which is of rectified images"
         if why is not None:
@@ -474,6 +479,19 @@ def _matrices(leaf: Leaf | None, size: int, batch: Batch) -> np.ndarray | None:
     if leaf.kind == "numbers" and (batch.counts(leaf) == size).all():  # as protobuf and JSON have it
         return batch.sequences(leaf)[0].reshape(-1, 3, size // 3)
     return None
+
+
+def _says_part(leaves: Mapping[str, Leaf], batch: Batch, heights: np.ndarray, widths: np.ndarray) -> bool:
+    """Whether a CameraInfo says that images are binned, or a window of the sensor (REP 104). A window of size 0 is the whole."""
+
+    def said(path: str) -> np.ndarray:
+        leaf = _number(leaves, path)
+        return np.zeros(len(batch)) if leaf is None else batch.numbers(leaf)
+
+    height, width = said("roi.height"), said("roi.width")
+    is_window = (said("roi.x_offset") != 0) | (said("roi.y_offset") != 0)
+    is_window |= ((height != 0) & (height != heights)) | ((width != 0) & (width != widths))
+    return bool((is_window | (said("binning_x") > 1) | (said("binning_y") > 1)).any())
 
 
 def _number(leaves: Mapping[str, Leaf], path: str) -> Leaf | None:

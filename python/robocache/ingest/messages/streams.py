@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from ...feature_words import QUATERNION, rotations_of, says
-from ..methods import PX4_WORDS, px4_of_several, ros_angles, with_held, with_others
+from ..methods import BEYOND_LIMITS, PX4_WORDS, has_limits, px4_of_several, ros_angles, with_held, with_others
 from ..recording import Ragged, Rows, Samples, SourceError, Texts
 from .bags import Messages
 from .batches import Batch, Decoder, Leaf
@@ -424,12 +424,13 @@ class Topic:
         if dtype.kind in "biu":
             return attributes
         size = prod(shape) // len(leaves)
-        by_index = [leaf.path in self._origin.by_index for leaf in leaves for _ in range(size)]
-        rotations = [
-            block for block in rotations_of(field, names, shape, **words) if not any(by_index[slice(*block[:2])])
-        ]
+        limited = {leaf.path for leaf in leaves if has_limits(leaf.path, self._by_path)}
+        for path in sorted(limited):
+            self._notes.leave_out(f"{self._name}: {path} between rows", BEYOND_LIMITS)
+        held = [leaf.path in self._origin.by_index | limited for leaf in leaves for _ in range(size)]
+        rotations = [block for block in rotations_of(field, names, shape, **words) if not any(held[slice(*block[:2])])]
         is_whole = [leaf.is_whole for leaf in leaves for _ in range(size)]
-        found = with_held(rotations, [held or whole for held, whole in zip(by_index, is_whole, strict=True)])
+        found = with_held(rotations, [one or whole for one, whole in zip(held, is_whole, strict=True)])
         angles = [i for i, leaf in enumerate(leaves) if ros_angles(leaf.of, leaf.path.rpartition(".")[2])]
         found = with_others(found, [[i * size, (i + 1) * size, "angle"] for i in angles])
         return {**attributes, "methods": found} if found else attributes
