@@ -399,9 +399,16 @@ def _array(stream: str, argument: str, value: Any) -> Any:
         try:
             # numpy would convert an empty list to float64.
             empty = isinstance(value, list | tuple) and not value
-            value = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
+            array = np.asarray(value, dtype=np.int64 if argument == "time_ns" and empty else None)
         except (TypeError, ValueError) as error:
             raise errors.ArgumentTypeError(f"stream '{stream}': {argument}: {_differ(value) or error}") from None
+        if array.dtype == np.float64 and np.abs(array).max(initial=0) >= 2**63:  # numpy rounds such whole numbers
+            wide = [one for one in np.asarray(value, object).ravel() if isinstance(one, int) and abs(one) >= 2**63]
+            if wide:
+                raise errors.ArgumentTypeError(
+                    f"stream '{stream}': {argument}: expected integers within int64, got {wide[0]}; pass an array of uint64"
+                )
+        value = array
     itemsize, is_whole = value.itemsize, value.dtype.isnative and value.flags.aligned
     for stride in value.strides:
         is_whole = is_whole and stride % itemsize == 0

@@ -1,4 +1,4 @@
-"""Finds numbers that may be rotations: four neighbouring features of length 1 without an interpolation method."""
+"""Finds numbers that may be rotations: four neighbouring features of length 1, and matrices, without an interpolation method."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from .values import mapping_line, methods_of
 
 UNIT = 1e-3  # the length of each row may differ from 1 by this much
 ROWS_LEAST = 20
+# Methods that make no number of a rotation by itself.
+_WHOLE = {"slerp", "pose", "previous", "nearest", "next"}
 _NUMBERED = re.compile(r"(?i).*q\D*0\]?\n.*q\D*1\]?\n.*q\D*2\]?\n.*q\D*3\]?")
 _NUMBERS = 1 << 20  # checked at a time
 
 
 def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
     """Finds four features of length 1 in every row that no method of the stream covers, and gives the mapping that makes them
-    a rotation.
+    a rotation; and matrices that turn in every row, with the mapping that holds them.
 
     Columns of which fewer than two change are not rotations, nor are rows of one 1 and three 0.
     """
@@ -31,7 +33,16 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
         if features < 4 or stream.rows < ROWS_LEAST:
             continue
         methods = list(methods_of(stream))
-        covered = {f for start, stop, method in methods if method in ("slerp", "pose") for f in range(start, stop)}
+        covered = {f for start, stop, method in methods if method in _WHOLE for f in range(start, stop)}
+        if stream.shape[-2:] in ((3, 3), (3, 4), (4, 4)) and not covered and _are_rotations(survey, stream):
+            yield Finding(
+                "warning",
+                "matrix-without-method",
+                "rotations as matrices in every row, interpolated entry by entry: between two rows that is no rotation",
+                stream=stream.name,
+                advice=f"Ingest with --mapping FILE, which contains\n{mapping_line(stream.name, [[0, features, 'previous']])}",
+            )
+            continue
         blocks = [f for f in range(features - 3) if covered.isdisjoint(range(f, f + 4))]
         stats = survey.dataset.stats[stream.name]
         changes = np.ravel(stats.min) < np.ravel(stats.max)
@@ -69,6 +80,23 @@ def check_unit_lengths(survey: Survey) -> Iterator[Finding]:
                 else ""
             ),
         )
+
+
+def _are_rotations(survey: Survey, stream: Stream) -> bool:
+    """Whether the first three rows and columns of every matrix turn, and are not the same in all rows."""
+    step, before = max(_NUMBERS // math.prod(stream.shape), 1), None
+    changes = False
+    for at in range(0, stream.rows, step):
+        rows = slice(at, min(at + step, stream.rows))
+        values = stream.values[rows].reshape(rows.stop - at, -1, *stream.shape[-2:])
+        turns = values[..., :3, :3].astype(np.float64)
+        survey.forget(stream, rows)
+        with np.errstate(invalid="ignore", over="ignore"):
+            if not (np.abs(turns @ turns.swapaxes(2, 3) - np.eye(3)) <= UNIT).all():
+                return False
+        before = turns[:1] if before is None else before
+        changes = changes or bool((turns != before).any())
+    return changes
 
 
 def _overlap(start: int, stop: int, blocks: list[int]) -> bool:

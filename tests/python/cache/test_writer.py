@@ -142,6 +142,7 @@ def test_lists_memory_maps_and_torch(path, tmp_path):
         ([[0]], [1], robocache.ArgumentError, r"got \[1, 1\] and \[1\]"),
         ([1, 0], [1, 2], robocache.ArgumentError, "got 0 ns in row 1 after 1 ns"),
         ([0], np.ma.masked_array([1.0]), robocache.ArgumentTypeError, "values: "),
+        ([0, 1], [-1, 2**63 + 1], robocache.ArgumentTypeError, "values: .*got 9223372036854775809"),
         (np.ma.masked_array([0]), [1.0], robocache.ArgumentTypeError, "time_ns: "),
     ],
 )

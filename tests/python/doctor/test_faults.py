@@ -868,13 +868,37 @@ def test_what_has_unit_length_and_is_no_rotation(rng, tmp_path):
     with robocache.Writer(tmp_path / "cache") as writer:
         writer.stream("known", attributes={"methods": [[0, 4, "slerp"]]})
         writer.stream("pose", attributes={"methods": [[0, 7, "pose"]]})
+        writer.stream("held", attributes={"methods": [[0, 4, "previous"]]})
         with writer.episode() as episode:
             for name, values in streams.items():
                 episode.append(name, np.arange(rows) * 10**7, values)
             episode.append("known", np.arange(rows) * 10**7, turned(rng, rows))
             episode.append("pose", np.arange(rows) * 10**7, np.hstack([rng.normal(size=(rows, 3)), turned(rng, rows)]))
             episode.append("few", np.arange(10) * 10**7, turned(rng, 10))
+            episode.append("held", np.arange(rows) * 10**7, turned(rng, rows))
     assert "quaternion-without-method" not in {f.code for f in robocache.doctor(tmp_path / "cache").findings}
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (3, 4), (4, 4), (2, 4, 4)])
+def test_matrices_that_turn_are_named_with_the_mapping_that_holds_them(shape, rng, tmp_path):
+    rows = 50
+    turns = rng.normal(size=(rows, *shape))
+    turns[..., :3, :3] = (
+        Rotation.from_rotvec(rng.normal(size=(rows * math.prod(shape[:-2]), 3)))
+        .as_matrix()
+        .reshape(rows, *shape[:-2], 3, 3)
+    )
+    one_off = turns.copy()
+    one_off[30, ..., 0, 0] += 0.01
+    streams = {"at": turns, "held": turns, "one_off": one_off, "still": np.broadcast_to(turns[0], turns.shape)}
+    with robocache.Writer(tmp_path / "cache") as writer:
+        writer.stream("held", attributes={"methods": [[0, math.prod(shape), "previous"]]})
+        with writer.episode() as episode:
+            for name, values in streams.items():
+                episode.append(name, np.arange(rows) * 10**7, values)
+    found = [f for f in robocache.doctor(tmp_path / "cache").findings if "without-method" in f.code]
+    assert [(f.code, f.stream) for f in found] == [("matrix-without-method", "at")]
+    assert found[0].advice.endswith(f'streams."at".methods = [[0, {math.prod(shape)}, "previous"]]')
 
 
 def test_other_methods_of_the_stream_stay_in_the_mapping(rng, tmp_path):

@@ -190,3 +190,21 @@ def test_headers_of_another_machine_s_clock_are_named(delays, named, tmp_path):
         (name,) = one.streams
         assert f"{delays[name][0]:.3f} s" in one.reason and "--stamp log" in one.reason and name in one.what
     assert robocache.ingest(source, tmp_path / "logged", stamp="log").assumed == []
+
+
+@pytest.mark.parametrize(
+    ("stamp_of", "is_told"),
+    [
+        (lambda t: t - 300 * MS * (t // MS % 2), False),  # a slow network
+        (lambda t: t // 10**9 * 10**9 + t % 10**9 // 1000, True),  # microseconds written as nanoseconds
+        (lambda t: t // 10**9 * 10**9, True),
+        (lambda t: START, True),
+    ],
+)
+def test_headers_whose_delay_changes_are_named(stamp_of, is_told, tmp_path):
+    kind = "geometry_msgs/msg/PointStamped"
+    made = [(t, message(kind, header=header(stamp_of(t)))) for t in range(START, START + 3 * 10**9, 51 * MS)]
+    source = write_mcap(tmp_path / "a.mcap", {"/a": (kind, made)})
+    report = robocache.ingest(source, tmp_path / "cache", repair="sort")
+    assert [one.what for one in report.assumed] == ["clock of /a"] * is_told
+    assert not is_told or "--stamp log" in report.assumed[0].reason

@@ -454,6 +454,8 @@ def test_frames_of_reference_are_streams_of_each(tmp_path):
     }
     frames = json.loads(got.metadata["a.mcap"]["frame_ids"])
     assert frames == {"/sonar/header.frame_id": "left", "/sonar/right/header.frame_id": "/right"}
+    (said,) = (one.reason for one in got.notes.assumed if one.what == "frames of /sonar")
+    assert said.startswith("left in the first recording, other in another")
 
 
 def test_frames_with_and_without_a_leading_slash_are_one(tmp_path):
@@ -512,8 +514,12 @@ def test_nothing_lies_between_distances_that_have_limits(tmp_path):
     path = write_mcap(tmp_path / "a.mcap", topics)
     assert {"/scan: ranges between rows", "/sonar: range between rows"} <= read(path).left_out.keys()
     robocache.ingest(path, tmp_path / "cache")
-    windows = dict.fromkeys(("/scan", "/scan/ranges", "/sonar"), [0.0005])
-    batch = next(robocache.Loader(tmp_path / "cache", 3, windows, anchors=robocache.Anchors("/sonar"), shuffle=False, device="cpu"))
+    windows = {key: [0.0005] for key in ("/scan", "/scan/ranges", "/sonar")}
+    batch = next(
+        robocache.Loader(
+            tmp_path / "cache", 3, windows, anchors=robocache.Anchors(stream="/sonar"), shuffle=False, device="cpu"
+        )
+    )
     assert batch["/scan/ranges"][:, 0].tolist() == [[0, 1, np.inf], [2, 1, np.inf], [0, 1, np.inf]]
     assert batch["/sonar"][:, 0, -1].tolist() == [0, 2, 0]
     assert batch["/sonar"][:, 0, 1].tolist() == batch["/scan"][:, 0, 2].tolist() == [0.5, 1.5, 2.5]

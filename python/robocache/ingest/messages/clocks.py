@@ -112,9 +112,20 @@ class TopicClock:
     @property
     def delay_s(self) -> float | None:
         """The median time from a message's own stamp, which is the clock, to its log; None of few messages."""
+        return None if (delays := self._of_stamps()) is None else float(np.median(delays)) / 1e9
+
+    @property
+    def delays_s(self) -> tuple[float, float] | None:
+        """The least and the greatest of these times, without a twentieth at each end; None of few messages."""
+        if (delays := self._of_stamps()) is None:
+            return None
+        low, high = np.quantile(delays, (0.05, 0.95)) / 1e9
+        return float(low), float(high)
+
+    def _of_stamps(self) -> np.ndarray | None:
         if self.source != self.path or sum(map(len, self._delays)) < _LEAST_DELAYS:
             return None
-        return float(np.median(np.concatenate(self._delays))) / 1e9
+        return np.concatenate(self._delays)
 
     def stamps(self, batch: Batch) -> np.ndarray | None:
         """The messages' own, int64 nanoseconds."""

@@ -170,7 +170,16 @@ def _streams(
 
 
 def _say_delays(topics: Sequence[Topic], notes: Notes) -> None:
-    """Says it where messages were logged at very different times behind their own stamps, as those of several machines are."""
+    """Says it where messages were logged at very different times behind their own stamps, as those of several machines are, or as
+    stamps of whole seconds and with wrong nanoseconds are."""
+    for topic in topics:
+        if (ends := topic.delays_s) is not None and ends[1] - ends[0] > _MOST_DELAY_S:
+            notes.assume(
+                f"clock of {topic.name}",
+                f"its header's stamps, though logged {ends[0]:.3f} to {ends[1]:.3f} s behind them: stamps may lack digits, or the clock "
+                "that made them drifts; --stamp log takes the log times",
+                topic.name,
+            )
     delays = {topic.name: delay for topic in topics if (delay := topic.delay_s) is not None}
     if not delays:
         return

@@ -128,6 +128,11 @@ class Topic:
         """As of :class:`TopicClock`."""
         return self._clock.delay_s
 
+    @property
+    def delays_s(self) -> tuple[float, float] | None:
+        """As of :class:`TopicClock`."""
+        return self._clock.delays_s
+
     def survey(self, messages: Messages, batch: Batch, bad: Mapping[int, str]) -> None:
         """Looks at messages, which were decoded but for the `bad` ones."""
         self._look()
