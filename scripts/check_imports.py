@@ -13,7 +13,7 @@ from pathlib import Path
 ROOMS = {
     "text, errors and the library": "_command _printable _temporary _tvm_ffi errors notebook _lib",
     "operations": "_check _operation _torch _call image_options ops feature_words actions",
-    "caches": "installation frames conditions dataset feature_names writer tasks anchor_columns",
+    "caches": "installation frames turns conditions dataset feature_names writer tasks anchor_columns",
     "what people read": "provenance view overview picture meter explanation findings",
     "files in and out": "sources episode_rates ingest export",
     "training": "norm_stats affine options text_keys spec live former_options loader_options iteration loader episode_batches window_statistics lerobot_cache lerobot",

@@ -802,12 +802,10 @@ def _without_excluded(wanted: Any, meta: LeRobotMetadata) -> list[int] | None:
     excluded = set() if given is None else set(wholes("dataset.exclude_episodes", given).tolist())
     if not excluded:
         return wanted.episodes  # type: ignore[no-any-return]
-    if unknown := sorted(excluded - set(range(meta.total_episodes))):
-        warn(
-            f"dataset.exclude_episodes: the set has {meta.total_episodes} episodes; there are no {unknown}",
-            LoaderWarning,
-        )
-    taken = range(meta.total_episodes) if wanted.episodes is None else wanted.episodes
+    known = [number for number, length in enumerate(meta.episodes["length"]) if length]
+    if unknown := sorted(excluded - set(known)):
+        warn(f"dataset.exclude_episodes: the set has {len(known)} episodes; there are no {unknown}", LoaderWarning)
+    taken = known if wanted.episodes is None else wanted.episodes
     left = [number for number in taken if number not in excluded]
     if not left:
         raise errors.ArgumentError("dataset.exclude_episodes: expected to leave an episode, got all of them excluded")

@@ -15,6 +15,7 @@ import numpy as np
 from . import _lib, errors, frames
 from ._check import number, truth
 from ._printable import warn
+from .turns import turn_of_file
 
 _writer_open = _lib.function("writer_open")
 _writer_check_provenance = _lib.function("writer_check_provenance")
@@ -255,6 +256,7 @@ class EpisodeWriter:
                 rows of finished episodes.
 
         Warns:
+            UserWarning: the Exif data of files say that they are turned; they are stored as they lie.
             ReencodedWarning: some JPEGs could not get restart markers without loss, such as those that store RGB; it says why.
         """
         if not self._open:
@@ -319,6 +321,7 @@ class EpisodeWriter:
                 encoded = values
             elif _are_files(values):
                 encoded = frames.take(_without_palettes(stream, values))
+                _warn_of_turned(stream, values)
             else:
                 encoded = frames.encode(values, cast(str, codec), quality, subsampling)
         except errors.Error as error:
@@ -377,6 +380,17 @@ def _without_palettes(stream: str, files: Any) -> Any:
     if not frames.is_labels(stream):
         return files
     return [frames.indices_of(bytes(file)) if frames.has_palette(file) else file for file in files]
+
+
+def _warn_of_turned(stream: str, files: Any) -> None:
+    """Warns of files that are shown otherwise than they are stored."""
+    turns = [turn for file in files if (turn := turn_of_file(bytes(file))) is not None]
+    if turns:
+        warn(
+            f"stream '{stream}': {len(turns)} files are {turns[0]}, as their Exif data say, and are stored as they lie; "
+            "robocache.ingest stores them upright",
+            UserWarning,
+        )
 
 
 def _intrinsics(stream: str, matrix: Any) -> list[float]:

@@ -19,11 +19,11 @@ from .._printable import ranges
 from ..errors import Error, FileError
 from ..feature_words import known_unit
 from ..ops.image_batch import image_batch
+from ..turns import turn_file, turn_of_file
 from .budget import check_size
 from .depth import is_tiff, read_tiff
 from .formats import CameraOptions
 from .recording import Frames, Notes, SourceError, naming
-from .turns import turn_file, turn_of_file
 
 # Images are read, checked and written in chunks of this many.
 _AT_ONCE = 64

@@ -33,6 +33,7 @@ from av.video.frame import VideoFrame
 from .._printable import ranges
 from ..frames import Encoded
 from ..installation import set_num_threads
+from ..turns import Turn, turn_of_matrix
 from .depth import DepthCodes
 from .files import check_file
 from .formats import VideoOptions
@@ -40,7 +41,6 @@ from .h264 import FrameNumbers
 from .images import Kinds, Storage, encode
 from .python_process import start
 from .recording import Notes, SourceError, naming
-from .turns import Turn, turn_of_matrix
 
 # A cut ends at the first keyframe behind so many frames; where none comes, at the limit of what a process may hold of it.
 _FRAMES_PER_CUT = 64

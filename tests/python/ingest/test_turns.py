@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -131,6 +132,21 @@ def test_exif_s_orientations(write, format, suffix, tmp_path):
         found = robocache.open(cache).streams[camera].values[:]
         difference = np.abs(found.astype(int) - [as_shown(file) for file in files]).mean(axis=(1, 2, 3))
         assert (difference <= (2 if format == "JPEG" else 0)).all()  # a turned JPEG goes through JPEG once more
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_a_writer_stores_files_as_they_lie_and_warns(format, tmp_path):
+    files = [exif(format, orientation) for orientation in (1, 3, 6)]
+    with robocache.Writer(tmp_path / "cache") as writer, writer.episode() as episode:
+        with pytest.warns(
+            UserWarning, match="'top': 1 files are turned by 180 degrees clockwise, as their Exif data say"
+        ):
+            episode.append("top", [0, 1], files[:2])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            episode.append("other", [0], files[:1])
+    stored = robocache.open(tmp_path / "cache")["top"].frame(1)
+    np.testing.assert_array_equal(stored, np.asarray(Image.open(io.BytesIO(files[1]))))
 
 
 def test_exif_that_says_nothing_or_is_cut_off_keeps_the_file(tmp_path):

@@ -99,6 +99,14 @@ def test_every_camera_has_imagenets_statistics_where_they_are_asked_for(source, 
     assert np.ravel(own[TOP]["mean"]).tolist() == [0.13] * 3 and WRIST not in own
 
 
+def test_episodes_with_gaps_in_their_numbers_are_excluded_by_number(lerobot, tmp_path):
+    episodes = [Episode({"action": np.zeros((n, 2), np.float32)}) for n in (3, 4, 5)]
+    gaps = write_lerobot(tmp_path / "gaps", episodes, "v2.1", indices=[0, 2, 5])
+    assert made(gaps, exclude_episodes=[2]).episodes == [0, 5]
+    with pytest.warns(UserWarning, match=r"the set has 3 episodes; there are no \[1\]"):
+        assert made(gaps, exclude_episodes=[1, 5]).episodes == [0, 2]
+
+
 def test_episodes_are_those_that_were_not_excluded(source, lerobot):
     assert made(source).episodes is None
     some = made(source, exclude_episodes=[1])

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import frames
-from ..errors import Error
+from . import frames
+from .errors import Error
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ORIENTATION = 0x0112
