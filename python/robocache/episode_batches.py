@@ -59,8 +59,9 @@ class EpisodeLoader(BatchesInOrder):
     masks true, texts None, and indices of texts and anchors -1. A segment's steps share their draws: of crops, flips and
     colours of frames, and of texts.
 
-    Loops, states and pickling are as a :class:`Loader`'s. With `bucket`, batch size and number of ranks belong to the order. On
-    CUDA a batch waits for the device. A batch takes the memory of `batch_size` of the longest segments.
+    Loops, states and pickling are as a :class:`Loader`'s. A batch is made when it is asked for, none ahead. With `bucket`, batch
+    size and number of ranks belong to the order. On CUDA a batch waits for the device. A batch takes the memory of `batch_size`
+    of the longest segments.
 
     Attributes:
         loader: the :class:`Loader` that gathers the steps: its `normalize`, `texts`, `spec` and `explain` are those of these

@@ -32,6 +32,15 @@ LoaderOptions options_of(const LoaderOptions& options, size_t source, size_t req
   own.sources = {SourceRequest{.dataset = from.dataset, .episodes = episodes, .rename = from.rename}};
   own.sources[0].filter = from.filter;
   own.sources[0].tasks = from.tasks;
+  if (from.values && !from.balance) {
+    own.sources[0].values = [weigh = from.values](std::span<const int64_t> of, std::span<const int64_t> times,
+                                                  std::span<double> values) {
+      weigh(of, times, values);
+      for (double& value : values) {
+        if (value > 0) value = 1;  // what weighs 0 is no anchor
+      }
+    };
+  }
   if (!options.anchor_hz) {
     own.sources[0].anchor = from.anchor;
     for (const auto& [stream, key] : from.rename) {

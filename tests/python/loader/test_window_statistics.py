@@ -199,6 +199,29 @@ def test_of_the_anchors_that_are_drawn(tmp_path, rng, options):
     assert_both(dataset, loader_of(dataset, window, state=state, **options), values)
 
 
+@pytest.mark.parametrize("rows", [(40, 90), (70_000, 70_010)], ids=str)
+def test_an_anchor_of_weight_0_does_not_count(tmp_path, rng, rows):
+    """Rule 35.1: it is none. The others count once, whatever their weights."""
+    episodes = rows_of(rng, 2, *rows)
+    for episode in episodes:
+        episode["weight"] = rng.choice([0, 0.5, 2], len(episode["state"])).astype(np.float32)
+        episode["action"][episode["weight"] == 0] = 1e6  # as damaged rows may be
+    dataset = write(tmp_path / "c", episodes)
+    is_drawn = np.concatenate([episode["weight"] for episode in episodes]) > 0
+    source, window = Source(dataset, weight_by="weight"), {"offsets": [0.0]} | RELATIVE
+    loader = robocache.Loader(
+        source,
+        batch_size=4096,
+        delta_timestamps={"action": Window(normalize="mean_std", **window), "state": Window()},
+        device="cpu",
+        framework="numpy",
+    )
+    values = relative_rows(episodes, [0])[is_drawn]
+    stats, _ = assert_both(dataset, loader, values)
+    spread = next(loader)["action"] * stats.std + stats.mean
+    assert np.abs(spread).max() <= np.abs(values).max() * 1.0001 < 1e4
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=5),
