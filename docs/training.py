@@ -28,8 +28,16 @@ Each example records demonstrations, trains a policy with the Loader, and runs i
 starts that no demonstration had. `python docs/training.py` writes this page from `bench/results/`, where each run has its command, commit,
 packages, seeds, and what was expected before.
 
-A row is a policy: each seed's successes, the lowest and highest bound of the seeds' 95 % intervals, in brackets those of the difference
-on the same starts. Intervals hold for one training run; other seeds can differ by more. Times and steps are means.
+A row of a table is a way of training, with a policy for each seed:
+
+- succeeded: rollouts of each policy's last checkpoint, from the same starts for all
+- interval: from the lowest to the highest bound of the policies' 95 % intervals (Wilson)
+- more than the first: against the first row's policy of the same seed, start by start; in brackets the bounds of the 95 % intervals
+- 80 % after: training until the first checkpoint of which 80 % of the rollouts succeed
+- waited for data: the share of training in which the next batch was not there yet
+- trained, steps/s: means; GPU busy: the lowest share of the time with a kernel running
+
+An interval is of a trained policy; other seeds can differ by more.
 """
 
 # The examples in the page's order: their heading, and what they do.
@@ -38,7 +46,7 @@ EXAMPLES = {
         "Tasks of metaworld",
         """\
 [examples/metaworld](../examples/metaworld/__main__.py): a simulated arm. Hand and commands come at 80 Hz, objects at 30 Hz on another
-clock. A scripted expert demonstrates, every second time disturbed. A small network gives chunks of 20 commands from the
+clock. A scripted expert demonstrates; every second time it is disturbed. A small network gives chunks of 20 commands from the
 [live aligner](live.md). Success is the environment's own rule, within 2 s.
 
 ```bash
@@ -154,7 +162,9 @@ def row(name: str, runs: list[dict], firsts: dict[int, dict], field: str) -> lis
         reached = [
             [point[field] for point in one["curve"] if point["successes"] >= 0.8 * point["rollouts"]] for one in runs
         ]
-        cells.append(", ".join(f"{times[0]:.1f}" if times else "never" for times in reached))
+        fewest = min(point["rollouts"] for one in runs for point in one["curve"])
+        of = "" if fewest == min(one["rollouts"] for one in runs) else f" (of {fewest} rollouts)"
+        cells.append(", ".join(f"{times[0]:.1f}" if times else "never" for times in reached) + of)
     else:
         cells.append("")
     waited = [one["wait_share"] for one in runs if one["wait_share"] is not None]
@@ -224,9 +234,9 @@ SPEEDS = {
     "frames": (
         "frame_size",
         "frame, pixels",
-        "{cores} cores, batches of {batch}; ours decode each frame from its JPEG on the GPU:",
+        "{cores} cores, batches of {batch}; ours decodes each frame from its JPEG on the GPU:",
     ),
-    "cores": ("cores", "cores", "Batches of {batch}, frames of 128x128 pixels, each loader on some of the cores:"),
+    "cores": ("cores", "cores", "Batches of {batch}, frames of 128x128 pixels, the loaders held to some of the cores:"),
 }
 
 
@@ -236,29 +246,37 @@ def loading(content: dict) -> str:
         return ""
     found = content["loading"]
     cores = found["best"]["workers"]
-    tables, enough = [], []
+    tables, sooner = [], []
     for part, (field, name, words) in SPEEDS.items():
         entries = sorted(found.get(part, []), key=lambda one: [int(number) for number in str(one[field]).split("x")])
         if not entries:
             continue
         loaders = list(entries[0]["batch_ms"])
-        rows = [[name, *(f"{loader}, ms" for loader in loaders), "a step of the policy, ms", "sooner"]]
+        waits = f"waits for {loaders[0]}, %", "for ours, %"
+        rows = [[name, *(f"{loader}, ms" for loader in loaders), "a step of the policy, ms", *waits, "sooner"]]
         rows.append(["---"] * len(rows[0]))
         for one in entries:
             theirs, ours, step = *(one["batch_ms"][loader] for loader in loaders[:2]), one["step_ms"]
             times = [*one["batch_ms"].values(), step]
+            shares = [max(0.0, 100 * (1 - step / ms)) for ms in (theirs, ours)]
+            sooner.append((max(theirs, step) / max(ours, step), f"{name.split(',')[0]} {one[field]}"))
             rows.append(
-                [str(one[field]), *(f"{ms:.2f}" for ms in times), f"{max(theirs, step) / max(ours, step):.1f}x"]
+                [
+                    str(one[field]),
+                    *(f"{ms:.2f}" for ms in times),
+                    *(f"{share:.0f}" for share in shares),
+                    f"{sooner[-1][0]:.1f}x",
+                ]
             )
-            if theirs <= step:
-                enough.append(f"{name} {one[field]}")
         lines = "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
         tables.append(f"{words.format(cores=cores, batch=entries[0].get('batch_size'))}\n\n{lines}")
-    where = f"in every row but {', '.join(enough)}" if enough else "in every row"
+    (least, where), most = min(sooner), max(sooner)
     return (
-        "\n".join(tables)
-        + f"\nThe slower of loader and step limits the training: LeRobot's loader {where}. {found['equal_samples']} of its samples were "
-        "compared with ours of the same dataset, and every bit is equal.\n"
+        "Milliseconds a batch where nothing else is done, beside a step of the policy alone. Loader and step run at the same time, so the "
+        "slower one sets the pace, and what the step waits follows.\n\n"
+        + "\n".join(tables)
+        + f"\nHow much ours matters depends on the work: least at {where} ({least:.1f}x), most at {most[1]} ({most[0]:.1f}x). "
+        f"{found['equal_samples']} of LeRobot's samples were compared with ours of the same dataset, and every bit is equal.\n"
     )
 
 
@@ -270,8 +288,9 @@ def deviation(path: Path) -> str:
     moved, step = f"{1000 * found['deviation_rad']:.0f} mrad", found["steps"][-1]
     per_step, absolute = (f"{100 * found['kept'][way][-1]:.0f} %" for way in ("per-step", "absolute"))
     return (
-        f"Relative commands correct less: if joints are moved by {moved} (standard deviation), the command of step {step} goes along "
-        f"by {per_step} of that with per-step, by {absolute} with absolute. One seed of each, trained less than those above "
+        f"A possible reason is that relative commands correct less: if joints are moved by {moved} (standard deviation), the command of "
+        f"step {step} goes along by {per_step} of that with per-step, by {absolute} with absolute. One seed of each, trained less than those "
+        "above "
         "([aloha-training-deviation.json](../bench/results/aloha-training-deviation.json)).\n"
     )
 
@@ -297,10 +316,14 @@ def real_recordings(path: Path) -> str:
         losses.setdefault((run["policy"], run["loader"]), []).append(run["validation_loss"])
     for (policy, loader), values in losses.items():
         rows.append([policy, loader, *(f"{loss:.4f}" for loss in values), f"{sum(values) / len(values):.4f}"])
+    seeds_apart = max(max(values) - min(values) for values in losses.values())
+    means = [sum(values) / len(values) for values in losses.values()]
+    loaders_apart = max(abs(first - second) for first, second in zip(means[::2], means[1::2], strict=True))
     return (
         REAL
         + "\n"
         + "".join(f"|{'|'.join(cells)}|\n" for cells in rows)
+        + f"\nThe means of the two loaders differ by at most {loaders_apart:.4f}, the seeds of a loader by up to {seeds_apart:.4f}.\n"
         + f"\n{content['machine']}; [{path.name}](../bench/results/{path.name}).\n"
     )
 
@@ -313,7 +336,7 @@ def verdict(content: dict) -> str:
     intervals = [results.paired_difference(*pair)[1] for pair in pairs]
     if not intervals or any(low > 0 or high < 0 for low, high in intervals):
         return ""
-    return "Every interval of a difference holds 0: these starts show none.\n"
+    return "Every interval of a difference holds 0: no difference between these is shown.\n"
 
 
 def rollouts(example: str) -> str:
