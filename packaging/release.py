@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -230,9 +231,23 @@ def environments(root: Path) -> Iterator[str]:
         yield f"{' '.join(command)} exited {done.returncode}: {done.stdout[-2000:]}"
 
 
+def other_than_here(sdist: Path, root: Path) -> Iterator[str]:
+    """The files of an sdist that the checkout does not have, or has otherwise."""
+    with tarfile.open(sdist) as archive:
+        for member in archive:
+            name = member.name.partition("/")[2]
+            packed = archive.extractfile(member)
+            if (
+                packed
+                and name != "PKG-INFO"
+                and not ((root / name).is_file() and (root / name).read_bytes() == packed.read())
+            ):
+                yield name
+
+
 @gate
 def dist(root: Path) -> Iterator[str]:
-    """dist/ has the sdist and the wheels of this version and nothing of another; SHA256SUMS has their hashes."""
+    """dist/ has the sdist of this tree and the wheels of this version and nothing of another; SHA256SUMS has their hashes."""
     expected = version_of(root)
     built = sorted(path for path in (root / "dist").glob("*") if path.name != "SHA256SUMS")
     wheels = ("robocache-{}-*x86_64.whl", "robocache_cpu-{}-*x86_64.whl", "robocache_cpu-{}-*aarch64.whl")
@@ -245,6 +260,8 @@ def dist(root: Path) -> Iterator[str]:
     for path in built:
         if listed.get(path.name) != hashlib.sha256(path.read_bytes()).hexdigest():
             yield f"dist/{path.name}: is not what SHA256SUMS says"
+        elif path.suffix == ".gz" and (other := list(other_than_here(path, root))):
+            yield f"dist/{path.name}: is of another tree; {len(other)} files differ, {other[0]} among them: ./dev wheel"
 
 
 def main(names: list[str], root: Path) -> int:

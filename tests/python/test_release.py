@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -53,14 +54,11 @@ def checkout(tmp_path):
     (root / "build/results/python/pytest.xml").write_text(RESULTS)
     (root / ".gitignore").write_text("/build\n/dist\n__pycache__\n.pytest_cache\n")
     (root / "dist").mkdir()
-    names = [
-        f"robocache-{VERSION}.tar.gz",
-        *(f"{name}.whl" for name in WHEELS),
-    ]
-    for name in names:
-        (root / "dist" / name).write_text(name)
-    sums = "".join(f"{hashlib.sha256(name.encode()).hexdigest()}  {name}\n" for name in names)
-    (root / "dist/SHA256SUMS").write_text(sums)
+    for name in WHEELS:
+        (root / f"dist/{name}.whl").write_text(name)
+    with tarfile.open(root / f"dist/robocache-{VERSION}.tar.gz", "w:gz") as archive:
+        archive.add(root / "CMakeLists.txt", f"robocache-{VERSION}/CMakeLists.txt")
+    write_sums(root / "dist")
     for command in (
         ["init", "-q"],
         ["add", "-A"],
@@ -69,6 +67,12 @@ def checkout(tmp_path):
     ):
         subprocess.run(["git", "-C", root, *command], check=True)
     return root
+
+
+def write_sums(folder):
+    built = [path for path in folder.iterdir() if path.name != "SHA256SUMS"]
+    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in built)
+    (folder / "SHA256SUMS").write_text(sums)
 
 
 def change(path, pattern, to):
@@ -167,6 +171,10 @@ FAULTS = {
     "dist": (
         lambda root: (root / "dist" / f"robocache-{VERSION}.tar.gz").write_text("other bytes"),
         f"dist/robocache-{VERSION}.tar.gz: is not what SHA256SUMS says",
+    ),
+    "dist of another tree": (
+        lambda root: change(root / "CMakeLists.txt", "^cmake", "# new\ncmake"),
+        "is of another tree; 1 files differ, CMakeLists.txt among them",
     ),
     "dist without a wheel": (
         lambda root: (root / "dist" / f"{WHEELS[2]}.whl").unlink(),

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import tvm_ffi
 
+import robocache
+
 ROOT = Path(__file__).parents[2]
 
 # Debian 11 has Python 3.9, which the package is not for: the library is called by its C names. A call without arguments
@@ -23,13 +25,30 @@ print(platform.libc_ver()[1], getattr(library, "__tvm_ffi_cuda_plugin_loaded")(N
 """
 
 
-def test_the_library_loads_answers_and_raises(tmp_path):
-    wheels = sorted((ROOT / "dist").glob("robocache_cpu-*.whl"))
-    if not wheels or not shutil.which("debootstrap") or os.geteuid() != 0:
-        pytest.skip("NOT RUN: needs root, debootstrap and the wheel of ./dev wheel")
-    debian = tmp_path / "debian"
+@pytest.fixture(scope="module")
+def answers_of(tmp_path_factory):
+    """A function that calls a library in Debian 11."""
+    if not shutil.which("debootstrap") or os.geteuid() != 0:
+        pytest.skip("NOT RUN: needs root and debootstrap")
+    debian = tmp_path_factory.mktemp("bullseye") / "debian"
     subprocess.run(["debootstrap", "--variant=minbase", "--include=python3", "bullseye", debian], check=True)
-    (debian / "tmp/librobocache.so").write_bytes(zipfile.ZipFile(wheels[-1]).read("robocache/lib/librobocache.so"))
     shutil.copy(next(Path(tvm_ffi.__file__).parent.rglob("libtvm_ffi.so")), debian / "tmp")
-    done = subprocess.run(["chroot", debian, "python3", "-c", CALLS], capture_output=True, text=True)
+
+    def call(library):
+        (debian / "tmp/librobocache.so").write_bytes(library)
+        return subprocess.run(["chroot", debian, "python3", "-c", CALLS], capture_output=True, text=True)
+
+    return call
+
+
+def test_the_library_loads_answers_and_raises(answers_of):
+    wheels = sorted((ROOT / "dist").glob("robocache_cpu-*_x86_64.whl"))
+    if not wheels:
+        pytest.skip("NOT RUN: needs the wheel of ./dev wheel")
+    done = answers_of(zipfile.ZipFile(wheels[-1]).read("robocache/lib/librobocache.so"))
     assert done.stdout.split() == ["2.31", "0", "-1"], done.stderr
+
+
+def test_the_library_of_a_newer_debian_does_not(answers_of):
+    done = answers_of(Path(robocache.check_installation()["library"]).read_bytes())
+    assert done.returncode != 0 and "version `GLIBC_2.3" in done.stderr

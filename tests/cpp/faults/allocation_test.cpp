@@ -13,8 +13,10 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@
 #include "robocache/core/error.hpp"
 #include "robocache/image/codec.hpp"
 #include "robocache/image/decode_jpeg.hpp"
+#include "robocache/points/voxelize_sparse/voxelize_sparse.hpp"
 #include "tests/cpp/device_array.hpp"
 #include "tests/cpp/faults/small_cache.hpp"
 #include "tests/cpp/image/picture.hpp"
@@ -168,6 +171,30 @@ TEST(Allocation, ALoaderGivesItsBatchesOrNone) {
       },
       [] { return true; });
   EXPECT_EQ(batches_of(dataset), expected);
+}
+
+TEST(Allocation, AnOperationGivesItsResultOrNone) {
+  std::vector<float> points(3 * 500);
+  for (size_t i = 0; i < points.size(); ++i) points[i] = static_cast<float>(i * i % 97);
+  const DeviceArray<float> array(points, DType::kFloat32, {500, 3}, Device{});
+  const SparseOptions options{.voxel_size = {10, 10, 10}, .order = VoxelOrder::kMorton};
+  const auto voxels = [&] {
+    std::vector<std::vector<std::byte>> memory;
+    const auto allocate = [&](DType dtype, std::initializer_list<int64_t> shape) {
+      TensorView view = TensorView::contiguous(nullptr, dtype, shape);
+      view.data = memory.emplace_back(static_cast<size_t>(view.numel() * dtype_size(dtype))).data();
+      return view;
+    };
+    const SparseVoxels made = voxelize_sparse(array.view(), std::nullopt, options, allocate, CudaStream{});
+    const auto* const first = static_cast<const int32_t*>(made.point_to_voxel.data);
+    return std::vector<int32_t>(first, first + 500);
+  };
+  const std::vector<int32_t> expected = voxels();
+  fail_each_allocation(
+      [&] {
+        if (voxels() != expected) std::abort();
+      },
+      [] { return true; });
 }
 
 TEST(Allocation, FramesAreDecodedOrNot) {
