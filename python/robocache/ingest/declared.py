@@ -381,8 +381,11 @@ def _says_unit(name: str) -> bool:
 
 # ---- packed numbers ----
 
-# Attributes of the CF conventions, which netCDF and xarray write: value = stored * scale_factor + add_offset.
-PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value")
+# Attributes of the CF conventions, which netCDF and xarray write: value = stored * scale_factor + add_offset. Stored values that are
+# one of the fill values or beyond the limits are none.
+_FILLS = ("_FillValue", "missing_value")
+_LIMITS = ("valid_min", "valid_max", "valid_range")
+PACKING = ("scale_factor", "add_offset", *_FILLS, *_LIMITS)
 
 
 def unpacked(
@@ -390,54 +393,117 @@ def unpacked(
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Returns the values that stored numbers mean by attributes of :data:`PACKING`, NaN for those that mean none, and the attributes
     that they have then: whole numbers that are not scaled become float64, and are held."""
-    said, fills = _packing(values.dtype, attributes)
-    is_scaled = "scale_factor" in said or "add_offset" in said
-    notes.see("scaled", stream, is_scaled)
-    if notes.seen.get("scaled", {}).get(stream, is_scaled) != is_scaled:
+    packing = _Packing.of(values.dtype, attributes)
+    notes.see("scaled", stream, packing.is_scaled)
+    if notes.seen.get("scaled", {}).get(stream, packing.is_scaled) != packing.is_scaled:
         why = "scale_factor or add_offset in some recordings and none in others, whose numbers are kept as they are stored"
         notes.assume(f"values of {stream}", why, stream)
-    # A stream has one type: where a recording has a fill value, whole numbers of all are held as floats.
+    # A stream has one type: where values of a recording may be none, whole numbers of all are held as floats.
     held: dict[str, bool] = notes.wider.setdefault("held as floats", {})
-    is_whole = values.dtype.kind in "iu" and not is_scaled
-    if fills and is_whole:
+    is_whole = values.dtype.kind in "iu" and not packing.is_scaled
+    if packing.has_none and is_whole:
         held[stream] = True
-    if values.dtype.kind not in "iuf" or not (fills or is_scaled or (is_whole and stream in held)):
+    is_packed = packing.has_none or packing.is_scaled or (is_whole and stream in held)
+    if values.dtype.kind not in "iuf" or not is_packed:
         return values, {}
-    absent = np.isin(values, fills)
-    declared = ", ".join(f"{name} {value:g}" for name, value in said.items())
-    if is_scaled:
-        values = values * float(said.get("scale_factor", 1)) + float(said.get("add_offset", 0))
-    elif is_whole:
+    absent = packing.absent(values)
+    if is_whole:
         as_floats = values.astype(np.float64)
         if not np.array_equal(as_floats.astype(values.dtype), values):
-            beside = declared or "the fill value of other recordings"
+            beside = packing.says or "the fill value of other recordings"
             raise SourceError(
                 f"{stream}: expected whole numbers that float64 holds beside {beside}, which is NaN there"
             )
-        if fills:
-            notes.assume(f"values of {stream}", f"{declared}: NaN, so float64", stream)
+        if packing.has_none:
+            notes.assume(f"values of {stream}", f"{packing.says}: NaN, so float64", stream)
         methods = [[0, math.prod(values.shape[1:]), "previous"]]
         return np.where(absent, np.nan, as_floats), {"methods": methods}
-    notes.assume(f"values of {stream}", declared, stream)
+    notes.assume(f"values of {stream}", packing.says, stream)
+    values = packing.scaled(values)
     return np.where(absent, values.dtype.type(np.nan), values) if absent.any() else values, {}
 
 
-def _packing(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> tuple[dict[str, float], list[Any]]:
-    """Returns the numbers of attributes of :data:`PACKING`, and the stored values that mean none."""
-    said: dict[str, float] = {}
-    for name in PACKING:
-        value = attributes.get(name)
-        (value,) = value if isinstance(value, list) and len(value) == 1 else (value,)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            said[name] = value
-    return said, [dtype.type(said[name]) for name in PACKING[2:] if name in said and _holds(dtype, said[name])]
+@dataclass(frozen=True)
+class _Packing:
+    """Attributes of :data:`PACKING`, as numbers.
+
+    says: the attributes in words.
+    scale, offset: None where nothing is scaled.
+    fills: stored values that mean none.
+    low, high: the least and the greatest valid value; -inf and inf where there is none.
+    of_meaning: whether limits are of the scaled numbers: floats beside stored integers.
+    """
+
+    says: str
+    scale: float | None
+    offset: float | None
+    fills: list[Any]
+    low: float
+    high: float
+    of_meaning: bool
+
+    @classmethod
+    def of(cls, dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> _Packing:
+        said: dict[str, list[float]] = {}
+        for name in PACKING:
+            given = attributes.get(name)
+            numbers = given if isinstance(given, list) else [given]
+            if len(numbers) == {"valid_range": 2, "missing_value": len(numbers)}.get(name, 1) and all(
+                map(_is_number, numbers)
+            ):
+                said[name] = numbers
+        limits = {name: said[name] for name in _LIMITS if name in said}
+        low, high = limits.get("valid_range", [-math.inf, math.inf])
+        low, high = limits.get("valid_min", [low])[0], limits.get("valid_max", [high])[0]
+        if dtype.kind in "iu" and low <= np.iinfo(dtype).min and high >= np.iinfo(dtype).max:
+            low, high = -math.inf, math.inf
+        scale, offset = (said[name][0] if name in said else None for name in ("scale_factor", "add_offset"))
+        is_scaled = scale is not None or offset is not None
+        of_floats = any(isinstance(number, float) for numbers in limits.values() for number in numbers)
+        return cls(
+            ", ".join(f"{name} {' '.join(f'{number:g}' for number in numbers)}" for name, numbers in said.items()),
+            scale,
+            offset,
+            [dtype.type(number) for name in _FILLS for number in said.get(name, ()) if _holds(dtype, number)],
+            low,
+            high,
+            is_scaled and dtype.kind in "iu" and of_floats,
+        )
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.scale is not None or self.offset is not None
+
+    @property
+    def has_none(self) -> bool:
+        """Whether some values mean none."""
+        return bool(self.fills) or math.isfinite(self.low) or math.isfinite(self.high)
+
+    def scaled(self, stored: np.ndarray) -> np.ndarray:
+        return (
+            stored * float(1 if self.scale is None else self.scale) + float(self.offset or 0)
+            if self.is_scaled
+            else stored
+        )
+
+    def absent(self, stored: np.ndarray) -> np.ndarray:
+        """Returns which stored values mean none."""
+        limited = self.scaled(stored) if self.of_meaning else stored
+        with np.errstate(invalid="ignore"):
+            beyond = (limited < self.low) | (limited > self.high)
+        absent: np.ndarray = np.isin(stored, self.fills) | beyond
+        return absent
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
     if dtype.kind not in "iu":
         return dtype.kind == "f"
     info = np.iinfo(dtype)
-    return value == int(value) and int(info.min) <= value <= int(info.max)
+    return math.isfinite(value) and value == int(value) and int(info.min) <= value <= int(info.max)
 
 
 # ---- colours ----
@@ -544,14 +610,11 @@ class Depth:
     def pixels(self, camera: str, stored: np.ndarray, notes: Notes) -> np.ndarray:
         """Returns stored pixels as float32 metres, or as the integers that they are, 0 where these mean no measurement."""
         if not self.to_metres:
-            said, fills = _packing(stored.dtype, self.packing)
-            if fills:
-                notes.assume(
-                    f"depth of {camera}",
-                    f"{', '.join(f'{k} {v:g}' for k, v in said.items())}: 0, no measurement",
-                    camera,
-                )
-            return np.where(np.isin(stored, fills), stored.dtype.type(0), stored) if fills else stored
+            packing = _Packing.of(stored.dtype, self.packing)
+            if not packing.has_none:
+                return stored
+            notes.assume(f"depth of {camera}", f"{packing.says}: 0, no measurement", camera)
+            return np.where(packing.absent(stored), stored.dtype.type(0), stored)
         values, _ = unpacked(camera, stored, self.packing, notes)
         unit_m = self.unit_m or 1.0
         return (values if unit_m == 1 else values * np.float64(unit_m)).astype(np.float32)

@@ -431,11 +431,20 @@ def test_a_rate_in_a_column_that_no_stream_comes_at_is_said():
 
 @pytest.mark.parametrize(
     "attributes",
-    [{"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -999}, {"_FillValue": -999}, {"missing_value": -999}],
+    [
+        {"scale_factor": 0.5, "add_offset": 10.0, "_FillValue": -999},
+        {"_FillValue": -999},
+        {"missing_value": -999},
+        {"missing_value": [-1, -999]},
+        {"valid_min": 0},
+        {"valid_range": [-998, 500], "_FillValue": 7},
+        {"scale_factor": 0.5, "add_offset": 10.0, "valid_range": [-998, 500]},
+        {"scale_factor": 0.5, "add_offset": 10.0, "valid_min": -489.0},  # a float is of what the numbers mean
+    ],
 )
 @pytest.mark.parametrize("form", ["hdf5", "zarr"])
 def test_numbers_that_attributes_scale_are_what_they_mean(form, attributes, tmp_path):
-    """As the CF conventions have it: stored * scale_factor + add_offset; and no value for the fill value."""
+    """As the CF conventions have it: stored * scale_factor + add_offset; and no value for fill values and beyond the limits."""
     stored = np.array([[100, 200], [-999, 300], [400, 500]], np.int16)
     if form == "hdf5":
         with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
