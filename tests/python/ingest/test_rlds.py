@@ -301,6 +301,17 @@ def test_the_words_of_classes_are_kept(tmp_path):
     assert [what for what in found.left_out if "labels" in what] == ["state.labels.txt"]
 
 
+def test_the_words_of_an_episode_s_class_are_said(tmp_path):
+    features = toy_features()
+    features["featuresDict"]["features"]["scene"] = label()
+    folder = write_toy(tmp_path / "toy", toy_example(1, scene=np.array([1])), features=features)
+    (folder / "scene.labels.txt").write_text("kitchen\noffice\n")
+    found = Yields("rlds", folder, rate_hz=10)
+    assert [episode["scene"] for episode in found.metadata.values()] == [1]
+    assert found.left_out["scene: words"] == "its number is kept: 0 kitchen, 1 office"
+    assert "scene.labels.txt" not in found.left_out
+
+
 def test_without_features_json_shapes_are_flat(tmp_path):
     folder = write_toy(tmp_path / "toy")
     (folder / "features.json").unlink()

@@ -164,9 +164,14 @@ def _labels_of(feature: Feature) -> str:
 
 def _with_words(feature: Feature, file: Path, notes: Notes) -> Feature:
     """Returns a feature of classes with their words, which TFDS writes line by line."""
-    if feature.is_label and feature.in_steps and os.path.lexists(file):
+    if feature.is_label and os.path.lexists(file):
         with notes.reading(file.name, file):
             words = _read_file(file).decode(errors="backslashreplace").splitlines()
+            if not feature.in_steps:
+                said = ", ".join(f"{number} {word}" for number, word in enumerate(words[:32])) + ", ..." * (
+                    len(words) > 32
+                )
+                notes.leave_out(f"{feature.name}: words", f"its number is kept: {said}")
             return replace(feature, words={word: number for number, word in enumerate(words)})
     return feature
 
