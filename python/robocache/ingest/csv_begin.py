@@ -32,6 +32,7 @@ from .stamps import (
     counts_rows,
     find_clock,
     is_unit,
+    measures,
     says_time,
     split_unit,
 )
@@ -215,17 +216,18 @@ def _find_column(file: Path, names: list[str], below: list[str], options: CsvOpt
     """Returns the number of the clock's column, and why it is this one; "" if its name says so.
 
     Raises:
-        SourceError: the first column counts rows by its name, and no single other column is named a time.
+        SourceError: the first column counts rows or is another quantity by its name, and no single other column is named a time.
     """
     if re.fullmatch(_VALUE, names[0]) or says_time(names[0], below[0] if below else ""):
         return 0, ""
     named = find_clock(names)
     if len(named) == 1:
         return named[0], f"the column that is named a time; the first, {names[0]!r}, is not"
-    if counts_rows(names[0]) and options.time_unit is None:
+    if (counts_rows(names[0]) or measures(names[0])) and options.time_unit is None:
         others = f"{', '.join(names[i] for i in named)} are all" if named else "no other one is"
+        what = "counts rows" if counts_rows(names[0]) else "is no time"
         raise SourceError(
-            f"{file}: the first column, {names[0]!r}, counts rows by its name, and {others} named a time; name the clock's column "
+            f"{file}: the first column, {names[0]!r}, {what} by its name, and {others} named a time; name the clock's column "
             "with time_column (--time-column), or give the unit of the first column with time_unit (--time-unit)"
         )
     return 0, "the first column, by default"

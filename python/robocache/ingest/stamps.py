@@ -105,6 +105,11 @@ _NO_CLOCK = re.compile(
     "|shutter|moving|running|active|idle|lap|goal|target|left|remaining|total|elapsed|latency|delay|lag|period"
     "|travel|response|settling"
 )
+# Words for quantities that a recording may begin with, where it has no clock.
+_QUANTITIES = re.compile(
+    "[xyzw]|q[xyzw]|pos|position|dist|distance|lat|latitude|lon|longitude|alt|altitude|roll|pitch|yaw|angle|joints?|vel|velocity"
+    "|speed|acc|accel|acceleration|force|torque|temperature|voltage|current"
+)
 # A word with such an end names a time: "rostime", "unixtime".
 _TIME_WORD = re.compile(r".*(time|stamps?)|ts?|times|dates?|clock|epoch|utc|elapsed|uptime|tow|since|zeit")
 # Words beside a time that only say which clock it is.
@@ -200,6 +205,11 @@ def says_time(name: str, cell: str) -> bool:
 def counts_rows(name: str) -> bool:
     """Whether a column's name says that it counts rows: frame_id, index, sampleNumber. Check :func:`says_time` first."""
     return any(map(_COUNTERS.fullmatch, _words(name)))
+
+
+def measures(name: str) -> bool:
+    """Whether a column's name says that it is another quantity than a time: root_x, distance_m. Check :func:`says_time` first."""
+    return any(map(_QUANTITIES.fullmatch, _words(name)))
 
 
 def find_clock(names: list[str]) -> list[int]:

@@ -1205,6 +1205,17 @@ def test_a_column_that_is_named_a_time_is_the_clock_before_one_that_is_not(count
     assert "is named a time" in report.assumed[0].reason
 
 
+@pytest.mark.parametrize("header", ["x", "root_x", "distance_m", "pos", "joint1", "qx"])
+def test_a_quantity_that_rises_is_no_clock(header, tmp_path):
+    """A walk forward, written without a clock: x rises by about a centimetre a row."""
+    rows = [f"{0.01 * k + 0.001 * (k % 3)},{k},{k / 10}" for k in range(40)]
+    source = write(tmp_path / "walk.csv", f"{header},y,z", *rows)
+    refused(source, tmp_path / "cache", "walk.csv", repr(header), "is no time", "time_column", "time_unit")
+    source = write(tmp_path / "walk.csv", f"{header},t_s,z", *rows)
+    robocache.ingest(source, tmp_path / "cache", time_unit="s")
+    assert robocache.open(tmp_path / "cache")["walk"].names == [header, "z"]
+
+
 @pytest.mark.parametrize(
     ("header", "cell"),
     [("frame", "{}.0"), ("index", "{:.18e}"), ("step", "{}000"), ("sample_no", "{}000000"), ("frameNumber", "0.{}")],
