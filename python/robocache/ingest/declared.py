@@ -447,7 +447,7 @@ class _Packing:
         said: dict[str, list[float]] = {}
         for name in PACKING:
             given = attributes.get(name)
-            numbers = given if isinstance(given, list) else [given]
+            numbers: list[Any] = given if isinstance(given, list) else [given]
             if len(numbers) == {"valid_range": 2, "missing_value": len(numbers)}.get(name, 1) and all(
                 map(_is_number, numbers)
             ):
