@@ -63,7 +63,7 @@ class Ring:
     Attributes:
         names: those given, or those of the first aligner's spec or of the topic that has some; others are refused there.
         newest_ns: the largest stamp, or None.
-        arrival_ns: when the last row came that was kept, or None.
+        arrival_ns: when the row of that stamp first came, or None.
         counts: ``{"pushed", "kept", "reordered", "too_late", "refused", "segments", "duplicates"}``: what became of the rows.
             Pushed are kept + reordered + too_late + refused + segments; duplicates, with a stamp that another row had, are kept.
 
@@ -140,7 +140,12 @@ class Ring:
                 header is no error: its frame is padding.
         """
         if self.codec in (None, "raw"):
-            array = np.asarray(row)
+            try:
+                array = np.asarray(row)
+            except (TypeError, ValueError, RuntimeError) as error:  # torch's: on a device, bfloat16, with a gradient
+                raise errors.ArgumentTypeError(
+                    f"row: expected an array of numpy, got {type(row).__name__}: {error}"
+                ) from None
             if array.shape != self.shape or array.dtype != self._numpy:
                 raise errors.ArgumentError(
                     f"row: expected {list(self.shape)} {self.dtype}, got {list(array.shape)} {array.dtype}"
@@ -211,7 +216,7 @@ class Aligner:
         device: ``"cpu"``, or ``"cuda"``/``"cuda:N"``: aligned on the CPU and copied once; JPEG and PNG are decoded on the CPU, and
             frames are resized on the device. The batch is queued on torch's current stream.
         framework: ``"torch"`` (default where it is installed) or ``"numpy"``.
-        max_age_s: in seconds. :meth:`latest` raises StaleError if a ring got no row for longer, or if its newest row is older
+        max_age_s: in seconds. :meth:`latest` raises StaleError if a ring got no newer row for longer, or if its newest row is older
             than another ring's by more. None: no limit.
 
     A batch has the Loader's keys, except for goals, which the caller gives, of one sample: ``<key>`` ``[1, T, ...]``,
@@ -328,8 +333,8 @@ class Aligner:
             silent_ns = now_ns - (self._opened_ns if arrival_ns is None else arrival_ns)
             if silent_ns > limit:
                 raise errors.StaleError(
-                    f"rings[{key!r}]: expected a row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; check that the "
-                    "sensor still sends"
+                    f"rings[{key!r}]: expected a newer row within {limit / 1e9} s, got none for {silent_ns / 1e9} s; check that the "
+                    "sensor still sends, and the ring's counts"
                 )
         found = _aligner_stalest(self._handle)
         if found is None:

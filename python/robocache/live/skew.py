@@ -106,8 +106,9 @@ class Skew:
                 )
             else:
                 lines.append(f"{what}: {count(key.windows, 'window')}, none differs from training's")
+            side = "before their stamps, which are ahead" if key.delay_ms < 0 else "after their stamps"
             lines.append(
-                f"  delay: its rows come {key.delay_ms:.1f} ms after their stamps (median; {key.longest_delay_ms:.1f} ms at 99 %)"
+                f"  delay: its rows come {abs(key.delay_ms):.1f} ms {side} (median; {key.longest_delay_ms:.1f} ms at 99 %)"
             )
             for span in key.spans[:_SPANS_SHOWN]:
                 lines.append(

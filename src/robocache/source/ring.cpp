@@ -296,12 +296,12 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
       to.set_word(at, i, word);
     }
   }
+  if (at == end && (at == begin || to.time(at - 1) < time_ns)) arrival_ns_.store(arrival_ns, std::memory_order_release);
   if (end == segment_.load(std::memory_order_acquire) || time_ns < oldest_ns_.load(std::memory_order_acquire)) {
     oldest_ns_.store(time_ns, std::memory_order_release);
   }
   begin_.store(begin, std::memory_order_release);
   end_.store(end + 1, std::memory_order_release);
-  arrival_ns_.store(arrival_ns, std::memory_order_release);
   version_.fetch_add(1);
   count(what);
   return what;

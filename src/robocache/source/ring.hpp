@@ -127,7 +127,7 @@ class Ring {
 
   RingCounts counts() const;
   std::optional<int64_t> newest_ns() const;   // the largest stamp
-  std::optional<int64_t> arrival_ns() const;  // when the last row came that was kept
+  std::optional<int64_t> arrival_ns() const;  // when it first came: a sensor may send one frame again and again
 
   // The latest moment at which a value is settled: no row that may still come changes it. The value is made of `beyond` rows at
   // or after the moment, counted in distinct stamps; with 0 of none that is later than the moment + snap_ns. None: no moment;

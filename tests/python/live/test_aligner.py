@@ -272,6 +272,9 @@ def test_rows_that_are_not_the_rings():
     for row in (np.zeros(3, np.float32), np.zeros(2), np.zeros((1, 2), np.float32)):
         with pytest.raises(robocache.ArgumentError, match=r"row: expected \[2\] float32"):
             ring.push(NS, row)
+    torch = pytest.importorskip("torch")
+    with pytest.raises(robocache.errors.ArgumentTypeError, match="row: expected an array of numpy, got Tensor"):
+        ring.push(NS, torch.zeros(2, requires_grad=True))
     with pytest.raises(robocache.ArgumentError, match="span_s: expected"):
         robocache.live.Ring((2,), "float32", span_s=0)
     with pytest.raises(robocache.ArgumentError, match="lateness_s: expected"):
@@ -328,14 +331,16 @@ def test_streams_that_are_all_silent_are_named(tmp_path):
     assert aligner.latest() is None
     time.sleep(0.35)
     with pytest.raises(
-        robocache.StaleError, match=r"rings\['joint'\]: expected a row within 0\.3 s, got none for 0\.[34]"
+        robocache.StaleError, match=r"rings\['joint'\]: expected a newer row within 0\.3 s, got none for 0\.[34]"
     ):
         aligner.latest()
     for k in range(1, 9):
         ring.push(NS + k * 10_000_000, np.zeros(2, np.float32), arrival_ns=2 * NS + k)
     assert aligner.latest(now_ns=2 * NS + 300_000_008) is not None
+    ring.push(NS + 80_000_000, np.zeros(2, np.float32), arrival_ns=3 * NS)  # a frozen sensor sends the last row again
     with pytest.raises(robocache.StaleError, match=r"got none for 0\.300000001 s"):
         aligner.latest(now_ns=2 * NS + 300_000_009)
+    assert ring.arrival_ns == 2 * NS + 8 and ring.counts["duplicates"] == 1
 
 
 @pytest.mark.parametrize("window", [{}, {"method": "pchip"}, {"causal": True}, {"method": "akima"}])

@@ -45,7 +45,20 @@ def spec(tmp_path_factory):
     return path / "spec.json"
 
 
-def run(path, spec, ask, *, delay_ms, joint_late_ms=1.0, lateness_ms=3.0, episodes=1, saw=True, ahead_ns=0):
+def run(
+    path,
+    spec,
+    ask,
+    *,
+    delay_ms,
+    joint_ms=0,
+    kept=None,
+    joint_late_ms=1.0,
+    lateness_ms=3.0,
+    episodes=1,
+    saw=True,
+    ahead_ns=0,
+):
     """Records a robot whose frames come late by a delay, and whose policy asks with `ask(aligner, now)`."""
     rng = np.random.default_rng(0)
     for name in range(episodes):
@@ -54,8 +67,10 @@ def run(path, spec, ask, *, delay_ms, joint_late_ms=1.0, lateness_ms=3.0, episod
             "front": live.Ring((8, 8, 3), "uint8", span_s=100, codec="png"),
         }
         aligner = live.Aligner(spec, rings, outputs=["action"], framework="numpy")
-        events = [(int(stamp + rng.uniform(0, joint_late_ms * MS)), 0, i) for i, stamp in enumerate(JOINT)]
-        events += [(int(stamp + delay_ms * MS), 1, i) for i, stamp in enumerate(FRONT)]
+        events = [
+            (int(stamp + joint_ms * MS + rng.uniform(0, joint_late_ms * MS)), 0, i) for i, stamp in enumerate(JOINT)
+        ]
+        events += [(int(stamp + delay_ms * MS), 1, i) for i, stamp in enumerate(FRONT) if kept is None or kept[i]]
         events += [(int(now), 2, 0) for now in np.arange(NS + 200 * MS, JOINT[-1], 17 * MS)]
         state = joints(JOINT)
         with live.Recorder(rings, path, episode={"number": name}, append=name > 0) as recorder:
@@ -121,6 +136,29 @@ def test_without_a_delay_the_frame_is_trainings(tmp_path, spec):
     found = live.skew(tmp_path / "recorded", spec)
     assert found.keys["front"].differ == 0 and found.keys["front"].older_ms == 0
     assert found.keys["joint"].differ > 150 and "stream joint: what the policy saw" in str(found)
+
+
+def test_stamps_ahead_of_their_rows_are_named(tmp_path, spec):
+    run(tmp_path / "recorded", spec, for_now, delay_ms=-30)
+    found = live.skew(tmp_path / "recorded", spec)
+    assert found.keys["front"].delay_ms == -30 and found.keys["front"].differ == 0
+    assert "its rows come 30.0 ms before their stamps, which are ahead (median; -30.0 ms at 99 %)" in str(found)
+
+
+def test_dropped_frames_are_no_delay(tmp_path, spec):
+    """Training on the recording lacks them too."""
+    kept = np.random.default_rng(1).random(len(FRONT)) < 0.6
+    run(tmp_path / "recorded", spec, for_now, delay_ms=0, kept=kept)
+    front = live.skew(tmp_path / "recorded", spec).keys["front"]
+    assert (front.differ, front.older_ms, front.delay_ms) == (0, 0, 0) and front.windows > 100
+
+
+def test_of_two_delays_both_are_named(tmp_path, spec):
+    run(tmp_path / "recorded", spec, for_now, delay_ms=30, joint_ms=50)
+    found = live.skew(tmp_path / "recorded", spec)
+    assert list(found.keys) == ["joint", "front"]
+    assert 50 < found.keys["joint"].older_ms < 52 and abs(found.keys["front"].older_ms - 30) < 1.5
+    assert abs(found.keys["joint"].delay_ms - 50.5) < 0.5 and found.keys["front"].delay_ms == 30
 
 
 def test_rows_that_came_too_late_are_named(tmp_path, spec):
