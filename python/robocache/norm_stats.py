@@ -408,13 +408,15 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
             (DeltaActions).
 
     Raises:
-        FileError: the file is missing or holds something else; the error names file and key.
+        FileError: the file is missing or holds something else; the error names file and key. Or a folder has both of LeRobot's files,
+            and they differ, as where a v2.1 set keeps the file of v2.0.
         ArgumentError: `keys` names a missing key.
 
     Example:
         >>> norm_stats = robocache.load_norm_stats("assets/trossen", keys={"action": "actions", "observation.state": "state"})
     """
-    file = _file_of(Path(_lib.path_text(path)))
+    given = Path(_lib.path_text(path))
+    file = _file_of(given)
     with naming(file):
         tables, openpi = _tables(file)
         there = list(dict.fromkeys(key for _, table in tables for key in table))
@@ -426,6 +428,8 @@ def load_norm_stats(path: str | os.PathLike[str], keys: Mapping[str, str] | None
         with naming(file):
             parts = {f"{line}{theirs!r}": table[theirs] for line, table in tables if theirs in table}
             loaded[ours] = _merged({name: as_stats(name, value) for name, value in parts.items()})
+    if file != given and file.name == "stats.json" and (other := file.with_name("episodes_stats.jsonl")).exists():
+        _check_same(file, {chosen[ours]: stats for ours, stats in loaded.items()}, other)
     actions = [theirs for theirs in chosen.values() if theirs.startswith("action")]
     if openpi and actions:
         warn(
@@ -445,6 +449,21 @@ def _file_of(path: Path) -> Path:
     raise errors.FileError(f"{path}: expected a file of statistics, or a folder with one of {', '.join(_FILES)}")
 
 
+def _check_same(file: Path, loaded: Mapping[str, Stats], other: Path) -> None:
+    """Raises FileError where the statistics of a set and those of its episodes are not of the same rows."""
+    of_episodes = load_norm_stats(other)
+    for key in loaded.keys() & of_episodes.keys():
+        rows = of_episodes[key]
+        if any(getattr(rows, field) is None for field in ("mean", "std", "min", "max")):
+            continue
+        found = misfits(loaded[key]._asdict(), rows, beyond=0.01, off=0.1)
+        if found:
+            raise errors.FileError(
+                f"{file.parent}: expected one set's statistics, got those of other rows in {file.name} and {other.name} ({key}: {found[0]}); "
+                "give the file instead of the folder: LeRobot v2.1 reads the latter"
+            )
+
+
 def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
     """Returns (line, statistics by key) for each table in the file, and whether the file is openpi's."""
     check_file(file)
@@ -455,11 +474,15 @@ def _tables(file: Path) -> tuple[list[tuple[str, Mapping[str, Any]]], bool]:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2:
             raise
-        tables: list[tuple[str, Mapping[str, Any]]] = []
+        # LeRobot keeps the last line of an episode, as of one that was recorded again.
+        tables: dict[Any, tuple[str, Mapping[str, Any]]] = {}
         for number, line in lines:
             with naming(f"{file}: line {number}"):
-                tables.append((f"line {number}: ", _object("stats", _object("", json.loads(line)).get("stats"))))
-        return tables, False
+                parsed = _object("", json.loads(line))
+                episode = parsed.get("episode_index")
+                key = episode if isinstance(episode, int) else (number,)
+                tables[key] = f"line {number}: ", _object("stats", parsed.get("stats"))
+        return list(tables.values()), False
     parsed = _object("", parsed)
     if "norm_stats" in parsed:
         return [("", _object("norm_stats", parsed["norm_stats"]))], True

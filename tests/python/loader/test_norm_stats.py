@@ -257,7 +257,9 @@ def test_episodes_stats_are_merged_as_lerobot_does(rng, tmp_path):
         stats["names"] = "a line separator \u2028 within a line"
         of_episode = {"action": stats, "observation.images.top": image}
         lines.append(json.dumps({"episode_index": number, "stats": of_episode}, ensure_ascii=False))
-    (tmp_path / "meta" / "episodes_stats.jsonl").write_text("\n".join(lines) + "\n")
+    of_episode["action"] |= {"mean": (np.array(of["mean"]) + 1000).tolist()}  # of one that was recorded again
+    replaced = json.dumps({"episode_index": 5, "stats": of_episode}, ensure_ascii=False)
+    (tmp_path / "meta" / "episodes_stats.jsonl").write_text("\n".join([replaced, *lines]) + "\n")
     loaded = robocache.load_norm_stats(tmp_path)
     pooled = oracle.stats_of(np.concatenate(episodes))
     for field in ("min", "max", "count"):
@@ -272,6 +274,24 @@ def test_episodes_stats_are_merged_as_lerobot_does(rng, tmp_path):
     # One line is one object, not a file of keys.
     (tmp_path / "meta" / "episodes_stats.jsonl").write_text(lines[0])
     assert list(robocache.load_norm_stats(tmp_path)) == ["action", "observation.images.top"]
+
+
+def test_a_folder_with_statistics_of_other_rows_in_two_files_is_refused(rng, tmp_path):
+    (rows,) = parts_of(rng, 1)
+    of = {field: x.tolist() for field, x in oracle.stats_of(rows).items() if field in ("min", "max", "mean", "std")}
+    (tmp_path / "meta").mkdir()
+    episodes, whole = tmp_path / "meta/episodes_stats.jsonl", tmp_path / "meta/stats.json"
+    episodes.write_text(json.dumps({"episode_index": 0, "stats": {"action": of | {"count": [len(rows)]}}}))
+    whole.write_text(json.dumps({"action": of}))
+    np.testing.assert_array_equal(robocache.load_norm_stats(tmp_path)["action"].mean, of["mean"])
+    moved = {field: (np.array(x) + (1000 if field != "std" else 0)).tolist() for field, x in of.items()}
+    whole.write_text(json.dumps({"action": moved}))
+    with pytest.raises(
+        robocache.FileError, match=r"other rows in stats\.json and episodes_stats\.jsonl \(action: .*give the file"
+    ):
+        robocache.load_norm_stats(tmp_path, keys={"ours": "action"})
+    np.testing.assert_array_equal(robocache.load_norm_stats(whole)["action"].mean, moved["mean"])
+    np.testing.assert_array_equal(robocache.load_norm_stats(episodes)["action"].mean, of["mean"])
 
 
 @pytest.mark.parametrize(
