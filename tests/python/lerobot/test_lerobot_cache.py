@@ -13,10 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flat_options import from_lerobot, lerobot_dataset
+from lerobot_files import BOOKKEEPING, Episode, write_lerobot
 from robocache.lerobot import open_cache
 from sets import made_at, open_together, write
 
 import robocache
+
+pytest.importorskip("av", reason="no PyAV: pip install av")
+from video_files import image_bytes, number_of, picture
 
 
 def rewrite(source):
@@ -67,6 +71,21 @@ def test_it_is_made_again_when_files_change(source):
     (source / "notes").mkdir()
     (source / "notes" / "notes.txt").write_text("nothing of this is in the cache")
     assert made_at(open_cache(source)) == later
+
+
+def test_it_is_made_again_when_an_image_beside_the_tables_changes(tmp_path):
+    name = "observation.images.top"
+    cells = [{"bytes": None, "path": f"images/{name}/frame_{k}.png"} for k in range(3)]
+    features = {name: {"dtype": "image", "shape": [48, 64, 3], "names": None}, **BOOKKEEPING}
+    source = write_lerobot(tmp_path / "source", [Episode({"action": np.zeros((3, 2), np.float32)})], features=features)
+    (file,) = source.glob("data/*/*.parquet")
+    pq.write_table(pq.read_table(file).append_column(name, pa.array(cells)), file)
+    for shown in (0, 7):
+        for k, cell in enumerate(cells):
+            (source / cell["path"]).parent.mkdir(parents=True, exist_ok=True)
+            (source / cell["path"]).write_bytes(image_bytes(picture(shown + k)))
+        stream = open_cache(source).streams[name]
+        assert [number_of(stream.frame(row)) for row in range(3)] == [shown + k for k in range(3)]
 
 
 def test_a_snapshot_of_the_hub_is_read_and_other_links_when_asked(source, tmp_path):

@@ -15,9 +15,9 @@ from . import Format, VideoOptions
 INDEX_COLUMNS = {"timestamp": "float32", "frame_index": "int64", "index": "int64"}
 
 
-# The paths of the files that a cache is made of.
+# The paths of the files that a cache is made of. Images that lie beside the tables are in a folder of this name.
 def read_folders(video: bool) -> tuple[str, ...]:
-    return ("meta", "data", *(("videos", "video") if video else ()))
+    return ("meta", "data", *(("videos", "video", "images") if video else ()))
 
 
 @dataclass(frozen=True)
