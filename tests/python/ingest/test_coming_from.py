@@ -169,11 +169,20 @@ def test_groot(tmp_path, rng):
 
 def test_openvla_libero(tmp_path, rng):
     moves = [rng.uniform(-1, 1, (rows, 7)).astype(np.float32) for rows in (20, 9)]
-    batch = run("# ours: LIBERO\n", ds=write(tmp_path / "cache", [{"action": one} for one in moves]))["batch"]
-    want = np.stack([chunk(one, t, range(8)) for one in moves for t in range(len(one))])
+    batch = run("# ours: LIBERO, with", ds=write(tmp_path / "cache", [{"action": one} for one in moves]))["batch"]
     # transforms.py, libero_dataset_transform: invert_gripper_actions(clip(g, 0, 1)) is 1 - clip(g, 0, 1)
-    want[..., 6] = 1 - np.clip(want[..., 6], 0, 1)
-    np.testing.assert_allclose(batch["action"].numpy(), want, atol=1e-6)
+    for one in moves:
+        one[:, 6] = 1 - np.clip(one[:, 6], 0, 1)
+    # data_utils.py, BOUNDS_Q99: but for the gripper, between the quantiles of all rows, clipped; then traj_transforms.py, chunk_act_obs:
+    # past the last row the gripper is repeated, the others are 0.
+    q01, q99 = np.quantile(np.concatenate(moves)[:, :6], [0.01, 0.99], axis=0)
+    scaled = [np.clip(2 * (one[:, :6] - q01) / (q99 - q01 + 1e-8) - 1, -1, 1) for one in moves]
+    want = [
+        np.concatenate([np.concatenate([deltas, np.zeros((8, 6))])[t : t + 8], chunk(one[:, 6:], t, range(8))], -1)
+        for one, deltas in zip(moves, scaled, strict=True)
+        for t in range(len(one))
+    ]
+    np.testing.assert_allclose(batch["action"].numpy(), np.stack(want), atol=2e-6)
 
 
 def test_openvla_bridge(tmp_path, rng):
@@ -195,21 +204,26 @@ def test_openvla_bridge(tmp_path, rng):
 
 
 def test_umi(tmp_path, rng):
-    episodes, poses, acts = [], [], []
+    episodes, poses, acts, ends = [], [], [], []
     offsets = range(0, 48, 3)
     for rows in (60, 50):
         p, turn = rng.normal(size=(rows, 3)), Rotation.random(rows, random_state=int(rng.integers(1 << 30)))
         x = homogeneous(p, turn)
-        # pose_repr_util.convert_pose_mat_rep, "relative": inv(base) @ pose; pose_util.mat_to_pose10d: xyz and two rows.
+        # pose_repr_util.convert_pose_mat_rep, "relative": inv(base) @ pose; pose_util.mat_to_pose10d: xyz and two rows. sampler.py:
+        # poses before the start are the first row's; actions past the end are the last of those that the window takes before it.
         for t in range(rows):
-            for into, at in ((poses, [-3, 0]), (acts, offsets)):
-                near = np.linalg.inv(x[t]) @ chunk(x, t, at)
+            ends.append([t + k >= rows for k in offsets])
+            for into, at in ((poses, np.clip([t - 3, t], 0, None)), (acts, np.arange(t, rows, 3)[:16])):
+                near = np.linalg.inv(x[t]) @ x[at]
+                near = np.concatenate([near, near[-1:].repeat(16 - len(at), 0)]) if into is acts else near
                 into.append(np.concatenate([near[:, :3, 3], near[:, :2, :3].reshape(-1, 6)], -1))
         pose = np.concatenate([p, turn.as_rotvec()], -1).astype(np.float32)
         episodes.append({"pose": pose, "action": pose})
     batch = run("# ours: `pose` is", ds=write(tmp_path / "cache", episodes))["batch"]
     np.testing.assert_allclose(batch["pose"].numpy(), np.stack(poses), atol=1e-4)
-    np.testing.assert_allclose(batch["action"].numpy(), np.stack(acts), atol=1e-4)
+    ends = np.array(ends)
+    assert (batch["action_is_pad"].numpy() == ends).all()
+    np.testing.assert_allclose(batch["action"].numpy()[~ends], np.stack(acts)[~ends], atol=1e-4)
 
 
 def test_robomimic(tmp_path, rng):
