@@ -44,7 +44,7 @@ class TakenRows(NamedTuple):
 
 
 class Ring:
-    """The last rows of one stream. One thread pushes them as they come; aligners read them meanwhile.
+    """The last rows of one stream. Threads push them as they come; aligners read them meanwhile.
 
     Rows are kept in the order of their stamps. A row up to `lateness_s` older than the newest takes its own index among them; an
     older one is dropped and counted. So whatever is older than the newest row by more than `lateness_s` is final.

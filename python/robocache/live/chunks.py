@@ -26,7 +26,8 @@ class Chunks:
     """The chunks that a policy has put out, and the action at a moment.
 
     Each step of a chunk has a stamp: its anchor's plus its offset. A step counts from its stamp to the next one's, the last for
-    as long as the one before it. So steps that were over when the chunk came are passed over by time.
+    as long as the one before it. So steps that were over when the chunk came are passed over by time. One thread may put chunks
+    while another asks for actions.
 
     Args:
         mode: ``"newest"``: the action is that of the newest chunk that has one at the moment. ``"ensemble"``: the mean of all that have

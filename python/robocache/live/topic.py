@@ -94,7 +94,7 @@ class Topic:
     def take(
         self, message: bytes, arrival_ns: int | None = None, *, publisher: int = 0, sequence: int | None = None
     ) -> None:
-        """Takes a message. One thread calls it.
+        """Takes a message.
 
         Args:
             message: the serialised bytes (CDR).

@@ -256,13 +256,11 @@ ROBOCACHE_FFI(chunks_put, args, result) {
 
 // (chunks, time_ns) -> the action, float64 [D]; nothing where no chunk has one
 ROBOCACHE_FFI(chunks_at, args, result) {
-  Chunks& chunks = chunks_of(args);
-  OwnedTensor action = OwnedTensor::allocate(DType::kFloat64, {}, {chunks.features()});
-  if (!chunks.at(args.integer(1, "time_ns"),
-                 {static_cast<double*>(action.view().data), static_cast<size_t>(chunks.features())})) {
-    return;
-  }
-  result.set(std::move(action));
+  std::vector<double> action;
+  if (!chunks_of(args).at(args.integer(1, "time_ns"), action)) return;
+  OwnedTensor tensor = OwnedTensor::allocate(DType::kFloat64, {}, {std::ssize(action)});
+  std::ranges::copy(action, static_cast<double*>(tensor.view().data));
+  result.set(std::move(tensor));
 }
 
 // (chunks, time_ns) -> Arrays of the newest chunk's rest: int64 [n] stamps, float64 [n * D] actions

@@ -16,7 +16,7 @@ Chunks::Chunks(ChunkOptions options) : options_(std::move(options)) {
   if (!std::isfinite(options_.decay)) refuse("decay: expected a finite number, got ", number_text(options_.decay));
 }
 
-void Chunks::turn(std::span<double> action, const double* to, double share) const {
+void Chunks::turn(std::vector<double>& action, const double* to, double share) const {
   for (const FeatureBlock& block : options_.turns) {
     double* const from = action.data();
     if (block.method == InterpolationMethod::kAngle) {
@@ -50,6 +50,9 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
     refuse("actions: expected finite numbers");
   }
   const int64_t features = std::ssize(actions) / steps;
+  const int64_t length = steps > 1 ? time_ns[time_ns.size() - 1] - time_ns[time_ns.size() - 2] : 1;
+  Chunk chunk{{time_ns.begin(), time_ns.end()}, {actions.begin(), actions.end()}, time_ns.back() + length, {}};
+  const std::scoped_lock lock(mutex_);
   if (features_ != 0 && features != features_) {
     refuse("actions: expected ", std::to_string(features_), " features, got ", std::to_string(features));
   }
@@ -58,37 +61,33 @@ void Chunks::put(std::span<const int64_t> time_ns, std::span<const double> actio
            std::to_string(features));
   }
   features_ = features;
-  const int64_t length = steps > 1 ? time_ns[time_ns.size() - 1] - time_ns[time_ns.size() - 2] : 1;
-  Chunk chunk{{time_ns.begin(), time_ns.end()}, {actions.begin(), actions.end()}, time_ns.back() + length, {}};
   const auto behind =
       std::ranges::upper_bound(chunks_, time_ns.front(), {}, [](const Chunk& one) { return one.time_ns.front(); });
   chunks_.insert(behind, std::move(chunk));
 }
 
-bool Chunks::at(int64_t time_ns, std::span<double> action) {
+bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
+  const std::scoped_lock lock(mutex_);
   while (chunks_.size() > 1 && chunks_.front().end_ns <= time_ns) chunks_.pop_front();
   found_.clear();
   for (Chunk& chunk : chunks_) {
-    const auto step = std::ranges::upper_bound(chunk.time_ns, time_ns) - chunk.time_ns.begin() - 1;
-    if (step < 0 || time_ns >= chunk.end_ns) continue;
+    const int64_t step = begun(chunk, time_ns);
+    if (step == 0 || time_ns >= chunk.end_ns) continue;
     // The first one has nothing to fade from, and stays if an older one comes late.
     if (!chunk.fades_from) chunk.fades_from = found_.empty() ? INT64_MIN : time_ns;
-    found_.push_back({&chunk, chunk.actions.data() + step * features_});
+    found_.push_back({&chunk, chunk.actions.data() + (step - 1) * features_});
   }
   if (found_.empty()) {
     ++starved_;
     return false;
   }
-  if (std::ssize(action) != features_) {
-    refuse("action: expected ", std::to_string(features_), " numbers, got ", std::to_string(action.size()));
-  }
   const auto features = static_cast<size_t>(features_);
   if (found_.size() == 1 || options_.mode == ChunkMode::kNewest) {
-    std::copy_n(found_.back().action, features, action.begin());
+    action.assign(found_.back().action, found_.back().action + features_);
     return true;
   }
-  std::copy_n(found_[0].action, features, action.begin());
-  turned_.assign(action.begin(), action.end());
+  action.assign(found_[0].action, found_[0].action + features_);
+  turned_ = action;
   double weights = 1;
   for (size_t i = 1; i < found_.size(); ++i) {
     const auto& [chunk, to] = found_[i];
@@ -118,24 +117,34 @@ bool Chunks::at(int64_t time_ns, std::span<double> action) {
   return true;
 }
 
+int64_t Chunks::begun(const Chunk& chunk, int64_t time_ns) {
+  return std::ranges::upper_bound(chunk.time_ns, time_ns) - chunk.time_ns.begin();
+}
+
 Chunks::Rest Chunks::leftover(int64_t time_ns) const {
+  const std::scoped_lock lock(mutex_);
   if (chunks_.empty()) return {};
   const Chunk& newest = chunks_.back();
-  const auto begun = static_cast<size_t>(frozen(time_ns));
-  return {std::span(newest.time_ns).subspan(begun),
-          std::span(newest.actions).subspan(begun * static_cast<size_t>(features_))};
+  const int64_t step = begun(newest, time_ns);
+  return {{newest.time_ns.begin() + step, newest.time_ns.end()},
+          {newest.actions.begin() + step * features_, newest.actions.end()}};
 }
 
 int64_t Chunks::frozen(int64_t time_ns) const {
-  if (chunks_.empty()) return 0;
-  const std::vector<int64_t>& stamps = chunks_.back().time_ns;
-  return std::ranges::upper_bound(stamps, time_ns) - stamps.begin();
+  const std::scoped_lock lock(mutex_);
+  return chunks_.empty() ? 0 : begun(chunks_.back(), time_ns);
 }
 
 std::optional<int64_t> Chunks::covered_until_ns() const {
+  const std::scoped_lock lock(mutex_);
   std::optional<int64_t> until;
   for (const Chunk& chunk : chunks_) until = std::max(until.value_or(chunk.end_ns), chunk.end_ns);
   return until;
+}
+
+int64_t Chunks::starved() const {
+  const std::scoped_lock lock(mutex_);
+  return starved_;
 }
 
 }  // namespace robocache

@@ -2,7 +2,7 @@
 //
 //   Chunks chunks({.mode = ChunkMode::kEnsemble});
 //   chunks.put(stamps, actions);  // [T] ns, [T, D]: the policy's, as recorded
-//   std::vector<double> action(chunks.features());
+//   std::vector<double> action;
 //   if (chunks.at(now_ns, action)) move(action);
 //
 // A step counts from its stamp to the next one's, the last for as long as the one before it. So steps that were over when the chunk
@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -38,7 +39,7 @@ struct ChunkOptions {
   std::vector<FeatureBlock> turns = {};  // of kAngle and kSlerp: these features are mixed the shorter way round
 };
 
-// One thread uses it.
+// Threads may use it at once: a policy's puts chunks while the control loop asks for actions.
 class Chunks {
  public:
   explicit Chunks(ChunkOptions options);  // throws ArgumentError
@@ -46,14 +47,14 @@ class Chunks {
   // Takes a chunk of T >= 1 steps: ascending stamps, and [T, D] finite numbers. Throws ArgumentError.
   void put(std::span<const int64_t> time_ns, std::span<const double> actions);
 
-  // Writes the action at a moment, features() numbers. False, which starved() counts, if no chunk has one. Moments are asked for in
+  // Writes the action [D] at a moment. False, which starved() counts, if no chunk has one. Moments are asked for in
   // ascending order: chunks that have no action at or after one are forgotten.
-  bool at(int64_t time_ns, std::span<double> action);
+  bool at(int64_t time_ns, std::vector<double>& action);
 
-  // Returns the newest chunk's steps behind a moment: real-time chunking begins its next chunk with them. Valid until the next put().
+  // Returns the newest chunk's steps behind a moment: real-time chunking begins its next chunk with them.
   struct Rest {
-    std::span<const int64_t> time_ns;
-    std::span<const double> actions;
+    std::vector<int64_t> time_ns;
+    std::vector<double> actions;
   };
   Rest leftover(int64_t time_ns) const;
 
@@ -61,8 +62,7 @@ class Chunks {
   int64_t frozen(int64_t time_ns) const;
 
   std::optional<int64_t> covered_until_ns() const;  // from then on no chunk has an action; none before the first chunk
-  int64_t starved() const { return starved_; }
-  int64_t features() const { return features_; }  // D; 0 before the first chunk
+  int64_t starved() const;
 
  private:
   struct Chunk {
@@ -78,13 +78,16 @@ class Chunks {
   };
 
   // Takes the angles and rotations of an action a share of the way to another one's.
-  void turn(std::span<double> action, const double* to, double share) const;
+  void turn(std::vector<double>& action, const double* to, double share) const;
+
+  static int64_t begun(const Chunk& chunk, int64_t time_ns);  // steps
 
   const ChunkOptions options_;
+  mutable std::mutex mutex_;    // guards what follows
   std::deque<Chunk> chunks_;    // by their first stamps, the newest last
   std::vector<Found> found_;    // of at()
   std::vector<double> turned_;  // of at()
-  int64_t features_ = 0;
+  int64_t features_ = 0;        // 0 before the first chunk
   int64_t starved_ = 0;
 };
 

@@ -582,6 +582,7 @@ void Topic::take(std::span<const uint8_t> message, const Received& received) noe
     refusal_ = std::move(text);
   };
   counts_[kReceived].fetch_add(1, std::memory_order_relaxed);
+  const std::lock_guard lock(takes_);
   try {
     count_lost(received);
     plan_->read(message);

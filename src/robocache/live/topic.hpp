@@ -1,7 +1,7 @@
 // Turns the serialised messages of one topic into rows of rings. A plan, written from the type's definition, says how.
 //
 //   Topic topic(plan_json, {position_ring, velocity_ring});
-//   topic.take(bytes, {.arrival_ns = now, .publisher = id, .sequence = number});  // on the one thread that writes the rings
+//   topic.take(bytes, {.arrival_ns = now, .publisher = id, .sequence = number});
 //
 // The plan is JSON. It lists the fields of the type in their order:
 //   {"fields": [{"kind": "number" | "numbers" | "text" | "texts" | "records",
@@ -55,10 +55,9 @@ class Topic {
   Topic(const Topic&) = delete;
   Topic& operator=(const Topic&) = delete;
 
-  // Takes a message: pushes a row to each ring whose field the message has. One thread calls it. Never throws.
+  // Takes a message: pushes a row to each ring whose field the message has. Threads that call it at once wait. Never throws.
   void take(std::span<const uint8_t> message, const Received& received) noexcept;
 
-  // Any thread may call the functions below.
   TopicCounts counts() const;
   std::string refusal() const;  // why the last message was refused; "" before the first
 
@@ -76,6 +75,7 @@ class Topic {
   struct Plan;
   void count_lost(const Received& received);
 
+  std::mutex takes_;
   std::unique_ptr<Plan> plan_;
   std::array<std::atomic<int64_t>, 4> counts_{};
   mutable std::mutex refusal_mutex_;

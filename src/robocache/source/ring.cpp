@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <new>
 #include <string>
 #include <thread>
@@ -239,6 +238,7 @@ Pushed Ring::push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row
   if (options_.codec.value_or(Codec::kRaw) == Codec::kRaw && std::ssize(row) != row_bytes_) {
     refuse("row: expected ", std::to_string(row_bytes_), " bytes, got ", std::to_string(row.size()));
   }
+  const std::scoped_lock lock(writes_);
   const auto dropped = [this](Pushed what) {
     count(what);
     return what;

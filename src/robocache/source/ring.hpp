@@ -1,4 +1,4 @@
-// The last rows of one live stream: a writer pushes rows as they come, and readers take windows of them at the same time.
+// The last rows of one live stream: rows are pushed as they come, and readers take windows of them at the same time.
 //
 //   Ring ring({.dtype = DType::kFloat32, .shape = {7}, .span_ns = 5'000'000'000, .lateness_ns = 6'000'000});
 //   ring.push(stamp_ns, arrival_ns, row);  // of the writer's thread
@@ -9,13 +9,15 @@
 // `lateness_ns` older than the newest goes to its own index among the others; an older one is dropped and counted. So the rows
 // before newest - lateness_ns never change: they are final.
 //
-// One thread writes. Readers never wait for a lock: they copy rows, and copy again if the writer changed them meanwhile.
+// One thread writes at a time: others wait. Readers never wait for a lock: they copy rows, and copy again if the writer changed them
+// meanwhile.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -122,7 +124,7 @@ class Ring {
   const RingOptions& options() const { return options_; }
   int64_t row_bytes() const { return row_bytes_; }
 
-  // Takes a row of row_bytes(), or the file of a frame, of any length. Allocates only while the ring grows. One thread calls it.
+  // Takes a row of row_bytes(), or the file of a frame, of any length. Allocates only while the ring grows.
   Pushed push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row);
 
   RingCounts counts() const;
@@ -161,6 +163,7 @@ class Ring {
   auto read(const Body& body) const;
 
   const RingOptions options_;
+  std::mutex writes_;
   const int64_t row_bytes_;
   const int64_t words_;               // of 8 bytes, in a row; of frames the id alone
   std::atomic<uint64_t> version_{0};  // odd while the writer changes rows

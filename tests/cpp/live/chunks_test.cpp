@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "tests/cpp/expect_refused.hpp"
@@ -13,19 +15,35 @@ namespace robocache {
 namespace {
 
 std::vector<double> at(Chunks& chunks, int64_t time_ns) {
-  std::vector<double> action(static_cast<size_t>(chunks.features()));
+  std::vector<double> action;
   if (!chunks.at(time_ns, action)) action.clear();
   return action;
 }
 
 void put(Chunks& chunks, std::vector<int64_t> time_ns, std::vector<double> actions) { chunks.put(time_ns, actions); }
 
+TEST(Chunks, AreAskedForWhileAnotherThreadPutsThem) {
+  Chunks chunks({.mode = ChunkMode::kEnsemble});
+  std::thread policy([&] {
+    for (int64_t k = 0; k < 2000; ++k) put(chunks, {10 * k, 10 * k + 10, 10 * k + 20}, std::vector<double>(21, 1));
+  });
+  int64_t asked = 0;
+  for (int64_t now = 0; chunks.covered_until_ns().value_or(0) < 20'010; now = std::max(now, asked)) {
+    const std::vector<double> action = at(chunks, now);
+    if (!action.empty()) EXPECT_EQ(action.size(), 7);
+    for (const double number : action) EXPECT_NEAR(number, 1, 1e-12);
+    const Chunks::Rest rest = chunks.leftover(now);
+    EXPECT_EQ(rest.actions.size(), 7 * rest.time_ns.size());
+    if (!rest.time_ns.empty()) asked = rest.time_ns.front();
+  }
+  policy.join();
+}
+
 TEST(Chunks, TakeStepsByTime) {
   Chunks chunks({});
   EXPECT_TRUE(at(chunks, 5).empty());
   EXPECT_EQ(chunks.covered_until_ns(), std::nullopt);
   put(chunks, {10, 20, 40}, {1, 2, 3, 4, 5, 6});
-  EXPECT_EQ(chunks.features(), 2);
   EXPECT_TRUE(at(chunks, 9).empty());
   EXPECT_EQ(at(chunks, 10), (std::vector<double>{1, 2}));
   EXPECT_EQ(at(chunks, 39), (std::vector<double>{3, 4}));

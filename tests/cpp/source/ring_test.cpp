@@ -203,6 +203,30 @@ TEST(Ring, ReadersSeeWholeRows) {
   }
 }
 
+TEST(Ring, TakesRowsOfSeveralThreads) {
+  constexpr int64_t kEach = 4000;
+  Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100'000, .lateness_ns = 99'999});
+  std::vector<std::thread> writers;
+  for (int64_t own = 0; own < 2; ++own) {
+    writers.emplace_back([&ring, own] {
+      for (int64_t k = 0; k < kEach; ++k) {
+        const int64_t stamp = 2 * k + own + 1;
+        ring.push(stamp, stamp, bytes_of({stamp, -stamp, own}));
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  RingRows found;
+  EXPECT_EQ(ring.take(0, 3 * kEach, true, found), 0);
+  ASSERT_EQ(found.rows, 2 * kEach);
+  for (int64_t i = 0; i < found.rows; ++i) {
+    std::array<int64_t, 3> row{};
+    std::memcpy(row.data(), found.values.data() + 24 * i, 24);
+    ASSERT_EQ(row, (std::array<int64_t, 3>{i + 1, -(i + 1), i % 2}));
+  }
+  EXPECT_EQ(ring.counts().pushed, 2 * kEach);
+}
+
 // A row's stamp alone decides what becomes of it, so the ring's counts must be the writer's own, whatever readers do. The test
 // takes ROBOCACHE_SOAK seconds, or one.
 TEST(Ring, CountsEveryRowOnce) {
