@@ -99,7 +99,7 @@ bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
       continue;
     }
     const int64_t from = *chunk->fades_from;
-    const double share = from == INT64_MIN ? 1 : static_cast<double>(time_ns - from) / options_.fade_ns;
+    const double share = from == INT64_MIN ? 1 : std::max(0.0, static_cast<double>(time_ns - from) / options_.fade_ns);
     if (share >= 1) {
       std::copy_n(to, features, action.begin());
       std::copy_n(to, features, turned_.begin());

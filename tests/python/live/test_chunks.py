@@ -90,6 +90,12 @@ def test_a_fade_goes_on_where_it_is_when_the_next_chunk_comes():
         got = chunks.at(anchor * MS)[0]
     assert got == 0.5
     assert chunks.at(175 * MS)[0] == 0.75 + 0.25 * (2 - 0.75)
+    # A moment before the first one asked for after a chunk came has nothing of it.
+    chunks = Chunks("cross-fade", fade_s=0.1)
+    for number in range(2):
+        chunks.put(number * MS, [0, 1.0], np.full((2, 1), float(number)))
+        chunks.at(50 * MS)
+    assert chunks.at(20 * MS) == 0 and chunks.at(60 * MS)[0] == pytest.approx(0.1)
     # An older chunk that comes late changes nothing once a newer one is whole.
     chunks = Chunks("cross-fade", fade_s=0.1)
     chunks.put(100 * MS, [0, 1.0], np.ones((2, 1)))
