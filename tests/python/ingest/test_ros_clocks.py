@@ -208,3 +208,18 @@ def test_headers_whose_delay_changes_are_named(stamp_of, is_told, tmp_path):
     report = robocache.ingest(source, tmp_path / "cache", repair="sort")
     assert [one.what for one in report.assumed] == ["clock of /a"] * is_told
     assert not is_told or "--stamp log" in report.assumed[0].reason
+
+
+def test_transforms_ahead_of_time_are_not_named(tmp_path):
+    """A localisation's transform is stamped a second ahead, so that it holds until the next."""
+
+    def transform(t, child):
+        return message("geometry_msgs/msg/TransformStamped", header=header(t, "map"), child_frame_id=child)
+
+    made = []
+    for k in range(40):
+        t = START + k * 50 * MS
+        moved = [transform(t + 10**9, "odom")] if k % 2 else [transform(t, "base")]
+        made.append((t, message("tf2_msgs/msg/TFMessage", transforms=moved)))
+    source = write_mcap(tmp_path / "a.mcap", {"/tf": ("tf2_msgs/msg/TFMessage", made)})
+    assert robocache.ingest(source, tmp_path / "cache").assumed == []

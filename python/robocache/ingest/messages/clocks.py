@@ -116,8 +116,9 @@ class TopicClock:
 
     @property
     def delays_s(self) -> tuple[float, float] | None:
-        """The least and the greatest of these times, without a twentieth at each end; None of few messages."""
-        if (delays := self._of_stamps()) is None:
+        """The least and the greatest of these times, without a twentieth at each end; None of few messages, and of transforms, which
+        several nodes publish, some ahead of time."""
+        if (delays := self._of_stamps()) is None or self.path == OF_TRANSFORMS:
             return None
         low, high = np.quantile(delays, (0.05, 0.95)) / 1e9
         return float(low), float(high)
