@@ -5,6 +5,7 @@ Files may hold several rollouts one behind the other, and mark their ends. Nothi
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from .. import _lib
 from ..dataset import Stream
@@ -693,6 +695,21 @@ def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
             "near and far of the simulator's camera make it metres"
         )
         notes.assume(camera, why, camera)
+
+
+def say_frames(episodes: pa.Table, notes: Notes) -> None:
+    """Reports streams whose frame of reference differs between episodes, by the column that recorded messages have."""
+    if notes.format not in ("mcap", "rosbag1", "rosbag2") or "frame_ids" not in episodes.column_names:
+        return
+    found: dict[str, set[str]] = {}
+    for text in set(episodes["frame_ids"].to_pylist()) - {None}:
+        for place, frame in json.loads(text).items():
+            found.setdefault(place.rpartition("/")[0], set()).add(frame.strip("/"))
+    differ = {stream: frames for stream, frames in found.items() if len(frames) > 1}
+    if differ:
+        shown = [f"{stream} {' and '.join(sorted(frames)[:3])}" for stream, frames in sorted(differ.items())]
+        said = "; ".join(shown[:3]) + f"; {len(shown) - 3} more" * (len(shown) > 3)
+        notes.assume("frames of reference", f"differ between episodes, as the column frame_ids says: {said}", *differ)
 
 
 def say_wraps(stream: Stream, notes: Notes) -> None:

@@ -26,7 +26,16 @@ from ..writer import EpisodeWriter, Writer
 from .append import check_appendable, check_as_held, exchanged_in, joined_provenance
 from .budget import Budget, limited
 from .clocks import POLICIES, RUN_COLUMN, Order, Policy, add_counts, offset_ns, shift, split_chunks
-from .declared import EpisodeFacts, Features, say_depth_numbers, say_files, say_no_metres, say_wraps, with_unit
+from .declared import (
+    EpisodeFacts,
+    Features,
+    say_depth_numbers,
+    say_files,
+    say_frames,
+    say_no_metres,
+    say_wraps,
+    with_unit,
+)
 from .files import bounded, identity_of, name_of, without_folders
 from .formats import Format
 from .mapping import Found, Mapper, StreamMapping, draft, find_streams, load_mapping
@@ -434,6 +443,7 @@ def report(
             notes.assume(f"rate of {name}", f"{rates}: windows of rows span other times there", name)
     for name, stream in {} if held is None else held.streams.items():
         rows[name] -= stream.rows
+    say_frames(written.episodes, notes)
     for stream in written.streams.values():
         say_wraps(stream, notes)
     return IngestReport(

@@ -467,6 +467,16 @@ def test_numbers_that_attributes_scale_are_what_they_mean(form, attributes, tmp_
     assert stream.attributes.get("methods") == (None if is_scaled else [[0, 2, "previous"]])
 
 
+def test_matlab_s_order_of_dimensions_is_said(tmp_path):
+    """MATLAB's .mat files of version 7.3 are HDF5: what is [steps, features] there is [features, steps] here."""
+    with h5py.File(tmp_path / "episode_0.hdf5", "w") as file:
+        for name in ("action", "observations/qpos"):
+            file[name] = np.zeros((14, 50))
+        file["action"].attrs["MATLAB_class"] = np.bytes_("double")
+    report = robocache.ingest(tmp_path, tmp_path / "cache", rate_hz=10)
+    assert [(one.what, one.streams) for one in report.assumed] == [("steps of action", ["action"])]
+
+
 @pytest.mark.parametrize("later", ["_FillValue", "scale_factor"])
 def test_what_only_a_later_recording_declares_of_its_numbers(later, tmp_path):
     """Modes of the first episode are whole as before; one number of two scales is said."""

@@ -454,8 +454,23 @@ def test_frames_of_reference_are_streams_of_each(tmp_path):
     }
     frames = json.loads(got.metadata["a.mcap"]["frame_ids"])
     assert frames == {"/sonar/header.frame_id": "left", "/sonar/right/header.frame_id": "/right"}
-    (said,) = (one.reason for one in got.notes.assumed if one.what == "frames of /sonar")
-    assert said.startswith("left in the first recording, other in another")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_frames_that_differ_between_bags_are_said(workers, tmp_path):
+    kind = "geometry_msgs/msg/PoseStamped"
+    for name, frame in (("a", "map"), ("b", "odom"), ("c", "/map")):
+        topics = {
+            topic: (kind, [(START + k * MS, message(kind, header=header(START + k * MS, of))) for k in range(3)])
+            for topic, of in (("/pose", frame), ("/other", "map"))
+        }
+        write_mcap(tmp_path / f"bags/{name}.mcap", topics)
+    report = robocache.ingest(tmp_path / "bags", tmp_path / "cache", workers=workers)
+    (said,) = report.assumed
+    assert said.streams == ["/pose"] and said.reason.endswith("frame_ids says: /pose map and odom")
+    robocache.ingest(tmp_path / "bags/a.mcap", tmp_path / "one")
+    assert robocache.ingest(tmp_path / "bags/c.mcap", tmp_path / "one", append=True).assumed == []
+    assert robocache.ingest(tmp_path / "bags/b.mcap", tmp_path / "one", append=True).assumed == [said]
 
 
 def test_frames_with_and_without_a_leading_slash_are_one(tmp_path):

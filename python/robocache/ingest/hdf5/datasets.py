@@ -376,6 +376,9 @@ def _declaring_attributes(path: str, node: h5py.Group | Dataset, notes: Notes) -
             _take_attribute(facts, node, name, f"{path}: attribute {shown}", notes)
         else:
             others.append(shown)
+    if "MATLAB_class" in others:
+        why = "MATLAB wrote it, whose dimensions are in reverse order here: read as it lies, though the steps may be its last dimension"
+        notes.assume(f"steps of {path}", why, path)
     if others:
         notes.leave_out(f"{path}: attributes", ", ".join(others))
     return facts

@@ -67,7 +67,7 @@ class Subjects:
         self._settle_orders()
         self._settle_names()
         named: dict[_Key | None, str] = facts.setdefault((topic, "subjects"), {})
-        main = first = facts.get((topic, "main subject"))
+        main = facts.get((topic, "main subject"))
         count = len(self._lists())
         has_other_names = (
             count > 0 and main is not None and main[:count] not in {key[:count] for key in self._topics if key}
@@ -79,9 +79,6 @@ class Subjects:
         elif main is None:
             main = next((key for key, _ in self._seen.most_common() if key not in named), None)
             facts.setdefault((topic, "main subject"), main)
-        if first and main and first != main:
-            why = f"{', '.join(first)} in the first recording, {', '.join(main)} in another: one stream, which frame_ids tells apart"
-            self._origin.notes.assume(f"frames of {topic}", why, topic)
         for key, one in self._topics.items():
             if key != main:
                 one.origin.subject = named.setdefault(key, self._label(key, [*self._topics, *named, main]))
