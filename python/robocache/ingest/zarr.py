@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import FileError
-from ..feature_names import declares, declaring, may_name
+from ..feature_names import declares, declaring, may_name, own_units
 from .declared import PACKING, Depth, features_of, may_say_colors, say_colors, unpacked
 from .files import list_files
 from .formats.zarr import ZarrOptions, is_store
@@ -33,6 +34,7 @@ _AT_ONCE = 2**25
 _MOST_NAMES = 4096
 # Rows that decide whether an array of floats is a camera.
 _LOOKED_AT_STAMPS = 1000
+_SECONDS = re.compile(r"(?i)\W*(s|secs?|seconds?)\b")
 _LOOKED_AT = 16
 # Below what int64 nanoseconds hold.
 _LARGEST_S = 9.2e9
@@ -240,7 +242,12 @@ def _find_clock(
     if options.rate_hz is None:
         for array in arrays:
             if array.key == "data/timestamp" and array.dtype == np.float64 and array.shape[1:] in ((), (1,)):
-                notes.assume("clock 'data/timestamp'", "seconds, by its name")
+                units = own_units(array.attributes, 1).get("units")
+                if units and not _SECONDS.match(str(units)):
+                    raise FileError(
+                        f"{array.where}: attribute units: expected seconds, got {units!r}; rate_hz (--rate-hz) takes rows at a rate instead"
+                    )
+                notes.assume("clock 'data/timestamp'", f"seconds, by its {'units' if units else 'name'}")
                 seconds = array.rows(0, min(_LOOKED_AT_STAMPS, array.shape[0])).reshape(-1)
                 said = dict(said_rates(attributes, "attribute "))
                 try:

@@ -189,6 +189,21 @@ def test_timestamps_are_the_clock(tmp_path):
     refused(write_store(tmp_path / "u", {"timestamp": milliseconds}), "steps of 33.3", "--rate-hz", rate_hz=None)
 
 
+@pytest.mark.parametrize(
+    ("units", "is_seconds"),
+    [("s", True), ("seconds since 1970-01-01", True), ("ms", False), ("us", False), ("days since 2021-02-21", False)],
+)
+def test_the_clock_s_units_come_before_its_name(units, is_seconds, tmp_path):
+    store = write_store(tmp_path / "s", {"timestamp": np.arange(17.0) * 5})
+    (store / "data/timestamp/.zattrs").write_text(json.dumps({"units": units}))
+    if is_seconds:
+        (said,) = Yields("zarr", store, rate_hz=None).notes.assumed
+        assert said.reason == "seconds, by its units"
+    else:
+        refused(store, "data/timestamp: attribute units: expected seconds", repr(units), rate_hz=None)
+        Yields("zarr", store, rate_hz=200)
+
+
 @pytest.mark.parametrize("stamps", [np.arange(17), np.arange(17, dtype=np.float32), np.zeros((17, 2))])
 def test_a_rate_is_asked_for(stamps, tmp_path):
     refused(write_store(tmp_path / "s", {"timestamp": stamps}), "no data/timestamp", "--rate-hz", rate_hz=None)
