@@ -60,7 +60,8 @@ _BOOKKEEPING = {
 }
 # Arrow's types of the columns that become streams.
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-_NUMERIC = {"bool", "halffloat", "float", "double", *_INTEGERS}
+_FLOATS = {"halffloat", "float", "double"}
+_NUMERIC = {"bool", *_FLOATS, *_INTEGERS}
 _TEXT = {"string", "large_string"}
 # The tables in meta/ that hold the texts of columns of whole numbers. GR00T's columns of annotations hold numbers of tasks.
 _NUMBERED = {"task_index": "tasks", "subtask_index": "subtasks"}
@@ -118,8 +119,10 @@ def read(source: Path, options: LeRobotOptions, notes: Notes) -> Generator[Recor
             if file not in pointed
         ]:
             notes.leave_out(f"{name}: video files", f"no episode points to {', '.join(sorted(unused))}")
+    if options.video:
+        _name_undeclared(source, cameras, notes)
     notes.tell(source / "meta", **tables, cameras=cameras)
-    numbered = _find_numbered(columns, tables)
+    numbered = _find_numbered(columns, features, tables)
     notes.total = len(spans)
     found = _read_rows(source, spans, episodes, [*streams, *texts, *language, *images], info["fps"], notes)
     kinds = Kinds()
@@ -309,6 +312,8 @@ def _read_streams(
             continue
         names = _feature_names(name, features.get(name, {}).get("names"), values[0].size, notes)
         attributes, known = numbered.get(name, ({}, None))
+        if known is not None and values.dtype.kind == "f":
+            values = _whole(values, name, episode.where)
         is_whole = (
             declares_whole(features.get(name, {}).get("dtype")) or notes.wider.get("nulls", {}).get(name) == "float"
         )
@@ -322,6 +327,16 @@ def _read_streams(
     notes.count("clocks", episode.kind_of_clock)
     if episode.kind_of_clock == "recorded":
         compare_rates("clock timestamp", episode.time_ns, {"meta/info.json": episode.fps}, notes)
+
+
+def _whole(values: np.ndarray, name: str, where: object) -> np.ndarray:
+    """Numbers of texts that are kept as floats, as int64; NaN is no text."""
+    numbers = np.where(np.isnan(values), NO_TEXT, values)
+    if len(odd := np.flatnonzero(~np.isfinite(numbers) | (numbers != np.rint(numbers)))):
+        raise SourceError(
+            f"{where}: column {name}: row {odd[0]} is {numbers.flat[odd[0]]}, expected the number of a text"
+        )
+    return numbers.astype(np.int64)
 
 
 def _read_values(episode: Episode, name: str, is_numbered: bool, notes: Notes) -> np.ndarray | None:
@@ -364,14 +379,26 @@ def _is_of_floats(type: pa.DataType) -> bool:
     return bool(pa.types.is_floating(type))
 
 
+def _name_undeclared(source: Path, cameras: dict[str, Any], notes: Notes) -> None:
+    """Reports video files that belong to no camera of info.json."""
+    known = {path for name in cameras for paths in find_videos(source, name).values() for path in paths}
+    listed = [file for folder in ("videos", "video") for file in list_files(source / folder).files]
+    if others := [str(file.relative_to(source)) for file in listed if file.suffix == ".mp4" and file not in known]:
+        notes.leave_out(
+            "video files of no feature", f"{len(others)}, such as {others[0]}: info.json names no such camera"
+        )
+
+
 def _find_numbered(
-    columns: dict[str, str], tables: dict[str, dict[str, str | None]]
+    columns: dict[str, str], features: dict[str, Any], tables: dict[str, dict[str, str | None]]
 ) -> dict[str, tuple[dict[str, Any], np.ndarray]]:
     """The columns whose numbers have texts: what their streams say of it, and the numbers that there are."""
     found: dict[str, tuple[dict[str, Any], np.ndarray]] = {}
     for name, kind in columns.items():
         table = "tasks" if name.startswith(_ANNOTATIONS) else _NUMBERED.get(name, "")
-        if kind in _INTEGERS and tables.get(table):
+        # pandas keeps whole numbers as floats where one was missing once.
+        is_whole = name in _NUMBERED or declares_whole(features.get(name, {}).get("dtype"))
+        if (kind in _INTEGERS or (kind in _FLOATS and is_whole)) and tables.get(table):
             attributes = {"texts": f"lerobot.{table}"} | ({"task": True} if name == "task_index" else {})
             found[name] = attributes, np.array([int(number) for number in tables[table]])
     return found

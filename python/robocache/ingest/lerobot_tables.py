@@ -53,10 +53,10 @@ def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | Non
     tables: dict[str, dict[str, str | None]] = {"tasks": {}}
     episodes: dict[int, dict[str, Any]] = {}
     with notes.reading("meta/tasks", source / "meta"):
-        tables["tasks"] = _load_texts(source, "task")
+        tables["tasks"] = _load_texts(source, "task", notes)
     if any(os.path.lexists(source / "meta" / f"subtasks{suffix}") for suffix in ("", ".parquet", ".jsonl")):
         with notes.reading("meta/subtasks", source / "meta"):
-            tables["subtasks"] = _load_texts(source, "subtask")
+            tables["subtasks"] = _load_texts(source, "subtask", notes)
     with notes.reading("meta/episodes", source / "meta"):
         rows = _load_table(source, "episodes", "episode_index")
         for index, count in Counter(row["episode_index"] for row in rows).items():
@@ -70,12 +70,19 @@ def load_meta(source: Path, notes: Notes) -> tuple[dict[str, dict[str, str | Non
     return tables, episodes
 
 
-def _load_texts(source: Path, name: str) -> dict[str, str | None]:
-    """The text of each number of meta/tasks or meta/subtasks. v3.0 keeps it in an index that may have no name."""
+def _load_texts(source: Path, name: str, notes: Notes) -> dict[str, str | None]:
+    """The text of each number of meta/tasks or meta/subtasks. v3.0 keeps it in an index that may have no name, or another one."""
     rows = _load_table(source, f"{name}s", f"{name}_index")
+    column = next((known for known in (name, "__index_level_0__") if any(known in row for row in rows)), None)
+    if column is None:
+        others = sorted({key for row in rows for key, value in row.items() if isinstance(value, str)})
+        if len(others) != 1:
+            raise SourceError(f"{source}/meta: {name}s: expected texts as {name}, got {', '.join(others) or 'none'}")
+        (column,) = others
+        notes.assume(f"meta/{name}s", f"its texts are those of {column}: it has no {name}")
     texts: dict[str, str | None] = {}
     for row in rows:
-        index, text = str(row[f"{name}_index"]), row.get(name, row.get("__index_level_0__"))
+        index, text = str(row[f"{name}_index"]), row.get(column)
         if not isinstance(text, str | None):
             raise SourceError(f"{source}/meta: expected text for {name} {index}, got {text!r:.60}")
         if texts.setdefault(index, text) != text:

@@ -301,6 +301,46 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
     assert texts_of(tmp_path / "cache")[0] == ["pick the cup"] * 50
 
 
+@pytest.mark.parametrize("name", ["task_index", "annotation.human.action"])
+def test_numbers_of_texts_that_are_kept_as_floats(name, tmp_path):
+    """As pandas keeps whole numbers of which one was missing."""
+    episodes = [Episode({"action": np.arange(4.0)}, tasks=["a", "b"]), Episode({"action": np.arange(3.0)}, tasks=["a"])]
+    dtypes = {"action": "float64", name: "int64"}
+    features = {key: {"dtype": dtype, "shape": [1], "names": None} for key, dtype in dtypes.items()}
+    source = write_lerobot(tmp_path / "source", episodes, features=features)
+    for file, numbers in zip(sorted((source / "data").rglob("*.parquet")), ([0, 1, np.nan, 1], [1, 0, 0]), strict=True):
+        table = pq.read_table(file)
+        rest = table.drop_columns([name]) if name in table.column_names else table
+        pq.write_table(rest.append_column(name, pa.array(np.array(numbers, np.float64))), file)
+    robocache.ingest(source, tmp_path / "cache")
+    assert texts_of(tmp_path / "cache", task_text=name) == [["a", "b", None, "b"], ["b", "a", "a"]]
+    assert robocache.open(tmp_path / "cache")[name].values.tolist() == [0, 1, -1, 1, 1, 0, 0]
+    pq.write_table(rest.append_column(name, pa.array([0.5, 0, 0])), file)
+    with pytest.raises(robocache.FileError, match=rf"column {name}: row 0 is 0\.5, expected the number of a text"):
+        robocache.ingest(source, tmp_path / "cache2")
+
+
+@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+def test_texts_of_tasks_by_another_name(version, tmp_path):
+    episodes = [Episode({"action": np.arange(2.0)}, tasks=[task]) for task in "ab"]
+    source = write_lerobot(tmp_path / "source", episodes, version)
+    file = source / ("meta/tasks.jsonl" if version == "v2.1" else "meta/tasks.parquet")
+
+    def write(**columns):
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        write_json_lines(file, rows) if version == "v2.1" else pq.write_table(pa.Table.from_pylist(rows), file)
+
+    write(task_index=[0, 1], instruction=["a", "b"], times=[3, 4])
+    report = robocache.ingest(source, tmp_path / "cache")
+    assert texts_of(tmp_path / "cache") == [["a", "a"], ["b", "b"]]
+    assert [one.reason for one in report.assumed if one.what == "meta/tasks"] == [
+        "its texts are those of instruction: it has no task"
+    ]
+    write(task_index=[0, 1], instruction=["a", "b"], other=["c", "d"])
+    with pytest.raises(robocache.FileError, match="tasks: expected texts as task, got instruction, other"):
+        robocache.ingest(source, tmp_path / "cache2")
+
+
 def test_of_several_texts_of_a_row_the_replaced_ones_are_counted(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (4, 3)))
     said = [{"role": "user", "content": text, "style": "task_aug", "timestamp": 0.0} for text in ("a", "b", "c")]

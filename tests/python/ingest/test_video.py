@@ -242,7 +242,9 @@ def test_a_video_file_to_which_no_episode_points_is_named(tmp_path):
     left_out = {omission.what: omission.reason for omission in report.left_out}
     assert left_out[f"{TOP}: video files"] == f"no episode points to videos/{TOP}/chunk-000/file-000.mp4"
     source = write_videos(write_set(tmp_path / "v2.1"), (7, 5, 9, 4))
+    write_videos(source, (7, 5, 9), "extra")
     left_out = {o.what: o.reason for o in robocache.ingest(source, tmp_path / "cache2", jobs=1).left_out}
+    assert left_out["video files of no feature"].startswith("3, such as videos/chunk-000/extra/episode_000000.mp4")
     assert left_out[f"{TOP}: video files"].endswith(f"{TOP}/episode_000003.mp4")
 
 
