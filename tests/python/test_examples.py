@@ -81,7 +81,7 @@ def test_from_a_lerobot_dataset_to_a_training_loop(rng, folder, lerobot_files, d
         assert state.shape == (1024, 2, 3)
         assert action.shape == (1024, 16, 2)
         assert is_pad.shape == (1024, 16)
-        assert state.dtype == action.dtype == torch.bfloat16
+        assert state.dtype == action.dtype == torch.float32
         assert {x.device.type for x in (state, action, is_pad)} == {device}
         assert state.isfinite().all()
         assert action.isfinite().all()

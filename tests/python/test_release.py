@@ -161,7 +161,7 @@ FAULTS = {
         f"{DOCKERFILE}: line N: fetches: curl -sSf",
     ),
     "container that asks PyPI": (
-        lambda root: change(root / DOCKERFILE, " --no-index --find-links /wheelhouse [$]", " $"),
+        lambda root: change(root / DOCKERFILE, ' --no-index --find-links /wheelhouse "[$]', ' "$'),
         f"{DOCKERFILE}: line N: fetches: /opt/robocache/bin/pip install",
     ),
     "container with a fixed base": (

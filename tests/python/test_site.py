@@ -50,6 +50,12 @@ def dead_links(folder):
     return dead
 
 
+def torn_tables(folder):
+    """Each page of the site that shows a row of a table with its bars, as text, and the row's beginning."""
+    pages = {path.relative_to(folder): path.read_text() for path in sorted(folder.rglob("*.html"))}
+    return [f"{path}: {row}" for path, text in pages.items() for row in re.findall(r"<p>(\|.{0,40})", text)]
+
+
 def undocumented(module, names):
     """The public names of a module, and its classes' methods and properties, that neither a docstring nor a protocol describes."""
     found = []
@@ -96,6 +102,12 @@ def test_a_dead_link_is_found(tmp_path):
     (tmp_path / "a.html").write_text('<h1 id="top">a</h1><a href="b.html#there">b</a><img src="none.png">')
     (tmp_path / "b.html").write_text('<p id="here"><a href="a.html#top">a</a> <a href="https://example.org/x">x</a>')
     assert dead_links(tmp_path) == ["a.html: b.html#there", "a.html: none.png"]
+
+
+def test_every_table_is_shown_as_one(site, tmp_path):
+    assert torn_tables(site) == []
+    (tmp_path / "a.html").write_text("<p>a | b</p><p>| <code>message</code> | remedy |</p>")
+    assert torn_tables(tmp_path) == ["a.html: | <code>message</code> | remedy |</p>"]
 
 
 def test_every_public_name_is_in_the_reference(site):
