@@ -523,6 +523,13 @@ def shapes(result: dict) -> str:
 # ---- docs/formats.md ----
 
 
+def first_batch(folder: Path = ROOT / "bench/results/first_batch") -> str:
+    """The results of bench/first_batch.py."""
+    rows = sorted((json.loads(path.read_text()) for path in folder.glob("*.json")), key=lambda row: row["cpu_s"])
+    shown_rows = [[f"`{row['command']}`", row["system"], shown("_s", row["cpu_s"])] for row in rows]
+    return table(["to the first batch", "on", "CPU time"], shown_rows)
+
+
 def formats(found: Results) -> str:
     """How fast each format is read, or how to find that out."""
     measured = [section(result) for result in found.values() if result["bench"] == "ingest"]
@@ -550,6 +557,7 @@ BLOCKS = [
     ("docs/images.md", "bench", cameras),
     ("docs/images.md", "training", lambda _: training(json.loads(TRAINING.read_text()))),
     ("docs/formats.md", "bench", formats),
+    ("docs/start.md", "first batch", lambda _: first_batch()),
 ]
 
 

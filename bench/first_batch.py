@@ -1,0 +1,69 @@
+"""From a wheel or a checkout to the first batch, in a new environment: seconds of CPU time, which other programs hardly change.
+
+    python3 bench/first_batch.py dist/robocache-*.whl --into bench/results/first_batch/wheel.json
+
+It needs a Python with venv, and nothing else, so that it also runs in a bare system.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+BATCH = """
+import numpy as np, robocache
+with robocache.Writer("cache") as writer, writer.episode() as episode:
+    episode.append("joint", np.arange(1000) * 10**7, np.zeros((1000, 7), np.float32))
+loader = robocache.Loader(robocache.open("cache"), batch_size=64, delta_timestamps={"joint": [-0.1, 0.0]}, device="cpu")
+assert next(iter(loader))["joint"].shape == (64, 2, 7)
+"""
+
+
+def first_batch(folder: Path, *install: object) -> float:
+    """Seconds of CPU time that `pip install *install` and a batch take in a new environment, `folder`/new."""
+    begin, python = resource.getrusage(resource.RUSAGE_CHILDREN), folder / "new/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", folder / "new"], check=True)
+    subprocess.run([python, "-m", "pip", "install", "-q", *install], check=True)
+    subprocess.run([python, "-I", "-c", BATCH], cwd=folder, check=True)
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "install", nargs="+", help="for pip install: a wheel's file or a checkout's folder, and options"
+    )
+    parser.add_argument("--into", type=Path, required=True, help="the JSON file of the result")
+    parser.add_argument("--commit", required=True, help="the commit of the wheel or the checkout")
+    options, pip_options = parser.parse_known_args()
+    load, begin = os.getloadavg()[0], time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        cpu_s = first_batch(Path(folder), *options.install, *pip_options)
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    install = [Path(word).name if "/" in word else word for word in (*options.install, *pip_options)]
+    result = {
+        "machine": {"cpu": cpu.group(1) if cpu else platform.machine(), "cores": os.cpu_count()},
+        "system": f"{platform.freedesktop_os_release()['PRETTY_NAME']}, Python {platform.python_version()}",
+        "command": f"pip install {shlex.join(install)}",
+        "commit": options.commit,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        "cpu_s": round(cpu_s, 1),
+        "wall_s": round(time.perf_counter() - begin, 1),
+        "load": round(load, 1),
+    }
+    options.into.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
