@@ -28,6 +28,7 @@ MOST_MB = 800
 
 CHILD = """
 import json, resource, sys
+sys.modules["torch"] = None  # takes most of the time, and gives nothing
 import numpy, pyarrow
 import robocache
 

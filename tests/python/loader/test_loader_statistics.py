@@ -201,7 +201,7 @@ def kept(dataset):
 def in_a_new_process(path, episodes):
     """Nothing that this one has in memory."""
     code = (
-        "import sys, json, robocache; "
+        "import sys, json; sys.modules['torch'] = None; import robocache; "
         "s = robocache.open(sys.argv[1]).statistics(json.loads(sys.argv[2]))['action']; "
         "print(json.dumps([x.tolist() for x in s]))"
     )
@@ -435,7 +435,7 @@ def test_statistics_that_count_infinities_are_made_anew(tmp_path, rng, mode, sel
     count_infinities(path / "streams/scan/stats.npy", np.concatenate([episode["scan"][1] for episode in episodes]))
     sign(path, "streams/scan/stats.npy")
     if selected:
-        code = "import sys, robocache; robocache.open(sys.argv[1]).statistics([0, 2])['scan']"
+        code = "import sys; sys.modules['torch'] = None; import robocache; robocache.open(sys.argv[1]).statistics([0, 2])['scan']"
         subprocess.run([sys.executable, "-c", code, str(path)], check=True)
         (file,) = (path / "statistics").iterdir()
         count_infinities(file, np.concatenate(rows))
