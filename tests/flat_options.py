@@ -6,11 +6,6 @@ from robocache.former_options import current
 import robocache
 
 
-def options_of(**flat):
-    """The keyword arguments of a Loader."""
-    return current(flat)
-
-
 def flat_loader(dataset, **flat):
     return robocache.Loader(**current({"dataset": dataset, **flat}))
 

@@ -19,7 +19,6 @@ def name_of(parameter):
 each_float = pytest.mark.parametrize("dtype", FLOATS, ids=name_of)
 each_whole = pytest.mark.parametrize("dtype", WHOLE, ids=name_of)
 each_clock = pytest.mark.parametrize("clock", CLOCKS, ids=name_of)
-each_step = pytest.mark.parametrize("step", STEPS)
 
 
 def resample(values, times, targets, device="cpu", **options):
