@@ -504,6 +504,13 @@ class LeRobotMetadata:
             if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED}
             for misfit in misfits(of_key, self._dataset.stats[key], beyond=0.01, off=0.1)
         ]
+        rows = self.total_frames
+        found += [
+            f"{key}: they are of {count} rows, the set has {rows}"
+            for key, of_key in stats.items()
+            if key in self._dataset.stats and key not in {*self.camera_keys, *_COUNTED} and "count" in of_key
+            if (count := int(np.ravel(of_key["count"])[0])) != rows
+        ]
         advice = "lerobot-train normalises by them: compute them anew first"
         warn_of_misfits(str(self.root / "meta"), found, advice)
 

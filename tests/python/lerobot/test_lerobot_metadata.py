@@ -7,9 +7,10 @@ import warnings
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from flat_options import from_lerobot, lerobot_dataset
-from lerobot_files import Episode, write_lerobot
+from lerobot_files import Episode, write_json_lines, write_lerobot
 from reference.lerobot import Items
 from sets import write
 
@@ -208,6 +209,23 @@ def test_or_those_of_its_episodes_put_together_in_version_2_1(rng, tmp_path):
     (source / "meta/episodes_stats.jsonl").write_text("\n".join(lines))
     with pytest.raises(robocache.FileError, match=r"episodes_stats\.jsonl: line 1"):
         _ = lerobot_dataset(source).meta.stats
+
+
+def test_statistics_of_a_deleted_episode_are_warned_of(rng, tmp_path):
+    """They stay in episodes_stats.jsonl, and LeRobot counts them."""
+    source = write(tmp_path / "source", rng, "v2.1")
+    lines = []
+    for number, file in enumerate(sorted((source / "data").rglob("*.parquet"))):
+        action = np.array(pq.read_table(file)["action"].to_pylist())
+        stats = {name: getattr(action, name)(0).tolist() for name in ("min", "max", "mean", "std")}
+        lines.append({"episode_index": number, "stats": {"action": stats | {"count": [len(action)]}}})
+    write_json_lines(source / "meta/episodes_stats.jsonl", [*lines, lines[0] | {"episode_index": 4}])
+    with pytest.warns(robocache.NormStatsWarning, match="action: they are of 99 rows, the set has 76"):
+        assert lerobot_dataset(source).meta.stats["action"]["count"].tolist() == [99]
+    write_json_lines(source / "meta/episodes_stats.jsonl", lines)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", robocache.NormStatsWarning)
+        assert lerobot_dataset(source).meta.stats["action"]["count"].tolist() == [76]
 
 
 def test_or_those_of_the_table_of_episodes_in_version_3(source, rng):
