@@ -22,6 +22,7 @@ from .actions.declared import (
     declared_relative,
     degrees_of,
     is_absolute,
+    misplaced,
     relative_names,
     straight_angles,
     subtracted_rotations,
@@ -435,6 +436,15 @@ def _notes(key: str, window: Window, default: Window, keys: Keys) -> Iterator[st
             f"delta_timestamps['{key}'].base: {list(dict.fromkeys(relative))} of '{base}' are relative by their names, and no state to "
             "compare with; take another base, or say absolute = true in the attributes of a mapping where the names mislead"
         )
+    for state in of_base if streams else ():
+        indices = range(features) if taken is None else taken
+        for own_name, other in misplaced(
+            window.convert or (), _declared(streams[0]), _declared(state), indices, features
+        )[:1]:
+            yield (
+                f"delta_timestamps['{key}'].base: {own_name!r} is compared with {other!r} of '{base}', which has {own_name!r} too; "
+                "base=(key, [indices]) names its features in this key's order"
+            )
     rotations = subtracted_rotations(window.convert or (), _declared(streams[0]), keys.get(key, 0)) if streams else []
     if rotations:
         yield (

@@ -164,6 +164,25 @@ def check_alike(name: str, conversions: Any, declared: FeatureFacts, base: Featu
                 )
 
 
+def misplaced(
+    conversions: Any, declared: FeatureFacts, base: FeatureFacts, read: Sequence[int], features: int
+) -> list[tuple[str, str]]:
+    """Returns the names of features that are compared with another one of the base, which has theirs too, and the others' names.
+
+    Args:
+        base: of all the base's features; `read` are the indices of those that are compared.
+    """
+    found: dict[str, str] = {}
+    for conversion in conversions:
+        if isinstance(conversion, Relative | StepDelta):
+            mask = feature_mask("mask", conversion.mask, features)
+            for own, at, is_taken in zip(declared.names, read, mask, strict=False):
+                other = base.names[at] if 0 <= at < len(base.names) else own
+                if is_taken and own and other and own != other and list(base.names).count(own) == 1:
+                    found[own] = other
+    return list(found.items())
+
+
 def straight_angles(conversions: Any, methods: Sequence[Any], features: int) -> list[int]:
     """Returns the features that a stream's own methods call angles and that conversions subtract without the shorter way."""
     angles = {feature for start, stop, method in methods if method == "angle" for feature in range(start, stop)}

@@ -912,6 +912,31 @@ def test_the_base_is_held_against_its_own_names_and_units(tmp_path, facts, conve
     assert str(caught.value).startswith("delta_timestamps['action'].base: ")
 
 
+@pytest.mark.parametrize(
+    ("base", "mask", "words"),
+    [
+        (("state", [0, 1, 0]), [True, True, False], "'j1' is compared with 'x' of 'state', which has 'j1' too"),
+        (("state", [0, 3, 0]), [True, True, False], "'j1' is compared with 'x' of 'state'"),
+        (("state", [2, 1, 0]), [False, True, False], "'j2' is compared with 'y' of 'state'"),
+        (("state", [2, 3, 0]), [True, True, False], None),
+        (("state", [0, 1, 0]), [False, False, True], None),  # the state has no gripper
+    ],
+)
+def test_a_feature_that_is_compared_with_another_of_the_state_is_warned_of(tmp_path, recwarn, base, mask, words):
+    with robocache.Writer(tmp_path / "c") as writer:
+        for stream, names in (("state", ["x", "y", "j1", "j2"]), ("action", ["j1", "j2", "gripper"])):
+            writer.stream(stream, names=names)
+        with writer.episode() as episode:
+            for stream, width in (("state", 4), ("action", 3)):
+                episode.append(stream, np.arange(10) * 20_000_000, np.ones((10, width)))
+    relative = Window([0.0, 0.02], convert=[Relative("joints", mask=mask)], base=base)
+    robocache.Loader(
+        tmp_path / "c", batch_size=4, delta_timestamps={"state": Window(), "action": relative}, findings=None
+    )
+    said = [str(one.message) for one in recwarn if "is compared with" in str(one.message)]
+    assert len(said) == (words is not None) and all(words in one for one in said)
+
+
 @pytest.mark.parametrize(("angles", "warned"), [(None, True), ([True, False], False)])
 def test_differences_of_declared_angles_without_the_shorter_way_are_warned_of(tmp_path, recwarn, angles, warned):
     with robocache.Writer(tmp_path / "c") as writer:
