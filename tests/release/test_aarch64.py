@@ -19,10 +19,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PYTHON = "python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libc6 libexpat1 zlib1g libssl3 libffi8 liblzma5"
 PYTHON += " libbz2-1.0 libuuid1 libstdc++6 libgcc-s1 libsqlite3-0"
-LIBRARIES = "libjpeg62-turbo-dev zlib1g-dev nlohmann-json3-dev libgtest-dev"
+VERSION_OF_GOOGLETEST = ["dpkg-query", "-W", "-f", "${Package}=${Version}", "libgtest-dev"]
 NEEDED = ("numpy", "apache-tvm-ffi", "pyarrow", "rich", "typing_extensions", "markdown-it-py", "mdurl", "pygments")
 # Besides, for the tests, with what they need; and torch's last release for aarch64 that needs no CUDA.
-TESTED = ("pytest", "hypothesis", "scipy", "pillow", "ml_dtypes", "mcap", "matplotlib")
+TESTED = ("pytest", "pytest-xdist", "hypothesis", "scipy", "pillow", "ml_dtypes", "mcap", "matplotlib")
 TESTED += ("sympy", "networkx", "jinja2", "filelock", "fsspec")
 TORCH = "torch==2.10.0"
 
@@ -71,14 +71,26 @@ def test_self_test(python, tmp_path):
     assert json.loads(done.stdout)["cases"] >= 100
 
 
+def test_a_changed_answer_is_found(python, tmp_path):
+    """The stored answers are x86-64's."""
+    program, environment = python
+    shutil.copytree(Path(environment["PYTHONPATH"]) / "robocache", tmp_path / "robocache")
+    answers = tmp_path / "robocache/self_test.json"
+    answers.write_text(json.dumps({**json.loads(answers.read_text()), "fuse concat": "0" * 16}))
+    environment = {**environment, "PYTHONPATH": f"{tmp_path}:{environment['PYTHONPATH']}"}
+    command = [program, "-m", "robocache", "self-test"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "fuse concat: expected 0000" in done.stdout, done.stdout + done.stderr
+
+
 def test_cpp(tmp_path):
-    root, build = ROOT / "build/aarch64-root", ROOT / "build/aarch64"  # with the libraries that the wheel was built of
-    state = ["dpkg-query", "-W", "-f", "${Package}=${Version}\n", *LIBRARIES.split()]
-    packages = subprocess.run(state, capture_output=True, text=True, check=True).stdout.split()
-    subprocess.run([ROOT / "packaging/unpack_arm64", root, *packages], check=True)
-    cmake = ["cmake", "-G", "Ninja", "-S", ROOT, "-B", build, f"-DROBOCACHE_AARCH64_ROOT={root}"]
-    cmake += [f"-DCMAKE_TOOLCHAIN_FILE={ROOT}/cmake/aarch64.cmake", "-DROBOCACHE_TESTS=ON", "-DROBOCACHE_CUDA=OFF"]
-    subprocess.run(cmake, check=True)
+    """Those of the build that the wheel came from."""
+    root, build = ROOT / "build/aarch64-root", ROOT / "build/dist-aarch64"
+    if not (root.exists() and build.exists()):
+        pytest.skip("NOT RUN: needs what ./dev wheel built")
+    googletest = subprocess.run(VERSION_OF_GOOGLETEST, capture_output=True, text=True, check=True).stdout
+    subprocess.run([ROOT / "packaging/unpack_arm64", root, googletest], check=True)
+    subprocess.run(["cmake", "-S", ROOT, "-B", build, "-DROBOCACHE_TESTS=ON"], check=True)
     subprocess.run(["cmake", "--build", build], check=True)
     passed = 0
     for program in sorted((build / "tests/cpp").glob("robocache_*_test")):
@@ -86,7 +98,7 @@ def test_cpp(tmp_path):
         done = subprocess.run([script, "--gtest_filter=-*cuda*"], capture_output=True, text=True)
         assert done.returncode == 0, f"{program.name}: {done.stdout[-5000:]}{done.stderr[-2000:]}"
         passed += int(re.search(r"\[  PASSED  \] (\d+) tests?\.", done.stdout)[1])
-    assert passed >= 370
+    assert passed >= 360  # of 375; the others need CUDA or another processor
 
 
 @pytest.mark.parametrize("room", ["cache", "ops", "loader"])
@@ -98,7 +110,7 @@ def test_python(room, python, tmp_path):
         install(beside, "--no-deps", TORCH)
     paths = f"{beside}:{environment['PYTHONPATH']}"
     done = subprocess.run(
-        [program, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/python/{room}"],
+        [program, "-m", "pytest", "-q", "-n", str(os.cpu_count()), "-p", "no:cacheprovider", f"tests/python/{room}"],
         cwd=ROOT,
         env={**environment, "PYTHONPATH": paths, "CI": "1"},
         capture_output=True,

@@ -61,7 +61,10 @@ cluster.remove_node(node_of(stopped), allow_graceful=False)
 os.kill(int(stopped.name), signal.SIGKILL)
 code = program.wait()
 ray.init(address=cluster.address)
-print("nodes alive:", sum(one["Alive"] for one in ray.nodes()))
+end = time.monotonic() + 120  # on a busy machine the head learns of a death long after
+while (alive := sum(one["Alive"] for one in ray.nodes())) > 2 and time.monotonic() < end:
+    time.sleep(0.2)
+print("nodes alive:", alive)
 ray.shutdown()
 cluster.shutdown()
 sys.exit(code)
