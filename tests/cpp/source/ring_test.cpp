@@ -204,11 +204,13 @@ TEST(Ring, ReadersSeeWholeRows) {
 }
 
 TEST(Ring, TakesRowsOfSeveralThreads) {
-  constexpr int64_t kEach = 4000;
+  constexpr int64_t kEach = 1000;
   Ring ring({.dtype = DType::kInt64, .shape = {3}, .span_ns = 100'000, .lateness_ns = 99'999});
   std::vector<std::thread> writers;
+  std::atomic<int> begun = 0;
   for (int64_t own = 0; own < 2; ++own) {
-    writers.emplace_back([&ring, own] {
+    writers.emplace_back([&ring, &begun, own] {
+      for (++begun; begun < 2;) std::this_thread::yield();
       for (int64_t k = 0; k < kEach; ++k) {
         const int64_t stamp = 2 * k + own + 1;
         ring.push(stamp, stamp, bytes_of({stamp, -stamp, own}));
