@@ -1,4 +1,4 @@
-"""What docs/frames.png shows: one action by each kind of robocache.actions.relative, in a plane. docs/pictures.py draws it."""
+"""The content of docs/frames.png: one action by each kind of robocache.actions.relative, in a plane. docs/pictures.py draws it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTION = np.array([[2.2, 1.3, 0.0, 0.0, 0.0, np.pi * 0.6]])
 
 
 def computed() -> list[np.ndarray]:
-    """Of each kind the action relative to the state."""
+    """The action relative to the state, by each kind."""
     return [actions.relative(ACTION, STATE, kind, rotation="rotvec")[0] for kind in KINDS]
 
 

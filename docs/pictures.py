@@ -306,7 +306,7 @@ def draw_training(plt, numbers: list[np.ndarray]):
     return draw(plt, numbers[0].tolist())
 
 
-# Of each: how it is drawn, and the numbers that it shows, None where what they come from is not here.
+# For each picture the function that draws it, and its numbers; None if their source is not here.
 PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
     "resample-methods.png": (draw_methods, lambda: [resampled(method) for method in METHODS]),
     "fuse.png": (draw_fusion, lambda: list(fused())),
@@ -321,7 +321,7 @@ PICTURES: dict[str, tuple[Callable, Callable[[], list[np.ndarray] | None]]] = {
 
 
 def digest(numbers: list[np.ndarray]) -> str:
-    """Of the numbers that a picture shows, which carries it."""
+    """A hash of the numbers that a picture shows; the picture holds it."""
     text = "\n".join(",".join(f"{x:.6f}" for x in array.astype(float).ravel() + 0.0) for array in numbers)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -55,7 +55,7 @@ def inspected(folder: Path) -> robocache.Dataset | None:
 
 
 def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
-    """What the doctor says of it, with what it needs in `folder`; None where the recording is not here."""
+    """The doctor's report of it, with its files in `folder`; None if the recording is not here."""
     root = os.environ.get("ROBOCACHE_TEST_DATA")
     if not root or not (Path(root) / page.source).exists():
         return None
@@ -76,12 +76,12 @@ def report_of(page: Page, folder: Path) -> robocache.doctor.Report | None:
 
 
 def without(folder: str, text: str) -> str:
-    """Of what lies in the folder its name alone."""
+    """Shortens the paths of files in the folder to their names."""
     return text.replace(f"{Path(folder).resolve()}/", "").replace(f"{folder}/", "")
 
 
 def computed(name: str) -> list[np.ndarray] | None:
-    """Every finding of it, so that another report is another picture."""
+    """Every finding of the report: the picture is drawn anew when they change."""
     with tempfile.TemporaryDirectory() as folder:
         if name not in PAGES:
             dataset = inspected(Path(folder))
@@ -97,7 +97,7 @@ def computed(name: str) -> list[np.ndarray] | None:
 
 
 def draw(name: str, path: Path, description: str) -> bool:
-    """Draws it, with what the file says of itself; False where nothing here can."""
+    """Draws it, with the file's metadata; False if no browser here can."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     try:
         from PIL import Image

@@ -1,4 +1,4 @@
-"""What docs/tsdf.png shows: a depth camera's view of a table in a grid of distances. docs/pictures.py draws it."""
+"""The content of docs/tsdf.png: a depth camera's view of a table in a grid of distances. docs/pictures.py draws it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shaded(grid: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def computed() -> list[np.ndarray] | None:
-    """What is seen, and one slice of the distances in millimetres from points and from the depth image; NaN: unseen.
+    """The camera's view, and one slice of the distances in millimetres from points and from the depth image; NaN: unseen.
     None without ROBOCACHE_TEST_DATA."""
     if scan_path("kinect") is None:
         return None

@@ -100,7 +100,7 @@ def save_policy(path, policy, name, sizes, loader):
 
 
 def load_policy(path, device="cpu"):
-    """What runs on a robot: from frames {camera: uint8 [H, W, 3]} and the state to the next CHUNK actions, in its own units."""
+    """The policy as it runs on a robot: from frames {camera: uint8 [H, W, 3]} and the state to the next CHUNK actions, in its own units."""
     saved = torch.load(path, map_location=device, weights_only=True)
     policy = POLICIES[saved["name"]](*saved["sizes"]).to(device).eval()
     policy.load_state_dict(saved["weights"])

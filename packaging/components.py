@@ -1,4 +1,4 @@
-"""What other people wrote and a wheel's libraries contain: versions as the libraries state them, licences and their texts
+"""Other people's code in a wheel's libraries: versions as the libraries state them, licences and their texts
 from where the build took the component."""
 
 import json

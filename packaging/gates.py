@@ -134,7 +134,7 @@ def glibc(wheel: Wheel) -> Iterator[str]:
 
 
 def sources() -> set[str]:
-    """What the package's folder holds: the files that git knows, or all where there is no git (an sdist)."""
+    """The files of the package's folder: the files that git knows, or all where there is no git (an sdist)."""
     listed = subprocess.run(["git", "ls-files", "python/robocache"], cwd=ROOT, capture_output=True, text=True).stdout
     paths = listed.split() or [str(path.relative_to(ROOT)) for path in (ROOT / "python/robocache").rglob("*.*")]
     return {path.removeprefix("python/") for path in paths if "__pycache__" not in path}

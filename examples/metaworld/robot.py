@@ -51,7 +51,7 @@ class Robot:
 
     @property
     def target(self) -> np.ndarray:
-        """Where the arm is on its way to."""
+        """The position that the arm moves to."""
         return self.env.data.mocap_pos[0].copy()
 
     def expert_command(self) -> np.ndarray:

@@ -47,7 +47,7 @@ ssize_t granted(size_t asked, std::atomic<int64_t>& left, int code) {
 
 }  // namespace
 
-// What the library calls instead of libc's.
+// The library calls these instead of libc's.
 extern "C" ssize_t pread(int file, void* to, size_t bytes, off_t offset) {
   const ssize_t most = granted(bytes, reads_left, EIO);
   return most < 0 ? most : ::syscall(SYS_pread64, file, to, most, offset);

@@ -55,7 +55,7 @@ def skipped(source, cache, *whats):
     assert [omission.what for omission in report.skipped] == list(whats)
     assert all(omission.reason for omission in report.skipped)
     opened = robocache.open(cache)
-    above = f"{os.path.dirname(source)}/"  # folders that the cache does not tell
+    above = f"{os.path.dirname(source)}/"  # the cache does not name folders above the source
     assert opened.provenance["skipped"] == [
         {"what": o.what, "reason": o.reason.replace(above, "")} for o in report.skipped
     ]
@@ -215,7 +215,7 @@ def test_rule_47_a_rows_task_is_its_own_whatever_a_mapping_calls_it(version, tmp
         texts_of(tmp_path / "none", task_text="action")
 
 
-def test_rule_47_numbers_that_the_table_lacks_are_told(tmp_path):
+def test_rule_47_numbers_that_the_table_lacks_are_named(tmp_path):
     source = write_tasks(
         tmp_path / "source",
         {"task": {0: "pick", 1: "pour"}},
@@ -303,7 +303,7 @@ def test_rule_47_language_columns_are_streams_of_text(tmp_path):
 
 @pytest.mark.parametrize("name", ["task_index", "annotation.human.action"])
 def test_numbers_of_texts_that_are_kept_as_floats(name, tmp_path):
-    """As pandas keeps whole numbers of which one was missing."""
+    """pandas turns whole numbers into floats when one is missing."""
     episodes = [Episode({"action": np.arange(4.0)}, tasks=["a", "b"]), Episode({"action": np.arange(3.0)}, tasks=["a"])]
     dtypes = {"action": "float64", name: "int64"}
     features = {key: {"dtype": dtype, "shape": [1], "names": None} for key, dtype in dtypes.items()}
@@ -341,7 +341,7 @@ def test_texts_of_tasks_by_another_name(version, tmp_path):
         robocache.ingest(source, tmp_path / "cache2")
 
 
-def test_of_several_texts_of_a_row_the_replaced_ones_are_counted(rng, tmp_path):
+def test_replaced_texts_of_a_row_are_counted(rng, tmp_path):
     source = write_lerobot(tmp_path / "source", make_episodes(rng, (4, 3)))
     said = [{"role": "user", "content": text, "style": "task_aug", "timestamp": 0.0} for text in ("a", "b", "c")]
     for file in (source / "data").rglob("*.parquet"):
@@ -503,7 +503,7 @@ def test_null_among_floats_is_nan(rng, tmp_path):
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
 def test_null_among_whole_numbers_is_nan_in_a_column_of_floats(version, rng, tmp_path):
-    """In all episodes, of which the one before has no null; values are held, as whole numbers are."""
+    """The stream is float in all episodes, also in an earlier one without a null. Its values are held, as those of whole numbers."""
     episodes = make_episodes(rng, (4, 5))
     for episode in episodes:
         n = len(episode)

@@ -532,7 +532,7 @@ def test_nothing_lies_between_distances_that_have_limits(tmp_path):
     windows = {key: [0.0005] for key in ("/scan", "/scan/ranges", "/sonar")}
     batch = next(
         robocache.Loader(
-            tmp_path / "cache", 3, windows, anchors=robocache.Anchors(stream="/sonar"), shuffle=False, device="cpu"
+            tmp_path / "cache", batch_size=3, delta_timestamps=windows, anchors="/sonar", shuffle=False, device="cpu"
         )
     )
     assert batch["/scan/ranges"][:, 0].tolist() == [[0, 1, np.inf], [2, 1, np.inf], [0, 1, np.inf]]

@@ -107,7 +107,7 @@ def test_a_fade_goes_on_where_it_is_when_the_next_chunk_comes():
 @pytest.mark.parametrize("mode", ["ensemble", "cross-fade"])
 @pytest.mark.parametrize("named", ["method", "convert"])
 def test_rotations_and_angles_are_mixed_the_shorter_way_round(tmp_path, rng, mode, named):
-    """Of a quaternion and its negative the mean is 0, and that of 179 and -179 degrees points backwards."""
+    """A plain mean would be 0 for a quaternion and its negative, and would point backwards for 179 and -179 degrees."""
     scipy = pytest.importorskip("scipy.spatial.transform")
     turns = scipy.Rotation.random(200, random_state=4)
     rows = np.concatenate([rng.normal(size=(200, 3)), turns.as_quat(), rng.uniform(-3, 3, (200, 1))], 1)

@@ -1,4 +1,4 @@
-"""Recordings of every kind of stream, and loaders on them held against the oracle."""
+"""Recordings of every kind of stream, and loaders on them compared with the oracle."""
 
 import itertools
 

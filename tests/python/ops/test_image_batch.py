@@ -79,7 +79,7 @@ def test_rule_41_resizing_is_torchs_antialiased_bilinear(rng, device, before, af
     assert np.abs(made - torch.nn.functional.interpolate(planes, **options).numpy()).max() <= 1
 
 
-def test_rule_41_what_is_even_stays_even(device):
+def test_rule_41_a_uniform_frame_stays_uniform(device):
     """Weights add up to one, whatever the sides."""
     for value in (0, 1, 127, 254, 255):
         frames = np.full((1, 37, 53, 3), value, np.uint8)
@@ -117,7 +117,7 @@ def test_rule_41_bicubic_is_pils(device, before, after):
 
 @pytest.mark.parametrize(("before", "after"), SIZES)
 def test_rule_41_area_is_the_mean_of_what_a_pixel_covers(rng, device, before, after):
-    """Each pixel repeated so often that both grids divide it; their sums are whole numbers."""
+    """The oracle repeats pixels until both grids divide the image; sums are then whole numbers."""
     frames = random_frames(rng, 2, *before, 3)
     made = batch(frames, device=device, size=after, interpolation="area", **BYTES)
     sums = frames.astype(np.int64)

@@ -27,7 +27,7 @@ from .known import Decoded, Origin, Span
 from .names import Ordered, in_order
 from .points import Clouds, is_cloud
 
-# Fields with an element a joint, of types with a list of joints.
+# Fields that have one element for each joint, in types that list their joints.
 _OF_JOINTS = ("transforms", "twist", "wrench")
 _FILES = re.compile(r"Compressed(Image|Video)$")
 # Frames of reference: in the episodes table where they are the same in all messages of a recording.
@@ -73,12 +73,12 @@ class Topic:
     # ---- the type ----
 
     def _look(self) -> None:
-        """Takes in the type, to which messages in JSON may have added."""
+        """Reads the type again if messages in JSON have added fields to it."""
         if self._leaves is self._decoder.leaves:
             return
         self._leaves = self._decoder.leaves
         self._by_path = {leaf.path: leaf for leaf in self._leaves}
-        # Bytes are of any number, though in one recording they may be as many in each message.
+        # The number of bytes may vary, even if it is the same in all messages of one recording.
         self._bytes = {leaf.path for leaf in self._leaves if leaf.dtype == np.uint8}
         self.form = self._find_form()
         self._clock.look(self._leaves, self.form == "transforms")
@@ -94,7 +94,7 @@ class Topic:
         """Returns the form of the messages, by their fields."""
         data = self._leaf("data", "numbers")
         of_bytes = data is not None and data.dtype == np.uint8
-        # In JSON bytes are a text; so are words, of which a type's name tells them.
+        # In JSON bytes and words are both text; the type's name says which they are.
         base64 = self._leaf("data", "text") is not None
         if (of_bytes or base64) and self._has("height", "width", "encoding", "step"):
             return "image"
@@ -190,10 +190,10 @@ class Topic:
     # ---- between the passes ----
 
     def settle(self) -> bool:
-        """Decides what the first pass is good for; False where there is nothing to read."""
+        """Decides how to read the topic, from the first pass; False if there is nothing to read."""
         name, notes, known = self._name, self._notes, self._known
         if self._seen == self._bad and self._bad:
-            # The second pass tells of every one.
+            # The second pass names each bad message.
             return True
         notes.see("schemas", name, self._origin.schema)
         for path, reason in self._decoder.left_out.items():
@@ -240,8 +240,8 @@ class Topic:
             self._firsts[named.path] = before
 
     def frame_ids(self) -> dict[str, str]:
-        """The frames of reference that are the same in all its messages, by the streams that would have them otherwise; those of
-        an exported stream are in its attributes, or its episode's columns."""
+        """The frames of reference that are the same in all messages, keyed by the streams that hold them when they change. Those of an
+        exported stream are in its attributes, or its episode's columns."""
         if self._exported is not None:
             return {}
         found = {f"{self._name}/{path}": self._constant.get(path) for path in FRAMES}
@@ -287,7 +287,7 @@ class Topic:
                 self._notes.skip(f"{self._origin.what}: {stream}", clash)
 
     def _held(self, samples: Samples) -> Samples:
-        """Rows of several subjects, between which nothing lies."""
+        """Marks rows that belong to several subjects as held: nothing is interpolated between two subjects."""
         if not self._origin.is_held or not isinstance(samples, Rows | Ragged) or samples.values.dtype.kind in "biu":
             return samples
         methods = [[0, prod(samples.values.shape[1:]), "previous"]]
@@ -321,7 +321,7 @@ class Topic:
         return {"schema": self._origin.schema, "clock_source": self._clock.source, **more}
 
     def _beside(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
-        """Stamps that are not the clock, and frames that change; of an exported stream they are in its cache."""
+        """Yields stamps that are not the clock, and frames that change. An exported stream has them in its cache already."""
         if self._exported is not None:
             return
         attributes = self._attributes()
@@ -355,7 +355,7 @@ class Topic:
                 yield self._name if len(leaves) == 1 else f"{self._name}/{leaf.path}", leaf
 
     def _fields(self, batch: Batch, time_ns: np.ndarray) -> Iterator[tuple[str, Samples]]:
-        """Numbers that stand alone together, everything else by itself."""
+        """Yields one stream of all single numbers, and one for each other field."""
         attributes = self._attributes()
         if self.form == "array":
             self._notes.leave_out(f"{self._name}: layout", "how the array was meant to be folded")
@@ -441,7 +441,7 @@ class Topic:
         return {**attributes, "methods": found} if found else attributes
 
     def _stream(self, group: list[Leaf], scalars: list[Leaf], alone: bool) -> str:
-        """The name of a vector: the topic's, unless it is a wide integer beside others."""
+        """The name of a vector: the topic's, unless it is a 64-bit integer beside other numbers."""
         if alone or len(_vectors(scalars)) == 1 or len(group) > 1 or _is_first(group, scalars):
             return self._name
         return f"{self._name}/{group[0].path}"
@@ -579,8 +579,8 @@ class Topic:
         return [names.index(joint) for joint in joints]
 
     def _in_order(self, values: np.ndarray, offsets: np.ndarray, orders: np.ndarray | None) -> np.ndarray:
-        """Values of which `offsets` says which are one message's, or one point's; where they are one a joint, in the order of the
-        first message's joints."""
+        """Returns the values in the order of the first message's joints, where each message, or point, has one for each joint. `offsets`
+        says which values belong to which."""
         if orders is None or not orders.size or (orders == np.arange(orders.shape[1])).all():
             return values
         rows = np.flatnonzero(np.diff(offsets) == orders.shape[1])
@@ -596,7 +596,7 @@ class Topic:
         return None
 
     def _joint_names(self, width: int) -> list[str] | None:
-        """The joints as names of so many features, where they can be."""
+        """Returns the joints as names of `width` features, or None if they do not fit."""
         joints = self._joints or ()
         return list(joints) if len(joints) == width == len(set(filter(None, joints))) else None
 
@@ -739,7 +739,7 @@ def joint_lists(leaves: Mapping[str, Leaf], batch: Batch) -> list[tuple[str, ...
 
 
 def _is_dynamic(leaves: Mapping[str, Leaf]) -> bool:
-    """As control_msgs' DynamicJointState: of each joint names and values of its interfaces."""
+    """Whether the type is like control_msgs' DynamicJointState: for each joint, names and values of its interfaces."""
     values = leaves.get("interface_values")
     inner = {leaf.path: leaf.kind for leaf in values.fields} if values is not None and values.kind == "records" else {}
     named = "joint_names" in leaves and leaves["joint_names"].kind == "texts"
@@ -773,7 +773,7 @@ def _vectors(scalars: Sequence[Leaf]) -> list[tuple[list[Leaf], np.dtype[Any]]]:
 
 
 def _is_first(group: list[Leaf], scalars: Sequence[Leaf]) -> bool:
-    """Whether a vector takes its topic's name: the one that is no wide integer beside others."""
+    """Whether a vector takes its topic's name: only a 64-bit integer beside other numbers does not."""
     groups = _vectors(scalars)
     narrow = groups[0][0][0].dtype
     return group == groups[0][0] and (

@@ -21,7 +21,7 @@ from ..images import Storage, encode
 from ..video import to_rgb, turn_of_frame
 from .known import Origin
 
-# Frames that are encoded at once; more pixels in one are taken for damage.
+# Pixels that are encoded at once; a frame of more than the second counts as damaged.
 _AT_ONCE, _MOST_PIXELS = 4 << 20, 1 << 25
 
 
@@ -40,12 +40,14 @@ class TopicVideo:
         context.options = {"max_pixels": str(_MOST_PIXELS)}
         self._context = context
         self._numbers = FrameNumbers() if codec == "h264" else None
-        self._missing: int | None = None  # the first message behind one that is missing, until its frame comes
+        self._missing: int | None = None  # the first message after a missing one, until its frame comes
         self._waiting: dict[
             int, int
         ] = {}  # when the frames that are still to come were taken, by their messages' numbers
-        self._broken: str | None = None  # why frames are none, until a keyframe
-        self._before: dict[int, str] | None = {}  # what did not decode before the first keyframe; None behind it
+        self._broken: str | None = None  # why frames are dropped, until a keyframe
+        self._before: (
+            dict[int, str] | None
+        ) = {}  # messages before the first keyframe that did not decode, with the reason; None after it
 
     def read(
         self, files: Sequence[bytes], rows: Sequence[int], time_ns: np.ndarray
@@ -90,7 +92,7 @@ class TopicVideo:
         self._origin.lose(lost)
 
     def _taken(self, frame: VideoFrame, lost: dict[int, str]) -> Iterator[tuple[int, VideoFrame]]:
-        """The frame and its time, or else what it is lost for."""
+        """Yields the frame and its time, or notes why it is lost."""
         time_ns = self._waiting.pop(frame.pts, None) if frame.pts is not None else None
         if time_ns is None or frame.pts is None:
             return
