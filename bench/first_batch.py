@@ -1,6 +1,6 @@
 """From a wheel or a checkout to the first batch, in a new environment: seconds of CPU time, which other programs hardly change.
 
-    python3 bench/first_batch.py dist/robocache-*.whl --into bench/results/first_batch/wheel.json
+    python3 bench/first_batch.py dist/robocache-*.whl --into bench/results/first_batch/wheel-debian-12.json
 
 It needs a Python with venv, and nothing else, so that it also runs in a bare system.
 """
