@@ -14,10 +14,9 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from .. import _lib
-from ..dataset import Stream
+from ..dataset import Dataset, Stream
 from ..episode_rates import median_period_ns, rates_of_stamps
 from ..feature_names import (
     declared_names,
@@ -697,9 +696,12 @@ def say_no_metres(camera: str, chunk: Any, notes: Notes) -> None:
         notes.assume(camera, why, camera)
 
 
-def say_frames(episodes: pa.Table, notes: Notes) -> None:
+def say_frames(written: Dataset, notes: Notes) -> None:
     """Reports streams whose frame of reference differs between episodes, by the column that recorded messages have."""
-    if notes.format not in ("mcap", "rosbag1", "rosbag2") or "frame_ids" not in episodes.column_names:
+    if notes.format not in ("mcap", "rosbag1", "rosbag2"):  # others' episodes are not read: pyarrow starts a thread
+        return
+    episodes = written.episodes
+    if "frame_ids" not in episodes.column_names:
         return
     found: dict[str, set[str]] = {}
     for text in set(episodes["frame_ids"].to_pylist()) - {None}:

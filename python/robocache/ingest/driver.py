@@ -443,7 +443,7 @@ def report(
             notes.assume(f"rate of {name}", f"{rates}: windows of rows span other times there", name)
     for name, stream in {} if held is None else held.streams.items():
         rows[name] -= stream.rows
-    say_frames(written.episodes, notes)
+    say_frames(written, notes)
     for stream in written.streams.values():
         say_wraps(stream, notes)
     return IngestReport(
