@@ -219,7 +219,7 @@ int64_t Ring::write_frame(std::span<const char> frame) {
   if (const int32_t device = locks_on_.load(); device >= 0) {
     try {
       slot.page_lock({DeviceType::kCuda, device});
-    } catch (const Error&) {  // whoever reads the frame on the device gets the error
+    } catch (const Error&) {  // the aligner locks it again, and raises the error
     }
   }
   return id;

@@ -193,7 +193,7 @@ def test_headers_of_another_machine_s_clock_are_named(delays, named, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("stamp_of", "is_told"),
+    ("stamp_of", "is_named"),
     [
         (lambda t: t - 300 * MS * (t // MS % 2), False),  # a slow network
         (lambda t: t // 10**9 * 10**9 + t % 10**9 // 1000, True),  # microseconds written as nanoseconds
@@ -201,13 +201,13 @@ def test_headers_of_another_machine_s_clock_are_named(delays, named, tmp_path):
         (lambda t: START, True),
     ],
 )
-def test_headers_whose_delay_changes_are_named(stamp_of, is_told, tmp_path):
+def test_headers_whose_delay_changes_are_named(stamp_of, is_named, tmp_path):
     kind = "geometry_msgs/msg/PointStamped"
     made = [(t, message(kind, header=header(stamp_of(t)))) for t in range(START, START + 3 * 10**9, 51 * MS)]
     source = write_mcap(tmp_path / "a.mcap", {"/a": (kind, made)})
     report = robocache.ingest(source, tmp_path / "cache", repair="sort")
-    assert [one.what for one in report.assumed] == ["clock of /a"] * is_told
-    assert not is_told or "--stamp log" in report.assumed[0].reason
+    assert [one.what for one in report.assumed] == ["clock of /a"] * is_named
+    assert not is_named or "--stamp log" in report.assumed[0].reason
 
 
 def test_transforms_ahead_of_time_are_not_named(tmp_path):
