@@ -212,7 +212,7 @@ def play(asked, network=None):
 
 
 def ask(aligner, loader, thread, planted):
-    """Asks for every moment of the recording once it is settled. Returns copies of the batches, and of some of `latest()`."""
+    """Asks for every moment of the recording once it is settled. Returns copies of the batches, and of those at no moment: halfway, and `latest()`."""
     moments = np.array([loader.gather([i])["time_ns"][0] for i in range(loader.num_anchors)])
     batches, latest, at, is_playing = {}, {}, 0, True
     while is_playing:
@@ -227,6 +227,8 @@ def ask(aligner, loader, thread, planted):
         for moment in moments[max(at, end - 1) if planted == "now" else at : end].tolist():
             batch = aligner.at(moment, settled=planted != "now")
             batches[moment] = {key: array.copy() for key, array in batch.items() if key != "anchor_age_ns"}
+        for between in (moments[at : end - 1] + moments[at + 1 : end]) // 2 if planted is None else ():
+            latest[int(between)] = {key: array.copy() for key, array in aligner.at(int(between)).items()}
         at = max(at, end)
         newest = aligner.latest()
         latest[int(newest["time_ns"][0])] = {key: array.copy() for key, array in newest.items()}
@@ -303,7 +305,7 @@ def check_windows(played, recording, *, least, least_whole):
 
 
 def compare_latest(played, recording):
-    """Compares values at the frontier, which is at no row's stamp, with numpy's. Returns how many."""
+    """Compares values halfway between rows and at the frontier, which are at no row's stamp, with numpy's. Returns how many."""
     compared = 0
     snap_ns = json.loads(recording.loader.spec.to_json())["snap_ns"]
     for stream, window in recording.streams.items():
