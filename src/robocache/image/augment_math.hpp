@@ -1,5 +1,5 @@
-// Flips, rotation, blur and erasing of rule 41, for one frame and one pixel. Both backends share them, so that they give the
-// same bits: positions and weights are integers, and sines and powers of e are made of sums and products.
+// Flips, rotation, blur and erasing of rule 41, for one frame and one pixel. Both backends share them and give the same
+// bits: positions and weights are integers, and sines and powers of e are computed from sums and products alone.
 #pragma once
 
 #include <cmath>
@@ -13,22 +13,22 @@ namespace robocache {
 
 // ---- Flips and rotation ----
 
-// Whether a sample's rows (axis 0) or columns (axis 1) come in reverse. All cameras and frames of a sample share the draw,
-// because a flip mirrors the world.
+// Whether the order of a sample's rows (axis 0) or columns (axis 1) is reversed. All cameras and frames of a sample
+// share the draw, because a flip mirrors the world.
 ROBOCACHE_HD bool is_flipped(const ImageDraw& draw, int axis, double probability) {
   if (!(probability > 0)) return false;
   const DrawnFor what = axis == 0 ? DrawnFor::kFlip : DrawnFor::kFlipColumns;
   return hashed_draws(draw, 0, 0).number(what, {0, 1}) < probability;
 }
 
-// Exact at quarter turns.
+// The result is exact at quarter turns.
 ROBOCACHE_HD void sine_and_cosine(double degrees, double& sine, double& cosine) {
   const double quarters = whole_nearest(degrees / 90);
   const double x = (degrees - 90 * quarters) * 0x1.1df46a2529d39p-6;  // pi / 180
   const double square = x * x;
   double s = 0;
   double c = 0;
-  for (int n = 18; n > 0; n -= 2) {  // Taylor's series, whose rest is below 2^-60
+  for (int n = 18; n > 0; n -= 2) {  // Taylor's series; the rest of it is below 2^-60
     s = (1 - s) * square / (n * (n + 1));
     c = (1 - c) * square / (n * (n - 1));
   }
@@ -66,7 +66,7 @@ struct WarpedFrom {
 ROBOCACHE_HD WarpedFrom warped_from(const TransformParams& p, const Warp& warp, int32_t y, int32_t x) {
   const int64_t last_row = p.out[0] - 1;
   const int64_t last_column = p.out[1] - 1;
-  const int64_t down = 2 * int64_t{y} - last_row;  // from the centre, in halves of a pixel
+  const int64_t down = 2 * int64_t{y} - last_row;  // from the centre, in half pixels
   const int64_t right = 2 * int64_t{x} - last_column;
   return {warp.sine * right + warp.cosine * down + (last_row << 30),
           warp.cosine * right - warp.sine * down + (last_column << 30)};
@@ -80,7 +80,7 @@ ROBOCACHE_HD int64_t unwarped_offset(const TransformParams& p, const Warp& warp,
   return row * p.out[1] + column;
 }
 
-// The same of the pixel that contains the position from which (y, x) comes.
+// Returns the same offset for the pixel that contains the position from which (y, x) comes.
 ROBOCACHE_HD int64_t nearest_unwarped_offset(const TransformParams& p, const Warp& warp, int32_t y, int32_t x) {
   if (!warp.turned) return unwarped_offset(p, warp, y, x);
   const WarpedFrom from = warped_from(p, warp, y, x);
@@ -88,8 +88,8 @@ ROBOCACHE_HD int64_t nearest_unwarped_offset(const TransformParams& p, const War
   return unwarped_offset(p, warp, (from.row + kHalf) >> 31, (from.column + kHalf) >> 31);
 }
 
-// Computes pixel (y, x) of the warped frame from `image` [H, W, C]: bilinear in steps of 2^-16 of a pixel, with black
-// outside the frame.
+// Computes pixel (y, x) of the warped frame from `image` [H, W, C]: bilinear, with positions in steps of 2^-16 of a
+// pixel, and black outside the frame.
 ROBOCACHE_HD void warped_pixel(const TransformParams& p, const Warp& warp, const uint8_t* image, int32_t y, int32_t x,
                                uint8_t* pixel) {
   if (!warp.turned || p.interpolation == ImageInterpolation::kNearest) {
@@ -169,7 +169,7 @@ ROBOCACHE_HD double exponential(double x) {
 
 // A Gaussian times 2^15, rounded.
 struct BlurWeights {
-  int32_t of[kMostBlurReach + 1];  // by distance
+  int32_t of[kMostBlurReach + 1];  // weight by distance
   int32_t sum;                     // of both sides
 };
 
@@ -185,10 +185,10 @@ ROBOCACHE_HD BlurWeights blur_weights(const TransformParams& p, const ImageDraw&
   return weights;
 }
 
-// An index beyond an end is that of the pixel as far inside it.
+// Mirrors an index beyond an end: that many pixels inside the end instead.
 ROBOCACHE_HD int32_t reflected(int32_t i, int32_t count) { return i < 0 ? -i : i < count ? i : 2 * count - 2 - i; }
 
-// Sums are of whole numbers below 2^53.
+// `sum` is a whole number below 2^53.
 ROBOCACHE_HD uint8_t blurred(const BlurWeights& weights, double sum) {
   return rounded_mean(sum, static_cast<double>(weights.sum) * weights.sum);
 }
@@ -196,10 +196,10 @@ ROBOCACHE_HD uint8_t blurred(const BlurWeights& weights, double sum) {
 // ---- Erasing ----
 
 struct ErasedPart {
-  int32_t first[2], size[2];  // of rows and columns; 0 where nothing is erased
+  int32_t first[2], size[2];  // in rows and columns; a size of 0 erases nothing
 };
 
-// As torchvision's RandomErasing: of ten rectangles the first that is smaller than the frame.
+// As torchvision's RandomErasing: draws up to ten rectangles and takes the first that is smaller than the frame.
 ROBOCACHE_HD ErasedPart erased_part(const TransformParams& p, const ImageDraw& draw, int64_t step) {
   const FrameDraws draws = frame_draws(p, draw, step);
   if (!(p.erase > 0) || draws.number(DrawnFor::kErase, {0, 1}) >= p.erase) return {};
@@ -220,7 +220,7 @@ ROBOCACHE_HD ErasedPart erased_part(const TransformParams& p, const ImageDraw& d
   return {};
 }
 
-// The offset in an output frame of channel c of a pixel.
+// Returns the offset of channel c of a pixel in an output frame.
 ROBOCACHE_HD int64_t out_offset(const TransformParams& p, int32_t y, int32_t x, int c) {
   const int64_t pixel = int64_t{y} * p.out[1] + x;
   return p.layout == ImageLayout::kChw ? c * (int64_t{p.out[0]} * p.out[1]) + pixel : pixel * p.channels + c;

@@ -1,14 +1,14 @@
 // Converts one frame between its file and its pixels, on the calling thread. image/frames.hpp handles many frames on
 // all threads.
 //
-// A decoded JPEG has exactly libjpeg-turbo's pixels: the integer "islow" inverse DCT, the "fancy" upsampling, the
+// A decoded JPEG has exactly libjpeg-turbo's pixels: its integer inverse DCT "islow", its upsampling "fancy", its
 // conversion to RGB. Grey stays one channel. An Exif orientation is not applied, because robots' cameras do not turn.
 // CMYK and YCCK are refused. A PNG gives uint8, or uint16 if it has 16 bits. Grey of 1, 2 and 4 bits is scaled to
 // 0..255. Palettes become RGB. An alpha channel is dropped if the frame is opaque, otherwise the frame is refused.
 //
-// Nothing is repaired: a frame that its decoder finds truncated or damaged is refused, never returned with grey rows.
-// With any bytes, these functions do not read outside the blob or crash, and they allocate at most in proportion to its
-// length and to the expected frame.
+// Nothing is repaired: if the decoder finds a frame truncated or damaged, the frame is refused, never returned with
+// grey rows. Whatever the bytes are, these functions do not crash or read outside the blob. They allocate memory at
+// most in proportion to the blob's length and to the expected frame.
 //
 // FrameError describes the fault and, for a damaged frame, the byte near it.
 #pragma once
@@ -27,12 +27,12 @@ namespace robocache {
 Codec codec_of(std::span<const uint8_t> blob);
 
 // Returns the shape of the decoded frame, from the header; reads about a hundred bytes. Throws FrameError for a bad
-// header, for frames refused above, for sides of 0 or beyond kMaxFrameSide, and for more pixels than so few bytes can
-// hold. So memory of this shape may be allocated even for an untrusted file. Throws ArgumentError for kRaw.
+// header, for frames refused above, for sides of 0 or beyond kMaxFrameSide, and for more pixels than the file's bytes
+// can hold. So a caller may allocate memory of this shape even for an untrusted file. Throws ArgumentError for kRaw.
 FrameShape frame_shape(Codec codec, std::span<const uint8_t> blob);
 
-// Decodes into `out`, which has expected.bytes(). kRaw copies. Throws FrameError, also if the frame does not have the
-// `expected` shape; the content of `out` is then undefined.
+// Decodes into `out`, memory of expected.bytes() bytes. kRaw copies. Throws FrameError, also if the frame does not have
+// the `expected` shape; the content of `out` is then undefined.
 void decode_frame(Codec codec, std::span<const uint8_t> blob, const FrameShape& expected, void* out);
 
 enum class Subsampling : uint8_t {

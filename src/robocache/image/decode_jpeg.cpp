@@ -31,7 +31,7 @@ void check_files(const TensorView& blobs, const TensorView& offsets) {
   check_device(offsets, "offsets", blobs.device, {}, "blobs");
 }
 
-// The elements of a contiguous tensor, in host memory.
+// Gives the host the elements of a contiguous tensor on any device.
 template <class T>
 class OnHost {
  public:

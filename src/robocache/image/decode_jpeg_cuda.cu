@@ -13,8 +13,8 @@ namespace {
 
 constexpr unsigned kScanThreads = 64;
 constexpr unsigned kWarp = 32;
-// The bytes of a warp's segments are copied to shared memory together. Bitwise reads from global memory would wait for
-// the first byte of every sector.
+// The bytes of a warp's segments are copied to shared memory together. Reading bit by bit from global memory would wait
+// for the first byte of every sector.
 constexpr uint32_t kStagedWords = kWarp * 56;
 
 // The coefficients of one block for each thread, with 8 of them (16 bytes) side by side.
@@ -56,7 +56,7 @@ __device__ const JpegFrame* frame_at(const DecodeJpegParams& p, int64_t output) 
 }
 
 // Copies the words of the warp's segments to `staged`, lane after lane. Returns the address of this lane's words: in
-// `staged`, or their original address if there is no room.
+// `staged`, or the original one if `staged` is too small.
 __device__ const uint32_t* stage(const uint32_t* words, uint32_t count, uint32_t* staged) {
   constexpr unsigned kAll = 0xffffffffu;
   const unsigned lane = threadIdx.x % kWarp;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kColorThreads)
     if (damaged) report_damage(p, output);
   }
 
-  // It is shifted like `out`, so that vectors of 16 bytes are aligned in both.
+  // `pixels` has the alignment of `out`, so that vectors of 16 bytes are aligned in both.
   const auto shift = static_cast<int32_t>(reinterpret_cast<uintptr_t>(out) % sizeof(uint4));
   uint8_t* const pixels = reinterpret_cast<uint8_t*>(shared) + shift;
   if (frame == nullptr || damaged) {
@@ -217,8 +217,8 @@ __global__ void __launch_bounds__(kColorThreads)
 
 // ---- Copying words from host memory, a frame per warp ---------------------------------------------------------------
 
-// So few that a block fits on a multiprocessor beside those of scan_segments. Together they keep the link busy. More
-// loads in flight would delay the decoding that runs at the same time.
+// There are few blocks, so each fits on a multiprocessor beside blocks of scan_segments. Together they keep the link
+// busy. More loads in flight would delay the decoding that runs at the same time.
 constexpr unsigned kFetchBlocks = 24;
 constexpr unsigned kFetchThreads = 128;
 constexpr unsigned kFetchLoads = 4;  // loads of 16 bytes, in flight per thread

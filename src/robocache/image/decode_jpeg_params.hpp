@@ -1,5 +1,5 @@
-// JPEG frames in the form that a kernel decodes, as plain C structs. Files can express the same thing in several ways;
-// here there is one.
+// JPEG frames in the form that a kernel decodes, as plain C structs. Files can code the same frame in several ways; a
+// kernel reads only this one:
 //
 // Baseline sequential Huffman coding, 8 bits, one interleaved scan: grey, or Y, Cb, Cr with chroma at full size, at
 // half the width, or at half of both. Restart markers divide the entropy-coded bytes into segments that are decoded
@@ -19,7 +19,7 @@ inline constexpr int32_t kJpegFirstBits = 10;
 // index in the block (`advance`: 1 plus the run of zeros before the coefficient; 64 at the end of a block, which is
 // beyond every index). An entry is advance << 9 | size << 5 | bits of code and coefficient; 0 means no code.
 struct JpegHuffman {
-  uint16_t first[1 << kJpegFirstBits];  // by the next bits; 0 if the code is longer or does not exist
+  uint16_t first[1 << kJpegFirstBits];  // indexed by the next bits; 0 if the code is longer or does not exist
   // For a longer code with the next 16 bits c, long_code <= c < long_end, the entry is long_entries[long_begin + c -
   // long_code]. Other c have no code.
   uint32_t long_code;
@@ -40,12 +40,12 @@ ROBOCACHE_HD uint32_t entry_bits(uint32_t entry) { return entry & 31; }  // of c
 ROBOCACHE_HD uint32_t entry_size(uint32_t entry) { return entry >> 5 & 15; }
 ROBOCACHE_HD uint32_t entry_advance(uint32_t entry) { return entry >> 9; }
 
-// The tables, which frames of one camera nearly always share.
+// The tables of a frame. Frames of one camera nearly always share them.
 struct alignas(16) JpegTables {
   JpegHuffman dc[2];
   JpegHuffman ac[2];
-  uint16_t quantisation[3][64];  // of each component, in zigzag order
-  uint8_t dc_of[4];              // of each component: the index in dc and ac
+  uint16_t quantisation[3][64];  // for each component, in zigzag order
+  uint8_t dc_of[4];              // for each component: the index in dc and ac
   uint8_t ac_of[4];
   uint8_t padding[8];
 };
@@ -55,7 +55,7 @@ struct JpegFrame {
   int64_t words;     // offset of its entropy-coded bits in JpegFrames::words, a multiple of 4
   int64_t segments;  // offset of its segments in JpegFrames::segments
   int32_t segment_count;
-  int32_t segment_mcus;  // of each segment except the last
+  int32_t segment_mcus;  // MCUs in each segment except the last
   int32_t tables;
   int32_t luma_across, luma_down;  // luma samples per chroma sample: 1 and 1, 2 and 1, or 2 and 2
   int32_t padding;
@@ -86,8 +86,8 @@ ROBOCACHE_HD JpegPlanes jpeg_planes(const JpegFrame& frame, int32_t height, int3
   return planes;
 }
 
-// The number of damaged frames so far, and the row of one of them. It is in pinned memory, so the host can read it at
-// any time.
+// The number of damaged frames so far, and the row of one of them. The struct is in pinned memory, so the host can read
+// it at any time.
 struct JpegDamage {
   int64_t frames;
   int64_t row;
@@ -107,18 +107,18 @@ struct DecodeJpegParams {
   bool one_table;         // all frames share the tables
   int64_t plane_bytes;    // for any one frame; a multiple of 256
 
-  const int64_t* rows;  // [count] the frame's index, counted from first_row; black if it is below or past the last
+  const int64_t* rows;  // [count] the frame's index plus first_row; black if there is no such frame
   int64_t first_row;
   bool in_order;       // frame i of the batch is frames[i], if rows[i] is a valid frame
-  bool leaves_others;  // leaves `out` unchanged if there is no such frame, instead of making it black
+  bool leaves_others;  // whether `out` stays unchanged where there is no such frame, instead of becoming black
   int64_t count;
   uint8_t* out;       // [count, height, width, channels], dense
   int32_t* status;    // [count] 1 if the entropy-coded data is damaged and the frame is black, else 0; may be null
-  JpegDamage* found;  // counts over all calls; may be null
-  bool* is_pad;       // [count] set to true where status would be 1; may be null
+  JpegDamage* found;  // counts damaged frames over all calls; may be null
+  bool* is_pad;       // [count] set to true for a damaged frame; may be null
   uint8_t* planes;    // [count, plane_bytes]
   uint8_t* damage;    // [count, most_segments]
-  uint32_t* fetched;  // for fetch_jpegs only: the memory that becomes `words`, by words_stride
+  uint32_t* fetched;  // for fetch_jpegs only: the memory to fill, laid out by words_stride
 };
 
 }  // namespace robocache

@@ -12,7 +12,7 @@
 namespace robocache {
 namespace {
 
-// The most bytes of decoded frames that all threads hold together. Large frames use fewer threads.
+// The most bytes of decoded frames that all threads together hold. Large frames use fewer threads.
 constexpr int64_t kPixelsAtOnce = 256 << 20;
 
 // Joins the files, one after another.

@@ -18,7 +18,8 @@ struct EncodedFrames {
   FrameShape shape;
   std::vector<uint8_t> bytes;                // the files, one after another
   std::vector<int64_t> offsets;              // [frames + 1]: frame i is bytes [offsets[i], offsets[i + 1])
-  std::map<std::string, int64_t> reencoded;  // from take_frames: the reasons for encoding JPEGs again, and how many
+  std::map<std::string, int64_t> reencoded;  // from take_frames: each reason for encoding JPEGs again, and its number
+                                             // of files
 };
 
 // Encodes `count` frames of one shape, contiguous in `pixels`, as JPEG or PNG. Throws ArgumentError as encode_frame
@@ -30,8 +31,8 @@ EncodedFrames encode_frames(Codec codec, const void* pixels, int64_t count, cons
 std::span<const uint8_t> blob_at(std::span<const uint8_t> bytes, std::span<const int64_t> offsets, int64_t row);
 
 // Calls body(i) for each of `count` frames, which take `frame_bytes` each when decoded. It uses all threads, or fewer
-// if the frames of all threads would fill the memory. If bodies throw FrameError, it throws that of the first frame as
-// "frames[7]: ...", or with the text of `name`.
+// if the frames of all threads would fill the memory. If bodies throw FrameError, it throws the error of the first such
+// frame, prefixed with "frames[7]" or with `name(i)`.
 void for_each_frame(int64_t count, const std::function<void(int64_t i)>& body,
                     const std::function<std::string(int64_t i)>& name = nullptr, int64_t frame_bytes = 0);
 
@@ -40,9 +41,9 @@ void for_each_frame(int64_t count, const std::function<void(int64_t i)>& body,
 // "frames[7]: ...".
 EncodedFrames take_frames(std::span<const uint8_t> bytes, std::span<const int64_t> offsets);
 
-// Decodes frame rows[i] to out[i]; each takes shape.bytes(). `offsets` is empty for kRaw, where every row has
-// shape.bytes(). Throws ArgumentError for a row that does not exist or offsets that do not fit `bytes`, and FrameError
-// that names the row of a bad frame: "row 7: ...".
+// Decodes frame rows[i] to out[i]; each output takes shape.bytes(). For kRaw `offsets` is empty, and each frame in
+// `bytes` takes shape.bytes() too. Throws ArgumentError for a row that does not exist or offsets that do not fit
+// `bytes`, and FrameError that names the row of a bad frame: "row 7: ...".
 void decode_frames(Codec codec, std::span<const uint8_t> bytes, std::span<const int64_t> offsets,
                    const FrameShape& shape, std::span<const int64_t> rows, void* out);
 

@@ -1,10 +1,10 @@
 // An ImageTransform as an operation on tensors.
 //
 // `frames` is [N, H, W, C] uint8 with C 1 or 3, or depth [N, H, W, 1]: uint16 with unit_m, or float32. It is
-// contiguous, on the CPU or a CUDA device. `rows` is int64 [B] or [B, T], contiguous, on the same device: the index of
-// each output's frame; a negative index gives black. Without rows, each frame gives one output and B = N. The output is
-// [B, (T,) C, h, w] or [B, (T,) h, w, C], of the options' dtype. A row of N or more is refused on the CPU and black on
-// CUDA.
+// contiguous, on the CPU or a CUDA device. `rows` is int64 [B] or [B, T], contiguous, on the same device. It holds the
+// index of each output's frame; a negative index gives black. Without rows, each frame gives one output and B = N. The
+// output is [B, (T,) C, h, w] or [B, (T,) h, w, C], of the options' dtype. An index of N or more is refused on the CPU
+// and gives black on CUDA.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ class ImageBatch {
 
   const TensorView& output() const { return output_; }  // without memory
 
-  // On a CUDA device; 0 on the CPU.
+  // Needed on a CUDA device; 0 on the CPU.
   int64_t workspace_bytes() const { return frames_.device.is_cuda() ? transform_.workspace_bytes(count_ * steps_) : 0; }
 
   // Sample b of B has the draw first.sample + b. `out` is contiguous and does not overlap an input; `workspace` has

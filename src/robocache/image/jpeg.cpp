@@ -23,8 +23,8 @@
 namespace robocache {
 namespace {
 
-// The messages are our own, because linking the archive's jerror.o is possible only for executables: it prints to
-// stderr.
+// libjpeg's messages, repeated here. The archive's jerror.o has them too, but it refers to stderr, so it links only
+// into executables.
 constexpr const char* kMessages[] = {
 #define JVERSION ""  // from jversion.h, which is not installed; only two messages use it, and no error has them
 #define JCOPYRIGHT_SHORT ""
@@ -36,8 +36,8 @@ constexpr const char* kMessages[] = {
 // about ten.
 constexpr int kMaxScans = 100;
 
-// A block of 8 x 8 takes at least two bits, or one a scan in a progressive file. Arithmetic coding of one flat colour
-// may take less.
+// A block of 8 x 8 pixels takes at least two bits, in a progressive file one bit per scan. Arithmetic coding of one
+// flat colour may take less.
 constexpr int64_t kMaxBlocksPerByte = 16;
 
 constexpr int kReencodeQuality = 95;
@@ -190,7 +190,7 @@ class Sink {
   Sink(const Sink&) = delete;
   Sink& operator=(const Sink&) = delete;
 
-  // Creates `info` and runs `calls`, which write the whole file. Returns whether libjpeg succeeded.
+  // Creates `info` and runs `calls`, which write the whole file. Returns whether all calls succeeded.
   template <class Calls>
   bool writes(const Calls& calls) {
     return failure_.passes([&] {
@@ -214,7 +214,7 @@ class Sink {
     Sink* sink = nullptr;
   };
 
-  // Doubles the buffer, which is full. It reports failure to libjpeg, since no C++ exception may pass through libjpeg.
+  // Doubles the full buffer. It reports a failure to libjpeg, because no C++ exception may pass through libjpeg.
   static void grow(j_compress_ptr compress) {
     Sink& sink = *reinterpret_cast<Destination*>(compress->dest)->sink;
     const size_t size = sink.size_ == 0 ? size_t{32} << 10 : 2 * sink.size_;
@@ -305,8 +305,8 @@ bool have_codes(std::span<const JBLOCK> blocks) {
          *std::max_element(most.begin() + 1, most.end()) <= 1023;
 }
 
-// Returns why the coefficients cannot be kept, or "". They must have been read. Throws FrameError if decoders differ on
-// them.
+// Returns why the coefficients cannot be kept, or "". The coefficients must have been read. Throws FrameError if
+// decoders give different pixels for them.
 std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficients) {
   jpeg_decompress_struct& info = source->info;
   for (int i = 0; i < info.num_components; ++i) {
@@ -344,7 +344,7 @@ std::string obstacle_in_coefficients(Source* source, jvirt_barray_ptr* coefficie
   return has_codes ? "" : "its coefficients are larger than baseline's";
 }
 
-// Copies the sampling factors in their lowest terms, which are equivalent.
+// Copies the sampling factors divided by their common factor, which keeps their meaning.
 void copy_sampling(const jpeg_decompress_struct& from, jpeg_compress_struct* to) {
   const jpeg_component_info& finest = from.comp_info[0];
   const jpeg_component_info& coarsest = from.comp_info[from.num_components - 1];

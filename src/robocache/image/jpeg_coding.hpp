@@ -67,8 +67,8 @@ struct HuffmanCodes {
   std::array<uint8_t, 256> symbols{};
   bool defined = false;
 
-  // Calls take(symbol, code, length) for each symbol. The code is in the upper bits of 16. Codes that do not fit are
-  // skipped.
+  // Calls take(symbol, code, length) for each symbol. The code is in the upper bits of a 16-bit number. Codes that do
+  // not fit are skipped.
   template <class Take>
   void for_each(const Take& take) const {
     uint32_t code = 0;

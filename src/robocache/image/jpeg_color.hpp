@@ -27,7 +27,7 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
     for (int i = 0; i < kJpegRun; ++i) out[i] = packed_uint8(words, i) - 128;
     return;
   }
-  // A pixel is 3/4 of its own sample and 1/4 of the next nearest one, in each direction. At the edges both are the same
+  // In each direction a pixel is 3/4 of its own sample and 1/4 of the next nearest one. At an edge the two are the same
   // sample. libjpeg-turbo repeats samples if a row has only one or two.
   const bool repeat = planes.chroma_width <= 2;
   const bool two_down = frame.luma_down == 2;
@@ -62,7 +62,7 @@ ROBOCACHE_HD void jpeg_chroma_run(const uint8_t* plane, const JpegFrame& frame, 
     for (int i = 0; i < 4; ++i) out[2 * i] = out[2 * i + 1] = (two_down ? sums[i + 1] / 4 : sums[i + 1]) - 128;
     return;
   }
-  // Halves are rounded up and down alternately.
+  // Halves are rounded up in one column and down in the next.
   const int shift = two_down ? 4 : 2;
   const int32_t left_bias = (two_down ? 8 : 1) - (128 << shift);
   const int32_t right_bias = (two_down ? 7 : 2) - (128 << shift);
@@ -95,8 +95,8 @@ ROBOCACHE_HD uint32_t packed_halves(uint32_t word) {
 #endif
 }
 
-// Computes both chroma components at half size in both directions, like jpeg_chroma_run. All loads come first, so they
-// overlap. No branch depends on the frame.
+// Computes both chroma components at half size in both directions, like jpeg_chroma_run. All loads come first, so that
+// they overlap. No branch depends on the frame.
 ROBOCACHE_HD void jpeg_halved_chroma_run(const uint8_t* chroma, const JpegPlanes& planes, int32_t y, int32_t x,
                                          int32_t (&blue)[kJpegRun], int32_t (&red)[kJpegRun]) {
   const int32_t row = y / 2, first = x / 2;

@@ -40,9 +40,9 @@ class JpegFile {
   int32_t height = 0, width = 0, channels = 0;
   JpegFrame frame{};
 
-  // Checks the markers of the entropy-coded data, and removes them and the stuffing. Writes whole words to `words` and
-  // the offsets of the segments to `begins` [segment_count + 1]. Returns the number of bytes. With null pointers it
-  // only counts.
+  // Checks the markers of the entropy-coded data, and removes the markers and the stuffing. Writes whole words to
+  // `words` and the offsets of the segments to `begins` [segment_count + 1]. Returns the number of bytes. With null
+  // pointers it only counts.
   int64_t strip_scan(uint32_t* words, uint32_t* begins) const {
     auto* const to = reinterpret_cast<uint8_t*>(words);
     int64_t bytes = 0;
@@ -287,7 +287,7 @@ class JpegFile {
   bool quantisation_defined_[4]{};
 };
 
-// The distinct look-up tables.
+// The distinct look-up tables of all files.
 class TableSet {
  public:
   // Returns the index of a file's tables. Any number of threads may call it.
@@ -309,7 +309,7 @@ class TableSet {
 
 int64_t multiple_of_16(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 
-// A segment has at least one MCU of at least 8 x 8 pixels.
+// Returns the most segments of a frame: a segment has at least one MCU, of at least 8 x 8 pixels.
 int64_t most_segments_of(const FrameShape& shape) { return ((shape.height + 7) / 8) * ((shape.width + 7) / 8); }
 
 }  // namespace
@@ -377,7 +377,7 @@ void append_frames(JpegFrames& all, JpegFrames piece, int64_t words) {
   all.channels = piece.channels;
   all.most_segments = std::max(all.most_segments, piece.most_segments);
   all.plane_bytes = std::max(all.plane_bytes, piece.plane_bytes);
-  // The offset of the longer codes does not distinguish tables.
+  // Equal tables may keep their longer codes at different offsets.
   const auto same_codes = [&](const JpegHuffman& a, const JpegHuffman& b) {
     const auto longer = a.long_end - a.long_code;
     return std::ranges::equal(a.first, b.first) && a.long_code == b.long_code && a.long_end == b.long_end &&

@@ -17,8 +17,8 @@ namespace robocache {
 struct JpegFrames {
   int32_t height = 0, width = 0, channels = 0;  // of every frame; channels is 1 (grey) or 3 (RGB)
   std::vector<uint32_t> words;                  // entropy-coded bits, from the highest bit of a word down
-  // of each frame, segment_count + 1 offsets: where each segment begins, and where the last one ends, in bytes from the
-  // frame's first
+  // for each frame segment_count + 1 offsets, in bytes from the frame's first byte: the begin of each segment, and the
+  // end of the last one
   std::vector<uint32_t> segments;
   std::vector<JpegFrame> frames;
   std::vector<JpegTables> tables;  // distinct ones
@@ -38,8 +38,8 @@ JpegFrames prepare_jpeg_frames(std::span<const uint8_t> blobs, std::span<const i
                                std::span<const int64_t> rows,
                                const std::function<std::string(int64_t i)>& name = nullptr);
 
-// Appends the frames of `piece`, but not their words: the caller stores these after `words` earlier ones. Equal tables
-// are kept once. All frames have one size.
+// Appends the frames of `piece`, but not their words: the caller stores these after the first `words` words. Equal
+// tables are kept once. All frames have one size.
 void append_frames(JpegFrames& all, JpegFrames piece, int64_t words);
 
 // The frames of one batch, prepared in one piece of memory, which takes one copy to a device. It is an array of
@@ -59,7 +59,7 @@ using RefuseFile = std::function<void(int64_t i, const FrameError& error)>;
 
 // Prepares frame i from a file of file_bytes[i] bytes, or no frame if that is 0. read(i, memory) returns the file's
 // bytes, in `memory` or elsewhere. refuse(i, why) is called for a file that prepare_jpeg_frames would refuse, and may
-// throw. All threads call both. `memory` is 16-byte aligned and has packed_jpegs_bytes.
+// throw. All threads call both functions. `memory` is 16-byte aligned and has packed_jpegs_bytes() bytes.
 PackedJpegs pack_jpegs(const FrameShape& shape, std::span<const int64_t> file_bytes, const ReadFile& read,
                        const RefuseFile& refuse, void* memory);
 

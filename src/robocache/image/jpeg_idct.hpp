@@ -20,7 +20,7 @@ constexpr int zigzag_index(int row, int column) {
                       : 64 - (15 - diagonal) * (16 - diagonal) / 2 + along - (diagonal - 7);
 }
 
-// Clamps both to int16, with `low` in the lower half.
+// Packs both numbers, clamped to int16, with `low` in the lower half.
 ROBOCACHE_HD uint32_t pack_int16(int32_t low, int32_t high) {
 #ifdef __CUDA_ARCH__
   uint32_t packed;
@@ -34,7 +34,7 @@ ROBOCACHE_HD uint32_t pack_int16(int32_t low, int32_t high) {
 #endif
 }
 
-// Clamps all four to [0, 255]; the first is the lowest byte.
+// Packs the four numbers, clamped to [0, 255]; `a` is the lowest byte.
 ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
 #ifdef __CUDA_ARCH__
   uint32_t upper, packed;
@@ -47,8 +47,8 @@ ROBOCACHE_HD uint32_t pack_uint8(int32_t a, int32_t b, int32_t c, int32_t d) {
 #endif
 }
 
-// Computes the inverse DCT of eight values, unscaled: the results are multiplied by 2^13 and by the square root of 8,
-// and include `bias`. Int is int32_t or int64_t. The arithmetic is unsigned, because damaged data may overflow.
+// Computes the inverse DCT of eight values, unscaled: the results are too large by the factor 2^13 * sqrt(8), and
+// include `bias`. Int is int32_t or int64_t. The arithmetic is unsigned, because damaged data may overflow.
 template <class Int>
 ROBOCACHE_HD void inverse_dct_of_8(const Int (&x)[8], Int bias, Int (&out)[8]) {
   using Word = std::make_unsigned_t<Int>;
@@ -93,7 +93,7 @@ ROBOCACHE_HD void inverse_dct_of_column(const uint32_t (&packed)[32], int32_t (&
       packed_int16<zigzag_index(4, kColumn)>(packed), packed_int16<zigzag_index(5, kColumn)>(packed),
       packed_int16<zigzag_index(6, kColumn)>(packed), packed_int16<zigzag_index(7, kColumn)>(packed)};
   inverse_dct_of_8(column, 1 << 10, out);
-  // keeps two more bits than samples have, times the square root of 8
+  // keeps two bits more than samples have, and the factor sqrt(8)
   for (int row = 0; row < 8; ++row) out[row] >>= 11;
 }
 

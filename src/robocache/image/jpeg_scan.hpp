@@ -41,7 +41,7 @@ class JpegBits {
     high_ = crossed ? low_ : high_;
     low_ = crossed ? ahead_ : low_;
     used_ %= 32;
-    // Loads a word before it is needed. A branch here would wait for the word.
+    // Loads a word ahead of its use. A branch here would wait for the word.
 #ifdef __CUDA_ARCH__
     asm volatile("{ .reg .pred crossed; setp.ne.u32 crossed, %1, 0; @crossed ld.u32 %0, [%2]; }"
                  : "+r"(ahead_)
@@ -52,7 +52,7 @@ class JpegBits {
     next_ += crossed;
   }
 
-  // Whether more bits were read than there are; exact up to a word.
+  // Whether more bits were read than the segment has; exact to within a word.
   ROBOCACHE_HD bool overrun() const { return next_ > word_count_ + kHeld; }
 
   // Whether all bytes were read, and no bit beyond them.
@@ -81,8 +81,8 @@ class JpegBits {
   uint32_t used_;  // bits of high_ that were read: less than 32
 };
 
-// Returns the coefficient of `size` bits that follows the code. With a leading 0 it is negative, in one's complement;
-// with size 0 it is 0.
+// Returns the coefficient that follows the code in `size` bits. A leading 0 means a negative number in one's
+// complement; size 0 means 0.
 ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
   const uint32_t size = entry_size(entry);
   const uint32_t value = bits << (entry_bits(entry) - size);
@@ -91,9 +91,9 @@ ROBOCACHE_HD int32_t jpeg_coefficient(uint32_t entry, uint32_t bits) {
   return static_cast<int32_t>(magnitude - complement);
 }
 
-// Decodes and dequantises a block. Calls coefficients.set(index in zigzag order, value) for values other than 0, cut to
-// 16 bits as in libjpeg-turbo. `prediction` is the component's last DC coefficient. Returns false if a code does not
-// exist or if there are more than 64 coefficients.
+// Decodes and dequantises a block. Calls coefficients.set(index in zigzag order, value) for values other than 0,
+// truncated to 16 bits as in libjpeg-turbo. `prediction` is the component's last DC coefficient. Returns false if a
+// code does not exist or if there are more than 64 coefficients.
 template <class Coefficients>
 ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const JpegHuffman& ac,
                                     const uint16_t* long_entries, const uint16_t* quantisation, uint32_t& prediction,
@@ -126,9 +126,8 @@ ROBOCACHE_HD bool decode_jpeg_block(JpegBits& bits, const JpegHuffman& dc, const
   return entry != 0 && (index <= 64 || entry_size(entry) == 0);
 }
 
-// Decodes segment `segment` of a frame into its planes. `coefficients` is zero at first. It has set(), and
-// take(uint32_t (&words)[32]), which returns two coefficients per word and resets them to 0. Returns false if the data
-// is damaged.
+// Decodes segment `segment` of a frame into its planes. `coefficients` is zero at first. It has set() and take(uint32_t
+// (&words)[32]), which writes two coefficients per word and resets all to 0. Returns false if the data is damaged.
 template <class Coefficients>
 ROBOCACHE_HD bool decode_jpeg_segment(const JpegFrame& frame, const JpegPlanes& planes, const JpegTables& tables,
                                       const uint16_t* long_entries, int32_t channels, int32_t segment,

@@ -64,7 +64,7 @@ struct Read {
     if (sides.size() != 2) refuse_as("(height, width) in pixels");
     value = {sides[0], sides[1]};
   }
-  // A single number x means a range of x around the neutral value, or [x, x] for an option that has none.
+  // A single number x means a range of x around the neutral value, or [x, x] for an option without a neutral value.
   void to(std::optional<ImageRange>& value) const {
     constexpr const char* kExpected = "a number or (low, high)";
     if (json.is_array()) {
@@ -122,7 +122,7 @@ void check_size(const std::optional<ImageSize>& size, const std::string& name) {
          std::to_string(size->height), " and ", std::to_string(size->width));
 }
 
-// Checks the type of the values and how they are normalised.
+// Checks the output's dtype and its normalisation.
 void check_values(const ImageOptions& options, std::string_view of) {
   for (const double mean : options.mean) {
     if (!std::isfinite(static_cast<float>(mean))) refuse(of, "mean: expected finite numbers, got ", number_text(mean));

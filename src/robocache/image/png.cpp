@@ -40,7 +40,7 @@ struct Chunk {
   bool is_critical() const { return (type[0] & 0x20) == 0; }
 };
 
-// Returns the chunk at this offset after checking that it is complete and that its checksum is right.
+// Returns the chunk at this offset. Checks first that it is complete and that its checksum is right.
 Chunk chunk_at(std::span<const uint8_t> blob, size_t offset) {
   if (blob.size() - offset < 12) refuse_png(blob, "truncated in the head of a chunk", offset);
   const uint8_t* head = blob.data() + offset;
@@ -69,7 +69,7 @@ struct Header {
   FrameShape shape() const { return {height, width, channels(), depth == 16 ? DType::kUInt16 : DType::kUInt8}; }
 };
 
-// Every dx-th pixel from x0 on, of every dy-th row from y0 on.
+// The pixels x0, x0 + dx, ... of the rows y0, y0 + dy, ...
 struct Pass {
   uint32_t x0, y0, dx, dy;
 
@@ -134,7 +134,7 @@ struct Content {
 // Inflates `data`, which must be exactly one zlib stream. It begins at `offset` of the file.
 std::vector<uint8_t> inflate(std::span<const uint8_t> blob, std::span<const uint8_t> data, size_t offset,
                              size_t bytes) {
-  std::vector<uint8_t> rows(bytes + 1);  // the extra byte shows whether there is too much
+  std::vector<uint8_t> rows(bytes + 1);  // the extra byte shows whether the stream holds more
   uLongf inflated = rows.size();
   uLong consumed = data.size();
   const int code = uncompress2(rows.data(), &inflated, data.data(), &consumed);
@@ -193,8 +193,8 @@ uint8_t paeth(int left, int above, int corner) {
 
 constexpr int kLastFilter = 4;
 
-// Reverses filter `kind` of a row of `bytes`, in place. `step` is the bytes of a pixel, at least 1. `above` is the row
-// before, or zeros. Returns false if there is no such filter.
+// Reverses filter `kind` of a row of `bytes`, in place. `step` is the bytes of a pixel, at least 1. `above` is the
+// previous row, or zeros. Returns false if there is no such filter.
 bool unfilter(int kind, uint8_t* row, const uint8_t* above, size_t bytes, size_t step) {
   const size_t first = std::min(step, bytes);
   switch (kind) {
@@ -221,8 +221,8 @@ bool unfilter(int kind, uint8_t* row, const uint8_t* above, size_t bytes, size_t
   }
 }
 
-// Writes one row's pixels to `out`, which has the header's shape, with `step` pixels from one to the next. Returns what
-// is wrong, or null.
+// Writes one row's pixels to `out`, which has the header's shape; neighbouring pixels are `step` pixels apart. Returns
+// the fault, or null.
 const char* place_row(const Header& header, const std::vector<uint8_t>& palette, const uint8_t* row, size_t pixels,
                       uint8_t* out, size_t step) {
   const auto channels = static_cast<size_t>(header.channels());
@@ -268,7 +268,7 @@ void read_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, u
   const FrameShape shape = header.shape();
   if (shape != expected) throw FrameError("PNG: expected " + expected.describe() + ", got " + shape.describe());
   Content content = read_content(blob, header);
-  // In grey and RGB every value is a valid pixel; in the other kinds some are refused.
+  // In grey and RGB every value is a valid pixel; in the other kinds some values are refused.
   std::vector<uint8_t> unwanted;
   if (out == nullptr && header.color != kGray && header.color != kRgb) {
     unwanted.resize(static_cast<size_t>(shape.bytes()));
@@ -314,7 +314,8 @@ std::vector<uint8_t> encode_png_frame(const void* pixels, const FrameShape& shap
   const size_t step = static_cast<size_t>(shape.channels) * sample_bytes;
   const size_t bytes = static_cast<size_t>(shape.width) * step;
 
-  // Each row stores the difference from its left neighbours (1) or from the row above (2), whichever is smaller.
+  // Each row stores the differences from the pixels on the left (filter 1) or from the row above (filter 2), whichever
+  // are smaller.
   std::vector<uint8_t> filtered(rows * (1 + bytes));
   std::vector<uint8_t> row(bytes), above(bytes), by_left(bytes), by_above(bytes);
   const auto cost = [](const std::vector<uint8_t>& left_over) {

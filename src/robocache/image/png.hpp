@@ -14,7 +14,8 @@ FrameShape png_shape(std::span<const uint8_t> blob);
 // Throws FrameError if the header has another shape than `expected`.
 void decode_png_frame(std::span<const uint8_t> blob, const FrameShape& expected, void* out);
 
-// Throws what decode_png_frame would throw, but is faster: it makes no pixels if any value is valid.
+// Throws what decode_png_frame would throw, but is faster: for kinds of pixels in which every value is valid, it makes
+// no pixels.
 void check_png_frame(std::span<const uint8_t> blob, const FrameShape& expected);
 
 // Takes uint8 and uint16.

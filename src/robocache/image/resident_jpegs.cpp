@@ -48,7 +48,7 @@ void launch(DecodeJpegParams params, const JpegMarks& marks, void* workspace, De
   check_cuda(launch(&params, device.index, stream.handle), "decode_jpeg");
 }
 
-// For frames of a shape with any sampling.
+// Returns the arguments for frames of a shape, with any sampling.
 DecodeJpegParams params_of(const FrameShape& shape, int64_t count) {
   DecodeJpegParams params{};
   params.height = static_cast<int32_t>(shape.height);

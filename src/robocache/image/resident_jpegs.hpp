@@ -1,5 +1,5 @@
-// JPEG frames in memory that a CUDA device reads, decoded there in two kernels, any of them at any time. The first has
-// a thread for each segment (entropy coding, dequantisation, inverse DCT), the second upsamples chroma and converts
+// JPEG frames in memory that a CUDA device reads. It decodes any selection of them in two kernels. The first has a
+// thread for each segment (entropy coding, dequantisation, inverse DCT), the second upsamples chroma and converts
 // colours. The pixels are libjpeg-turbo's, bit for bit.
 #pragma once
 
@@ -14,10 +14,10 @@ namespace robocache {
 // Options beyond plain decoding.
 struct JpegMarks {
   int64_t first_row = 0;          // the row number of the first frame
-  bool leaves_others = false;     // leave `out` as it is for rows that are none of the frames
+  bool leaves_others = false;     // leave `out` unchanged for rows outside the frames
   bool* is_pad = nullptr;         // [count]: set to true if the frame is damaged; other elements stay as they are
   JpegDamage* found = nullptr;    // counts damaged frames, where the host can read it
-  const void* fetched = nullptr;  // what fetch() returned for the same rows, with this stride
+  const void* fetched = nullptr;  // the memory that fetch() filled for the same rows, with this stride
   int64_t fetched_stride = 0;
 };
 
@@ -32,7 +32,7 @@ class ResidentJpegs {
   // Takes frames whose words the caller keeps readable by the device's kernels as long as this object lives.
   ResidentJpegs(const JpegFrames& frames, const uint32_t* words, Device device);
 
-  // The memory of the tier that the frames take.
+  // Returns the bytes that the frames take in the memory of the tier.
   static int64_t bytes(const JpegFrames& frames) {
     return static_cast<int64_t>(frames.words.size() * sizeof(uint32_t));
   }
@@ -43,23 +43,23 @@ class ResidentJpegs {
   int32_t width() const { return params_.width; }
   int32_t channels() const { return params_.channels; }
 
-  // The size of the workspace for decoding `count` frames at once.
+  // Returns the size of the workspace for decoding `count` frames at once.
   int64_t workspace_bytes(int64_t count) const;
 
-  // The most bytes of entropy-coded data of a frame; a multiple of 16.
+  // Returns the most bytes of entropy-coded data of any frame; a multiple of 16.
   int64_t largest_data_bytes() const { return largest_data_bytes_; }
 
-  // Queues a copy of the entropy-coded data of frames rows[0..count), counted from `first_row`, to `to`. Frame i's
-  // begins at i * stride bytes; `stride` is a multiple of 16 and at least largest_data_bytes(). All memory is on the
-  // device, 16-byte aligned. Throws DeviceError.
+  // Queues a copy of the entropy-coded data of frames rows[0..count), counted from `first_row`, to `to`. The data of
+  // frame i begins at byte i * stride; `stride` is a multiple of 16 and at least largest_data_bytes(). All memory is on
+  // the device, 16-byte aligned. Throws DeviceError.
   void fetch(const int64_t* rows, int64_t count, int64_t first_row, void* to, int64_t stride, CudaStream stream) const;
 
   using Marks = JpegMarks;
 
-  // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row below the
-  // first or past the last frame is black. If the entropy-coded data of rows[i] is damaged, the frame is black and
-  // status[i], unless `status` is null, is 1; else 0. All memory is on the device; the workspace is aligned to 256
-  // bytes. Allocates nothing and waits for nothing. Throws DeviceError.
+  // Queues the decoding of frames rows[0..count) to `out`, uint8 [count, height, width, channels]. A row without a
+  // frame gives black. If the entropy-coded data of frame rows[i] is damaged, the output is black and status[i] becomes
+  // 1, else 0; `status` may be null. All memory is on the device; the workspace is aligned to 256 bytes. Allocates
+  // nothing and waits for nothing. Throws DeviceError.
   void decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace, CudaStream stream,
               const Marks& marks) const;
   void decode(const int64_t* rows, int64_t count, uint8_t* out, int32_t* status, void* workspace,
@@ -72,12 +72,12 @@ class ResidentJpegs {
   DeviceBuffer device_words_;
   PinnedBuffer pinned_words_;
   DeviceBuffer segments_, frames_, tables_, long_entries_;
-  DecodeJpegParams params_{};  // of every call, except for the arguments of decode()
+  DecodeJpegParams params_{};  // for every call, without the arguments of decode()
   int64_t largest_data_bytes_ = 0;
 };
 
-// The same for frames that a batch brings along: `memory` is a copy of what pack_jpegs made on the device, 256-byte
-// aligned. Frame i is black if rows[i] is below marks.first_row.
+// The same for frames that come with a batch: `memory` is a copy of pack_jpegs' memory on the device, 256-byte aligned.
+// Frame i is black if rows[i] is below marks.first_row.
 int64_t packed_jpegs_workspace_bytes(const FrameShape& shape, int64_t count);
 void decode_packed_jpegs(const PackedJpegs& packed, const void* memory, const FrameShape& shape, const int64_t* rows,
                          int64_t count, uint8_t* out, void* workspace, Device device, CudaStream stream,

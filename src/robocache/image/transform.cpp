@@ -30,7 +30,7 @@ void check_frame(const FrameShape& from, const std::optional<double>& unit_m, co
   if (from.dtype == DType::kUInt16 && !unit_m) {
     refuse(of, "unit_m: expected the metres of one unit of uint16 depth (0.001 for millimetres), got none");
   }
-  const bool is_metres = from.dtype == DType::kFloat32 && unit_m == 1;  // as caches of earlier versions say
+  const bool is_metres = from.dtype == DType::kFloat32 && unit_m == 1;  // as caches of earlier versions store it
   if (from.dtype != DType::kUInt16 && unit_m && !is_metres) {
     refuse(of, "unit_m: goes with uint16 depth, got ", from.describe());
   }
@@ -39,7 +39,7 @@ void check_frame(const FrameShape& from, const std::optional<double>& unit_m, co
   }
 }
 
-// Refuses options that make no sense for such frames.
+// Refuses options that have no meaning for such frames.
 void check_colour(const FrameShape& from, const ImageOptions& options, const std::string& of) {
   const auto refuse_asked = [&](bool asked, const char* name, const char* expected) {
     if (asked) refuse(of, name, ": goes with ", expected, ", got ", from.describe());
@@ -71,7 +71,7 @@ void check_colour(const FrameShape& from, const ImageOptions& options, const std
   check_channels(options.stddev, "std");
 }
 
-// The key of the draws: the same for all cameras that draw together, whichever names the others.
+// Returns the key of the draws. Cameras that draw together have the same key, whichever of them names the others.
 uint64_t key_of(const ImageOptions& options, std::string_view key) {
   std::vector<std::string> keys = options.together;
   keys.emplace_back(key);
@@ -137,8 +137,8 @@ TransformParams params_of(const FrameShape& from, const ImageOptions& options, s
   return p;
 }
 
-// Refuses sizes beyond the integers of a resize: 32 bits for positions, less than 2^23 for the weights of an axis, less
-// than 2^43 for the weights of a pixel.
+// Refuses sizes whose resize would overflow its integers: 32 bits for positions, 2^23 for the weights of an axis, 2^43
+// for the weights of a pixel.
 void check_resize(const TransformParams& p, const std::string& of) {
   TransformParams whole = p;
   whole.crop_scales = false;
@@ -149,7 +149,7 @@ void check_resize(const TransformParams& p, const std::string& of) {
   double weight = 1;
   bool beyond = false;
   for (const AxisPlan* axis : axes) {
-    // The sides of a drawn part are rounded, which changes their proportion by less than a factor of 2.
+    // The sides of a drawn crop are rounded, which changes their ratio by less than a factor of 2.
     const double slack = p.crop_scales && p.fit != ImageFit::kStretch ? 2 : 1;
     const double from = axis->from;
     const double most = axis->to * slack + slack - 1;
@@ -221,7 +221,7 @@ void ImageTransform::intrinsics(const double in[9], const ImageDraw& draw, int64
   planned_intrinsics(params_, frame_plan(params_, draw, step), frame_warp(params_, draw, step), in, out);
 }
 
-// Bytes are flipped, rotated and blurred between the geometry and the colours; depth is in one pass.
+// Frames of bytes are flipped, rotated and blurred between the geometry and the colours. Depth takes one pass.
 bool ImageTransform::is_in_passes() const {
   return params_.dtype == DType::kUInt8 && (params_.warps || params_.blur_reach > 0);
 }

@@ -23,8 +23,8 @@ namespace robocache {
 class ImageTransform {
  public:
   // Frames are uint8 of 1 or 3 channels, or depth of 1 channel: uint16, which needs `unit_m`, the metres of one unit,
-  // or float32 in metres. `key` names the camera, for the draws. Throws ArgumentError, ArgumentTypeError that name the
-  // option: "crop", or with a key "delta_timestamps['key'].images.crop".
+  // or float32 in metres. `key` names the camera, whose draws depend on it. Throws ArgumentError, ArgumentTypeError
+  // that name the option: "crop", or with a key "delta_timestamps['key'].images.crop".
   ImageTransform(const FrameShape& from, const ImageOptions& options, std::string_view key,
                  std::optional<double> unit_m = {});
 
@@ -33,24 +33,24 @@ class ImageTransform {
   int64_t bytes() const;  // of an output frame
   const TransformParams& params() const { return params_; }
 
-  // Transforms one frame [H, W, C], or null for a black one, to `out`, contiguous. `step`, the frame's index in its
+  // Transforms one contiguous frame [H, W, C] to `out`; null gives a black frame. `step`, the frame's index in its
   // window, matters only with per_frame.
   void run(const void* frame, const ImageDraw& draw, int64_t step, void* out) const;
 
-  // Adapts a camera's 3x3 row-major matrix from the frames as they come to the same frame as it goes out. Centres of
-  // pixels are whole numbers.
+  // Converts a camera's 3x3 row-major matrix from input frames to this output frame. Pixel centres have whole
+  // coordinates.
   void intrinsics(const double in[9], const ImageDraw& draw, int64_t step, double out[9]) const;
 
-  // Transforms the frames of `from` to [count, steps] outputs; sample k of `count` is k behind the first. All
-  // memory is on the device, `workspace` has workspace_bytes(count * steps); the work goes to its stream. Throws
+  // Transforms the frames of `from` to [count, steps] outputs; sample k is k samples after `first`. All memory is on
+  // the device, and `workspace` has workspace_bytes(count * steps) bytes. The work goes to `stream`. Throws
   // DeviceError.
   void run_on_device(const FrameChoice& from, const ImageDraw& first, int64_t count, int64_t steps, void* out,
                      void* workspace, Device device, CudaStream stream) const;
   int64_t workspace_bytes(int64_t frames) const;
 
-  // Writes the matrices of [count, steps] outputs (with per_frame), or of each sample's first step, to `out`. They are
-  // those of a camera whose frames have the numbers [begin, end); a number below 1 gives 0; other cameras' matrices are
-  // left as they are. Memory and errors as above.
+  // Writes the matrices of [count, steps] outputs (with per_frame), or of each sample's first step, to `out`. `numbers`
+  // holds the number of each output's frame; this camera's frames have the numbers [begin, end). A number below 1 gives
+  // a matrix of 0; matrices of other cameras' frames stay unchanged. Memory and errors as above.
   void intrinsics_on_device(const std::vector<double>& matrix, const int64_t* numbers, int64_t begin, int64_t end,
                             const ImageDraw& first, int64_t count, int64_t steps, float* out, Device device,
                             CudaStream stream) const;

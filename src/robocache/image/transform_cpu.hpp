@@ -9,7 +9,7 @@
 
 namespace robocache {
 
-// `scratch` has transform_scratch().end bytes, aligned to 64. A null `frame` is black.
+// `scratch` has transform_scratch(params).end bytes, aligned to 64. A null `frame` is black.
 using TransformFrame = void(const TransformParams& params, const FramePlan& plan, const Augments& augments,
                             const void* frame, char* scratch, void* out);
 
@@ -23,8 +23,8 @@ namespace v4 {
 TransformFrame transform_frame;
 }
 
-// The layout of the scratch memory: the frame [H, W, C] before it is normalised, what a resize needs for a row, and what a
-// flip, rotation or blur needs: another frame, a row with what is beyond its ends, and sums of each pixel.
+// The layout of the scratch memory: the frame [H, W, C] before normalisation; the sums of a resize, for a row; and for
+// a flip, rotation or blur a second frame, a row extended beyond its ends, and a sum for each pixel.
 struct TransformScratch {
   int64_t sums, wide, means, divisors, taps, weights, other, row, blurred, end;
 };

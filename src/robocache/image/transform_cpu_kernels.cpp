@@ -18,7 +18,7 @@ struct Rows {
 
 // ---- Geometry ----------------------------------------------------------------------------------------------------------
 
-// Whether no output pixel repeats another.
+// Whether no output pixel repeats the edge.
 bool repeats_none(const AxisPlan& axis, int32_t out) { return axis.first >= 0 && axis.first + out <= axis.sized; }
 
 const uint8_t* pixel_at(const TransformParams& p, const void* frame, int64_t row, int64_t column) {
@@ -50,14 +50,14 @@ void move(const TransformParams& p, const FramePlan& plan, const void* frame, ui
   }
 }
 
-// Sums of a resize are integers below 2^53, so float64 holds them exactly, in whatever order vector code adds them.
+// The sums of a resize are integers below 2^53. float64 holds them exactly, so vector code may add them in any order.
 struct ResizeScratch {
   int32_t* sums;     // [columns of the frame, C]: the weighted sum of rows of the frame
-  double* wide;      // the same
-  double* means;     // [W, C]: weighted sums of columns of that
+  double* wide;      // the same sums as float64
+  double* means;     // [W, C]: weighted sums over the columns of `wide`
   double* divisors;  // [W, C]: the sums of the columns' weights
   Taps* taps;        // [W]
-  double* weights;   // of each column's taps, column after column
+  double* weights;   // the weights of all columns' taps, column after column
 };
 
 ResizeScratch resize_scratch(const TransformParams& p, char* scratch) {
@@ -74,7 +74,7 @@ void weigh_columns(const TransformParams& p, const AxisPlan& columns, const Resi
     const int32_t r = resized_at(columns, x);
     Taps& taps = scratch.taps[x];
     taps = r < 0 ? Taps{} : Filter::taps(columns, r);
-    double sum = r < 0 ? 1 : 0;  // black is 0 of 1
+    double sum = r < 0 ? 1 : 0;  // black: sum 0 of weight 1
     for (int32_t j = taps.begin; j < taps.end; ++j) {
       *weights = Filter::weight(columns, taps, j);
       sum += *weights++;
@@ -83,7 +83,7 @@ void weigh_columns(const TransformParams& p, const AxisPlan& columns, const Resi
   }
 }
 
-// Adds the weighted rows that count for row r of the result; returns the sum of their weights.
+// Adds the weighted rows that contribute to row r of the result. Returns the sum of their weights.
 template <class Filter>
 double add_rows(const TransformParams& p, const FramePlan& plan, const void* frame, int32_t r,
                 const ResizeScratch& scratch) {
@@ -168,7 +168,7 @@ void warp(const TransformParams& p, const Warp& warp, const uint8_t* from, uint8
   }
 }
 
-// Along rows to `sums`, then along columns. `wide`, for sums of a row, is a resize's and no longer needed.
+// Sums along rows to `sums`, then along columns. `wide`, the memory of a resize that is done, holds the sums of a row.
 void blur(const TransformParams& p, const BlurWeights& weights, const uint8_t* from, char* scratch, uint8_t* to) {
   const TransformScratch offsets = transform_scratch(p);
   auto* const row = reinterpret_cast<uint8_t*>(scratch + offsets.row);
@@ -212,7 +212,8 @@ void replace(uint8_t* bytes, int64_t n, const Value& value) {
   for (int64_t i = 0; i < n; ++i) bytes[i] = table[bytes[i]];
 }
 
-// So many pixels are processed at once, their channels apart, that the compiler makes vector code.
+// The number of pixels that are processed at once, with the channels apart: enough for the compiler to make vector
+// code.
 constexpr int64_t kTogether = 256;
 using Channels = uint8_t[3][kTogether];
 
@@ -222,7 +223,7 @@ void separate(const uint8_t* pixels, int64_t count, Channels channels) {
   }
 }
 
-// The choices are outside the loop.
+// Options are template arguments, so that the loop has no branches.
 template <bool kSaturates, bool kHues>
 void recolour(const FramePlan& plan, uint8_t* bytes, int64_t pixels) {
   Channels colours = {};

@@ -74,7 +74,7 @@ __device__ void load_bytes(const uint8_t* from, const uint8_t* begin, const uint
   }
 }
 
-// Computes pixel (row, column) of the resized frame's part.
+// Computes pixel (row, column) of the frame's part of the resized frame.
 template <class Filter, int kChannels>
 __device__ void resized_pixel(const TransformParams& p, const FramePlan& plan, const uint8_t* frame, int32_t row,
                               int32_t column, uint8_t* pixel) {
@@ -217,7 +217,7 @@ __device__ int32_t rows_of_block(const TransformParams& p) {
   return (p.out[0] + static_cast<int32_t>(gridDim.y) - 1) / static_cast<int32_t>(gridDim.y);
 }
 
-// Frames that are cropped or shifted, without colour.
+// For frames that are cropped or shifted, without colour steps.
 template <class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) move_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
@@ -248,7 +248,7 @@ __device__ float mean_of_frame(const TransformParams& p, const Load& load) {
   return mean_luma(static_cast<int64_t>(total), int64_t{p.out[0]} * p.out[1]);
 }
 
-// All other frames. With contrast, a block computes a whole frame and passes over its pixels twice.
+// For all other frames. With contrast, a block computes a whole frame and passes over its pixels twice.
 template <class Filter, class Out, int kChannels>
 __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(kThreads) make_frames(const __grid_constant__ 
     }
     store_pixels<Out, kChannels>(p, bytes, y, x, count, out);
   };
-  // With few frames a thread computes one pixel at a time, since the device has threads enough for all.
+  // With few frames a thread computes one pixel at a time: the device has enough threads.
   along_my_pixels(p, blockIdx.y * rows, rows, make, rows <= kRowsOfBlock / kTogether ? 1 : kTogether);
 }
 
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(kThreads) make_depth(const __grid_constant__ T
   });
 }
 
-// A thread computes a matrix.
+// A thread computes one matrix.
 __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_constant__ IntrinsicsBatch batch) {
   wait_for_work_before();
   const int64_t each = batch.params.per_frame ? batch.steps : 1;
@@ -346,7 +346,7 @@ __global__ void __launch_bounds__(kThreads) write_intrinsics(const __grid_consta
 
 // ---- Flips, rotation, blur, erasing ------------------------------------------------------------------------------------
 
-// From bytes [H, W, C] to bytes.
+// Warps bytes [H, W, C] to bytes.
 __global__ void __launch_bounds__(kThreads) warp_frames(const __grid_constant__ TransformBatch batch) {
   wait_for_work_before();
   const TransformParams& p = batch.params;
@@ -367,7 +367,8 @@ __global__ void __launch_bounds__(kThreads) warp_frames(const __grid_constant__ 
   }
 }
 
-// The same. A block computes a tile: it adds up parts of rows first, with those above and below that count.
+// Blurs bytes [H, W, C] to bytes. A block computes a tile: it first sums along rows, also for the rows above and below
+// the tile that contribute.
 __global__ void __launch_bounds__(kThreads) blur_frames(const __grid_constant__ TransformBatch batch) {
   constexpr int32_t kTile = 32;
   wait_for_work_before();

@@ -1,7 +1,7 @@
-// Rules 41, 42 and 46 for one frame and one pixel, shared by both backends, so that they give the same bits.
+// Rules 41, 42 and 46 for one frame and one pixel. Both backends share them and give the same bits.
 //
-// Geometry uses integers: draws choose whole pixels, and the weights of an antialiased resize are integers too, so that
-// a resized pixel is the exact weighted mean, rounded once. Nothing depends on the order of a sum.
+// Geometry uses integers: draws choose whole pixels, and the weights of an antialiased resize are integers. So a
+// resized pixel is the exact weighted mean, rounded once, and no result depends on the order of a sum.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace robocache {
 
-// ---- Draws: a hash of the drawing sample and the purpose ----
+// ---- Draws: a hash of the sample, the camera and the purpose ----
 
 enum class DrawnFor : uint64_t {
   kCropScale = 1,
@@ -171,16 +171,16 @@ ROBOCACHE_HD bool only_moves(const FramePlan& plan) {
 // ---- Resizing: half-pixel centres ----
 //
 // With a / b = from / to in lowest terms, pixel r of the result is centred at (2 r + 1) a / (2 b) and pixel j of the
-// frame at (2 j + 1) / 2. Times 2 b their distance is the integer (2 j + 1) b - (2 r + 1) a. A filter says which pixels
-// have weights for one pixel of the result. All weights are integers, so that sums of them are exact.
+// frame at (2 j + 1) / 2. Times 2 b their distance is the integer (2 j + 1) b - (2 r + 1) a. A filter gives the pixels
+// that have weights for one pixel of the result. All weights are integers, so their sums are exact.
 
 // Pixels [begin, end) of the frame's part have weights for one pixel of the result.
 struct Taps {
   int32_t begin, end;
-  int32_t centre;  // (2 r + 1) a; for an Area its beginning, r a
+  int32_t centre;  // (2 r + 1) a; for an Area its begin, r a
 };
 
-// The greatest distance of a filter that is `reach` pixels wide on each side: pixels of the larger of both grids.
+// Returns the greatest distance of a filter that reaches `reach` pixels on each side, in pixels of the coarser grid.
 ROBOCACHE_HD int32_t tap_reach(const AxisPlan& axis, int32_t reach) {
   return 2 * reach * (axis.from_terms > axis.to_terms ? axis.from_terms : axis.to_terms);
 }
@@ -194,7 +194,7 @@ ROBOCACHE_HD Taps taps_within(const AxisPlan& axis, int32_t r, int32_t reach) {
   const int32_t b = axis.to_terms;
   Taps taps;
   taps.centre = (2 * r + 1) * axis.from_terms;
-  // The first j with (2 j + 1) b above centre - reach, and the first with it no longer below centre + reach.
+  // The first j with (2 j + 1) b > centre - reach, and the first with (2 j + 1) b >= centre + reach.
   const int32_t low = taps.centre - reach - b;
   const int32_t high = taps.centre + reach - b;
   taps.begin = low < 0 ? 0 : low / (2 * b) + 1;
@@ -208,7 +208,7 @@ ROBOCACHE_HD int32_t nearest_tap(const AxisPlan& axis, int32_t r) {
   return (2 * r + 1) * axis.from_terms / (2 * axis.to_terms);
 }
 
-// A tent that falls to 0 at max(a / b, 1).
+// A triangle that falls to 0 at max(a / b, 1).
 struct Bilinear {
   static constexpr bool kOvershoots = false;
   ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) { return taps_within(axis, r, tap_reach(axis, 1)); }
@@ -217,7 +217,7 @@ struct Bilinear {
   }
 };
 
-// Keys' cubic with a = -1/2, which is 0 from 2 max(a / b, 1) on, times 2^15 and rounded.
+// Keys' cubic with a = -1/2, times 2^15 and rounded. It is 0 from 2 max(a / b, 1) on.
 struct Bicubic {
   static constexpr bool kOvershoots = true;
   ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) { return taps_within(axis, r, tap_reach(axis, 2)); }
@@ -231,7 +231,7 @@ struct Bicubic {
   }
 };
 
-// The mean over the area of the result's pixel: b times the length that it shares with the frame's pixel.
+// The mean over the area of the result's pixel. A weight is b times the length that the two pixels share.
 struct Area {
   static constexpr bool kOvershoots = false;
   ROBOCACHE_HD static Taps taps(const AxisPlan& axis, int32_t r) {
@@ -272,8 +272,8 @@ void with_filter(ImageInterpolation interpolation, const Call& call) {
   }
 }
 
-// Returns sum / weight, rounded, ties to even, and where it may be beyond them held between 0 and 255. It is exact:
-// weights are below 2^43, so no quotient of integers is closer to a tie than float64 can distinguish.
+// Returns sum / weight, rounded, ties to even; a result that may leave [0, 255] is clamped. It is exact: weights are
+// below 2^43, so float64 distinguishes every quotient from a tie.
 template <bool kMayBeBeyond = false>
 ROBOCACHE_HD uint8_t rounded_mean(double sum, double weight) {
   double mean = sum / weight;
@@ -304,7 +304,7 @@ ROBOCACHE_HD float mean_luma(int64_t sum, int64_t pixels) {
 
 ROBOCACHE_HD uint8_t brightened(uint8_t x, float factor) { return to_byte(factor * static_cast<float>(x)); }
 
-// Blends for contrast with the frame's mean, for saturation with the pixel's luma.
+// Blends a byte with a centre: for contrast the frame's mean, for saturation the pixel's luma.
 ROBOCACHE_HD uint8_t away_from(float centre, uint8_t x, float factor) {
   return to_byte(factor * (static_cast<float>(x) - centre) + centre);
 }
@@ -332,7 +332,7 @@ ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
   hue = hue < 0 ? hue + 6 : hue;
   hue = hue >= 6 ? hue - 6 : hue;
   for (int c = 0; c < 3; ++c) {
-    // Red is least between 2 and 4 sixths. Green and blue follow a third of the circle later each.
+    // Red is least between 2 and 4 sixths. Green follows a third of the circle later, blue two thirds.
     float angle = hue + static_cast<float>(5 - 2 * c);
     angle = angle >= 6 ? angle - 6 : angle;
     const float towards = angle < 4 - angle ? angle : 4 - angle;
@@ -343,7 +343,7 @@ ROBOCACHE_HD void turn_hue(uint8_t* pixel, float sixths) {
 
 // ---- Values ----
 
-// The output value of a byte of channel c.
+// Returns the output value of a byte of channel c.
 template <class Out>
 ROBOCACHE_HD Out normalised(const TransformParams& p, uint8_t x, int c) {
   if constexpr (std::is_same_v<Out, uint8_t>) {
@@ -353,7 +353,7 @@ ROBOCACHE_HD Out normalised(const TransformParams& p, uint8_t x, int c) {
   }
 }
 
-// Returns the offset in the frame of the pixel that a resized pixel of depth is taken from.
+// Returns the offset in the frame of the pixel that gives a resized pixel of depth.
 ROBOCACHE_HD int64_t depth_offset(const TransformParams& p, const FramePlan& plan, int32_t row, int32_t column) {
   const int64_t y = plan.rows.from_first + nearest_tap(plan.rows, row);
   return y * p.frame[1] + plan.columns.from_first + nearest_tap(plan.columns, column);

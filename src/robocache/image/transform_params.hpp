@@ -1,5 +1,5 @@
-// The validated arguments of an ImageTransform for a backend, as plain C structs. In a pair, rows come first and
-// columns second.
+// The validated arguments of an ImageTransform for a backend, as plain C structs. In each pair, the entry for rows
+// comes first, then the one for columns.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace robocache {
 
-// The position of a sample in a loader's order: besides the camera, its random draws depend on nothing else.
+// The position of a sample in a loader's order. The sample's random draws depend only on it and on the camera.
 struct ImageDraw {
   uint64_t seed = 0;
   uint64_t epoch = 0;
   int64_t sample = 0;
-  int64_t stride = 1;  // of several samples: from one number to the next
+  int64_t stride = 1;  // the step from one sample's number to the next
 
   ROBOCACHE_HD ImageDraw behind(int64_t samples) const { return {seed, epoch, sample + stride * samples, stride}; }
 };
 
 struct TransformParams {
-  int32_t frame[2];  // sizes in pixels of the input frame,
-  int32_t sized[2];  // the resized frame,
-  int32_t out[2];    // and the output frame
+  int32_t frame[2];  // size in pixels of the input frame
+  int32_t sized[2];  // of the resized frame
+  int32_t out[2];    // of the output frame
   int32_t channels;
   DType dtype;
   DType out_dtype;
@@ -39,17 +39,17 @@ struct TransformParams {
   bool warps;      // whether frames are flipped or rotated
   double flip[2];  // the probability that the order of rows, or of columns, is reversed
   bool rotates;
-  ImageRange rotation;  // degrees
+  ImageRange rotation;  // in degrees
 
   int32_t blur_reach;  // pixels on each side, 0 without blur
   ImageRange blur;
 
-  double erase;  // a probability
+  double erase;  // the probability of erasing
   ImageRange erase_scale;
   ImageRange erase_log_ratio;
-  uint8_t erased[3];  // a channel's byte
+  uint8_t erased[3];  // the byte for each channel
 
-  bool jitters;  // whether there is any of these
+  bool jitters;  // whether any of the next four is true
   bool brightens, contrasts, saturates, hues;
   ImageRange brightness, contrast, saturation, hue;
 
@@ -59,21 +59,21 @@ struct TransformParams {
   double unit_m;  // of uint16 depth
 
   bool per_frame;
-  uint64_t key;  // the camera's, hashed
+  uint64_t key;  // a hash of the camera's name
 };
 
 // Output i is frame rows[i] - first_row of `pixels`, or frame i without rows; black if there is no such frame. Outputs
 // whose rows[i] is not in [begin, end) belong to another call and stay unchanged.
 struct FrameChoice {
   const void* pixels;
-  int64_t frames;  // dense
+  int64_t frames;  // contiguous
   const int64_t* rows = nullptr;
   int64_t first_row = 0;
   bool in_order = false;  // output i is frame i, if rows[i] is a valid frame
   int64_t begin = INT64_MIN, end = INT64_MAX;
 };
 
-// Output i of [count, steps] belongs to the sample i / steps behind the first.
+// Output i of [count, steps] belongs to the sample that is i / steps samples after `first`.
 struct TransformBatch {
   TransformParams params;
   ImageDraw first;
