@@ -1,6 +1,6 @@
-// The base of methods that use the times around a bracket: the samples around it, and the weights that all features of
-// a target share. The CPU loops and the CUDA kernels share these functions. They work on any number type with +, -, *,
-// < and the functions of number.hpp.
+// Shared by methods that use the times around a bracket: the samples around it, and the weights that all features of a
+// target share. The CPU loops and the CUDA kernels share these functions. They work on any number type with +, -, *, <
+// and the functions of number.hpp.
 //
 // With a, b the bracket's samples, h its length, w = (t - t_a) / h and every slope times h, so that it is a value:
 //   y = a + w (b - a) + w (1-w)^2 (p - (b - a)) - w^2 (1-w) (q - (b - a))       p, q: the slopes at a and b
@@ -16,7 +16,7 @@
 
 namespace robocache {
 
-// The samples around a bracket, which is rows[2] and rows[3]. Of several samples with one time only the last is used.
+// The samples around a bracket, which is rows[2] and rows[3]. If several samples have one time, only the last is used.
 // `before` samples exist before the bracket: rows[1], then rows[0]. `after` samples exist after it: rows[4], then
 // rows[5]. The other entries repeat a row that exists.
 template <class Index>
@@ -54,7 +54,7 @@ ROBOCACHE_HD Index row_of_time_after(const Times& times, Index n, Index row) {
   if (row + 1 >= n) return -1;
   if (row + 2 >= n || !(times[row + 2] == times[row + 1])) return row + 1;
   const Index last = last_at_or_before(times, n, times[row + 1], row + 1);
-  return last > row ? last : -1;  // NaN is at or before nothing
+  return last > row ? last : -1;  // NaN is at or before no number
 }
 
 template <class Times, class Index>
@@ -101,14 +101,14 @@ ROBOCACHE_HD Spacing<double> spacing_around(const Times& times, Index n, const S
   return spacing;
 }
 
-// The numbers of a target that depend only on the times, the same for every feature. A method fills and reads those
-// that it needs. One without kWeighs reads only `along`.
+// The numbers of a target that depend only on the times, the same for every feature. A method fills and reads the
+// numbers that it needs. A method without kWeighs reads only `along`.
 template <class Scalar>
 struct CurveWeights {
   Scalar along;        // the factor of b - a
   Scalar early, late;  // the factors of (slope - (b - a)) at a and at b
-  // The bracket's length h divided by each of the gaps around it: two before, one before, one after, two after. Times a
-  // difference, it gives a slope times h. For cubic, [1] is h divided by the row's span.
+  // The bracket's length h divided by each of the gaps around it: two before, one before, one after, two after.
+  // Multiplied by a difference of samples, each gives a slope times h. For cubic, [1] is h divided by the row's span.
   Scalar stretch[4];
   Scalar share_left, share_right;  // pchip: the part of b - a in the weighted mean at a and at b
 };
@@ -140,7 +140,8 @@ ROBOCACHE_HD CurveWeights<Scalar> hermite_weights(Wide w) {
   return c;
 }
 
-// Return the bracket's length divided by the gap before it, or after it; 1 without such a gap.
+// Returns the bracket's length divided by the gap before it; 1 without such a gap. stretch_after is the same for the
+// gap after it.
 template <class Wide>
 ROBOCACHE_HD Wide stretch_before(const Spacing<Wide>& at) {
   return at.before > 0 ? at.gaps[2] / at.gaps[1] : Wide(1);

@@ -1,9 +1,10 @@
 // The derivatives at a target of every method with kWeighs (methods.hpp), by `value` and `weights` on dual numbers. The
-// CPU loop and the CUDA kernels share them. All is computed in float64, so the gradient is that of the exact curve.
+// CPU loop and the CUDA kernels share them. All arithmetic is float64, so the result is the gradient of the exact
+// curve.
 //
 // A curve depends on its six rows (partials 0 to 5) and, through nine weights that all features share, on their times.
-// The gradient by the weights is summed over the features first, then turned once a target into that by the times.
-// Partials of rows outside the stencil are 0.
+// For each target, the gradient by the weights is summed over the features, then converted once to the gradient by the
+// times. Partials of rows outside the stencil are 0.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ constexpr int kStencilRows = 6;
 struct CurveTarget {
   Stencil<int64_t> stencil;
   CurveWeights<double> weights;
-  int64_t first, last;  // the row's first and last sample: a cubic's weights are in units of its span
+  int64_t first, last;  // the row's first and last sample; a cubic's weights are in units of the time between them
 
   // The sample whose time belongs to entry i of times_of_weights, or -1.
   ROBOCACHE_HD int64_t time_row(InterpolationMethod method, int i) const {
@@ -58,7 +59,7 @@ ROBOCACHE_HD Scalar local_curve_at(InterpolationMethod method, const CurveWeight
   });
 }
 
-// The derivatives of local_curve_at by the rows.
+// Computes the derivatives of local_curve_at by the rows.
 ROBOCACHE_HD void partials_of_rows(InterpolationMethod method, const CurveTarget& curve,
                                    const double (&y)[kStencilRows], double (&partials)[kStencilRows]) {
   using Number = Dual<kStencilRows>;
@@ -72,7 +73,7 @@ ROBOCACHE_HD void partials_of_rows(InterpolationMethod method, const CurveTarget
   for (int i = 0; i < kStencilRows; ++i) partials[i] = value.partial[i];
 }
 
-// The derivatives of local_curve_at by the weights.
+// Computes the derivatives of local_curve_at by the weights.
 ROBOCACHE_HD void partials_of_weights(InterpolationMethod method, const CurveTarget& curve,
                                       const double (&y)[kStencilRows], double (&partials)[kCurveWeights]) {
   using Number = Dual<kCurveWeights>;
@@ -86,8 +87,8 @@ ROBOCACHE_HD void partials_of_weights(InterpolationMethod method, const CurveTar
   for (int i = 0; i < kCurveWeights; ++i) partials[i] = value.partial[i];
 }
 
-// Turns the gradient by the weights into that by the rows' times. The gradient by the target's time is minus their sum,
-// because moving all times together changes nothing.
+// Converts the gradient by the weights to the gradient by the rows' times. The gradient by the target's time is the
+// negative of its sum, because moving all times together changes nothing.
 template <class Times>
 ROBOCACHE_HD void times_of_weights(InterpolationMethod method, const Times& times, const CurveTarget& curve,
                                    const Bracket& bracket, const double (&of_weights)[kCurveWeights],

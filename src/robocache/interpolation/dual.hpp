@@ -16,14 +16,14 @@ struct Dual {
   Dual() = default;
   ROBOCACHE_HD constexpr explicit Dual(double constant) : value(constant), partial{} {}
 
-  // The variable `index`.
+  // Returns the variable with this index.
   ROBOCACHE_HD static Dual variable(double value, int index) {
     Dual result(value);
     result.partial[index] = 1;
     return result;
   }
 
-  // f(x), where `value` is the value of f at x and `slope` its derivative there.
+  // Returns f(x), where `value` is f at x and `slope` its derivative there.
   ROBOCACHE_HD static Dual chain(double value, double slope, const Dual& x) {
     Dual result;
     result.value = value;
@@ -61,7 +61,7 @@ struct Dual {
   ROBOCACHE_HD friend bool operator==(const Dual& x, const Dual& y) { return x.value == y.value; }
 };
 
-// The functions of number.hpp and methods/slerp.hpp.
+// The functions of number.hpp and methods/slerp.hpp, on dual numbers.
 template <int N>
 ROBOCACHE_HD Dual<N> multiply_add(const Dual<N>& x, const Dual<N>& y, const Dual<N>& z) {
   return x * y + z;

@@ -1,4 +1,4 @@
-// The rules of a gradient that the CPU loop and the CUDA kernels share.
+// The rules of a gradient, shared by the CPU loop and the CUDA kernels.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@
 
 namespace robocache {
 
-// The two samples whose slope gives the change of a target's value with the times; `gap` is 0 if it does not change.
+// The two samples whose slope gives the change of a target's value with the times; `gap` is 0 if the value does not
+// change.
 struct Bracket {
   int64_t left;
   int64_t right;
-  double weight;  // of right
-  double gap;     // in seconds; for int64 in nanoseconds
+  double weight;  // weight of `right`
+  double gap;     // in seconds; for an int64 clock in nanoseconds
 };
 
 template <class Work, class Clock, class Times>

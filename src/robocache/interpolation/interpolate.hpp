@@ -1,7 +1,8 @@
 // The engine of resample and fuse: computes every segment of a call at the targets.
 //
 // On CUDA it queues one kernel on `stream` and does not wait; on the CPU the threads of the pool do the work before it
-// returns. It reads `segments` before it returns. Throws DeviceError. It checks nothing: the operations do that.
+// returns. It reads `segments` before it returns. Throws DeviceError. It checks nothing: the operations check the
+// arguments.
 #pragma once
 
 #include <cstdint>

@@ -199,7 +199,8 @@ __device__ void mix(const Segment& s, const TargetEntry& entry, const char* valu
   }
   if constexpr (!Method::kWeighs) {
     mix_features<Method>(CurveWeights<Work>{.along = entry.weight}, 0, 0, x, Source::kCount, y);
-  } else if (entry.before == kReach && entry.after == kReach) {  // nearly always: no branches for the row's ends
+  } else if (entry.before == kReach && entry.after == kReach) {  // nearly always; then the loop has no branches for the
+                                                                 // row's ends
     mix_features<Method>(entry.weights, kReach, kReach, x, Source::kCount, y);
   } else {
     mix_features<Method>(entry.weights, entry.before, entry.after, x, Source::kCount, y);
@@ -221,7 +222,7 @@ __device__ void make(const Segment& s, const TargetEntry& entry, const char* val
   }
 }
 
-// Distributes `vectors` items of each target over the block's threads: visit(target, vector).
+// Distributes `vectors` items for each target over the block's threads: each calls visit(target, vector).
 template <class Visit>
 __device__ void for_each_item(int32_t count, int32_t vectors, const Visit& visit) {
   if (vectors == 0) return;
@@ -290,7 +291,7 @@ __device__ void write_by_type(const Segment& s, Width width, int64_t batch, int6
       write_features<VectorSource<T, 16 / kSize, Work>, Method>(s, batch, first, count, entries);
     } else if (width == Width::kNeighbour) {
       if constexpr (kTogether == 1) write_features<VectorSource<T, 1, Work>, Method>(s, batch, first, count, entries);
-    } else if constexpr (!kDouble && 8 / kSize % kTogether == 0) {  // never half a quaternion
+    } else if constexpr (!kDouble && 8 / kSize % kTogether == 0) {  // a vector never holds half a quaternion
       write_features<VectorSource<T, 8 / kSize, Work>, Method>(s, batch, first, count, entries);
     }
   };
@@ -331,8 +332,8 @@ __device__ void write(const Segment& s, Width width, int64_t batch, int64_t firs
 
 template <int kCapacity, bool kCurves>
 __global__ void __launch_bounds__(kThreads, 4) interpolate_any_kernel(const __grid_constant__ AnyCall<kCapacity> any) {
-  __shared__ Entry<kCurves, double> entries[kMaxTile];  // or of float, which needs less
-  __shared__ double window[kMostTimes];                 // of the clock's type, 8 bytes at most
+  __shared__ Entry<kCurves, double> entries[kMaxTile];  // or float, which needs less
+  __shared__ double window[kMostTimes];                 // times of the clock's type, at most 8 bytes each
   wait_for_work_before();
   for (int64_t block = blockIdx.x; block < any.blocks; block += gridDim.x) {
     int low = 0;
@@ -389,7 +390,9 @@ Width width_of(const Segment& s) {
   const int64_t size = dtype_size(s.value_dtype);
   if (fits(s, 16 / size)) return Width::k16Bytes;
   const int together = features_together(s.method);
-  if (size < 8 && 8 / size % together == 0 && fits(s, 8 / size)) return Width::k8Bytes;  // never half a quaternion
+  if (size < 8 && 8 / size % together == 0 && fits(s, 8 / size))
+    return Width::k8Bytes;  // a vector never holds half a
+                            // quaternion
   if (size < 8 && together == 1 && s.values_feature == 1 && s.out_feature == 1) return Width::kNeighbour;
   return Width::kOne;
 }

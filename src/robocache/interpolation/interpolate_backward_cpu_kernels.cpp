@@ -1,6 +1,6 @@
 // Built once per instruction set, into namespace robocache::ROBOCACHE_ISA.
 //
-// Functions that do not depend on the clock's type are not inlined: the compiler would compile them again for each
+// Functions that do not depend on the clock's type are not inlined. Otherwise they would be compiled once for each
 // clock and work type, which takes minutes under a sanitizer.
 #include <cstdint>
 #include <type_traits>
@@ -12,7 +12,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-constexpr int64_t kPiece = 64;  // features at a time, in the work type; whole quaternions
+constexpr int64_t kPiece = 64;  // features computed at once, in the work type; whole quaternions
 
 template <class Work>
 [[gnu::noinline]] void load_piece(DType dtype, const void* data, int64_t offset, int64_t stride, int64_t n, Work* to) {
@@ -39,8 +39,8 @@ struct Target {
   int64_t batch;
   Pick<Work> picked;
   Bracket bracket;
-  CurveTarget curve;                   // of methods that weigh
-  double of_weights[kCurveWeights]{};  // for methods with kWeighs; for others [0] belongs to the bracket's weight
+  CurveTarget curve;                   // for methods with kWeighs
+  double of_weights[kCurveWeights]{};  // for methods with kWeighs; other methods use [0] for the bracket's weight
 
   void load(int64_t row, int64_t first, int64_t n, Work* to) const {
     load_piece(s.value_dtype, s.values, batch * s.values_batch + row * s.values_sample + first * s.values_feature,
@@ -159,7 +159,7 @@ template <class Work>
   }
 }
 
-// Calls body(lanes, first feature) for eight features at a time, which share a line of memory, then for one.
+// Calls body(lanes, first feature) for eight features at a time, which share a cache line, then for single features.
 template <class Body>
 void for_each_lanes(int64_t features, const Body& body) {
   int64_t d = 0;
@@ -209,7 +209,7 @@ template <class Work>
   });
 }
 
-// Runs before a row's targets: computes the slopes and clears the gradients by slopes and table.
+// Runs before a row's targets. Computes the slopes, and clears the gradients by the slopes and by the table.
 template <class Clock>
 [[gnu::noinline]] void begin_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
                                     int64_t batch, int64_t length) {
@@ -220,7 +220,7 @@ template <class Clock>
   sweep_features(s, g, batch);
 }
 
-// Runs after sweep_features_backward: passes the gradient of the table back to the times.
+// Runs after sweep_features_backward. Passes the gradient of the table back to the times.
 template <class Clock>
 [[gnu::noinline]] void end_spline(const Segment& s, const SegmentGradient& g, const ClockRow<Clock>& times,
                                   int64_t batch, int64_t length) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarp = 32;
-constexpr int64_t kBlocksWanted = 8;  // of a multiprocessor
+constexpr int64_t kBlocksWanted = 8;  // per multiprocessor
 constexpr int64_t kMostBlocks = int64_t{1} << 30;
 
 template <class Work>
@@ -52,7 +52,7 @@ __device__ void load_values(const Segment& s, int64_t batch, int64_t row, int64_
   for (int f = 0; f < kFeatures; ++f) to[f] = load<T>(s.value_dtype, s.values, value_at(s, batch, row, feature + f));
 }
 
-// The samples of a mixture.
+// Loads both samples of a mixture.
 template <int kFeatures, class T>
 __device__ void load_pair(const Segment& s, int64_t batch, int64_t left, int64_t right, int64_t feature,
                           T (&a)[kFeatures], T (&b)[kFeatures]) {
@@ -60,7 +60,7 @@ __device__ void load_pair(const Segment& s, int64_t batch, int64_t left, int64_t
   load_values(s, batch, right, feature, b);
 }
 
-// The gradient that arrives at kFeatures features of a target.
+// Loads the incoming gradient of kFeatures features of a target.
 template <int kFeatures, class Work>
 __device__ void load_gradient(const Segment& s, int64_t batch, int64_t index, int64_t feature, Work (&to)[kFeatures]) {
   const int64_t at = batch * s.out_batch + index * s.out_target;
@@ -119,7 +119,7 @@ struct Pairs {
   }
 };
 
-struct Rotations : Pairs<Linear> {  // also a mixture of two, for four features together
+struct Rotations : Pairs<Linear> {  // Rotations mix two samples too, but four features together.
   static constexpr int kFeatures = 4;
   static constexpr int kInFlight = 1;
 
@@ -263,8 +263,8 @@ struct Cubics : Curves {
 
 // ---- Values -----------------------------------------------------------------------------------------------------------
 
-// Sums of one feature, at the samples that a thread added to last. A new sample writes the oldest sum back to memory.
-// So every entry is summed in the order of the targets, as on the CPU.
+// Sums of one feature, for the samples to which a thread added last. A new sample evicts the oldest sum to memory. So
+// every entry is summed in the order of the targets, as on the CPU.
 template <int kKept, class Work>
 class RecentSums {
  public:
@@ -309,10 +309,10 @@ class RecentSums {
 // A thread owns one column (a feature, or the four of a rotation) in a range of a row's samples, and visits all targets
 // of the row. So no two threads add to one entry, and the order of the targets is kept.
 struct Ownership {
-  int64_t columns;       // of a block, one a thread
-  int64_t column_tiles;  // blocks side by side
-  int64_t ranges;        // ranges of samples of a block
-  int64_t range_tiles;   // blocks below each other
+  int64_t columns;       // columns of a block, one per thread
+  int64_t column_tiles;  // blocks along the columns
+  int64_t ranges;        // ranges of samples in a block
+  int64_t range_tiles;   // blocks along the samples
   int64_t range_length;
   int64_t blocks;
 };
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t begin = works ? range * own.range_length : 0;
     const int64_t end = works ? begin + own.range_length : 0;
     const auto owns = [&](int64_t row) { return begin <= row && row < end; };
-    // A cubic without a gradient for values still needs that of the slopes, for the times.
+    // Without a gradient for values, a cubic still needs the gradient of its slopes, for the times.
     const bool adds = g.values != nullptr;
     Work* const first_sum =
         adds ? static_cast<Work*>(g.values) + batch * g.values_batch + feature * g.values_feature : nullptr;
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Times ------------------------------------------------------------------------------------------------------------
 
-// A warp handles a target. The sums over features have a fixed order; those over targets do not.
+// A warp handles a target. Sums over features have a fixed order; sums over targets do not.
 template <class Work, class Method>
 __global__ void __launch_bounds__(kThreads)
     times_gradient_kernel(const __grid_constant__ Interpolation call, const __grid_constant__ Segment s,

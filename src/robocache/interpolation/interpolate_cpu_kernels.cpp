@@ -10,7 +10,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// Writes a target that copies one sample, mixes two in a straight line, or is absent: `values` is the batch row's first
+// Writes a target that copies one sample, mixes two in a straight line, or is absent. `values` is the batch row's first
 // sample, `out` the target's first feature.
 template <class Work>
 using RowWriter = void(const Segment& s, const Pick<Work>& picked, const char* values, char* out);
@@ -24,7 +24,7 @@ void mix_row(const T* a, const T* b, Work w, T* out, int64_t n) {
 }
 
 #ifdef __F16C__
-// The compiler does not vectorise the conversion of float16.
+// The compiler does not vectorise conversions of float16.
 inline void mix_row(const Float16* a, const Float16* b, float w, Float16* out, int64_t n) {
   const __m256 weight = _mm256_set1_ps(w);
   int64_t d = 0;
@@ -67,7 +67,8 @@ RowWriter<Work>* same_type_writer(DType dtype) {
   });
 }
 
-// ---- values scaled, or to another type: a piece of the row at a time through the work type ----------------------------
+// ---- values scaled, or to another type: one piece of the row after another, in the work type
+// ---------------------------
 
 constexpr int64_t kPiece = 64;
 
@@ -130,7 +131,7 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
   for (int64_t first = 0; first < s.features; first += kPiece) {
     const int64_t n = s.features - first < kPiece ? s.features - first : kPiece;
     if (picked.kind == PickKind::kAbsent) {
-      // Integers have no NaN: an absent one is 0, even if it would be scaled.
+      // Integers have no NaN: an absent integer is 0, even if it would be scaled.
       for (int64_t d = 0; d < n; ++d) y[d] = is_floating(s.value_dtype) ? absent_value<Work>() : Work(0);
     } else {
       load_piece(s.value_dtype, a, first, s.values_feature, n, y);
@@ -144,9 +145,10 @@ void write_converted(const Segment& s, const Pick<Work>& picked, const char* val
   }
 }
 
-// ---- mixtures by every other method: the samples that it looks at, a piece of the row at a time -------------------------
+// ---- mixtures by every other method: the samples that it reads, one piece of the row after another
+// ----------------------
 
-// `values`: the batch row's first sample.
+// `values` points to the batch row's first sample.
 template <class Method, class Work>
 void write_mixture(const Segment& s, const Stencil<int64_t>& stencil, const CurveWeights<Work>& c, const char* values,
                    int64_t batch, char* out) {
@@ -171,7 +173,8 @@ void write_mixture(const Segment& s, const Stencil<int64_t>& stencil, const Curv
     const auto mix = [&](int before, int after) {
       mix_features<Method>(c, before, after, rows, static_cast<int>(n), y);
     };
-    // Nearly all targets have all neighbours: the compiler drops the branches for the row's ends from this loop.
+    // Nearly all targets have all neighbours. With constants, the compiler drops the branches for the row's ends from
+    // the loop.
     stencil.before == kReach&& stencil.after == kReach ? mix(kReach, kReach) : mix(stencil.before, stencil.after);
     scale_piece(s, first, n, y);
     store_piece(s.out_dtype, y, n, out, first, s.out_feature);

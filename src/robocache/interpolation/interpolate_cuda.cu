@@ -6,8 +6,8 @@ namespace robocache::interpolation_cuda {
 namespace {
 
 // A block handles a tile of one row's targets. Each thread finds the samples of one target; then all threads write
-// vectors of any target. So a value waits for memory twice. Most calls end before the GPU has fetched all instructions,
-// so rare cases are in separate functions. Tuned on an H200.
+// vectors of any target. So each value takes only two waits for memory. Most calls are shorter than the fetch of all
+// instructions, so rare cases are in separate functions. Tuned on an H200.
 
 // Writes a thread's next kAtOnce targets; it loads all their samples before it uses the first. Past the last target it
 // reads the last target again and writes nothing.
@@ -42,8 +42,8 @@ __device__ void write_targets(const TileCall& call, const Vector<T, kVector>* fr
   }
 }
 
-// Writes the tile's targets. A thread keeps its vector of the row and steps from target to target; `groups` of threads
-// work side by side.
+// Writes the tile's targets. A thread keeps its vector of the row and steps from target to target. Several groups of
+// threads work side by side.
 template <class T, int kVector, class Work>
 __device__ void write_tile(const TileCall& call, const T* values, const TileEntry<Work>* entries, int32_t count,
                            T* out) {
@@ -64,8 +64,8 @@ __device__ void write_tile(const TileCall& call, const T* values, const TileEntr
   }
 }
 
-// Computes a tile of the rows from `batch` on, as many as a block takes. kVector is the number of elements in a vector;
-// 0: the segment's number.
+// Computes a tile of the block's rows, which begin at `batch`. kVector is the number of elements in a vector; 0 reads
+// it from the segment.
 template <bool kLong, class T, int kVector, class Clock>
 __device__ void run_tile(const TileCall& call, uint32_t index, int64_t batch) {
   using Entry = TileEntry<WorkType<T>>;
@@ -120,7 +120,7 @@ cudaError_t launch_one(const TileCall& one, cudaStream_t stream) {
   });
 }
 
-// Each segment gets blocks in proportion to its bytes. The largest gets the rest and begins first.
+// Each segment gets blocks in proportion to its bytes. The largest segment gets the remaining blocks and begins first.
 template <class T, class Clock>
 cudaError_t launch_tiles(const Interpolation& call, int64_t blocks_at_once, int device, cudaStream_t stream) {
   int64_t work = 0;

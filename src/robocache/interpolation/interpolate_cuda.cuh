@@ -23,7 +23,7 @@ struct WindowRange {
   int32_t begin, size;
 };
 
-// The part of a row of n samples that the window covers, for the tile whose first target is `first`.
+// Returns the part of a row of n samples that the window covers, for the tile whose first target is `first`.
 template <class Index>
 __device__ WindowRange window_range(const Window& window, Index first, int32_t n) {
   if (window.size >= n) return {0, n};
@@ -31,7 +31,7 @@ __device__ WindowRange window_range(const Window& window, Index first, int32_t n
   return {even < 0 ? 0 : (even < n - window.size ? even : n - window.size), window.size};
 }
 
-// The time that fills a window after the row's last sample.
+// Returns the time that fills a window after the row's last sample.
 template <class Clock>
 __device__ Clock latest() {
   if constexpr (std::is_same_v<Clock, int64_t>) {
@@ -72,7 +72,7 @@ struct alignas(sizeof(T) * kCount) Vector {
   T x[kCount];
 };
 
-// Rounds two values by one instruction.
+// Rounds two values with one instruction.
 __device__ inline uint32_t packed_pair(float low, float high, BFloat16) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -84,7 +84,7 @@ __device__ inline uint32_t packed_pair(float low, float high, Float16) {
   return packed;
 }
 
-// Returns body(the number of elements in a vector of `bytes`).
+// Returns body() of the number of elements in a vector of `bytes`, as a constant.
 template <class T, class Body>
 ROBOCACHE_HD auto with_vector(int32_t bytes, const Body& body) {
   constexpr int kSize = sizeof(T);
@@ -98,7 +98,7 @@ ROBOCACHE_HD auto with_vector(int32_t bytes, const Body& body) {
   return body(std::integral_constant<int, 1>{});
 }
 
-// Returns the address `at` + index * stride_bytes in global memory, with one instruction.
+// Returns the address `at` + index * stride_bytes, in global memory, with one instruction.
 template <class V>
 __device__ V* stepped(V* at, int32_t index, int32_t stride_bytes) {
   const int64_t offset = int64_t{index} * int64_t{stride_bytes};
@@ -108,7 +108,8 @@ __device__ V* stepped(V* at, int32_t index, int32_t stride_bytes) {
 // Converts to the work type.
 template <class Work, class T, int kVector>
 __device__ void unpack(const Vector<T, kVector> from, Work (&x)[kVector]) {
-  if constexpr (std::is_same_v<T, BFloat16> && kVector % 2 == 0) {  // one more instruction gives the upper of two
+  if constexpr (std::is_same_v<T, BFloat16> && kVector % 2 == 0) {  // one more instruction gives the upper number of a
+                                                                    // pair
 #pragma unroll
     for (int e = 0; e < kVector; e += 2) {
       const uint32_t pair = *reinterpret_cast<const uint32_t*>(from.x + e);

@@ -8,7 +8,7 @@ namespace {
 
 // A block handles a tile of one row's targets. Each thread computes the entry of a target; then all threads write
 // vectors of 16 bytes of any target. Arithmetic takes most of the time, so the other code must have few instructions.
-// Nearly every target has all samples that its method needs, and separate code handles the others.
+// Separate code handles the few targets that lack samples of their method.
 
 // ---- The entry of a target, in shared memory ----------------------------------------------------------------------------
 
@@ -42,13 +42,13 @@ __device__ __noinline__ void set_from_row(const Clock* row, int32_t n, Pick<floa
   entry.set(stencil, weights_around<Method>(times, n, stencil, picked.weight));
 }
 
-// Nearly always, the samples around the target are in the window, and no two have the same time.
+// The usual case: the samples around the target are in the window, and no two have the same time.
 template <class Method, class Clock>
 __device__ void set_weighed(const Lookup<Clock>& at, const Pick<float, int32_t>& picked, WeighedEntry& entry) {
   constexpr int kReach = Method::kReach;
   const int32_t low = picked.left - at.range.begin;
   if (picked.right == picked.left + 1 && low >= kReach && low + kReach + 2 < at.range.size) {
-    Clock t[2 * kReach + 3];  // one more shows that the last has another time
+    Clock t[2 * kReach + 3];  // one more than the method reads, to see that the next time differs
     bool apart = true;
 #pragma unroll
     for (int i = 0; i < 2 * kReach + 3; ++i) {
@@ -124,7 +124,7 @@ __device__ __noinline__ Vector<T, 16 / sizeof(T)> vector_at_end(const CurveEntry
   return curve_vector<T, Method, false>(entry, from, stride);
 }
 
-// A thread keeps its vector of the row and goes from target to target. `groups` of threads work in parallel.
+// A thread keeps its vector of the row and goes from target to target. Several groups of threads work in parallel.
 template <class T, class Method>
 __device__ void write_tile(const TileCall& call, const char* values, char* out, const CurveEntry<Method>* entries,
                            int32_t count) {
@@ -178,7 +178,7 @@ cudaError_t launch_method(const TileCall& one, cudaStream_t stream) {
   return with_method(one.of.segment.method, [&](auto method) -> cudaError_t {
     using Method = decltype(method);
     if constexpr (kIsStraight<Method> || Method::kSlopes) {
-      return cudaErrorInvalidValue;  // never planned
+      return cudaErrorInvalidValue;  // choose_way never chooses this
     } else {
       return launch_overlapped(curve_kernel<T, Method>, grid_of(one.cut), kTileThreads, window_bytes(one), stream, one);
     }

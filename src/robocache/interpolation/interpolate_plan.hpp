@@ -1,5 +1,5 @@
-// Chooses the CUDA kernel for a call of interpolate, and cuts the targets into blocks. The host decides in plain C++,
-// so a test can check which kernel a call takes. No result depends on it.
+// Chooses the CUDA kernel for a call of interpolate, and divides the targets among blocks. The host decides in plain
+// C++, so a test can check which kernel a call takes. No result depends on the choice.
 #pragma once
 
 #include <algorithm>
@@ -14,19 +14,19 @@ inline int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
 // ---- The window of a row's clock --------------------------------------------------------------------------------------
 
-// A block copies a part of a row's clock to shared memory: the part that would hold a tile's samples if both clocks
-// were even. If a target is outside this window, it is searched for in the row itself.
+// A block copies a part of a row's clock to shared memory, the window: the part that would hold a tile's samples if
+// both clocks were even. A target outside the window is searched for in the row itself.
 constexpr int32_t kLog2MostTimes = 10;
-constexpr int32_t kMostTimes = 1 << kLog2MostTimes;  // of kAny
-constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // of kTiles: 32 KB
+constexpr int32_t kMostTimes = 1 << kLog2MostTimes;  // for kAny
+constexpr int32_t kMostTiledTimes = 4 * kMostTimes;  // for kTiles: 32 KB
 
 struct Window {
   float samples_per_target;
-  int32_t size;    // samples; 0: the window does not fit, and every target is searched for in the row itself
-  int32_t margin;  // how many of them are before the even index of the tile's first target
+  int32_t size;    // samples; 0 if the window does not fit: every target is then searched for in the row itself
+  int32_t margin;  // how many of these samples are before the even index of the tile's first target
 };
 
-// A window extends beyond the even index on each side; most clocks deviate less.
+// Returns the window for a tile. It extends beyond the even index on each side by more than most clocks deviate.
 inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t most) {
   Window result{};
   result.samples_per_target = static_cast<float>(samples) / static_cast<float>(targets);
@@ -39,7 +39,7 @@ inline Window window_of(int64_t samples, int64_t targets, int64_t tile, int64_t 
 
 // ---- The choice of a kernel -----------------------------------------------------------------------------------------
 
-// kTiles and kCurve are for the usual calls; kAny can do every call.
+// kTiles and kCurve compute the usual calls, kAny every call.
 enum class Way : uint8_t {
   kTiles,  // linear and the steps
   kCurve,  // one segment of another method without slopes, with rows of whole vectors of 16 bytes
@@ -71,9 +71,9 @@ inline int32_t vector_bytes_of(const Interpolation& call, const Segment& s) {
   return static_cast<int32_t>(size);
 }
 
-constexpr int32_t kMostTiledCalls = 32;  // several segments in one launch
+constexpr int32_t kMostTiledCalls = 32;  // so many segments in one launch, at most
 
-// Returns the way of a segment that is alone in its call.
+// Returns the kernel for a segment that is alone in its call.
 inline Way way_of(const Interpolation& call, const Segment& s) {
   return with_method(s.method, [&](auto method) {
     using Method = decltype(method);
@@ -82,7 +82,7 @@ inline Way way_of(const Interpolation& call, const Segment& s) {
   });
 }
 
-// launch_tiles still gives a call of 2^31 blocks or more to kAny.
+// Returns the kernel for a call. launch_tiles still passes a call of 2^31 blocks or more to kAny.
 inline Way choose_way(const Interpolation& call) {
   if (call.segment_count > kMostTiledCalls) return Way::kAny;
   for (int32_t i = 0; i < call.segment_count; ++i) {
@@ -94,19 +94,18 @@ inline Way choose_way(const Interpolation& call) {
   return Way::kTiles;
 }
 
-// ---- Tiles of targets, one per block, for kTiles and kCurve
-// -----------------------------------------------------------
+// ---- Tiles of targets, one per block, for kTiles and kCurve ---------------------------------------------------------
 
 constexpr int kTileThreads = 256;
 constexpr int kTimesPerThread = kMostTimes / kTileThreads;
 constexpr int kMaxTile = 2 * kTileThreads;       // targets
 constexpr int64_t kBlocksAtOnce = 4;             // per multiprocessor
-constexpr int64_t kMostWork = kTileThreads * 8;  // vectors of 16 bytes per tile: equal blocks end together
+constexpr int64_t kMostWork = kTileThreads * 8;  // vectors of 16 bytes per tile; tiles of equal work end together
 constexpr int64_t kLeastWork = kTileThreads * 2;
 // targets per tile, also in narrow rows: idle multiprocessors cost more than idle threads
 constexpr int64_t kLeastTile = 64;
 
-// A segment in the form that these kernels need. The fields that every block reads come first.
+// A segment in the form that kTiles and kCurve need. The fields that every block reads come first.
 struct TiledSegment {
   const void* times;
   const void* values;
@@ -116,12 +115,12 @@ struct TiledSegment {
   int64_t times_batch, values_batch, out_batch;
   Window window;
   int32_t samples;
-  int32_t log2_span;                   // 2^this times of a row's clock fit in shared memory
+  int32_t log2_span;                   // the window of a row's clock has 2^log2_span times
   int32_t vector_bytes;                // the widest vector that divides rows and output
-  int32_t vectors;                     // of a row
+  int32_t vectors;                     // vectors in a row
   int32_t value_sample, value_vector;  // strides in bytes
   int32_t out_target, out_vector;
-  bool only_mix;  // not a step, causal or with max_gap: a target between two samples is always their mixture
+  bool only_mix;  // a target between two samples is always their mixture: no step, not causal, no max_gap
   Segment segment;
 };
 
@@ -132,20 +131,20 @@ struct Tiling {
   int64_t batch;
   int32_t targets_count;
   int32_t target_stride;  // in bytes
-  int32_t tile;           // targets
-  int32_t tiles;          // of a row
+  int32_t tile;           // targets in a tile
+  int32_t tiles;          // tiles in a row
   int32_t rows;           // rows per block: a block handles several short rows in sequence
 };
 
-// `width` threads work on a row together, and each of `groups` groups has its own row.
+// The threads of a block: `width` threads together handle a row, and each of `groups` groups has a row of its own.
 struct Lanes {
   int32_t width;
   int32_t groups;
-  uint32_t reciprocal;  // of width, times 2^16
+  uint32_t reciprocal;  // 2^16 / width, rounded up
 };
 
-// Returns lanes for rows of `vectors`. A wide row takes a few passes, so that few threads stay idle. A pass has at
-// least 128 bytes, because neighbouring passes read the same sectors at their border.
+// Returns the lanes for rows of `vectors` vectors. A wide row takes several passes, so that few threads stay idle. A
+// pass has at least 128 bytes, because neighbouring passes both read the sectors at their border.
 inline Lanes lanes_for(int64_t vectors, int64_t vector_bytes) {
   int64_t best = std::min<int64_t>(std::max<int64_t>(vectors, 1), kTileThreads);
   if (best > kTileThreads / 4) {
@@ -193,9 +192,9 @@ inline TiledSegment tiled_segment(const Interpolation& call, const Segment& s) {
 inline int64_t work_of(const Segment& s) { return std::max<int64_t>(1, s.features * dtype_size(s.value_dtype) / 16); }
 
 // Divides a call's rows into tiles for blocks that can hold `room` targets. There are enough tiles to run all of
-// `blocks` at once. But no tile has fewer targets than `worth_a_block` or kLeastTile, unless only a smaller tile makes
-// the clock's window fit. A block handles several consecutive short rows if they fit, until about all blocks run at
-// once.
+// `blocks` at once. But no tile has fewer targets than the smaller of `worth_a_block` and kLeastTile, unless only a
+// smaller tile makes the clock's window fit. A block handles several consecutive short rows if they fit, until about as
+// many blocks are left as can run at once.
 inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t room, int64_t worth_a_block,
                         int64_t blocks, int64_t times) {
   const Segment& s = of.segment;
@@ -210,7 +209,7 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
   const int64_t least = divided_up(targets, room);
   const int64_t most = std::max(least, divided_up(targets, std::min(worth_a_block, kLeastTile)));
   int64_t tiles = std::min(targets, std::clamp(blocks / call.batch, least, most));
-  // For a tile with few targets, a search in the row itself is faster, so such tiles stay large.
+  // For a tile with few targets, searching the row itself is faster, so such tiles stay large.
   if (window_of(s.samples, targets, 16, kMostTimes).size > 0) {
     while (window_of(s.samples, targets, divided_up(targets, tiles), times).size == 0) {
       tiles = std::min(targets, 2 * tiles);
@@ -230,27 +229,26 @@ inline Tiling tiling_of(const Interpolation& call, TiledSegment& of, int64_t roo
   return result;
 }
 
-// A segment's share of a launch.
+// A segment's part of a launch.
 struct TileCall {
   Tiling cut;
   Lanes lanes;
   TiledSegment of;
 };
 
-// Returns the bytes of shared memory for a block's windows, and for two times after them that are read but have no
-// meaning.
+// Returns the bytes of shared memory for a block's windows, and for two times after them that are read but not used.
 inline size_t window_bytes(const TileCall& result) {
   return static_cast<size_t>((result.cut.rows << result.of.log2_span) + 2) * dtype_size(result.of.segment.clock_dtype);
 }
 
-// Whether a block's windows hold more than kMostTimes, or its tile has more targets than threads. That pays off if
+// Whether a block's windows hold more than kMostTimes, or its tile has more targets than threads. Long tiles pay off if
 // there are few blocks.
 inline bool is_long(const TileCall& result) {
   return result.of.log2_span > kLog2MostTimes || result.cut.rows * result.cut.tile > kTileThreads;
 }
 
-// `blocks` is the number of the segment's blocks that can run at once; `most` is the number of targets a block can
-// hold.
+// Returns a segment's part of a launch. `blocks` is the number of its blocks that can run at once; `most` is the number
+// of targets that a block can hold.
 inline TileCall tile_call(const Interpolation& call, const Segment& s, int64_t blocks, int64_t most = kMaxTile) {
   TileCall result{};
   result.of = tiled_segment(call, s);

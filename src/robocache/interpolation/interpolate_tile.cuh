@@ -7,10 +7,10 @@
 
 namespace robocache::interpolation_cuda {
 
-// The call is one segment of Way::kCurve.
+// Launches a call that is one segment of Way::kCurve.
 cudaError_t launch_curve(const Interpolation& call, int64_t blocks_at_once, cudaStream_t stream);
 
-// thread = group * width + lane. The division of a number below 256 multiplies by the reciprocal.
+// thread = group * width + lane. Numbers below 256 are divided by `width` by multiplying with the reciprocal.
 struct LaneIndex {
   int32_t group, lane;
 };
@@ -23,13 +23,13 @@ __device__ inline LaneIndex lane_of_thread(const Lanes& lanes) {
 // The samples that a target uses, in shared memory.
 template <class Work>
 struct alignas(sizeof(Work) == 4 ? 16 : 8) TileEntry {
-  int32_t left;  // samples of the row
+  int32_t left;  // row of the earlier sample
   int32_t right;
   Work weight;
   int32_t kind;  // of PickKind; 32 bits wide, so that a float entry is one load
 };
 
-// One block for each tile of each row, or of cut.rows rows.
+// Returns the grid: one block for each tile of each row, or of cut.rows rows.
 inline dim3 grid_of(const Tiling& cut) {
   return {static_cast<unsigned>(cut.tiles),
           static_cast<unsigned>(std::min<int64_t>(divided_up(cut.batch, cut.rows), 65535))};
@@ -38,9 +38,9 @@ inline dim3 grid_of(const Tiling& cut) {
 // A block's tile, in the rows from `batch` on.
 struct Tile {
   int64_t batch;
-  int32_t first;  // target
+  int32_t first;  // index of the first target
   int32_t rows;
-  int32_t count;  // targets, of all the rows
+  int32_t count;  // number of targets in all the block's rows
 };
 
 __device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) {
@@ -56,16 +56,16 @@ __device__ inline Tile tile_at(const Tiling& cut, uint32_t tile, int64_t batch) 
 template <class Clock>
 struct Lookup {
   const Clock* row;
-  const Clock* window;  // of its row, in shared memory
+  const Clock* window;  // the window of its row, in shared memory
   WindowRange range;
-  int32_t n;      // samples of the row
+  int32_t n;      // number of samples in its row
   int32_t r;      // index of its row in the block
-  int32_t index;  // in the tile
+  int32_t index;  // index of the target in the tile
   Clock target;
 };
 
-// Copies the windows of the rows' clocks to shared memory (window_bytes), then calls visit(i, lookup) for every target
-// of the tile. The whole block calls it. kLong: the result of is_long.
+// Copies the windows of the rows' clocks to shared memory of window_bytes() bytes, then calls visit(i, lookup) for
+// every target of the tile. The whole block calls it. kLong: the result of is_long.
 template <bool kLong, class Clock, class Visit>
 __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& tile, const Visit& visit) {
   extern __shared__ double window_memory[];
@@ -126,7 +126,7 @@ __device__ void look_up(const Tiling& cut, const TiledSegment& of, const Tile& t
 }
 
 // Applies the general rule to the row itself; the last sample at or before the target is in [low, high). It reads seven
-// times at once, which replaces three steps of bisection by one wait for memory.
+// times at once: one wait for memory instead of three steps of bisection.
 template <class Work, class Clock>
 __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, const Clock* row, int32_t n, Clock target,
                                                           int32_t low, int32_t high) {
@@ -144,7 +144,7 @@ __device__ __noinline__ Pick<Work, int32_t> pick_from_row(const Segment& s, cons
   return pick<Work>(ClockRow<Clock>{row, 1}, n, target, rule_of<Clock>(s), low);
 }
 
-// Nearly always, the target's samples are inside the window, and the target is their mixture or a hit.
+// The usual case: the target's samples are inside the window, and the target is their mixture or a hit.
 template <bool kLong, class Work, class Clock>
 __device__ Pick<Work, int32_t> pick_from_window(const TiledSegment& of, const Lookup<Clock>& at) {
   const int32_t low = search<kLong>(at.window, 1 << of.log2_span, at.target);
@@ -179,7 +179,7 @@ __device__ TileEntry<Work> entry_of(const TiledSegment& of, const Tile& tile, co
   return {row + picked.left, row + picked.right, picked.weight, static_cast<int32_t>(picked.kind)};
 }
 
-// The mixture of two vectors.
+// Returns the mixture of two vectors.
 template <class T, int kVector, class Work>
 __device__ Vector<T, kVector> between(const Vector<T, kVector>& a, const Vector<T, kVector>& b, Work weight) {
   Work x[kVector];

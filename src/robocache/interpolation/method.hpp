@@ -16,7 +16,7 @@ namespace robocache {
 //   cubic                C2 spline through every sample of the row
 //   angle                radians, the shorter way round
 //   slerp                4 features: a quaternion, the shortest arc
-//   pose                 7 features: a position, linear, then a quaternion, slerp. A name for callers: see blocks.hpp
+//   pose                 7 features: a position, linear, then a quaternion, slerp. Only callers use it; see blocks.hpp
 //
 // methods.hpp has the arithmetic of each.
 enum class InterpolationMethod : uint8_t {
@@ -38,7 +38,7 @@ struct EnumNames<InterpolationMethod> {
                                                "akima",  "cubic",   "angle",    "slerp", "pose"};
 };
 
-// The value outside the samples: hold the end sample, NaN, or continue the curve in a straight line.
+// The value outside the samples: the end sample, NaN, or the curve continued in a straight line.
 enum class Extrapolate : uint8_t { kClamp, kNan, kLinear };
 template <>
 struct EnumNames<Extrapolate> {
@@ -57,7 +57,7 @@ ROBOCACHE_HD constexpr bool is_step(InterpolationMethod method) {
          method == InterpolationMethod::kNext;
 }
 
-// In the unit of the clock: seconds, or whole nanoseconds for int64 clocks.
+// A duration in the unit of the clock: seconds, or whole nanoseconds for int64 clocks.
 using Duration = std::variant<int64_t, double>;
 
 }  // namespace robocache

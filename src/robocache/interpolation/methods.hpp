@@ -10,7 +10,8 @@
 //               time) -> the value, for float32, float64 and, if kWeighs, dual numbers
 //
 // The gradient of a method with kWeighs is computed by `weights` and `value` on dual numbers (curve_gradient.hpp). The
-// other methods, and cubic, define their gradient: `way`, or for rotations rows_gradient and weight_gradient.
+// other methods, and cubic, define their gradient themselves: as `way`, or for rotations as rows_gradient and
+// weight_gradient.
 //
 // A new method is a file in methods/, an enumerator and a name in method.hpp, and an include and a case here.
 #pragma once
@@ -50,7 +51,7 @@ ROBOCACHE_HD constexpr auto with_method(InterpolationMethod method, const Body& 
       return body(Angle{});
     case InterpolationMethod::kSlerp:
       return body(Slerp{});
-    case InterpolationMethod::kPose:  // never in a segment: blocks.hpp replaces it
+    case InterpolationMethod::kPose:  // never in a segment, because blocks.hpp replaces it
       break;
   }
   __builtin_unreachable();
@@ -60,7 +61,7 @@ ROBOCACHE_HD constexpr auto with_method(InterpolationMethod method, const Body& 
 template <class Method>
 inline constexpr bool kIsStraight = std::is_same_v<Method, Linear>;
 
-// The number of values that `value` takes: the samples and, with kSlopes, the slopes at a and b after them.
+// The number of values that `value` takes: the samples, then with kSlopes the slopes at a and b.
 template <class Method>
 inline constexpr int kRowsOf = 2 * Method::kReach + 2 + (Method::kSlopes ? 2 : 0);
 

@@ -12,7 +12,7 @@
 
 namespace robocache {
 
-// Returns body(Clock{}) with the type of a clock.
+// Returns body(Clock{}), where Clock is the type of a clock of `dtype`.
 template <class Body>
 ROBOCACHE_HD auto with_clock(DType dtype, const Body& body) {
   switch (dtype) {
@@ -27,7 +27,7 @@ ROBOCACHE_HD auto with_clock(DType dtype, const Body& body) {
   }
 }
 
-// The type for arithmetic on T; void if there is none (integers and bool are only copied).
+// The type for arithmetic on T; void for integers and bool, which are only copied.
 template <class T>
 struct WorkTypeOf {
   using type = void;
@@ -92,8 +92,8 @@ ROBOCACHE_HD constexpr Scalar smallest_normal() {
   return Scalar(std::is_same_v<Scalar, float> ? 0x1p-126 : 0x1p-1022);
 }
 
-// Returns x / y. In float32 on CUDA it is within 2 ulp for 2^-126 <= |y| <= 2^126, from the processor's approximate
-// reciprocal.
+// Returns x / y. In float32 on CUDA it uses the GPU's approximate reciprocal, and is within 2 ulp for 2^-126 <= |y| <=
+// 2^126.
 ROBOCACHE_HD double quotient(double x, double y) { return x / y; }
 ROBOCACHE_HD float quotient(float x, float y) {
 #ifdef __CUDA_ARCH__
@@ -122,8 +122,8 @@ ROBOCACHE_HD Work lerp(Work a, Work b, Work w) {
   return multiply_add(w, b - a, a);
 }
 
-// Rounds float64 to float32 so that a later rounding to 16 bits rounds only once: to odd (Boldo and Melquiond,
-// "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+// Rounds float64 to float32 "to odd": rounding the result to 16 bits gives the same as rounding x once (Boldo and
+// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
 ROBOCACHE_HD float round_to_odd(double x) {
   const auto nearest = static_cast<float>(x);
   if (static_cast<double>(nearest) == x || x != x) return nearest;
@@ -142,7 +142,7 @@ ROBOCACHE_HD float round_to_odd(double x) {
 #endif
 }
 
-// Rounds once from the work type to the output's type.
+// Rounds x to the output's type, once.
 template <class Out, class Work>
 ROBOCACHE_HD Out rounded_once(Work x) {
   if constexpr (std::is_same_v<Work, double> && (std::is_same_v<Out, Float16> || std::is_same_v<Out, BFloat16>)) {

@@ -13,7 +13,7 @@
 
 namespace robocache {
 
-// The type of a clock's differences: its own, or for int64 the magnitude as uint64, which cannot overflow.
+// The type of a clock's differences: the clock's own type, or for int64 the magnitude as uint64, which cannot overflow.
 template <class Clock>
 using ClockDifference = std::conditional_t<std::is_same_v<Clock, int64_t>, uint64_t, Clock>;
 
@@ -80,7 +80,7 @@ template <class Work, class Index = int64_t>
 struct Pick {
   Index left;
   Index right;
-  Work weight;  // of right
+  Work weight;  // weight of `right`
   PickKind kind;
   bool valid;
 };
@@ -102,8 +102,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_one(Index row, bool valid) {
   return {row, row, Work(0), PickKind::kOne, valid};
 }
 
-// Returns the samples that a target uses. `before` is the last sample at or before it, or -1. n >= 1 and the target is
-// not NaN.
+// Returns the samples that a target uses. `before` is the last sample at or before the target, or -1. The row has n >=
+// 1 samples, and the target is not NaN.
 template <class Work, class Clock, class Times, class Index>
 ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
                                          Index before) {
@@ -121,14 +121,14 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
     return too_old || before == n - 1 ? refused(before) : pick_one<Work>(before, true);
   }
 
-  if (before < 0 || before == n - 1) {  // outside
+  if (before < 0 || before == n - 1) {  // the target is outside
     const bool early = before < 0;
     // A first time that is NaN is not at or before itself.
     const Index first = early ? last_at_or_before(times, n, times[0], Index{0}) : 0;
     const Index end = early ? (first < 0 ? 0 : first) : before;
     if (rule.extrapolate != Extrapolate::kLinear) return refused(end);
-    // The bracket at the end; its samples are the last ones of their times. A row with only one time, or with NaN, has
-    // none: hold.
+    // The bracket at the row's end; each of its samples is the last one with its time. A row with only one time, or
+    // with NaN, has no bracket: the end sample is held.
     if (early) {
       if (end + 1 >= n) return pick_one<Work>(end, false);
       const Index right = last_at_or_before(times, n, times[end + 1], end + 1);
@@ -162,8 +162,8 @@ ROBOCACHE_HD Pick<Work, Index> pick_from(const Times& times, Index n, Clock targ
   return wide_gap || too_far ? refused(row) : pick_one<Work>(row, true);
 }
 
-// Also searches. The search starts at `hint`. On return, `hint` is the last sample at or before the target (0 if there
-// is none), which is a good hint for the next target.
+// Searches for `before`, then calls pick_from. The search starts at `hint`. On return, `hint` is the last sample at or
+// before the target (0 if there is none), which is a good hint for the next target.
 template <class Work, class Clock, class Times, class Index>
 ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, const PickRule<Clock>& rule,
                                     Index& hint) {
@@ -173,7 +173,7 @@ ROBOCACHE_HD Pick<Work, Index> pick(const Times& times, Index n, Clock target, c
   return pick_from<Work>(times, n, target, rule, before);
 }
 
-// Computes one feature of a target. A copy keeps every bit.
+// Computes one feature of a target. A copied sample keeps every bit.
 template <class T, class Work, class Index>
 ROBOCACHE_HD T mix(const Pick<Work, Index>& pick, T a, T b) {
   if constexpr (std::is_void_v<WorkType<T>>) {

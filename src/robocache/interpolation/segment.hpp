@@ -17,29 +17,29 @@ union PerFeature {
   const void* array;
 };
 
-// Features of one stream that one method computes at the call's targets.
+// The features of one stream that one method computes at the call's targets.
 struct Segment {
   const void* values;
   int64_t values_batch, values_sample, values_feature;
   const void* times;
   int64_t times_batch, times_sample;
-  const void* lengths;  // number of samples of each row; null: all
+  const void* lengths;  // number of samples in each row; null: every row is full
   int64_t lengths_batch;
-  const void* slopes;  // for cubic only, of the work type: the slopes from spline.hpp
+  const void* slopes;  // for cubic only: the slopes from spline.hpp, of the work type
   PerFeature scale;    // if `scaled`: y = fma(x, scale, shift)
   PerFeature shift;
   void* out;
   int64_t out_batch, out_target, out_feature;
-  bool* valid;  // or null
+  bool* valid;  // may be null
   int64_t valid_batch, valid_target;
-  void* age;  // of the targets' type, or null
+  void* age;  // of the targets' type; may be null
   int64_t age_batch, age_target;
 
   int64_t samples, features;
   double max_gap;  // for a floating clock
   double tolerance;
   double offset;        // the sample stamped t was taken at t - offset
-  uint64_t max_gap_ns;  // for int64
+  uint64_t max_gap_ns;  // for an int64 clock
   uint64_t tolerance_ns;
   int64_t offset_ns;
   DType value_dtype;
@@ -55,11 +55,11 @@ struct Segment {
   bool scaled, scale_per_feature, shift_per_feature;
 };
 
-// Any number of segments on one target clock.
+// Segments of any number, all at the same targets.
 struct Interpolation {
   const void* targets;
   int64_t targets_batch, targets_target;
-  const void* target_lengths;  // number of targets of each row; null: all
+  const void* target_lengths;  // number of targets in each row; null: every row is full
   int64_t target_lengths_batch;
   int64_t batch, targets_count;
   const Segment* segments;
@@ -68,7 +68,7 @@ struct Interpolation {
   DType target_lengths_dtype;
 };
 
-// Returns the number of samples in a row: never more than the array has, whatever `lengths` holds.
+// Returns the number of samples in a row. It is never more than the array has, whatever `lengths` holds.
 ROBOCACHE_HD int64_t row_length(const Segment& s, int64_t batch) {
   const int64_t length = length_at(s.lengths, s.lengths_dtype, batch * s.lengths_batch, s.samples);
   return length < 0 ? 0 : (length < s.samples ? length : s.samples);
@@ -81,13 +81,13 @@ ROBOCACHE_HD bool works_in_double(const Segment& s) {
          (!is_floating(s.value_dtype) && is_floating(s.out_dtype) && dtype_size(s.value_dtype) >= 4);
 }
 
-// Returns a feature's number in a segment's scale or shift.
+// Returns a feature's scale or shift.
 template <class Work>
 ROBOCACHE_HD Work number_of(const PerFeature& numbers, bool per_feature, int64_t feature) {
   return per_feature ? static_cast<const Work*>(numbers.array)[feature] : static_cast<Work>(numbers.all);
 }
 
-// The options in a clock's type.
+// Returns the options in a clock's type.
 template <class Clock>
 ROBOCACHE_HD PickRule<Clock> rule_of(const Segment& s) {
   PickRule<Clock> rule{};
@@ -113,7 +113,7 @@ struct StreamTarget {
   bool exists;  // not NaN and not beyond `target_lengths`
 };
 
-// Returns the int64 nearest to x, or the nearer end of int64. x must not be NaN.
+// Returns the int64 nearest to x, clamped to the range of int64. x must not be NaN.
 ROBOCACHE_HD int64_t nearest_ns(double x) {
   if (x >= 0x1p63) return INT64_MAX;
   if (x < -0x1p63) return INT64_MIN;
@@ -126,7 +126,7 @@ ROBOCACHE_HD int64_t saturating_add(int64_t x, int64_t y) {
   return x + y;
 }
 
-// Returns target `index` of a row on the stream's stamps: in the type of its clock, with its offset added.
+// Returns target `index` of a row as a stamp of the stream: in the type of its clock, with its offset added.
 template <class Clock>
 ROBOCACHE_HD StreamTarget<Clock> target_on(const Interpolation& call, const Segment& s, int64_t batch, int64_t index) {
   const int64_t at = batch * call.targets_batch + index * call.targets_target;
@@ -155,7 +155,7 @@ ROBOCACHE_HD StreamTarget<Clock> target_on(const Interpolation& call, const Segm
   }
 }
 
-// Writes the target's time minus that of the sample used, in the targets' unit.
+// Writes the target's time minus the time of the sample used, in the targets' unit.
 template <class Clock>
 ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t batch, int64_t index, bool exists,
                             Clock target, Clock used) {
@@ -169,10 +169,11 @@ ROBOCACHE_HD void write_age(const Interpolation& call, const Segment& s, int64_t
     if (!later) ns = -ns;
     seconds = static_cast<double>(ns) / 1e9;
   } else {
-    const Clock difference = target == used ? Clock(0) : target - used;  // infinity on infinity is a hit
+    const Clock difference = target == used ? Clock(0) : target - used;  // a sample at infinity is hit by a target at
+                                                                         // infinity
     seconds = static_cast<double>(difference);
     exists = exists && seconds == seconds;
-    // The least int64 means no sample.
+    // The smallest int64 means that there is no sample.
     if (exists && call.target_dtype == DType::kInt64) {
       ns = nearest_ns(seconds * 1e9);
       if (ns == INT64_MIN) ns = -INT64_MAX;

@@ -1,4 +1,4 @@
-// The C2 spline through all samples of a row: computes its slope at each of them, for methods/cubic.hpp.
+// The C2 spline through all samples of a row. Computes its slope at each sample, for methods/cubic.hpp.
 //
 // If several samples have one time, only the last one is used. Times are in units of the row's span, so slopes are
 // values per span. The slopes solve a tridiagonal system, always in float64. Only its right side depends on the values:
@@ -23,23 +23,24 @@
 
 namespace robocache {
 
-// Bytes of memory that a cubic segment needs for its slopes, a multiple of 16. 0 for a causal segment, which never
-// mixes.
+// Returns the bytes of memory that a cubic segment needs for its slopes, a multiple of 16; 0 for a causal segment,
+// which never mixes two samples.
 int64_t spline_workspace_bytes(const Segment& s, int64_t batch);
 
 // Computes the slopes of the cubic segments in `workspace` and points their `slopes` at them. The workspace is
-// contiguous, 16-byte aligned, on `device`, and stays alive until the segments have been interpolated. CUDA queues
-// three kernels a segment on `stream`. Throws ArgumentError if the workspace is missing or too small, DeviceError.
+// contiguous, 16-byte aligned, on `device`, and stays alive until the segments have been interpolated. On CUDA it
+// queues three kernels per segment on `stream`. Throws ArgumentError if the workspace is missing or too small,
+// DeviceError.
 void make_splines(std::span<Segment> segments, int64_t batch, const std::optional<TensorView>& workspace, Device device,
                   CudaStream stream);
 
-// The factors of a used sample. On the way down, slope = before * (y - y_previous) + after * (y_next - y) - carry *
-// (the previous sample's slope so far). On the way up, back * (the next sample's slope) is subtracted. At the row's
-// ends, `before` and `after` belong to the two differences nearest to that end, and `back` (first) or `carry` (last) to
-// the neighbour's slope. The first sample's `carry` is the number of used samples.
+// The factors of a used sample. The sweep down sets slope = before * (y - y_previous) + after * (y_next - y) - carry *
+// (the previous sample's slope so far). The sweep up subtracts back * (the next sample's slope). At the row's ends,
+// `before` and `after` belong to the two differences nearest to that end, and `back` (first) or `carry` (last) to the
+// neighbour's slope. The first sample's `carry` is the number of used samples.
 struct SplineRow {
   double before, after, carry, back;
-  int64_t row;  // in the row of samples; the last is the row's last
+  int64_t row;  // index in the row of samples; the last entry's is the row's last sample
 };
 
 // The arguments of both launches on CUDA, as a plain C struct.
@@ -59,10 +60,7 @@ struct SplineStep {
   Scalar last_before, last_after, last_carry;
 };
 
-// a and b are the gaps before and after the sample; `back` is the factor of the sample before.
-//
-// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]. The conditions
-// of `boundary` eliminate the slopes at the ends. Scalar is float64 or a number type based on it.
+// a and b are the gaps before and after the sample; `back` is the factor of the previous sample.
 template <class Scalar>
 ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
                                             Boundary boundary) {
@@ -127,10 +125,10 @@ ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, boo
   return result;
 }
 
-// Fills the entries [begin, end) of the interior samples. The first and the last interior sample also fill those of the
-// row's ends. It starts `warm` samples before `begin`, because each factor depends on the previous one. table[0].carry
-// becomes `count`, the number of used samples; their rows must be in the table already. gap_after(e) returns the time
-// to the next sample, in spans of the row.
+// Fills the entries [begin, end) of the interior samples. The first and the last interior sample also fill the entries
+// of the row's ends. The computation starts `warm` samples before `begin`, because each factor depends on the previous
+// one. table[0].carry becomes `count`, the number of used samples; their rows must be in the table already.
+// gap_after(e) returns the time to the next sample, in spans of the row.
 template <class GapAfter>
 ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64_t begin, int64_t end, int64_t warm,
                                  Boundary boundary, SplineRow* table) {
@@ -161,7 +159,7 @@ ROBOCACHE_HD void spline_factors(const GapAfter& gap_after, int64_t count, int64
   }
 }
 
-// Fills the first entries of `table` for n >= 1 samples.
+// Fills the table for n >= 1 samples: its first entries, one per used sample.
 template <class Times, class Clock>
 ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, Boundary boundary, SplineRow* table) {
   const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
@@ -175,10 +173,10 @@ ROBOCACHE_HD void spline_table(const Times& times, int64_t n, Clock /*clock*/, B
   spline_factors(gap_after, count, 1, count, 0, boundary, table);
 }
 
-// Computes the slopes of the used samples [begin, end), for kLanes neighbouring features. It goes down from `overlap`
-// samples before them and up from as many after them, and ignores samples farther away. value(row, lane) returns a
-// sample. kept(e, lane) stores the slope on the way down, in the work type, and slope(e, lane) the final one; both may
-// use the same memory. Returns whether it found a NaN on the way down.
+// Computes the slopes of the used samples [begin, end), for kLanes neighbouring features. The sweep down starts
+// `overlap` samples before them, the sweep up as many after them; samples farther away are ignored. value(row, lane)
+// returns a sample. kept(e, lane) stores the slope of the sweep down, in the work type, and slope(e, lane) the final
+// slope; both may use the same memory. Returns whether the sweep down found a NaN.
 template <int kLanes, class Value, class Kept, class Slope>
 ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begin, int64_t end, int64_t overlap,
                                const Value& value, const Kept& kept, const Slope& slope) {
@@ -186,19 +184,20 @@ ROBOCACHE_HD bool spline_sweep(const SplineRow* __restrict__ table, int64_t begi
   const auto count = static_cast<int64_t>(table[0].carry);
   if (count < 2 || begin >= count) return false;
   if (end > count) end = count;
-  const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // no further interior sample
+  const int64_t last = end + overlap < count - 1 ? end + overlap : count - 1;  // the end of the interior samples to
+                                                                               // visit
   const SplineRow ends = table[0];
   double here[kLanes];
-  double before[kLanes];  // the step before the sample
+  double before[kLanes];  // the difference before the sample
   double after[kLanes];
   double result[kLanes];
-  double first[kLanes];  // of the row's first sample
+  double first[kLanes];  // the slope of the row's first sample
   int64_t e = begin > overlap + 1 ? begin - overlap : 1;
   for (int lane = 0; lane < kLanes; ++lane) {
     here[lane] = value(table[e].row, lane);
     after[lane] = here[lane] - value(table[e - 1].row, lane);
     before[lane] = result[lane] = 0;
-    first[lane] = ends.after * after[lane];  // of two samples
+    first[lane] = ends.after * after[lane];  // a row of two samples
   }
 #ifdef __CUDA_ARCH__
 #pragma unroll 4

@@ -4,13 +4,14 @@
 namespace robocache::interpolation_cuda {
 namespace {
 
-// The influence of a sample falls by at least half with each further sample. So a row is solved in pieces: each piece
-// starts before its first sample and ends after its last one, and samples farther away do not change the result. Only a
-// NaN does.
+// The influence of a sample falls by at least half with each further sample. So a row is solved in pieces. Each piece
+// starts before its first sample and ends after its last one. Samples farther away do not change the result, unless
+// they are NaN.
 constexpr int kWarp = 32;
 constexpr int kTableThreads = 128;
 constexpr int kRun = 16;  // samples in a thread's piece of the table
-// samples that a piece of the table begins earlier: each divides the influence by four, so float64 keeps nothing of more
+// samples by which a piece of the table begins earlier: each divides the influence by four, so float64 keeps nothing of
+// more
 constexpr int kRunUp = 32;
 constexpr int kPiece = 128;  // samples of a warp's piece with one overlap
 template <class Work>
@@ -88,8 +89,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) sweep_kernel(const __grid_const
   if (spoiled) table[static_cast<int64_t>(table[0].carry) - 1].back = 1;
 }
 
-// Writes NaN to every slope of a feature that has a NaN. A block handles a row; for nearly all rows there is nothing to
-// do.
+// Writes NaN to every slope of a feature that has a NaN. A block handles a row. Nearly all rows need nothing.
 template <class T, class Work>
 __global__ void __launch_bounds__(kTableThreads) spread_nan_kernel(const __grid_constant__ SplineCall call) {
   const Segment& s = call.segment;

@@ -7,7 +7,7 @@
 
 namespace robocache::interpolation_cuda {
 
-// The slopes have the segment's work type, or always float64 for `in_double`.
+// The slopes have the segment's work type; with `in_double` they are always float64.
 cudaError_t launch_splines(const SplineCall& call, bool in_double, cudaStream_t stream);
 
 }  // namespace robocache::interpolation_cuda

@@ -1,5 +1,5 @@
-// The gradient of a C2 spline's slopes: spline.hpp's sweep and table in reverse. The CPU loop and the CUDA kernels
-// share it, in float64.
+// The gradient of a C2 spline's slopes: the sweep and the table of spline.hpp in reverse. The CPU loop and the CUDA
+// kernels share this code, in float64.
 //
 // The gradient of one feature's slopes passes back through the sweep to the feature's values and to the table, which
 // all features share. The table's gradient, summed over the features, then passes back to the times, once per row.
@@ -19,9 +19,9 @@ struct SplineRowGradient {
   double before, after, carry, back;
 };
 
-// Handles kLanes neighbouring features. Their slopes, and `of_slopes`, the gradient with respect to them, have an entry
-// for each sample of the row; `of_slopes` is overwritten. values(row, lane) returns a sample. add_value(row, lane, x)
-// and add_table(e, SplineRowGradient), which covers all lanes, receive the results.
+// Handles kLanes neighbouring features. The slopes, and `of_slopes`, the gradient with respect to the slopes, have an
+// entry for each sample of the row. `of_slopes` is overwritten. values(row, lane) returns a sample. add_value(row,
+// lane, x) and add_table(e, SplineRowGradient), which covers all lanes, receive the results.
 template <int kLanes, class Values, class AddValue, class AddTable>
 ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const Values& values, const double* slopes,
                                         double* of_slopes, int64_t stride, const AddValue& add_value,
@@ -54,7 +54,7 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
     of_slope(last - 1, lane) -= table[last].carry * x;
   }
   add_table(last, sum);
-  for (int64_t e = 0; e <= last - 2; ++e) {  // up again
+  for (int64_t e = 0; e <= last - 2; ++e) {  // the sweep up, reversed
     sum = {0, 0, 0, 0};
     for (int lane = 0; lane < kLanes; ++lane) {
       const double x = of_slope(e, lane);
@@ -63,7 +63,7 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
     }
     add_table(e, sum);
   }
-  for (int64_t e = last - 1; e >= 1; --e) {  // and down
+  for (int64_t e = last - 1; e >= 1; --e) {  // the sweep down, reversed
     sum = {0, 0, 0, 0};
     for (int lane = 0; lane < kLanes; ++lane) {
       const double x = of_slope(e, lane);
@@ -90,12 +90,12 @@ ROBOCACHE_HD void spline_sweep_backward(const SplineRow* table, int64_t n, const
   add_table(0, sum);
 }
 
-// Handles one row. `of_table` holds the sums of its features, and is overwritten. add_time(row, x) receives the
-// results.
+// Handles one row. `of_table` holds the table's gradient, summed over the features, and is overwritten. add_time(row,
+// x) receives the results.
 template <class Times, class AddTime>
 ROBOCACHE_HD void spline_table_backward(const Times& times, int64_t n, Boundary boundary, const SplineRow* table,
                                         SplineRowGradient* of_table, const AddTime& add_time) {
-  if (table[0].row >= n - 1 || table[1].row >= n - 1) return;  // two samples: nothing depends on the times
+  if (table[0].row >= n - 1 || table[1].row >= n - 1) return;  // two samples or less: nothing depends on the times
   using Number = Dual<3>;
   const auto span = static_cast<double>(later_minus_earlier(times[n - 1], times[int64_t{0}]));
   const auto gap = [&](int64_t e) {

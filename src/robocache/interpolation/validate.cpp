@@ -78,7 +78,7 @@ std::string duration_text(const Duration& duration) {
                                                    : number_text(std::get<double>(duration));
 }
 
-// Checks the other arguments against the method of some features.
+// Checks the options that fit only some methods.
 void check_method(InterpolationMethod method, DType values, const InterpolationOptions& options,
                   const ArgumentsOf& of) {
   const bool step = is_step(method);
@@ -108,7 +108,7 @@ bool has_one_method(const InterpolationOptions& options) {
 std::vector<FeatureBlock> runs_of(int64_t features, const InterpolationOptions& options, const ArgumentsOf& of) {
   try {
     return feature_blocks(features, options.method, options.methods);
-  } catch (const ArgumentError& error) {  // begins with the argument's name
+  } catch (const ArgumentError& error) {  // its text begins with the argument's name
     throw ArgumentError(of(error.what()));
   }
 }

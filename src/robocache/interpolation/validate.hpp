@@ -37,15 +37,15 @@ struct InterpolationOptions {
   }
 };
 
-// Refuses a clock that is neither [N], for all rows, nor [B, N]; `length` is the letter of its last extent.
+// Refuses a clock that is neither [N], for all rows, nor [B, N]; `length` is the letter that errors use for N.
 void check_clock(const TensorView& clock, std::string_view argument, const char* length, bool batched, int64_t batch,
                  const ArgumentsOf& of = {});
 
-// Sets a duration in both forms; the clock uses the one it needs. `has` is false without a duration.
+// Sets `seconds`, and for an int64 clock also `ns`. `has` is false without a duration.
 void set_duration(const std::optional<Duration>& duration, std::string_view argument, DType clock, bool& has,
                   double& seconds, uint64_t& ns, const ArgumentsOf& of = {});
 
-// The sizes of a stream: values [B, S, D] or, not `batched`, [S, D], and their times.
+// The sizes of a stream and its times: values are [B, S, D] or, if not `batched`, [S, D].
 struct StreamShape {
   bool batched;
   int64_t batch;
@@ -54,12 +54,12 @@ struct StreamShape {
 };
 StreamShape stream_shape(const TensorView& values, const TensorView& times, const ArgumentsOf& of = {});
 
-// Returns the bytes for the slopes of the stream's cubic features: see make_splines in spline.hpp. 0 without cubic
-// features.
+// Returns the bytes for the slopes of the stream's cubic features: see make_splines in spline.hpp. It is 0 without
+// cubic features.
 int64_t stream_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
                                const ArgumentsOf& of = {});
 
-// Returns the bytes for their gradient: see interpolate_backward.hpp.
+// Returns the bytes for the gradient of these slopes: see interpolate_backward.hpp.
 int64_t stream_gradient_workspace_bytes(const TensorView& values, const InterpolationOptions& options,
                                         const ArgumentsOf& of = {});
 
@@ -67,31 +67,30 @@ int64_t stream_gradient_workspace_bytes(const TensorView& values, const Interpol
 void check_target_shape(const TensorView& tensor, std::string_view argument, bool batched, int64_t batch,
                         int64_t targets, int64_t last, const ArgumentsOf& of = {});
 
-// Checks the arguments and returns a segment of all the stream's samples and features. Its methods and its output are
+// Checks the arguments and returns a segment of all samples and features of the stream. Its methods and its output are
 // set later.
 Segment stream_segment(const TensorView& values, const TensorView& times, const std::optional<TensorView>& lengths,
                        const InterpolationOptions& options, const ArgumentsOf& of = {});
 
-// Sets the stream's output: the features of `out`, [B, T, D] or [T, D], from `first` on.
+// Sets the stream's output to the features of `out`, [B, T, D] or [T, D], from `first` on.
 void place_out(Segment& stream, const TensorView& out, int64_t first);
 
-// Appends a segment for each run of features with one method. Valid and age belong to the first.
+// Appends a segment for each run of features with one method. The first segment writes `valid` and `age`.
 void append_segments(const Segment& stream, const InterpolationOptions& options, std::vector<Segment>& segments);
 
 // Refuses a bc_type other than the default if no cubic segment of the call uses it. For several streams, one of them
 // must use it.
 void check_boundary(const InterpolationOptions& options, std::span<const Segment> segments, const ArgumentsOf& of = {});
 
-// Returns a call on these targets, which must be checked already. Its segments are added later.
+// Returns a call on these targets, which the caller has checked. The segments are added later.
 Interpolation call_on(const TensorView& target_times, const std::optional<TensorView>& target_lengths, int64_t batch);
 
-// Checks the array that the gradient of a segment's values is added to: [batch, samples, features], dense, of the work
-// type.
+// Checks the array for the gradient of a segment's values: [batch, samples, features], dense, of the work type.
 void* values_gradient(const TensorView& gradient, std::string_view argument, const Segment& s, int64_t batch,
                       int64_t features, Device device, const ArgumentsOf& of = {});
 
-// Checks the array that the gradient of a clock is added to: dense float64 [batch, N], with a row for each row of the
-// batch. Returns null if there is none. int64 clocks have no gradient.
+// Checks the array for the gradient of a clock: dense float64 [batch, N], also for a clock that all rows share. Returns
+// null if there is none. int64 clocks have no gradient.
 double* clock_gradient(const std::optional<TensorView>& gradient, std::string_view argument, const TensorView& clock,
                        int64_t batch, const ArgumentsOf& of = {});
 

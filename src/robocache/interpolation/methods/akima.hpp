@@ -1,4 +1,4 @@
-// A local piecewise cubic whose slopes prefer the side where the samples bend less (scipy's Akima1DInterpolator).
+// A local piecewise cubic: its slopes follow the side where the samples bend less (scipy's Akima1DInterpolator).
 #pragma once
 
 #include "robocache/core/host_device.hpp"
@@ -7,8 +7,7 @@
 
 namespace robocache {
 
-// Returns the share of one of two differences in the slope between them. The differences are weighted by how much their
-// neighbours differ.
+// Returns of / (of + other), the weight of one of two differences in the slope between them; 1/2 if both are 0.
 template <class Scalar>
 ROBOCACHE_HD Scalar akima_part(Scalar of, Scalar other) {
   const Scalar sum = of + other;

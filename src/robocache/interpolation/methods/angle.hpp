@@ -10,7 +10,7 @@
 
 namespace robocache {
 
-// Half a turn rounded to the type, and a whole turn as the sum of two numbers.
+// Half a turn, rounded to the type, and a whole turn as the sum of two numbers.
 template <class Work>
 struct Turn {
   static constexpr bool kSingle = std::is_same_v<Work, float>;
@@ -48,14 +48,14 @@ struct Angle {
   static constexpr bool kSlopes = false;
 
   // The result is in [-pi, pi), with the pi of the type. Whole turns in a and b change nothing. If nothing wraps, the
-  // result is fma(w, b - a, a), bit for bit. It is NaN if an argument is not finite.
+  // result is fma(w, b - a, a), bit for bit. The result is NaN if an argument is not finite.
   template <class Scalar>
   ROBOCACHE_HD static Scalar value(const CurveWeights<Scalar>& c, int /*before*/, int /*after*/, const Scalar (&y)[2]) {
     const Scalar angle = less_turns(multiply_add(c.along, less_turns(y[1] - y[0]), less_turns(y[0])));
     return absolute(angle) >= Turn<Scalar>::kHalf ? -Turn<Scalar>::kHalf : angle;
   }
 
-  // Returns the derivative of the value with respect to the bracket's weight: the way from a to b, in float64.
+  // Returns the derivative of the value with respect to the bracket's weight: the shorter way from a to b, in float64.
   template <class Work>
   ROBOCACHE_HD static double way(Work a, Work b) {
     return less_turns(static_cast<double>(b) - static_cast<double>(a), static_cast<double>(turns_in(b - a)));

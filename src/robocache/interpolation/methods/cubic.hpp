@@ -21,7 +21,7 @@ struct Cubic {
     return c;
   }
 
-  // y: the samples a and b, and the slopes there per span of the row.
+  // y holds the samples a and b, then the slopes there per span of the row.
   template <class Scalar>
   ROBOCACHE_HD static Scalar value(const CurveWeights<Scalar>& c, int /*before*/, int /*after*/, const Scalar (&y)[4]) {
     const Scalar step = y[1] - y[0];
@@ -37,7 +37,7 @@ struct Cubic {
     return {1 - b, b, c.early * c.stretch[1], c.late * c.stretch[1]};
   }
 
-  // Adds the gradient of one feature to that of the weights, in the order of weights_to_array.
+  // Adds the gradient of one feature to the gradient of the weights, in the order of weights_to_array.
   ROBOCACHE_HD static void add_weights_gradient(const CurveWeights<double>& c, double a, double b, double slope_a,
                                                 double slope_b, double gradient, double (&of_weights)[kCurveWeights]) {
     const double step = b - a;

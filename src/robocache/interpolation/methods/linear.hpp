@@ -18,7 +18,7 @@ struct Linear {
     return lerp(y[0], y[1], c.along);
   }
 
-  // The derivative of the value by the bracket's weight.
+  // Returns the derivative of the value by the bracket's weight.
   template <class Work>
   ROBOCACHE_HD static double way(Work a, Work b) {
     return static_cast<double>(b) - static_cast<double>(a);

@@ -7,24 +7,24 @@
 
 namespace robocache {
 
-// Returns the curve's slope at a sample minus `own`, the slope of one bracket beside it; `other` is the other bracket's.
-// The curve's slope is 0 at a turn, else their weighted harmonic mean (Fritsch and Butland, 1984).
+// The curve's slope at a sample is 0 at a turn, else the weighted harmonic mean of the slopes of both brackets beside
+// it (Fritsch and Butland, 1984). Returns it minus `own`, the slope of one bracket; `other` is the slope of the other.
 template <class Scalar>
 ROBOCACHE_HD Scalar pchip_bend(Scalar own, Scalar other, Scalar share) {
   const Scalar mean = multiply_add(share, own - other, other);
   const Scalar ratio = quotient(other, mean);
-  const Scalar none = other * Scalar(0);  // NaN stays NaN
-  // A selection instead of a branch, so that neighbouring features can be vectorised.
+  const Scalar none = other * Scalar(0);  // keeps NaN
+  // A selection instead of a branch lets the compiler vectorise over neighbouring features.
   const bool turns = ((own < Scalar(0)) != (other < Scalar(0))) | (absolute(mean) < smallest_normal<Scalar>());
   return multiply_add(own, turns ? none : ratio, -own);
 }
 
-// Returns the slope at a row's end: that of the parabola through three samples, limited so that the curve does not
+// Returns the slope at a row's end: the slope of the parabola through three samples, limited so that the curve does not
 // turn.
 template <class Scalar>
 ROBOCACHE_HD Scalar pchip_end_slope(Scalar own, Scalar next, Scalar share) {
   const Scalar slope = multiply_add(share, own - next, own);
-  const Scalar none = next * Scalar(0);  // NaN stays NaN
+  const Scalar none = next * Scalar(0);  // keeps NaN
   if (own == Scalar(0) || (slope < Scalar(0)) != (own < Scalar(0))) return none;
   const bool turns = next == Scalar(0) || (own < Scalar(0)) != (next < Scalar(0));
   return turns && absolute(slope) > Scalar(3) * absolute(own) ? Scalar(3) * own : slope;

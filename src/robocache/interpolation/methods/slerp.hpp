@@ -12,7 +12,7 @@
 
 namespace robocache {
 
-// 1 / sqrt(x); in float32 on CUDA within 2 ulp where 2^-126 <= x.
+// Returns 1 / sqrt(x); in float32 on CUDA within 2 ulp for x >= 2^-126.
 ROBOCACHE_HD double reciprocal_root(double x) { return 1 / std::sqrt(x); }
 ROBOCACHE_HD float reciprocal_root(float x) {
 #ifdef __CUDA_ARCH__
@@ -24,7 +24,7 @@ ROBOCACHE_HD float reciprocal_root(float x) {
 #endif
 }
 
-// atan(x) for x in [0, 1], within 2 ulp: the minimax polynomial of least relative error.
+// Returns atan(x) for x in [0, 1], within 2 ulp: the minimax polynomial of least relative error.
 ROBOCACHE_HD double arc_tangent(double x) { return std::atan(x); }
 ROBOCACHE_HD float arc_tangent(float x) {
   const float s = x * x;
@@ -42,7 +42,7 @@ ROBOCACHE_HD float arc_tangent(float x) {
 ROBOCACHE_HD double sine(double x) { return std::sin(x); }
 ROBOCACHE_HD float sine(float x) { return std::sin(x); }
 
-// sin(x) for x in [0, pi/2], within 2 ulp, in the same way.
+// Returns sin(x) for x in [0, pi/2], within 2 ulp, by such a polynomial.
 ROBOCACHE_HD double sine_of_quarter_turn(double x) { return std::sin(x); }
 ROBOCACHE_HD float sine_of_quarter_turn(float x) {
   const float s = x * x;
@@ -58,8 +58,8 @@ ROBOCACHE_HD Scalar dot(const Scalar (&a)[4], const Scalar (&b)[4]) {
   return multiply_add(a[3], b[3], multiply_add(a[2], b[2], multiply_add(a[1], b[1], a[0] * b[0])));
 }
 
-// Normalises a quaternion to length 1, whatever its length. If the square would overflow or vanish, the quaternion is
-// first multiplied by a power of two. NaN if the length is 0 or not finite.
+// Normalises a quaternion of any length to length 1. If the square of the length would overflow or vanish, the
+// quaternion is first multiplied by a power of two. The result is NaN if the length is 0 or not finite.
 template <class Scalar>
 ROBOCACHE_HD void normalise(Scalar (&q)[4]) {
   constexpr bool kSingle = std::is_same_v<Scalar, float>;
@@ -86,12 +86,11 @@ ROBOCACHE_HD bool is_zero(const Scalar (&q)[4]) {
   return zero;
 }
 
-// Rotates at an even rate from `a` at w = 0 to the nearer of `b` and -b at w = 1, and beyond both. `rest` is 1 - w. Two
-// quaternions of length 0, which a sensor without a rotation repeats, give 0.
+// Rotates at an even rate from `a` at w = 0 to the nearer of `b` and -b at w = 1; w may be outside [0, 1]. `rest` is 1
+// - w. Two quaternions of length 0, as a sensor without a rotation sends them, give 0.
 //
-// The angle is 2 atan(|a - b| / |a + b|) of the unit quaternions, which is accurate for every angle. An arc cosine
-// loses half the digits of small angles. Quaternions that are nearly opposite are nearly equal once one of them is
-// negated.
+// The angle is 2 atan(|a - b| / |a + b|) of the unit quaternions, which is accurate for every angle; an arc cosine
+// would lose half the digits of small angles. Nearly opposite quaternions are nearly equal once one of them is negated.
 template <class Scalar>
 ROBOCACHE_HD void slerp(Scalar (&a)[4], Scalar (&b)[4], Scalar w, Scalar rest, Scalar (&y)[4]) {
   if (is_zero(a) && is_zero(b)) {
@@ -137,7 +136,7 @@ struct Slerp {
     slerp(a, b, c.along, Scalar(1) - c.along, y);
   }
 
-  // Passes the gradient of the 4 features, at the weight w between the samples, back to the samples a and b.
+  // Passes the gradient of the 4 features back to the samples a and b; w is the weight between them.
   ROBOCACHE_HD static void rows_gradient(const double (&a)[4], const double (&b)[4], double w,
                                          const double (&gradient)[4], double (&of_a)[4], double (&of_b)[4]) {
     using Number = Dual<8>;
