@@ -61,6 +61,9 @@ struct SplineStep {
 };
 
 // a and b are the gaps before and after the sample; `back` is the factor of the previous sample.
+//
+// The interior equations are lower * s[i-1] + diagonal * s[i] + upper * s[i+1] = p * m[i-1] + q * m[i]. The conditions
+// of `boundary` eliminate the slopes at the ends. Scalar is float64 or a number type based on it.
 template <class Scalar>
 ROBOCACHE_HD SplineStep<Scalar> spline_step(Scalar a, Scalar b, Scalar back, bool starts, bool ends,
                                             Boundary boundary) {
