@@ -19,13 +19,14 @@
 namespace robocache {
 namespace {
 
-// The rows at or after a target, in distinct stamps, that a method reads; 0: none that is later than the target.
+// Returns how many rows at or after a target a method reads; 0 if it reads none later than the target. Rows with equal
+// stamps count once.
 int rows_beyond(InterpolationMethod method, bool causal) {
   if (causal || method == InterpolationMethod::kPrevious) return 0;
   return 1 + with_method(method, []<class Method>(Method) { return Method::kReach; });
 }
 
-// Goals are what the caller gives.
+// Removes goals: the caller provides them.
 BatchSpec without_goals(BatchSpec spec) {
   std::erase_if(spec.keys, [](const KeySpec& key) { return key.moment.has_value(); });
   return spec;
@@ -38,24 +39,24 @@ int rows_before(InterpolationMethod method, bool causal) {
 }
 
 constexpr int64_t kLatestNs = int64_t{1} << 62;
-constexpr int kMargin = 4;  // distinct stamps on each side of a window: more than any method reads
+constexpr int kMargin = 4;  // distinct stamps to copy on each side of a window: more than any method reads
 
 }  // namespace
 
 struct Aligner::Impl {
   struct Key {
-    const KeySpec* spec;               // of a base, its key's
-    std::shared_ptr<const Ring> ring;  // null: the spec's source had no such stream
-    DType dtype{};                     // in the batch, of a base in scratch memory
-    std::vector<int64_t> offsets_ns;   // of the stamps that steps aim at; in rows, of the anchor's
+    const KeySpec* spec;               // for a base, the spec of the base's key
+    std::shared_ptr<const Ring> ring;  // null if the spec's source had no such stream
+    DType dtype{};                     // of the window's values: in the batch, or for a base in scratch memory
+    std::vector<int64_t> offsets_ns;   // for each step the offset of its target stamp; for a key in rows the anchor's
     int64_t first_offset_ns = 0;
     int64_t last_offset_ns = 0;
-    int beyond = 0;        // Ring::settled_ns
+    int beyond = 0;        // the argument of Ring::settled_ns
     int64_t before = 1;    // how many rows with distinct stamps the window needs at or before its first target
-    int margin = kMargin;  // Ring::copy
+    int margin = kMargin;  // the argument of Ring::copy
     int64_t settled_ns = INT64_MIN;
 
-    // Copies of rows, as one episode.
+    // Copies of the rows, as one episode.
     RingRows rows;
     std::unique_ptr<EpisodeRows> episode = std::make_unique<EpisodeRows>();
     std::array<const void*, 3> planned{};  // the memory that the plan points to
@@ -66,12 +67,12 @@ struct Aligner::Impl {
     int64_t age_offset = -1;
     int64_t feature_pad_offset = -1;
 
-    // For a base: its row is scratch memory. If the batch has the key, its features `taken` are copied to base_offset.
+    // A base's row lies in scratch memory. If the batch has the base, its features `taken` are copied to base_offset.
     bool is_base = false;
     std::vector<int64_t> taken;
     int64_t base_offset = -1;
 
-    // The conversions of a key: they read its window in scratch memory and write to out_offset and pad_offset.
+    // The conversions of a key read its window in scratch memory and write to out_offset and pad_offset.
     std::optional<ConvertActionsParams> conversion;
     std::vector<ActionOp> ops;
     std::optional<size_t> base;  // the index of the base in `keys`
@@ -79,17 +80,17 @@ struct Aligner::Impl {
     bool is_settled(int64_t moment) const { return ring == nullptr || moment + last_offset_ns <= settled_ns; }
     std::array<const void*, 3> memory() const { return {rows.time_ns.data(), rows.values.data(), numbers.data()}; }
 
-    // Frames.
+    // For frames only:
     std::optional<ImageTransform> transform;
     FrameShape frame{};
-    std::vector<int64_t> numbers;  // 1, 2, ...: what the plan takes for rows
-    std::vector<uint8_t> pixels;   // of a decoded file
+    std::vector<int64_t> numbers;  // 1, 2, ...: the plan takes them for rows
+    std::vector<uint8_t> pixels;   // pixels of a decoded file
     int64_t number_offset = 0;
     int64_t intrinsics_offset = -1;
 
-    // On CUDA, the frames of the window's steps, each once.
-    std::vector<int64_t> copied;  // their numbers
-    PinnedBuffer decoded;         // of files
+    // On CUDA, the frames that the window's steps show, each once.
+    std::vector<int64_t> copied;  // numbers of the frames that are copied
+    PinnedBuffer decoded;         // pixels of decoded files
     DeviceBuffer on_device;
     DeviceBuffer workspace;
   };
@@ -108,7 +109,7 @@ struct Aligner::Impl {
         refuse("rings['", name, "']: expected a key of the spec, which has ", names_of_keys());
       }
     }
-    keys.reserve(2 * spec.keys.size());  // of each key itself and its base
+    keys.reserve(2 * spec.keys.size());  // each key, and its base
     for (const KeySpec& of : spec.keys) {
       if (std::ranges::find(outputs, of.key) == outputs.end()) {
         add(of, rings);
@@ -121,7 +122,7 @@ struct Aligner::Impl {
     age_offset = layout.add("anchor_age_ns", DType::kInt64, {}, "the moment's age");
     if (spec.dataset_index) source_offset = layout.add("dataset_index", DType::kInt64, {}, "the source");
     host_bytes = layout.bytes();
-    for (Key& key : keys) {  // last, so that one copy takes everything else to a device
+    for (Key& key : keys) {  // frames are last, so that one copy takes all other arrays to a device
       if (key.transform) key.out_offset = add_array(key, "", key.spec->dtype, shape_of(*key.spec, key.spec->shape));
     }
     if (!device.is_cuda()) return;
@@ -189,7 +190,7 @@ struct Aligner::Impl {
     return layout.add(of.key + "_base", of.convert->dtype, {features}, "the base of '" + of.key + "'");
   }
 
-  // Does what the Loader's batch/converted_key does, for one source and without flips.
+  // Does for one source, without flips, what batch/converted_key does for the Loader.
   void add_conversion(Key& key, const Rings& rings) {
     const KeySpec& of = *key.spec;
     if (!of.rows) refuse("spec: key '", of.key, "' has conversions and no stream, which an Aligner does not do");
@@ -207,7 +208,7 @@ struct Aligner::Impl {
     params.out_dtype = of.dtype;
     params.steps = static_cast<int32_t>(of.steps());
     params.tolerance = of.convert->tolerance;
-    const bool reads_before = key.ops[0].step == ActionStep::kStepDelta;  // it reads the previous step unconverted
+    const bool reads_before = key.ops[0].step == ActionStep::kStepDelta;  // the previous step, unconverted
     params.out_offset = key.out_offset;
     params.out_pad_offset = key.pad_offset;
     params.x_offset = layout.add_scratch(of.steps() * features * dtype_size(key.dtype));
@@ -236,7 +237,7 @@ struct Aligner::Impl {
     params.base_features = constants.put(std::vector<int32_t>(base.taken.begin(), base.taken.end()));
   }
 
-  // Finds the ring of a key, and what of it is settled.
+  // Finds the ring of a key, and how many rows its window needs on each side.
   void read(Key& key, const Rings& rings) {
     const KeySpec& of = *key.spec;
     const auto [first, last] = std::minmax_element(key.offsets_ns.begin(), key.offsets_ns.end());
@@ -259,7 +260,7 @@ struct Aligner::Impl {
         const auto [earliest, latest] = std::ranges::minmax(of.offsets_rows);
         key.margin += static_cast<int>(std::max(-earliest, latest));
         key.before = std::max<int64_t>(0, -earliest) + 1;
-        if (latest > 0) key.beyond = static_cast<int>(latest) + 2;  // the anchor's row may be one that is snapped to
+        if (latest > 0) key.beyond = static_cast<int>(latest) + 2;  // the anchor may snap to a row after the target
       }
       if (!of.images && !of.convert) key.affine = affine_tables(of.rows->affine, of.rows->dtype, constants);
     } else if (found != rings.end()) {
@@ -267,7 +268,7 @@ struct Aligner::Impl {
     }
   }
 
-  // Refuses a ring whose rows differ from those of the spec's stream.
+  // Refuses a ring whose rows differ from the rows of the spec's stream.
   static void check(const Key& key) {
     const RowsSpec& rows = *key.spec->rows;
     const RingOptions& ring = key.ring->options();
@@ -421,13 +422,13 @@ struct Aligner::Impl {
     if (time_ns < -kLatestNs || time_ns > kLatestNs) {
       refuse("time_ns: expected a moment within +-2^62 ns, got ", std::to_string(time_ns));
     }
-    queued.wait();  // until the last batch has read the memory that is written now
+    queued.wait();  // the last batch may still be reading the memory that is written now
     auto* const memory = static_cast<char*>(device.is_cuda() ? host_memory.data() : to);
     int64_t newest = INT64_MIN;
     for (Key& key : keys) {
       if (key.ring == nullptr) continue;
       newest = std::max(newest, key.ring->newest_ns().value_or(INT64_MIN));
-      // First what is settled, then the rows: rows that come between them are not needed.
+      // Reads settled_ns before the rows: a row that comes in between is copied but not needed.
       key.settled_ns = key.ring->settled_ns(key.beyond, spec.snap_ns).value_or(INT64_MIN);
       key.ring->copy(time_ns + key.first_offset_ns, time_ns + key.last_offset_ns, key.margin, key.rows);
       check_not_forgotten(key, time_ns);
@@ -490,7 +491,8 @@ struct Aligner::Impl {
     return unsettled;
   }
 
-  // Adds the copy of a frame, unless an earlier step did. Returns its number among the copies, from 1; 0 if it does not decode.
+  // Adds the copy of a frame, unless an earlier step did. Returns the copy's number, from 1, or 0 if the frame does not
+  // decode.
   int64_t copy_frame(Key& key, int64_t number) {
     const auto found = std::ranges::find(key.copied, number);
     const int64_t index = found - key.copied.begin();
@@ -505,8 +507,8 @@ struct Aligner::Impl {
     return index + 1;
   }
 
-  // Queues the copy of everything that the host has made, and the frames that are made of it. One kernel makes all copies: the
-  // driver is slower, most of all with frames of some 100 kB.
+  // Queues the copy of all that the host computed, and the frames that depend on it. One kernel makes all copies: the
+  // driver's copies are slower, most of all for frames of some 100 kB.
   void queue(char* batch, CudaStream stream) {
     using Launch = int(const PinnedCopies*, int32_t device, void* stream);
     static Launch* const launch = reinterpret_cast<Launch*>(cuda_symbol("robocache_cuda_copy_pinned"));
@@ -530,14 +532,15 @@ struct Aligner::Impl {
     queued.record(stream);
   }
 
-  // Writes the frames. On CUDA it adds their copies, and writes the number of each step's copy instead of its frame's.
+  // Writes the frames. On CUDA it adds their copies, and replaces the frame number of each step by the number of its
+  // copy.
   void write_frames(Key& key, char* memory) {
     const KeySpec& of = *key.spec;
     char* const out = memory + key.out_offset;
     auto* const numbers = reinterpret_cast<int64_t*>(memory + key.number_offset);
     auto* const is_pad = reinterpret_cast<bool*>(memory + key.pad_offset);
     auto* const intrinsics = reinterpret_cast<float*>(memory + key.intrinsics_offset);
-    if (!key.transform) {  // the source has no such camera: the layout's bytes
+    if (!key.transform) {  // the source has no such camera: all steps are black
       std::memset(out, 0, static_cast<size_t>(of.steps() * features_of(of.shape) * dtype_size(of.dtype)));
     }
     key.copied.clear();
@@ -560,7 +563,7 @@ struct Aligner::Impl {
     }
   }
 
-  // Returns a frame's pixels; those of a file are decoded into `to`. Null if it does not decode.
+  // Returns a frame's pixels; a file is decoded into `to`. Returns null if it does not decode.
   const uint8_t* pixels_of(Key& key, int64_t row, uint8_t* to) {
     const std::span<const uint8_t> file = key.rows.frames[static_cast<size_t>(row)].bytes();
     if (*key.spec->rows->codec == Codec::kRaw) return file.data();
@@ -581,19 +584,19 @@ struct Aligner::Impl {
   BatchLayout layout;
   std::vector<Key> keys;
   DeviceTables constants;              // scales and shifts
-  std::optional<DeviceTables> tables;  // the plan's
+  std::optional<DeviceTables> tables;  // the tables of the plan
   WindowPlan plan{};
   AnchorRun anchor{};
   int64_t time_offset = 0;
   int64_t age_offset = 0;
   int64_t source_offset = -1;
-  int64_t host_bytes = 0;  // of the layout: all but the frames
+  int64_t host_bytes = 0;  // size of the layout without the frames
   int64_t bad_frames = 0;
 
   // On CUDA:
   PinnedBuffer host_memory;
   std::vector<PinnedCopy> copies;
-  CudaEvent queued;  // behind the last batch
+  CudaEvent queued;  // recorded after the last batch
 };
 
 Aligner::Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs, Device device)

@@ -1,19 +1,22 @@
-// The batches of one that a policy gets while the robot runs: what a Loader made of the same rows, bit for bit.
+// Makes the batches of one sample that a policy gets while the robot runs. They equal a Loader's batches of the same
+// rows, bit for bit.
 //
 //   Aligner aligner(spec_from_json(text), {{"joint", joint_ring}, {"camera", camera_ring}});
 //   std::vector<char> memory(aligner.batch_bytes());
 //   if (aligner.latest(memory.data())) use(BatchLayout::view(aligner.arrays()[0], 1, memory.data(), {}));
 //
-// A target is settled when no row that may still come changes its value (Ring::settled_ns): for a held value as soon as the
-// lateness is over, for an interpolated one when the row after it is final. The frontier is the newest moment all of whose
-// targets are settled, over all keys. A Loader's batch at that moment has the same bytes. Other moments have it too, but for
-// targets that are not settled: they are padding, though the recording may have a value there later (rule 53).
+// A target is settled when no row that may still come can change its value (Ring::settled_ns): a held value once the
+// lateness is over, an interpolated value once the row after it is final. The frontier is the newest moment at which
+// the targets of all keys are settled. There the batch has the same bytes as a Loader's batch of the recording. At other
+// moments too, except in targets that are not settled: these are padding, even if the recording will have a value there
+// (rule 53).
 //
-// On a CUDA device frames are copied as pixels and resized there. All else is made on the host and copied with them.
+// On a CUDA device frames are copied as pixels and resized on the device. The host computes all else, and copies it
+// together with the frames.
 //
-// The arrays are those of the Loader, of one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on; "time_ns" [1], the
-// moment; and "anchor_age_ns" [1], the newest stamp of all rings less the moment. Of a key that the policy puts out there is
-// <key>_base alone, where its conversions have one.
+// The arrays are a Loader's, for one sample: <key>, <key>_is_pad, with return_age <key>_age, and so on; then "time_ns"
+// [1], the moment, and "anchor_age_ns" [1], the newest stamp of all rings minus the moment. A key in `outputs` has no
+// arrays, except <key>_base if its conversions use a base.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +35,13 @@ namespace robocache {
 
 using Rings = std::map<std::string, std::shared_ptr<const Ring>>;  // by the spec's keys
 
-// One thread uses it; others push to the rings meanwhile.
+// One thread at a time uses it; others push to the rings meanwhile.
 class Aligner {
  public:
-  // `outputs`: the keys that the policy puts out; they need no ring. Throws ArgumentError that names the key: another key without a
-  // ring, a ring without a key, rows of another shape, dtype or codec than the spec's, a span that is shorter than the window, a
-  // base in rows. Throws DeviceError, OutOfMemory for the memory of a device.
+  // `outputs` are the keys that the policy computes: they need no ring. Throws ArgumentError that names the key: if
+  // another key has no ring, if a ring has no key, if its rows differ from the spec's in shape, dtype or codec, if its
+  // span is shorter than the window, if a base is in rows. Throws DeviceError, and OutOfMemory for the memory of a
+  // device.
   Aligner(BatchSpec spec, const Rings& rings, const std::vector<std::string>& outputs = {}, Device device = {});
   ~Aligner();
 
@@ -46,27 +50,27 @@ class Aligner {
   size_t batch_bytes() const;
   const std::vector<BatchArray>& arrays() const;
 
-  // None: a stream has no settled moment yet.
+  // Returns the frontier, or none while a stream has no settled moment.
   std::optional<int64_t> frontier() const;
 
-  // Fills `memory` (batch_bytes() of the device, 64-byte aligned) with the batch at a moment; on CUDA it queues that on `stream`.
-  // Never waits for rows. Allocates only while rings grow. Returns the number of targets that are not settled. Throws
-  // ArgumentError for a moment beyond +-2^62 ns. Throws StaleError if a ring has forgotten rows that the window needs: with
-  // padding instead, the batch would differ from a Loader's.
+  // Fills `memory` (batch_bytes() of the device, 64-byte aligned) with the batch at a moment; on CUDA it queues the
+  // work on `stream`. Never waits for rows. Allocates only while rings grow. Returns the number of targets that are not
+  // settled. Throws ArgumentError for a moment beyond +-2^62 ns. Throws StaleError if a ring has forgotten rows that
+  // the window needs: with padding instead, the batch would differ from a Loader's.
   int64_t at(int64_t time_ns, void* memory, CudaStream stream = {});
 
-  // The batch at the frontier; false where there is none.
+  // Fills `memory` with the batch at the frontier. Returns false if there is no frontier.
   bool latest(void* memory, CudaStream stream = {});
 
-  // Frames that did not decode, so far: they are black and padding.
+  // Returns how many frames did not decode so far: they are black and padding.
   int64_t bad_frames() const;
 
-  // The key whose ring's newest row is the oldest, and how far it is behind the newest of all.
+  // The key whose ring's newest row is the oldest, and how far it is behind the newest row of all rings.
   struct Stalest {
     std::string key;
     int64_t behind_ns;
   };
-  std::optional<Stalest> stalest() const;  // none where a ring is empty
+  std::optional<Stalest> stalest() const;  // none while a ring is empty
 
  private:
   struct Impl;

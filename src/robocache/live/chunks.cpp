@@ -73,7 +73,7 @@ bool Chunks::at(int64_t time_ns, std::vector<double>& action) {
   for (Chunk& chunk : chunks_) {
     const int64_t step = begun(chunk, time_ns);
     if (step == 0 || time_ns >= chunk.end_ns) continue;
-    // The first one has nothing to fade from, and stays if an older one comes late.
+    // The first chunk has nothing to fade from. It keeps that even if an older chunk comes late.
     if (!chunk.fades_from) chunk.fades_from = found_.empty() ? INT64_MIN : time_ns;
     found_.push_back({&chunk, chunk.actions.data() + (step - 1) * features_});
   }

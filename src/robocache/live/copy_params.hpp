@@ -7,7 +7,7 @@ namespace robocache {
 
 struct PinnedCopy {
   void* to;
-  const void* from;  // as the device addresses it
+  const void* from;  // an address for the device
   int64_t bytes;
 };
 

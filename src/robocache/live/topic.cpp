@@ -52,7 +52,7 @@ struct EnumNames<Use> {
 
 namespace {
 
-// Why a message is refused.
+// The reason why a message is refused.
 struct Unfit : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -66,7 +66,7 @@ template <class... Parts>
 
 struct Target {
   size_t row;
-  int64_t feature;  // -1: one number a joint
+  int64_t feature;  // -1: one number for each joint
 };
 
 struct PlanField {
@@ -106,7 +106,7 @@ class Walk {
   size_t at() const { return at_; }
   std::span<const uint8_t> from(size_t start) const { return bytes_.subspan(start, at_ - start); }
 
-  // The next `count` numbers of `size` bytes.
+  // Returns the next `count` numbers of `size` bytes.
   std::span<const uint8_t> numbers(int64_t count, int64_t size) {
     if (count == 0) return {};
     const auto wide = static_cast<size_t>(size);
@@ -114,7 +114,7 @@ class Walk {
     return skip(static_cast<size_t>(count) * wide);
   }
 
-  // Reads the length of a sequence whose elements take at least `smallest` bytes each.
+  // Reads the length of a sequence; each element takes at least `smallest` bytes.
   int64_t count(size_t smallest) {
     const auto length = load<uint32_t>(numbers(1, 4).data());
     if (length > (bytes_.size() - at_) / smallest) {
@@ -145,7 +145,7 @@ class Walk {
     return std::bit_cast<T>(bytes);
   }
 
-  // Returns a number as float64: the nearest one for integers of 64 bits, the same for all others.
+  // Returns a number as float64: exactly, or the nearest float64 for integers of 64 bits.
   double load(const uint8_t* from, DType dtype) const {
     switch (dtype) {
       case DType::kBool:
@@ -238,7 +238,7 @@ struct Said {
 
 struct Row {
   std::shared_ptr<Ring> ring;
-  std::vector<std::string> names;  // of the row's joints, or empty
+  std::vector<std::string> names;  // names of the row's joints; empty without joints
   std::vector<uint8_t> bytes;
   bool is_there = false;
   std::vector<int64_t> order;  // for each joint of the row, its index among the message's joints
@@ -425,7 +425,8 @@ struct Topic::Plan {
     }
   }
 
-  // Finds the joints of every row among the message's. Most messages have the same names as the last one, so it compares bytes first.
+  // Finds the joints of every row among the message's joints. Most messages repeat the names of the last one, so it
+  // compares the bytes first.
   void read_joints(Walk& walk) {
     const size_t start = walk.at();
     joints = walk.count(4);
@@ -509,9 +510,9 @@ struct Topic::Plan {
     push(row, encode_frame(*ring.codec, pixels.data(), shape, encode), time_ns, arrival_ns);
   }
 
-  // Pushes an image that is a file, in the form that a cache stores.
+  // Pushes an image that is a file. The row gets the file in the form that a cache stores.
   void push_file(Row& row, const FrameShape& shape, int64_t time_ns, int64_t arrival_ns) {
-    // compressed_image_transport exchanges red and blue of such files.
+    // compressed_image_transport writes such files with red and blue exchanged.
     const bool is_rgb = said.format.starts_with("rgb") || said.format.starts_with("bgr");
     if (is_rgb && said.format.find("compressed bgr") == std::string_view::npos && shape.channels == 3) {
       unfit("format: expected 'jpeg', 'png' or one with 'compressed bgr', got '", said.format,
@@ -544,8 +545,8 @@ struct Topic::Plan {
     return time_ns;
   }
 
-  // Returns the message's own stamp, or none if the plan takes no stamp. Returns 0, which a ring refuses, for a stamp that int64
-  // nanoseconds cannot hold.
+  // Returns the message's own stamp, or none if the plan takes no stamp. Returns 0 for a stamp beyond int64
+  // nanoseconds: a ring refuses 0.
   std::optional<int64_t> stamp_ns() const {
     constexpr int64_t kSecond = 1'000'000'000;
     if (!said.seconds || !said.nanoseconds) return std::nullopt;
@@ -595,7 +596,7 @@ void Topic::take(std::span<const uint8_t> message, const Received& received) noe
   }
 }
 
-// A publisher counts its messages by ones. A smaller number than the last starts a new count.
+// A publisher numbers its messages by ones. A smaller number than the last one starts a new count.
 void Topic::count_lost(const Received& received) {
   if (!received.sequence) return;
   const auto found = std::ranges::find(publishers_, received.publisher, &Publisher::id);

@@ -1,4 +1,5 @@
-// Turns the serialised messages of one topic into rows of rings. A plan, written from the type's definition, says how.
+// Turns the serialised messages of one topic into rows of rings, by a plan that is made from the message type's
+// definition.
 //
 //   Topic topic(plan_json, {position_ring, velocity_ring});
 //   topic.take(bytes, {.arrival_ns = now, .publisher = id, .sequence = number});
@@ -6,14 +7,14 @@
 // The plan is JSON. It lists the fields of the type in their order:
 //   {"fields": [{"kind": "number" | "numbers" | "text" | "texts" | "records",
 //                "dtype": of numbers, "count": of an array, "fields": of records,
-//                "use": another use of the field: "seconds" or "nanoseconds" of the stamp, "joints" (their names), "frame" (of
+//                "use": the role of the field: "seconds" or "nanoseconds" of the stamp, "joints" (their names), "frame" (of
 //                       reference); for an image "height", "width", "step", "is_bigendian", "encoding", "format" or "data",
 //                "to": [[row, feature], ...] the rows that get the field, and the index of its first number there; -1: one number
 //                       for each joint,
 //                "absent": [[row, feature], ...] the features that are NaN if the field's first number is -1}],
 //    "rows": [{"names": of the joints, or []} ...] one for each ring,
 //    "encodings": {"rgb8": {"dtype": "uint8", "channels": 3, "kept": [0, 1, 2]}, ...} the encodings of raw images that it takes,
-//    "quality": of the JPEGs that raw images become}
+//    "quality": of the JPEGs that raw images are encoded as}
 // Messages are CDR, in either byte order. A message that does not fit is refused and counted, and none of its rows is kept. No byte
 // outside the message is read.
 #pragma once
@@ -39,7 +40,7 @@ struct Received {
   std::optional<uint64_t> sequence = {};  // the message's number, if the transport gives one
 };
 
-// received = taken + refused. lost: how many sequence numbers are missing between the messages of a publisher.
+// received = taken + refused. `lost` counts the sequence numbers that are missing between messages of one publisher.
 struct TopicCounts {
   int64_t received = 0;
   int64_t taken = 0;
@@ -55,13 +56,15 @@ class Topic {
   Topic(const Topic&) = delete;
   Topic& operator=(const Topic&) = delete;
 
-  // Takes a message: pushes a row to each ring whose field the message has. Threads that call it at once wait. Never throws.
+  // Takes a message: pushes a row to each ring whose fields the message has. Calls from several threads run one after
+  // another. Never throws.
   void take(std::span<const uint8_t> message, const Received& received) noexcept;
 
   TopicCounts counts() const;
-  std::string refusal() const;  // why the last message was refused; "" before the first
+  std::string refusal() const;  // why the last refused message was refused; "" before the first
 
-  // Returns the time from a message's stamp until its rows could be read, for the last kLatencies messages, the oldest first.
+  // Returns the times from a message's stamp until its rows could be read, for the last kLatencies messages, the oldest
+  // first.
   static constexpr int64_t kLatencies = 4096;
   std::vector<int64_t> latencies_ns() const;
 

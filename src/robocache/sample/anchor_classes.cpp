@@ -15,7 +15,7 @@ std::vector<uint64_t> distinct(std::vector<uint64_t> keys) {
 }  // namespace
 
 AnchorClasses classes_by_weight(std::span<const double> weights) {
-  // The bits of doubles of one sign ascend as the numbers do.
+  // The bits of doubles of one sign, as integers, have the order of the numbers.
   std::vector<uint64_t> bits;
   for (const double weight : weights) {
     if (weight > 0) bits.push_back(std::bit_cast<uint64_t>(weight));

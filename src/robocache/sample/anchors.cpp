@@ -21,12 +21,13 @@ int64_t saturating_difference(int64_t a, int64_t b) {
   return __builtin_sub_overflow(a, b, &difference) ? (a < b ? INT64_MIN : INT64_MAX) : difference;
 }
 
-// The earliest target whose row, the last at or before it, is row `row` or a later one, when targets snap to rows.
+// Returns the earliest target that takes row `row` or a later one. A target takes the last row at or before it, or a
+// row that it snaps to.
 int64_t first_target_of(const int64_t* times, int64_t row, int64_t snap_ns) {
   const int64_t time_ns = times[row];
   int64_t first = snap_ns > 0 ? saturating_difference(time_ns, snap_ns - 1) : time_ns;
   if (row == 0 || snap_ns == 0) return first;
-  // The row before takes what is as near to it, or nearer.
+  // A target that is not nearer to this row than to the previous one takes the previous one.
   const int64_t before_ns = times[row - 1];
   const uint64_t apart = ns_between(time_ns, before_ns);
   const auto middle = static_cast<int64_t>(static_cast<uint64_t>(before_ns) + apart / 2);
@@ -59,17 +60,17 @@ TimeRange range_of(const AnchorEdges& edges, int64_t episode) {
   return range;
 }
 
-// Anchors [begin, end) of a run, counted within it.
+// Anchors [begin, end) of a run, counted from the run's first.
 struct Part {
   size_t run;
   int64_t begin;
   int64_t end;
 };
 
-// Anchors that `where` is asked about at once.
+// The number of anchors that `where` gets at once.
 constexpr int64_t kAskedAtOnce = int64_t{1} << 18;
 
-// Ascending, so that an episode's are found by a search.
+// Sorts the ranges, so that a search finds those of an episode.
 std::vector<AnchorRange> sorted(std::vector<AnchorRange> ranges) {
   std::ranges::sort(ranges, [](const AnchorRange& a, const AnchorRange& b) {
     return std::pair(a.episode, a.first) < std::pair(b.episode, b.first);
@@ -77,7 +78,7 @@ std::vector<AnchorRange> sorted(std::vector<AnchorRange> ranges) {
   return ranges;
 }
 
-// The first of [0, n) for which `holds` is true, as it is for all after it; n if it is true for none.
+// Returns the first i of [0, n) for which `holds` is true; n if there is none. `holds` stays true after it.
 template <class Holds>
 int64_t first_that(int64_t n, const Holds& holds) {
   int64_t low = 0;
@@ -94,7 +95,7 @@ int64_t first_that(int64_t n, const Holds& holds) {
 
 }  // namespace
 
-// Adds those of n ascending ticks that lie in the range, without the last few.
+// Adds the ticks that lie in the range, of n ascending ones, without the last drop_n_last.
 template <class Time>
 void Anchors::add(int64_t episode, int64_t n, const AnchorEdges& edges, AnchorRun entry, const Time& time) {
   const TimeRange range = range_of(edges, episode);
@@ -148,7 +149,7 @@ Anchors Anchors::at_rate(double hz, std::span<const StreamClock> clocks, std::sp
     if (span_ns > uint64_t{INT64_MAX}) refuse("episodes of less than 2^63 ns");
     const double ticks = static_cast<double>(span_ns) / result.period_ns_;
     if (!(ticks < static_cast<double>(kMostTicks - result.anchors_))) refuse("at most 2^53 ticks in all");
-    // It is one more than the quotient, since a tick that is rounded down to the last row counts.
+    // One more than the quotient, because a tick that is rounded down to the last row counts too.
     auto last = static_cast<int64_t>(ticks) + 1;
     while (last > 0 && !(static_cast<double>(last) * result.period_ns_ < 0x1p63 &&
                          clock_tick_ns(last, result.period_ns_) <= static_cast<int64_t>(span_ns))) {
@@ -176,7 +177,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   std::vector<Part> parts;
   for (size_t run = 0; run < table_.size(); ++run) parts.push_back({run, 0, anchors_in(run)});
 
-  // Cuts the parts of each run by the ranges of its episode, of which it keeps the inside or the outside.
+  // Cuts the parts of each run by the ranges of its episode, and keeps what lies inside them, or outside.
   const auto cut = [&](const std::vector<AnchorRange>& given, bool of_rows, bool inside, const char* argument) {
     if (of_rows && rows_ == nullptr) {
       refuse(name, argument, ": rows go with anchors of a stream; expected start_s and end_s, since rate_hz is given");
@@ -262,7 +263,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
   result.rows_ = rows_;
   result.period_ns_ = period_ns_;
   result.every_ = filter.every;
-  int64_t taken = 0;  // of the run
+  int64_t taken = 0;  // anchors of the run that are in earlier parts
   const auto take = [&](const Part& part) {
     const int64_t skipped = (filter.every - taken % filter.every) % filter.every;
     taken += std::max<int64_t>(part.end - part.begin, 0);
@@ -281,7 +282,7 @@ Anchors Anchors::filtered(const AnchorFilter& filter, int64_t snap_ns, const std
     const int64_t until = filter.first ? std::min(*filter.first, anchors) : filter.last ? 0 : anchors;
     const int64_t from_last = filter.last ? std::max(until, anchors - *filter.last) : anchors;
     taken = 0;
-    int64_t before = 0;  // in the parts so far
+    int64_t before = 0;  // anchors in earlier parts
     for (; begin < end; ++begin) {
       const Part& part = parts[begin];
       const int64_t shift = part.begin - before;

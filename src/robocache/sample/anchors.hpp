@@ -26,8 +26,8 @@ namespace robocache {
 struct AnchorRun {
   int64_t first_anchor;  // anchors [first_anchor, the next run's first_anchor)
   int64_t episode;       // in the source
-  int64_t origin;        // on a clock, the row of the first anchor; at a rate, the time in ns of tick 0
-  int64_t first_tick;    // at a rate, the tick of the first anchor
+  int64_t origin;        // for a clock, the row of the first anchor; for a rate, the time in ns of tick 0
+  int64_t first_tick;    // for a rate, the tick of the first anchor
 };
 
 struct Anchor {
@@ -40,11 +40,11 @@ struct AnchorIndex {
   int64_t anchors;
   int64_t runs;
   const AnchorRun* table;   // [runs]
-  const int32_t* first_of;  // [(anchors >> shift) + 2]: the table entry that holds anchor i << shift
+  const int32_t* first_of;  // [(anchors >> shift) + 2]: the index of the run that holds anchor i << shift
   int32_t shift;
-  const int64_t* tick_ns;  // the clock's times; null at a rate
-  double period_ns;        // at a rate
-  int64_t every;           // ticks from an anchor to the next of its run
+  const int64_t* tick_ns;  // the clock's times; null for a rate
+  double period_ns;        // for a rate
+  int64_t every;           // ticks from one anchor of a run to the next
 
   ROBOCACHE_HD Anchor at(int64_t anchor) const {
     int64_t low = first_of[anchor >> shift];
@@ -74,7 +74,8 @@ struct WindowSpan {
 
 // The rules that leave out ticks at the ends of an episode.
 struct AnchorEdges {
-  std::vector<WindowSpan> whole;  // targets must lie within the clock's rows of the episode; without rows, no anchors
+  std::vector<WindowSpan> whole;  // targets must lie within the episode's rows on each clock; an episode without rows
+                                  // there has no anchors
   int64_t snap_ns = 0;            // closer than this to the first or last row counts as within
   int64_t drop_n_last = 0;        // further ticks to leave out at an episode's end
 };
@@ -88,16 +89,16 @@ struct AnchorRange {
 
 // Which anchors stay. The members are applied in this order.
 struct AnchorFilter {
-  std::optional<std::vector<AnchorRange>> keep = {};  // those in one of these
-  std::vector<AnchorRange> drop = {};                 // but in none of these
-  bool keep_rows = false;                             // the ranges are of rows, not of times
+  std::optional<std::vector<AnchorRange>> keep = {};  // keeps the anchors in one of these ranges
+  std::vector<AnchorRange> drop = {};                 // drops the anchors in one of these
+  bool keep_rows = false;                             // whether the ranges are in rows instead of times
   bool drop_rows = false;
-  // Sets `stays` to 0 for each anchor, given by its episode and time, that does not stay.
+  // Sets `stays` to 0 for each anchor to drop; each anchor is given by its episode and its time.
   using Where =
       std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, std::span<uint8_t> stays)>;
   Where where = {};
-  std::optional<int64_t> first = {};  // the first so many of an episode,
-  std::optional<int64_t> last = {};   // and the last
+  std::optional<int64_t> first = {};  // keeps the first this many of an episode
+  std::optional<int64_t> last = {};   // and the last this many
   int64_t every = 1;                  // the first of an episode and every n-th after it
 
   // The members that are numbers.
@@ -112,23 +113,25 @@ struct AnchorFilter {
 // The tables of an AnchorIndex in host memory; index() points into this object.
 class Anchors {
  public:
-  // Every row of the clock, which the host can read, in the given episodes, without those that `edges` leave out.
+  // Every row of the clock in the given episodes, without those that `edges` leave out. The host must be able to read
+  // the clock.
   static Anchors of_ticks(const StreamClock& clock, std::span<const int64_t> episodes, const AnchorEdges& edges = {});
 
-  // In each episode the ticks k / hz, to the nearest ns, in the span that all `clocks` cover. A clock without rows in an episode
-  // does not count there, and an episode without rows on any clock has no anchors. Throws ArgumentError that names `anchor_hz` for
-  // more than 2^53 ticks, which a double could not count, and for an episode of 2^63 ns or longer.
+  // In each episode the ticks k / hz, rounded to the nearest ns, in the span that all `clocks` cover. A clock without
+  // rows in an episode is ignored there, and an episode without rows on any clock has no anchors. Throws ArgumentError
+  // that names `anchor_hz` for more than 2^53 ticks, which a double cannot count, and for an episode of 2^63 ns or
+  // longer.
   static Anchors at_rate(double hz, std::span<const StreamClock> clocks, std::span<const int64_t> episodes,
                          const AnchorEdges& edges = {});
 
-  // Returns the anchors that a filter keeps. Throws ArgumentError that begins with `name`, and passes on what `where` throws.
+  // Returns the anchors that a filter keeps. Throws ArgumentError that begins with `name`, and whatever `where` throws.
   Anchors filtered(const AnchorFilter& filter, int64_t snap_ns, const std::string& name) const;
 
-  // Calls body(episodes, times, index of the first of them) for all anchors, many at once.
+  // Calls body(episodes, times, index of the first) for all anchors, many at a time.
   using Look = std::function<void(std::span<const int64_t> episodes, std::span<const int64_t> times, int64_t first)>;
   void look(const Look& body) const;
 
-  // The anchors of each part, by the part of each anchor in [0, parts), or -1 for none.
+  // Returns the anchors of each part; `part` gives each anchor's part in [0, parts), or -1 for none.
   std::vector<Anchors> split(std::span<const int32_t> part, int64_t parts) const;
 
   // Adds a last anchor in episode -1, which has no rows.
@@ -148,7 +151,7 @@ class Anchors {
   int64_t anchors_ = 0;
   int32_t shift_ = 0;
   const int64_t* tick_ns_ = nullptr;
-  const EpisodeRows* rows_ = nullptr;  // of the clock
+  const EpisodeRows* rows_ = nullptr;  // of the clock; null for a rate
   double period_ns_ = 0;
   int64_t every_ = 1;
 };

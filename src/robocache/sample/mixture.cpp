@@ -14,7 +14,7 @@ std::string weight_name(const MixtureOptions& options, size_t source) {
   return options.changed.empty() ? "sources[" + std::to_string(source) + "].weight" : options.changed[source];
 }
 
-// The weights; empty if every anchor is drawn once.
+// Returns the weights; empty if every anchor is drawn once an epoch.
 std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOptions& options) {
   const auto given = std::count_if(options.weights.begin(), options.weights.end(),
                                    [](const std::optional<double>& weight) { return weight.has_value(); });
@@ -23,7 +23,7 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
     if (!(*options.temperature > 0 && std::isfinite(*options.temperature))) {
       refuse("temperature: expected a finite number above 0, got ", number_text(*options.temperature));
     }
-    // The largest source has 1, so that nothing overflows.
+    // The largest source has weight 1, so that nothing overflows.
     const auto most = static_cast<double>(*std::max_element(anchors.begin(), anchors.end()));
     std::vector<double> weights;
     for (const int64_t count : anchors) {
@@ -48,10 +48,11 @@ std::vector<double> weights_of(std::span<const int64_t> anchors, const MixtureOp
   return weights;
 }
 
-// Whole shares of `slots`, by the largest remainder; of two equal ones the earlier's. It counts in whole numbers, which hold every
-// bit of weights down to 2^-34 of the largest: rounding would put equal remainders in a random order.
+// Divides `slots` into whole shares by the largest remainders; of two equal remainders the earlier wins. It computes in
+// integers, which hold every bit of weights down to 2^-34 of the largest: rounding would put equal remainders in a
+// random order.
 std::vector<int64_t> shares_of(const std::vector<double>& weights, int64_t slots) {
-  __extension__ using Whole = unsigned __int128;  // weights are below 2^87, times a block 2^103
+  __extension__ using Whole = unsigned __int128;  // weights are below 2^87, times a block below 2^103
   int exponent = 0;
   std::frexp(*std::max_element(weights.begin(), weights.end()), &exponent);
   std::vector<Whole> parts;

@@ -1,9 +1,9 @@
-// The order of samples in an epoch: a keyed permutation of [0, n), evaluated one position at a time. No table, no O(n)
-// shuffle, no state: a pure function of (seed, epoch, position), the same on every device.
+// The order of samples in an epoch: a keyed permutation of [0, n), evaluated one position at a time, without a table,
+// an O(n) shuffle or state. It is a pure function of (seed, epoch, position), the same on every device.
 //
-// A Feistel network over the smallest power of two that holds n (at least 2^8), walked until the image is below n: a
-// bijection of a larger set, iterated from inside a subset, is a bijection of the subset (Black and Rogaway, "Ciphers
-// with arbitrary finite domains", 2002). Fewer than 2 steps on average where n >= 2^7.
+// A Feistel network permutes the smallest power of two that holds n (at least 2^8). It is applied again until the image
+// is below n: a bijection of a larger set, iterated from inside a subset, is a bijection of the subset (Black and
+// Rogaway, "Ciphers with arbitrary finite domains", 2002). It takes fewer than 2 steps on average for n >= 2^7.
 //
 //   const Order order = Order::of(n).keyed(seed, epoch);
 //   for (int64_t position = 0; position < n; ++position) visit(order.at(position));
@@ -20,7 +20,7 @@ namespace robocache {
 struct Order {
   static constexpr int kRounds = 8;
 
-  // An order of n >= 1 positions. Without `shuffle` it is the identity.
+  // Returns an order of n >= 1 positions. Without `shuffle` it is the identity.
   static Order of(int64_t n, bool shuffle = true) {
     Order order{};
     order.n = n;
@@ -31,20 +31,20 @@ struct Order {
     return order;
   }
 
-  // The order of the same positions for a seed and an epoch.
+  // Returns the order of the same positions for a seed and an epoch.
   ROBOCACHE_HD Order keyed(uint64_t seed, uint64_t epoch) const {
     Order order = *this;
     for (int round = 0; round < kRounds; ++round) order.keys[round] = key_of(seed, epoch, round);
     return order;
   }
 
-  // The key of one round of that order.
+  // Returns the key of one round of that order.
   ROBOCACHE_HD static uint64_t key_of(uint64_t seed, uint64_t epoch, int round) {
     constexpr uint64_t kStep = 0x9e3779b97f4a7c15u;
     return mix_bits((mix_bits(seed + kStep) ^ epoch) + static_cast<uint64_t>(round + 1) * kStep);
   }
 
-  // The sample at a position in [0, n).
+  // Returns the sample at a position in [0, n).
   ROBOCACHE_HD int64_t at(int64_t position) const {
     if (!shuffle) return position;
     uint64_t x = static_cast<uint64_t>(position);

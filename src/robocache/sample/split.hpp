@@ -7,11 +7,11 @@
 
 namespace robocache {
 
-// Draws counts[p] of n things, such as episodes, for each part p. Returns the part of each thing, or -1 for none.
+// Draws counts[p] of n items, such as episodes, for each part p. Returns the part of each item, or -1 for none.
 //
-// A hash of (seed, index) orders the things: the first counts[0] are part 0, the next counts[1] are part 1, and so on. The
-// result depends on the arguments alone and is the same on every machine. Adding things at the end does not reorder the old
-// ones, so few of them change their part while the shares stay equal.
+// A hash of (seed, index) orders the items: the first counts[0] are part 0, the next counts[1] are part 1, and so on.
+// The result depends on the arguments alone and is the same on every machine. Items that are added at the end do not
+// reorder the old ones, so few items change their part while the proportions of `counts` stay equal.
 //
 //   const std::vector<int64_t> part = split(dataset->num_episodes(), std::array<int64_t, 2>{90, 10}, seed);
 //

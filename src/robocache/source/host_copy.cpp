@@ -11,7 +11,7 @@ namespace robocache {
 HostCopy::HostCopy(Device device, const std::string& identity, int64_t bytes,
                    const std::function<void(void* memory)>& fill) {
   const int64_t ranks = local_world_size();
-  // In a full control group no allocation fails: the system ends the process.
+  // In a full control group no allocation fails: the system kills the process instead.
   if (bytes - bytes_present(identity, bytes) > host_memory().free_bytes) throw OutOfMemory("not tried");
   if (ranks > 1 && bytes > 0 && !identity.empty()) {
     shared_ = SharedMemory(identity, static_cast<size_t>(bytes), fill);
@@ -22,13 +22,13 @@ HostCopy::HostCopy(Device device, const std::string& identity, int64_t bytes,
         on_device_ = registration_.on_device();
         note_ = "one copy for all ranks of this host";
         return;
-      } catch (const DeviceError& refusal) {  // some containers pin no shared memory
+      } catch (const DeviceError& refusal) {  // in some containers shared memory cannot be pinned
         why_not = refusal.what();
         shared_ = {};
       }
     }
     note_ = "each rank has a copy of its own: " + why_not;
-    // The other ranks are about to allocate as much.
+    // The other ranks will allocate as much.
     if (bytes > host_memory().free_bytes / ranks) throw OutOfMemory(note_);
   }
   pinned_ = PinnedBuffer(device, static_cast<size_t>(bytes));

@@ -1,4 +1,4 @@
-// A copy in host memory that a device's kernels read across the link. If possible, all ranks of this host share one.
+// A copy in host memory that a device's kernels read across the link. If possible, all ranks of a host share one copy.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace robocache {
 class HostCopy {
  public:
   HostCopy() = default;
-  // Memory of `bytes` bytes that `fill(memory)` writes; for the CPU plain memory. Ranks of this host (local_world_size()) with the
-  // same `identity` share one copy, in /dev/shm, and the first rank fills it. Without an identity it is not shared. Throws
-  // OutOfMemory, DeviceError, and what `fill` throws.
+  // Allocates `bytes` bytes, which `fill(memory)` writes; pinned for a CUDA device, plain for the CPU. Ranks of this
+  // host (local_world_size()) with the same `identity` share one copy, in /dev/shm, and the first rank fills it. With
+  // an empty identity the copy is not shared. Throws OutOfMemory, DeviceError, and whatever `fill` throws.
   HostCopy(Device device, const std::string& identity, int64_t bytes, const std::function<void(void* memory)>& fill);
 
-  // The bytes of it that ranks of this host share already.
+  // Returns how many of the bytes exist already in a copy that ranks of this host share.
   static int64_t bytes_present(const std::string& identity, int64_t bytes);
 
   void* data() const { return shared_.data() != nullptr ? shared_.data() : pinned_.data(); }  // for the host
@@ -26,7 +26,7 @@ class HostCopy {
 
   bool is_shared() const { return shared_.data() != nullptr; }
 
-  // For people: that the ranks share it, or why they do not; else empty.
+  // A note for people: that the ranks share the copy, or why not; else empty.
   const std::string& note() const { return note_; }
 
  private:
@@ -37,7 +37,7 @@ class HostCopy {
   std::string note_;
 };
 
-// The number of ranks on this host: LOCAL_WORLD_SIZE of the environment, as torchrun sets it, or 1.
+// Returns the number of ranks on this host: LOCAL_WORLD_SIZE of the environment, as torchrun sets it, or 1.
 int64_t local_world_size();
 
 }  // namespace robocache

@@ -1,4 +1,4 @@
-// Objects that this process shares: each is made once, and destroyed with its last user.
+// Objects that the users in this process share: each is made once, and destroyed with its last user.
 //
 //   static Living<Resident> all;
 //   const auto resident = all.get([&](const Resident& one) { return one.is(key); }, [&] { return make(key); });
@@ -10,11 +10,11 @@
 
 namespace robocache {
 
-// Any number of threads may use one.
+// Any number of threads may use one Living.
 template <class Resident>
 class Living {
  public:
-  // The first object for which `is` is true, or the result of `make`.
+  // Returns the first object for which `is` is true, else the result of `make`.
   template <class Is, class Make>
   std::shared_ptr<const Resident> get(const Is& is, const Make& make) {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -15,15 +15,15 @@
 namespace robocache {
 namespace {
 
-// The present path of the file.
+// Returns the file's present path.
 std::string path_of(int32_t descriptor) {
   std::error_code unknown;
   const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), unknown);
   return unknown ? "a stream's file" : path.string();
 }
 
-// How many more reads are announced. A read that has to wait for the disk sets it to kAnnouncements again. It reaches 0 when all
-// is in the page cache: there an announcement would only cost time, a third of the read's.
+// How many more reads are announced. A read that has to wait for the disk sets it to kAnnouncements again. It reaches 0
+// when the page cache holds all the data; then an announcement would only cost time, a third of the read's.
 constexpr int32_t kAnnouncements = 1 << 14;
 std::atomic<int32_t> announcements_left{kAnnouncements};
 

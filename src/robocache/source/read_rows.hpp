@@ -1,4 +1,4 @@
-// Reads rows that lie in a file.
+// Reads rows from a file.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace robocache {
 
-// Reads all `bytes` bytes from `begin` bytes behind row 0 on. Any number of threads may read one file. Throws
+// Reads all `bytes` bytes from byte `begin` on, counted from row 0. Any number of threads may read one file. Throws
 // FileError "PATH: at byte N: expected M bytes, got K: it was cut short" and "PATH: reading it: ...".
 void read_rows(const FileRows& file, int64_t begin, size_t bytes, void* to);
 
-// Announces that these bytes are read soon, so that the disk has many requests at a time even if few threads read. It returns at
-// once and never fails. It does nothing when recent reads found everything in the page cache.
+// Announces that these bytes will be read soon, so that the disk gets many requests at once even if few threads read.
+// It returns at once and never fails. It does nothing if recent reads found everything in the page cache.
 void expect_rows(const FileRows& file, int64_t begin, int64_t bytes);
 
 }  // namespace robocache

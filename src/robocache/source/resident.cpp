@@ -21,7 +21,7 @@ const Stream& stream_of(const Dataset& dataset, int64_t stream) {
   return dataset.streams()[static_cast<size_t>(stream)];
 }
 
-// The offset of a row's first byte among the stream's values.
+// Returns the offset of a row's first byte among the stream's values.
 int64_t first_byte(const Stream& stream, int64_t row) {
   return stream.blob_offsets != nullptr ? stream.blob_offsets[row] : row * stream.features * dtype_size(stream.dtype);
 }
@@ -41,7 +41,8 @@ void fill_episodes(const Stream& stream, const int64_t* time_ns, EpisodeRows* ep
   }
 }
 
-// Reads the bytes [begin, begin + bytes) of the file's elements. `mapped` is their start in the mapping, for a file without a name.
+// Reads the bytes [begin, begin + bytes) of the file's elements. If the file has no name, it reads the mapping, where
+// the elements begin at `mapped`.
 void read(const StreamFile& from, const void* mapped, int64_t begin, int64_t bytes, void* to) {
   constexpr int64_t kPiece = int64_t{16} << 20;
   const FileRows file{from.file.get(), from.offset};
@@ -56,7 +57,7 @@ void read(const StreamFile& from, const void* mapped, int64_t begin, int64_t byt
   });
 }
 
-// Fills the memory with bytes from `begin` on. A piece is read while the piece before it is copied.
+// Fills the memory with bytes from `begin` on. Each piece is read while the previous one is copied.
 void copy_to_device(const StreamFile& from, const void* mapped, int64_t begin, DeviceBuffer& to) {
   constexpr int64_t kPiece = int64_t{32} << 20;
   const Device device = to.device();
@@ -82,13 +83,13 @@ void copy_to_device(const StreamFile& from, const void* mapped, int64_t begin, D
       piece.copied.record(stream.get());
     }
   } catch (...) {
-    cuda_backend().synchronize(device.index, stream.get().handle);  // the pieces may still be read
+    cuda_backend().synchronize(device.index, stream.get().handle);  // copies may still be reading the pieces
     throw;
   }
   stream.wait();
 }
 
-// Adds to an OutOfMemory error what needed memory, how much it needed, and how much is free.
+// Adds to an OutOfMemory error what needed the memory, how much it needed, and how much is free.
 template <class Make>
 auto named(const std::string& what, int64_t bytes, Device device, const Make& make) {
   try {
@@ -117,7 +118,7 @@ Living<ResidentStream>& living_streams() {
 
 bool is_on_host(Device device, Tier tier) { return tier != Tier::kDevice || !device.is_cuda(); }
 
-// Reduces equal choices to one: the host reads mapped files for every device, and on the CPU kPinned equals kDevice.
+// Gives equal choices one form: the host reads mapped files for every device, and on the CPU kPinned equals kDevice.
 void settle(Device& device, Tier& tier, std::optional<RowSpan>& part) {
   if (tier == Tier::kMapped) {
     device = {};

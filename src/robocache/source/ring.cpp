@@ -17,14 +17,15 @@ namespace robocache {
 namespace {
 
 constexpr int64_t kFirstCapacity = 64;
-// Rows that stay behind the span, for windows that begin there and look at rows before.
+// Rows that are kept before the span, for windows that begin there and read earlier rows.
 constexpr int64_t kRowsBehind = 4;
 constexpr int kSlotBits = 16;
-constexpr int64_t kLatestNs = int64_t{1} << 62;  // in the year 2116: offsets can be added to stamps up to it
+constexpr int64_t kLatestNs = int64_t{1} << 62;  // the year 2116; offsets can be added to stamps up to it
 
 }  // namespace
 
-// The acquire and release of every word stand for fences, which ThreadSanitizer does not know; on x86 they cost nothing.
+// Each word is loaded with acquire and stored with release, instead of fences, which ThreadSanitizer does not know. On
+// x86 this costs nothing.
 struct Ring::Rows {
   Rows(int64_t capacity, int64_t words_of_row)
       : mask(capacity - 1),
@@ -65,7 +66,7 @@ struct Ring::View {
   bool empty() const { return begin == end; }
   int64_t newest() const { return rows->time(end - 1); }
 
-  // The first row that is not before a stamp, or not at it either.
+  // Returns the first row at or after a stamp; first_after returns the first row after it.
   int64_t first_from(int64_t stamp) const {
     return first([stamp](int64_t time) { return time >= stamp; });
   }
@@ -91,7 +92,7 @@ struct Ring::View {
 };
 
 struct RingFrame::Slot {
-  // Copies a frame into whole pages of its own: two slots that share a page could not both be page-locked.
+  // Copies a frame into whole pages that no other slot uses: two slots that share a page could not both be page-locked.
   void assign(std::span<const char> frame) {
     constexpr size_t kPage = 4096;
     if (const size_t pages = (frame.size() + kPage - 1) / kPage; pages > capacity / kPage) {
@@ -108,15 +109,16 @@ struct RingFrame::Slot {
     return registration.on_device();
   }
 
-  static constexpr int64_t kNever = -1;  // ids of no frame: the slot has had none
-  static constexpr int64_t kGone = -2;   // it has, and the writer may take it again once nobody pins it
+  static constexpr int64_t kNever = -1;  // the slot has never held a frame
+  static constexpr int64_t kGone = -2;   // its frame was forgotten; the writer may reuse the slot once no reader pins
+                                         // it
 
   struct Free {
     void operator()(void* pages) const { std::free(pages); }
   };
   std::unique_ptr<uint8_t, Free> memory;
   size_t capacity = 0;
-  std::span<uint8_t> bytes;  // of the frame
+  std::span<uint8_t> bytes;  // bytes of the frame
   std::once_flag locked;
   HostRegistration registration;
   std::atomic<int64_t> id{kNever};
@@ -171,7 +173,7 @@ Ring::View Ring::view() const {
   const Rows* const rows = rows_.load(std::memory_order_acquire);
   const int64_t begin = begin_.load(std::memory_order_acquire);
   const int64_t end = end_.load(std::memory_order_acquire);
-  // Rows that the writer changes during the read may be anything, but they are thrown away.
+  // If the writer changes rows during the read, these values may be wrong; read() then discards the result.
   return {rows, begin, std::clamp(end, begin, begin + rows->capacity())};
 }
 
@@ -198,7 +200,7 @@ void Ring::grow(int64_t begin, int64_t end) {
   all_rows_.push_back(std::move(larger));
 }
 
-// A frame's id is its number since the ring began, and below it the index of its slot.
+// A frame's id has its number since the ring began in the upper bits, and the index of its slot below.
 int64_t Ring::write_frame(std::span<const char> frame) {
   int64_t index = slot_count_;
   for (size_t i = 0; i < free_.size(); ++i) {
@@ -219,14 +221,15 @@ int64_t Ring::write_frame(std::span<const char> frame) {
   if (const int32_t device = locks_on_.load(); device >= 0) {
     try {
       slot.page_lock({DeviceType::kCuda, device});
-    } catch (const Error&) {  // the aligner locks it again, and raises the error
+    } catch (const Error&) {  // the aligner tries again, and raises the error
     }
   }
   return id;
 }
 
 void Ring::page_lock_frames(Device device) const {
-  locks_on_.store(device.index);  // before the slots are read: the writer or this thread locks a new one
+  locks_on_.store(device.index);  // set before the slots are read, so that either the writer or this thread locks a new
+                                  // slot
   for (int64_t i = 0; i < kMostSlots; ++i) {
     RingFrame::Slot* const slot = slots_[static_cast<size_t>(i)].load();
     if (slot == nullptr) return;
@@ -334,7 +337,7 @@ std::optional<int64_t> Ring::settled_ns(int beyond, int64_t snap_ns) const {
   return read([&](const View& view) -> std::optional<int64_t> {
     if (view.empty()) return {};
     const int64_t final_before = view.newest() - options_.lateness_ns;
-    if (beyond == 0) {  // before a first row that is not final, its value is held
+    if (beyond == 0) {  // the value before a first row that is not final is held
       if (view.rows->time(view.begin) >= final_before) return {};
       return final_before - 1 - snap_ns;
     }
@@ -365,7 +368,7 @@ void Ring::copy_rows(const View& view, int64_t first, int64_t count, RingRows& t
   }
 }
 
-// Returns false if the ring has overwritten a frame meanwhile: the caller must read the rows again.
+// Returns false if the ring has reused a frame's slot meanwhile: the caller must then read the rows again.
 bool Ring::pin_frames(RingRows& to) const {
   const auto count = static_cast<size_t>(to.rows);
   if (to.frames.size() < count) to.frames.resize(std::bit_ceil(count));
@@ -395,7 +398,7 @@ bool Ring::copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) con
         if (first > view.begin) first = view.first_from(view.rows->time(first - 1));
         if (last < view.end) last = view.first_after(view.rows->time(last));
       }
-      if (first == last) {  // between two rows, without a margin
+      if (first == last) {  // the window lies between two rows, and has no margin
         if (first > view.begin)
           --first;
         else

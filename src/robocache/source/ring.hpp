@@ -1,16 +1,16 @@
-// The last rows of one live stream: rows are pushed as they come, and readers take windows of them at the same time.
+// The last rows of one live stream. Rows are pushed as they come, while readers copy windows of them.
 //
 //   Ring ring({.dtype = DType::kFloat32, .shape = {7}, .span_ns = 5'000'000'000, .lateness_ns = 6'000'000});
-//   ring.push(stamp_ns, arrival_ns, row);  // of the writer's thread
+// on the writer's thread
 //   RingRows rows;
-//   if (ring.copy(first_ns, last_ns, 1, rows)) use(rows.time_ns, rows.values);  // of any thread
+// on any thread
 //
-// Rows are kept in the order of their stamps, and of equal stamps in the order in which they came. A row that is up to
-// `lateness_ns` older than the newest goes to its own index among the others; an older one is dropped and counted. So the rows
-// before newest - lateness_ns never change: they are final.
+// Rows are kept in the order of their stamps; rows with equal stamps stay in the order in which they came. A row that
+// is up to `lateness_ns` older than the newest is inserted at its own index; an older one is dropped and counted. So
+// the rows before newest - lateness_ns never change: they are final.
 //
-// One thread writes at a time: others wait. Readers never wait for a lock: they copy rows, and copy again if the writer changed them
-// meanwhile.
+// One thread writes at a time; others wait. Readers never wait for a lock: they copy rows, and copy again if the writer
+// changed rows meanwhile.
 #pragma once
 
 #include <array>
@@ -30,10 +30,11 @@
 
 namespace robocache {
 
-// A stamp that is older than the newest by more than the span: the clock was set back, or the source began anew.
+// How the ring treats a stamp that is older than the newest by more than the span: the clock was set back, or the
+// source began anew.
 enum class Rewind : uint8_t {
   kRefuse,   // drops the row
-  kSegment,  // forgets the rows before, so that no window reaches over the jump
+  kSegment,  // forgets the earlier rows, so that no window crosses the jump
 };
 
 template <>
@@ -43,18 +44,18 @@ struct EnumNames<Rewind> {
 
 struct RingOptions {
   DType dtype = DType::kFloat32;
-  std::vector<int64_t> shape = {};  // of a row; of a frame [height, width, channels]
-  int64_t span_ns = 0;              // how far behind the newest row rows are kept; above 0
-  int64_t lateness_ns = 0;          // below span_ns
-  std::optional<Codec> codec = {};  // of a camera, whose rows are files, or pixels of kRaw
+  std::vector<int64_t> shape = {};  // of a row; for a frame [height, width, channels]
+  int64_t span_ns = 0;              // how much older than the newest row a kept row may be; above 0
+  int64_t lateness_ns = 0;          // less than span_ns
+  std::optional<Codec> codec = {};  // for a camera: its rows are files, or pixels with kRaw
   Rewind rewind = Rewind::kRefuse;
-  int64_t most_ahead_ns = 1'000'000'000;  // a stamp farther ahead of its arrival is refused
+  int64_t most_ahead_ns = 1'000'000'000;  // a stamp may be at most this far ahead of its arrival
 };
 
 // The outcome of a push.
 enum class Pushed : uint8_t {
-  kKept,       // as the newest
-  kReordered,  // at its own index, since it came late
+  kKept,       // as the newest row
+  kReordered,  // inserted at its own index, since it came late
   kTooLate,    // dropped: older than the newest by more than the lateness
   kRefused,    // dropped: stamp at or below 0, ahead of its arrival, or set back
   kSegment,    // kept as the first row of a new segment
@@ -72,13 +73,13 @@ struct RingCounts {
   int64_t reordered = 0;
   int64_t too_late = 0;
   int64_t refused = 0;
-  int64_t segments = 0;    // begun after the first
-  int64_t duplicates = 0;  // of the kept and reordered: with a stamp that another row had
+  int64_t segments = 0;    // begun after the first one
+  int64_t duplicates = 0;  // kept or reordered rows whose stamp another row had
 };
 
 class Ring;
 
-// A frame that a reader holds: the writer does not reuse its memory until then. The ring outlives it.
+// A frame that a reader holds. The writer does not reuse its memory until the reader releases it. The ring outlives it.
 class RingFrame {
  public:
   RingFrame() = default;
@@ -92,8 +93,8 @@ class RingFrame {
   std::span<const uint8_t> bytes() const;
   void release();
 
-  // Page-locks the frame's memory and returns its address for the kernels of a CUDA device. Only for frames of kRaw, whose memory
-  // stays: its later frames are page-locked too. Throws DeviceError, OutOfMemory.
+  // Page-locks the frame's memory and returns its address for the kernels of a CUDA device. Only for frames of kRaw,
+  // whose memory stays: the later frames there are page-locked too. Throws DeviceError, OutOfMemory.
   const void* page_lock(Device device);
 
  private:
@@ -102,20 +103,21 @@ class RingFrame {
   Slot* slot_ = nullptr;
 };
 
-// A copy of some rows. A reader keeps one and uses it again: it allocates only when more rows are asked for than ever before.
+// A copy of some rows. A reader keeps one and uses it again; it allocates only for more rows than ever before.
 struct RingRows {
-  int64_t rows = 0;  // the vectors may be longer
-  // Set by copy(): the ring has forgotten rows of this segment at or before last_ns, so the rows begin with its oldest one.
+  int64_t rows = 0;  // the number of rows; the vectors may be longer
+  // Set by copy(): the ring has forgotten rows of this segment at or before last_ns, so the copy begins with the oldest
+  // row of the ring.
   bool forgotten = false;
   std::vector<int64_t> time_ns;
   std::vector<int64_t> arrival_ns;  // set by take()
-  std::vector<char> values;         // of numbers, row after row
-  std::vector<RingFrame> frames;    // of a camera
+  std::vector<char> values;         // numbers, row after row
+  std::vector<RingFrame> frames;    // frames of a camera
 };
 
 class Ring {
  public:
-  // Throws ArgumentError for a span, a lateness or a shape that cannot be.
+  // Throws ArgumentError for an impossible span, lateness or shape.
   explicit Ring(RingOptions options);
   ~Ring();
   Ring(const Ring&) = delete;
@@ -124,33 +126,34 @@ class Ring {
   const RingOptions& options() const { return options_; }
   int64_t row_bytes() const { return row_bytes_; }
 
-  // Takes a row of row_bytes(), or the file of a frame, of any length. Allocates only while the ring grows.
+  // Takes a row of row_bytes() bytes, or a frame's file of any length. Allocates only while the ring grows.
   Pushed push(int64_t time_ns, int64_t arrival_ns, std::span<const char> row);
 
   RingCounts counts() const;
   std::optional<int64_t> newest_ns() const;   // the largest stamp
-  std::optional<int64_t> arrival_ns() const;  // when it first came: a sensor may send one frame again and again
+  std::optional<int64_t> arrival_ns() const;  // when that row first came: a sensor may send one frame again and again
 
-  // The latest moment at which a value is settled: no row that may still come changes it. The value is made of `beyond` rows at
-  // or after the moment, counted in distinct stamps; with 0 of none that is later than the moment + snap_ns. None: no moment;
-  // a stream without a final row has none.
+  // Returns the latest moment whose value is settled: no row that may still come changes it. The value depends on
+  // `beyond` rows at or after the moment, counted in distinct stamps; 0 means that it depends on no row later than the
+  // moment + snap_ns. Returns none if there is no such moment, as for a stream without a final row.
   std::optional<int64_t> settled_ns(int beyond, int64_t snap_ns) const;
 
-  // Copies the rows with stamps in [first_ns, last_ns] and `margin` distinct stamps more on each side. False: there are no rows.
+  // Copies the rows with stamps in [first_ns, last_ns], and the rows of `margin` more distinct stamps on each side.
+  // Returns false if there are no rows.
   bool copy(int64_t first_ns, int64_t last_ns, int margin, RingRows& to) const;
 
-  // Page-locks the memory of all frames of kRaw, which takes a millisecond each: from now on the writer does it with new memory, so
-  // that readers never wait for it. Throws DeviceError, OutOfMemory.
+  // Page-locks the memory of all frames of kRaw, which takes a millisecond each. From then on the writer locks new
+  // memory, so that readers never wait for it. Throws DeviceError, OutOfMemory.
   void page_lock_frames(Device device) const;
 
-  // Copies up to `most` final rows, in the order of their stamps, from the row with the number `from` on. A row's number counts the
-  // rows before it since the ring began, and a final row keeps its number. `all`: also copies rows that are not final. Returns the
-  // first row's number, which is above `from` if the ring has forgotten rows.
+  // Copies up to `most` final rows, in the order of their stamps, from the row with the number `from` on. A row's
+  // number counts the rows before it since the ring began, and a final row keeps its number. With `all` it also copies
+  // rows that are not final. Returns the first row's number, which is above `from` if the ring has forgotten rows.
   int64_t take(int64_t from, int64_t most, bool all, RingRows& to) const;
 
  private:
   struct Rows;  // the arrays of one capacity
-  struct View;  // the rows as a reader or the writer finds them
+  struct View;  // the rows as a reader or the writer sees them
   View view() const;
   void copy_rows(const View& view, int64_t first, int64_t count, RingRows& to) const;
   bool pin_frames(RingRows& to) const;
@@ -158,32 +161,32 @@ class Ring {
   int64_t write_frame(std::span<const char> frame);
   void count(Pushed what) { counts_[static_cast<size_t>(what)].fetch_add(1, std::memory_order_relaxed); }
 
-  // Returns body(view) of rows that the writer did not change meanwhile.
+  // Returns the result of body(view) for rows that the writer did not change meanwhile.
   template <class Body>
   auto read(const Body& body) const;
 
   const RingOptions options_;
   std::mutex writes_;
   const int64_t row_bytes_;
-  const int64_t words_;               // of 8 bytes, in a row; of frames the id alone
+  const int64_t words_;               // 8-byte words in a row; for frames only the id
   std::atomic<uint64_t> version_{0};  // odd while the writer changes rows
   std::atomic<Rows*> rows_{nullptr};
-  std::vector<std::unique_ptr<Rows>> all_rows_;  // smaller ones too, at which readers may still look
+  std::vector<std::unique_ptr<Rows>> all_rows_;  // outgrown ones too, because readers may still read them
   std::atomic<int64_t> begin_{0};                // rows [begin, end), counted since the ring began
   std::atomic<int64_t> end_{0};
   std::atomic<int64_t> segment_{0};    // the first row of the segment
   std::atomic<int64_t> oldest_ns_{0};  // the smallest stamp of the segment, forgotten rows included
   std::atomic<int64_t> arrival_ns_{0};
-  std::array<std::atomic<int64_t>, 5> counts_{};  // of each Pushed
+  std::array<std::atomic<int64_t>, 5> counts_{};  // for each Pushed
   std::atomic<int64_t> duplicates_{0};
 
-  // Frames: slots are made when they are first needed, and stay.
+  // Slots of frames are made when they are first needed, and stay.
   static constexpr int64_t kMostSlots = 1 << 16;
   std::unique_ptr<std::atomic<RingFrame::Slot*>[]> slots_;
-  mutable std::atomic<int32_t> locks_on_{-1};  // the CUDA device that frames are page-locked for
+  mutable std::atomic<int32_t> locks_on_{-1};  // the CUDA device for which frames are page-locked; -1: none
   int64_t slot_count_ = 0;
   int64_t frames_written_ = 0;
-  std::vector<int64_t> free_;  // slots of rows that are gone
+  std::vector<int64_t> free_;  // slots of forgotten rows
 };
 
 }  // namespace robocache

@@ -1,5 +1,5 @@
-// The addresses of rows, as plain structs that know no dataset and own nothing. Sampling and alignment read them, and kernels get
-// them. The memory belongs to others.
+// The addresses of rows, as plain structs that know no dataset and own no memory. Sampling and alignment read them, and
+// kernels get them.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace robocache {
 
 // One episode on a clock, in 32 bytes: its rows, and the numbers to guess a row from a time.
 struct EpisodeRows {
-  int64_t begin;       // first row on the clock
+  int64_t begin;       // the first row on the clock
   int64_t rows;        // 0 if the episode has none
   int64_t first_ns;    // time of the first row
-  double rows_per_ns;  // (rows - 1) / (last time - first time), 0 if that has no value
+  double rows_per_ns;  // (rows - 1) / (last time - first time); 0 if that is not defined
 };
 
 // The times of rows. Streams that were recorded together have one clock: the same pointers.
@@ -40,8 +40,8 @@ struct RowSpan {
 
 // Rows in a file that is read with pread. If the file was cut short, pread returns fewer bytes; a mapping would end the process.
 struct FileRows {
-  int32_t descriptor = -1;  // open for reading while the owner of the rows lives; below 0: they are in memory
-  int64_t offset = 0;       // the first byte of row 0
+  int32_t descriptor = -1;  // open for reading while the owner of the rows lives; below 0: the rows are in memory
+  int64_t offset = 0;       // offset of row 0's first byte
 };
 
 // The values of a stream, with a row for each row of its clock.

@@ -30,7 +30,7 @@ std::string refused(const std::string& path, const char* doing, int code = errno
   return path + ": " + doing + ": " + std::system_category().message(code);
 }
 
-// Everyone may write to /dev/shm, so a file of another user or a link is not trusted.
+// Everyone may write to /dev/shm, so links and files of other users are not trusted.
 FileDescriptor open_own(const std::string& path, int flags) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
   struct stat status{};
@@ -49,7 +49,7 @@ bool lock(const FileDescriptor& file, int how) {
   return code == 0;
 }
 
-// Whether the whole file can be mapped. A read behind the end of a shorter file would end the process (SIGBUS).
+// Whether the whole file can be mapped. A read beyond the end of a shorter file would kill the process (SIGBUS).
 bool has_size(const FileDescriptor& file, size_t bytes) {
   struct stat status{};
   return ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && static_cast<size_t>(status.st_size) == bytes;
@@ -60,7 +60,8 @@ void remove_unused(const FileDescriptor& file, const std::string& path) {
   if (lock(file, LOCK_EX | LOCK_NB) && cache::is_named(file, path)) ::unlink(path.c_str());
 }
 
-// Removes this user's files that killed processes left. The caller holds the lock of all files, so no file is being filled.
+// Removes this user's files that killed processes left. The caller holds the lock of all files, so no process is
+// filling one.
 void sweep(const std::string& folder, const std::string& wanted) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
@@ -89,7 +90,7 @@ SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::fun
   }
   sweep(folder, path_);
   file_ = open_own(path_, 0);
-  // Another process may remove the file before this one gets the lock: then the file has no name any more.
+  // Another process may remove the file before this one gets the lock; the file then has no name any more.
   if (file_.get() >= 0 && lock(file_, LOCK_SH) && cache::is_named(file_, path_)) {
     if (has_size(file_, bytes)) {
       map();
@@ -111,7 +112,7 @@ SharedMemory::SharedMemory(const std::string& name, size_t bytes, const std::fun
     return;
   }
   try {
-    // All pages are reserved now, since a page that is missing later ends the process.
+    // Reserves all pages now: a page that is missing later would kill the process.
     if (const int code = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes)); code != 0) {
       why_not_ = refused(partial, "reserving its bytes", code);
     } else if (map()) {

@@ -1,5 +1,5 @@
-// Memory that processes of one user on one host share by a name. The first process fills it. It is removed after its last user,
-// however that ends.
+// Memory that processes of one user on one host share by a name. The first process fills it. It is removed after its
+// last user, even if that is killed.
 //
 //   const SharedMemory copy(name, bytes, [&](void* memory) { read(file, memory); });
 //   if (copy.data() == nullptr) warn(copy.why_not());
@@ -14,15 +14,16 @@
 
 namespace robocache {
 
-// A mapped file FOLDER/robocache-USER-NAME. The file has that name only when it is filled; the next user removes a file
-// "....partial" that a killed process left. A user holds a lock (flock) on the file as long as it lives. When all users were
-// killed, the next process that shares any memory removes the file.
+// A mapped file FOLDER/robocache-USER-NAME. The file has that name only once it is filled; a killed process may leave a
+// file "....partial", which the next user removes. A user holds a lock (flock) on the file as long as it lives. If all
+// users were killed, the next process that shares any memory removes the file.
 class SharedMemory {
  public:
   SharedMemory() = default;
 
-  // The `bytes` bytes of that name. If no process has them, `fill(memory)` writes them while other processes wait; what it throws
-  // is thrown, and no file stays. If the folder is missing, too small or not writable, data() is null and why_not() says so.
+  // Maps the `bytes` bytes of that name. If no process has them, `fill(memory)` writes them while other processes wait;
+  // an exception of `fill` is passed on, and no file stays. If the folder is missing, too small or not writable, data()
+  // is null and why_not() gives the reason.
   SharedMemory(const std::string& name, size_t bytes, const std::function<void(void* memory)>& fill,
                const std::string& folder = "/dev/shm");
   SharedMemory(SharedMemory&& other) noexcept;
@@ -32,11 +33,11 @@ class SharedMemory {
   void* data() const { return data_; }  // [bytes], at the start of a page
   const std::string& why_not() const { return why_not_; }
 
-  // The bytes that the memory of that name takes now, filled or not; 0 if there is none.
+  // Returns the bytes that the memory of that name takes now, filled or not; 0 if there is none.
   static int64_t bytes_present(const std::string& name, size_t bytes, const std::string& folder = "/dev/shm");
 
  private:
-  bool map();  // false: why_not_ says why
+  bool map();  // returns false if why_not_ has the reason
 
   cache::FileDescriptor file_;
   std::string path_;

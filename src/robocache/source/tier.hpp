@@ -8,9 +8,9 @@
 
 namespace robocache {
 
-// The fastest first, the largest last.
+// The fastest tier comes first, the largest last.
 enum class Tier : uint8_t {
-  kDecoded,  // a camera's frames as pixels in the device's memory; for other values the same as kDevice
+  kDecoded,  // a camera's frames as pixels in the device's memory; other values as in kDevice
   kDevice,   // a copy in the device's memory
   kPinned,   // a copy in host memory that the same kernel reads across the link
   kMapped,   // the cache's files, which threads of the host read ahead of time

@@ -31,7 +31,7 @@ void set_offset(Segment& s, const std::optional<Duration>& offset, const Argumen
   s.offset_ns = static_cast<int64_t>(std::min<uint64_t>(ns, std::numeric_limits<int64_t>::max()));
 }
 
-// Sets scale or shift of the segment.
+// Sets the scale or the shift of a segment.
 void set_numbers(const std::optional<FeatureNumbers>& numbers, double where_missing, const Segment& s,
                  const TensorView& values, std::string_view argument, const ArgumentsOf& of, PerFeature& into,
                  bool& per_feature) {
@@ -68,7 +68,7 @@ void set_scale_and_shift(Segment& s, const FuseStream& stream, const ArgumentsOf
 void check_memory(const TensorView& out, std::string_view argument, const ArgumentsOf& of,
                   std::span<const FuseStream> streams, const TensorView& target_times,
                   const std::optional<TensorView>& target_lengths) {
-  if (out.numel() == 0) return;  // it touches no memory, whatever its address and strides
+  if (out.numel() == 0) return;  // without elements, no memory is touched
   check_elements_apart(out, argument, of);
   if (overlaps(out, target_times)) refuse(of(argument), ": overlaps target_times");
   if (target_lengths && overlaps(out, *target_lengths)) refuse(of(argument), ": overlaps target_lengths");
@@ -92,7 +92,7 @@ struct FuseShape {
   bool batched;
   int64_t batch;
   int64_t targets;
-  int64_t features;  // of all streams together
+  int64_t features;  // sum over all streams
 };
 
 FuseShape fuse_shape(std::span<const FuseStream> streams, const TensorView& target_times) {
@@ -156,11 +156,11 @@ namespace {
 struct FuseCall {
   FuseShape shape;
   std::vector<Segment> segments;
-  std::vector<size_t> stream_of;  // of each segment
+  std::vector<size_t> stream_of;  // for each segment the index of its stream
   Interpolation interpolation;
 };
 
-// `out` is the output or its gradient, with that name. Overlaps are not checked here.
+// `out` is the output or its gradient; errors call it `out_name`. Overlaps are not checked here.
 void prepare(std::span<const FuseStream> streams, const TensorView& target_times, std::span<const TensorView> out,
              const char* out_name, const std::optional<TensorView>& target_lengths,
              const std::optional<TensorView>& valid, const std::optional<TensorView>& age, FuseCall& call) {
@@ -272,7 +272,7 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
   const int64_t batch = call.shape.batch;
   double* const of_targets = clock_gradient(targets_gradient, "targets_gradient", target_times, batch);
   std::vector<SegmentGradient> into;
-  int64_t feature = 0;  // of the segment in its stream
+  int64_t feature = 0;  // index of the segment's first feature in its stream
   for (size_t i = 0; i < call.segments.size(); ++i) {
     const Segment& s = call.segments[i];
     const size_t index = call.stream_of[i];

@@ -19,27 +19,27 @@
 // device.
 //
 // Clocks. A target is converted to the type of a stream's clock: between seconds by rounding, from nanoseconds by
-// float64(ns) / 1e9, to nanoseconds by rounding float64(s) * 1e9 to the nearest, ties to even. Values beyond int64
-// become its end. Then `offset` is added, in the clock's type, and the rules of resample.hpp apply to the stream's
+// float64(ns) / 1e9, to nanoseconds by rounding float64(s) * 1e9 to the nearest, ties to even. Values beyond int64 are
+// clamped to it. Then `offset` is added, in the clock's type, and the rules of resample.hpp apply to the stream's
 // stamps.
 //
 // Values. The work type is float64 for float64 values and for integers of 32 and 64 bits, else float32. A float stream
-// can be output in any float type, an integer stream in its own or in any float type; a scaled stream always in a float
-// type. Interpolation works as in resample.hpp. Then follows one fma(x, scale, shift), with a missing scale of 1 and a
-// missing shift of 0, both in the work type, and then the only rounding, to the type of out. Without a sample the value
-// is NaN, or 0 for an integer stream, scaled or not.
+// can be output in any float type, an integer stream in its own type or in any float type; a scaled stream needs a
+// float type. Interpolation works as in resample.hpp. One fma(x, scale, shift) in the work type follows; a missing
+// scale is 1, a missing shift 0. The result is rounded once, to the type of out. Without a sample the value is NaN, or
+// 0 for an integer stream, scaled or not.
 //
-// If a stream's features have several methods, age and validity are those of its first feature. For a mixture, age is
-// counted from the earlier of its two samples. It is negative if the used sample is later. It is computed in the type
-// of the stream's clock. Without a sample it is NaN, or the least int64; an int64 age beyond int64 becomes +-(2^63 -
-// 1).
+// If a stream's features have several methods, `age` and `valid` belong to its first feature. The age of a mixture is
+// counted from the earlier of its two samples. The age is negative if the used sample is later than the target. It is
+// computed in the type of the stream's clock. Without a sample it is NaN, or the smallest int64; an int64 age beyond
+// int64 becomes +-(2^63 - 1).
 //
 // linear, the steps and angle give the same bits on the CPU and on CUDA. The call queues one kernel on `stream`, and
 // two more before it for each run of cubic features, and does not wait. It allocates nothing on the device. A number as
-// scale or shift costs nothing; an array is read once per target.
+// scale or shift costs no time; an array is read once per target.
 //
-// Throws ArgumentError or ArgumentTypeError, which name stream and argument ("streams['imu'].times: expected ..."), or
-// DeviceError.
+// Throws ArgumentError or ArgumentTypeError, which name the stream and the argument ("streams['imu'].times: expected
+// ..."), or DeviceError.
 //
 //   std::vector<float> imu{0, 10, 20}, gripper{1, 0}, out(4);
 //   std::vector<double> imu_times{0.0, 0.1, 0.2}, targets{0.05, 0.15};
@@ -82,7 +82,7 @@ struct FuseStream {
   std::optional<Duration> offset = {};
   std::optional<FeatureNumbers> scale = {};
   std::optional<FeatureNumbers> shift = {};
-  std::optional<DType> dtype = {};  // the output dtype; none: as in fuse_outputs
+  std::optional<DType> dtype = {};  // the output's dtype; none: as in fuse_outputs
 
   static constexpr auto fields() {
     using S = FuseStream;
@@ -100,10 +100,10 @@ void fuse_multimodal(std::span<const FuseStream> streams, const TensorView& targ
                      const std::optional<TensorView>& workspace = std::nullopt);
 
 // Adds the gradient to each array, from the gradient of `out`, as resample.hpp describes for one stream. A target's
-// gradient is in the targets' unit, whatever the streams' clocks. scale, shift and offset get none.
+// gradient is in the targets' unit, whatever the streams' clocks are. scale, shift and offset have no gradient.
 struct FuseGradient {
-  std::optional<TensorView> values = {};  // dense [B, S, D], the stream's work type
-  std::optional<TensorView> times = {};   // dense [B, S] float64; float clocks alone
+  std::optional<TensorView> values = {};  // dense [B, S, D], in the stream's work type
+  std::optional<TensorView> times = {};   // dense [B, S] float64; only for float clocks
 };
 void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorView& target_times,
                               std::span<const TensorView> out_gradient, std::span<const FuseGradient> gradients,
@@ -111,8 +111,9 @@ void fuse_multimodal_backward(std::span<const FuseStream> streams, const TensorV
                               const std::optional<TensorView>& target_lengths = std::nullopt,
                               const std::optional<TensorView>& workspace = std::nullopt);
 
-// Returns the results that a call needs, without memory. With `separate`, one for each stream, of its `dtype` or the
-// values' dtype; else one, of the first stream's `dtype` or the dtype that all values share. Throws as above.
+// Returns the results that a call needs, without memory. With `separate` there is one for each stream, with its `dtype`
+// or the values' dtype. Otherwise there is one, with the first stream's `dtype` or the dtype that all values share.
+// Throws as above.
 struct FuseOutputs {
   std::vector<TensorView> out;
   TensorView valid;

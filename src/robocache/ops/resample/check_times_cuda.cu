@@ -26,7 +26,7 @@ __global__ void check_times_kernel(const __grid_constant__ CheckTimesParams p, u
 }  // namespace
 }  // namespace robocache
 
-// Writes the flat index of the first bad time, or -1, and waits for it.
+// Writes the flat index of the first bad time, or -1, to `flat`, and waits for it.
 extern "C" __attribute__((visibility("default"))) int robocache_cuda_check_times(
     const robocache::CheckTimesParams* params, int64_t* flat, int32_t device, void* stream_handle) {
   using namespace robocache;

@@ -10,7 +10,7 @@ namespace robocache {
 struct CheckTimesParams {
   const void* times;
   int64_t times_batch, times_sample;
-  const void* lengths;  // or null
+  const void* lengths;  // may be null
   int64_t lengths_batch;
   int64_t batch, samples;
   DType clock_dtype;

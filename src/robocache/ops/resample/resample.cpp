@@ -30,14 +30,14 @@ Shape shape_of(const ResampleCall& call) {
   return {batched, batch, samples, call.target_times.shape[call.target_times.ndim - 1], features};
 }
 
-// A checked call. Its segments are runs of features with one method, in the features' order.
+// A checked call. Its segments are runs of features with one method, in the order of the features.
 struct Prepared {
   Shape shape;
   std::vector<Segment> segments;
   Interpolation interpolation;
 };
 
-// `out` is the output or its gradient, with that name. Overlaps are not checked here.
+// `out` is the output or its gradient; errors call it `out_name`. Overlaps are not checked here.
 void prepare(const ResampleCall& call, const TensorView& out, const char* out_name,
              const std::optional<TensorView>& valid, Prepared& prepared) {
   const TensorView& values = call.values;
