@@ -10,14 +10,14 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-constexpr int64_t kTogether = 256;  // voxels of a row
+constexpr int64_t kTogether = 256;  // voxels of a row that are handled at once
 
 struct Range {
   int64_t begin, end;
 };
 
-// Returns the part of a row that an image may see: outside it, no voxel has its centre on the image. dx and dy are the
-// row's offset from the sensor.
+// Returns the part of a row that an image may see: voxels outside it do not have their centre on the image. dx and dy
+// are the row's offset from the sensor.
 Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double dy) {
   const VoxelGrid& grid = p.grid;
   const double first_dz = voxel_centre(grid, 2, 0) - s.origin[2];
@@ -26,12 +26,12 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
                        r[2] * dx + r[5] * dy + r[8] * first_dz};
   const double step[3] = {r[6] * grid.size[2], r[7] * grid.size[2], r[8] * grid.size[2]};
   const auto count = static_cast<double>(grid.shape[2]);
-  // Far more than all rounding errors here.
+  // Far more than the sum of all rounding errors here.
   const double slack = 1e-12 * (std::abs(dx) + std::abs(dy) + std::abs(first_dz) + count * grid.size[2] +
                                 std::abs(grid.origin[2]) + std::abs(s.origin[2]));
   double first = 0;
   double last = count - 1;
-  // Keeps the points with a c.x + b c.y + e c.z >= 0.
+  // Clips the range to the points c with a c.x + b c.y + e c.z >= 0.
   const auto keep = [&](double a, double b, double e) {
     const double here = a * c[0] + b * c[1] + e * c[2] + slack * (std::abs(a) + std::abs(b) + std::abs(e));
     const double slope = a * step[0] + b * step[1] + e * step[2];
@@ -53,13 +53,13 @@ Range range_in_view(const TsdfParams& p, const TsdfSensor& s, double dx, double 
   return {static_cast<int64_t>(first), static_cast<int64_t>(last) + 1};
 }
 
-// The measurements of a call's images, for some voxels of a row.
+// The sums of the images' measurements, for some voxels of a row.
 struct RowSums {
   int64_t quanta[kTogether] = {};  // as in TsdfSum
   int32_t counts[kTogether] = {};
 };
 
-// Applies rule 32 to the voxels of a row, from `begin` on, that float32 could not decide.
+// Applies rule 32 to voxels that float32 could not decide. `which` counts along the row from `begin`.
 void add_doubtful(const TsdfParams& p, const TsdfSensor& s, int64_t sensor, double dx, double dy, int64_t begin,
                   const int32_t* which, int count, RowSums& sums, int64_t first_voxel) {
   double x[kTogether];

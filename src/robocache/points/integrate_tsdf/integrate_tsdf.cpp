@@ -55,7 +55,7 @@ void check_depth(const TensorView& depth, const std::optional<double>& scale) {
   }
 }
 
-// Checks an array of numbers for each sensor, [...] or [K, ...]. `expected` describes the shape.
+// Checks an array of numbers, [...] for one sensor or [K, ...] for K. `expected` describes the shape.
 TsdfNumbers checked_numbers(const TensorView& numbers, const char* name, Device device, bool right_shape,
                             const std::string& expected) {
   if (numbers.device.is_cuda() && numbers.device != device) {
@@ -186,7 +186,7 @@ void set_options(const TsdfOptions& options, bool depth, TsdfParams& p) {
   }
 }
 
-// `measured` is [..., rows, columns], without a leading axis for one sensor.
+// `measured` is [..., rows, columns], with a leading axis for several sensors.
 void set_measured(const TensorView& measured, bool depth, TsdfParams& p) {
   const bool several = measured.ndim == 3;
   const int first = several ? 1 : 0;
@@ -201,7 +201,7 @@ void set_measured(const TensorView& measured, bool depth, TsdfParams& p) {
   p.column_stride = measured.strides[first + 1];
 }
 
-// Estimates the most voxels that all rays pass through.
+// Estimates how many voxels all rays together pass through, at most.
 double most_visits(const TsdfParams& p) {
   double band = 3;
   double through = 0;
@@ -217,7 +217,8 @@ int64_t bytes_of_sums(const TensorView& grid, bool depth) {
   return depth ? 0 : grid.numel() * static_cast<int64_t>(sizeof(TsdfSum));
 }
 
-// The kernel first finds the ranges of images if that is cheap compared with visiting all voxels.
+// Returns the bytes for the ranges of the images, or 0. The kernel finds the ranges first if that is cheap compared
+// with visiting all voxels.
 int64_t bytes_of_ranges(const TensorView& grid, const TensorView& measured, bool depth) {
   // Visits of fewer voxels, over all images, are so short that the extra launch costs more than it saves.
   constexpr int64_t kLeastVoxels = int64_t{1} << 22;
@@ -269,7 +270,7 @@ void integrate_tsdf(const TensorView& grid, const TensorView& weights, const Ten
   }
   set_options(options, depth, p);
   set_measured(measured, depth, p);
-  constexpr int64_t kMostRays = std::numeric_limits<int32_t>::max();  // the range of a voxel's count
+  constexpr int64_t kMostRays = std::numeric_limits<int32_t>::max();  // a voxel's count must hold it
   if (p.sensors > kMostRays || (!depth && measured.numel() / 3 > kMostRays)) {
     refuse(name, ": expected at most 2^31 - 1 ", depth ? "images" : "points", " a call, got ", measured.describe());
   }

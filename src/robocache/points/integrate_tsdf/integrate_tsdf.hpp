@@ -17,8 +17,8 @@
 // v at grid_min + (i + 1/2, j + 1/2, k + 1/2) * voxel_size. All geometry is float64 and exactly reproducible.
 //
 // Points. A ray leaves the sensor at o, the translation of T, in the unit direction d of R p. Its range r is |R p|. It
-// updates the voxels in which it has a positive length. It crosses a plane of an axis at (plane - o) / d; where d is 0,
-// it stays in the voxel with plane(i) <= o < plane(i + 1). In each voxel
+// updates the voxels in which it has a positive length. It crosses a plane of an axis at (plane - o) / d; if d is 0 on
+// that axis, it stays in the voxel with plane(i) <= o < plane(i + 1). In each voxel
 //     sdf = r - (v - o).d
 // A point that is not finite or has range 0 is no measurement.
 //
@@ -27,23 +27,24 @@
 //     sdf = (D - c.z) * |c| / c.z
 // An image measures a voxel at most once.
 //
-// The update. |sdf| <= truncation is a measurement. With space_carving, sdf > truncation is one too, of +truncation.
-// sdf < -truncation never is. A call adds all n measurements of a voxel at once, so their order does not matter: each
-// is rounded to a multiple of a quantum, the power of two in (truncation / 2^32, truncation / 2^31], and added exactly
-// to `sum`. Then, with each operation in float64 and rounded to float32 when stored,
+// The update. |sdf| <= truncation is a measurement. With space_carving, sdf > truncation also is a measurement, of
+// +truncation. sdf < -truncation never is a measurement. A call adds all n measurements of a voxel at once, so their
+// order does not matter: each is rounded to a multiple of a quantum, the power of two in (truncation / 2^32, truncation
+// / 2^31], and added exactly to `sum`. Then, with each operation in float64 and rounded to float32 when stored,
 //     grid    = (grid * weight + sum) / (weight + n)
 //     weight  = min(weight + n, max_weight)
 // The bits are the same on every run, with any number of threads, on the CPU and on CUDA.
 //
 // Sensors. A pose is rigid and finite: the last row is 0, 0, 0, 1, the columns are orthonormal to 1e-3, and it is no
 // mirror image. Intrinsics are finite, with focal lengths above 0. On the CPU other numbers are refused. Numbers on a
-// device are read when the work runs; a sensor with a wrong number then measures nothing, and the other sensors do.
+// device are read when the work runs; a sensor with a wrong number is then ignored.
 //
 // The call queues work on `stream`, does not wait and allocates nothing. It touches only memory where rays pass; depth
 // images touch only the voxels that they measure. On CUDA points take three kernels, and depth images take one, or two
-// for large grids. Every 8 sensors beyond the first 8, or in device memory, take one more.
+// for large grids. If there are more than 8 sensors, or their numbers are in device memory, every 8 sensors take one
+// more.
 //
-// Throws ArgumentError, ArgumentTypeError (each names the argument) or DeviceError, before anything is written.
+// Throws ArgumentError or ArgumentTypeError, which name the argument, or DeviceError, before anything is written.
 //
 //   std::vector<float> grid(8), weights(8), points{0, 0, 1};
 //   const std::vector<double> pose{1, 0, 0, 0.5, 0, 1, 0, 0.5, 0, 0, 1, 0, 0, 0, 0, 1};
@@ -68,9 +69,9 @@ namespace robocache {
 struct TsdfOptions {
   std::array<double, 3> grid_min = {};
   std::array<double, 3> voxel_size = {};
-  double truncation = 0;                   // metres
-  std::optional<double> depth_scale = {};  // metres a unit: 0.001 for millimetres; uint16 needs it, float32 is metres
-  std::optional<double> max_weight = {};   // none: weights grow on
+  double truncation = 0;                   // in metres
+  std::optional<double> depth_scale = {};  // metres per unit, 0.001 for millimetres; float32 may omit it: 1
+  std::optional<double> max_weight = {};   // none: weights are not limited
   bool space_carving = false;
 
   static constexpr auto fields() {
@@ -81,7 +82,7 @@ struct TsdfOptions {
   }
 };
 
-// `measured` is points if there are no intrinsics, else depth.
+// `measured` holds points if there are no intrinsics, else depth.
 void integrate_tsdf(const TensorView& grid, const TensorView& weights, const TensorView& measured,
                     const TensorView& T_world_sensor, const std::optional<TensorView>& intrinsics,
                     const TsdfOptions& options, CudaStream stream,

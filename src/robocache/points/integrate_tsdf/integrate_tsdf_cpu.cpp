@@ -11,7 +11,7 @@ namespace robocache {
 namespace {
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr int64_t kCells = 16384;  // per thread at a time
+constexpr int64_t kCells = 16384;  // a thread takes this many at a time
 
 int64_t cell_count(const TsdfParams& p) { return p.grid.shape[0] * p.grid.shape[1] * p.grid.shape[2]; }
 
@@ -54,7 +54,7 @@ void update(const TsdfParams& p, const TsdfSensor* sensors) {
       TsdfSum& sum = p.sums[cell_index(p, cell)];
       const std::atomic_ref count(sum.count);
       if (count.load(kRelaxed) == 0) return;
-      const int32_t rays = count.exchange(0, kRelaxed);  // the first ray updates the voxel
+      const int32_t rays = count.exchange(0, kRelaxed);  // only the first ray to arrive here updates the voxel
       if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], {sum.quanta, rays});
     });
     return;

@@ -20,7 +20,7 @@ static_assert(kTileX * kTileY * kTileZ == 32 * kEach);
 
 struct SensorBatch {
   TsdfSensor sensors[kSensorsInParams];
-  TsdfView views[kSensorsInParams];  // of depth images
+  TsdfView views[kSensorsInParams];  // for depth images
 };
 
 // The result for a voxel that only free space updates.
@@ -42,7 +42,7 @@ static_assert(sizeof(TsdfCall) <= 4096);
 
 __device__ const TsdfSensor* sensors_of(const TsdfCall& call) { return call.many ? call.many : call.few.sensors; }
 
-// With kOne there is one sensor, in the parameters, where instructions read it directly.
+// With kOne there is one sensor. It lies in the parameters, where instructions read it directly.
 template <bool kOne>
 __device__ const TsdfSensor& sensor_of(const TsdfCall& call, int64_t sensor) {
   return kOne ? call.few.sensors[0] : sensors_of(call)[sensor];
@@ -53,7 +53,7 @@ __device__ const TsdfView& view_of(const TsdfCall& call, int64_t sensor) {
   return kOne ? call.few.views[0] : call.many ? call.many_views[sensor] : call.few.views[sensor];
 }
 
-// Returns bounds of the whole grid and of the tiles, including the voxels before them where quads begin.
+// Returns the bounds of the whole grid and of the tiles. A tile includes the voxels before it where quads begin.
 __host__ __device__ TsdfView view_of(const TsdfParams& p, const TsdfSensor& sensor, int most_ahead) {
   const int64_t first[3] = {0, 0, -most_ahead};
   const int64_t extent[3] = {p.grid.shape[0], p.grid.shape[1], p.grid.shape[2] + most_ahead};
@@ -75,7 +75,8 @@ __device__ void along_my_rays(const TsdfCall& call, const Visit& visit) {
   }
 }
 
-// Stores the sensors, with their numbers that are on the device. `first` is the index of the batch's first sensor.
+// Stores the sensors, and fills in the numbers that are on the device. `first` is the index of the batch's first
+// sensor.
 __global__ void store_sensors(const __grid_constant__ SensorBatch batch, const TsdfNumbers poses,
                               const TsdfNumbers cameras, const TsdfParams p, int most_ahead, TsdfSensor* sensors,
                               TsdfView* views, int64_t first) {
@@ -121,9 +122,9 @@ __global__ void update_on_rays(const __grid_constant__ TsdfCall call) {
   const TsdfParams& p = call.params;
   along_my_rays(call, [&](const int64_t cell[3], double) {
     TsdfSum& sum = p.sums[cell_index(p, cell)];
-    // Bypasses the first-level cache, which does not show another ray's exchange.
+    // Reads past the first-level cache, which may miss another ray's exchange.
     if (__ldcg(&sum.count) == 0) return;
-    const int32_t rays = atomicExch(&sum.count, 0);  // the first ray updates the voxel
+    const int32_t rays = atomicExch(&sum.count, 0);  // only the first ray to arrive here updates the voxel
     if (rays > 0) update_voxel(p, cell[0], cell[1], cell[2], {sum.quanta, rays});
   });
 }
@@ -140,8 +141,8 @@ __global__ void update_everywhere(const __grid_constant__ TsdfCall call) {
 // ---- Depth images ----
 //
 // A warp handles a tile of voxels, unless the ranges of the image's cells show that the image measured none of them.
-// Float32 decides what an image measured at most voxels, and float64 without divisions at most others
-// (tsdf_bounds.hpp), for all voxels of a thread together. Few voxels need rule 32 itself.
+// For most voxels float32 decides what an image measured, and for most others float64 without divisions
+// (tsdf_bounds.hpp); a thread tests all its voxels together. Few voxels need rule 32 itself.
 
 constexpr int kWarps = kThreads / 32;
 
@@ -184,7 +185,7 @@ __global__ void __launch_bounds__(kRangeThreads) find_ranges(const TsdfParams p)
         least = measured ? fminf(least, one) : least;
         most = measured ? fmaxf(most, one) : most;
       }
-      // Floats from 0 on are ordered like their bits.
+      // Floats of 0 or more have the order of their bits.
       least = __uint_as_float(__reduce_min_sync(~0u, __float_as_uint(least)));
       most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
       if (lane == 0) least_cells[cell / kEdge][cell % kEdge] = {least, most};
@@ -229,7 +230,7 @@ __device__ float guess_inverse_root(float x) {
   return y;
 }
 
-// Rule 32 itself needs many registers. Its functions are not inlined, so that other code keeps them.
+// Rule 32 itself needs many registers. Its functions are not inlined, so that the other code keeps its registers.
 
 // Returns the depth of a voxel's pixel in the image's unit; 0 for none.
 template <class Depth>
@@ -257,7 +258,8 @@ __device__ __noinline__ float2 update_exactly(const TsdfParams& p, float distanc
   return {distance, weight};
 }
 
-// Does this in one instruction, which the compiler does not use when it knows all terms of the sum.
+// Computes the address in one instruction. The compiler does not use that instruction when it knows all terms of the
+// sum.
 template <class Depth>
 __device__ const Depth* pixel_at(const Depth* image, int32_t offset) {
   size_t at;
@@ -278,7 +280,7 @@ struct Quad {
 __device__ Quad quad_of(const TsdfCall& call, const Voxel& tile, unsigned lane) {
   const TsdfParams& p = call.params;
   constexpr unsigned kQuads = kTileZ / kEach;
-  // They are never below 0, which makes each product cheaper.
+  // Unsigned, because the coordinates are never below 0 and the products are then cheaper.
   const unsigned x = static_cast<unsigned>(tile.x) + lane / kQuads / kTileY;
   const unsigned y = static_cast<unsigned>(tile.y) + lane / kQuads % kTileY;
   const unsigned z = static_cast<unsigned>(tile.z) + lane % kQuads * kEach;
@@ -303,7 +305,7 @@ __device__ Quad quad_of(const TsdfCall& call, const Voxel& tile, unsigned lane) 
 
 __device__ void prefetch(const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
-// Adds an image's measurements of a lane's voxels. `free`: the image measured only free space there.
+// Adds an image's measurements of a lane's voxels. With `free` the image measured only free space there.
 template <class Depth, bool kOne>
 __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const Quad& quad, int32_t* counts,
                           int64_t* quanta) {
@@ -340,7 +342,7 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
     if (on) depth[i] = static_cast<float>(*pixel_at(image, seen.row * row_stride + seen.column * column_stride));
   }
   between &= quad.inside;
-  if ((on_image & quad.inside) != 0 && ((p.ranges != nullptr) | p.space_carving)) {  // most of them will be needed
+  if ((on_image & quad.inside) != 0 && ((p.ranges != nullptr) | p.space_carving)) {  // most voxels will be updated
     prefetch(quad.distances);
     prefetch(quad.weights);
   }
@@ -364,7 +366,7 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
   in_doubt &= quad.inside;
   if (in_doubt == 0) return;
-  // keeps the compiler from computing the following for all voxels
+  // stops the compiler from computing the lines below for all voxels
   asm volatile("" : "+r"(own.x), "+r"(own.y), "+r"(own.z));
   unsigned unsure = bounds.least_z < INFINITY ? 0 : in_doubt;
 #pragma unroll
@@ -387,7 +389,7 @@ __device__ void add_image(const TsdfCall& call, int64_t sensor, bool free, const
   }
 }
 
-// Whether free space alone updates a voxel without float64. It does so for an unseen voxel, and for a voxel that
+// Whether free space alone updates a voxel without float64. This holds for an unseen voxel, and for a voxel that
 // already holds `free`, the truncation in float32. The mean of `free` and the truncation differs from `free` by less
 // than half a unit in the last place, so it rounds to `free` again. The bounds on weights and counts make their sum a
 // double.
@@ -422,7 +424,7 @@ __device__ void update_quad(const TsdfCall& call, const Quad& quad, const int32_
   bool moved = false;
   unsigned summed = 0;
 #pragma unroll
-  for (unsigned i = 0; i < kEach; ++i) {  // no branches
+  for (unsigned i = 0; i < kEach; ++i) {  // has no branches
     const bool seen = counts[i] != 0;
     const bool again = seen & (quanta[i] == 0) & is_free_again(call.free, counts[i], distance[i], weight[i]);
     const float left = fminf(fmaxf(weight[i], 0) + static_cast<float>(counts[i]), call.free.most_weight);
@@ -530,7 +532,7 @@ __global__ void __launch_bounds__(kThreads, 6) integrate_images(const __grid_con
   }
 }
 
-// Returns the most voxels by which aligned quads begin before their tile; -1 if quads cannot be aligned.
+// Returns by how many voxels, at most, aligned quads begin before their tile; -1 if quads cannot be aligned.
 int most_ahead(const TsdfParams& p) {
   const int64_t* const d = p.distance_strides;
   const int64_t* const w = p.weight_strides;

@@ -1,6 +1,6 @@
 // Quick float32 tests of a depth image and a voxel: the image does not measure the voxel, or the voxel lies in free
-// space. Every bound includes the rounding errors against the float64 numbers of rule 32, so a test never changes a
-// bit. Rule 32 decides where a test cannot. Both backends share this file.
+// space. Every bound includes the difference from the float64 numbers of rule 32, so a test never changes a bit of the
+// result. If a test cannot decide, rule 32 does. Both backends share this file.
 #pragma once
 
 #include <bit>
@@ -14,17 +14,17 @@
 
 namespace robocache {
 
-// A box of voxels as a sensor sees it, with bounds of the errors in float32.
+// A box of voxels as a sensor sees it, with bounds on the errors of float32.
 struct TsdfBounds {
   float at[3];       // the first voxel's centre, in the camera's frame
   float step[3][3];  // the difference to the next voxel along each axis
   float fx, fy, cx, cy;
   float depth_scale;
-  float error;        // of a coordinate in that frame, inside the box
-  float least_z;      // nearer voxels are always examined; infinity: the tests decide nothing
+  float error;        // of a coordinate in the camera's frame, inside the box
+  float least_z;      // voxels nearer than this are always examined; infinity: the tests decide nothing
   float pixel_error;  // the error of a pixel is at most pixel_error / z + pixel_slack
   float pixel_slack;
-  // a voxel this far, plus depth * kDepthError, from the surface is certainly beyond the truncation
+  // a voxel at this distance plus depth * kDepthError from the surface is certainly beyond the truncation
   float sure_distance;
 };
 
@@ -39,7 +39,7 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
   const double* const r = s.rotation;
   double d[3];
   double far = 0;
-  double most_voxels = 0;  // along an axis
+  double most_voxels = 0;  // along one axis
   for (int axis = 0; axis < 3; ++axis) {
     const double corner = std::abs(p.grid.origin[axis]) + static_cast<double>(p.grid.shape[axis]) * p.grid.size[axis];
     d[axis] = p.grid.origin[axis] + (static_cast<double>(first[axis]) + 0.5) * p.grid.size[axis] - s.origin[axis];
@@ -64,7 +64,7 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
     }
     const double farthest = larger(std::abs(low), std::abs(high));
     reach = larger(reach, farthest);
-    // `at` and the steps are rounded, and so are up to four sums of them. In float64 every difference is rounded.
+    // The errors come from rounding `at`, the steps, and up to four sums of them, and from every difference in float64.
     errors[k] = 0x1p-24 * (along + 5 * farthest) + 0x1p-46 * far;
   }
   const double error = larger(larger(errors[0], errors[1]), errors[2]);
@@ -81,7 +81,7 @@ ROBOCACHE_HD TsdfBounds bounds_of(const TsdfParams& p, const TsdfSensor& s, cons
   g.depth_scale = static_cast<float>(p.depth_scale);
   g.error = static_cast<float>(1.01 * error);
   // The error of x / z is at most (the error of x + the error of z * |x / z|) / z. 1 / z, the product, fx and the sum
-  // are rounded too.
+  // also are rounded.
   g.pixel_error = static_cast<float>(1.03 * (larger(s.fx * errors[0], s.fy * errors[1]) + aside * errors[2]));
   g.pixel_slack = static_cast<float>(2.6 * 0x1p-23 * aside + 0x1p-23 * highest);
   // Within these bounds nothing overflows or underflows, and neighbouring pixels differ.
@@ -102,7 +102,7 @@ struct alignas(16) TsdfView {
   float half[3];    // half the size of a box along each axis of that frame, and more than the error of both
 };
 
-// Returns the view for boxes of `extent` voxels anywhere in the outer box.
+// Returns the view for boxes of `extent` voxels anywhere in the outer box, which has the bounds `g`.
 ROBOCACHE_HD TsdfView view_of(const TsdfBounds& g, const int extent[3]) {
   TsdfView view{g, {}, {}};
   for (int k = 0; k < 3; ++k) {
@@ -134,7 +134,7 @@ ROBOCACHE_HD int64_t range_index(int64_t blocks_across, int64_t blocks_down, int
   return before * blocks_across * blocks_down + row * (blocks_across << (kCellSizes - 1 - size)) + column;
 }
 
-// Returns a range that includes the measurements of all pixels between two corners on the image.
+// Returns a range that covers the measurements of all pixels between two corners on the image.
 ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells, int32_t top, int32_t left,
                                      int32_t bottom, int32_t right) {
   int32_t size = 0;
@@ -155,14 +155,15 @@ ROBOCACHE_HD TsdfRange range_between(const TsdfParams& p, const TsdfRange* cells
   return all;
 }
 
-// The result of a test of a box: the image measured no voxel, every measured voxel lies in free space, or unknown.
+// The result of testing a box: the image measured none of its voxels, the measured voxels all lie in free space, or
+// unknown.
 enum class BoxVerdict { kNone, kFree, kUnknown };
 
 // Tests the box whose first voxel is at x, y, z. `cells` holds the image's ranges; null: unknown.
 ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, const TsdfRange* cells, float x, float y,
                                     float z) {
   const TsdfBounds& g = view.bounds;
-  // If the tests decide nothing, every voxel is examined. A pose of NaN measures nothing.
+  // If the tests decide nothing, every voxel is examined; but a pose with NaN measures nothing.
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   if (!(g.least_z < kInfinity)) return g.at[2] == g.at[2] ? BoxVerdict::kUnknown : BoxVerdict::kNone;
   float low[3];
@@ -197,7 +198,8 @@ ROBOCACHE_HD BoxVerdict box_verdict(const TsdfParams& p, const TsdfView& view, c
   return !ahead ? BoxVerdict::kUnknown : p.space_carving ? BoxVerdict::kFree : BoxVerdict::kNone;
 }
 
-// Returns a * b + sum in float32. The bounds above allow one rounding or two, so it is fused where that is fast.
+// Returns a * b + sum in float32. The bounds above allow one rounding or two, so the operations are fused if that is
+// fast.
 ROBOCACHE_HD float plus_product(float a, float b, float sum) {
 #if defined(__CUDA_ARCH__) || defined(__FMA__)
   return std::fma(a, b, sum);
@@ -206,29 +208,30 @@ ROBOCACHE_HD float plus_product(float a, float b, float sum) {
 #endif
 }
 
-// The pixel of a voxel, if float32 can tell. It may lie outside the image.
+// The pixel of a voxel, if float32 can determine it. It may lie outside the image.
 struct PixelGuess {
   int32_t column, row;
   int32_t sure;  // 0 or 1; vector code needs 4-byte members
 };
 
-// Finds the pixel of a point in the camera's frame. The point is exact to g.error; `inverse` is 1 / z to 2^-23 of it.
+// Finds the pixel of a point in the camera's frame. The point is exact to within g.error, `inverse` is 1 / z to a
+// relative error of 2^-23.
 ROBOCACHE_HD PixelGuess guess_pixel(const TsdfBounds& g, float x, float y, float z, float inverse) {
   constexpr float kMagic = 0x1.8p23f;  // adding it leaves the nearest whole number in the last bits
   const float u = plus_product(g.fx, x * inverse, g.cx);
   const float v = plus_product(g.fy, y * inverse, g.cy);
   const float column = u + kMagic;
   const float row = v + kMagic;
-  // The nearest whole number is certain up to this distance from it. NaN is never certain. Nor is a number beyond the
-  // range of kMagic, where the error is more than half a pixel.
+  // The nearest whole number is certain if u or v is at most this far from it. NaN is never certain. A number beyond
+  // the range of kMagic is not certain either: its error is more than half a pixel.
   const float certain = plus_product(-g.pixel_error, inverse, 0.5f - g.pixel_slack);
   const int32_t sure = int32_t{z >= g.least_z} & int32_t{std::abs(u - (column - kMagic)) <= certain} &
-                       int32_t{std::abs(v - (row - kMagic)) <= certain};  // no branches, so that it becomes vector code
+                       int32_t{std::abs(v - (row - kMagic)) <= certain};  // without branches, for vector code
   return {std::bit_cast<int32_t>(column) - std::bit_cast<int32_t>(kMagic),
           std::bit_cast<int32_t>(row) - std::bit_cast<int32_t>(kMagic), sure};
 }
 
-// The result of a test of a voxel; each member is 0 or 1.
+// The result of testing a voxel; each member is 0 or 1.
 struct Verdict {
   int32_t free, doubtful;
 };
@@ -249,7 +252,7 @@ ROBOCACHE_HD Verdict verdict(const TsdfBounds& g, bool space_carving, float z, f
 
 struct Refined {
   double value;
-  bool sure;  // the value is exact to 2^-51 of it
+  bool sure;  // whether the relative error of the value is at most 2^-51
 };
 
 // Returns 1 / sqrt(x). `guess` is a first approximation.
@@ -266,7 +269,7 @@ ROBOCACHE_HD Refined inverse_of(double x, float guess) {
   return {std::fma(y, std::fma(off, off, off), y), std::abs(off) < 0x1p-18};
 }
 
-// Does the same as find_pixel and returns true, if the result is certain. guess(x) approximates 1 / x.
+// Finds the pixel as find_pixel does, and returns true, if the result is certain. guess(x) approximates 1 / x.
 template <class Guess>
 ROBOCACHE_HD bool find_pixel_if_sure(const TsdfSensor& s, Projected& c, const Guess& guess) {
   const Refined inverse = inverse_of(c.z, guess(static_cast<float>(c.z)));
@@ -274,19 +277,20 @@ ROBOCACHE_HD bool find_pixel_if_sure(const TsdfSensor& s, Projected& c, const Gu
   const double v = s.fy * c.y * inverse.value + s.cy;
   c.column = nearest_even(u);
   c.row = nearest_even(v);
-  constexpr double kCertain = 0.5 - 0x1p-22;  // NaN never is certain
+  constexpr double kCertain = 0.5 - 0x1p-22;  // NaN is never certain
   return inverse.sure & (std::abs(u - c.column) <= kCertain) & (std::abs(v - c.row) <= kCertain) &
          (std::abs(u) + std::abs(s.cx) < 0x1p24) & (std::abs(v) + std::abs(s.cy) < 0x1p24);
 }
 
-// The quanta that a measurement adds to TsdfSum, if they are certain.
+// The quanta that a measurement adds to TsdfSum, if they can be computed with certainty.
 struct Addend {
   int64_t quanta;
   int32_t count;
   bool sure;
 };
 
-// The depth is in metres and above 0, and the voxel is in front of the camera. guess(x) approximates 1 / sqrt(x).
+// Returns the quanta for a voxel in front of the camera and a depth above 0 in metres. guess(x) approximates 1 /
+// sqrt(x).
 template <class Guess>
 ROBOCACHE_HD Addend addend_of(const TsdfParams& p, const Projected& c, double depth, const Guess& guess) {
   // The ray's length over z is square / sqrt(square z^2), which needs one root and no division.
@@ -294,16 +298,17 @@ ROBOCACHE_HD Addend addend_of(const TsdfParams& p, const Projected& c, double de
   const double radicand = square * c.z * c.z;
   const Refined inverse = inverse_root(radicand, guess(static_cast<float>(radicand)));
   const double quanta = (depth - c.z) * p.quanta_per_metre * (square * inverse.value);
-  const double most = p.truncation * p.quanta_per_metre;  // at most 2^32; quanta near it are off by less than 2^-16
+  const double most = p.truncation * p.quanta_per_metre;  // at most 2^32; quanta near it have an error below 2^-16
   const double whole = nearest_even(quanta);
   const bool sure = inverse.sure & (std::abs(quanta - whole) <= 0.5 - 0x1p-15) &
-                    (std::abs(std::abs(quanta) - most) >= 0x1p-15);  // NaN never is certain
+                    (std::abs(std::abs(quanta) - most) >= 0x1p-15);  // NaN is never certain
   const bool within = (quanta >= -most) & (quanta <= most);
   const bool counts = within | ((quanta > most) & p.space_carving);
   return {within ? static_cast<int64_t>(whole) - p.free_quanta : 0, counts ? 1 : 0, sure};
 }
 
-// Does the same as update_voxel and returns true, if the mean in float32 is certain. guess(x) approximates 1 / x.
+// Updates a voxel as update_voxel does, and returns true, if the mean in float32 is certain. guess(x) approximates 1 /
+// x.
 template <class Guess>
 ROBOCACHE_HD bool update_if_sure(const TsdfParams& p, float& distance, float& weight, const TsdfSum& sum,
                                  const Guess& guess) {

@@ -10,8 +10,8 @@
 
 namespace robocache {
 
-// Returns the nearest whole number, ties to even, without a call of the C library. Beyond 2^51 it may return any number
-// as large.
+// Returns the nearest whole number, ties to even, without a call of the C library. Beyond 2^51 the result is some
+// number beyond 2^51.
 ROBOCACHE_HD double nearest_even(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 ROBOCACHE_HD double voxel_centre(const VoxelGrid& grid, int axis, int64_t n) {
@@ -26,7 +26,7 @@ struct TsdfRay {
   double range;
 };
 
-// Returns false if the point is no measurement.
+// Returns false if the point is not a measurement.
 ROBOCACHE_HD bool tsdf_ray(const TsdfSensor& sensor, const double p[3], TsdfRay& ray) {
   const double* r = sensor.rotation;
   for (int axis = 0; axis < 3; ++axis) {
@@ -36,14 +36,14 @@ ROBOCACHE_HD bool tsdf_ray(const TsdfSensor& sensor, const double p[3], TsdfRay&
   }
   const double* d = ray.direction;
   ray.range = std::sqrt((d[0] * d[0] + d[1] * d[1]) + d[2] * d[2]);
-  if (!(ray.range > 0 && ray.range <= 0x1p500)) return false;  // NaN fails as well
+  if (!(ray.range > 0 && ray.range <= 0x1p500)) return false;  // also for NaN
   for (int axis = 0; axis < 3; ++axis) ray.direction[axis] /= ray.range;
   return true;
 }
 
 // Returns the distance at which the ray crosses plane n of an axis, which lies between voxels n - 1 and n. A ray
-// parallel to the planes is past those at or below it and never reaches the others. The distances never decrease in the
-// order of travel.
+// parallel to the planes has passed those at or below it, and never reaches the others. In the order of travel the
+// distances never decrease.
 ROBOCACHE_HD double plane_crossing(const TsdfRay& ray, const VoxelGrid& grid, int axis, int64_t n) {
   const double plane = grid.origin[axis] + static_cast<double>(n) * grid.size[axis];
   const double d = ray.direction[axis];
@@ -51,7 +51,7 @@ ROBOCACHE_HD double plane_crossing(const TsdfRay& ray, const VoxelGrid& grid, in
   return (plane - ray.origin[axis]) / d;
 }
 
-// Returns an axis's part of (v - o).d.
+// Returns the part of (v - o).d along an axis.
 ROBOCACHE_HD double centre_along(const TsdfRay& ray, const VoxelGrid& grid, int axis, int64_t n) {
   return (voxel_centre(grid, axis, n) - ray.origin[axis]) * ray.direction[axis];
 }
@@ -61,7 +61,7 @@ struct AxisWalk {
   int64_t cell;
   int64_t step;   // 1 or -1
   double leaves;  // distance at which the ray leaves `cell`
-  double centre;  // the axis's part of (v - o).d
+  double centre;  // the part of (v - o).d along the axis
 };
 
 ROBOCACHE_HD void stand_at(const TsdfRay& ray, const VoxelGrid& grid, int axis, int64_t cell, AxisWalk& walk) {
@@ -69,13 +69,13 @@ ROBOCACHE_HD void stand_at(const TsdfRay& ray, const VoxelGrid& grid, int axis, 
   walk.leaves = plane_crossing(ray, grid, axis, walk.step > 0 ? cell + 1 : cell);
 }
 
-// Starts in the cell that contains the ray at `distance`. That point must lie inside the grid.
+// Starts the walk in the cell that contains the ray's point at `distance`, which must lie inside the grid.
 ROBOCACHE_HD void start_walk(const TsdfRay& ray, const VoxelGrid& grid, int axis, double distance, AxisWalk& walk) {
   const double last = static_cast<double>(grid.shape[axis] - 1);
   const double guess =
       std::floor((ray.origin[axis] + distance * ray.direction[axis] - grid.origin[axis]) / grid.size[axis]);
   stand_at(ray, grid, axis, static_cast<int64_t>(guess < last ? guess > 0 ? guess : 0 : last), walk);
-  // The guess has a rounding error; the crossings correct it.
+  // The division has a rounding error; the crossings correct it.
   while (plane_crossing(ray, grid, axis, walk.step > 0 ? walk.cell : walk.cell + 1) > distance) {
     stand_at(ray, grid, axis, walk.cell - walk.step, walk);
   }
@@ -83,12 +83,12 @@ ROBOCACHE_HD void start_walk(const TsdfRay& ray, const VoxelGrid& grid, int axis
   walk.centre = centre_along(ray, grid, axis, walk.cell);
 }
 
-// Calls visit(cell of x, y, z, sdf, at most the truncation) for every voxel that the ray updates, in order from the
-// sensor.
+// Calls visit(cell, sdf) for every voxel that the ray updates, in order from the sensor. `cell` is the voxel's x, y, z,
+// and the sdf at most the truncation.
 template <class Visit>
 ROBOCACHE_HD void for_each_measured(const TsdfRay& ray, const TsdfParams& p, const Visit& visit) {
-  // In a voxel, the ray is always less than half a diagonal from the voxel's centre along the ray. A quarter more
-  // covers the rounding, so rounding does not change which voxels are tested.
+  // Inside a voxel, a point of the ray is always less than half a diagonal from the voxel's centre, measured along the
+  // ray. A quarter more covers the rounding, so rounding does not change which voxels are tested.
   const double reach = p.truncation + 1.25 * p.half_diagonal;
   double begin = p.space_carving || ray.range < reach ? 0 : ray.range - reach;
   double end = ray.range + reach;
@@ -112,7 +112,8 @@ ROBOCACHE_HD void for_each_measured(const TsdfRay& ray, const TsdfParams& p, con
     double next = walk[0].leaves < walk[1].leaves ? walk[0].leaves : walk[1].leaves;
     next = walk[2].leaves < next ? walk[2].leaves : next;
     if (!(next < end)) return;
-    // A ray through an edge or a corner steps along several axes at once: it has no length in the voxels beside it.
+    // A ray through an edge or a corner steps along several axes at once: it has no length in the voxels beside the
+    // edge.
     for (int axis = 0; axis < 3; ++axis) {
       if (walk[axis].leaves > next) continue;
       do {
@@ -139,7 +140,7 @@ ROBOCACHE_HD void for_each_measured(const TsdfParams& p, const TsdfSensor* senso
   if (tsdf_ray(sensors[sensor], point, ray)) for_each_measured(ray, p, visit);
 }
 
-// ---- Depth images: the pixel that a voxel falls on ----
+// ---- Depth images: the pixel that shows a voxel ----
 
 // A point in the camera's frame, and its pixel, which may lie outside the image.
 struct Projected {
@@ -184,7 +185,7 @@ ROBOCACHE_HD double depth_in_metres(const TsdfParams& p, float depth) {
   return metres > 0 && metres < HUGE_VAL ? metres : 0;
 }
 
-// Returns the depth of a voxel's pixel in metres; 0 for no measurement.
+// Returns the depth in metres that a voxel's pixel measured; 0 for no measurement.
 ROBOCACHE_HD double depth_behind(const TsdfParams& p, int64_t sensor, const Projected& c) {
   if (!is_on_image(p, c)) return 0;
   const int64_t offset = sensor * p.sensor_stride + static_cast<int64_t>(c.row) * p.row_stride +
@@ -213,14 +214,14 @@ ROBOCACHE_HD double as_double(int64_t n) {
   return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
 }
 
-// A voxel's mean as a fraction. `total` is the voxel's new weight.
+// A voxel's new mean as a fraction. `total` is the voxel's new weight.
 struct TsdfMean {
   double sum, total;
 };
 
 // `sum` must hold a measurement.
 ROBOCACHE_HD TsdfMean mean_with(const TsdfParams& p, float distance, float weight, const TsdfSum& sum) {
-  const bool seen = weight > 0;  // NaN is not
+  const bool seen = weight > 0;  // false for NaN
   const double before = seen ? static_cast<double>(weight) : 0;
   const double measured = as_double(sum.quanta + sum.count * p.free_quanta) * p.quantum;
   return {seen ? static_cast<double>(distance) * before + measured : measured, before + sum.count};

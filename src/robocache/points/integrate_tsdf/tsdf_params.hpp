@@ -29,8 +29,8 @@ struct alignas(16) TsdfSum {
   int32_t count;
 };
 
-// The least and the greatest depth of a group of pixels, in the image's unit; infinity and 0 if no pixel measured a
-// depth.
+// The least and the greatest depth of a group of pixels, in the image's unit. If no pixel measured a depth, they are
+// infinity and 0.
 struct TsdfRange {
   float least, most;
 };
@@ -53,17 +53,17 @@ struct TsdfParams {
   double depth_scale;
   double truncation;
   double half_diagonal;     // of a voxel
-  double quantum;           // metres, a power of two
+  double quantum;           // in metres, a power of two
   double quanta_per_metre;  // its inverse
   int64_t free_quanta;      // the truncation in quanta
-  double max_weight;        // infinity: no maximum
+  double max_weight;        // infinity: weights are not limited
 
   // For points: the sums of each voxel, row-major. The kernels clear all sums, or only those of the voxels that rays
   // update, whichever are fewer.
   TsdfSum* sums;
   bool clear_everywhere;
 
-  // For depth images on CUDA: kCellsInBlock ranges for each block of each image. A kernel finds them. Null: none.
+  // For depth images on CUDA: kCellsInBlock ranges for each block of each image, which a kernel finds; or null.
   TsdfRange* ranges;
 };
 

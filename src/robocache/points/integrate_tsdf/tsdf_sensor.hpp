@@ -21,10 +21,10 @@ enum class SensorFault { kNone, kNotFinite, kLastRow, kColumns, kMirror, kSkew, 
 struct SensorCheck {
   SensorFault fault = SensorFault::kNone;
   double got = 0;
-  int i = 0, j = 0;  // columns, for kColumns
+  int i = 0, j = 0;  // for kColumns: the columns
 };
 
-// Sets rotation and origin from a sensor's row-major 4x4 matrix.
+// Sets the rotation and the origin from a sensor's row-major 4x4 matrix.
 ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t index, TsdfSensor& sensor) {
   double t[4][4];
   for (int i = 0; i < 4; ++i) {
@@ -34,7 +34,7 @@ ROBOCACHE_HD SensorCheck read_pose(const TsdfNumbers& poses, int64_t index, Tsdf
     }
   }
   if (t[3][0] != 0 || t[3][1] != 0 || t[3][2] != 0 || t[3][3] != 1) return {SensorFault::kLastRow};
-  // Poses often have few digits, or are float32. A scale or a mirror image differs by more.
+  // Allows for poses with few digits or in float32. A scale or a mirror image differs by more.
   constexpr double kRounding = 1e-3;
   for (int i = 0; i < 3; ++i) {
     for (int j = 0; j < 3; ++j) {

@@ -69,7 +69,7 @@ void set_modes(const PointArguments& arguments, const VoxelizeOptions& options, 
   }
 }
 
-// Returns the fill rounded to that dtype, so that writing it does not round again.
+// Returns the fill rounded to the dtype, so that writing it does not round it again.
 double rounded_fill(double fill, DType dtype) {
   if (!std::isfinite(fill) || dtype == DType::kFloat64) return fill;
   if (dtype == DType::kFloat32 || !is_floating(dtype)) return static_cast<double>(static_cast<float>(fill));

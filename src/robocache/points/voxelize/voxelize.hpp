@@ -28,16 +28,15 @@
 // A voxel without points holds `fill` (rounded to the dtype) in mean, min, max, first and last, else 0.
 //
 // Sums are in fixed point, so they do not depend on the order of the points. fixed_point.hpp defines their quantum,
-// their error, and the results of NaN and infinities. `quantum`, a power of two in the features' dtype, replaces each
-// voxel's own quantum and saves the pass over the features that finds it. If a sum in quanta exceeds int64, sum and
-// mean are NaN. Sums of int64 wrap, and their mean is then NaN. Only `first` and `last` depend on the order of the
-// points.
+// their error, and the results for NaN and infinities. `quantum`, a power of two in the features' dtype, replaces each
+// voxel's own quantum; this saves a pass over the features. If a sum in quanta exceeds int64, sum and mean are NaN.
+// Sums of int64 wrap, and their mean is then NaN. Only `first` and `last` depend on the order of the points.
 //
-// A voxel's bits depend on its own points alone. They are the same on every run, on any number of threads, on any GPU
-// and on the CPU.
+// A voxel's result depends only on its own points. Its bits are the same on every run, with any number of threads, on
+// any GPU and on the CPU.
 //
-// The call queues work on `stream` and does not wait; on CUDA it allocates nothing. Throws ArgumentError,
-// ArgumentTypeError (each names the argument) or DeviceError.
+// The call queues work on `stream` and does not wait; on CUDA it allocates nothing. Throws ArgumentError or
+// ArgumentTypeError, which name the argument, or DeviceError.
 //
 //   std::vector<float> points{0.1f, 0.2f, 0.3f,  0.4f, 0.1f, 0.2f,  -1, 0, 0};
 //   std::vector<int32_t> counts(2 * 2 * 2);
@@ -67,8 +66,8 @@ struct VoxelizeOptions {
   std::array<double, 3> voxel_size = {};                   // positive
   std::array<int64_t, 3> grid_size = {};                   // voxels along x, y, z; may be 0
   std::vector<VoxelMode> modes = {VoxelMode::kOccupancy};  // each at most once
-  std::variant<int64_t, double> fill = int64_t{0};         // whole and in range if an integer output uses it
-  std::optional<double> quantum = {};                      // for sum or mean of floats
+  std::variant<int64_t, double> fill = int64_t{0};         // whole and in range if an output of integers uses it
+  std::optional<double> quantum = {};                      // only for sum or mean of floats
 
   static constexpr auto fields() {
     using V = VoxelizeOptions;
@@ -95,13 +94,13 @@ void voxelize_pointcloud(const PointArguments& arguments, const VoxelizeOptions&
                          const std::optional<TensorView>& dropped = std::nullopt,
                          const std::optional<TensorView>& workspace = std::nullopt);
 
-// Returns the checked call that the engine gets; voxels/reduce_way.hpp says which path it takes.
+// Returns the checked call that the engine gets; voxels/reduce_way.hpp chooses its path.
 VoxelReduction voxelize_reduction(const PointArguments& arguments, const VoxelizeOptions& options,
                                   const std::vector<TensorView>& outs, const std::optional<TensorView>& dropped,
                                   const std::optional<TensorView>& workspace);
 
 // Adds the gradient with respect to the features, from the gradient of the output of one mode that takes features.
-// voxels/reduce_backward.hpp says which points get it.
+// voxels/reduce_backward.hpp defines which points get it.
 //
 //   arguments          those of the call, with features of floats
 //   options            those of the call; `modes` is the one mode
@@ -110,7 +109,7 @@ VoxelReduction voxelize_reduction(const PointArguments& arguments, const Voxeliz
 //   features_gradient  [N, F] or [B, N, F], dense: float64 for float64 features, else float32
 //   workspace          voxelize_gradient_workspace_bytes of it; none if that is 0
 //
-// It is queued like the call itself and gives the same bits on every run, on the CPU and on CUDA.
+// The work is queued like the call's own. The bits are the same on every run, on the CPU and on CUDA.
 int64_t voxelize_gradient_workspace_bytes(const PointArguments& arguments, const VoxelizeOptions& options);
 
 void voxelize_pointcloud_backward(const PointArguments& arguments, const VoxelizeOptions& options,

@@ -19,27 +19,28 @@ constexpr int64_t kLongList = 32;
 using WideKey = unsigned __int128;
 
 struct Assignment {
-  int64_t found_most;  // most voxels that the call's arrays can hold
+  int64_t found_most;  // the most voxels that the call's arrays can hold
   int key_bits;        // bits of the order's keys; 0 for the order of insertion
-  bool wide;           // keys have more than 64 bits
-  bool listed;         // assign lists the rows
-  bool sorted;         // rows are sorted by voxel
+  bool wide;           // whether keys have more than 64 bits
+  bool listed;         // whether assign lists the rows
+  bool sorted;         // whether rows are sorted by voxel
   Word* keys[2];       // [voxels]
   WideKey* wide_keys[2];
-  int32_t* insertions[2];       // [voxels] indices in the order of insertion; the second in the requested order
+  int32_t* insertions[2];       // [voxels] indices in the order of insertion; the second array has them in the
+                                // requested order
   int32_t* voxel_of_insertion;  // [voxels] the voxel with each index in the order of insertion
   uint32_t* list;               // [voxels, P] rows; the rest is kNoRow
   Word* least;                  // [voxels]
   uint32_t* row_voxels[2];      // [rows]
   int32_t* rows[2];
-  int32_t* start;  // [voxels] index of its first row among the sorted rows
+  int32_t* start;  // [voxels] index of the voxel's first row among the sorted rows
   char* sort_memory;
   size_t sort_bytes;
 };
 
 int bits_for(uint64_t value) { return std::max(1, static_cast<int>(std::bit_width(value))); }
 
-// Sets the bits of the widest key. A key of only ones in these bits is greater than any voxel's key.
+// Sets the bits of the widest key. A key whose bits are all 1 is greater than any voxel's key.
 void set_key_bits(const SparseCall& call, Assignment& p) {
   const int64_t* const shape = call.grid.shape;
   if (call.order == VoxelOrder::kFirst) return;
@@ -197,9 +198,9 @@ __global__ void __launch_bounds__(kThreads)
 // Inserts a row into a voxel's ascending list of its P least rows. The list begins with the voxel's first row.
 //
 // Each entry keeps the least row offered to it. It offers every other row to the next entry, so no row is lost before
-// the end of the list. By induction, the k-th least row never moves behind entry k: an entry passes it on only for a
-// lesser row, and the i-th least row never is behind entry i < k. So the P least rows end in their own entries. An
-// entry may be skipped if a lesser row was seen there, because its row only decreases.
+// the end of the list. By induction, the k-th least row never moves past entry k: an entry passes it on only for a
+// lesser row, and the i-th least row, for i < k, never moves past entry i. So the P least rows end in their own
+// entries. A row may skip an entry that showed a lesser row, because an entry's row only decreases.
 __device__ void put_into_list(uint32_t* list, int64_t most, uint32_t row, int32_t* count) {
   const auto seen = [&](int64_t entry) { return *static_cast<const volatile uint32_t*>(list + entry); };
   if (most == 1 || seen(most - 1) < row) return;
@@ -259,7 +260,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// With lists, finds which rows are in them. With priorities, finds the row with the least priority.
+// With lists, finds the rows that are in them. With priorities, finds the row with the least priority.
 __global__ void __launch_bounds__(kThreads)
     choose(const __grid_constant__ SparseCall call, const __grid_constant__ Numbering n,
            const __grid_constant__ Assignment p) {

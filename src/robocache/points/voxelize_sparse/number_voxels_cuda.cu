@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads)
   if (n.offsets == nullptr) return;
   using Scan = cub::BlockScan<int64_t, kThreads>;
   __shared__ Scan::TempStorage storage;
-  int64_t before = 0;  // the greatest offset so far
+  int64_t before = 0;  // the greatest offset until now
   for (int64_t base = 0; base <= call.clouds.count; base += kThreads) {
     const int64_t b = base + threadIdx.x;
     int64_t offset = b <= call.clouds.count ? length_at(call.clouds.offsets, call.clouds.offsets_dtype, b, 0) : 0;
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A slot is claimed once, and all rows that it ever holds are of one voxel. So any row read from it shows whether the
-// slot belongs to this cell.
+// A slot is claimed once, and all rows that it ever holds belong to one voxel. So any row read from the slot shows
+// whether it belongs to this cell.
 __device__ uint32_t find_or_claim(const SparseCall& call, const Numbering& n, const SparseCell& cell, uint32_t row) {
   const uint64_t hash = hash_of(cell);
   uint32_t tag = static_cast<uint32_t>(hash >> 32);

@@ -18,13 +18,13 @@ inline constexpr int64_t kUnlimited = INT64_MAX;
 struct SparseSizes {
   int64_t voxels;         // of all clouds, after max_voxels
   int64_t largest_count;  // points of the fullest voxel, if requested
-  bool beyond;            // a point lies in a cell beyond int32; false if the call is bounded or wide
+  bool beyond;            // whether a point lies in a cell beyond int32; false if the call is bounded or wide
 };
 
 struct SparseCall {
   Clouds clouds;
   VoxelGrid grid;
-  bool bounded;        // to grid.shape and upper; else to cells that int32 can number
+  bool bounded;        // by grid.shape and upper; otherwise cells are those that int32 can number
   bool wide;           // unbounded, with int64 cell numbers: SparseCell then holds their low 32 bits
   double upper[3];     // if bounded: a point at or beyond it along an axis is in no cell
   bool batched;        // coords begin with the index of the cloud
@@ -36,17 +36,17 @@ struct SparseCall {
 
   // For assign_points and later steps:
   void* workspace;           // assign_bytes of memory
-  int64_t voxels;            // capacity of the following arrays; voxels inserted after that many are left out
-  int64_t points_per_voxel;  // P, the most points kept per voxel; kUnlimited: all are kept, and rows_of_voxel is null
-  bool random;               // P is 1, and the kept row has the least sample_priority instead of being the first
+  int64_t voxels;            // capacity of the arrays below; voxels inserted after that many are left out
+  int64_t points_per_voxel;  // P, the most points kept per voxel; kUnlimited keeps all, and rows_of_voxel is then null
+  bool random;               // keeps the row with the least sample_priority instead of the first; P is then 1
   uint64_t seed;
   int32_t* coords;          // [voxels, 3 or 4], or null
   int32_t* counts;          // [voxels] points kept, or null; only with a limit P
   int32_t* point_to_voxel;  // [rows]
   int32_t* kept;            // [rows] point_to_voxel for rows that are kept, -1 for others; or null, only with a limit P
   int32_t* rows_of_voxel;   // [voxels, P] rows that are kept, ascending, then -1; or null
-  int64_t* dropped;         // [clouds], or null
-  int64_t* num_voxels;      // or null
+  int64_t* dropped;         // [clouds]; may be null
+  int64_t* num_voxels;      // may be null
 };
 
 // Copies rows of an array with `columns` elements per row into [count, columns]; row -1 gives zeros. Row r of cloud b
@@ -55,7 +55,7 @@ struct GatherCall {
   const void* data;
   int64_t element_bytes;
   int64_t columns;
-  int64_t rows;  // per cloud; for ragged clouds or one cloud: of all together
+  int64_t rows;  // per cloud; for ragged clouds or one cloud, all rows
   int64_t cloud_stride;
   int64_t row_stride;
   const int32_t* row;  // [count]
@@ -97,7 +97,7 @@ ROBOCACHE_HD bool wide_cell(const SparseCall& call, const Real* p, int64_t (&cel
   return true;
 }
 
-// Returns false for a point that is in no cell.
+// Finds the cell of a point. Returns false for a point that is in no cell.
 template <class Real>
 ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell& cell) {
   int64_t found[3];
@@ -118,7 +118,7 @@ ROBOCACHE_HD bool sparse_cell(const SparseCall& call, const Real* p, SparseCell&
 
 // Returns the offset of a row in elements. There are fewer than 2^31 rows.
 ROBOCACHE_HD int64_t row_offset(int64_t rows, int64_t cloud_stride, int64_t row_stride, int64_t row) {
-  if (row < rows) return row * row_stride;  // a row of the only cloud, or of a ragged batch
+  if (row < rows) return row * row_stride;  // a row of a single cloud, or of a ragged batch
   const auto cloud = static_cast<int64_t>(static_cast<uint32_t>(row) / static_cast<uint32_t>(rows));
   return cloud * cloud_stride + (row - cloud * rows) * row_stride;
 }
@@ -139,7 +139,7 @@ ROBOCACHE_HD bool wide_cell_of_row(const SparseCall& call, int64_t row, int64_t 
                                     : wide_cell(call, static_cast<const double*>(c.points) + offset, cell);
 }
 
-// Whether two rows lie in one cell. `a` and `b` are their SparseCells.
+// Whether two rows lie in one cell. `a` and `b` are the rows' SparseCells.
 ROBOCACHE_HD bool same_cell(const SparseCall& call, const SparseCell& a, int64_t row_a, const SparseCell& b,
                             int64_t row_b) {
   if (!(a == b) || !call.wide) return a == b;

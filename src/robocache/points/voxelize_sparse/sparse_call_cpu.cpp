@@ -16,14 +16,14 @@ namespace {
 constexpr int64_t kGrain = 16384;  // lookups of rows that are worth waking a thread
 constexpr uint32_t kFree = UINT32_MAX;
 
-// Returns the rows of cloud b that are points, as indices into all arrays of rows.
+// Returns the rows of cloud b that are points, as indices into the arrays that have an entry for each row.
 RowRange rows_of_cloud(const Clouds& clouds, int64_t b) {
   const auto [begin, end] = points_of_cloud(clouds, b);
   const int64_t first = clouds.offsets != nullptr ? 0 : b * clouds.rows;
   return {first + begin, first + end};
 }
 
-// The memory of the numbering: for each row the voxel's index in the order of insertion, or -1, and for each voxel its
+// The arrays in call.numbering: for each row the voxel's index in the order of insertion, or -1, and for each voxel its
 // first row.
 struct Numbering {
   explicit Numbering(const SparseCall& call)
@@ -43,7 +43,7 @@ class FirstRows {
 
   void prefetch(const FoundCell& found) const { __builtin_prefetch(&slots_[found.hash & (slots_.size() - 1)]); }
 
-  // Returns the first row in the cell: this row, if the cell is new.
+  // Returns the first row in the cell; if the cell is new, this is the given row.
   int32_t operator()(const SparseCall& call, const FoundCell& found) {
     uint64_t at = found.hash & (slots_.size() - 1);
     for (; slots_[at] != kFree; at = (at + 1) & (slots_.size() - 1)) {
@@ -71,12 +71,12 @@ class FirstRows {
 };
 
 constexpr int64_t kBlock = 16384;             // rows whose cells fit in a core's cache
-constexpr int64_t kRound = int64_t{1} << 20;  // rows whose cells are kept at a time
+constexpr int64_t kRound = int64_t{1} << 20;  // rows whose cells are in memory at a time
 constexpr uint32_t kAhead = 16;               // rows between a prefetch and its use
 constexpr int32_t kAsBefore = -2;             // the row is in the same cell as the previous row
 
-// The cells of rows, divided into parts by their hashes. Each block holds part after part, with the rows of a part in
-// order.
+// The cells of rows, divided into parts by their hashes. Each block holds one part after another, with the rows of a
+// part in order.
 struct Parts {
   explicit Parts(int64_t rows)
       : bits(std::clamp<int>(std::bit_width(static_cast<uint64_t>(rows / 16384)), 0, 8)),
@@ -141,7 +141,7 @@ void part_block(const SparseCall& call, int64_t first, int64_t last, int32_t* nu
   begins[0] = 0;
 }
 
-// Whether a row has a cell in int64 but not in int32. Rows that already have a voxel (`number`) have a cell in int32.
+// Whether a row has a cell in int64 but not in int32. Rows that already have a voxel in `number` have a cell in int32.
 bool has_cell_beyond(const SparseCall& call, const int32_t* number) {
   std::atomic<bool> beyond = false;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
@@ -164,7 +164,7 @@ int64_t numbering_bytes_cpu(const SparseCall& call) {
   return static_cast<int64_t>(sizeof(SparseSizes)) + 2 * row_count(call.clouds) * static_cast<int64_t>(sizeof(int32_t));
 }
 
-// Different parts have different cells, so one thread finds the first rows of a part's cells. Voxels are numbered in
+// Different parts have different cells, so one thread can find the first rows of a part's cells. Voxels are numbered in
 // the order of their first rows.
 void number_voxels_cpu(const SparseCall& call) {
   const Numbering numbering(call);
@@ -192,7 +192,7 @@ void number_voxels_cpu(const SparseCall& call) {
   }
 
   const auto voxel_of_row =
-      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(all));  // voxel of each first row
+      std::make_unique_for_overwrite<int32_t[]>(static_cast<size_t>(all));  // the voxel of each first row
   int64_t voxels = 0;
   for (int64_t b = 0; b < call.clouds.count; ++b) {
     const auto [begin, end] = rows_of_cloud(call.clouds, b);

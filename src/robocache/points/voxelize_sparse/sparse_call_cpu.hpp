@@ -8,7 +8,7 @@ namespace robocache {
 struct FoundCell {
   SparseCell cell;
   uint32_t hash;  // hash_of(cell)
-  int32_t row;    // -1: in no cell
+  int32_t row;    // -1: the row is in no cell
 };
 
 // Finds the cells of rows [first, first + count) of a cloud. It is built once per instruction set (core/cpu_isa.hpp).
@@ -25,7 +25,7 @@ CellsOfRows cells_of_rows;
 
 int64_t numbering_bytes_cpu(const SparseCall& call);
 void number_voxels_cpu(const SparseCall& call);
-SparseSizes sizes_cpu(const SparseCall& call);  // after number_voxels_cpu
+SparseSizes sizes_cpu(const SparseCall& call);  // call it after number_voxels_cpu
 void assign_points_cpu(const SparseCall& call);
 void gather_rows_cpu(const GatherCall& call);
 

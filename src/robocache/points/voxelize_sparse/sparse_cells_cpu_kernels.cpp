@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kTogether = 256;
 
-// Does what sparse_cell does along one axis, for several points at a time, as vector code. (If it is inlined, only one
-// of the three axes becomes vector code.)
+// Does what sparse_cell does along one axis, for several points at a time, as vector code. It is not inlined: otherwise
+// only one of the three axes becomes vector code.
 template <class Real>
 [[gnu::noinline]] void find_along_axis(const Real* __restrict position, Real origin, Real size, int32_t first,
                                        int32_t last, Real upper, int32_t* __restrict cell,
@@ -19,7 +19,7 @@ template <class Real>
   constexpr Real kEnd = 0x1p31;
   for (int64_t i = 0; i < kTogether; ++i) {
     const Real quotient = std::floor((position[i] - origin) / size);
-    const Real below = quotient < kEnd ? quotient : -kEnd;  // NaN too
+    const Real below = quotient < kEnd ? quotient : -kEnd;  // false for NaN too
     const Real within = below > -kEnd ? below : -kEnd;
     const auto coordinate = static_cast<int32_t>(within);
     cell[i] = coordinate;

@@ -2,7 +2,7 @@
 //
 // A hash table of 64-bit slots finds the rows of a voxel. At first a slot is (tag, row): a tag of the voxel's cell, and
 // the least row so far. Later it is (insertion, row): the voxel's index in the order of insertion, and its first row.
-// The order of insertion is that of the voxels' first rows.
+// Voxels are inserted in the order of their first rows.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline constexpr int kMostChunks = 1024;
 
 struct DeviceSizes {
   SparseSizes sizes;
-  int64_t inserted;  // voxels before max_voxels
+  int64_t inserted;  // voxels before max_voxels is applied
 };
 
 // The content of call.numbering after number_voxels.
@@ -31,7 +31,7 @@ struct Numbering {
   int64_t rows;
   int64_t most;      // the most voxels there can be
   int64_t slots;     // a power of two, at least 2 * most
-  bool tag_is_cell;  // different cells have different tags
+  bool tag_is_cell;  // whether different cells always have different tags
   int64_t chunk;     // rows that one block numbers
   unsigned chunks;
   Word* table;               // [slots]
@@ -39,11 +39,11 @@ struct Numbering {
   int32_t* first_row;        // [most]
   uint32_t* chunk_inserted;  // [chunks] voxels whose first rows are in the chunk
   DeviceSizes* sizes;
-  int64_t* offsets;          // [clouds + 1] ascending; for ragged clouds only
+  int64_t* offsets;          // [clouds + 1] ascending; only for ragged clouds
   int32_t* inserted_before;  // [rows]; this and the next two exist if max_voxels limits several clouds
   int64_t* cloud_inserted;   // [clouds + 1] voxels before each cloud
   int64_t* cloud_voxels;     // [clouds + 1] voxels before each cloud, after max_voxels
-  int32_t* counts;           // [most]; exists if the largest count is requested
+  int32_t* counts;           // [most]; exists only if the largest count is requested
 };
 
 // If `bytes` is not null, sets it to the size of the numbering.
@@ -59,7 +59,7 @@ __device__ inline int64_t last_at_or_before(const int64_t* ascending, int64_t co
   return low;
 }
 
-// Returns false for a row that is no point: beyond a length, before the first offset or behind the last.
+// Returns false for a row that is no point: beyond a length, before the first offset, or at or after the last one.
 __device__ inline bool cloud_of_row(const SparseCall& call, const Numbering& n, int64_t row, int32_t& cloud) {
   const Clouds& clouds = call.clouds;
   cloud = 0;

@@ -5,7 +5,7 @@
 //
 // A point's cell is floor((p - origin) / voxel_size) by true division in the dtype of the points (voxels/cell.hpp). A
 // point is left out if it is not finite or more than 2^62 cells from the origin. If a cell is beyond int32, the call
-// numbers the voxels a second time, with int64; that step then takes twice the time, and on CUDA waits for the device
+// numbers the voxels a second time, with int64: this step then takes twice the time, and on CUDA waits for the device
 // once more. Voxels are in the order of their first points. The point of a voxel is:
 //   centroid  the mean of its points and of their features, in fixed point and rounded once (voxels/reduce.hpp);
 //             integer features have float32 means
@@ -19,7 +19,7 @@
 // Open3D's voxel_down_sample is `centroid` with float64 points and origin = their minimum - voxel_size / 2, but in
 // another order.
 //
-// Throws ArgumentError, ArgumentTypeError (each names the argument) or DeviceError.
+// Throws ArgumentError or ArgumentTypeError, which name the argument, or DeviceError.
 //
 //   DownsampleOptions options;
 //   options.voxel_size = {0.05, 0.05, 0.05};
@@ -47,7 +47,7 @@ struct DownsampleOptions {
   std::array<double, 3> voxel_size{};  // along x, y, z in the unit of the points; positive and finite
   std::array<double, 3> origin{};
   DownsampleMethod method = DownsampleMethod::kCentroid;
-  std::optional<int64_t> seed{};  // needed by `random`, refused by the others
+  std::optional<int64_t> seed{};  // needed for `random`, refused for the others
 
   static constexpr auto fields() {
     using D = DownsampleOptions;
@@ -60,7 +60,7 @@ struct Downsampled {
   TensorView points;                   // [M, 3 + C]; with features [M, 3]
   std::optional<TensorView> features;  // [M, F]
   TensorView point_to_voxel;           // int32 [N], -1 for points left out
-  std::optional<TensorView> counts;    // int32 [M], points in the voxel: for centroid only
+  std::optional<TensorView> counts;    // int32 [M], the number of points in the voxel: for centroid only
   std::optional<TensorView> row;       // int32 [M], the row of each point: for first and random
 };
 

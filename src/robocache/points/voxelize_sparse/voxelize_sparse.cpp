@@ -20,8 +20,8 @@ int64_t at_least_one(const std::optional<int64_t>& number, const char* argument)
   return *number;
 }
 
-// The cell rule uses `point_range` in the dtype of the points, but the number of cells is computed before that
-// rounding.
+// Cells are computed from `point_range` rounded to the dtype of the points, but the number of cells from the unrounded
+// one.
 void set_range(const std::array<double, 6>& range, SparseCall& call) {
   for (size_t axis = 0; axis < 3; ++axis) {
     const double lower = range[axis];

@@ -1,4 +1,4 @@
-// voxelize_sparse: finds the voxels that contain points, and what each contains. The grid itself is never stored.
+// voxelize_sparse: finds the voxels that contain points, and the points in each. The grid itself is never stored.
 //
 //   points          [N, 3 + C], or [B, N, 3 + C]   float32 or float64; x, y, z first; outer strides are free
 //   features        [N, F], or [B, N, F], or none  floats and integers; none: `reduce` uses the columns 3.. of points
@@ -20,8 +20,8 @@
 // Cells. A point's cell is floor((p - origin) / voxel_size) by true division in the dtype of the points
 // (voxels/cell.hpp). `point_range` is (x0, y0, z0, x1, y1, z1). Its lower corner is the origin, and the grid has
 // round((upper - lower) / voxel_size) cells along each axis (in float64, ties to even). A point is outside if it lies
-// beyond these cells, or at or beyond an upper end where the last cell reaches farther. Without point_range the origin
-// is 0, cells may be negative, and cells beyond int32 are outside.
+// beyond these cells, or at or beyond an upper end, even if the last cell extends farther. Without point_range the
+// origin is 0, cells may be negative, and cells beyond int32 are outside.
 //
 // Limits. Voxels are inserted in the order of their first points. `max_voxels` keeps the first voxels of each cloud.
 // `max_points_per_voxel` (P) keeps the first points of each voxel in input order; other points keep their voxel in
@@ -29,23 +29,23 @@
 //   first   in the order of insertion, cloud by cloud     linear  by (cloud, x, y, z)
 //   morton  by (cloud, Morton code): bit k of x + 2^31 is bit 3 k, of y + 2^31 bit 3 k + 1, of z + 2^31 bit 3 k + 2
 //
-// Without `capacity` the arrays have one row per voxel, and on CUDA the call waits for the device once to get that
-// number. With it they have `capacity` rows and nothing waits, so the call can be captured into a CUDA graph;
-// num_voxels is the number of voxels found. Unused rows have coords -1, count 0 and features 0. If there are more
-// voxels than fit, the last ones in the order of insertion are left out, as with max_voxels. Gathering with a capacity
-// needs max_points_per_voxel.
+// Without `capacity` the arrays have one row per voxel, and on CUDA the call waits for the device once to get the
+// number of voxels. With `capacity` they have that many rows and the call does not wait, so it can be captured into a
+// CUDA graph; num_voxels is the number of voxels found. Unused rows have coords -1, count 0 and features 0. If there
+// are more voxels than fit, the last ones in the order of insertion are left out, as with max_voxels. Gathering with a
+// capacity needs max_points_per_voxel.
 //
 // The bits are the same on every run, on the CPU and on CUDA, and depend only on the arguments. There may be up to 2^31
 // - 1 rows, on CUDA 2^30. On CUDA work is queued on `stream`, and lengths and batch_offsets are clamped to the rows.
 //
-// The same results as other libraries (their floats are float32), with their voxel_size and point_range:
+// These options give the same results as other libraries, for float32 and their voxel_size and point_range:
 //   spconv PointToVoxel         reduce none, max_voxels, max_points_per_voxel, kZyx; point_to_voxel is its pc_voxel_id
 //   mmcv hard Voxelization      the same; its coors do not begin with the cloud
 //   mmcv dynamic Voxelization   coords[point_to_voxel], kZyx; a row of -1 for -1
 //   mmcv DynamicScatter         reduce mean or max, order linear
 //   a mean of all columns (HardSimpleVFE, MeanVFE): features = points, reduce mean
 //
-// Throws ArgumentError, ArgumentTypeError (each names the argument) or DeviceError.
+// Throws ArgumentError or ArgumentTypeError, which name the argument, or DeviceError.
 //
 //   std::vector<float> points{0.1f, 0.2f, 0.3f, 5, 5, 5, 0.4f, 0.2f, 0.1f};
 //   std::vector<DeviceBuffer> memory;
@@ -94,7 +94,7 @@ struct EnumNames<SparseReduce> {
 
 struct SparseOptions {
   std::array<double, 3> voxel_size{};                  // along x, y, z in the unit of the points; positive and finite
-  std::optional<std::array<double, 6>> point_range{};  // finite, upper not below lower
+  std::optional<std::array<double, 6>> point_range{};  // finite, with upper ends not below the lower ones
   std::optional<int64_t> max_voxels{};                 // 1 or more, like the next two options
   std::optional<int64_t> max_points_per_voxel{};
   std::optional<int64_t> capacity{};
@@ -118,9 +118,9 @@ struct SparseVoxels {
   TensorView point_to_voxel;
   TensorView dropped;
   std::optional<TensorView> num_voxels;
-  // with a reduce: point_to_voxel, but -1 for points beyond max_points_per_voxel
+  // only with a reduce: point_to_voxel, but -1 for points beyond max_points_per_voxel
   TensorView kept;
-  std::optional<TensorView> rows_of_voxel;  // int32 [M, P], when gathering: the row of each point, then -1
+  std::optional<TensorView> rows_of_voxel;  // only without a reduce: int32 [M, P], the row of each point, then -1
 };
 
 SparseVoxels voxelize_sparse(const TensorView& points, const std::optional<TensorView>& features,

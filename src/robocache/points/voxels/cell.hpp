@@ -21,7 +21,7 @@ struct VoxelGrid {
 template <class Real>
 ROBOCACHE_HD bool voxel_coordinate(Real p, Real origin, Real size, int64_t& coordinate) {
   const Real quotient = std::floor((p - origin) / size);
-  if (!(quotient >= Real(-0x1p62) && quotient <= Real(0x1p62))) return false;  // NaN fails as well
+  if (!(quotient >= Real(-0x1p62) && quotient <= Real(0x1p62))) return false;  // also for NaN
   coordinate = static_cast<int64_t>(quotient);
   return true;
 }

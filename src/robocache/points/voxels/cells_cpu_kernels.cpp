@@ -9,7 +9,7 @@
 namespace robocache::ROBOCACHE_ISA {
 namespace {
 
-// Whole numbers up to this are exact in Real and in int32, so a coordinate can be compared before it becomes an
+// Whole numbers up to this are exact in Real and in int32, so a coordinate can be compared before its conversion to an
 // integer.
 template <class Real>
 inline constexpr int64_t kExactIntegers = sizeof(Real) == 4 ? int64_t{1} << 24 : int64_t{1} << 30;
@@ -22,7 +22,7 @@ void add_axis(const Real* __restrict position, Real origin, Real size, uint32_t 
   const Real shape = static_cast<Real>(extent);
   for (int64_t i = 0; i < kTogether; ++i) {
     const Real quotient = std::floor((position[i] - origin) / size);
-    const Real below = quotient < shape ? quotient : shape;  // NaN too
+    const Real below = quotient < shape ? quotient : shape;  // false for NaN too
     const Real within = below > Real{-1} ? below : Real{-1};
     const auto coordinate = static_cast<uint32_t>(static_cast<int32_t>(within));
     axes_outside[i] += static_cast<uint32_t>(coordinate >= extent);
@@ -30,8 +30,8 @@ void add_axis(const Real* __restrict position, Real origin, Real size, uint32_t 
   }
 }
 
-// Does what voxel_cell does, for grids of fewer than 2^32 cells and at most kExactIntegers along each axis. It handles
-// one axis after the other for a few points at a time, which becomes vector code.
+// Does what voxel_cell does, for grids of fewer than 2^32 cells and at most kExactIntegers along each axis. For a few
+// points at a time it handles one axis after the other, so that the loops become vector code.
 template <class Real, class Row>
 int64_t cells_together(const Row& row_of, int64_t count, const VoxelGrid& grid, uint32_t* cells) {
   Real position[3][kTogether] = {};

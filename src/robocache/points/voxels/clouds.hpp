@@ -15,13 +15,13 @@ struct Clouds {
   const void* points;
   DType dtype;  // float32 or float64
   int64_t count;
-  int64_t rows;  // per cloud: N of [B, N, 3]; for ragged clouds or one cloud: of all together
+  int64_t rows;  // per cloud: N of [B, N, 3]; for ragged clouds or one cloud, all rows
   int64_t cloud_stride;
   int64_t row_stride;
   const void* lengths;  // [count] int32/int64: the number of points of each cloud, or null; clamped to [0, rows]
   DType lengths_dtype;
-  const void* offsets;  // [count + 1] int32/int64, ascending from 0 to rows, or null. Where on CUDA they are not,
-                        // rows go to some cloud or to none
+  const void* offsets;  // [count + 1] int32/int64, ascending from 0 to rows, or null. If they are wrong on CUDA, rows
+                        // go to some cloud or to none
   DType offsets_dtype;
 };
 
@@ -36,8 +36,8 @@ struct RowRange {
   int64_t end;
 };
 
-// Returns the rows of cloud b that are points: counted from 0, or, in a ragged batch, from the start of the array.
-// Lengths and offsets must be checked already, so only the CPU calls this.
+// Returns the rows of cloud b that are points: counted from 0, or, in a ragged batch, from the start of the array. Only
+// the CPU calls this, because lengths and offsets must have been checked.
 inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
   if (clouds.offsets != nullptr) {
     return {integer_at(clouds.offsets, clouds.offsets_dtype, b),
@@ -50,7 +50,7 @@ inline RowRange points_of_cloud(const Clouds& clouds, int64_t b) {
 struct Features {
   const void* data;
   DType dtype;
-  int64_t count;  // F, 0 and more
+  int64_t count;  // F, at least 0
   int64_t cloud_stride;
   int64_t row_stride;  // elements; the features of a row are adjacent
 };

@@ -1,5 +1,5 @@
-// Computes sums and means that do not depend on the order of the terms: the scalar rules that both backends share (rule
-// 28 of docs/rules.md).
+// Computes sums and means that do not depend on the order of the terms: scalar rules that both backends share (rule 28
+// of docs/rules.md).
 //
 // A feature is rounded to a whole number of quanta, ties to even. The quanta are added as int64, and the result is
 // rounded once. Each cell and feature has its own quantum, 2^exponent. Let m be the largest finite |feature| in the
@@ -7,12 +7,12 @@
 //
 //   exponent = max(e + k - 62, the least exponent of the dtype)
 //
-// So n numbers sum to at most 2^62, and the error of each is at most m * 2^(k - 62): m * 2^-31 for the largest cell, of
-// 2^31 - 1 points, and 0 if the exponent is the dtype's least. float16 always uses e = 16, so it is exact up to 2^22
-// points. Integers have the exponent 0.
+// So the sum of n numbers is at most 2^62 quanta, and the error of each number is at most m * 2^(k - 62). That is m *
+// 2^-31 for the largest cell, of 2^31 - 1 points; it is 0 if the exponent is the dtype's least. float16 always uses e =
+// 16, so it is exact up to 2^22 points. Integers have the exponent 0.
 //
-// A feature that is not finite sets a mark beside the sum: with NaN or with infinities of both signs the result is NaN,
-// with infinities of one sign it is that infinity. A sum of 0 is +0.
+// A feature that is not finite sets a mark beside the sum. With NaN, or with infinities of both signs, the result is
+// NaN; with infinities of one sign it is that infinity. A sum of 0 is +0.
 #pragma once
 
 #include <bit>
@@ -83,7 +83,7 @@ ROBOCACHE_HD constexpr int32_t least_exponent(DType dtype) {
 }
 
 // Returns the least e with |feature| < 2^e for a finite feature. For dtypes of 32 bits or less, e is at least -126: the
-// quantum is then the dtype's least anyway. The maximum over a cell is the e of its largest feature.
+// quantum is then the dtype's least anyway. The maximum of e over a cell belongs to its largest feature.
 ROBOCACHE_HD int32_t exponent_above(float feature) {
   return static_cast<int32_t>((std::bit_cast<uint32_t>(feature) & 0x7fffffffu) >> 23) - 126;
 }
@@ -134,11 +134,11 @@ ROBOCACHE_HD int64_t nearest_integer(double x) {
 #endif
 }
 
-// Returns a finite feature in quanta, not yet rounded: it is exact, or so near 0 that it rounds to 0.
+// Returns a finite feature in quanta, not yet rounded: the product is exact, or so near 0 that it rounds to 0.
 ROBOCACHE_HD double scaled(float feature, QuantumScale scale) { return static_cast<double>(feature) * scale.first; }
 ROBOCACHE_HD double scaled(double feature, QuantumScale scale) { return feature * scale.first * scale.second; }
 
-// Returns a finite feature in quanta of its cell; the magnitude is at most 2^62 / points.
+// Returns a finite feature in quanta of its cell. The magnitude is at most 2^62 / points.
 template <class Real>
 ROBOCACHE_HD int64_t to_quanta(Real feature, QuantumScale scale) {
   return nearest_integer(scaled(feature, scale));
@@ -146,11 +146,11 @@ ROBOCACHE_HD int64_t to_quanta(Real feature, QuantumScale scale) {
 
 // ---- A given quantum, and int64 features ----
 //
-// Here a sum may overflow. Only the true total counts, not the partial sums: if the total exceeds int64, the result is
-// NaN. It is NaN too if one feature exceeds int64 in quanta, even beside an infinity. To know the total, the cell keeps
-// the wrapped sum and the sum of the features' `coarse` parts. The coarse part of a feature below 2^30 quanta is 0, so
-// there is usually nothing to add. (The sum of int64 features is an int64 and wraps, as in numpy; their mean is NaN if
-// the sum overflows.)
+// Here a sum may overflow. Only the true total matters, not the partial sums: if the total exceeds int64, the result is
+// NaN. It is NaN too if one feature exceeds int64 in quanta, even beside an infinity. To recover the total, the cell
+// keeps the wrapped sum and the sum of the features' `coarse` parts. The coarse part of a feature below 2^30 quanta is
+// 0, so there is usually nothing to add. (The sum of int64 features is an int64 and wraps, as in numpy; their mean is
+// NaN if the sum overflows.)
 
 // Writes the feature in quanta. Returns false if it exceeds int64: the cell is then marked with kHasNan.
 template <class Real>
@@ -202,8 +202,8 @@ struct FloatFormat<double> {
   static constexpr uint64_t infinity = 0x7ff0000000000000;
 };
 
-// Returns the Out nearest to magnitude * 2^exponent, ties to even. With `more`, the true value is larger than that, by
-// less than one unit of `magnitude`, which then has 64 bits.
+// Returns the Out nearest to magnitude * 2^exponent, ties to even. With `more`, the true value is larger, by less than
+// one unit of `magnitude`, which then has 64 bits.
 template <class Out>
 ROBOCACHE_HD Out round_to(bool negative, uint64_t magnitude, int32_t exponent, bool more) {
   using Format = FloatFormat<Out>;
@@ -222,8 +222,8 @@ ROBOCACHE_HD Out round_to(bool negative, uint64_t magnitude, int32_t exponent, b
     const uint64_t rest = magnitude & (half | (half - 1));
     if (rest > half || (rest == half && (more || (kept & 1)))) ++kept;
   }
-  // `kept` includes the leading bit, which a normal number hides. Adding it raises the exponent by one, or by two after
-  // a carry.
+  // `kept` includes the leading bit, which a normal number does not store. So the addition raises the exponent by one,
+  // or by two after a carry.
   uint64_t bits = magnitude == 0 ? 0 : (static_cast<uint64_t>(unit - Format::least) << (Format::digits - 1)) + kept;
   if (bits > Format::infinity) bits = Format::infinity;
   if (negative) bits |= uint64_t{1} << (8 * sizeof(Bits) - 1);
@@ -238,8 +238,8 @@ ROBOCACHE_HD uint64_t magnitude_of(int64_t x) {
 template <class Out>
 ROBOCACHE_HD Out rounded_sum(int64_t sum, int32_t exponent) {
   if constexpr (std::is_same_v<Out, float>) {
-    // If the conversion to float32 rounds the sum, the product is a normal number and so exact. exponent is in [-149,
-    // 127].
+    // If the conversion to float32 rounds the sum, the product is a normal number, and therefore exact. exponent is in
+    // [-149, 127].
     return static_cast<float>(sum) * static_cast<float>(power_of_two(exponent));
   } else {
     return round_to<Out>(sum < 0, magnitude_of(sum), exponent, false);
@@ -268,9 +268,9 @@ ROBOCACHE_HD Out rounded_quotient(int64_t sum, int32_t exponent, int64_t points)
   return round_to<Out>(sum < 0, quotient, exponent, remainder != 0);
 }
 
-// Rounds a true value to odd: x is less than one unit in the last place away from it, and `error` has the sign of
-// (true value - x). Returns x if it is exact or odd, otherwise its neighbour towards the true value. Rounded to fewer
-// digits, the result equals the rounded true value. x >= 0.
+// Rounds a true value "to odd". x >= 0 is less than one unit in the last place away from it, and `error` has the sign
+// of (true value - x). Returns x if it is exact or odd, otherwise its neighbour towards the true value. Rounding the
+// result to fewer digits gives the same as rounding the true value.
 ROBOCACHE_HD double odd_neighbour(double x, double error) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   if (error == 0 || (bits & 1)) return x;
@@ -279,8 +279,8 @@ ROBOCACHE_HD double odd_neighbour(double x, double error) {
 
 // Returns the same bits as rounded_quotient, computed in float64, for results of 24 bits or less and at most
 // kMostByFloat64 points. Rounding only compares with numbers halfway between two results. Such a number has 25 bits,
-// and 51 when multiplied by points, so two roundings to odd at 53 bits keep the comparison right. exponent is in [-149,
-// 127]; reciprocal is 1.0 / points, which the features of a cell share.
+// and 51 bits after multiplication by `points`, so two roundings to odd at 53 bits keep the comparison right.
+// `exponent` is in [-149, 127]; `reciprocal` is 1.0 / points, which the features of a cell share.
 inline constexpr int64_t kMostByFloat64 = int64_t{1} << 26;
 
 template <class Out>

@@ -11,7 +11,7 @@ DType reduced_dtype(VoxelMode mode, DType features) {
 }
 
 int64_t reduce_workspace_bytes(const VoxelReduction& call, Device device) {
-  if (!device.is_cuda()) return 0;  // the CPU allocates what it needs, since that depends on the points of each tile
+  if (!device.is_cuda()) return 0;  // the CPU allocates its memory itself: the size depends on the points of each tile
   using WorkspaceBytes = int64_t(const VoxelReduction*, int32_t device);
   static WorkspaceBytes* const workspace_bytes =
       reinterpret_cast<WorkspaceBytes*>(cuda_symbol("robocache_cuda_reduce_workspace_bytes"));

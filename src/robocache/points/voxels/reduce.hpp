@@ -1,9 +1,9 @@
-// Reduces points and their features into voxels. This is the engine of the dense grid, and of the sparse grid once its
-// voxels have numbers.
+// Reduces points and their features into voxels. This is the engine of the dense grid, and of the sparse grid after its
+// voxels are numbered.
 //
-// A call gives the cell of every row, by a grid (cell.hpp) or by an array, and one output per mode. A cell's result
-// depends only on the rows of that cell. It does not depend on their order (except first and last), on threads or on
-// the device: both backends give the same bits. points/voxelize/voxelize.hpp defines the modes.
+// A call defines the cell of every row, by a grid (cell.hpp) or by an array, and has one output per mode. A cell's
+// result depends only on the rows of that cell. It does not depend on their order (except first and last), on threads
+// or on the device: both backends give the same bits. points/voxelize/voxelize.hpp defines the modes.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ enum class VoxelMode : int32_t {
   kOccupancy,      // bool [cells]
   kOccupancyBits,  // uint32 [clouds, X, Y, (Z + 31) / 32], bit z % 32
   kCount,          // int32 [cells]
-  kSum,            // this and the following: [cells, F]. Features' dtype, for integers int64
-  kMean,           // features' dtype, for integers float32
-  kMin,            // this and the following: features' dtype
+  kSum,            // [cells, F], like the modes below: the features' dtype, for integers int64
+  kMean,           // the features' dtype, for integers float32
+  kMin,            // the features' dtype, like the modes below
   kMax,
   kFirst,
   kLast,
@@ -43,16 +43,17 @@ struct VoxelReduction {
   Features features;
   VoxelGrid grid;
   const int32_t* cell_of_row;  // [rows]; a negative cell leaves the row out
-  int64_t cells;               // of all clouds together
+  int64_t cells;               // number of cells of all clouds
   bool by_grid;                // the cell of cloud b is b * X * Y * Z + voxel_cell in `grid`; else cell_of_row holds it
   int32_t output_count;
   VoxelOutput outputs[kVoxelModes];
   // The value of a cell without points in mean, min, max, first and last. Other modes use 0.
   double fill;
   int64_t fill_integer;      // `fill` for integer outputs
-  int32_t quantum_exponent;  // sums count multiples of 2^this; kOwnQuantum: each cell and feature has its own
-  int64_t* dropped;          // [clouds.count] points in no cell, or null; only with a grid
-  void* workspace;           // reduce_workspace_bytes of it, aligned to 256, with any content
+  int32_t quantum_exponent;  // sums count multiples of 2^quantum_exponent; kOwnQuantum: each cell and feature has its
+                             // own
+  int64_t* dropped;          // [clouds.count] number of points in no cell; may be null; only with a grid
+  void* workspace;           // reduce_workspace_bytes() bytes, aligned to 256, with any content
   int64_t workspace_bytes;
 };
 inline constexpr int32_t kOwnQuantum = INT32_MIN;

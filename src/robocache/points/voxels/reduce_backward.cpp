@@ -17,7 +17,7 @@ const T* features_of(const VoxelGradient& call, int64_t cloud, int64_t row) {
          row * call.features.row_stride;
 }
 
-// Calls visit(cloud, row, cell) for every point in a cell. points_of_cloud defines the row.
+// Calls visit(cloud, row, cell) for every point in a cell. `row` counts as in points_of_cloud.
 template <class Real, class Visit>
 void visit_rows(const VoxelGradient& call, const Visit& visit) {
   const Clouds& clouds = call.clouds;

@@ -1,7 +1,7 @@
 // The gradient of reduce_into_voxels with respect to the features, for one mode. With sum, every point of a voxel gets
-// the voxel's gradient; with mean, every point gets it divided by the number of points. With min, max, first and last,
-// one point gets it: the first of the points that tie. Nothing is added across points, so the bits do not depend on the
-// order of the work.
+// the voxel's gradient; with mean, every point gets that gradient divided by the number of points. With min, max, first
+// and last, one point gets it; of points that tie, the first. Nothing is added across points, so the bits do not depend
+// on the order of the work.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,21 @@ namespace robocache {
 
 struct VoxelGradient {
   Clouds clouds;
-  Features features;  // floats
+  Features features;  // of floats
   VoxelGrid grid;
-  int64_t cells;  // of all clouds together
+  int64_t cells;  // number of cells of all clouds
   VoxelMode mode;
   const void* out_gradient;  // [cells, F] of the features' dtype, dense
-  const void* result;        // min, max: the call's result, like out_gradient; mean: its counts, int32 [cells]
-  int32_t* chosen;           // min, max, first, last: [cells, F] the row, in its cloud, that gets the gradient
-  // [rows of all clouds, F], dense, float64 for float64 features, else float32; the gradient is added
+  const void* result;        // for min, max: the call's result, like out_gradient; for mean: its counts, int32 [cells]
+  int32_t* chosen;           // for min, max, first, last: [cells, F] the row, in its cloud, that gets the gradient
+  // [rows of all clouds, F], dense: float64 for float64 features, else float32; the gradient is added here
   void* features_gradient;
 };
 
 // Whether one point of a voxel gets the gradient of that mode.
 ROBOCACHE_HD bool goes_to_one(VoxelMode mode) { return mode >= VoxelMode::kMin; }
 
-// Returns the initial value of `chosen`. The least row wins; for last, the greatest.
+// Returns the initial value of `chosen`. Then the least row wins; for `last`, the greatest.
 ROBOCACHE_HD int32_t no_row(VoxelMode mode) { return mode == VoxelMode::kLast ? -1 : INT32_MAX; }
 
 template <class T>
@@ -42,7 +42,7 @@ using FeatureGradient = std::conditional_t<std::is_same_v<T, double>, double, fl
 template <class T>
 ROBOCACHE_HD bool may_take(const VoxelGradient& call, T feature, int64_t entry) {
   if (call.mode != VoxelMode::kMin && call.mode != VoxelMode::kMax) return true;
-  // This compares like min and max: -0 is not 0, NaN equals NaN.
+  // The comparison is that of min and max: -0 differs from 0, and NaN equals NaN.
   return min_key(to_feature_work(feature)) == min_key(to_feature_work(static_cast<const T*>(call.result)[entry]));
 }
 

@@ -28,18 +28,20 @@ Buffer<T> uninitialized(int64_t count) {
   return std::make_unique_for_overwrite<T[]>(static_cast<size_t>(count));
 }
 
-// A domain is a set of cells that shares no rows with other cells: a cloud's grid, or all cells if the call gave them.
+// A domain is a set of cells that shares no rows with other cells: a cloud's grid, or all cells if the call has
+// cell_of_row.
 struct Domain {
   int64_t first_cell;  // index in the outputs
   int64_t cells;
   int64_t cloud;
-  const char* points;          // with a grid: its first point
+  const char* points;          // with a grid: the first point of the domain
   const int32_t* cell_of_row;  // without a grid
   int64_t rows;
   RowAddresses features;
 };
 
-// Domains of more cells get larger tiles instead. A core can write to about this many streams at a time.
+// A domain of more cells gets larger tiles instead of more tiles. A core can write to about this many streams at a
+// time.
 constexpr int32_t kMostTileBits = 11;
 
 int32_t tile_bits_of(int64_t cells) {
@@ -47,15 +49,15 @@ int32_t tile_bits_of(int64_t cells) {
   return std::max(std::clamp(bits - 9, 8, 16), bits - kMostTileBits);
 }
 
-// The rows of a domain by tile. Each block holds tile after tile, with the rows in their order.
+// The rows of a domain by tile. Each block holds one tile after another, with the rows in their order.
 template <class Local>
 struct Partition {
   int32_t tile_bits;
   int64_t tiles;
   int64_t blocks;
-  Buffer<uint32_t> begins;  // [blocks, tiles + 1], in the block
-  Buffer<Local> cell;       // in the tile
-  Buffer<uint16_t> row;     // in the block; none if no output needs rows
+  Buffer<uint32_t> begins;  // [blocks, tiles + 1], index in the block
+  Buffer<Local> cell;       // index in the tile
+  Buffer<uint16_t> row;     // index in the block; null if no output needs rows
 };
 
 template <class Cell, class Local>
@@ -68,7 +70,7 @@ void partition_block(int64_t block, const Cell* cells, int64_t count, Partition<
   }
   uint32_t begin = 0;
   for (int64_t tile = 0; tile <= into.tiles; ++tile) begin += std::exchange(begins[tile], begin);
-  // Each begin moves to the end of its tile, which is the begin of the next tile. They are shifted back below.
+  // Each begin moves to the end of its tile, which is the begin of the next tile. The begins are shifted back below.
   const Cell mask = static_cast<Cell>((Cell{1} << into.tile_bits) - 1);
   Local* const cell = into.cell.get() + block * kBlockRows;
   uint16_t* const row = into.row ? into.row.get() + block * kBlockRows : nullptr;
@@ -188,9 +190,9 @@ template <class Local>
 void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const Domain& domain,
                      const Partition<Local>& rows, int64_t tile, TileMemory& memory) {
   const int64_t tile_cells = int64_t{1} << rows.tile_bits;
-  const int64_t first = tile << rows.tile_bits;  // in the domain
+  const int64_t first = tile << rows.tile_bits;  // index in the domain
   const int64_t cells = std::min(tile_cells, domain.cells - first);
-  const int64_t first_cell = domain.first_cell + first;  // in the outputs
+  const int64_t first_cell = domain.first_cell + first;  // index in the outputs
   bool* occupied = outputs.occupancy ? outputs.occupancy + first_cell : nullptr;
   if (outputs.bits != nullptr && occupied == nullptr) {
     if (!memory.occupied) memory.occupied = uninitialized<bool>(tile_cells);
@@ -198,8 +200,8 @@ void reduce_one_tile(const VoxelReduction& call, const Outputs& outputs, const D
   }
 
   if (outputs.of_features) {
-    // Sorts rows by cell: counts them, then writes each row at the begin of its cell. Begins move on to the next cell's
-    // begin.
+    // Sorts rows by cell: counts them, then writes each row at the begin of its cell, which moves on towards the next
+    // cell's begin.
     if (!memory.starts) memory.starts = uninitialized<uint32_t>(tile_cells + 1);
     uint32_t* const starts = memory.starts.get();
     std::fill_n(starts, cells + 1, 0u);
@@ -240,8 +242,8 @@ template <class Cell, class Local>
 void reduce_domain_as(const VoxelReduction& call, const Outputs& outputs, const Domain& domain) {
   const Partition<Local> rows = partition<Cell, Local>(call, domain, outputs.of_features);
   if (call.output_count == 0) return;
-  // Tiles have very different numbers of points, so a thread takes the next tile when it is done. Small tiles are taken
-  // several at a time.
+  // Tiles have very different numbers of points, so a thread takes a new tile whenever it finishes one. Small tiles are
+  // taken several at a time.
   const int64_t grain = std::clamp<int64_t>(rows.tiles / (int64_t{16} * num_threads()), 1, 16);
   parallel_for(rows.tiles, grain, [&](int64_t begin, int64_t end) {
     TileMemory memory;
@@ -313,7 +315,8 @@ void reduce_into_voxels_cpu(const VoxelReduction& call) {
   const auto reduce_clouds = [&](int64_t begin, int64_t end) {
     for (int64_t cloud = begin; cloud < end; ++cloud) reduce_domain(call, outputs, domain_of_cloud(call, cloud));
   };
-  // If there are enough clouds for all threads, each thread takes whole clouds and runs their inner loops alone.
+  // If there are enough clouds for all threads, each thread takes whole clouds; the inner loops then run on that thread
+  // alone.
   if (call.clouds.count >= int64_t{2} * num_threads()) {
     parallel_for(call.clouds.count, 1, reduce_clouds);
   } else {

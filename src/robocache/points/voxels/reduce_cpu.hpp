@@ -9,7 +9,7 @@ namespace robocache {
 
 void reduce_into_voxels_cpu(const VoxelReduction& call);
 
-// The addresses of rows by row number, with one stride, or with two for stacked clouds.
+// The address of each row by its number, with one stride, or with two strides for stacked clouds.
 struct RowAddresses {
   const char* base;
   int64_t row_bytes;
@@ -22,7 +22,7 @@ struct RowAddresses {
   }
 };
 
-// The cells of a domain have 32 bits if they fit. kNoCell is all ones.
+// The cell of a row that is in none. Cell is 32 bits wide if all cells of the domain fit.
 template <class Cell>
 inline constexpr Cell kNoCell = static_cast<Cell>(-1);
 

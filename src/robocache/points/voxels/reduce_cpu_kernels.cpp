@@ -76,7 +76,7 @@ struct CellFeatures {
   const VoxelTile& tile;
   const uint32_t* rows;
   int64_t points;
-  int64_t offset;  // of the first feature in its row
+  int64_t offset;  // offset of the first feature in its row
 
   // Returns the features of point i.
   const T* row_at(int64_t i) const { return reinterpret_cast<const T*>(tile.features[rows[i]]) + offset; }
@@ -180,9 +180,9 @@ struct FixedPointSums {
 };
 
 // Most sums do not need fixed point: if the features' exponents are close enough, float64 holds the exact sum, which
-// equals the fixed-point sum. kDigits is the number of digits of a feature of T.
+// equals the fixed-point sum. kDigits is the number of binary digits of a feature of T.
 template <class T>
-inline constexpr int32_t kDigits = 64;  // float64 and int64 never fit
+inline constexpr int32_t kDigits = 64;  // float64 and int64 never fit in float64
 template <>
 inline constexpr int32_t kDigits<float> = 24;
 template <>
@@ -195,7 +195,7 @@ inline constexpr int32_t kDigits<Float16> = 11;
 template <class T, int kWidth>
 bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, double (&sums)[kWidth]) {
   const int32_t k = static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(cell.points - 1)));
-  if (k > 22) return false;  // beyond this, float16 has a quantum above its least number
+  if (k > 22) return false;  // with more points, the quantum of float16 is above its least number
   std::fill_n(sums, kWidth, 0.0);
   if (given_exponent != kOwnQuantum) {
     // Sums whole numbers of quanta, each of at most 53 - k digits.
@@ -206,7 +206,7 @@ bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, do
       const T* const row = cell.row_at(i);
       for (int f = 0; f < kWidth; ++f) {
         const double x = static_cast<double>(to_feature_work(row[f])) * scale;
-        fit &= static_cast<uint32_t>(std::fabs(x) < most);  // NaN is not
+        fit &= static_cast<uint32_t>(std::fabs(x) < most);  // false for NaN
         sums[f] += std::nearbyint(x);
       }
     }
@@ -214,8 +214,8 @@ bool sum_exactly(const CellFeatures<T, kWidth>& cell, int32_t given_exponent, do
     for (int f = 0; f < kWidth; ++f) sums[f] *= quantum;
     return fit != 0;
   }
-  // These are the biased exponents of values other than 0. The exponent of a value's last digit is less by kDigits - 1.
-  // The limit on their distance also keeps every value above the quantum, which is 2^(62 - k) below the largest.
+  // The biased exponents of values other than 0. The exponent of a value's last digit is smaller by kDigits - 1. The
+  // limit on their distance also keeps every value above the quantum, which is 2^(62 - k) below the largest value.
   uint32_t lowest[kWidth];
   uint32_t highest[kWidth];
   std::fill_n(lowest, kWidth, 0xffu);
@@ -312,8 +312,8 @@ void write_extremes(const CellFeatures<T, kWidth>& cell, T* min, T* max) {
   }
 }
 
-// Reduces the features [f, features) of a cell, kWidth at a time and the rest in halves. Loops of a fixed length become
-// vector code.
+// Reduces the features [f, features) of a cell, kWidth at a time; for the rest kWidth is halved repeatedly. Loops of a
+// fixed length become vector code.
 template <class T, int kWidth>
 void reduce_cell(const VoxelReduction& call, const Results<T>& into, CellFeatures<T, kWidth> cell, int64_t entry) {
   const int64_t features = call.features.count;
@@ -347,7 +347,7 @@ void reduce_features(const VoxelReduction& call, const VoxelTile& tile) {
     const uint32_t* const rows = tile.rows + tile.starts[cell];
     const int64_t points = tile.starts[cell + 1] - tile.starts[cell];
     if (points == 0) continue;
-    // The rows of a cell are scattered, so the rows of the next few cells are prefetched.
+    // Prefetches the rows of the next few cells, because the rows of a cell are scattered in memory.
     for (const uint32_t* ahead = rows + 16; ahead < std::min(rows + 16 + points, end); ++ahead) {
       __builtin_prefetch(tile.features[*ahead], 0, 3);
     }

@@ -1,4 +1,4 @@
-// Chooses the path of the CUDA engine for a call (the CPU has one path). The results do not depend on it.
+// Chooses the path of the CUDA engine for a call (the CPU has one path). The results do not depend on the choice.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,6 @@ enum class ReduceWay : int32_t {
   kAtomics,  // everything else, by atomic operations on arrays over all cells
 };
 
-// ---- Whether a path suits the sizes of a call ----
 // If the device lacks memory for a path, or arrays are not aligned, the next path is tried.
 
 inline constexpr int64_t kFewRows = int64_t{1} << 20;
@@ -27,7 +26,7 @@ bool any_output(const VoxelReduction& call, Is is) {
                      [&](const VoxelOutput& output) { return is(output.mode); });
 }
 
-// Few points reach their cells faster than two kernels can partition them.
+// For few points, direct atomic operations are faster than two kernels that partition first.
 inline bool suits_packed(const VoxelReduction& call) {
   const int64_t rows = row_count(call.clouds);
   return call.by_grid && rows > 0 && rows <= kFewRows && call.cells < int64_t{1} << 31 &&

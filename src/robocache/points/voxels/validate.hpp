@@ -48,10 +48,10 @@ struct PointArguments {
 struct PointClouds {
   bool batched;  // whether results have a leading batch dimension
   Clouds clouds;
-  Features features;  // by default the columns 3.. of points, possibly none
+  Features features;  // by default the columns of points from 3 on; possibly none
 };
 
-// Checks all point arguments. It refuses more than 2^31 - 1 rows a cloud, because a voxel counts its points in int32.
+// Checks all point arguments. Refuses more than 2^31 - 1 rows per cloud, because a voxel counts its points in int32.
 PointClouds check_points(const PointArguments& arguments);
 
 // Refuses an output that overlaps an input.

@@ -11,9 +11,9 @@ namespace robocache::voxels_cuda {
 
 struct Wanted {
   bool sums;
-  bool looks;  // sums need the largest value first
+  bool looks;  // whether sums need the largest value first
   bool extremes;
-  bool ends;  // first or last
+  bool ends;  // whether first or last is requested
 };
 
 // The rows of a cell, divided among the threads that share it: thread `index` takes row `index` and every `step`-th
@@ -76,8 +76,8 @@ __device__ void for_each_value(const CellRows& cell, const FeatureColumn<T>& col
   if (cell.index + kHeld * cell.step < cell.points) load_values(cell, column, cell.index, values);
 }
 
-// The reduction of a feature of a cell, with its first and last row. It covers the rows of one thread, or of several
-// after a merge.
+// The reduction of a feature of a cell, with the cell's first and last row. It covers the rows of one thread, or after
+// a merge of several.
 template <class T>
 struct Found : CellFeature<T> {
   uint32_t first = ~0u;
@@ -119,7 +119,7 @@ struct Found : CellFeature<T> {
     last = merged.last;
   }
 
-  // Finds everything except the sum.
+  // Finds all but the sum.
   __device__ void look_at(const CellRows& rows, const FeatureColumn<T>& column, const Wanted& wanted,
                           FeatureWork<T> (&values)[kHeld]) {
     if (wanted.looks || wanted.extremes) {
@@ -139,7 +139,7 @@ struct Found : CellFeature<T> {
     }
   }
 
-  // Adds the sum. It needs the cell's quantum, so look_at comes first. `points` counts all points of the cell.
+  // Computes the sum. Call look_at first, which finds the cell's quantum. `points` counts all points of the cell.
   __device__ void add_up(const VoxelReduction& call, const CellRows& rows, uint32_t points,
                          const FeatureColumn<T>& column, FeatureWork<T> (&values)[kHeld]) {
     const Quantum quantum(this->quantum(call, points));

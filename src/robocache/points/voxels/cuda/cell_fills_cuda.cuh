@@ -1,4 +1,4 @@
-// Writes the cells without points, in the outputs that take features.
+// Writes the cells without points in the outputs that take features.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +57,8 @@ __device__ void fill_cells(const Fills::Fill& fill, int64_t line, uint32_t cells
   }
 }
 
-// Fills the cells [line, line + cells) except those with a bit in `points`. `aligned`: the outputs allow writes of 16
-// bytes. A warp calls it.
+// Fills the cells [line, line + cells) except those with a bit in `points`. If `aligned`, the outputs allow writes of
+// 16 bytes. A whole warp calls it.
 __device__ inline void fill_line(const Fills& fills, int64_t line, uint32_t cells, uint32_t points, int64_t features,
                                  bool aligned) {
   for (int i = 0; i < fills.count; ++i) {

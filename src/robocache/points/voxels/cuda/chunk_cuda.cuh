@@ -15,8 +15,8 @@ inline constexpr uint32_t kCleared = 0x80000000u;
 
 __device__ inline uint32_t hash_of(uint32_t cell, int bits) { return cell * 0x9e3779b1u >> (32 - bits); }
 
-// An entry of Chunk::ordered: the row's offset in shared memory, and whether a segment begins at this row. The bit is not
-// set at multiples of kMostShare rows, where groups of any size begin their share.
+// An entry of Chunk::ordered: the row's offset in shared memory, and whether a segment begins at this row. The second
+// bit is not set at multiples of kMostShare rows, where groups of any size begin their share.
 struct OrderedRow {
   uint32_t bits;
 
@@ -36,14 +36,14 @@ struct Chunk {
     // A hash table of the chunk's cells.
     struct {
       uint32_t cells[kSlots];
-      uint32_t tallies[kSlots];  // rows; later segment << 16 | index of its first row in `ordered`
+      uint32_t tallies[kSlots];  // number of rows; later segment << 16 | index of the cell's first row in `ordered`
     } table;
-    // In the order of the sorted rows: the biased exponents of 1 / the quantum.
+    // For each sorted row: the biased exponents of 1 / the quantum.
     uint8_t exponents[kChunkRows][kSlabFeatures];
   };
-  uint32_t ordered[kChunkRows];        // rows by segment, as OrderedRow; the rest is the row of zeros
-  uint16_t starts[kStarts];            // the segment of the first of each kShare rows of `ordered`
-  uint32_t first_entries[kChunkRows];  // of each segment: cell * F
+  uint32_t ordered[kChunkRows];        // rows by segment, as OrderedRow; unused entries hold the row of zeros
+  uint16_t starts[kStarts];            // the segment of the first row of each kShare rows of `ordered`
+  uint32_t first_entries[kChunkRows];  // for each segment: cell * F
   uint32_t warp_sums[32];
   uint32_t segments;
   uint32_t rows;  // rows that lie in a cell
@@ -56,7 +56,7 @@ struct Chunk {
     reinterpret_cast<uint4*>(table.tallies)[threadIdx.x] = make_uint4(0, 0, 0, 0);
   }
 
-  // Sets the entries of four neighbouring rows of each thread: rank among the rows of the cell << 16 | slot, or
+  // Sets the entries of four neighbouring rows of each thread: (rank among the rows of the cell) << 16 | slot, or
   // kNoCell.
   __device__ void tally(const uint32_t (&cells)[4], uint32_t (&entries)[4]) {
     uint32_t found[4];
@@ -86,7 +86,7 @@ struct Chunk {
   }
 
   // Sorts by the cells of four neighbouring rows of each thread. Row i will be at slab + i * row_bytes. Calls count(k,
-  // cell, rows) for each segment, the k-th of its thread.
+  // cell, rows) for each segment; it is the k-th of its thread.
   template <class Count>
   __device__ void sort(const uint32_t (&cells)[4], uint32_t features, uint32_t slab, uint32_t row_bytes, Count count) {
     uint32_t entries[4];

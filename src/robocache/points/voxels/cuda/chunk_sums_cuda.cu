@@ -14,7 +14,7 @@ namespace {
 
 // ---- The decision between chunks and tiles ----
 
-// Each block samples one chunk and clears its part of the counts.
+// Each block samples one chunk, and clears a part of the counts.
 template <bool kFast>
 __global__ void __launch_bounds__(kChunkThreads)
     sample_chunks(const __grid_constant__ VoxelReduction call, const __grid_constant__ ChunkSums plan,
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(kChunkThreads)
 
 // ---- Sums ----
 
-// Given quanta need one pass. The cells' own quanta need two: the first finds the largest magnitudes and sorts, the
-// second adds.
+// A given quantum needs one pass. The cells' own quanta need two passes: the first finds the largest magnitudes and
+// sorts, the second adds.
 enum class Pass { kAddGiven, kLook, kAddOwn };
 
 __device__ uint32_t shared_address(const void* in_shared_memory) {
@@ -86,8 +86,8 @@ __device__ void load_shared(uint32_t address, T& value) {
   value = std::bit_cast<T>(bits);
 }
 
-// Atomic operations without a result, at base[entry]. (nvcc compiles atomicAdd and atomicMax to operations with a
-// result.)
+// Atomic operations without a result, at base[entry]. nvcc would compile atomicAdd and atomicMax to slower operations
+// with a result.
 __device__ void add_at(Word* base, uint32_t entry, int64_t value) {
   asm volatile("{.reg .u64 at; mad.wide.u32 at, %1, 8, %0; red.relaxed.gpu.global.add.u64 [at], %2;}" ::"l"(base),
                "r"(entry), "l"(value)
@@ -112,7 +112,7 @@ template <class T>
 constexpr uint32_t kSlabBytes = (kChunkRows + 1) * kRowBytes<T>;
 
 // Starts copying the features of a chunk's rows, from `feature` on, to shared memory: 1 or 2 vectors per row, and a row
-// of zeros behind them.
+// of zeros after the last one.
 template <class T>
 __device__ void copy_slab(const VoxelReduction& call, int64_t first, int rows, int64_t feature, int vectors,
                           FeatureVector<T>* slab) {
@@ -156,13 +156,13 @@ __device__ void touch(const VoxelReduction& call, const ChunkSums& plan, uint32_
   plan.touched[atomicAdd(&plan.scan_order->touched, 1u)] = cell;
 }
 
-// Sorts a chunk and counts its rows. When a warp returns, the sums of its segments are clear in global memory.
+// Sorts a chunk and counts its rows. When a warp returns, the sums of its segments in global memory are 0.
 __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Chunk& chunk, const uint32_t (&cells)[4],
                            uint32_t slab, uint32_t row_bytes) {
   uint32_t before[Chunk::kMine] = {kCleared, kCleared, kCleared, kCleared};
   chunk.sort(cells, static_cast<uint32_t>(call.features.count), slab, row_bytes,
              [&](int k, uint32_t cell, uint32_t rows) { before[k] = atomicAdd(plan.counts + cell, rows); });
-  // Clear everything before the first barrier.
+  // Clears everything before the first barrier.
   const uint32_t* const mine = chunk.table.cells + threadIdx.x * Chunk::kMine;
   bool waits = false;
 #pragma unroll
@@ -181,7 +181,7 @@ __device__ void sort_chunk(const VoxelReduction& call, const ChunkSums& plan, Ch
   __threadfence();
 }
 
-// Returns this thread's four entries.
+// Returns the four entries of this thread.
 template <class Four, class Each>
 __device__ Four& four_of(Each* of_rows) {
   static_assert(sizeof(Four) == 4 * sizeof(Each));
@@ -243,13 +243,13 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
   const auto count = static_cast<uint32_t>(call.features.count);
   const auto vectors_at = [&](uint32_t feature) { return count - feature > kWide ? 2 : 1; };
 
-  // The first data of the next chunk are loaded early.
+  // Loads the first data of the next chunk early.
   float points[12];
   uint2 ordered;
   uint4 first_entries;
   uint16_t start;
   uint32_t totals;
-  uint32_t next_totals;  // of the chunk after the next
+  uint32_t next_totals;  // of the chunk after the next one
   if constexpr (!kSorts) next_totals = blockIdx.x < plan.chunks ? plan.totals[blockIdx.x] : 0;
   const auto load_ahead = [&](int64_t number) {
     if (number >= plan.chunks) return;
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
         __syncthreads();
         copy_slab<T>(call, first, rows, base, vectors, slab);
       }
-      // A group has as many threads as there are features. Each group takes an equal share of the rows.
+      // A group has one thread per feature. Each group takes an equal share of the rows.
       const int bits = vectors + 1;
       const uint32_t f = threadIdx.x & ((1u << bits) - 1);
       if constexpr (!kSorts) copy_exponents(plan.exponents, base, vectors, chunk);
@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
       if (begin < end) {
         segment = chunk.starts[begin / kShare];
         begin_segment();
-        if (OrderedRow(chunk.ordered[begin]).begins()) --segment;  // the loop begins it again
+        if (OrderedRow(chunk.ordered[begin]).begins()) --segment;  // the loop begins this segment again
       }
 #pragma unroll 1
       for (uint32_t at = begin; at < end; at += 8) {
@@ -376,7 +376,7 @@ __global__ void __launch_bounds__(kChunkThreads, kChunkBlocks)
     }
     __syncthreads();
   }
-  // With a given quantum, the part of a feature beyond this bound counts as coarse.
+  // With a given quantum, a feature beyond this bound has a coarse part.
   constexpr float kBound = kPass == Pass::kAddGiven ? 0x1p30f : std::numeric_limits<float>::infinity();
   if (!(most < kBound)) plan.scan_order->tiles_serve = 1;
 }

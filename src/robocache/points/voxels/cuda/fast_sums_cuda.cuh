@@ -60,8 +60,8 @@ struct HeldVectors {
     load(cell.index, rows);
   }
 
-  // Calls body(j, value) for each feature of each row of the thread. With `again`, `held` contains the first vectors
-  // again afterwards.
+  // Calls body(j, value) for each feature of each row of the thread. Afterwards, with `again`,
+  // `held` contains the first vectors again.
   template <class Body>
   __device__ void for_each(bool again, Body body) {
     const uint32_t batch = kVectors * cell.step;
@@ -98,7 +98,7 @@ struct HeldVectors {
   }
 };
 
-// Finds the largest exponent_above of a cell's features, kNoExponent for zeros. Returns false if a feature is not
+// Finds the largest exponent_above of a cell's features; it is kNoExponent for zeros. Returns false if a feature is not
 // finite. All threads of a team get both results; the threads of a warp share the rows.
 template <class T, Team kTeam>
 __device__ bool look_fast(HeldVectors<T>& values, bool again, unsigned lanes, int32_t (&above)[kWide]) {
@@ -134,7 +134,7 @@ __device__ bool add_fast(HeldVectors<T>& values, unsigned lanes, const int32_t (
     if constexpr (kOwn) {
       sums[j] += __float2ll_rn(quanta);
     } else {
-      can &= fabsf(quanta) < 0x1p30f;  // beyond this bound a part counts as coarse
+      can &= fabsf(quanta) < 0x1p30f;  // a feature beyond this bound has a coarse part
       sums[j] += __float2int_rn(quanta);
     }
   });

@@ -15,8 +15,8 @@ constexpr int kMergeThreads = 256;
 constexpr int kMergeWords = 128;  // per block
 static_assert(kMergeWords * 32 == kMergeThreads * 16);
 
-// The bits of a grid, 32 cells a word. Both blocks of a pair hold the first `common` words. Of the other words, one
-// block holds the even ones and the other block the odd ones.
+// The bits of a grid, 32 cells per word. Both blocks of a pair hold the first `common` words. Of the other words, one
+// block holds the even ones, the other block the odd ones.
 struct BitPlan {
   int64_t rows;
   int words;
@@ -28,8 +28,8 @@ struct BitPlan {
   __host__ __device__ int held() const { return common + split_words() / 2; }
 };
 
-// Access to the shared memory of the pair's other block. in_the_other() turns an address of this block into the
-// other's.
+// Access to the shared memory of the pair's other block. in_the_other() converts an address of this block to the other
+// block's.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ uint32_t rank_in_pair() {
   uint32_t rank;
@@ -53,7 +53,7 @@ __device__ uint4 load_from_the_other(uint32_t address) {
                : "r"(address));
   return four;
 }
-// After wait_for_pair, each block sees what the other wrote to shared memory before it arrived.
+// After wait_for_pair, each block sees all that the other wrote to shared memory before arrive_at_pair.
 __device__ void arrive_at_pair() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ void wait_for_pair() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 #endif
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kMarkThreads)
   wait_for_work_before();
   const int64_t step = int64_t{gridDim.x} * kMarkThreads * 4;
   int64_t row = (int64_t{blockIdx.x} * kMarkThreads + threadIdx.x) * 4;
-  float next[12];  // points that are being loaded
+  float next[12];  // the points that are being loaded
   const auto load = [&] {
     if (kFast && row < plan.rows) load_points(call, row, plan.rows, next);
   };
@@ -106,14 +106,14 @@ __global__ void __launch_bounds__(kMarkThreads)
   arrive_at_pair();
   wait_for_pair();
   uint32_t* const bits = plan.bits + int64_t{blockIdx.x / 2} * plan.words;
-  const uint32_t half = common / 8;  // of the common words, in vectors of four words
+  const uint32_t half = common / 8;  // half of the common words, in vectors of four words
 #pragma unroll 4
   for (uint32_t i = rank * half + threadIdx.x; i < (rank + 1) * half; i += kMarkThreads) {
     reinterpret_cast<uint4*>(bits)[i] = reinterpret_cast<const uint4*>(held)[i] | load_from_the_other(other + i * 16);
   }
   for (int i = threadIdx.x; i < plan.split_words() / 2; i += kMarkThreads)
     bits[common + 2 * i + rank] = held[common + i];
-  // Waits until the other block has read this one's words.
+  // Waits until the other block has read this block's words.
   asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
@@ -170,7 +170,7 @@ BitPlan plan_for(const VoxelReduction& call, int device) {
 bool goes_by_bits(const VoxelReduction& call, int device) {
   if (!suits_bits(call)) return false;
   const BitPlan plan = plan_for(call, device);
-  // A mark in the other block takes longer, so too many of them are not worth it.
+  // A mark in the other block's memory takes longer, so too many of them do not pay off.
   if (plan.pairs == 0 || plan.split_words() / 2 > plan.words / 8) return false;
   const DeviceGuard guard(device);
   return guard.code() == cudaSuccess && runs_code_for_90(reinterpret_cast<const void*>(mark_cells<true>), device);

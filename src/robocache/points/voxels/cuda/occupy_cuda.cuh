@@ -1,5 +1,5 @@
-// Occupancy alone of large clouds, in grids of up to about 2^21 cells. Each block keeps a bit per cell in shared memory
-// and marks the cells of its rows. A second kernel combines the blocks' bits.
+// Computes occupancy alone of large clouds, in grids of up to about 2^21 cells. Each block keeps a bit per cell in
+// shared memory and marks the cells of its rows. A second kernel combines the blocks' bits.
 //
 // Blocks come in pairs on neighbouring multiprocessors. If one block's shared memory is too small for all bits, each
 // block of the pair holds a part of them and marks the others in its partner's memory. Each pair writes its combined
@@ -14,12 +14,13 @@
 
 namespace robocache::voxels_cuda {
 
-// Whether the call can use bits on that device. The answer depends only on what decides the workspace's size.
+// Whether the call can use bits on that device. The answer depends only on the arguments that decide the workspace's
+// size.
 bool goes_by_bits(const VoxelReduction& call, int device);
 
 int64_t bits_workspace_bytes(const VoxelReduction& call, int device);
 
-// Runs on that device, which must be the current one. `dropped` must be zeroed; outputs need not be.
+// Runs on that device, which must be the current one. `dropped` must be 0; the outputs may hold anything.
 cudaError_t reduce_by_bits(const VoxelReduction& call, int device, cudaStream_t stream);
 
 }  // namespace robocache::voxels_cuda

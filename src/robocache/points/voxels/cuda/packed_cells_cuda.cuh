@@ -1,5 +1,5 @@
 // Maps points to cells, four at a time. Packed float32 points of one cloud take fewer instructions than the scalar
-// rule, with the same cells.
+// rule, and get the same cells.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace robocache::voxels_cuda {
 
-// The numbers that find the cells of packed float32 points of one cloud. A multiplication gives the quotient, within
-// `error` of the true one for a point in the grid. Where that leaves the cell in doubt, the division decides.
+// The numbers that find the cells of packed float32 points of one cloud. A multiplication gives the quotient to within
+// `error` for a point in the grid. If that leaves the cell in doubt, the division decides.
 struct FastGrid {
   float origin[3];
   float size[3];
@@ -41,8 +41,8 @@ inline FastGrid fast_grid(const VoxelGrid& grid) {
     fast.size[axis] = static_cast<float>(grid.size[axis]);
     fast.inverse[axis] = 1 / fast.size[axis];
     fast.shape[axis] = static_cast<uint32_t>(grid.shape[axis]);
-    // Three roundings of 2^-24 separate the two quotients. For a point in or near the grid the quotients are below 4/3
-    // of its shape.
+    // The two quotients differ by three roundings of 2^-24. For a point in or near the grid they are below 4/3 of its
+    // shape.
     fast.error = std::max(fast.error, static_cast<float>(grid.shape[axis]) * 0x1p-22f);
   }
   return fast;
@@ -57,8 +57,8 @@ inline constexpr uint32_t kNoCell = ~0u;
 
 // `p` holds x, y, z of four points.
 __device__ inline void cells_of(const FastGrid& grid, const float (&p)[12], uint32_t (&cells)[4]) {
-  // A number below 2^22 plus kFloor, rounded down, has the number's floor in its low bits. Any other number gives no
-  // coordinate of a grid.
+  // The sum of kFloor and a number below 2^22, rounded down, has the number's floor in its low bits. Other numbers give
+  // no coordinate of a grid.
   constexpr float kFloor = 0x1.8p23f;
   constexpr int32_t kFloorBits = 0x4b400000;
   int32_t coordinate[12];

@@ -5,7 +5,8 @@ namespace robocache::voxels_cuda {
 namespace {
 
 // Sorts the rows of a chunk by tile. A key is a cell's index in its tile; a uint32 key also has the row's number in its
-// chunk, << 16. The keys of each tile are padded to a multiple of four, because readers load four at once.
+// chunk, in the upper 16 bits. The keys of each tile are padded to a multiple of four, because readers load four at
+// once.
 template <class Key, int kThreads, int kRows, bool kFast>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
     partition_rows(const __grid_constant__ VoxelReduction call, const __grid_constant__ TilePlan plan,
@@ -13,7 +14,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   extern __shared__ __align__(16) unsigned char memory[];
   Key* const sorted = reinterpret_cast<Key*>(memory);
   uint32_t* const starts =
-      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, later starts; the last entry: rows in no tile
+      reinterpret_cast<uint32_t*>(sorted + plan.capacity);  // counts, later starts; the last entry is for rows in no
+                                                            // tile
   __shared__ uint32_t warp_sums[32];
   __shared__ uint32_t total;
   const int tiles = plan.tiling.tiles();
@@ -34,7 +36,7 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   };
   for (int step = 0; step < kAhead; ++step) load(step);
   uint32_t indices[kRows];  // tile << index_bits | index of the cell in the tile
-  uint16_t ranks[kRows];    // among the rows of the tile
+  uint16_t ranks[kRows];    // index among the rows of the tile
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     uint32_t cells[4];
@@ -93,7 +95,7 @@ cudaError_t partition(const VoxelReduction& call, const TilePlan& plan, cudaStre
 }  // namespace
 
 cudaError_t launch_partition_rows(const VoxelReduction& call, const TilePlan& plan, cudaStream_t stream) {
-  // These template arguments are partition_threads and rows_of_chunk.
+  // The last two template arguments are partition_threads and the rows per thread.
   if (plan.features) {
     return plan.few ? partition<uint32_t, 1024, 4>(call, plan, stream)
                     : partition<uint32_t, 1024, 16>(call, plan, stream);

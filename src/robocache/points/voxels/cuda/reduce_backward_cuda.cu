@@ -8,9 +8,10 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// A thread handles one feature of one row, so neighbouring threads access neighbouring elements and share a voxel.
+// A thread handles one feature of one row. So neighbouring threads access neighbouring elements and often share a
+// voxel.
 struct FeatureIndex {
-  int64_t row;   // in its cloud; for ragged clouds in the whole array
+  int64_t row;   // index in its cloud; for ragged clouds in the whole array
   int64_t cell;  // index among the cells of all clouds, or -1
   int64_t feature;
   int64_t offset;  // in elements from the start of the features

@@ -1,6 +1,6 @@
-// Cells with many rows. One warp reduces a cell of one piece. A cell of several pieces takes two kernels: the first
-// finds what the cell's quantum depends on, the second adds. Both combine the pieces in global memory. If nothing has
-// to be found first, the second kernel does everything.
+// Cells with many rows are divided into pieces, and a warp reduces each piece. A cell of several pieces takes two
+// kernels: the first finds the numbers that decide the cell's quantum, the second adds. Both combine the pieces in
+// global memory. If the first is not needed, the second kernel does everything.
 #include "robocache/points/voxels/cuda/fast_sums_cuda.cuh"
 
 namespace robocache::voxels_cuda {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kCrowdThreads, 3)
       can = can && add_fast<T, kOwn, Team::kWarp>(values, group.lanes(), exponents, sums);
       if (!can) break;
       if (is_one_piece) {
-        // Every group has all four results, so each group stores some of them.
+        // Every group has all four results, so each stores some of them.
         for (unsigned j = group.of_warp(); is_one && j < kWide; j += group.per(32)) {
           int32_t exponent = exponents[0];
           int64_t sum = sums[0];

@@ -18,9 +18,9 @@ namespace robocache::voxels_cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int32_t kExponentBias = -kNoExponent;  // so that kNoExponent is stored as 0
+constexpr int32_t kExponentBias = -kNoExponent;  // kNoExponent is then stored as 0
 
-// The arrays of a call; null if no output needs them.
+// The arrays of a call. An array is null if no output needs it.
 struct Work {
   int64_t rows;
   int64_t* cell_of_row;  // -1 for rows in no cell
@@ -55,8 +55,8 @@ __global__ void locate(const __grid_constant__ VoxelReduction call, const __grid
   }
 }
 
-// Computes counts and occupancy alone, four rows per thread. clear_grids runs before it and starts after all earlier
-// work, so this kernel can load points while clear_grids clears.
+// Computes counts and occupancy alone, four rows per thread. clear_grids runs before this kernel and starts after all
+// earlier work, so this kernel can load points while clear_grids clears.
 __global__ void __launch_bounds__(kThreads)
     count_packed(const __grid_constant__ VoxelReduction call, const __grid_constant__ FastGrid grid, int64_t rows,
                  int32_t* counts, bool* occupancy) {
@@ -142,7 +142,7 @@ __global__ void gather(const __grid_constant__ VoxelReduction call, const __grid
   });
 }
 
-// Returns what is known about a cell's feature before its sum.
+// Returns the members of a cell's feature that are found before its sum.
 template <class T>
 __device__ CellFeature<T> known(const Work& work, int64_t entry) {
   CellFeature<T> found;
@@ -203,8 +203,8 @@ __global__ void finish(const __grid_constant__ VoxelReduction call, const __grid
   }
 }
 
-// Divides the workspace. Its first `zeroed` bytes must be 0. The minima and first rows follow, up to `set`, and must be
-// all ones.
+// Divides the workspace. Its first `zeroed` bytes must be 0. The minima and first rows follow, up to byte `set`; all
+// their bits must be 1.
 Work plan(const VoxelReduction& call, WorkspaceParts& workspace, int64_t& zeroed, int64_t& set) {
   Work work{};
   work.rows = row_count(call.clouds);

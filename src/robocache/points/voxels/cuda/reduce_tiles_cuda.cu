@@ -7,7 +7,7 @@ namespace {
 
 enum class Way { kGeneral, kGivenSums, kOwnSums };
 
-// Fast sums keep more loads in flight, with fewer threads of more registers.
+// Fast sums have fewer threads with more registers each, and so keep more loads in flight.
 constexpr int tile_threads(Way way) { return way == Way::kGeneral ? 512 : 256; }
 
 // Reduces cells that fast sums cannot add. This is rare, so it is not inlined.
@@ -19,14 +19,14 @@ __device__ __noinline__ void reduce_generally(const VoxelReduction& call, const 
   }
 }
 
-// Counts the list entries that a cell with many rows needs.
+// Counts the entries that a cell with many rows needs in the lists.
 __device__ void count_crowded(Filled& filled, uint32_t points) {
   atomicAdd(&filled.crowded, 1u);
   atomicAdd(&filled.pieces, pieces_of(points));
   if (points > kPiece) atomicAdd(&filled.merged, 1u);
 }
 
-// Reserves a tile's list entries: replaces their counts by their offsets. One thread calls it.
+// Reserves a tile's list entries: replaces the counts by offsets. One thread calls it.
 __device__ void reserve(const TilePlan& plan, Filled& filled) {
   filled.rows = atomicAdd(&plan.filled->rows, filled.rows);
   filled.crowded = atomicAdd(&plan.filled->crowded, filled.crowded);
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(tile_threads(kWay), 2)
   const auto line_of = [&](int index) {
     return plan.tiling.line_start((blockIdx.x << plan.tiling.row_bits) + index / kLineCells);
   };
-  // Each warp handles a line at a time. It leaves the cells of few rows to groups.
+  // Each warp handles one line at a time. It leaves cells with few rows to groups.
   uint16_t* const few_indices = reinterpret_cast<uint16_t*>(memory);
   for (int index = threadIdx.x; index < size; index += kTileThreads) {
     const int lane = index % kLineCells;

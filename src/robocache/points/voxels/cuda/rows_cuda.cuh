@@ -15,8 +15,8 @@ namespace robocache::voxels_cuda {
 
 struct RowIndex {
   int64_t cloud;
-  int64_t row;    // in its cloud; for ragged clouds in the whole array
-  bool is_point;  // false beyond a length, and between clouds whose offsets are wrong
+  int64_t row;    // index in its cloud; for ragged clouds in the whole array
+  bool is_point;  // false for a row beyond a length, or between clouds whose offsets are wrong
 };
 
 __device__ inline RowIndex index_of_row(const Clouds& clouds, int64_t row) {
@@ -59,7 +59,7 @@ __device__ inline int64_t cell_of_point(const Clouds& clouds, const VoxelGrid& g
   return cell < 0 ? -1 : index.cloud * (grid.shape[0] * grid.shape[1] * grid.shape[2]) + cell;
 }
 
-// Returns the cell of a row, among those of all clouds, or -1. It counts a point in no cell as dropped.
+// Returns the cell of a row, among those of all clouds, or -1. Counts a point in no cell as dropped.
 __device__ inline int64_t cell_of(const VoxelReduction& call, int64_t row) {
   if (!call.by_grid) {
     const int64_t cell = call.cell_of_row[row];
@@ -72,7 +72,7 @@ __device__ inline int64_t cell_of(const VoxelReduction& call, int64_t row) {
   return cell;
 }
 
-// The outputs by mode; null for modes that the call does not ask for.
+// The outputs by mode; null for modes that are not requested.
 struct Outputs {
   void* of[kVoxelModes];
 
@@ -90,13 +90,13 @@ struct Outputs {
 // The factor that turns a feature into quanta, if float32 can hold it.
 struct Quantum {
   int32_t exponent;
-  float factor;  // 2^-exponent where float32 holds it, else 0
+  float factor;  // 2^-exponent if float32 holds it, else 0
 
   __device__ explicit Quantum(int32_t power)
       : exponent(power), factor(power > -127 && power < 127 ? std::bit_cast<float>((127 - power) << 23) : 0) {}
 };
 
-// The reduction of one feature of one cell: what the rows so far contain, and the results.
+// The reduction of one feature of one cell: a summary of the rows visited until now, and the results.
 template <class T>
 struct CellFeature {
   using Value = FeatureWork<T>;
@@ -107,11 +107,11 @@ struct CellFeature {
   int64_t coarse_sum = 0;
   int32_t above = kNoExponent;  // largest exponent_above of the finite values
   uint32_t marks = 0;
-  Key magnitude = 0;  // largest bits without the sign
+  Key magnitude = 0;  // the largest bits without the sign
   Key least = ~Key{0};
   Key greatest = 0;
 
-  // All values go through look(). If settled() then returns false, all go through look_closely() too.
+  // Call look() for all values. If settled() then returns false, call look_closely() for all of them too.
   __device__ void look(Value value) {
     if constexpr (kFloats) {
       const Key bits = std::bit_cast<Key>(value) << 1 >> 1;
@@ -183,7 +183,7 @@ struct CellFeature {
     if (kFloats || sizeof(T) == 8) coarse_sum += coarse(quanta);
   }
 
-  // For a cell with points.
+  // The cell must have points.
   __device__ FeatureSum<T> total(const VoxelReduction& call, int64_t points) const {
     if constexpr (kFloats) {
       const uint32_t all = all_marks(call);
@@ -208,7 +208,7 @@ struct CellFeature {
   __device__ T max() const { return from_key(greatest); }
 
  private:
-  // Returns the marks, with that of an overflow.
+  // Returns the marks, including the mark of an overflow.
   __device__ uint32_t all_marks(const VoxelReduction& call) const {
     const bool may_overflow = call.quantum_exponent != kOwnQuantum || !kFloats;
     return may_overflow && sum_overflows(sum, coarse_sum) ? marks | kHasNan : marks;

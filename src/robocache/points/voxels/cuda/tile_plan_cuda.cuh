@@ -19,7 +19,7 @@ struct Tiling {
   __host__ __device__ int tiles() const { return 1 << (line_bits - row_bits); }
   __host__ __device__ int tile_cells() const { return kLineCells << row_bits; }
   __host__ __device__ int index_bits() const { return row_bits + 5; }
-  // The key of padding.
+  // Returns the key that fills padding.
   __device__ uint32_t padding() const { return 1u << index_bits(); }
 
   // Returns tile << index_bits | index in the tile.
@@ -45,7 +45,7 @@ struct Merged {
   __device__ void clear() { *this = {0, 0, ~Word{0}, 0, kNoExponent, 0, ~0u, 0}; }
 };
 
-// The rows of a cell: TilePlan::sorted from `start` on.
+// A cell whose rows are in TilePlan::sorted, from `start` on.
 struct FilledCell {
   uint32_t cell;
   uint32_t start;
@@ -58,17 +58,17 @@ inline constexpr uint32_t kPiece = 256;
 
 struct CrowdedCell : FilledCell {
   uint32_t first_piece;
-  uint32_t merged;  // index in TilePlan::merged, if it has several pieces
+  uint32_t merged;  // index in TilePlan::merged, if the cell has several pieces
 };
 
 __host__ __device__ inline uint32_t pieces_of(uint32_t points) { return (points + kPiece - 1) / kPiece; }
 
-// The addresses of a tile's keys, for kRuns chunks at a time. A run is the keys of one chunk, in fours; fours are
-// numbered across the runs.
+// The addresses of a tile's keys, for kRuns chunks at a time. A run is the keys of one chunk, in groups of four; these
+// groups are numbered across the runs.
 inline constexpr int kRuns = 2048;
 struct Runs {
-  uint32_t ends[kRuns];     // one past the run's last number
-  uint32_t offsets[kRuns];  // offset of a four in TilePlan::keys, minus its number
+  uint32_t ends[kRuns];     // one past the last number of the run
+  uint32_t offsets[kRuns];  // offset of a group of four in TilePlan::keys, minus its number
 };
 
 // Bounds the indices when there are features: the memory of the runs is reused for the indices of a tile's cells.
@@ -78,13 +78,13 @@ static_assert(sizeof(uint16_t) << kMostIndexBits <= sizeof(Runs));
 // The numbers of entries in the lists of a plan.
 struct Filled {
   uint32_t rows;
-  uint32_t few;  // in a tile
+  uint32_t few;  // in one tile
   uint32_t crowded;
   uint32_t pieces;
   uint32_t merged;
 };
 
-// A sample of a cloud's chunks. It says whether neighbouring rows share cells, and so whether tiles or chunks run
+// A sample of a cloud's chunks. It shows whether neighbouring rows share cells, which decides between tiles and chunks
 // (chunk_sums_cuda.cuh).
 struct alignas(16) ScanOrder {
   static constexpr int kSamples = 64;
@@ -93,7 +93,7 @@ struct alignas(16) ScanOrder {
     uint32_t rows;
     uint32_t segments;
   } samples[kSamples];
-  uint32_t tiles_serve;  // because few neighbours share cells, or because chunks gave up
+  uint32_t tiles_serve;  // set if few neighbours share cells, or if chunks gave up
   uint32_t touched;      // number of touched cells
 
   // Whether neighbouring rows share cells. Whole warps call it.
@@ -107,17 +107,17 @@ struct alignas(16) ScanOrder {
 struct TilePlan {
   int64_t rows;
   Tiling tiling;
-  bool features;  // keys also contain the row
-  bool few;       // few rows: each thread gets few, so that every multiprocessor gets some
-  int chunk;      // rows that a block of the first kernel takes
+  bool features;  // whether keys also contain the row
+  bool few;       // whether there are few rows: each thread then gets fewer, so that every multiprocessor gets some
+  int chunk;      // rows in a block of the first kernel
   int chunks;     // number of blocks
-  int capacity;   // keys of a chunk, with padding
-  int listed;     // most rows of a tile that are sorted in shared memory; larger tiles use the workspace
-  bool aligned;   // the outputs allow writes of 16 bytes
+  int capacity;   // keys in a chunk, with padding
+  int listed;     // the most rows of a tile that are sorted in shared memory; larger tiles use the workspace
+  bool aligned;   // whether the outputs allow writes of 16 bytes
 
   // Parts of the workspace.
   char* keys;        // [chunks, capacity] uint16 or uint32
-  uint32_t* table;   // [tiles, chunks] first key / 4 << 16 | keys / 4
+  uint32_t* table;   // [tiles, chunks] (first key / 4) << 16 | keys / 4
   uint32_t* sorted;  // [rows] by tile and cell
   Filled* filled;
   CrowdedCell* crowded;
@@ -128,7 +128,7 @@ struct TilePlan {
 
   __device__ bool serves() const { return !scan_order || scan_order->tiles_serve; }
 
-  // The bytes of a block's shared memory, to partition a chunk and to reduce a tile.
+  // The bytes of a block's shared memory: to partition a chunk, and to reduce a tile.
   int64_t bytes_to_partition() const { return int64_t{capacity} * (features ? 4 : 2) + (tiling.tiles() + 1) * 4; }
   int64_t bytes_of_tile() const {
     const int64_t cells = tiling.tile_cells();
@@ -136,11 +136,11 @@ struct TilePlan {
   }
 };
 
-// The threads of a block that partitions rows, and its rows.
+// The threads, and the rows, of a block that partitions rows.
 inline int partition_threads(const TilePlan& plan) { return plan.few || plan.features ? 1024 : 512; }
 inline int rows_of_chunk(const TilePlan& plan) { return partition_threads(plan) * (plan.few ? 4 : 16); }
 
-// Returns the most shared memory that a block of these kernels can use on that device; 0 if the driver does not say.
+// Returns the most shared memory that a block of these kernels can use on that device; 0 if the driver reports none.
 int64_t most_shared_bytes(int device);
 
 template <class... Parameters>

@@ -17,14 +17,14 @@ Tiling tiling_for(int64_t cells, bool features, bool few) {
   const int64_t lines = (cells + kLineCells - 1) / kLineCells;
   Tiling tiling{};
   tiling.line_bits = std::max<int>(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(lines - 1))));
-  // With features, shared memory also holds a tile's rows, so tiles are small. Without, tiles are as large as shared
-  // memory allows, but enough of them for all multiprocessors.
+  // With features, shared memory also holds a tile's rows, so tiles are small. Without features, tiles are as large as
+  // shared memory allows, but there are enough for all multiprocessors.
   const int wanted = features ? 6 : 10;
   const int fewest = few ? 7 : 8;
   const int most = std::min(tiling.line_bits - 1, kMostTileBits);  // at least two lines per tile
   const int tile_bits = std::clamp(tiling.line_bits - wanted, std::min(fewest, most), most);
   tiling.row_bits = tiling.line_bits - tile_bits;
-  constexpr uint32_t kOdd = 0x9e3779b1u;  // 2^32 over the golden ratio sends neighbouring lines to distant tiles
+  constexpr uint32_t kOdd = 0x9e3779b1u;  // 2^32 over the golden ratio; it sends neighbouring lines to distant tiles
   tiling.multiplier = kOdd << (32 - tiling.line_bits);
   tiling.inverse = kOdd;
   for (int i = 0; i < 5; ++i) tiling.inverse *= 2 - kOdd * tiling.inverse;
@@ -34,7 +34,7 @@ Tiling tiling_for(int64_t cells, bool features, bool few) {
 struct Plans {
   TilePlan tiles;
   ChunkSums chunks;
-  int64_t bytes;  // of workspace
+  int64_t bytes;  // bytes of the workspace
 };
 
 Plans plan_for(const VoxelReduction& call, int device) {
@@ -83,7 +83,7 @@ bool outputs_aligned(const VoxelReduction& call) {
 bool goes_by_tiles(const VoxelReduction& call, int device) {
   if (!suits_tiles(call)) return false;
   const TilePlan plan = plan_for(call, device).tiles;
-  // Indices have 13 bits, or 15 if the call only counts. With more cells, the tiles would need more memory than a block
+  // Indices have 13 bits, or 15 if the call only counts. With more cells, a tile would need more memory than a block
   // has.
   return plan.tiling.index_bits() <= (plan.features ? kMostIndexBits : 15) &&
          std::max(plan.bytes_to_partition(), plan.bytes_of_tile()) <= most_shared_bytes(device);

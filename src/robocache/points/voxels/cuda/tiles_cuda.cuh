@@ -19,12 +19,12 @@ namespace robocache::voxels_cuda {
 bool outputs_aligned(const VoxelReduction& call);
 
 // Whether the call can use tiles on that device; other calls use global atomic operations. The answer depends only on
-// what decides the workspace's size.
+// the arguments that decide the workspace's size.
 bool goes_by_tiles(const VoxelReduction& call, int device);
 
 int64_t tiles_workspace_bytes(const VoxelReduction& call, int device);
 
-// Runs on that device, which must be the current one. `dropped` must be zeroed; other outputs need not be.
+// Runs on that device, which must be the current one. `dropped` must be 0; other outputs may hold anything.
 cudaError_t reduce_by_tiles(const VoxelReduction& call, int device, cudaStream_t stream);
 
 }  // namespace robocache::voxels_cuda
